@@ -1,0 +1,190 @@
+"""A bundle: a folder with a manifest, graphs, one weights file and a tokenizer. Read, checked, hashed.
+
+Opening checks every size; `Bundle.verify` checks every sha256. Nothing from a bundle is executed,
+unpickled or followed out of its folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import BundleCorrupt, BundleNotFound, BundleUnsafe, BundleVersion
+from edgedec.frozen import from_json
+from edgedec.manifest import FORMAT, MANIFEST, VERSION, Manifest, Tensor
+from edgedec.spec import ModelSpec
+
+ALIGN = 64
+MANIFEST_LIMIT = 64 << 20
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*\Z")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A folder whose manifest has been read and whose sizes have been checked."""
+
+    path: Path
+    manifest: Manifest
+    digest: str
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, verify: bool = False) -> Bundle:
+        """The bundle at `path`; `verify` also checks every hash (reads every byte)."""
+        folder = Path(path)
+        raw = _read_manifest(folder)
+        manifest = _parse(raw, folder)
+        bundle = cls(folder, manifest, hashlib.sha256(raw).hexdigest())
+        _check_files(folder, manifest)
+        _check_references(manifest, folder)
+        if verify:
+            bundle.verify()
+        return bundle
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.manifest.spec
+
+    def file(self, name: str) -> Path:
+        """The path of a file of this bundle."""
+        if name not in self.manifest.files:
+            raise BundleCorrupt(f"{self.path}: the manifest does not list {name!r}")
+        return self.path / name
+
+    def verify(self, progress: Callable[[str, int], None] = lambda name, size: None) -> None:
+        """Check every file's sha256; BundleCorrupt names the first that differs."""
+        for name, file in self.manifest.files.items():
+            if _sha256(self.path / name) != file.sha256:
+                raise BundleCorrupt(f"{self.path / name}: content differs from its hash; export or download it again")
+            progress(name, file.size)
+
+    @cached_property
+    def weights(self) -> NDArray[np.uint8]:
+        """The weights file, memory-mapped read-only."""
+        return np.memmap(self.file(self.manifest.weights), np.uint8, mode="r")
+
+    def array(self, offset: int, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+        """A view of the weights file."""
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        return self.weights[offset : offset + size].view(dtype).reshape(shape)
+
+    def rows(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
+        """Rows start..stop of a weight as float32 (all of them by default)."""
+        tensor = self.manifest.tensors[name]
+        stop = tensor.shape[0] if stop is None else stop
+        return np.ascontiguousarray(_floats(self, tensor, start, stop))
+
+
+def _floats(bundle: Bundle, tensor: Tensor, start: int, stop: int) -> NDArray[np.float32]:
+    if tensor.format in ("f32", "f16"):
+        dtype = np.float32 if tensor.format == "f32" else np.float16
+        return bundle.array(tensor.data, dtype, tensor.shape)[start:stop].astype(np.float32)
+    n, nb = tensor.shape[0], tensor.blocks
+    scales = bundle.array(tensor.scales, np.float16, (n, nb))[start:stop].astype(np.float32)
+    if tensor.format == "int8":
+        stored = bundle.array(tensor.data, np.uint8, (n, nb, tensor.block))[start:stop]
+        q = stored.astype(np.float32) - 128
+    else:
+        packed = bundle.array(tensor.data, np.uint8, (n, nb, tensor.block // 2))[start:stop]
+        q = np.stack([packed & 15, packed >> 4], axis=-1).reshape(stop - start, nb, -1).astype(np.float32) - 8
+    return (q * scales[..., None]).reshape(stop - start, -1)[:, : tensor.shape[-1]]
+
+
+def _read_manifest(folder: Path) -> bytes:
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise BundleNotFound(f"{folder}: no {MANIFEST} there; make a bundle with `edgedec export`")
+    if path.stat().st_size > MANIFEST_LIMIT:
+        raise BundleCorrupt(f"{path}: larger than any manifest")
+    return path.read_bytes()
+
+
+def _parse(raw: bytes, folder: Path) -> Manifest:
+    where = str(folder / MANIFEST)
+    try:
+        data = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise BundleCorrupt(f"{where}: not JSON ({error})") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise BundleCorrupt(f"{where}: not a manifest of edgedec")
+    version = data.get("version")
+    if type(version) is not int or version < 1:
+        raise BundleCorrupt(f"{where}: version {version!r} is not a version")
+    if version > VERSION:
+        raise BundleVersion(f"{where}: format version {version}, this edgedec reads up to {VERSION}; upgrade edgedec")
+    return from_json(Manifest, data, MANIFEST)
+
+
+def _check_files(folder: Path, manifest: Manifest) -> None:
+    for name, file in manifest.files.items():
+        if not _NAME.match(name) or name == MANIFEST:
+            raise BundleUnsafe(f"{folder}: the manifest lists {name!r}, which is not a plain file name")
+        path = folder / name
+        if path.is_symlink() and path.resolve().parent != folder.resolve():
+            raise BundleUnsafe(f"{path}: a link out of the bundle; copy the file in")
+        if not path.is_file():
+            raise BundleCorrupt(f"{path}: missing; export or download the bundle again")
+        if path.stat().st_size != file.size:
+            raise BundleCorrupt(f"{path}: {path.stat().st_size} bytes, the manifest says {file.size}")
+
+
+def _check_references(manifest: Manifest, folder: Path) -> None:
+    """Every name and offset in the manifest leads to something that is there."""
+    where = str(folder / MANIFEST)
+    spec = manifest.spec.check()
+    graphs = manifest.graphs
+    tokenizer = [manifest.text.tokenizer] if manifest.text.tokenizer is not None else []
+    for name in [manifest.weights, *tokenizer, *graphs.names()]:
+        if name not in manifest.files:
+            raise BundleCorrupt(f"{where}: names {name!r}, which is not among its files")
+    for kv in manifest.kv_formats:
+        for group in (graphs.layers, graphs.attention):
+            if len(group.get(kv, ())) != spec.n_layers:
+                raise BundleCorrupt(f"{where}: KV format {kv} lacks graphs for all {spec.n_layers} layers")
+    if not manifest.kv_formats or len(graphs.mlp) != spec.n_layers:
+        raise BundleCorrupt(f"{where}: graphs are missing for the {spec.n_layers} layers")
+    shapes = {name: t.shape for name, t in manifest.tensors.items()}
+    if shapes != spec.tensors():
+        raise BundleCorrupt(f"{where}: the weights are not those of the spec")
+    size = manifest.files[manifest.weights].size
+    for name, start, length in _extents(manifest):
+        if start < 0 or start % ALIGN or start + length > size:
+            raise BundleCorrupt(f"{where}: {name} lies outside {manifest.weights} or is not aligned")
+
+
+def _extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
+    """(name, offset, bytes) of everything in the weights file."""
+    spec = manifest.spec
+    for name, tensor in manifest.tensors.items():
+        if tensor.format in ("int4", "int8"):
+            if tensor.block not in (16, 32, 64, 128, 256) or len(tensor.shape) != 2:
+                raise BundleCorrupt(f"tensor {name}: block {tensor.block} of shape {tensor.shape}")
+            yield f"{name} (scales)", tensor.scales, tensor.scale_bytes
+        yield name, tensor.data, tensor.data_bytes
+    if len(manifest.ropes) != len(spec.ropes):
+        raise BundleCorrupt("ropes: not one table for each rope of the spec")
+    for i, (pair, rope) in enumerate(zip(manifest.ropes, spec.ropes, strict=True)):
+        if len(pair) != 2:
+            raise BundleCorrupt(f"ropes[{i}]: expected a cos and a sin offset")
+        for offset in pair:
+            yield f"rope {i}", offset, 4 * spec.context_length * len(rope.inv_freq)
+    for kv in manifest.kv_formats:
+        if kv in ("int8", "int4"):
+            offset = getattr(manifest.kv_scales, kv)
+            if offset is None:
+                raise BundleCorrupt(f"kv_scales.{kv}: missing")
+            yield f"kv_scales.{kv}", offset, 4 * spec.n_layers * 2 * spec.kv_dim
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

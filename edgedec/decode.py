@@ -1,0 +1,216 @@
+"""THE causal loop: propose, forward, constrain, verify, keep, yield.
+
+Plain, speculative and constrained decoding are this loop with an empty drafter, a drafter, and a
+constraint. Prefill is its first call: the tokens not yet in the cache are a chain of rows, and the
+draft hangs below the last of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.cache import Cache
+from edgedec.constraints import Constraint
+from edgedec.drafters import Draft, Drafter
+from edgedec.errors import ContextFull, UsageError
+from edgedec.rows import Rows
+from edgedec.runtime import Logits, Runtime
+from edgedec.sampling import Sampling, draw, logprob, probs, top_logprobs
+from edgedec.verify import walk
+
+CHUNK = 512
+_MASK_CELLS = 4 << 20
+
+
+class Token(int):
+    """A generated token: an int that also carries its log-probability, if asked for.
+
+    `logprob` is the model's own, before temperature and the like; `top` the most likely tokens.
+    """
+
+    logprob: float | None
+    top: tuple[tuple[int, float], ...]
+
+    def __new__(cls, token: int, logprob: float | None = None, top: tuple[tuple[int, float], ...] = ()) -> Token:
+        self = super().__new__(cls, token)
+        self.logprob, self.top = logprob, top
+        return self
+
+    @property
+    def token(self) -> int:
+        return int(self)
+
+
+@dataclass
+class Stats:
+    """What a generation cost. `calls` counts forward calls after prefill, one token each when plain."""
+
+    prompt: int = 0
+    cached: int = 0
+    generated: int = 0
+    calls: int = 0
+    proposed: int = 0
+    accepted: int = 0
+    finish: str = ""
+
+
+@dataclass
+class Context:
+    """One text in the making: its tokens, and the cache that holds all but the last few of them."""
+
+    ids: list[int]
+    n_prompt: int
+    cache: Cache
+    sinks: int | None = None
+    rng: np.random.Generator = field(default_factory=np.random.default_rng)
+
+    def pending(self) -> list[int]:
+        return self.ids[self.cache.length :]
+
+    def make_room(self) -> None:
+        """For a full context with sliding on: keep the first tokens and the latest, read again.
+
+        What is kept is half of the capacity, so that one re-reading pays for many tokens; the
+        kept tokens get new positions and forget what was dropped, exactly as in a new session.
+        """
+        capacity = self.cache.capacity
+        if self.sinks is None:
+            raise ContextFull(
+                f"{len(self.ids)} tokens do not fit a context of {capacity}: shorten the prompt, ask for fewer "
+                "tokens, or open the session with on_full='slide'"
+            )
+        latest = max(capacity // 2 - self.sinks, 1)
+        dropped = len(self.ids) - self.sinks - latest
+        self.ids[self.sinks : -latest] = []
+        self.n_prompt = max(self.n_prompt - dropped, min(self.n_prompt, self.sinks))
+        self.cache.truncate(0)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What to generate: how to sample, how much, and what ends it."""
+
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int | None = None
+    stop_tokens: frozenset[int] = frozenset()
+    logprobs: int | None = None
+    budget: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < 0:
+            raise UsageError(f"max_tokens {self.max_tokens}: must be 0 or more")
+        if self.logprobs is not None and not 0 <= self.logprobs <= 100:
+            raise UsageError(f"logprobs {self.logprobs}: must be from 0 to 100")
+
+
+def decode(
+    runtime: Runtime,
+    context: Context,
+    ask: Ask,
+    drafter: Drafter,
+    constraint: Constraint | None = None,
+    stats: Stats | None = None,
+) -> Iterator[Token]:
+    """Generate tokens behind `context.ids`; each is in `context.ids` when it is yielded.
+
+    Closing the generator leaves `context` as if it had been asked for just the tokens taken.
+    """
+    stats = stats if stats is not None else Stats()
+    if not context.ids:
+        raise UsageError("nothing to continue: give at least one token (this tokenizer adds none of its own)")
+    left = ask.max_tokens
+    try:
+        while left is None or left > 0:
+            if len(context.ids) > context.cache.capacity:
+                if stats.generated and ask.max_tokens is None and context.sinks is None:
+                    stats.finish = "context"
+                    return
+                context.make_room()
+            first = prefill(runtime, context)
+            draft = drafter.propose(context.ids, _budget(ask, context, left))
+            path, picked, logits = _step(runtime, context, first, draft, ask, constraint)
+            stats.calls += 1
+            stats.proposed += len(draft.tokens)
+            stats.accepted += len(path) - 1
+            for at, token in enumerate(picked[:left]):
+                if token in ask.stop_tokens:
+                    stats.finish = "eos"
+                    return
+                context.ids.append(token)
+                stats.generated += 1
+                if constraint is not None:
+                    constraint.accept(token)
+                yield _token(token, logits[path[at]], ask.logprobs)
+            drafter.observe(context.ids, len(path) - 1)
+            left = left if left is None else left - len(picked)
+        stats.finish = "length"
+    finally:
+        context.cache.truncate(min(context.cache.length, len(context.ids)))
+
+
+def prefill(runtime: Runtime, context: Context) -> Rows:
+    """Read pending tokens in chunks until one chunk is left; returns that chunk as rows."""
+    cache = context.cache
+    while True:
+        pending = context.pending()
+        if not pending:
+            # Everything is cached: the last token is run again, for its logits.
+            cache.truncate(cache.length - 1)
+            pending = context.ids[-1:]
+        chunk = max(32, min(CHUNK, _MASK_CELLS // (cache.length + CHUNK)))
+        rows = Rows.chain(pending[:chunk], cache.length)
+        if len(pending) <= chunk:
+            return rows
+        runtime.run(runtime.embed(rows.tokens), rows, cache, runtime.spec.blocks())
+        cache.keep(range(len(rows)))
+
+
+def _step(
+    runtime: Runtime, context: Context, first: Rows, draft: Draft, ask: Ask, constraint: Constraint | None
+) -> tuple[list[int], list[int], Logits]:
+    """One forward call: accepted rows and picked tokens (from the last pending row on), and logits."""
+    root = len(first) - 1
+    rows = first
+    if draft.tokens:
+        parents = [parent + root + 1 for parent in draft.parents]
+        rows = Rows.tree(
+            [*first.tokens.tolist(), *draft.tokens], [*first.parents.tolist(), *parents], context.cache.length
+        )
+    hidden = runtime.run(runtime.embed(rows.tokens), rows, context.cache, runtime.spec.blocks())
+    logits = runtime.head(hidden[root:])
+
+    def pick(row: int, path: Sequence[int]) -> int:
+        return _pick(logits[row - root], [*context.ids, *path], path, context, ask, constraint)
+
+    path, picked = walk(rows, pick, root)
+    context.cache.keep([*range(root), *path])
+    return [row - root for row in path], picked, logits
+
+
+def _pick(
+    logits: NDArray[np.float32],
+    ids: Sequence[int],
+    path: Sequence[int],
+    context: Context,
+    ask: Ask,
+    constraint: Constraint | None,
+) -> int:
+    if constraint is not None:
+        logits = np.where(constraint.mask(path), logits, -np.inf)
+    return draw(probs(logits, ask.sampling, ids, context.n_prompt), context.rng)
+
+
+def _token(token: int, logits: NDArray[np.float32], n: int | None) -> Token:
+    if n is None:
+        return Token(token)
+    return Token(token, logprob(logits, token), tuple(top_logprobs(logits, n)))
+
+
+def _budget(ask: Ask, context: Context, left: int | None) -> int:
+    """How many drafted rows may be run: no more than can be used or cached."""
+    room = context.cache.capacity - len(context.ids)
+    return max(0, min(ask.budget, room, room if left is None else left - 1))

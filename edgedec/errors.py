@@ -1,0 +1,77 @@
+"""Every error edgedec raises on purpose.
+
+    EdgedecError
+    ├── BundleError            a bundle that cannot be used
+    │   ├── BundleNotFound     no bundle there
+    │   ├── BundleVersion      written by a newer edgedec
+    │   ├── BundleCorrupt      truncated, tampered with, or malformed
+    │   └── BundleUnsafe       reaches outside its own folder
+    ├── CheckpointError        a checkpoint that cannot be exported
+    │   ├── UnknownArchitecture
+    │   └── BadTensor          missing, extra, misshapen or not finite
+    ├── RuntimeUnavailable     a runtime that cannot run here or cannot run this
+    ├── ContextFull            the session has no room for another token
+    ├── SessionError           a saved session that does not fit, or misuse of one
+    ├── TextError              tokenizer or chat template
+    └── UsageError             an argument out of range
+
+A message is one line: what was wrong, where, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class EdgedecError(Exception):
+    """Base of all errors raised on purpose; the CLI prints it as one line and exits with 1."""
+
+
+class BundleError(EdgedecError):
+    """A bundle that cannot be used."""
+
+
+class BundleNotFound(BundleError):
+    """No bundle at the given place."""
+
+
+class BundleVersion(BundleError):
+    """The bundle was written by a newer edgedec."""
+
+
+class BundleCorrupt(BundleError):
+    """A file is missing, truncated, tampered with, or malformed."""
+
+
+class BundleUnsafe(BundleError):
+    """The bundle names a file outside its own folder."""
+
+
+class CheckpointError(EdgedecError):
+    """A checkpoint that cannot be exported."""
+
+
+class UnknownArchitecture(CheckpointError):
+    """No file in ``models/`` knows this ``model_type``."""
+
+
+class BadTensor(CheckpointError):
+    """A tensor is missing, extra, misshapen or not finite."""
+
+
+class RuntimeUnavailable(EdgedecError):
+    """The runtime cannot run on this machine, or cannot run what was asked."""
+
+
+class ContextFull(EdgedecError):
+    """The session has no room for another token."""
+
+
+class SessionError(EdgedecError):
+    """A saved session does not fit this bundle, or a session was misused."""
+
+
+class TextError(EdgedecError):
+    """The tokenizer or the chat template cannot do what was asked."""
+
+
+class UsageError(EdgedecError, ValueError):
+    """An argument is out of range or contradicts another."""

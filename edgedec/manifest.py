@@ -1,0 +1,131 @@
+"""The manifest `edgedec.json`: what stands in a bundle, as frozen dataclasses.
+
+`docs/bundle-format.md` is the specification; this file is the same thing for machines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Literal
+
+from edgedec.spec import ModelSpec
+
+FORMAT = "edgedec-bundle"
+VERSION = 1
+MANIFEST = "edgedec.json"
+
+WeightFormat = Literal["f32", "f16", "int8", "int4"]
+KVFormat = Literal["f32", "f16", "int8", "int4"]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One weight in the weights file. `data` and `scales` are byte offsets, 64-byte aligned.
+
+    int4: uint8 [out, blocks, block/2], low nibble first, value (q - 8) * scale
+    int8: uint8 [out, blocks, block],                      value (q - 128) * scale
+    both with float16 scales [out, blocks]; f32 and f16 are plain arrays of `shape`.
+    """
+
+    format: WeightFormat
+    shape: tuple[int, ...]
+    data: int
+    scales: int = 0
+    block: int = 0
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.shape[-1] // self.block) if self.block else 0
+
+    @property
+    def data_bytes(self) -> int:
+        if self.format in ("int4", "int8"):
+            per_block = self.block // 2 if self.format == "int4" else self.block
+            return prod(self.shape[:-1]) * self.blocks * per_block
+        return prod(self.shape) * (4 if self.format == "f32" else 2)
+
+    @property
+    def scale_bytes(self) -> int:
+        return prod(self.shape[:-1]) * self.blocks * 2
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """ONNX files. `attention` and `layers` are there once for every KV format; `mlp` serves all."""
+
+    embed: str
+    head: str
+    mlp: tuple[str, ...]
+    attention: dict[str, tuple[str, ...]]
+    layers: dict[str, tuple[str, ...]]
+    model: str
+
+    def names(self) -> list[str]:
+        """Every graph file."""
+        per_format = [name for group in (self.attention, self.layers) for names in group.values() for name in names]
+        return [self.embed, self.head, *self.mlp, *per_format, self.model]
+
+
+@dataclass(frozen=True)
+class KVScales:
+    """Static cache scales for int8 and int4: byte offsets of f32 [layers, 2, n_kv_heads, head_dim]
+    (keys, then values; one scale a channel) in the weights file."""
+
+    int8: int | None = None
+    int4: int | None = None
+
+
+@dataclass(frozen=True)
+class Text:
+    """How text becomes tokens and when generation ends. `sampling`: what the model's makers suggest."""
+
+    tokenizer: str | None
+    bos: int | None = None
+    eos: tuple[int, ...] = ()
+    bos_token: str = ""
+    eos_token: str = ""
+    chat_template: str | None = None
+    sampling: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of the bundle."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Parity:
+    """The bundle beside the float checkpoint on `tokens` tokens of text, per KV format."""
+
+    text: str
+    tokens: int
+    reference_perplexity: float
+    perplexity: dict[str, float]
+    kl: dict[str, float]
+    top1: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The whole of `edgedec.json`."""
+
+    format: str
+    version: int
+    producer: str
+    name: str
+    spec: ModelSpec
+    weights: str
+    quantization: dict[str, str]
+    tensors: dict[str, Tensor]
+    ropes: tuple[tuple[int, ...], ...]
+    kv_formats: tuple[KVFormat, ...]
+    kv_scales: KVScales
+    graphs: Graphs
+    text: Text
+    files: dict[str, File]
+    parity: Parity | None = None
+    source: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,121 @@
+"""An opened bundle: runtime, tokenizer, and the sessions made from them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from edgedec.bundle import Bundle
+from edgedec.errors import BundleNotFound, TextError, UsageError
+from edgedec.runtime import Runtime, RuntimeOptions, open_runtime
+from edgedec.sampling import Sampling
+from edgedec.session import Session
+from edgedec.spec import ModelSpec
+from edgedec.text import Tokenizer, render_chat
+
+NANO = "nano"
+
+
+class Model:
+    """Weights and a runtime, shared by any number of sessions."""
+
+    def __init__(self, bundle: Bundle, runtime: Runtime) -> None:
+        self.bundle, self.runtime = bundle, runtime
+
+    def __repr__(self) -> str:
+        return f"<edgedec.Model {self.bundle.manifest.name!r} on {self.runtime.name}>"
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.bundle.spec
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        name = self.bundle.manifest.text.tokenizer
+        if name is None:
+            raise TextError(f"{self.bundle.path}: the bundle has no tokenizer; use session.tokens(ids)")
+        return Tokenizer.load(self.bundle.file(name))
+
+    @property
+    def eos(self) -> frozenset[int]:
+        return frozenset(self.bundle.manifest.text.eos)
+
+    @cached_property
+    def sampling(self) -> Sampling:
+        """What the model's makers suggest; greedy if they say nothing."""
+        suggested = self.bundle.manifest.text.sampling
+        known = {"temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty"}
+        values = {key: int(v) if key == "top_k" else v for key, v in suggested.items() if key in known}
+        return Sampling(**values)  # type: ignore[arg-type]
+
+    def session(
+        self,
+        *,
+        context: int | None = None,
+        on_full: Literal["error", "slide"] = "error",
+        sinks: int = 4,
+        drafter: str = "off",
+    ) -> Session:
+        """A new text. `context`: how many tokens it may hold (the model's own limit by default).
+
+        When the context is full, `on_full="error"` raises ContextFull; "slide" keeps the first
+        `sinks` tokens and the latest half, and goes on.
+        """
+        limit = self.spec.context_length
+        capacity = context or limit
+        if not 1 <= capacity <= limit:
+            raise UsageError(f"context {context}: must be from 1 to {limit}, the model's limit")
+        if on_full not in ("error", "slide"):
+            raise UsageError(f"on_full {on_full!r}: must be 'error' or 'slide'")
+        if on_full == "slide" and not 0 <= sinks <= capacity // 4:
+            raise UsageError(f"sinks {sinks}: must be from 0 to {capacity // 4}, a quarter of the context")
+        return Session(self, capacity, sinks if on_full == "slide" else None, drafter)
+
+    def chat_prompt(self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = True) -> str:
+        """The messages ({"role": …, "content": …}) as the model's template writes them."""
+        text = self.bundle.manifest.text
+        if text.chat_template is None:
+            raise TextError(f"{self.bundle.manifest.name}: the bundle has no chat template; use a plain prompt")
+        return render_chat(
+            text.chat_template,
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            bos_token=text.bos_token,
+            eos_token=text.eos_token,
+        )
+
+
+def open(  # noqa: A001
+    path_or_name: str | os.PathLike[str] = NANO,
+    *,
+    engine: str = "auto",
+    threads: int = 0,
+    kv: str | None = None,
+    verify: bool = False,
+) -> Model:
+    """Open a bundle: a folder, or `nano`, the model that ships with edgedec.
+
+    engine: a file name in `runtimes/` ("ort", "reference"), or "auto". threads: 0 for all cores.
+    kv: the cache format, one the bundle was exported with. verify: check every hash first.
+    """
+    bundle = Bundle.open(find(path_or_name), verify=verify)
+    if threads < 0:
+        raise UsageError(f"threads {threads}: must be 0 (all cores) or more")
+    name = "ort" if engine == "auto" else engine
+    return Model(bundle, open_runtime(name, bundle, RuntimeOptions(threads=threads, kv=kv)))
+
+
+def find(path_or_name: str | os.PathLike[str]) -> Path:
+    """The folder that a user means."""
+    path = Path(path_or_name)
+    if not path.exists() and str(path_or_name) == NANO:
+        home = find_spec("edgedec.models.nano")
+        if home is not None and home.origin is not None:
+            return Path(home.origin).parent / "bundle"
+    if not path.is_dir():
+        raise BundleNotFound(f"{path}: no such bundle folder; make one with `edgedec export`, or use {NANO!r}")
+    return path

@@ -1,0 +1,80 @@
+"""What a runtime is: four methods. `open_runtime` finds one by its file name in `runtimes/`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import RuntimeUnavailable
+
+if TYPE_CHECKING:
+    from edgedec.bundle import Bundle
+    from edgedec.cache import Cache
+    from edgedec.rows import Rows
+    from edgedec.spec import ModelSpec
+
+Hidden = NDArray[np.float32]
+Logits = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class RuntimeOptions:
+    """threads: 0 lets the runtime choose; kv: cache format, None for the bundle's default."""
+
+    threads: int = 0
+    kv: str | None = None
+
+
+class Runtime(Protocol):
+    """Runs any slice of a bundle's stack on any rows.
+
+    `run` writes the keys and values of `rows[first:]` into the cache behind its `length` tokens
+    and does not change `length`: the caller keeps the rows it wants with `cache.keep`.
+    A runtime is safe to share between sessions and threads.
+    """
+
+    spec: ModelSpec
+    name: str
+
+    def embed(self, tokens: NDArray[np.int64]) -> Hidden:
+        """tokens [n] -> hidden [n, hidden_size]."""
+        ...
+
+    def run(self, hidden: Hidden, rows: Rows, cache: Cache, blocks: Sequence[int]) -> Hidden:
+        """hidden [rows.count, hidden_size] through `blocks`, in the order given."""
+        ...
+
+    def head(self, hidden: Hidden) -> Logits:
+        """hidden [n, hidden_size] -> logits [n, vocab_size]."""
+        ...
+
+    def new_cache(self, capacity: int) -> Cache:
+        """An empty cache with room for `capacity` rows."""
+        ...
+
+
+def forward(runtime: Runtime, rows: Rows, cache: Cache) -> Logits:
+    """The whole stack on `rows`: logits [rows.count, vocab_size]."""
+    hidden = runtime.embed(rows.tokens[rows.first :])
+    return runtime.head(runtime.run(hidden, rows, cache, runtime.spec.blocks()))
+
+
+def runtime_names() -> list[str]:
+    """The runtimes that ship, by file name."""
+    package = import_module("edgedec.runtimes")
+    return sorted(m.name for m in iter_modules(package.__path__) if not m.name.startswith("_"))
+
+
+def open_runtime(name: str, bundle: Bundle, options: RuntimeOptions | None = None) -> Runtime:
+    """The runtime `runtimes/<name>.py` on `bundle`."""
+    if name not in runtime_names():
+        raise RuntimeUnavailable(f"no runtime {name!r}; there are: {', '.join(runtime_names())}")
+    module = import_module(f"edgedec.runtimes.{name}")
+    runtime: Runtime = module.open(bundle, options or RuntimeOptions())
+    return runtime

@@ -1,0 +1,174 @@
+"""A session: one text, its cache, and what is done with them.
+
+A prompt is always the whole text. What it shares with the session's text so far is not read again
+(longest common prefix), so chat turns and retries cost only what is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edgedec.constraints import Constraint
+from edgedec.decode import Ask, Context, Stats, Token, decode
+from edgedec.drafters import make_drafter
+from edgedec.errors import UsageError
+from edgedec.sampling import Sampling
+from edgedec.snapshot import Snapshot, read_snapshot, write_snapshot
+from edgedec.text import Detokenizer, StopStrings
+
+if TYPE_CHECKING:
+    from edgedec.model import Model
+
+GREEDY = Sampling()
+
+
+class Session:
+    """Made by `Model.session()`. Not for two threads at once; sessions of one model may run in several."""
+
+    def __init__(self, model: Model, capacity: int, sinks: int | None, drafter: str) -> None:
+        self.model = model
+        self._drafter_name = drafter
+        self._drafter = make_drafter(drafter)
+        self._context = Context([], 0, model.runtime.new_cache(capacity), sinks)
+        self.stats = Stats()
+
+    @property
+    def ids(self) -> list[int]:
+        """All tokens of the text so far."""
+        return list(self._context.ids)
+
+    @property
+    def capacity(self) -> int:
+        """How many tokens the context holds."""
+        return self._context.cache.capacity
+
+    @property
+    def finish_reason(self) -> str:
+        """Why the last generation ended: eos, stop, length, context; empty if it was not finished."""
+        return self.stats.finish
+
+    def generate(
+        self,
+        prompt: str | None = None,
+        *,
+        max_tokens: int | None = None,
+        sampling: Sampling = GREEDY,
+        stop: str | Sequence[str] = (),
+        stop_tokens: Sequence[int] = (),
+        ignore_eos: bool = False,
+        constraint: Constraint | None = None,
+    ) -> Iterator[str]:
+        """The text that follows `prompt`, piece by piece; None goes on with the session's text.
+
+        Ends at the model's end token, at a stop string or token (neither is yielded), after
+        `max_tokens`, or, if that is None, when the context is full.
+
+        >>> "".join(edgedec.open("nano").session().generate("Once upon a time", max_tokens=8))
+        """
+        tokenizer = self.model.tokenizer
+        ids = None if prompt is None else tokenizer.encode(prompt)
+        tokens = self.tokens(
+            ids,
+            max_tokens=max_tokens,
+            sampling=sampling,
+            stop_tokens=stop_tokens,
+            ignore_eos=ignore_eos,
+            constraint=constraint,
+        )
+        detokenizer = Detokenizer(tokenizer, prompt_ids=self._context.ids if ids is None else ids)
+        return self._pieces(tokens, detokenizer, StopStrings([stop] if isinstance(stop, str) else stop))
+
+    def _pieces(self, tokens: Iterator[Token], detokenizer: Detokenizer, stops: StopStrings) -> Iterator[str]:
+        try:
+            for token in tokens:
+                text, hit = stops.push(detokenizer.push(token))
+                if text:
+                    yield text
+                if hit:
+                    self.stats.finish = "stop"
+                    return
+            text, hit = stops.push(detokenizer.flush())
+            text += "" if hit else stops.flush()
+            if text:
+                yield text
+        finally:
+            tokens.close()  # type: ignore[attr-defined]
+
+    def tokens(
+        self,
+        ids: Sequence[int] | None = None,
+        *,
+        max_tokens: int | None = None,
+        sampling: Sampling = GREEDY,
+        stop_tokens: Sequence[int] = (),
+        ignore_eos: bool = False,
+        logprobs: int | None = None,
+        constraint: Constraint | None = None,
+    ) -> Iterator[Token]:
+        """The tokens that follow `ids`, each an int with `.token`, `.logprob` and `.top`.
+
+        `logprobs=n` fills `.logprob` and the n most likely `.top`. None goes on with the session's text.
+        """
+        stops = frozenset(stop_tokens) | (frozenset() if ignore_eos else self.model.eos)
+        ask = Ask(sampling, max_tokens, stops, logprobs)
+        self.stats = Stats()
+        if ids is not None:
+            self._read(list(map(int, ids)))
+        self.stats.prompt, self.stats.cached = len(self._context.ids), self._context.cache.length
+        if sampling.seed is not None:
+            self._context.rng = np.random.default_rng(sampling.seed)
+        return decode(self.model.runtime, self._context, ask, self._drafter, constraint, self.stats)
+
+    def chat(self, messages: Sequence[Mapping[str, object]], **options: object) -> Iterator[str]:
+        """The answer to `messages`, as `generate` gives text; `options` are those of `generate`."""
+        return self.generate(self.model.chat_prompt(messages), **options)  # type: ignore[arg-type]
+
+    def fork(self) -> Session:
+        """An independent session with the same text and a copy of its cache."""
+        context = self._context
+        twin = Session(self.model, self.capacity, context.sinks, self._drafter_name)
+        twin._context.ids, twin._context.n_prompt = list(context.ids), context.n_prompt
+        twin._context.cache = context.cache.fork()
+        twin._context.rng.bit_generator.state = context.rng.bit_generator.state
+        return twin
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the text, its cache and the state of the random draws to a file."""
+        context = self._context
+        write_snapshot(
+            path,
+            Snapshot(
+                bundle=self.model.bundle.digest,
+                ids=tuple(context.ids),
+                n_prompt=context.n_prompt,
+                kv=context.cache.kv,
+                rng=context.rng.bit_generator.state,
+            ),
+            context.cache.save(),
+        )
+
+    def load(self, path: str | PathLike[str]) -> None:
+        """Become the session that was saved; it goes on exactly as that one would have."""
+        context = self._context
+        snapshot, data = read_snapshot(path, self.model.bundle.digest, context.cache)
+        context.cache.load(data)
+        context.ids, context.n_prompt = list(snapshot.ids), snapshot.n_prompt
+        context.rng.bit_generator.state = snapshot.rng
+        self._drafter.reset()
+
+    def _read(self, ids: list[int]) -> None:
+        """Make `ids` the text; the cache keeps what they share with the text before."""
+        vocab = self.model.spec.vocab_size
+        for token in ids:
+            if not 0 <= token < vocab:
+                raise UsageError(f"token {token} is outside the vocabulary of {vocab}")
+        context = self._context
+        pairs = zip(ids, context.ids[: context.cache.length], strict=False)
+        shared = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ids), context.cache.length))
+        context.cache.truncate(shared)
+        context.ids, context.n_prompt = ids, len(ids)
+        self._drafter.reset()

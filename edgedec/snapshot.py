@@ -1,0 +1,90 @@
+"""A saved session: a header in JSON and the cache's bytes, checked by hash. No pickle.
+
+    8 bytes   b"EDGESESS"
+    8 bytes   length of the header, little endian
+    header    JSON: Snapshot, and the size and sha256 of what follows
+    rest      the cache, [n_layers, 2, n_kv_heads, length, width], C order
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.cache import Cache
+from edgedec.errors import BundleCorrupt, SessionError
+from edgedec.files import replacing
+from edgedec.frozen import from_json, to_json
+
+MAGIC = b"EDGESESS"
+_HEADER_LIMIT = 64 << 20
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What stands in the header; `bundle` is the digest of the bundle the session belongs to."""
+
+    bundle: str
+    ids: tuple[int, ...]
+    n_prompt: int
+    kv: str
+    rng: dict[str, Any]
+    length: int = 0
+    sha256: str = ""
+
+
+def write_snapshot(path: str | os.PathLike[str], snapshot: Snapshot, data: NDArray[Any]) -> None:
+    payload = np.ascontiguousarray(data).tobytes()
+    header = to_json(snapshot) | {"length": data.shape[3], "sha256": hashlib.sha256(payload).hexdigest()}
+    raw = json.dumps(header).encode()
+    with replacing(Path(path)) as file:
+        file.write(MAGIC + len(raw).to_bytes(8, "little") + raw)
+        file.write(payload)
+
+
+def read_snapshot(path: str | os.PathLike[str], bundle: str, cache: Cache) -> tuple[Snapshot, NDArray[Any]]:
+    """The header and the cache's content, if they fit `bundle` and `cache`."""
+    try:
+        raw = Path(path).read_bytes()
+    except OSError as error:
+        raise SessionError(f"{path}: {error.strerror or error}") from None
+    size = int.from_bytes(raw[8:16], "little")
+    if raw[:8] != MAGIC or size > min(_HEADER_LIMIT, len(raw) - 16):
+        raise SessionError(f"{path}: not a saved session, or cut short")
+    try:
+        snapshot = from_json(Snapshot, json.loads(raw[16 : 16 + size]), "session")
+    except (ValueError, RecursionError, BundleCorrupt) as error:
+        raise SessionError(f"{path}: damaged header ({error})") from None
+    payload = raw[16 + size :]
+    _check(path, snapshot, payload, bundle, cache)
+    shape = (*cache.data.shape[:3], snapshot.length, cache.data.shape[4])
+    if len(payload) != int(np.prod(shape)) * cache.data.itemsize:
+        raise SessionError(f"{path}: the cache in it has another size than its header says")
+    return snapshot, np.frombuffer(payload, cache.data.dtype).reshape(shape)
+
+
+def _check(path: object, snapshot: Snapshot, payload: bytes, bundle: str, cache: Cache) -> None:
+    if snapshot.bundle != bundle:
+        raise SessionError(f"{path}: saved from another bundle; open that one, or start anew")
+    if snapshot.kv != cache.kv:
+        raise SessionError(f"{path}: saved with a {snapshot.kv} cache, this session has {cache.kv}; open with kv={snapshot.kv!r}")
+    if hashlib.sha256(payload).hexdigest() != snapshot.sha256:
+        raise SessionError(f"{path}: damaged (its hash differs)")
+    n = len(snapshot.ids)
+    if not 0 <= snapshot.length <= n or not 0 <= snapshot.n_prompt <= n:
+        raise SessionError(f"{path}: damaged header (lengths do not fit)")
+    if any(not 0 <= token < cache.spec.vocab_size for token in snapshot.ids):
+        raise SessionError(f"{path}: damaged header (a token outside the vocabulary)")
+    if n > cache.capacity + 1:
+        raise SessionError(f"{path}: {n} tokens do not fit this session's context of {cache.capacity}")
+    try:
+        np.random.default_rng(0).bit_generator.state = snapshot.rng
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise SessionError(f"{path}: damaged header (random state: {error})") from None

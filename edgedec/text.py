@@ -1,0 +1,340 @@
+"""Text: tokens to and from it, piece by piece; stop strings; chat templates.
+
+`tokenizers` and `jinja2` are imported where they are used: importing edgedec costs neither.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgedec.errors import TextError, UsageError
+
+if TYPE_CHECKING:
+    import jinja2
+    import tokenizers
+
+LARGEST_CHAT = 4 << 20  # characters a chat template may write
+LARGEST_POWER = 1 << 10  # base and exponent of ** in one
+BYTE = re.compile(r"<0x[0-9A-Fa-f+][0-9A-Fa-f]>")  # as ByteFallback reads it, the odd "+F" included
+
+
+class Tokenizer:
+    """A tokenizer.json. Safe to share between threads."""
+
+    def __init__(self, raw: tokenizers.Tokenizer) -> None:
+        # Settings of the training run, which would cut or pad a prompt without a word.
+        raw.no_truncation()
+        raw.no_padding()
+        self._raw = raw
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(cls, path: Path) -> Tokenizer:
+        from tokenizers import Tokenizer as Raw
+
+        if not Path(path).is_file():
+            raise TextError(f"{path}: no tokenizer there")
+        try:
+            return cls(Raw.from_file(str(path)))
+        except Exception as e:  # the library raises bare Exception
+            raise TextError(f"{path}: not a tokenizer.json: {_line(e)}") from e
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Token ids. `special`: add what the model expects around text (BOS), and read special tokens in it;
+        without it "<|end|>" is seven characters, so text from strangers cannot forge one."""
+        with self._lock:
+            self._raw.encode_special_tokens = not special
+            try:
+                return list(self._raw.encode(text, add_special_tokens=special).ids)
+            except Exception as e:
+                raise TextError(f"text of {len(text)} characters cannot be encoded: {_line(e)}") from e
+
+    def decode(self, ids: Iterable[int], special: bool = False) -> str:
+        """Text; special tokens are left out unless `special`. Ids outside the vocabulary have no text."""
+        numbers = [int(i) for i in ids]
+        if numbers and not 0 <= min(numbers) <= max(numbers) < 1 << 32:
+            raise TextError(f"token {min(numbers)} to {max(numbers)}: no such token")
+        return str(self._raw.decode(numbers, skip_special_tokens=not special))
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self._raw.get_vocab_size(with_added_tokens=True))
+
+    def token(self, id: int) -> str:  # noqa: A002
+        """How the vocabulary writes a token: "Ġthe", "<0x0A>"."""
+        piece = self._raw.id_to_token(int(id)) if id >= 0 else None
+        if piece is None:
+            raise TextError(f"token {id}: no such token; the vocabulary has {self.vocab_size}")
+        return str(piece)
+
+    def id(self, token: str) -> int | None:
+        found = self._raw.token_to_id(token)
+        return None if found is None else int(found)
+
+    @cached_property
+    def hidden(self) -> frozenset[int]:
+        """The special tokens, which `decode` leaves out."""
+        return frozenset(i for i, t in self._raw.get_added_tokens_decoder().items() if t.special)
+
+    @cached_property
+    def decoders(self) -> tuple[str, ...]:
+        """The decoder's steps by name, e.g. ("Replace", "ByteFallback", "Fuse", "Strip")."""
+        if self._raw.decoder is None:
+            return ()
+        state = json.loads(self._raw.decoder.__getstate__())
+        return tuple(step["type"] for step in state.get("decoders", [state]))
+
+
+class Detokenizer:
+    """Text of tokens as they come: the pieces joined are `decode` of all tokens, to the character.
+
+    Behind a prompt, decode(prompt) + pieces = decode(prompt + tokens). What later tokens may change
+    is held back, nothing else is, and a push costs the same however long the text is.
+
+    Byte-level vocabularies: bytes go through an incremental UTF-8 decoder, so at most three are held.
+
+    Others: a token's text depends on nothing but the start of the text (where a space is dropped)
+    and, for single bytes such as <0xE2>, on its whole run of them: one bad byte spoils the run. So
+    runs are held to their end, and decoded behind the last token before them, the anchor:
+
+        anchor ["▁a"], held ["<0xC3>", "<0xA9>"], push "▁b":  "aé b" less "a" is "é b"
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int] = (), special: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._special = special
+        self._bytewise = tokenizer.decoders == ("ByteLevel",)
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._anchor: list[int] = []
+        self._held: list[int] = []
+        self._told = ""  # what decode(prompt) already said of the held run
+        self._start(prompt_ids)
+
+    def push(self, token: int) -> str:
+        """The text that this token makes certain."""
+        piece = self._piece(token)
+        if not piece:
+            return ""
+        if self._bytewise:
+            return self._utf8.decode(_bytes(piece))
+        self._held.append(int(token))
+        if self._is_byte(piece):
+            return ""
+        text = self._resolve()
+        self._anchor = [int(token)]
+        return text
+
+    def flush(self) -> str:
+        """The rest, as it reads if nothing more comes."""
+        return self._utf8.decode(b"", final=True) if self._bytewise else self._resolve()
+
+    def _start(self, prompt_ids: Sequence[int]) -> None:
+        """Take up where the prompt ends; only its last tokens matter.
+
+        A character that the prompt leaves unfinished is told whole once it is finished.
+        """
+        tail: list[int] = []
+        n_bytes = 0
+        for token in reversed(prompt_ids):
+            piece = self._piece(token)
+            if not self._bytewise and piece and not self._is_byte(piece):
+                self._anchor = [int(token)]
+                break
+            tail.append(int(token))
+            n_bytes += len(_bytes(piece))
+            if self._bytewise and n_bytes > 3:  # no character is longer than four bytes
+                break
+        if self._bytewise:
+            for token in reversed(tail):
+                self.push(token)
+        else:
+            self._held = tail[::-1]
+            self._told = self._decode([*self._anchor, *self._held])
+
+    def _resolve(self) -> str:
+        """The text of the held tokens, which are now a whole run."""
+        text, before = self._decode([*self._anchor, *self._held]), self._decode(self._anchor)
+        told = self._told if self._told and text.startswith(self._told) else before
+        self._held, self._told = [], ""
+        return text[len(told) :]
+
+    def _piece(self, token: int) -> str:
+        """The vocabulary's spelling; empty for tokens without text."""
+        if token in self._tokenizer.hidden and not self._special:
+            return ""
+        try:
+            return self._tokenizer.token(token)
+        except TextError:
+            return ""
+
+    def _is_byte(self, piece: str) -> bool:
+        return "ByteFallback" in self._tokenizer.decoders and BYTE.fullmatch(piece) is not None
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, special=self._special)
+
+
+class StopStrings:
+    """Cuts text at the earliest stop string. Text that may be the beginning of one is held back.
+
+    stops ["</s>"]: push("a<") -> "a", False;  push("b</s>c") -> "<b", True
+
+    However the text is split, the pieces joined are text[:earliest], earliest being the smallest
+    text.find(stop). So a stop string waits while one that began before it may still complete.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        if isinstance(stops, str) or not all(isinstance(s, str) and s for s in stops):
+            raise UsageError(f"stop strings: {stops!r} is out of range; allowed: a list of non-empty strings")
+        self._stops = tuple(stops)
+        self._buffer = ""
+        self._hit = False
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """(text safe to emit, whether a stop string was hit); after a hit all text is dropped."""
+        if self._hit:
+            return "", True
+        self._buffer += text
+        found, undecided = self._found(), self._undecided()
+        self._hit = found is not None and found <= undecided
+        safe = self._buffer[:undecided] if found is None else self._buffer[: min(found, undecided)]
+        self._buffer = "" if self._hit else self._buffer[len(safe) :]
+        return safe, self._hit
+
+    def flush(self) -> str:
+        """What was held back, the text having ended."""
+        rest, self._buffer = self._buffer[: self._found()], ""
+        return rest
+
+    def _found(self) -> int | None:
+        """Where the earliest whole stop string in the buffer begins."""
+        return min((i for i in map(self._buffer.find, self._stops) if i >= 0), default=None)
+
+    def _undecided(self) -> int:
+        """Where the buffer ends in the beginning of a stop string; its length if it does not."""
+        n = len(self._buffer)
+        longest = max(map(len, self._stops), default=1)
+        starts = range(max(n - longest + 1, 0), n)
+        return next((i for i in starts if any(s.startswith(self._buffer[i:]) for s in self._stops)), n)
+
+
+def render_chat(
+    template: str,
+    messages: Sequence[Mapping[str, object]],
+    *,
+    add_generation_prompt: bool = True,
+    **names: str | None,
+) -> str:
+    """A chat as the model's own Jinja template writes it; `names` are bos_token, eos_token and the like.
+
+    The template is a stranger's program: it runs in Jinja's sandbox, sees plain data only, and
+    may not write more than `LARGEST_CHAT`. Memory and time are not limited otherwise.
+    """
+    import jinja2
+
+    values: dict[str, Any] = {"tools": None, "documents": None}
+    values |= {name: value for name, value in names.items() if value is not None}
+    values |= {"messages": _plain(messages), "add_generation_prompt": add_generation_prompt}
+    pieces: list[str] = []
+    size = 0
+    try:
+        for piece in _compiled(template).generate(**values):
+            size += len(piece)
+            if size > LARGEST_CHAT:
+                raise jinja2.TemplateError(f"writes more than {LARGEST_CHAT} characters")
+            pieces.append(piece)
+    except Exception as e:  # a template may raise anything
+        line = f", line {e.lineno}" if isinstance(e, jinja2.TemplateSyntaxError) else ""
+        raise TextError(f"chat template{line}: {_line(e)}") from e
+    return "".join(pieces)
+
+
+@lru_cache(maxsize=8)
+def _compiled(template: str) -> jinja2.Template:
+    """The template, with the names and filters that Hugging Face gives to chat templates."""
+    from datetime import datetime
+
+    from jinja2 import ext, nodes, sandbox
+    from jinja2.exceptions import SecurityError, TemplateError
+    from jinja2.parser import Parser
+
+    class Generation(ext.Extension):
+        """{% generation %} marks the assistant's text for training; here it is just its content."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Parser) -> nodes.Node:
+            line = next(parser.stream).lineno
+            return nodes.Scope(parser.parse_statements(("name:endgeneration",), True), lineno=line)
+
+    class Sandbox(sandbox.ImmutableSandboxedEnvironment):
+        """Refuses the arithmetic that makes something huge out of something small."""
+
+        intercepted_binops = frozenset({"*", "**"})
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            length = max(len(x) if isinstance(x, str | list | tuple) else 0 for x in (left, right))
+            times = max(x if isinstance(x, int) else 1 for x in (left, right))
+            if length * times > LARGEST_CHAT or (operator == "**" and times > LARGEST_POWER):
+                raise SecurityError(f"the result of {operator} would be too large")
+            return super().call_binop(context, operator, left, right)
+
+    def raise_exception(message: object) -> None:
+        raise TemplateError(str(message))
+
+    def to_json(value: object, ensure_ascii: bool = False, **how: Any) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, **how)
+
+    def strftime_now(form: str) -> str:
+        return datetime.now().strftime(form)
+
+    env = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, ext.loopcontrols])
+    env.filters["tojson"] = to_json
+    env.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now}
+    return env.from_string(template)
+
+
+def _plain(value: object) -> Any:
+    """A copy in exact JSON types: an object with methods is nothing for a stranger's template."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)  # str() of a str enum would be its name
+    if isinstance(value, int | float):
+        return int(value) if isinstance(value, int) else float(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return [_plain(item) for item in value]
+    raise TextError(
+        f"messages: {type(value).__name__} is no plain data; use dicts, lists, strings and numbers"
+    )
+
+
+def _bytes(piece: str) -> bytes:
+    """The bytes behind a byte-level spelling: "ĠÃ©" -> b" \\xc3\\xa9"; a token spelt otherwise is itself."""
+    table = _byte_of()
+    try:
+        return bytes(table[c] for c in piece)
+    except KeyError:
+        return piece.encode()
+
+
+@lru_cache(maxsize=1)
+def _byte_of() -> Mapping[str, int]:
+    """GPT-2's alphabet: printable Latin-1 stands for itself, the other bytes for U+0100 and up, in order."""
+    itself = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = (b for b in range(256) if b not in itself)
+    return {chr(b): b for b in itself} | {chr(0x100 + i): b for i, b in enumerate(others)}
+
+
+def _line(e: BaseException) -> str:
+    """An exception's message on one line."""
+    return " ".join(str(e).split())[:300] or type(e).__name__

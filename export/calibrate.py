@@ -1,0 +1,35 @@
+"""Static scales for int8 and int4 caches: what keys and values the model really makes, channel by channel.
+
+ONNX Runtime's attention wants one constant scale a channel. The scale of a channel is the one, among
+shrinkings of its largest magnitude, that loses least on the calibration text; int8 keeps a margin,
+because it has range to spare and other texts have other extremes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+_MARGIN = 1.15
+_SHRINK = np.linspace(1.0, 0.5, 11)
+
+
+def kv_scales(kept: Array, kv: str) -> Array:
+    """kept [2, n_kv_heads, n, head_dim], keys and values of a layer -> scales [2, n_kv_heads, head_dim]."""
+    peak = np.abs(kept).max(axis=2)
+    # A channel that is always zero may be any scale; 1 keeps it zero.
+    peak = np.where(peak > 0, peak, 1.0)
+    if kv == "int8":
+        return (peak * _MARGIN / 127).astype(np.float32)
+    losses = np.stack([_loss(kept, peak * shrink / 7) for shrink in _SHRINK])
+    best = _SHRINK[losses.argmin(axis=0)]
+    return (peak * best / 7).astype(np.float32)
+
+
+def _loss(kept: Array, scales: Array) -> Array:
+    """Squared error of int4 rounding, summed over tokens: [2, n_kv_heads, head_dim]."""
+    scales = scales[:, :, None]
+    rounded = np.clip(np.rint(kept / scales), -8, 7) * scales
+    loss: Array = np.square(rounded - kept).sum(axis=2)
+    return loss

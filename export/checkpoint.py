@@ -1,0 +1,186 @@
+"""Hugging Face checkpoints: a config.json and safetensors files, read a few rows at a time.
+
+Files are read, not memory-mapped: a mapped page counts as resident memory once touched, and a model is
+exported on machines that cannot hold it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from edgedec.export.safetensors import Array, Stored, elements, read_header, read_json, require_readable
+from edgedec.models import Part, Source
+
+from edgedec.errors import BadTensor, CheckpointError
+from edgedec.spec import ModelSpec
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+COMPARED_ROWS = 4096
+HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder's config and the whereabouts of its tensors; nothing is loaded until it is read."""
+
+    folder: Path
+    config: dict[str, Any]
+    tensors: dict[str, Stored]
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Checkpoint:
+        folder = Path(folder)
+        config = read_json(folder / "config.json")
+        return cls(folder, config, _tensors(folder))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.tensors)
+
+    def shape(self, source: Source) -> tuple[int, ...]:
+        """The shape of the stacked source."""
+        shapes = [self._part_shape(part) for part in source]
+        for part, shape in zip(source, shapes, strict=True):
+            if shape[1:] != shapes[0][1:]:
+                raise BadTensor(f"{part.name}: shape {shape} does not stack under {shapes[0]}")
+        return (sum(shape[0] for shape in shapes), *shapes[0][1:])
+
+    def read(self, source: Source, start: int, stop: int) -> Array:
+        """Rows start to stop-1 of the stacked source: float32 [stop - start, ...]."""
+        shape = self.shape(source)
+        if not 0 <= start <= stop <= shape[0]:
+            raise BadTensor(f"{source[0].name}: rows {start} to {stop} of {shape[0]} were asked for")
+        out = np.empty((stop - start, *shape[1:]), np.float32)
+        at = 0
+        for part in source:
+            rows = self._part_shape(part)[0]
+            a, b = max(start, at), min(stop, at + rows)
+            if a < b:
+                self._fill(out[a - start : b - start], part, a - at)
+            at += rows
+        return out
+
+    def check(self, weights: Mapping[str, Source], spec: ModelSpec, ignored: Sequence[str]) -> None:
+        """Refuse a checkpoint that lacks a tensor, has one too many, or one of another shape."""
+        for name, shape in spec.tensors().items():
+            self._check_one(name, weights[name], shape)
+        used = {part.name for source in weights.values() for part in source}
+        for name in self.names:
+            if name not in used and not any(re.fullmatch(pattern, name) for pattern in ignored):
+                raise BadTensor(
+                    f"{name}: {self.tensors[name].shape} is not part of a {spec.architecture} model"
+                )
+        if spec.tied:
+            self._check_tied(weights["embed"], used)
+
+    def _check_one(self, name: str, source: Source, shape: tuple[int, ...]) -> None:
+        for part in source:
+            if part.name not in self.tensors:
+                raise BadTensor(f"{part.name}: missing from {self.folder}; part of {name} {shape}")
+            require_readable(part.name, self.tensors[part.name])
+        found = self.shape(source)
+        if found != shape:
+            raise BadTensor(f"{source[0].name}: {name} has shape {found}, expected {shape}")
+
+    def _check_tied(self, embed: Source, used: set[str]) -> None:
+        """A head that is stored though the config says it is the embedding must equal it."""
+        for name in self.names:
+            if name in used or not name.endswith("lm_head.weight"):
+                continue
+            head, rows = (Part(name),), self.shape(embed)[0]
+            same = self.shape(head) == self.shape(embed) and all(
+                np.array_equal(self.read(head, at, end), self.read(embed, at, end))
+                for at in range(0, rows, COMPARED_ROWS)
+                for end in (min(at + COMPARED_ROWS, rows),)
+            )
+            if not same:
+                raise BadTensor(
+                    f"{name}: differs from the embedding; set tie_word_embeddings to false in config.json"
+                )
+
+    def _part_shape(self, part: Part) -> tuple[int, ...]:
+        if part.name not in self.tensors:
+            raise BadTensor(f"{part.name}: missing from {self.folder}")
+        shape = self.tensors[part.name].shape
+        if not shape:
+            raise BadTensor(f"{part.name}: a scalar has no rows")
+        a, b = part.rows or (0, shape[0])
+        if not 0 <= a <= b <= shape[0]:
+            raise BadTensor(f"{part.name}: has {shape[0]} rows, not {a} to {b}")
+        return (b - a, *shape[1:])
+
+    def _fill(self, out: Array, part: Part, row: int) -> None:
+        """Rows from `row` of `part` on, as many as `out` has."""
+        stored = self.tensors[part.name]
+        row += part.rows[0] if part.rows else 0
+        width = math.prod(stored.shape[1:])
+        flat = elements(part.name, stored, row * width, out.size)
+        np.add(flat.reshape(out.shape), np.float32(part.add), out=out)
+        if not np.isfinite(out).all():
+            raise BadTensor(f"{part.name}: holds values that are not finite")
+
+
+def _tensors(folder: Path) -> dict[str, Stored]:
+    """Every tensor of the folder, from its one file or from the shards of its index."""
+    if (folder / SINGLE).is_file():
+        return read_header(folder / SINGLE)
+    if not (folder / INDEX).is_file():
+        raise CheckpointError(f"{folder}: no {SINGLE} and no {INDEX}; {_advice(folder)}")
+    placed = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(placed, dict) or not all(isinstance(shard, str) for shard in placed.values()):
+        raise CheckpointError(f"{folder / INDEX}: weight_map must give a file for every tensor")
+    found: dict[str, Stored] = {}
+    for shard in sorted(set(placed.values())):
+        if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", shard):
+            raise CheckpointError(f"{folder / INDEX}: {shard!r} is not a plain file name")
+        for name, stored in read_header(folder / shard).items():
+            if placed.get(name, shard) != shard or name in found:
+                raise BadTensor(f"{name}: in {shard}, though the index or another shard places it elsewhere")
+            found[name] = stored
+    for name, shard in placed.items():
+        if name not in found:
+            raise BadTensor(f"{name}: not in {shard}, where the index places it")
+    return found
+
+
+def _advice(folder: Path) -> str:
+    if not folder.is_dir():
+        return "there is no such folder"
+    if any(folder.glob("*.gguf")):
+        return "GGUF files are already quantized: export the original checkpoint"
+    if any(folder.glob("*.bin")) or any(folder.glob("*.pth")):
+        return "save the model as safetensors first: model.save_pretrained(folder)"
+    return "expected a Hugging Face model folder"
+
+
+def open_checkpoint(place: str | Path, revision: str | None = None) -> Checkpoint:
+    """The checkpoint at a folder or, failing that, under an id of the Hugging Face Hub (`org/name`)."""
+    path = Path(place)
+    if path.is_dir():
+        return Checkpoint.open(path)
+    if path.suffix == ".gguf":
+        raise CheckpointError(f"{path}: GGUF files are already quantized: export the original checkpoint")
+    if path.exists() or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(place)):
+        raise CheckpointError(f"{place}: neither a folder nor a Hub id such as org/name")
+    return Checkpoint.open(_download(str(place), revision))
+
+
+def _download(hub_id: str, revision: str | None) -> str:
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise CheckpointError(
+            f"{hub_id}: no such folder; to download it: pip install huggingface_hub"
+        ) from None
+    try:
+        return str(huggingface_hub.snapshot_download(hub_id, revision=revision, allow_patterns=HUB_FILES))
+    except Exception as error:  # the Hub client and its HTTP library raise kinds that change by version
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise CheckpointError(f"{hub_id}: no such folder, and not from the Hub either: {why}") from None

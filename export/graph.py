@@ -1,0 +1,154 @@
+"""A thin layer over ONNX: nodes by call, weights by reference into the bundle's one weights file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from edgedec.manifest import Tensor
+
+MICROSOFT = "com.microsoft"
+OPSET, MICROSOFT_OPSET, IR_VERSION = 21, 1, 10
+FLOAT, FLOAT16, INT8, UINT8 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT8, TensorProto.UINT8
+INT32, INT64 = TensorProto.INT32, TensorProto.INT64
+_BYTES = {FLOAT: 4, FLOAT16: 2, INT8: 1, UINT8: 1}
+
+
+class Graph:
+    """One ONNX graph under construction. Every method that makes a value returns its name."""
+
+    def __init__(self, name: str, weights: str, tensors: dict[str, Tensor]) -> None:
+        self.name, self.weights, self.tensors = name, weights, tensors
+        self._nodes: list[onnx.NodeProto] = []
+        self._inits: dict[str, onnx.TensorProto] = {}
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._outputs: list[onnx.ValueInfoProto] = []
+
+    def input(self, name: str, dtype: int, shape: Sequence[int | str]) -> str:
+        self._inputs.append(helper.make_tensor_value_info(name, dtype, list(shape)))
+        return name
+
+    def output(self, name: str, dtype: int, shape: Sequence[int | str]) -> None:
+        self._outputs.append(helper.make_tensor_value_info(name, dtype, list(shape)))
+
+    def node(self, op: str, inputs: Sequence[str], *, out: str | None = None, domain: str = "", **attrs: Any) -> str:
+        """One node with one output, which `out` names."""
+        return self.nodes(op, inputs, [out or f"t{len(self._nodes)}"], domain=domain, **attrs)[0]
+
+    def nodes(self, op: str, inputs: Sequence[str], out: Sequence[str], *, domain: str = "", **attrs: Any) -> list[str]:
+        """One node with several outputs."""
+        name = f"{op}_{len(self._nodes)}"
+        self._nodes.append(helper.make_node(op, list(inputs), list(out), name=name, domain=domain, **attrs))
+        return list(out)
+
+    def split(self, x: str, sizes: Sequence[int]) -> list[str]:
+        """Along the last axis."""
+        outputs = [f"t{len(self._nodes)}_{i}" for i in range(len(sizes))]
+        return self.nodes("Split", [x, self.constant(np.array(sizes, np.int64))], outputs, axis=-1)
+
+    def constant(self, array: NDArray[Any]) -> str:
+        """A small value that stands in the graph itself."""
+        name = f"c_{array.dtype}_{'x'.join(map(str, array.shape))}_{'_'.join(map(str, array.ravel()))}"
+        self._inits.setdefault(name, numpy_helper.from_array(array, name))
+        return name
+
+    def external(self, name: str, dtype: int, shape: Sequence[int], offset: int) -> str:
+        """A value that lies in the weights file."""
+        if name not in self._inits:
+            tensor = TensorProto(name=name, data_type=dtype, dims=shape, data_location=TensorProto.EXTERNAL)
+            length = int(np.prod(shape)) * _BYTES[dtype]
+            for key, value in (("location", self.weights), ("offset", offset), ("length", length)):
+                tensor.external_data.add(key=key, value=str(value))
+            self._inits[name] = tensor
+        return name
+
+    def vector(self, name: str) -> str:
+        """A norm's multiplier or a bias: always f32."""
+        tensor = self.tensors[name]
+        return self.external(name, FLOAT, tensor.shape, tensor.data)
+
+    def linear(self, x: str, name: str, bias: str | None = None) -> str:
+        """x [1, rows, in] times the matrix `name` (out, in), in whatever format it is stored."""
+        tensor = self.tensors[name]
+        n, k = tensor.shape
+        if tensor.format in ("int4", "int8"):
+            inputs = [x, self._stored(name), self._scales(name), "", "", bias and self.vector(bias) or ""]
+            while not inputs[-1]:
+                inputs.pop()
+            bits = 4 if tensor.format == "int4" else 8
+            return self.node(
+                "MatMulNBits",
+                inputs,
+                domain=MICROSOFT,
+                K=k,
+                N=n,
+                bits=bits,
+                block_size=tensor.block,
+                accuracy_level=4,
+            )
+        y = self.node("FusedMatMul", [x, self._plain(name)], domain=MICROSOFT, transB=1)
+        return self.node("Add", [y, self.vector(bias)]) if bias else y
+
+    def lookup(self, ids: str, name: str) -> str:
+        """Rows `ids` of the matrix `name`, as f32."""
+        tensor = self.tensors[name]
+        if tensor.format not in ("int4", "int8"):
+            rows = self.node("Gather", [self._raw(name), ids])
+            return rows if tensor.format == "f32" else self.node("Cast", [rows], to=FLOAT)
+        bits = 4 if tensor.format == "int4" else 8
+        shape = (tensor.shape[0], tensor.blocks * tensor.block * bits // 8)
+        data = self.external(f"{name}.rows", UINT8, shape, tensor.data)
+        rows = self.node(
+            "GatherBlockQuantized",
+            [data, ids, self._scales(name)],
+            domain=MICROSOFT,
+            bits=bits,
+            block_size=tensor.block,
+            gather_axis=0,
+            quantize_axis=1,
+        )
+        width = tensor.shape[1]
+        return rows if width == tensor.blocks * tensor.block else self.split(rows, [width, tensor.blocks * tensor.block - width])[0]
+
+    def _stored(self, name: str) -> str:
+        tensor = self.tensors[name]
+        per_block = tensor.block // 2 if tensor.format == "int4" else tensor.block
+        return self.external(name, UINT8, (tensor.shape[0], tensor.blocks, per_block), tensor.data)
+
+    def _scales(self, name: str) -> str:
+        """The block scales [out, blocks], as f32: ONNX Runtime widens them once, when it loads."""
+        tensor = self.tensors[name]
+        half = self.external(f"{name}.scales", FLOAT16, (tensor.shape[0], tensor.blocks), tensor.scales)
+        return self._once(half, f"{name}.scales_f32")
+
+    def _plain(self, name: str) -> str:
+        raw = self._raw(name)
+        return raw if self.tensors[name].format == "f32" else self._once(raw, f"{name}.f32")
+
+    def _raw(self, name: str) -> str:
+        tensor = self.tensors[name]
+        return self.external(name, FLOAT if tensor.format == "f32" else FLOAT16, tensor.shape, tensor.data)
+
+    def _once(self, half: str, out: str) -> str:
+        if not any(out in node.output for node in self._nodes):
+            self.node("Cast", [half], out=out, to=FLOAT)
+        return out
+
+    def model(self) -> onnx.ModelProto:
+        graph = helper.make_graph(
+            self._nodes, self.name, self._inputs, self._outputs, initializer=list(self._inits.values())
+        )
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, MICROSOFT_OPSET)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="edgedec")
+
+    def save(self, folder: Path) -> str:
+        """Write `<name>.onnx` into `folder`; returns the file's name."""
+        file = f"{self.name}.onnx"
+        (folder / file).write_bytes(self.model().SerializeToString())
+        return file

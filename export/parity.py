@@ -1,0 +1,80 @@
+"""Is the bundle still the model? Its logits beside those of the float checkpoint, on a text.
+
+KL divergence (nats a token), how often both name the same likeliest token, and both perplexities.
+The bundle is run a layer at a time and each layer is closed again, so that the check needs less
+memory than the model.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.bundle import Bundle
+from edgedec.cache import Cache
+from edgedec.manifest import Parity
+from edgedec.rows import Rows
+from edgedec.runtime import Runtime, RuntimeOptions, open_runtime
+
+Logits = NDArray[np.float32]
+_ROWS = 32
+
+
+def parity(bundle: Bundle, ids: NDArray[np.int64], reference: Logits, text: str, threads: int) -> Parity:
+    """reference: the float model's logits [n, vocab] on ids [n]."""
+    own = _nll(reference, ids)
+    results = {kv: _compare(bundle, kv, ids, reference, threads) for kv in bundle.manifest.kv_formats}
+    return Parity(
+        text=text,
+        tokens=len(ids),
+        reference_perplexity=float(np.exp(own)),
+        perplexity={kv: r[0] for kv, r in results.items()},
+        kl={kv: r[1] for kv, r in results.items()},
+        top1={kv: r[2] for kv, r in results.items()},
+    )
+
+
+def _compare(
+    bundle: Bundle, kv: str, ids: NDArray[np.int64], reference: Logits, threads: int
+) -> tuple[float, float, float]:
+    """(perplexity, KL a token, share of equal likeliest tokens) of one cache format."""
+    runtime = open_runtime("ort", bundle, RuntimeOptions(threads=threads, kv=kv))
+    cache, hidden = runtime.new_cache(len(ids)), runtime.embed(ids)
+    for layer in range(runtime.spec.n_layers):
+        hidden = _layer(runtime, cache, hidden, ids, layer)
+        runtime.release()  # type: ignore[attr-defined]
+    kl = same = nll = 0.0
+    for at in range(0, len(ids), _ROWS):
+        logits, expected = runtime.head(hidden[at : at + _ROWS]), reference[at : at + _ROWS]
+        p, q = _log_softmax(expected), _log_softmax(logits)
+        kl += float((np.exp(p) * (p - q)).sum())
+        same += float((logits.argmax(axis=1) == expected.argmax(axis=1)).sum())
+        following = ids[at + 1 : at + 1 + len(logits)]
+        nll -= float(q[np.arange(len(following)), following].sum())
+    return float(np.exp(nll / (len(ids) - 1))), kl / len(ids), same / len(ids)
+
+
+def _layer(runtime: Runtime, cache: Cache, hidden: Logits, ids: NDArray[np.int64], layer: int) -> Logits:
+    """All rows through one layer, a few at a time: what is read back from the cache is what is judged."""
+    cache.truncate(0)
+    parts = []
+    for at in range(0, len(ids), _ROWS):
+        rows = Rows.chain(ids[at : at + _ROWS], at)
+        parts.append(runtime.run(hidden[at : at + _ROWS], rows, cache, runtime.spec.blocks(layer, layer + 1)))
+        cache.keep(range(len(rows)))
+    return np.concatenate(parts)
+
+
+def _nll(logits: Logits, ids: NDArray[np.int64]) -> float:
+    """Mean negative log-likelihood of ids[1:]."""
+    total = 0.0
+    for at in range(0, len(ids) - 1, _ROWS):
+        following = ids[at + 1 : at + 1 + _ROWS]
+        q = _log_softmax(logits[at : at + len(following)])
+        total -= float(q[np.arange(len(following)), following].sum())
+    return total / (len(ids) - 1)
+
+
+def _log_softmax(x: Logits) -> NDArray[np.float64]:
+    shifted = x.astype(np.float64) - x.max(axis=1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))

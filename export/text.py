@@ -1,0 +1,90 @@
+"""The text side of a checkpoint: tokenizer, chat template, end tokens, suggested sampling."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from edgedec.errors import CheckpointError
+from edgedec.manifest import Text
+from edgedec.text import Tokenizer
+
+TOKENIZER = "tokenizer.json"
+# Not read by edgedec: onnxruntime-genai and Hugging Face tools want them beside tokenizer.json.
+COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json")
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
+
+
+def copy_text(source: Path, target: Path, config: dict[str, Any]) -> Text:
+    """Copy the tokenizer into the bundle and say what the manifest must know of it."""
+    generation = _json(source / "generation_config.json")
+    settings = _json(source / "tokenizer_config.json")
+    bos, eos = _first("bos_token_id", generation, config), _first("eos_token_id", generation, config)
+    ends = tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,)
+    if not (source / TOKENIZER).is_file():
+        if any(source.glob("tokenizer.model")):
+            raise CheckpointError(
+                f"{source}: has tokenizer.model but no {TOKENIZER}; convert it with "
+                "transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+            )
+        return Text(tokenizer=None, bos=bos, eos=ends, sampling=_sampling(generation))
+    tokenizer = Tokenizer.load(source / TOKENIZER)
+    for name in (TOKENIZER, *COMPANIONS):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+    return Text(
+        tokenizer=TOKENIZER,
+        bos=bos,
+        eos=ends,
+        bos_token=_special(settings, "bos_token", tokenizer, bos),
+        eos_token=_special(settings, "eos_token", tokenizer, ends[0] if ends else None),
+        chat_template=_template(source, settings),
+        sampling=_sampling(generation),
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """An optional JSON object; empty when there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: not JSON ({error})") from None
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{path}: expected an object")
+    return data
+
+
+def _first(key: str, *places: dict[str, Any]) -> Any:
+    return next((place[key] for place in places if place.get(key) is not None), None)
+
+
+def _special(settings: dict[str, Any], key: str, tokenizer: Tokenizer, token: int | None) -> str:
+    value = settings.get(key)
+    if isinstance(value, dict):
+        value = value.get("content")
+    if isinstance(value, str):
+        return value
+    return "" if token is None or token >= tokenizer.vocab_size else tokenizer.token(token)
+
+
+def _template(source: Path, settings: dict[str, Any]) -> str | None:
+    """From a file of its own or the tokenizer's settings; of several named ones, the default."""
+    if (source / "chat_template.jinja").is_file():
+        return (source / "chat_template.jinja").read_text("utf-8")
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
+
+
+def _sampling(generation: dict[str, Any]) -> dict[str, float]:
+    """What the makers suggest: nothing unless they suggest to sample."""
+    if not generation.get("do_sample"):
+        return {}
+    found = {key: generation.get(key) for key in _SAMPLING}
+    return {key: float(value) for key, value in found.items() if isinstance(value, int | float)}

@@ -1,0 +1,61 @@
+"""Architectures: from a Hugging Face config to a ModelSpec, and from its weight names to checkpoint tensors.
+
+One file an architecture; the file's name is the `model_type` it reads.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from edgedec.errors import CheckpointError, UnknownArchitecture
+from edgedec.spec import ModelSpec
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a checkpoint tensor: its name, a range of its rows (None: all of them), and a constant
+    to add to every value (Gemma stores its norms less one)."""
+
+    name: str
+    rows: tuple[int, int] | None = None
+    add: float = 0.0
+
+
+Source = tuple[Part, ...]
+"""Parts stacked by rows: the checkpoint side of one weight of a bundle."""
+
+
+class Architecture(Protocol):
+    """What a file of this folder provides.
+
+    `ignored` holds regular expressions of checkpoint tensors that carry nothing the model needs.
+    """
+
+    ignored: tuple[str, ...]
+
+    def spec(self, config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
+        """The facts of `config`. `context` asks for a context length other than the usual one, which is
+        `max_position_embeddings`, or the original length if the rope has a short and a long form."""
+
+    def weights(self, spec: ModelSpec) -> dict[str, Source]:
+        """Every name of `spec.tensors()` with the checkpoint tensors it is stacked from."""
+
+
+def known() -> tuple[str, ...]:
+    """Every `model_type` that has a file here."""
+    files = pkgutil.iter_modules(__path__)
+    return tuple(sorted(file.name for file in files if not file.ispkg and not file.name.startswith("_")))
+
+
+def architecture(config: Mapping[str, Any]) -> Architecture:
+    """The architecture file for `config["model_type"]`."""
+    name = config.get("model_type")
+    if not isinstance(name, str):
+        raise CheckpointError(f"config.json: model_type must be a string, found {name!r}")
+    if name not in known():
+        raise UnknownArchitecture(f"config.json: model_type {name!r} is not one of {', '.join(known())}")
+    return cast(Architecture, importlib.import_module(f"{__name__}.{name}"))

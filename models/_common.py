@@ -1,0 +1,230 @@
+"""What the architecture files share: a strict reader of configs, the common sizes, the usual weight names."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict, TypeVar
+
+from edgedec.models import Part, Source
+
+from edgedec.errors import BundleCorrupt, CheckpointError
+from edgedec.spec import ModelSpec
+
+T = TypeVar("T")
+
+# Keys that do not touch the arithmetic of inference: bookkeeping, training, sampling defaults.
+HARMLESS = re.compile(
+    r"_.*|unsloth.*|transformers.*|.*_token_id|.*_token_index|.*dropout|.*pdrop|.*initializer.*"
+    r"|architectures|auto_map|model_type|name_or_path|tokenizer_class|torch_?dtype|dtype|use_?_?cache"
+    r"|pretraining_tp|torchscript|gradient_checkpointing|chunk_size_feed_forward|return_dict.*|output_.*"
+    r"|id2label|label2id|problem_type|task_specific_params|is_llama_config|attn_implementation"
+    r"|cache_implementation|max_length|min_length|temperature|top_k|top_p|typical_p|num_beam.*"
+    r"|num_return_sequences|repetition_penalty|length_penalty|diversity_penalty|.*ngram_size|early_stopping"
+)
+REFUSED = {
+    "quantization_config": "is already quantized; export the original checkpoint",
+    "compression_config": "is already quantized; export the original checkpoint",
+    **dict.fromkeys(
+        ("num_experts", "num_local_experts", "n_routed_experts"), "mixtures of experts are not supported"
+    ),
+}
+ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+}
+IGNORED = (r".*rotary_emb\.inv_freq", r"lm_head\.weight")
+REQUIRED: Any = object()
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads a JSON object key by key and refuses what is missing, of another type, or never asked for.
+
+    An absent key has the default given; a null is None where None is allowed and wrong elsewhere.
+    """
+
+    values: Mapping[str, Any]
+    where: str = "config.json"
+    asked: set[str] = field(default_factory=set)
+
+    def fail(self, key: str, why: str) -> CheckpointError:
+        return CheckpointError(f"{self.where}: {key} {why}")
+
+    def value(self, key: str, default: Any = REQUIRED) -> Any:
+        self.asked.add(key)
+        found = self.values.get(key, default)
+        if found is REQUIRED:
+            raise self.fail(key, "is missing")
+        return found
+
+    def maybe_whole(self, key: str, default: int | None = None, least: int = 1) -> int | None:
+        found = self.value(key, default)
+        if found is not None and (type(found) is not int or found < least):
+            raise self.fail(key, f"must be a whole number of at least {least}, found {found!r}")
+        return found
+
+    def whole(self, key: str, default: int = REQUIRED, least: int = 1) -> int:
+        found = self.maybe_whole(key, default, least)
+        if found is None:
+            raise self.fail(key, "must be a whole number, found null")
+        return found
+
+    def maybe_number(self, key: str, default: float | None = None) -> float | None:
+        found = self.value(key, default)
+        if found is None:
+            return None
+        if type(found) not in (int, float) or not 0 < found < math.inf:
+            raise self.fail(key, f"must be a positive number, found {found!r}")
+        return float(found)
+
+    def number(self, key: str, default: float = REQUIRED) -> float:
+        found = self.maybe_number(key, default)
+        if found is None:
+            raise self.fail(key, "must be a positive number, found null")
+        return found
+
+    def flag(self, key: str, default: bool) -> bool:
+        return self._of(key, self.value(key, default), bool, "true or false")
+
+    def text(self, key: str, default: str = REQUIRED) -> str:
+        return self._of(key, self.value(key, default), str, "a string")
+
+    def table(self, key: str) -> dict[str, Any]:
+        """The JSON object under `key`; an empty one if absent or null."""
+        found = self.value(key, None)
+        return {} if found is None else self._of(key, found, dict, "an object")
+
+    def _of(self, key: str, found: Any, kind: type[T], wanted: str) -> T:
+        if type(found) is not kind:
+            raise self.fail(key, f"must be {wanted}, found {found!r:.60}")
+        return found
+
+    def items(self, key: str, kind: type[T]) -> list[T] | None:
+        """The list under `key`, each item a `kind` (an int will do for a float)."""
+        found = self.value(key, None)
+        kinds: tuple[type, ...] = (int, float) if kind is float else (kind,)
+        if found is not None and not (isinstance(found, list) and all(type(item) in kinds for item in found)):
+            raise self.fail(key, f"must be a list of {kind.__name__}, found {found!r:.60}")
+        return found
+
+    def done(self) -> None:
+        """Refuse every key that was never asked for, unless it is harmless or switched off."""
+        for key, found in self.values.items():
+            if key in REFUSED and found:
+                raise self.fail(key, f"is set: {REFUSED[key]}")
+            if found and key not in self.asked and not HARMLESS.fullmatch(key):
+                raise self.fail(key, f"is not known ({found!r:.40}); if it changes no arithmetic, remove it")
+
+
+class Sizes(TypedDict):
+    """The fields of a ModelSpec that every architecture reads alike."""
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    norm_eps: float
+    attn_scale: float
+    tied: bool
+
+
+def sizes(
+    r: Reader, *, tied: bool, kv_heads: int | None = None, head_dim: int | None = None, eps: float = 1e-6
+) -> Sizes:
+    """The common fields; the keywords are what the architecture assumes where the config is silent."""
+    hidden, heads = r.whole("hidden_size"), r.whole("num_attention_heads")
+    dim = r.maybe_whole("head_dim", head_dim)
+    if dim is None and hidden % heads:
+        raise r.fail("head_dim", f"is missing and hidden_size {hidden} is not a multiple of {heads} heads")
+    dim = dim or hidden // heads
+    return Sizes(
+        architecture=r.text("model_type"),
+        vocab_size=r.whole("vocab_size"),
+        hidden_size=hidden,
+        intermediate_size=r.whole("intermediate_size"),
+        n_heads=heads,
+        n_kv_heads=r.maybe_whole("num_key_value_heads", kv_heads) or heads,
+        head_dim=dim,
+        norm_eps=r.number("rms_norm_eps", eps),
+        attn_scale=dim**-0.5,
+        tied=r.flag("tie_word_embeddings", tied),
+    )
+
+
+def activation(r: Reader, key: str = "hidden_act", default: str = "silu") -> Literal["silu", "gelu_tanh"]:
+    name = r.text(key, default)
+    if name not in ACTIVATIONS:
+        raise r.fail(key, f"{name!r} is not supported; known: {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def sliding(r: Reader, default: Sequence[bool]) -> list[bool]:
+    """Which layers look through a window: `layer_types`, or the architecture's own pattern if absent."""
+    types = r.items("layer_types", str)
+    if types is None:
+        return list(default)
+    if len(types) != len(default):
+        raise r.fail("layer_types", f"names {len(types)} layers of {len(default)}")
+    unknown = sorted(set(types) - {"full_attention", "sliding_attention"})
+    if unknown:
+        raise r.fail("layer_types", f"{unknown[0]!r} is not supported")
+    return [kind == "sliding_attention" for kind in types]
+
+
+def windows(r: Reader, slides: Sequence[bool], window: int | None, context: int) -> list[int | None]:
+    """The window of every layer. One as wide as the context hides nothing, so it is left out."""
+    if any(slides) and window is None:
+        raise r.fail("sliding_window", "is missing though layers use it")
+    return [window if on and window is not None and window < context else None for on in slides]
+
+
+def finish(r: Reader, spec: ModelSpec) -> ModelSpec:
+    """`spec`, once nothing in the config is left unread and its numbers are possible."""
+    r.done()
+    try:
+        return spec.check(r.where)
+    except BundleCorrupt as error:
+        raise CheckpointError(str(error)) from None
+
+
+OUTER = {"embed": "model.embed_tokens.weight", "final_norm": "model.norm.weight", "head": "lm_head.weight"}
+LLAMA: dict[str, tuple[str, ...]] = {
+    "attn_norm": ("input_layernorm.weight",),
+    "qkv": ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"),
+    "qkv_bias": ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"),
+    "q_norm": ("self_attn.q_norm.weight",),
+    "k_norm": ("self_attn.k_norm.weight",),
+    "o": ("self_attn.o_proj.weight",),
+    "o_bias": ("self_attn.o_proj.bias",),
+    "mlp_norm": ("post_attention_layernorm.weight",),
+    "gate_up": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
+    "gate_up_bias": ("mlp.gate_proj.bias", "mlp.up_proj.bias"),
+    "down": ("mlp.down_proj.weight",),
+    "down_bias": ("mlp.down_proj.bias",),
+}
+
+
+def named(
+    spec: ModelSpec, layer: Mapping[str, tuple[str, ...]] = LLAMA, *, prefix: str = "", norm_add: float = 0.0
+) -> dict[str, Source]:
+    """Every tensor of `spec`, found under the names of `layer` inside a layer.
+
+    "layers.3.gate_up" -> model.layers.3.mlp.gate_proj.weight over model.layers.3.mlp.up_proj.weight
+    """
+
+    def source(name: str) -> Source:
+        add = norm_add if name.endswith("norm") else 0.0
+        if name in OUTER:
+            return (Part(prefix + OUTER[name], add=add),)
+        stack, index, tensor = name.split(".")
+        return tuple(Part(f"{prefix}model.{stack}.{index}.{path}", add=add) for path in layer[tensor])
+
+    return {name: source(name) for name in spec.tensors()}

@@ -1,0 +1,170 @@
+"""Rotary frequencies, computed in float32 step by step as Hugging Face transformers computes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from edgedec.models._common import Reader
+
+from edgedec.spec import Rope
+
+Frequencies = tuple[npt.NDArray[np.float32], float]
+LAYER_TYPES = ("full_attention", "sliding_attention")
+
+
+def rope_table(
+    r: Reader,
+    theta: float = 10000.0,
+    layer_type: str | None = None,
+    legacy: bool = True,
+    partial: bool = False,
+) -> Reader:
+    """The rope facts of a config, whichever way it is written, as one table with its defaults filled in.
+
+    New: `rope_parameters`, one table, or one for each layer type. Old: `rope_theta` and `rope_scaling`;
+    `legacy` says whether these speak of this layer type. `partial`: a part of a head may be rotated.
+    """
+    scaling, parameters = r.table("rope_scaling"), r.table("rope_parameters")
+    if layer_type and set(parameters) & set(LAYER_TYPES):
+        parameters = Reader(parameters, f"{r.where} rope_parameters", set(LAYER_TYPES)).table(layer_type)
+    table: dict[str, Any] = dict((legacy and scaling) or parameters)
+    if "type" in table:
+        table.setdefault("rope_type", table.pop("type"))
+    table.setdefault("rope_type", "default")
+    table.setdefault("rope_theta", r.number("rope_theta", theta) if legacy else theta)
+    if r.maybe_number("partial_rotary_factor") is not None:
+        table.setdefault("partial_rotary_factor", r.values["partial_rotary_factor"])
+    # A length beside the table wins over one inside it (Phi-3 writes it there).
+    original = r.maybe_whole("original_max_position_embeddings")
+    if original is not None:
+        table["original_max_position_embeddings"] = original
+    table.setdefault("original_max_position_embeddings", r.whole("max_position_embeddings"))
+    answer = Reader(table, f"{r.where} rope parameters")
+    if not partial and answer.number("partial_rotary_factor", 1.0) != 1.0:
+        raise answer.fail("partial_rotary_factor", "is not supported by this architecture")
+    return answer
+
+
+def context_length(r: Reader, p: Reader, asked: int | None) -> int:
+    """The length asked for, if the model has it; by default the longest that needs no other rope."""
+    longest = r.whole("max_position_embeddings")
+    usual = min(longest, _original(p)) if p.text("rope_type") == "longrope" else longest
+    if asked is not None and not 1 <= asked <= longest:
+        raise r.fail("max_position_embeddings", f"is {longest}; a context of {asked} is out of range")
+    return asked or usual
+
+
+def rope(r: Reader, p: Reader, head_dim: int, context: int) -> Rope:
+    """The frequencies and the scale of the rope that table `p` of config `r` describes."""
+    kind = p.text("rope_type")
+    if kind not in KINDS:
+        raise p.fail("rope_type", f"{kind!r} is not one of {', '.join(KINDS)}")
+    dim = int(head_dim * p.number("partial_rotary_factor", 1.0))
+    if dim < 2 or dim > head_dim or (dim == head_dim and dim % 2):
+        raise p.fail("partial_rotary_factor", f"rotates {dim} of {head_dim} dims of a head, which cannot be")
+    _original(p)
+    inv_freq, scale = KINDS[kind](p, dim, r.whole("max_position_embeddings"), context)
+    p.done()
+    return Rope(tuple(map(float, inv_freq)), float(scale))
+
+
+def _original(p: Reader) -> int:
+    return p.whole("original_max_position_embeddings")
+
+
+def _periods(p: Reader, dim: int) -> npt.NDArray[np.float32]:
+    """theta ** (2j / dim) for every pair j: float32 [ceil(dim / 2)]"""
+    return np.float32(p.number("rope_theta")) ** (np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim))
+
+
+def _default(p: Reader, dim: int, longest: int, context: int) -> Frequencies:
+    return np.float32(1) / _periods(p, dim), 1.0
+
+
+def _linear(p: Reader, dim: int, longest: int, context: int) -> Frequencies:
+    return np.float32(1) / _periods(p, dim) / np.float32(p.number("factor")), 1.0
+
+
+def _dynamic(p: Reader, dim: int, longest: int, context: int) -> Frequencies:
+    """Only a text longer than max_position_embeddings would stretch the base; no bundle is that long."""
+    p.number("factor")
+    return _default(p, dim, longest, context)
+
+
+def _llama3(p: Reader, dim: int, longest: int, context: int) -> Frequencies:
+    """Long waves slow down by `factor`, short ones stay, those between are blended."""
+    factor, original = np.float32(p.number("factor")), _original(p)
+    low, high = p.number("low_freq_factor"), p.number("high_freq_factor")
+    if high <= low:
+        raise p.fail("high_freq_factor", f"must be greater than low_freq_factor {low}, found {high}")
+    inv_freq = np.float32(1) / _periods(p, dim)
+    wave = np.float32(2 * math.pi) / inv_freq
+    slowed = np.where(wave > original / low, inv_freq / factor, inv_freq)
+    smooth = (np.float32(original) / wave - np.float32(low)) / np.float32(high - low)
+    blended = (1 - smooth) * slowed / factor + smooth * slowed
+    between = (wave >= original / high) & (wave <= original / low)
+    return np.where(between, blended, slowed), 1.0
+
+
+def _yarn(p: Reader, dim: int, longest: int, context: int) -> Frequencies:
+    """YaRN (arXiv 2309.00071): pairs that turn often keep their speed, slow ones are interpolated."""
+    original, theta = _original(p), p.number("rope_theta")
+    factor = p.maybe_number("factor") or longest / original
+
+    def pair(turns: float) -> float:
+        """The pair, as a real number, that turns so often within the original length."""
+        return dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = pair(p.maybe_number("beta_fast") or 32), pair(p.maybe_number("beta_slow") or 1)
+    if p.flag("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    ramp = (np.arange(dim // 2, dtype=np.float32) - np.float32(low)) / np.float32((high - low) or 0.001)
+    keep = np.float32(1) - np.clip(ramp, np.float32(0), np.float32(1))
+    periods = _periods(p, dim)
+    slow, fast = 1 / (np.float32(factor) * periods), 1 / periods
+    return slow * (1 - keep) + fast * keep, _yarn_scale(p, factor)
+
+
+def _yarn_scale(p: Reader, factor: float) -> float:
+    given = p.maybe_number("attention_factor")
+    mscale, all_dim = p.maybe_number("mscale"), p.maybe_number("mscale_all_dim")
+
+    def scale(m: float) -> float:
+        return 0.1 * m * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    if given is not None:
+        return given
+    return scale(mscale) / scale(all_dim) if mscale and all_dim else scale(1.0)
+
+
+def _longrope(p: Reader, dim: int, longest: int, context: int) -> Frequencies:
+    """LongRoPE (arXiv 2402.13753): a divisor for every pair, one set for short contexts, one for long.
+
+    transformers swaps the sets when a text outgrows the original length, which changes every key already
+    cached; a bundle is made for one side of that line.
+    """
+    original = _original(p)
+    sets = {name: p.items(name, float) for name in ("short_factor", "long_factor")}
+    for name, divisors in sets.items():
+        if divisors is None or len(divisors) != (dim + 1) // 2 or min(divisors) <= 0:
+            raise p.fail(name, f"must be a list of {(dim + 1) // 2} positive numbers")
+    chosen = sets["long_factor" if context > original else "short_factor"]
+    factor = p.maybe_number("factor") or longest / original
+    usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    inv_freq = np.float32(1) / (np.array(chosen, np.float32) * _periods(p, dim))
+    return inv_freq, p.maybe_number("attention_factor") or usual
+
+
+KINDS: dict[str, Callable[[Reader, int, int, int], Frequencies]] = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+}

@@ -1,0 +1,37 @@
+"""Gemma 3, multimodal: the text model inside it; the vision tower is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from edgedec.models import Source, gemma3_text
+from edgedec.models._common import Reader, named
+from edgedec.models.gemma2 import GEMMA
+
+from edgedec.spec import ModelSpec
+
+PREFIX = "language_model."
+ignored = (
+    *(r"language_model\." + name for name in gemma3_text.ignored),
+    r"vision_tower\..*",
+    r"multi_modal_projector\..*",
+)
+
+
+def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
+    r = Reader(config)
+    r.value("vision_config", None)
+    r.value("mm_tokens_per_image", None)
+    text = r.table("text_config")
+    tied = r.flag("tie_word_embeddings", True)
+    if text.get("tie_word_embeddings", tied) != tied:
+        raise r.fail("tie_word_embeddings", "differs from that of text_config: no telling which is meant")
+    r.done()
+    inner = gemma3_text.spec({"model_type": "gemma3_text", **text, "tie_word_embeddings": tied}, context)
+    return replace(inner, architecture=r.text("model_type"))
+
+
+def weights(spec: ModelSpec) -> dict[str, Source]:
+    return named(spec, GEMMA, prefix=PREFIX, norm_add=1.0)

@@ -1,0 +1,39 @@
+"""Phi-3, Phi-3.5 and Phi-4 mini: Llama with q, k, v fused, gate and up fused, and long and short ropes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from edgedec.models import Source
+from edgedec.models._common import IGNORED, LLAMA, Reader, activation, finish, named, sizes, windows
+from edgedec.models._rope import context_length, rope, rope_table
+
+from edgedec.spec import Layer, ModelSpec
+
+ignored = IGNORED
+PHI = LLAMA | {"qkv": ("self_attn.qkv_proj.weight",), "gate_up": ("mlp.gate_up_proj.weight",)}
+
+
+def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
+    r = Reader({"original_max_position_embeddings": 4096, **config})
+    common, table = sizes(r, tied=False, eps=1e-5), rope_table(r, partial=True)
+    if table.text("rope_type") in ("su", "yarn"):  # early names of longrope; Phi never had YaRN
+        table = Reader({**table.values, "rope_type": "longrope"}, table.where)
+    length = context_length(r, table, context)
+    window = r.maybe_whole("sliding_window")
+    slides = [window is not None] * r.whole("num_hidden_layers")
+    found = ModelSpec(
+        **common,
+        context_length=length,
+        layers=tuple(Layer(window=w) for w in windows(r, slides, window, length)),
+        ropes=(rope(r, table, common["head_dim"], length),),
+        activation=activation(r),
+    )
+    if r.flag("attention_bias", False) or r.flag("mlp_bias", False):
+        raise r.fail("attention_bias", "is set, but Phi-3 has no biases")
+    return finish(r, found)
+
+
+def weights(spec: ModelSpec) -> dict[str, Source]:
+    return named(spec, PHI)

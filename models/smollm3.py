@@ -1,0 +1,51 @@
+"""SmolLM3: Llama in which every fourth layer has no positions at all (NoPE, arXiv 2501.18795)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from edgedec.models import Source
+from edgedec.models._common import IGNORED, Reader, activation, finish, named, sizes, sliding, windows
+from edgedec.models._rope import context_length, rope, rope_table
+
+from edgedec.spec import Layer, ModelSpec
+
+ignored = IGNORED
+
+
+def roped(r: Reader) -> list[bool]:
+    """Which layers rotate. A 1 in `no_rope_layers` says, against its name, that the layer does."""
+    n = r.whole("num_hidden_layers")
+    interval = r.whole("no_rope_layer_interval", 4)
+    given = r.items("no_rope_layers", int) or [int((i + 1) % interval != 0) for i in range(n)]
+    if len(given) < n:
+        raise r.fail("no_rope_layers", f"names {len(given)} layers of {n}")
+    return [bool(flag) for flag in given[:n]]
+
+
+def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
+    r = Reader(config)
+    common, table, ropes = sizes(r, tied=True, kv_heads=4), rope_table(r, 2e6), roped(r)
+    length = context_length(r, table, context)
+    window, use = r.maybe_whole("sliding_window"), r.flag("use_sliding_window", False)
+    slides = sliding(r, [use and window is not None and not on for on in ropes])
+    if any(slides) and not use:
+        raise r.fail("layer_types", "names sliding_attention while use_sliding_window is false")
+    spans = windows(r, slides, window, length)
+    bias, mlp_bias = r.flag("attention_bias", False), r.flag("mlp_bias", False)
+    found = ModelSpec(
+        **common,
+        context_length=length,
+        layers=tuple(Layer(rope=0 if on else None, window=w) for on, w in zip(ropes, spans, strict=True)),
+        ropes=(rope(r, table, common["head_dim"], length),),
+        qkv_bias=bias,
+        o_bias=bias,
+        mlp_bias=mlp_bias,
+        activation=activation(r),
+    )
+    return finish(r, found)
+
+
+def weights(spec: ModelSpec) -> dict[str, Source]:
+    return named(spec)

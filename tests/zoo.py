@@ -1,0 +1,133 @@
+"""Small random models of every architecture, with nothing left at a default that would hide a mistake.
+
+Widths are odd-ish, heads are grouped, biases and norms are random, windows are short, ropes are scaled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the model zoo is built with torch")
+transformers = pytest.importorskip("transformers", reason="the model zoo is built with transformers")
+
+SIZES = {
+    "vocab_size": 101,
+    "hidden_size": 48,
+    "intermediate_size": 72,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 96,
+    "pad_token_id": None,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 24,
+    "beta_fast": 4.0,
+    "beta_slow": 1.0,
+}
+# Phi: a quarter of the head passes unrotated, and both sets of divisors differ from one.
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.75,
+    "short_factor": [1.0, 1.1, 1.25, 1.5, 1.75, 2.0],
+    "long_factor": [1.0, 1.5, 2.5, 4.0, 6.0, 9.0],
+}
+GEMMA = SIZES | {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 5, "tie_word_embeddings": True}
+GEMMA3_ROPES = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 4.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+VISION = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+
+
+def _causal(name: str, seed: int = 0, **config: Any) -> Callable[[], Any]:
+    return lambda: _random(name, f"{name}ForCausalLM", {**SIZES, **config}, seed)
+
+
+def _gemma3_wrapper() -> Any:
+    text = GEMMA | {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}
+    config = {"text_config": text, "vision_config": VISION, "mm_tokens_per_image": 1}
+    tokens = {"image_token_index": 90, "boi_token_index": 91, "eoi_token_index": 92}
+    return _random("Gemma3", "Gemma3ForConditionalGeneration", config | tokens, 3)
+
+
+def _random(config_name: str, class_name: str, config: dict[str, Any], seed: int) -> Any:
+    """A model in evaluation mode whose every parameter is drawn, norms around their neutral value too."""
+    torch.manual_seed(seed)
+    model = getattr(transformers, class_name)(getattr(transformers, f"{config_name}Config")(**config))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            spread = 0.3 if weight.ndim == 1 else 2.0 / weight.shape[-1] ** 0.5
+            middle = 1.0 if name.endswith("norm.weight") and "Gemma" not in config_name else 0.0
+            weight.copy_(middle + spread * torch.randn_like(weight))
+        model.get_input_embeddings().weight.mul_(0.5)
+    model.config._attn_implementation = "eager"
+    return model.eval()
+
+
+ZOO: dict[str, Callable[[], Any]] = {
+    "llama": _causal("Llama", head_dim=20, rms_norm_eps=1e-5, rope_parameters=LLAMA3),
+    "llama_bias_yarn_tied": _causal(
+        "Llama", 1, attention_bias=True, mlp_bias=True, tie_word_embeddings=True, rope_parameters=YARN
+    ),
+    "llama_linear": _causal("Llama", 2, rope_parameters={"rope_type": "linear", "factor": 3.0, "rope_theta": 5e5}),
+    "llama_dynamic": _causal("Llama", 3, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}),
+    "mistral": _causal("Mistral", head_dim=16, sliding_window=7),
+    "mistral_no_window": _causal("Mistral", 1, sliding_window=None),
+    "qwen2": _causal("Qwen2", use_sliding_window=True, sliding_window=6, max_window_layers=1),
+    "qwen2_tied": _causal("Qwen2", 1, tie_word_embeddings=True, sliding_window=6),
+    "qwen3": _causal("Qwen3", head_dim=16, tie_word_embeddings=True),
+    "qwen3_bias_window": _causal(
+        "Qwen3", 1, head_dim=16, attention_bias=True, use_sliding_window=True, sliding_window=5, max_window_layers=2
+    ),
+    "gemma2": _causal("Gemma2", **GEMMA, attn_logit_softcapping=4.0, final_logit_softcapping=6.0),
+    "gemma2_no_caps": _causal(
+        "Gemma2", 1, **GEMMA, attn_logit_softcapping=None, final_logit_softcapping=None, attention_bias=True
+    ),
+    "gemma3_text": lambda: _random(
+        "Gemma3Text", "Gemma3ForCausalLM", GEMMA | {"num_hidden_layers": 6, "rope_parameters": GEMMA3_ROPES}, 2
+    ),
+    "gemma3": _gemma3_wrapper,
+    "phi3": _causal("Phi3", sliding_window=9, hidden_size=64, rope_parameters={"rope_type": "default"}),
+    "phi3_longrope": _causal(
+        "Phi3", 1, hidden_size=64, original_max_position_embeddings=32, rope_parameters=LONGROPE, tie_word_embeddings=True
+    ),
+    "smollm3": _causal("SmolLM3", num_hidden_layers=5, no_rope_layer_interval=3),
+    "smollm3_window": _causal(
+        "SmolLM3", 1, tie_word_embeddings=False, use_sliding_window=True, sliding_window=4, no_rope_layers=[1, 0, 1]
+    ),
+    "olmo2": _causal("Olmo2", hidden_size=64),
+    "olmo2_bias_tied": _causal("Olmo2", 1, attention_bias=True, tie_word_embeddings=True),
+}
+
+
+def save(name: str, folder: Path, **options: Any) -> Any:
+    """Build ZOO[name], save it under `folder` as safetensors, and return it. Options: save_pretrained's."""
+    model = ZOO[name]()
+    model.save_pretrained(folder, **options)
+    return model
