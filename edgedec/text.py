@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgedec.errors import TextError, UsageError
 
@@ -69,7 +69,7 @@ class Tokenizer:
 
     def token(self, id: int) -> str:  # noqa: A002
         """How the vocabulary writes a token: "Ġthe", "<0x0A>"."""
-        piece = self._raw.id_to_token(int(id)) if id >= 0 else None
+        piece = self._raw.id_to_token(int(id)) if 0 <= id < 1 << 32 else None
         if piece is None:
             raise TextError(f"token {id}: no such token; the vocabulary has {self.vocab_size}")
         return str(piece)
@@ -114,7 +114,7 @@ class Detokenizer:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._anchor: list[int] = []
         self._held: list[int] = []
-        self._told = ""  # what decode(prompt) already said of the held run
+        self._told = ""  # what decode(prompt) already said of what is held
         self._start(prompt_ids)
 
     def push(self, token: int) -> str:
@@ -123,7 +123,7 @@ class Detokenizer:
         if not piece:
             return ""
         if self._bytewise:
-            return self._utf8.decode(_bytes(piece))
+            return self._untold(self._utf8.decode(_bytes(piece)))
         self._held.append(int(token))
         if self._is_byte(piece):
             return ""
@@ -133,7 +133,7 @@ class Detokenizer:
 
     def flush(self) -> str:
         """The rest, as it reads if nothing more comes."""
-        return self._utf8.decode(b"", final=True) if self._bytewise else self._resolve()
+        return self._untold(self._utf8.decode(b"", final=True)) if self._bytewise else self._resolve()
 
     def _start(self, prompt_ids: Sequence[int]) -> None:
         """Take up where the prompt ends; only its last tokens matter.
@@ -154,16 +154,27 @@ class Detokenizer:
         if self._bytewise:
             for token in reversed(tail):
                 self.push(token)
+            self._told = "\ufffd" if self._utf8.getstate()[0] else ""
         else:
             self._held = tail[::-1]
-            self._told = self._decode([*self._anchor, *self._held])
+            self._told = self._window()
 
     def _resolve(self) -> str:
         """The text of the held tokens, which are now a whole run."""
-        text, before = self._decode([*self._anchor, *self._held]), self._decode(self._anchor)
-        told = self._told if self._told and text.startswith(self._told) else before
-        self._held, self._told = [], ""
-        return text[len(told) :]
+        text = self._untold(self._window())
+        self._held = []
+        return text
+
+    def _window(self) -> str:
+        """The text of the held tokens behind the anchor."""
+        return self._decode([*self._anchor, *self._held])[len(self._decode(self._anchor)) :]
+
+    def _untold(self, text: str) -> str:
+        """Text that just became certain, less what decode(prompt) already said of it."""
+        if not text:
+            return ""
+        told, self._told = self._told, ""
+        return text.removeprefix(told)
 
     def _piece(self, token: int) -> str:
         """The vocabulary's spelling; empty for tokens without text."""
@@ -275,9 +286,13 @@ def _compiled(template: str) -> jinja2.Template:
             return nodes.Scope(parser.parse_statements(("name:endgeneration",), True), lineno=line)
 
     class Sandbox(sandbox.ImmutableSandboxedEnvironment):
-        """Refuses the arithmetic that makes something huge out of something small."""
+        """Refuses private attributes outright (Jinja lets them be printed, as nothing) and the
+        arithmetic that makes something huge out of something small."""
 
         intercepted_binops = frozenset({"*", "**"})
+
+        def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
+            raise SecurityError(f"attribute {attribute!r} of a {type(obj).__name__} is unsafe")
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
             length = max(len(x) if isinstance(x, str | list | tuple) else 0 for x in (left, right))

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from edgedec.export.safetensors import Array, Stored, elements, read_header, read_json, require_readable
-from edgedec.models import Part, Source
 
 from edgedec.errors import BadTensor, CheckpointError
+from edgedec.export.safetensors import Array, Stored, elements, read_header, read_json, require_readable
+from edgedec.models import Part, Source
 from edgedec.spec import ModelSpec
 
 INDEX = "model.safetensors.index.json"

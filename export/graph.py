@@ -78,7 +78,7 @@ class Graph:
         tensor = self.tensors[name]
         n, k = tensor.shape
         if tensor.format in ("int4", "int8"):
-            inputs = [x, self._stored(name), self._scales(name), "", "", bias and self.vector(bias) or ""]
+            inputs = [x, self._stored(name), self._scales(name), "", "", (bias and self.vector(bias)) or ""]
             while not inputs[-1]:
                 inputs.pop()
             bits = 4 if tensor.format == "int4" else 8

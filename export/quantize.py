@@ -22,6 +22,7 @@ Format = Literal["int4", "int8"]
 
 LOW, HIGH = {"int4": -8, "int8": -127}, {"int4": 7, "int8": 127}
 GREATEST_HALF = 65504.0
+LEAST_SCALE = 2.0**-26  # the least float16 is 2**-24; a scale much below would be stored as zero
 ZERO = {"int4": 8, "int8": 128}
 # Weights worked on at a time: with its temporaries a chunk stays inside a core's own cache.
 CHUNK = 1 << 16
@@ -97,7 +98,9 @@ def _scales(x: Float, largest: Float, fmt: Format) -> Half:
     """x [block, m], the weight of largest magnitude in each block [m] -> scales [m]."""
     reach = HIGH[fmt] * GREATEST_HALF
     if not (np.abs(largest) <= reach).all():  # not: a NaN must not pass
-        raise BadTensor(f"a weight is not finite, or beyond the {reach:.0f} that {fmt} with float16 scales holds")
+        raise BadTensor(
+            f"a weight is not finite, or beyond the {reach:.0f} that {fmt} with float16 scales holds"
+        )
     fitted = np.abs(largest / np.float32(127)) if fmt == "int8" else _fit(x, largest)
     return np.clip(fitted, -GREATEST_HALF, GREATEST_HALF).astype(np.float16)
 
@@ -124,7 +127,7 @@ def _fit(x: Float, largest: Float) -> Float:
 
 def _round(x: Float, scales: Float, fmt: Format) -> Float:
     """x [block, m] in steps of the scales [m], to nearest and even, kept within the format's range."""
-    steps = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales != 0)
+    steps = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=np.abs(scales) >= LEAST_SCALE)
     q = x * steps
     np.rint(q, out=q)
     np.maximum(q, np.float32(LOW[fmt]), out=q)

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, TypeVar
 
-from edgedec.models import Part, Source
-
 from edgedec.errors import BundleCorrupt, CheckpointError
+from edgedec.models import Part, Source
 from edgedec.spec import ModelSpec
 
 T = TypeVar("T")
@@ -18,10 +17,10 @@ T = TypeVar("T")
 # Keys that do not touch the arithmetic of inference: bookkeeping, training, sampling defaults.
 HARMLESS = re.compile(
     r"_.*|unsloth.*|transformers.*|.*_token_id|.*_token_index|.*dropout|.*pdrop|.*initializer.*"
-    r"|architectures|auto_map|model_type|name_or_path|tokenizer_class|torch_?dtype|dtype|use_?_?cache"
+    r"|architectures|auto_map|model_type|name_or_path|tokenizer_class|torch_?dtype|dtype|use_cache"
     r"|pretraining_tp|torchscript|gradient_checkpointing|chunk_size_feed_forward|return_dict.*|output_.*"
     r"|id2label|label2id|problem_type|task_specific_params|is_llama_config|attn_implementation"
-    r"|cache_implementation|max_length|min_length|temperature|top_k|top_p|typical_p|num_beam.*"
+    r"|cache_implementation|max_sequence_length|seq_length|max_length|min_length|temperature|top_k|top_p|typical_p|num_beam.*"
     r"|num_return_sequences|repetition_penalty|length_penalty|diversity_penalty|.*ngram_size|early_stopping"
 )
 REFUSED = {

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from edgedec.models._common import Reader
 
+from edgedec.models._common import Reader
 from edgedec.spec import Rope
 
 Frequencies = tuple[npt.NDArray[np.float32], float]

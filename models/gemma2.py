@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
 from edgedec.models import Source
 from edgedec.models._common import IGNORED, LLAMA, Reader, activation, finish, named, sizes, sliding, windows
 from edgedec.models._rope import context_length, rope, rope_table
-
 from edgedec.spec import Layer, ModelSpec
 
 ignored = IGNORED
@@ -33,7 +33,8 @@ def refuse_bidirectional(r: Reader) -> None:
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     r = Reader(config)
     refuse_bidirectional(r)
-    r.value("hidden_act", None)  # a leftover: the activation is hidden_activation
+    for leftover in ("hidden_act", "sliding_window_size"):  # hidden_activation and sliding_window decide
+        r.value(leftover, None)
     common, table = sizes(r, tied=True, kv_heads=4, head_dim=256), rope_table(r)
     length = context_length(r, table, context)
     bias = r.flag("attention_bias", False)

@@ -9,7 +9,6 @@ from typing import Any
 from edgedec.models import Source, gemma3_text
 from edgedec.models._common import Reader, named
 from edgedec.models.gemma2 import GEMMA
-
 from edgedec.spec import ModelSpec
 
 PREFIX = "language_model."

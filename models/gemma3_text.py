@@ -9,7 +9,6 @@ from edgedec.models import Source
 from edgedec.models._common import IGNORED, Reader, activation, finish, named, sizes, sliding, windows
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.models.gemma2 import GEMMA, embed_scale, refuse_bidirectional
-
 from edgedec.spec import Layer, ModelSpec
 
 ignored = IGNORED

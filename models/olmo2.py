@@ -8,7 +8,6 @@ from typing import Any
 from edgedec.models import Source
 from edgedec.models._common import IGNORED, LLAMA, Reader, activation, finish, named, sizes
 from edgedec.models._rope import context_length, rope, rope_table
-
 from edgedec.spec import Layer, ModelSpec
 
 ignored = IGNORED

@@ -8,7 +8,6 @@ from typing import Any
 from edgedec.models import Source
 from edgedec.models._common import IGNORED, LLAMA, Reader, activation, finish, named, sizes, windows
 from edgedec.models._rope import context_length, rope, rope_table
-
 from edgedec.spec import Layer, ModelSpec
 
 ignored = IGNORED
@@ -30,8 +29,9 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
         ropes=(rope(r, table, common["head_dim"], length),),
         activation=activation(r),
     )
-    if r.flag("attention_bias", False) or r.flag("mlp_bias", False):
-        raise r.fail("attention_bias", "is set, but Phi-3 has no biases")
+    for key in ("full_attn_mod", "interpolate_factor"):  # Phi-4 mini writes them, as 1, which changes nothing
+        if r.value(key, 1) != 1:
+            raise r.fail(key, f"{r.values[key]!r} is not supported; known: 1")
     return finish(r, found)
 
 

@@ -9,7 +9,6 @@ from edgedec.models import Source
 from edgedec.models._common import IGNORED, Reader, activation, finish, named, sizes
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.models.qwen2 import qwen_windows
-
 from edgedec.spec import Layer, ModelSpec
 
 ignored = IGNORED

@@ -8,7 +8,6 @@ from typing import Any
 from edgedec.models import Source
 from edgedec.models._common import IGNORED, Reader, activation, finish, named, sizes, sliding, windows
 from edgedec.models._rope import context_length, rope, rope_table
-
 from edgedec.spec import Layer, ModelSpec
 
 ignored = IGNORED
@@ -28,6 +27,7 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     r = Reader(config)
     common, table, ropes = sizes(r, tied=True, kv_heads=4), rope_table(r, 2e6), roped(r)
     length = context_length(r, table, context)
+    r.value("max_window_layers", None)  # a leftover of Qwen: layer_types decides
     window, use = r.maybe_whole("sliding_window"), r.flag("use_sliding_window", False)
     slides = sliding(r, [use and window is not None and not on for on in ropes])
     if any(slides) and not use:

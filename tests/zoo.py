@@ -50,7 +50,12 @@ LONGROPE = {
     "short_factor": [1.0, 1.1, 1.25, 1.5, 1.75, 2.0],
     "long_factor": [1.0, 1.5, 2.5, 4.0, 6.0, 9.0],
 }
-GEMMA = SIZES | {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 5, "tie_word_embeddings": True}
+GEMMA = SIZES | {
+    "head_dim": 16,
+    "query_pre_attn_scalar": 24,
+    "sliding_window": 5,
+    "tie_word_embeddings": True,
+}
 GEMMA3_ROPES = {
     "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 4.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
@@ -95,31 +100,54 @@ ZOO: dict[str, Callable[[], Any]] = {
     "llama_bias_yarn_tied": _causal(
         "Llama", 1, attention_bias=True, mlp_bias=True, tie_word_embeddings=True, rope_parameters=YARN
     ),
-    "llama_linear": _causal("Llama", 2, rope_parameters={"rope_type": "linear", "factor": 3.0, "rope_theta": 5e5}),
-    "llama_dynamic": _causal("Llama", 3, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}),
+    "llama_linear": _causal(
+        "Llama", 2, rope_parameters={"rope_type": "linear", "factor": 3.0, "rope_theta": 5e5}
+    ),
+    "llama_dynamic": _causal(
+        "Llama", 3, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    ),
     "mistral": _causal("Mistral", head_dim=16, sliding_window=7),
     "mistral_no_window": _causal("Mistral", 1, sliding_window=None),
     "qwen2": _causal("Qwen2", use_sliding_window=True, sliding_window=6, max_window_layers=1),
     "qwen2_tied": _causal("Qwen2", 1, tie_word_embeddings=True, sliding_window=6),
     "qwen3": _causal("Qwen3", head_dim=16, tie_word_embeddings=True),
     "qwen3_bias_window": _causal(
-        "Qwen3", 1, head_dim=16, attention_bias=True, use_sliding_window=True, sliding_window=5, max_window_layers=2
+        "Qwen3",
+        1,
+        head_dim=16,
+        attention_bias=True,
+        use_sliding_window=True,
+        sliding_window=5,
+        max_window_layers=2,
     ),
     "gemma2": _causal("Gemma2", **GEMMA, attn_logit_softcapping=4.0, final_logit_softcapping=6.0),
     "gemma2_no_caps": _causal(
         "Gemma2", 1, **GEMMA, attn_logit_softcapping=None, final_logit_softcapping=None, attention_bias=True
     ),
     "gemma3_text": lambda: _random(
-        "Gemma3Text", "Gemma3ForCausalLM", GEMMA | {"num_hidden_layers": 6, "rope_parameters": GEMMA3_ROPES}, 2
+        "Gemma3Text",
+        "Gemma3ForCausalLM",
+        GEMMA | {"num_hidden_layers": 6, "rope_parameters": GEMMA3_ROPES},
+        2,
     ),
     "gemma3": _gemma3_wrapper,
     "phi3": _causal("Phi3", sliding_window=9, hidden_size=64, rope_parameters={"rope_type": "default"}),
     "phi3_longrope": _causal(
-        "Phi3", 1, hidden_size=64, original_max_position_embeddings=32, rope_parameters=LONGROPE, tie_word_embeddings=True
+        "Phi3",
+        1,
+        hidden_size=64,
+        original_max_position_embeddings=32,
+        rope_parameters=LONGROPE,
+        tie_word_embeddings=True,
     ),
     "smollm3": _causal("SmolLM3", num_hidden_layers=5, no_rope_layer_interval=3),
     "smollm3_window": _causal(
-        "SmolLM3", 1, tie_word_embeddings=False, use_sliding_window=True, sliding_window=4, no_rope_layers=[1, 0, 1]
+        "SmolLM3",
+        1,
+        tie_word_embeddings=False,
+        use_sliding_window=True,
+        sliding_window=4,
+        no_rope_layers=[1, 0, 1],
     ),
     "olmo2": _causal("Olmo2", hidden_size=64),
     "olmo2_bias_tied": _causal("Olmo2", 1, attention_bias=True, tie_word_embeddings=True),

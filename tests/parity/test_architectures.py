@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,11 @@ oracle = _load(Path(__file__).parent / "oracle.py")
 
 TOKENS = [1, 7, 3, 99, 42, 42, 5, 0, 63, 17, 88, 2, 31, 54, 9, 77, 6, 12, 40, 100, 8, 21, 34, 55]
 # Besides the plain float32 file: shards, and the half formats (compared with the model rounded alike).
-SAVED = {"llama": {"max_shard_size": "30KB"}, "qwen2": {"dtype": "bfloat16"}, "phi3_longrope": {"dtype": "float16"}}
+SAVED = {
+    "llama": {"max_shard_size": "30KB"},
+    "qwen2": {"dtype": "bfloat16"},
+    "phi3_longrope": {"dtype": "float16"},
+}
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,27 @@ def test_logits_are_those_of_transformers(saved: Saved) -> None:
     found = oracle.forward(saved.spec(), saved.get, TOKENS)
     assert expected.std() > 0.1
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_every_fact_shows_in_the_logits(saved: Saved) -> None:
+    """The comparison above could not pass with a fact left out: each one moves the logits it is held to."""
+    spec = saved.spec()
+    expected = oracle.forward(spec, saved.get, TOKENS)
+    for changed in _without(spec):
+        assert np.abs(oracle.forward(changed, saved.get, TOKENS) - expected).max() > 1e-3, changed
+
+
+def _without(spec: ModelSpec) -> list[ModelSpec]:
+    """`spec` with one of its facts taken away at a time."""
+    facts: dict[str, Any] = {"attn_softcap": 0.0, "final_softcap": 0.0, "embed_scale": 1.0, "qk_norm": "none"}
+    facts |= {"qkv_bias": False, "o_bias": False, "mlp_bias": False, "norm_eps": 0.1}
+    facts |= {"layers": tuple(replace(layer, window=None) for layer in spec.layers), "attn_scale": 1.0}
+    changed = [replace(spec, **{key: value}) for key, value in facts.items() if getattr(spec, key) != value]
+    changed.append(replace(spec, layers=tuple(replace(layer, rope=0) for layer in spec.layers)))
+    changed.append(replace(spec, layers=tuple(replace(layer, rope=None) for layer in spec.layers)))
+    changed += [replace(spec, ropes=(replace(spec.ropes[0], scale=1.0), *spec.ropes[1:]))]
+    other = "silu" if spec.activation == "gelu_tanh" else "gelu_tanh"
+    return [c for c in (*changed, replace(spec, activation=other)) if c != spec]
 
 
 def test_the_reference_runtime_agrees(saved: Saved) -> None:
@@ -156,7 +181,11 @@ def test_old_and_new_ways_to_write_a_rope_agree() -> None:
     old = LLAMA | {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}
     assert architecture(new).spec(new) == architecture(old).spec(old)
     gemma = LLAMA | {"model_type": "gemma3_text", "num_hidden_layers": 7}
-    old = gemma | {"rope_theta": 2e6, "rope_local_base_freq": 3e4, "rope_scaling": {"type": "linear", "factor": 8.0}}
+    old = gemma | {
+        "rope_theta": 2e6,
+        "rope_local_base_freq": 3e4,
+        "rope_scaling": {"type": "linear", "factor": 8.0},
+    }
     full = {"rope_type": "linear", "factor": 8.0, "rope_theta": 2e6}
     sliding = {"rope_type": "default", "rope_theta": 3e4}
     new = gemma | {"rope_parameters": {"full_attention": full, "sliding_attention": sliding}}
@@ -187,7 +216,12 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
             continue
         spec, config = _spec(model_type=name, num_attention_heads=32, hidden_size=64), dict(LLAMA)
         theirs = transformers.AutoConfig.for_model(
-            name, **{**{k: v for k, v in config.items() if k != "model_type"}, "num_attention_heads": 32, "hidden_size": 64}
+            name,
+            **{
+                **{k: v for k, v in config.items() if k != "model_type"},
+                "num_attention_heads": 32,
+                "hidden_size": 64,
+            },
         )
         assert spec.n_kv_heads == theirs.num_key_value_heads, name
         assert spec.head_dim == (getattr(theirs, "head_dim", None) or 2), name
@@ -204,6 +238,75 @@ def test_gemma3_text_config_may_be_almost_empty() -> None:
     assert (spec.vocab_size, spec.n_heads, spec.n_kv_heads, spec.head_dim) == (262208, 8, 4, 256)
     assert (spec.context_length, spec.tied, spec.embed_scale) == (131072, True, float(np.float32(2560**0.5)))
     assert spec.layers[4:7] == (Layer(1, 1024), Layer(0, None), Layer(1, 1024))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {
+            "model_type": "llama",
+            "is_llama_config": True,
+            "rope_interleaved": False,
+            "transformers.js_config": {"a": 1},
+        },
+        {"model_type": "smollm3", "max_window_layers": 28, "sliding_window": None, "pretraining_tp": 2},
+        {
+            "model_type": "gemma2",
+            "hidden_act": "gelu",
+            "sliding_window_size": 8,
+            "cache_implementation": "hybrid",
+        },
+        {
+            "model_type": "phi3",
+            "full_attn_mod": 1,
+            "interpolate_factor": 1,
+            "lm_head_bias": False,
+            "embd_pdrop": 0.1,
+        },
+        {"model_type": "qwen2", "use_mrope": False, "max_window_layers": 28, "num_key_value_heads": 2},
+    ],
+)
+def test_what_published_configs_add_is_understood(changes: dict[str, Any]) -> None:
+    assert _spec(**changes) == _spec(
+        **{k: v for k, v in changes.items() if k in ("model_type", "num_key_value_heads")}
+    )
+
+
+ROPES: list[dict[str, Any]] = [
+    {"rope_type": "default", "rope_theta": 1e6},
+    {"rope_type": "linear", "rope_theta": 1e4, "factor": 8.0},
+    {
+        "rope_type": "llama3",
+        "rope_theta": 5e5,
+        "factor": 32.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+    {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 32768},
+    {
+        "rope_type": "yarn",
+        "rope_theta": 1e4,
+        "factor": 40.0,
+        "mscale": 0.7,
+        "mscale_all_dim": 1.3,
+        "truncate": False,
+    },
+    {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "attention_factor": 1.7, "beta_fast": 16.0},
+]
+
+
+@pytest.mark.parametrize("table", ROPES)
+def test_ropes_of_real_sizes(table: dict[str, Any]) -> None:
+    rope_utils = pytest.importorskip("transformers.modeling_rope_utils", reason="needs transformers")
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama", reason="needs transformers")
+    sizes = {"head_dim": 128, "max_position_embeddings": 131072, "rope_parameters": table}
+    config = llama.LlamaConfig(**{k: v for k, v in LLAMA.items() if k != "model_type"} | sizes)
+    default = llama.LlamaRotaryEmbedding.compute_default_rope_parameters
+    inv_freq, scale = rope_utils.ROPE_INIT_FUNCTIONS.get(table["rope_type"], default)(config)
+    found = _spec(**sizes).ropes[0]
+    np.testing.assert_allclose(found.inv_freq, inv_freq.double().numpy(), rtol=2.5e-7)
+    assert found.scale == pytest.approx(scale, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -224,11 +327,20 @@ def test_gemma3_text_config_may_be_almost_empty() -> None:
         ({"head_dim": 15}, "rotates 15 of 15 dims"),
         ({"hidden_size": 50}, "hidden_size 50 is not a multiple of 4 heads"),
         ({"num_key_value_heads": 3}, "4 heads do not share 3 kv heads evenly"),
-        ({"model_type": "qwen2", "num_key_value_heads": 2, "layer_types": ["full_attention"]}, "names 1 layers of 2"),
+        (
+            {"model_type": "qwen2", "num_key_value_heads": 2, "layer_types": ["full_attention"]},
+            "names 1 layers of 2",
+        ),
         ({"model_type": "gemma2", "use_bidirectional_attention": True}, "use_bidirectional_attention is set"),
-        ({"model_type": "smollm3", "layer_types": ["sliding_attention"] * 2}, "while use_sliding_window is false"),
+        (
+            {"model_type": "smollm3", "layer_types": ["sliding_attention"] * 2},
+            "while use_sliding_window is false",
+        ),
         ({"model_type": "mistral", "layer_types": ["full_attention"] * 2}, "contradicts sliding_window"),
-        ({"model_type": "phi3", "rope_scaling": {"type": "su", "short_factor": [1.0]}}, "short_factor must be a list"),
+        (
+            {"model_type": "phi3", "rope_scaling": {"type": "su", "short_factor": [1.0]}},
+            "short_factor must be a list",
+        ),
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
@@ -261,7 +373,9 @@ def test_check_names_the_first_offender(tmp_path: Path) -> None:
     saved = _save("qwen2", tmp_path)
     spec, weights = saved.spec(), saved.arch.weights(saved.spec())
     with pytest.raises(BadTensor, match=r"^lm_head.weight: \(101, 48\) is not part of a qwen2 model"):
-        saved.checkpoint.check({k: v for k, v in weights.items() if k != "head"} | {"head": weights["embed"]}, spec, ())
+        saved.checkpoint.check(
+            {k: v for k, v in weights.items() if k != "head"} | {"head": weights["embed"]}, spec, ()
+        )
     with pytest.raises(BadTensor, match=r"^nowhere: missing from .*; part of final_norm \(48,\)"):
         saved.checkpoint.check(weights | {"final_norm": (Part("nowhere"),)}, spec, saved.arch.ignored)
     with pytest.raises(BadTensor, match=r"layers.0.gate_up has shape \(72, 48\), expected \(144, 48\)"):
@@ -272,5 +386,5 @@ def test_a_tied_head_that_differs_is_refused(tmp_path: Path) -> None:
     saved = _save("qwen2", tmp_path)
     config = saved.checkpoint.config | {"tie_word_embeddings": True}
     spec = saved.arch.spec(config)
-    with pytest.raises(BadTensor, match="lm_head.weight: differs from the embedding"):
+    with pytest.raises(BadTensor, match=r"lm_head.weight: differs from the embedding"):
         saved.checkpoint.check(saved.arch.weights(spec), spec, saved.arch.ignored)

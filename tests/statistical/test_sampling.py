@@ -101,6 +101,10 @@ PROMISES: dict[str, tuple[dict[str, object], Callable[[], Scores]]] = {
         {"temperature": 1.5, "top_p": 0.8, "min_p": 0.5},
         lambda: _share(_likely(_heated(1.5), 0.8), 0.5),
     ),
+    "top_p, typical_p": (
+        {"temperature": 1.5, "top_p": 0.8, "typical_p": 0.5},
+        lambda: _typical(_likely(_heated(1.5), 0.8), 0.5),
+    ),
     "all the cuts": (
         {"temperature": 1.5, "top_k": 6, "top_p": 0.9, "min_p": 0.4, "typical_p": 0.8},
         lambda: _typical(_share(_likely(_top(_heated(1.5), 6), 0.9), 0.4), 0.8),
@@ -136,13 +140,19 @@ MUTANTS = [
     ("temperature", "p /= temperature", "p /= 1.0", "temperature forgotten"),
     ("plain", "u * cdf[-1]", "u * u", "a number that is not uniform"),
     ("plain", ', side="right"))', ") + 1)", "draws the next token's neighbour"),
-    ("top_p, min_p", "p[keep] / p[keep].sum()", "p[keep]", "renormalisation forgotten"),
+    ("top_k, top_p", "p /= p.sum()", "p /= 1.0", "normalisation forgotten"),
+    ("top_p, typical_p", "p[keep] / p[keep].sum()", "p[keep]", "renormalisation forgotten"),
     ("top_k", "[n - k])", "[n - k - 1])", "top-k keeps one too many"),
     ("top_k", "[n - k])", "[n - k + 1])", "top-k keeps one too few"),
     ("top_p", "dropped > 1 - mass)), 1)", "dropped > 1 - mass)) - 1, 1)", "top-p keeps one too few"),
     ("top_p", "dropped > 1 - mass)), 1)", "dropped > 1 - mass)) + 1, 1)", "top-p keeps one too many"),
     ("top_p", "np.sum(dropped > 1 - mass)", "np.sum(dropped > mass)", "top-p drops what it should keep"),
-    ("min_p", "sampling.min_p * p.max()", "sampling.min_p * p.sum()", "min-p absolute, not relative to the top"),
+    (
+        "min_p",
+        "sampling.min_p * p.max()",
+        "sampling.min_p * p.sum()",
+        "min-p absolute, not relative to the top",
+    ),
     ("typical_p", "surprise - np.sum(p * surprise)", "surprise", "typical without the entropy"),
     (
         "typical_p",
@@ -169,12 +179,19 @@ MUTANTS = [
         "presence * counts",
         "presence counted like frequency",
     ),
-    ("frequency_penalty", "frequency * counts", "frequency * (counts > 0)", "frequency counted like presence"),
+    (
+        "frequency_penalty",
+        "frequency * counts",
+        "frequency * (counts > 0)",
+        "frequency counted like presence",
+    ),
     ("frequency_penalty", "scores[used] -=", "scores[used] +=", "a penalty that rewards"),
     ("logit_bias", "scores[token] += bias", "scores[token] += bias / 2", "bias halved"),
     ("logit_bias", "scores[token] += bias", "pass", "bias forgotten"),
     ("top_p, min_p", "".join(CUTS), "".join(reversed(CUTS)), "cuts in another order"),
 ]
+
+
 @pytest.mark.parametrize(("name", "old", "new"), [m[:3] for m in MUTANTS], ids=[m[3] for m in MUTANTS])
 def test_seeded_bugs_are_caught(name: str, old: str, new: str) -> None:
     source = inspect.getsource(sampling)

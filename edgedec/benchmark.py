@@ -1,0 +1,211 @@
+"""Tokens per second, load time and memory, each configuration in a process of its own.
+
+Processes stay alive and take turns (A B A B …), so that a machine that slows down slows all of them;
+the first repetition of each warms up and is dropped. `cli/_bench_worker.py` is what runs in them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from edgedec.errors import EdgedecError, RuntimeUnavailable, UsageError
+
+WORKER = "edgedec.cli._bench_worker"
+
+
+@dataclass(frozen=True)
+class Config:
+    """What one process runs. `engine`: a runtime's name, or a peer's. threads: 0 for all cores."""
+
+    engine: str
+    model: str
+    prompt: int
+    generate: int
+    threads: int = 0
+    kv: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.prompt < 1 or self.generate < 1:
+            raise UsageError(f"prompt {self.prompt}, generate {self.generate}: both must be 1 or more")
+
+    @property
+    def label(self) -> str:
+        return self.engine if self.kv is None else f"{self.engine} kv {self.kv}"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Repetitions of one number. `spread` is (max - min) / median."""
+
+    median: float
+    min: float
+    max: float
+    spread: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        median = statistics.median(values)
+        return cls(median, min(values), max(values), (max(values) - min(values)) / median)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One configuration's numbers; `facts` is what its process says of itself."""
+
+    config: Config
+    prefill: Spread
+    decode: Spread
+    load_s: float
+    peak_bytes: int
+    facts: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "label": self.config.label,
+            **asdict(self.config),
+            **self.facts,
+            "prefill_tokens_per_s": asdict(self.prefill),
+            "decode_tokens_per_s": asdict(self.decode),
+            "load_s": self.load_s,
+            "peak_rss_bytes": self.peak_bytes,
+        }
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The first configuration's speed over another's: repetitions beside each other, one quotient a pair."""
+
+    over: str
+    prefill: Spread
+    decode: Spread
+
+
+def bench(
+    configs: Sequence[Config], repetitions: int, progress: Callable[[int, int], None] = lambda done, total: None
+) -> tuple[list[Result], list[Ratio]]:
+    """Run `repetitions` of every configuration by turns, after one to warm up."""
+    if repetitions < 1:
+        raise UsageError(f"repetitions {repetitions}: must be 1 or more")
+    times: list[list[dict[str, float]]] = [[] for _ in configs]
+    with ExitStack() as stack:
+        workers = [stack.enter_context(Worker(config)) for config in configs]
+        for repetition in range(repetitions + 1):
+            for i, worker in enumerate(workers):
+                times[i].append(worker.ask({"do": "run"}))
+                progress(repetition * len(workers) + i + 1, (repetitions + 1) * len(workers))
+        ends = [worker.ask({"do": "end"}) for worker in workers]
+        facts = [worker.facts for worker in workers]
+    kept = [rows[1:] for rows in times]
+    results = [_result(*args) for args in zip(configs, kept, facts, ends, strict=True)]
+    return results, [_ratio(kept[0], rows, config.label) for config, rows in zip(configs[1:], kept[1:], strict=True)]
+
+
+class Worker:
+    """A process that measures one configuration: one JSON line in, one JSON line out."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.facts: dict[str, Any] = {}
+
+    def __enter__(self) -> Worker:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", WORKER, json.dumps(asdict(self.config))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
+        try:
+            self.facts = self._answer()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop()
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has ended; reading its answer says so
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            code = self._process.wait()
+            raise RuntimeUnavailable(f"{self.config.label}: the process that measures ended with code {code}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise EdgedecError(f"{self.config.label}: {answer['error']}")
+        return answer
+
+    def _stop(self) -> None:
+        """End the process this worker started."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.close()
+        except OSError:
+            pass
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+
+def _result(
+    config: Config, rows: list[dict[str, float]], facts: dict[str, Any], end: dict[str, Any]
+) -> Result:
+    return Result(
+        config=config,
+        prefill=Spread.of([config.prompt / row["prefill_s"] for row in rows]),
+        decode=Spread.of([config.generate / row["decode_s"] for row in rows]),
+        load_s=facts["load_s"],
+        peak_bytes=end["peak_bytes"],
+        facts={key: value for key, value in facts.items() if key != "load_s"},
+    )
+
+
+def _ratio(first: list[dict[str, float]], other: list[dict[str, float]], label: str) -> Ratio:
+    def quotients(part: str) -> Spread:
+        return Spread.of([b[part] / a[part] for a, b in zip(first, other, strict=True)])
+
+    return Ratio(label, quotients("prefill_s"), quotients("decode_s"))
+
+
+def peak_memory() -> int:
+    """The largest resident memory of this process so far, in bytes; 0 where nothing tells."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    try:
+        import resource
+    except ImportError:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def cores() -> int:
+    """The CPUs this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

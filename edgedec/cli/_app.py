@@ -1,0 +1,115 @@
+"""The group of verbs: finds them by file name, and turns what goes wrong into one line and an exit code."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from contextlib import suppress
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from edgedec.errors import EdgedecError
+
+VERBS = ("run", "chat", "export", "inspect", "verify", "bench", "eval", "doctor")
+FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
+# Typer's own UsageError, wherever this version of it keeps that class.
+_Misuse: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+class Verbs(TyperGroup):
+    """Verbs are modules of this package; naming one imports that one only."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in VERBS:
+            return None
+        command = typer.main.get_command(import_module(f"edgedec.cli.{cmd_name}").app)
+        command.name = cmd_name
+        return command
+
+    def invoke(self, ctx: Any) -> Any:
+        """The verb; a broken pipe shows only when the last of the output is flushed."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except EdgedecError as error:
+            complain("edgedec", str(error))
+            raise typer.Exit(FAILED) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            _drop_stdout()
+            raise typer.Exit(BROKEN_PIPE) from None
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Typer's `main`, with a usage error as one line instead of a box."""
+        try:
+            code = super().main(*args, standalone_mode=False, **extra)
+        except typer.Abort:
+            code = INTERRUPTED
+        except _Misuse as error:
+            complain(*_misuse(error))
+            code = USAGE
+        code = code if isinstance(code, int) else 0
+        if standalone_mode:
+            sys.exit(code)
+        return code
+
+
+app = typer.Typer(cls=Verbs, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@app.callback(invoke_without_command=True)
+def edgedec(
+    ctx: typer.Context,
+    version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and leave.")] = False,
+) -> None:
+    """The decoder for small machines: export a language model once, decode it anywhere.
+
+    \b
+    Examples:
+      edgedec run -p "Once upon a time"
+      edgedec export ./SmolLM2-135M-Instruct -o smol
+      edgedec chat -m smol
+    """
+    if version:
+        from edgedec import __version__
+
+        print(f"edgedec {__version__}")
+    elif ctx.invoked_subcommand is None:
+        print(ctx.get_help())
+        raise typer.Exit(USAGE)
+
+
+def run_app(argv: list[str]) -> int:
+    """The exit code of `edgedec ARGV…`."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character shows "?", instead of ending the text.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    code: int = typer.main.get_command(app).main(argv, prog_name="edgedec", standalone_mode=False)
+    return code
+
+
+def complain(who: str, message: str) -> None:
+    """One line on stderr."""
+    print(f"{who}: {' '.join(message.split())}", file=sys.stderr)
+
+
+def _misuse(error: Any) -> tuple[str, str]:
+    """Who was misused and how: ("edgedec run", "No such option: --foo (see edgedec run --help)")."""
+    path = error.ctx.command_path if getattr(error, "ctx", None) else "edgedec"
+    return path, f"{error.format_message().rstrip('.')} (see {path} --help)"
+
+
+def _drop_stdout() -> None:
+    """Whoever read the output has left: make the flush at exit quiet too."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,194 @@
+"""A conversation at the terminal: its messages, and the slash commands. A method `do_x` is the command /x."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from edgedec.cli._app import complain
+from edgedec.cli._stream import Generation, Limits, stats_line
+from edgedec.cli.options import with_seed
+from edgedec.errors import EdgedecError, UsageError
+from edgedec.files import replacing
+from edgedec.sampling import Sampling
+from edgedec.session import Session
+
+FORMAT = "edgedec-chat"
+# /set knows the flags' names and those of `Sampling`.
+_NAMES = {
+    "temp": "temperature",
+    "typical": "typical_p",
+    "repeat_penalty": "repetition_penalty",
+}
+_WHOLE = ("top_k", "seed", "max_tokens")
+
+
+class Chat:
+    """Messages and settings; `take` is one line of input."""
+
+    def __init__(self, session: Session, sampling: Sampling, limits: Limits, show_stats: bool = False) -> None:
+        self.session, self.sampling, self.limits, self.show_stats = session, sampling, limits, show_stats
+        self.messages: list[dict[str, str]] = []
+        self.last: Generation | None = None
+        self.failed = False
+
+    def take(self, line: str) -> bool:
+        """A command or a user turn; False when the conversation is over. An error is told, and ends nothing."""
+        try:
+            if line.startswith("/"):
+                return self._command(line[1:])
+            if line.strip():
+                self._ask(line)
+        except EdgedecError as error:
+            complain("edgedec", str(error))
+            self.failed = True
+        return True
+
+    def system(self, text: str) -> None:
+        """Set or replace the system message."""
+        self.messages = [m for m in self.messages if m["role"] != "system"]
+        self.messages.insert(0, {"role": "system", "content": text})
+
+    def _command(self, line: str) -> bool:
+        name, _, rest = line.partition(" ")
+        action = getattr(self, f"do_{name}", None) if name.isidentifier() else None
+        if action is None:
+            raise UsageError(f"no command /{name}; /help lists them")
+        return action(rest.strip()) is not False
+
+    def _ask(self, text: str) -> None:
+        self.messages.append({"role": "user", "content": text})
+        try:
+            self._answer()
+        except EdgedecError:
+            self.messages.pop()  # a turn that cannot be read would fail every turn after it
+            raise
+
+    def _answer(self) -> None:
+        """Stream the answer to the messages; Ctrl-C ends it, and what was said so far stays."""
+        model = self.session.model
+        ids = model.tokenizer.encode(model.chat_prompt(self.messages))
+        generation = Generation(self.session, with_seed(self.sampling), self.limits)
+        pieces: list[str] = []
+        try:
+            for piece in generation.pieces(ids):
+                pieces.append(piece)
+                print(piece, end="", flush=True)
+        except KeyboardInterrupt:
+            pass
+        except EdgedecError:
+            if not pieces:
+                raise
+            print()
+            complain("edgedec", f"the answer ends here: {sys.exc_info()[1]}")
+            self.failed = True
+            pieces.append("\n")
+        print("" if pieces[-1:] == ["\n"] else "\n", end="", flush=True)
+        self.messages.append({"role": "assistant", "content": "".join(pieces)})
+        self.last = generation
+        if self.show_stats:
+            self.do_stats("")
+
+    def do_help(self, _: str) -> None:
+        """/help                 this list"""
+        for name in sorted(vars(Chat)):
+            if name.startswith("do_"):
+                print(getattr(self, name).__doc__)
+
+    def do_exit(self, _: str) -> bool:
+        """/exit                 leave"""
+        return False
+
+    def do_reset(self, _: str) -> None:
+        """/reset                forget all turns, keep the system message"""
+        self.messages = [m for m in self.messages if m["role"] == "system"]
+
+    def do_system(self, text: str) -> None:
+        """/system TEXT          set the system message and begin anew; without TEXT, drop it"""
+        self.messages = []
+        if text:
+            self.system(text)
+
+    def do_regen(self, _: str) -> None:
+        """/regen                answer the last turn again"""
+        if not self.messages or self.messages[-1]["role"] != "assistant":
+            raise UsageError("/regen: there is no answer yet")
+        old = self.messages.pop()
+        try:
+            self._answer()
+        except EdgedecError:
+            self.messages.append(old)
+            raise
+
+    def do_stats(self, _: str) -> None:
+        """/stats                counts and speed of the last answer"""
+        if self.last is None:
+            raise UsageError("/stats: there is no answer yet")
+        print(stats_line(self.last.stats()), file=sys.stderr)
+
+    def do_set(self, setting: str) -> None:
+        """/set temp=0.7         change a setting: the sampling flags, seed, max-tokens; alone, show them"""
+        if not setting:
+            for field in fields(Sampling):
+                print(f"{field.name} = {getattr(self.sampling, field.name)}")
+            print(f"max_tokens = {self.limits.max_tokens}")
+            return
+        name, value = _setting(setting)
+        if name == "max_tokens":
+            if value < -1:
+                raise UsageError(f"/set max-tokens={value}: must be -1 or more")
+            self.limits = replace(self.limits, max_tokens=value)
+        else:
+            self.sampling = replace(self.sampling, **{name: value})
+
+    def do_save(self, file: str) -> None:
+        """/save FILE            write the conversation as JSON"""
+        if not file:
+            raise UsageError("/save: needs a file name")
+        content = {"format": FORMAT, "messages": self.messages}
+        try:
+            with replacing(Path(file)) as target:
+                target.write(json.dumps(content, ensure_ascii=False, indent=2).encode() + b"\n")
+        except OSError as error:
+            raise UsageError(f"/save {file}: {error.strerror or error}") from None
+
+    def do_load(self, file: str) -> None:
+        """/load FILE            go on with a saved conversation"""
+        if not file:
+            raise UsageError("/load: needs a file name")
+        try:
+            self.messages = _messages(json.loads(Path(file).read_text("utf-8")))
+        except OSError as error:
+            raise UsageError(f"/load {file}: {error.strerror or error}") from None
+        except (ValueError, RecursionError):
+            raise UsageError(f"/load {file}: not a saved conversation") from None
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """"top-k=40" -> ("top_k", 40)."""
+    flag, _, value = text.partition("=")
+    name = flag.strip().lstrip("-").replace("-", "_")
+    name = _NAMES.get(name, name)
+    known = {field.name for field in fields(Sampling)} - {"logit_bias"} | {"max_tokens"}
+    if name not in known:
+        raise UsageError(f"/set {flag.strip()}: no such setting; there are: {', '.join(sorted(known))}")
+    try:
+        return name, int(value) if name in _WHOLE else float(value)
+    except ValueError:
+        raise UsageError(f"/set {flag.strip()}: {value.strip()!r} is not a number") from None
+
+
+def _messages(content: Any) -> list[dict[str, str]]:
+    """The messages of a saved conversation; ValueError if it is none."""
+    if not isinstance(content, dict) or content.get("format") != FORMAT or not isinstance(content.get("messages"), list):
+        raise ValueError("format")
+    messages = content["messages"]
+    for message in messages:
+        if not isinstance(message, dict) or set(message) != {"role", "content"}:
+            raise ValueError("message")
+        if not all(isinstance(value, str) for value in message.values()):
+            raise ValueError("message")
+    return messages

@@ -1,0 +1,78 @@
+"""What this machine is: CPU, memory, versions, extras. Nothing heavy is imported to find out."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterable
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from edgedec.benchmark import cores
+
+__all__ = ["cores", "cpu_features", "cpu_model", "extras", "memory", "system", "versions"]
+
+# What kernels choose by: x86 names, then ARM's in /proc/cpuinfo (asimddp is dotprod) and in sysctl.
+_FEATURES = ("avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8", "asimd", "asimddp", "i8mm", "sve", "sme")
+_NAMES = {"asimd": "neon", "asimddp": "dotprod"}
+_BASE = ("numpy", "onnxruntime", "tokenizers", "jinja2", "typer", "rich")
+_EXTRAS = ("onnx", "torch", "transformers", "safetensors", "onnxruntime_genai", "huggingface_hub")
+
+
+def cpu_model() -> str:
+    """The name that Linux knows, else the platform's."""
+    found = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
+    return found[1].strip() if found else platform.processor() or platform.machine() or "unknown"
+
+
+def cpu_features() -> list[str]:
+    """Instructions that matter to quantized matmuls."""
+    found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
+    flags = set(found[1].split()) if found else set()
+    if not found and platform.machine().lower() in ("arm64", "aarch64"):
+        flags = {"asimd", "asimddp"}  # every ARM Mac and Windows laptop has them
+    return [_NAMES.get(name, name) for name in _FEATURES if name in flags]
+
+
+def system() -> str:
+    return f"{platform.system()} {platform.release()} {platform.machine()}"
+
+
+def memory() -> dict[str, int | None]:
+    """Bytes of memory: all of it, and what is free for a program now."""
+    try:
+        text = Path("/proc/meminfo").read_text()
+        facts = dict(re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE))
+        return {"total": int(facts["MemTotal"]) * 1024, "available": int(facts["MemAvailable"]) * 1024}
+    except (OSError, KeyError):
+        pass
+    try:
+        return {"total": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "available": None}
+    except (AttributeError, ValueError, OSError):
+        return {"total": None, "available": None}
+
+
+def versions(names: Iterable[str] = _BASE) -> dict[str, str | None]:
+    """Installed versions; None where a package is missing."""
+    return {name: _version(name) for name in names}
+
+
+def extras() -> dict[str, str | None]:
+    """The optional packages, looked up and not imported."""
+    return {name: _version(name) if find_spec(name) else None for name in _EXTRAS}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None if find_spec(name) is None else "unknown"
+
+
+def _cpuinfo() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ""

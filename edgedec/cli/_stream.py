@@ -1,0 +1,116 @@
+"""One generation as the CLI needs it: text piece by piece, and its tokens, log-probabilities and times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from time import perf_counter
+from typing import Any
+
+from edgedec.decode import Token
+from edgedec.sampling import Sampling
+from edgedec.session import Session
+from edgedec.text import Detokenizer, StopStrings, Tokenizer
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What ends a generation; `max_tokens` -1: only the model, a stop string or a full context."""
+
+    max_tokens: int = -1
+    stop: Sequence[str] = ()
+    ignore_eos: bool = False
+
+
+@dataclass
+class Generation:
+    """Iterate it once for the text; what it counted is there afterwards, also after an early end."""
+
+    session: Session
+    sampling: Sampling
+    limits: Limits = field(default_factory=Limits)
+    logprobs: int | None = None
+    tokens: list[Token] = field(default_factory=list)
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+    def pieces(self, ids: Sequence[int] | None) -> Iterator[str]:
+        """The text behind `ids` (None: behind the session's text). Tokens and stop strings as in `Session.generate`."""
+        detokenizer = Detokenizer(self.session.model.tokenizer, self.session.ids if ids is None else ids)
+        stops = StopStrings(self.limits.stop)
+        stream = self._timed(ids)
+        try:
+            for token in stream:
+                text, hit = stops.push(detokenizer.push(token))
+                if text:
+                    yield text
+                if hit:
+                    self.session.stats.finish = "stop"
+                    return
+            text, hit = stops.push(detokenizer.flush())
+            text += "" if hit else stops.flush()
+            if text:
+                yield text
+        finally:
+            stream.close()  # type: ignore[attr-defined]
+
+    def _timed(self, ids: Sequence[int] | None) -> Iterator[Token]:
+        """The first token's time is prefill, the others' is decoding."""
+        limits = self.limits
+        stream = self.session.tokens(
+            ids,
+            max_tokens=None if limits.max_tokens < 0 else limits.max_tokens,
+            sampling=self.sampling,
+            ignore_eos=limits.ignore_eos,
+            logprobs=self.logprobs,
+        )
+        began = perf_counter()
+        try:
+            for token in stream:
+                if self.tokens:
+                    self.decode_s += perf_counter() - began
+                else:
+                    self.prefill_s = perf_counter() - began
+                self.tokens.append(token)
+                yield token
+                began = perf_counter()
+        finally:
+            stream.close()  # type: ignore[attr-defined]
+
+    def stats(self) -> dict[str, Any]:
+        """Counts, and tokens per second: read tokens up to the first new one, then one call a token."""
+        counts = asdict(self.session.stats)
+        read = max(counts["prompt"] - counts["cached"], 1)
+        return {
+            "prompt_tokens": counts.pop("prompt"),
+            "cached_tokens": counts.pop("cached"),
+            "generated_tokens": counts.pop("generated"),
+            "prefill_tokens_per_s": rate(read, self.prefill_s),
+            "decode_tokens_per_s": rate(len(self.tokens) - 1, self.decode_s),
+            "finish_reason": counts.pop("finish"),
+            "seed": self.sampling.seed,
+            **counts,
+        }
+
+
+def rate(count: int, seconds: float) -> float | None:
+    """Per second; None if nothing was counted."""
+    return round(count / seconds, 2) if count > 0 and seconds > 0 else None
+
+
+def stats_line(stats: dict[str, Any]) -> str:
+    """The statistics as one line for people."""
+    speeds = [f"{stats[f'{part}_tokens_per_s'] or 0:.1f} tokens/s {part}" for part in ("prefill", "decode")]
+    seed = "" if stats["seed"] is None else f", seed {stats['seed']}"
+    return (
+        f"prompt {stats['prompt_tokens']} tokens ({stats['cached_tokens']} cached), "
+        f"generated {stats['generated_tokens']} in {stats['calls']} calls, {', '.join(speeds)}, "
+        f"finish: {stats['finish_reason'] or 'none, stopped early'}{seed}"
+    )
+
+
+def describe(token: Token, tokenizer: Tokenizer) -> dict[str, Any]:
+    """A token and its log-probabilities for JSON."""
+    top = [{"token": t, "text": tokenizer.decode([t], special=True), "logprob": p} for t, p in token.top]
+    text = tokenizer.decode([token.token], special=True)
+    return {"token": token.token, "text": text, "logprob": token.logprob, "top": top}

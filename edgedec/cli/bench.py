@@ -1,0 +1,114 @@
+"""`edgedec bench`: how fast is a bundle here?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgedec.cli import options as o
+from edgedec.cli._output import print_json, print_table, progress_bar, size
+
+if TYPE_CHECKING:
+    from edgedec.benchmark import Config, Ratio, Result, Spread
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def bench(
+    model: o.ModelName = "nano",
+    prompt: Annotated[int, typer.Option("--prompt", "-p", min=1, help="Tokens to read.")] = 512,
+    generate: Annotated[int, typer.Option("--generate", "-n", min=1, help="Tokens to generate, one a call.")] = 128,
+    repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Measured runs, after one to warm up.")] = 5,
+    threads: o.Threads = 0,
+    kv: Annotated[
+        list[o.KV] | None, typer.Option(help="Cache format; give it again to compare formats.", show_default=False)
+    ] = None,
+    engine: o.Engine = "auto",
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", show_default=False, help="Another engine on the same folder, taking turns: genai."),
+    ] = None,
+    json: o.Json = False,
+) -> None:
+    """Measure tokens per second, load time and memory, each configuration in its own process.
+
+    \b
+    Examples:
+      edgedec bench -m ./smol
+      edgedec bench -m ./smol -p 512 -n 128 -r 5 -t 4 --peer genai
+      edgedec bench -m ./smol --kv f32 --kv int8 --json
+    """
+    from edgedec.benchmark import Config
+    from edgedec.benchmark import bench as measure
+    from edgedec.cli._bench_worker import PEERS
+
+    unknown = [name for name in peer or [] if name not in PEERS]
+    if unknown:
+        raise typer.BadParameter(f"--peer {unknown[0]}: must be one of {', '.join(PEERS)}")
+    own = [Config(engine, model, prompt, generate, threads, kind and kind.value) for kind in kv or [None]]
+    configs = own + [Config(name, model, prompt, generate, threads) for name in peer or []]
+    about = describe(configs[0], repetitions)
+    with progress_bar(quiet=json) as show:
+        results, ratios = measure(configs, repetitions, lambda done, total: show("bench", done, total))
+    if json:
+        rows = [result.to_json() for result in results]
+        print_json({**about, "results": rows, "ratios": [asdict(ratio) for ratio in ratios]})
+    else:
+        _show(about, results, ratios)
+
+
+def describe(config: Config, repetitions: int) -> dict[str, Any]:
+    """Which model was measured where."""
+    from edgedec.bundle import Bundle
+    from edgedec.cli import _host
+    from edgedec.cli.inspect import bits
+    from edgedec.model import find
+
+    manifest = Bundle.open(find(config.model)).manifest
+    return {
+        "host": {"cpu": _host.cpu_model(), "cores": _host.cores(), "features": _host.cpu_features(), "os": _host.system()},
+        "versions": _host.versions(),
+        "model": manifest.name,
+        "quantization": manifest.quantization,
+        "bits_per_weight": bits(manifest.tensors.values()),
+        "prompt": config.prompt,
+        "generate": config.generate,
+        "repetitions": repetitions,
+    }
+
+
+def _show(about: dict[str, Any], results: list[Result], ratios: list[Ratio]) -> None:
+    host, formats = about["host"], about["quantization"]
+    print(f"{host['cpu']}, {host['cores']} cores, {host['os']}")
+    print(
+        f"{about['model']}: {formats.get('body', '')} body, {about['bits_per_weight']:.2f} bits a weight; "
+        f"{about['prompt']} tokens read, {about['generate']} generated, {about['repetitions']} times after a warm-up"
+    )
+    rows = [
+        (
+            r.config.label,
+            r.facts["kv"],
+            r.facts["threads"],
+            _speed(r.prefill),
+            _speed(r.decode),
+            f"{r.load_s:.2f} s",
+            size(r.peak_bytes),
+        )
+        for r in results
+    ]
+    header = ("engine", "kv", "threads", "prefill tokens/s", "decode tokens/s", "load", "peak memory")
+    print_table(rows, header, "Median (min to max)")
+    if ratios:
+        rows = [(f"{results[0].config.label} / {r.over}", _ratio(r.prefill), _ratio(r.decode)) for r in ratios]
+        print_table(rows, ("speed ratio", "prefill", "decode"), "Repetitions side by side, median (min to max)")
+
+
+def _speed(s: Spread) -> str:
+    return f"{s.median:.1f} ({s.min:.1f} to {s.max:.1f}, spread {s.spread:.0%})"
+
+
+def _ratio(s: Spread) -> str:
+    return f"{s.median:.2f} ({s.min:.2f} to {s.max:.2f})"

@@ -1,0 +1,93 @@
+"""`edgedec chat`: turns, with the model's own chat template."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from edgedec.cli import options as o
+from edgedec.cli._chat import Chat
+from edgedec.cli._stream import Limits
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def chat(
+    model: o.ModelName = "nano",
+    system: Annotated[
+        str | None, typer.Option(metavar="TEXT", show_default=False, help="The system message.")
+    ] = None,
+    max_tokens: o.MaxTokens = -1,
+    temp: o.Temp = None,
+    top_k: o.TopK = None,
+    top_p: o.TopP = None,
+    min_p: o.MinP = None,
+    typical: o.Typical = None,
+    repeat_penalty: o.RepeatPenalty = None,
+    presence_penalty: o.PresencePenalty = None,
+    frequency_penalty: o.FrequencyPenalty = None,
+    logit_bias: o.LogitBias = None,
+    seed: o.Seed = None,
+    stop: o.Stop = None,
+    threads: o.Threads = 0,
+    ctx_size: o.CtxSize = 0,
+    on_full: o.OnFullMode = o.OnFull.error,
+    kv: o.KVFormat = None,
+    engine: o.Engine = "auto",
+    stats: o.ShowStats = False,
+) -> None:
+    """Chat with a model; piped lines are user turns, /help lists the commands.
+
+    \b
+    Examples:
+      edgedec chat -m ./smol --system "Answer in one sentence."
+      edgedec chat -m ./smol --temp 0 --stats
+      printf 'Hello!\\n/stats\\n' | edgedec chat -m ./smol
+    """
+    opened = o.open_model(model, engine, threads, kv)
+    sampling = o.sampling(
+        opened,
+        temperature=temp,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        typical_p=typical,
+        repetition_penalty=repeat_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=logit_bias,
+        seed=seed,
+    )
+    opened.chat_prompt([{"role": "user", "content": ""}])  # refuses a bundle without a template before the first turn
+    session = o.open_session(opened, ctx_size, on_full)
+    talk = Chat(session, sampling, Limits(max_tokens, tuple(stop or ())), stats)
+    if system:
+        talk.system(system)
+    asks = sys.stdin.isatty()
+    if asks:
+        print(f"{opened.bundle.manifest.name}: /help lists the commands, Ctrl-C stops an answer, /exit leaves")
+    for line in _typed() if asks else sys.stdin:
+        if not talk.take(line.rstrip("\r\n")):
+            break
+    if talk.failed and not asks:
+        raise typer.Exit(1)
+
+
+def _typed() -> Iterator[str]:
+    """Lines from a terminal, until Ctrl-D; Ctrl-C drops the line."""
+    try:
+        import readline  # noqa: F401  (gives input() its editing and history)
+    except ImportError:
+        pass
+    while True:
+        try:
+            yield input("> ")
+        except KeyboardInterrupt:
+            print("\n(/exit or Ctrl-D leaves)")
+        except EOFError:
+            print()
+            return

@@ -1,0 +1,121 @@
+"""`edgedec doctor`: what this machine has, and what edgedec will use."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib import import_module
+from typing import Any
+
+import typer
+
+from edgedec.cli._output import print_json, print_table, size
+from edgedec.cli.options import Json
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+_ESSENTIAL = ("numpy", "onnxruntime", "tokenizers", "jinja2")
+
+
+@app.command()
+def doctor(json: Json = False) -> None:
+    """Show what this machine has and what will be used; exit 1 if something essential is broken.
+
+    \b
+    Examples:
+      edgedec doctor
+      edgedec doctor --json
+    """
+    report = examine()
+    if json:
+        print_json(report)
+    else:
+        _show(report)
+    if report["problems"]:
+        raise typer.Exit(1)
+
+
+def examine() -> dict[str, Any]:
+    """Everything `doctor` tells; `problems` is empty on a sound machine."""
+    import edgedec
+    from edgedec.cli import _host
+
+    problems = [problem for name in _ESSENTIAL if (problem := _import_problem(name))]
+    providers = [] if problems else import_module("onnxruntime").get_available_providers()
+    if not problems and "CPUExecutionProvider" not in providers:
+        problems.append("onnxruntime: no CPUExecutionProvider; install the onnxruntime package anew")
+    nano = _nano()
+    problems += [nano["problem"]] if nano["problem"] else []
+    return {
+        "edgedec": edgedec.__version__,
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "os": _host.system(),
+        "cpu": {"model": _host.cpu_model(), "features": _host.cpu_features(), "cores": _host.cores()},
+        "memory": _host.memory(),
+        "packages": _host.versions(),
+        "providers": providers,
+        "extras": _host.extras(),
+        "engine": _engine(problems),
+        "nano": nano,
+        "problems": problems,
+    }
+
+
+def _import_problem(name: str) -> str | None:
+    """None if the package imports; a broken install fails only when it is tried."""
+    try:
+        import_module(name)
+    except Exception as error:
+        return f"{name}: cannot be imported ({' '.join(str(error).split())[:200]}); install it with pip install {name}"
+    return None
+
+
+def _engine(problems: list[str]) -> dict[str, Any]:
+    """What `--engine auto` means here."""
+    from edgedec.runtime import runtime_names
+
+    # `edgedec.open` takes ort for auto: the one fast runtime that is everywhere onnxruntime is.
+    why = "onnxruntime's CPU provider runs every bundle" if not problems else "none: see the problems"
+    return {"auto": None if problems else "ort", "why": why, "available": runtime_names()}
+
+
+def _nano() -> dict[str, Any]:
+    """Is the model that ships with edgedec there and whole? A source checkout may lack it: no problem by itself."""
+    from edgedec.bundle import Bundle
+    from edgedec.errors import BundleNotFound, EdgedecError
+    from edgedec.model import NANO, find
+
+    facts: dict[str, Any] = {"path": None, "present": False, "whole": False, "problem": None}
+    try:
+        facts["path"] = str(find(NANO))
+        Bundle.open(facts["path"], verify=True)
+        facts |= {"present": True, "whole": True}
+    except BundleNotFound:
+        pass
+    except EdgedecError as error:
+        facts |= {"present": True, "problem": f"nano: {error}"}
+    return facts
+
+
+def _show(r: dict[str, Any]) -> None:
+    cpu, memory = r["cpu"], r["memory"]
+    free = f", {size(memory['available'])} available" if memory["available"] is not None else ""
+    nano = "missing" if not r["nano"]["present"] else "whole" if r["nano"]["whole"] else "damaged"
+    rows = [
+        ("edgedec", r["edgedec"]),
+        ("python", f"{r['python']} ({r['executable']})"),
+        ("os", r["os"]),
+        ("cpu", f"{cpu['model']}, {cpu['cores']} cores"),
+        ("features", ", ".join(cpu["features"]) or "none known"),
+        ("memory", "unknown" if memory["total"] is None else size(memory["total"]) + free),
+        ("providers", ", ".join(r["providers"])),
+        ("engine", f"auto is {r['engine']['auto']} ({r['engine']['why']}); there are {', '.join(r['engine']['available'])}"),
+        ("nano", nano),
+    ]
+    print_table(rows)
+    print_table([(name, version or "missing") for name, version in r["packages"].items()], title="Packages")
+    print_table([(name, version or "not installed") for name, version in r["extras"].items()], title="Extras")
+    for problem in r["problems"]:
+        print(f"\nproblem: {problem}")
+    print("\nsomething essential is broken" if r["problems"] else "\nall is well")

@@ -1,0 +1,79 @@
+"""`edgedec eval`: how well a bundle predicts a text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgedec.cli import options as o
+from edgedec.cli._output import print_json, progress_bar
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.callback()
+def evaluate() -> None:
+    """Measure how good a bundle is: `ppl` gives perplexity and bits per byte.
+
+    \b
+    Examples:
+      edgedec eval ppl wiki.txt -m ./smol
+      edgedec eval ppl wiki.txt -m ./smol --limit 4096 --json
+    """
+
+
+@app.command()
+def ppl(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text file.")],
+    model: o.ModelName = "nano",
+    window: Annotated[
+        int, typer.Option(min=0, show_default=False, help="Tokens read together; 0 (default): 1024, or the context if shorter.")
+    ] = 0,
+    stride: Annotated[
+        int, typer.Option(min=0, show_default=False, help="Tokens scored by each window; 0 (default): half of it.")
+    ] = 0,
+    limit: Annotated[
+        int, typer.Option(min=0, metavar="TOKENS", show_default=False, help="Read no more than this; 0 (default): all.")
+    ] = 0,
+    threads: o.Threads = 0,
+    kv: o.KVFormat = None,
+    engine: o.Engine = "auto",
+    json: o.Json = False,
+) -> None:
+    """Perplexity per token and bits per byte of a text.
+
+    \b
+    Examples:
+      edgedec eval ppl wiki.txt -m ./smol
+      edgedec eval ppl wiki.txt -m ./smol --window 512 --stride 256
+      edgedec eval ppl wiki.txt --limit 4096 --kv int8 --json
+    """
+    from edgedec.evaluate import perplexity, text_bytes
+
+    text = o.read_text(file)
+    opened = o.open_model(model, engine, threads, kv)
+    ids = opened.tokenizer.encode(text)
+    ids = ids[:limit] if limit else ids
+    window = window or min(1024, opened.spec.context_length)
+    stride = stride or max(window // 2, 1)
+    with progress_bar(quiet=json) as show:
+        found = perplexity(opened, ids, window, stride, lambda done, total: show("tokens", done, total))
+    n_bytes = text_bytes(opened, ids)
+    facts = {
+        "file": str(file),
+        "model": opened.bundle.manifest.name,
+        "tokens": found.tokens,
+        "bytes": n_bytes,
+        "window": window,
+        "stride": stride,
+        "perplexity": found.value,
+        "nll_per_token": found.mean,
+        "bits_per_byte": found.bits / n_bytes if n_bytes else None,
+    }
+    if json:
+        print_json(facts)
+    else:
+        per_byte = "" if facts["bits_per_byte"] is None else f", {facts['bits_per_byte']:.4f} bits per byte"
+        print(f"perplexity {found.value:.4f} per token{per_byte} ({found.tokens} tokens, window {window}, stride {stride})")

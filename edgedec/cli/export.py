@@ -1,0 +1,99 @@
+"""`edgedec export`: a checkpoint becomes a bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgedec.cli import options as o
+from edgedec.cli._output import print_json, print_table, progress_bar, size
+
+if TYPE_CHECKING:
+    from edgedec.bundle import Bundle
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def export(
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT", help="Folder with config.json and safetensors, or a hub id.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="BUNDLE", help="The bundle folder to make.")],
+    weights: Annotated[o.Weights, typer.Option(help="Format of the layers' matrices.")] = o.Weights.int4,
+    head: Annotated[o.Weights | None, typer.Option(help="Format of the head; as --weights by default.")] = None,
+    embed: Annotated[o.Weights | None, typer.Option(help="Format of the embedding; as the head by default.")] = None,
+    block: Annotated[int, typer.Option(metavar="32|64|128", help="Weights that share a scale.")] = 32,
+    kv: Annotated[
+        str, typer.Option(metavar="FORMATS", help="Cache formats f32, f16, int8, int4, comma-separated, default first.")
+    ] = "f32",
+    ctx_size: Annotated[
+        int, typer.Option("--ctx-size", "-c", min=0, show_default=False, help="Shorten the context; 0 (default) keeps it.")
+    ] = 0,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", show_default=False, help="Text to scale int8 and int4 caches by; built in by default."),
+    ] = None,
+    no_check: Annotated[bool, typer.Option("--no-check", help="Skip the comparison with the checkpoint.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")] = False,
+    name: Annotated[
+        str | None, typer.Option(show_default=False, help="The bundle's name; that of its folder by default.")
+    ] = None,
+    threads: o.Threads = 0,
+    json: o.Json = False,
+) -> None:
+    """Make a bundle from a checkpoint.
+
+    \b
+    Examples:
+      edgedec export ./SmolLM2-135M-Instruct -o smol
+      edgedec export Qwen/Qwen3-0.6B -o qwen --weights int4 --head int8 --kv f16,int8
+      edgedec export ./tiny -o tiny --weights f32 --no-check --json
+    """
+    exporter = _exporter()
+    chosen = exporter.ExportOptions(
+        weights=weights.value,
+        head=head and head.value,
+        embed=embed and embed.value,
+        block=block,
+        kv=tuple(part.strip() for part in kv.split(",")),
+        context=ctx_size or None,
+        calibrate=calibrate,
+        check=not no_check,
+        force=force,
+        name=name,
+        threads=threads,
+    )
+    with progress_bar(quiet=json) as show:
+        bundle: Bundle = exporter.export(checkpoint, out, chosen, show)
+    _tell(bundle, json)
+
+
+def _exporter() -> Any:
+    """The exporter, whose packages are an extra."""
+    from importlib import import_module
+
+    from edgedec.errors import RuntimeUnavailable
+
+    try:
+        return import_module("edgedec.export.exporter")
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package == "edgedec":
+            raise
+        raise RuntimeUnavailable(f'export needs {package}: pip install "edgedec[export]"') from None
+
+
+def _tell(bundle: Bundle, json: bool) -> None:
+    from edgedec.cli.inspect import PARITY_HEADER, describe, parity_rows
+
+    report = describe(bundle)
+    if json:
+        keys = ("name", "path", "digest", "bytes", "bits_per_weight", "parts", "kv", "parity")
+        print_json({key: report[key] for key in keys})
+        return
+    print(f"{bundle.path}: {size(report['bytes'])}, {report['bits_per_weight']:.2f} bits a weight")
+    if report["parity"]:
+        print_table(parity_rows(report["parity"]), PARITY_HEADER)

@@ -1,0 +1,175 @@
+"""Every option that more than one verb takes, declared once; flags are those of llama.cpp and Hugging Face.
+
+A sampling flag left out (None) keeps what the bundle's makers suggest.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from edgedec.errors import UsageError
+
+if TYPE_CHECKING:
+    import edgedec
+    from edgedec.sampling import Sampling
+
+
+class KV(StrEnum):
+    f32 = "f32"
+    f16 = "f16"
+    int8 = "int8"
+    int4 = "int4"
+
+
+class Weights(StrEnum):
+    int4 = "int4"
+    int8 = "int8"
+    f16 = "f16"
+    f32 = "f32"
+
+
+class OnFull(StrEnum):
+    error = "error"
+    slide = "slide"
+
+
+def _option(*flags: str, help: str, **more: Any) -> Any:  # noqa: A002
+    return typer.Option(*flags, help=help, show_default=False, **more)
+
+
+# The model and the machine
+ModelName = Annotated[
+    str, _option("--model", "-m", metavar="BUNDLE", help="Bundle folder, or `nano` (the default), which ships with edgedec.")
+]
+Engine = Annotated[str, _option("--engine", metavar="NAME", help="Runtime: auto (default), ort, reference.")]
+Threads = Annotated[int, _option("--threads", "-t", min=0, help="CPU threads; 0 (default) uses all cores.")]
+KVFormat = Annotated[KV | None, _option("--kv", help="Cache format; the bundle's first by default.")]
+CtxSize = Annotated[
+    int, _option("--ctx-size", "-c", min=0, help="Tokens the context holds; 0 (default) is the model's own limit.")
+]
+OnFullMode = Annotated[
+    OnFull, _option("--on-full", help="When the context is full: end with an error (default), or slide on.")
+]
+
+# The prompt
+Prompt = Annotated[
+    str | None, _option("--prompt", "-p", metavar="TEXT", help="The prompt; `-`, or none with piped input, reads stdin.")
+]
+PromptFile = Annotated[Path | None, _option("--file", "-f", metavar="FILE", help="Read the prompt from a file.")]
+
+# How much, and what ends it
+MaxTokens = Annotated[
+    int,
+    _option(
+        "--max-tokens", "-n", "--n-predict", min=-1, help="Tokens to generate; -1 (default): until the end or a full context."
+    ),
+]
+Stop = Annotated[list[str] | None, _option("--stop", metavar="TEXT", help="End before this text (repeatable).")]
+IgnoreEos = Annotated[bool, _option("--ignore-eos", help="Go on after the model's end token.")]
+
+# Sampling
+Temp = Annotated[float | None, _option("--temp", "--temperature", help="Temperature; 0 is greedy whatever the rest.")]
+TopK = Annotated[int | None, _option("--top-k", help="Keep the K likeliest tokens; 0 keeps all.")]
+TopP = Annotated[float | None, _option("--top-p", help="Keep the likeliest tokens that hold this mass.")]
+MinP = Annotated[float | None, _option("--min-p", help="Drop tokens below this share of the likeliest.")]
+Typical = Annotated[float | None, _option("--typical", "--typical-p", help="Locally typical sampling with this mass.")]
+RepeatPenalty = Annotated[
+    float | None,
+    _option("--repeat-penalty", "--repetition-penalty", help="Divide the logits of tokens seen so far; 1 is off."),
+]
+PresencePenalty = Annotated[
+    float | None, _option("--presence-penalty", help="Subtract this from tokens generated before.")
+]
+FrequencyPenalty = Annotated[
+    float | None, _option("--frequency-penalty", help="Subtract this for every time a token was generated.")
+]
+LogitBias = Annotated[
+    list[str] | None,
+    _option("--logit-bias", metavar="TOKEN=BIAS", help="Add to a token id's logit, -inf forbids it (repeatable)."),
+]
+Seed = Annotated[int | None, _option("--seed", help="Makes sampling repeatable; drawn afresh if left out.")]
+
+# Output
+Json = Annotated[bool, _option("--json", help="Print one JSON object on stdout.")]
+ShowStats = Annotated[bool, _option("--stats", help="Print token counts and speed on stderr.")]
+Logprobs = Annotated[
+    int | None, _option("--logprobs", min=0, max=100, metavar="N", help="With --json: log-probabilities and the N likeliest.")
+]
+
+
+def open_model(name: str, engine: str, threads: int, kv: KV | None) -> edgedec.Model:
+    import edgedec
+
+    model = edgedec.open(name, engine=engine, threads=threads, kv=kv and kv.value)
+    # Some runtimes open their graphs at first use, which would count as time spent reading the prompt.
+    getattr(model.runtime, "load", lambda: None)()
+    return model
+
+
+def open_session(model: edgedec.Model, ctx_size: int, on_full: OnFull) -> edgedec.Session:
+    mode: Literal["error", "slide"] = "slide" if on_full is OnFull.slide else "error"
+    return model.session(context=ctx_size or None, on_full=mode)
+
+
+def sampling(model: edgedec.Model, *, logit_bias: list[str] | None = None, **flags: float | None) -> Sampling:
+    """The bundle's suggestion with every given flag (by its field in `Sampling`) in its place."""
+    given: dict[str, Any] = {field: value for field, value in flags.items() if value is not None}
+    if logit_bias:
+        given["logit_bias"] = tuple(parse_bias(item) for item in logit_bias)
+    return replace(model.sampling, **given)
+
+
+def with_seed(chosen: Sampling) -> Sampling:
+    """The same with a fresh seed where one is needed and missing, so that a run can be told how to repeat it."""
+    if chosen.temperature == 0 or chosen.seed is not None:
+        return chosen
+    return replace(chosen, seed=secrets.randbits(32))
+
+
+def parse_bias(item: str) -> tuple[int, float]:
+    """"15043=-1.5" -> (15043, -1.5)."""
+    token, _, bias = item.partition("=")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        raise typer.BadParameter(f"--logit-bias {item!r}: must be TOKEN=BIAS, as in 15043=-1.5") from None
+
+
+def read_prompt(prompt: str | None, file: Path | None, *, optional: bool = False) -> str | None:
+    """The prompt that the flags mean; None if there is none and it is `optional`.
+
+    One newline at the end of a file or of piped text is the editor's or echo's, and dropped.
+    """
+    if prompt is not None and file is not None:
+        raise typer.BadParameter("--prompt and --file: give one of them")
+    if file is not None:
+        return read_text(file).removesuffix("\n")
+    if prompt is not None and prompt != "-":
+        return prompt
+    if prompt is None and sys.stdin.isatty():
+        if optional:
+            return None
+        raise typer.BadParameter("no prompt: give -p TEXT, -f FILE, or pipe it in")
+    text = _utf8(sys.stdin.buffer.read(), "stdin").removesuffix("\n")
+    return None if optional and prompt is None and not text else text
+
+
+def read_text(file: Path) -> str:
+    try:
+        return _utf8(file.read_bytes(), str(file))
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror or error}") from None
+
+
+def _utf8(raw: bytes, where: str) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{where}: not UTF-8 text (byte {error.start})") from None

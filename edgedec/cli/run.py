@@ -1,0 +1,127 @@
+"""`edgedec run`: go on with a text."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from edgedec.cli import options as o
+from edgedec.cli._output import print_json
+from edgedec.cli._stream import Generation, Limits, describe, stats_line
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def run(
+    model: o.ModelName = "nano",
+    prompt: o.Prompt = None,
+    file: o.PromptFile = None,
+    max_tokens: o.MaxTokens = -1,
+    temp: o.Temp = None,
+    top_k: o.TopK = None,
+    top_p: o.TopP = None,
+    min_p: o.MinP = None,
+    typical: o.Typical = None,
+    repeat_penalty: o.RepeatPenalty = None,
+    presence_penalty: o.PresencePenalty = None,
+    frequency_penalty: o.FrequencyPenalty = None,
+    logit_bias: o.LogitBias = None,
+    seed: o.Seed = None,
+    stop: o.Stop = None,
+    ignore_eos: o.IgnoreEos = False,
+    threads: o.Threads = 0,
+    ctx_size: o.CtxSize = 0,
+    on_full: o.OnFullMode = o.OnFull.error,
+    kv: o.KVFormat = None,
+    engine: o.Engine = "auto",
+    session: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help="Saved session: loaded if there, saved at the end. A prompt is the whole text, and what it shares "
+            "with the saved text is not read again; without a prompt the saved text goes on.",
+        ),
+    ] = None,
+    no_echo: Annotated[bool, typer.Option("--no-echo", help="Print only what is new.")] = False,
+    json: o.Json = False,
+    stats: o.ShowStats = False,
+    logprobs: o.Logprobs = None,
+) -> None:
+    """Go on with a text, streaming it to stdout.
+
+    \b
+    Examples:
+      edgedec run -p "Once upon a time" -n 200 --seed 7
+      edgedec run -m ./smol -f notes.txt --temp 0 --no-echo --stats
+      echo "The cat" | edgedec run --json --logprobs 3
+    """
+    if logprobs is not None and not json:
+        raise typer.BadParameter("--logprobs: needs --json")
+    resumes = session is not None and session.exists()
+    text = o.read_prompt(prompt, file, optional=resumes)
+    opened = o.open_model(model, engine, threads, kv)
+    sampling = o.sampling(
+        opened,
+        temperature=temp,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        typical_p=typical,
+        repetition_penalty=repeat_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=logit_bias,
+        seed=seed,
+    )
+    live = o.open_session(opened, ctx_size, on_full)
+    if session is not None and resumes:
+        live.load(session)
+    # A resumed session brings the state of its draws; a new seed would throw that away.
+    chosen = sampling if resumes else o.with_seed(sampling)
+    generation = Generation(live, chosen, Limits(max_tokens, tuple(stop or ()), ignore_eos), logprobs)
+    before = opened.tokenizer.decode(live.ids) if text is None else text
+    ids = None if text is None else opened.tokenizer.encode(text)
+    try:
+        _write(generation, ids, before, not no_echo, json)
+    finally:
+        if session is not None and generation.tokens:
+            live.save(session)
+        if stats and not json:
+            print(stats_line(generation.stats()), file=sys.stderr)
+
+
+def _write(generation: Generation, ids: list[int] | None, before: str, echo: bool, json: bool) -> None:
+    if json:
+        print_json(_report(generation, before, "".join(generation.pieces(ids))))
+        return
+    sys.stdout.write(before if echo else "")
+    sys.stdout.flush()
+    try:
+        for piece in generation.pieces(ids):
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except BaseException:
+        sys.stdout.write("\n")  # what is said about it begins on a line of its own
+        raise
+    sys.stdout.write("\n")
+
+
+def _report(generation: Generation, prompt: str, text: str) -> dict[str, Any]:
+    report: dict[str, Any] = {
+        "prompt": prompt,
+        "text": text,
+        "tokens": [token.token for token in generation.tokens],
+        "finish_reason": generation.session.finish_reason,
+        "stats": generation.stats(),
+    }
+    if generation.logprobs is not None:
+        tokenizer = generation.session.model.tokenizer
+        report["logprobs"] = [describe(token, tokenizer) for token in generation.tokens]
+    return report

@@ -1,0 +1,42 @@
+"""The whole recipe: text -> corpus -> tokenizer -> training -> Hugging Face folder -> bundle.
+
+python models/nano/recipe.py --text ../shared/data/text --work build/nano --minutes 110
+"""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def main():
+    args = arguments()
+    sys.path.insert(0, str(HERE))
+    import data
+    from train import Trainer
+
+    args.work.mkdir(parents=True, exist_ok=True)
+    stories, tok = data.prepare(args.text, args.work)
+    Trainer(stories, tok, args.work, args.minutes).run()
+    if not args.no_bundle:
+        bundle(args.work / "hf")
+
+
+def bundle(folder):
+    subprocess.run([sys.executable, "-m", "edgedec", "export", str(folder), "-o", str(HERE / "bundle"),
+                    "--weights", "int8", "--force"], check=True)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", type=Path, required=True, help="folder with the story files")
+    parser.add_argument("--work", type=Path, required=True, help="checkpoints, log and the Hugging Face folder")
+    parser.add_argument("--minutes", type=float, default=110, help="training time, all of it (default 110)")
+    parser.add_argument("--no-bundle", action="store_true", help="stop at the Hugging Face folder")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
