@@ -40,7 +40,8 @@ class Config:
 
     @property
     def label(self) -> str:
-        return self.engine if self.kv is None else f"{self.engine} kv {self.kv}"
+        name = "edgedec" if self.engine == "auto" else self.engine
+        return name if self.kv is None else f"{name} kv {self.kv}"
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,9 @@ class Ratio:
 
 
 def bench(
-    configs: Sequence[Config], repetitions: int, progress: Callable[[int, int], None] = lambda done, total: None
+    configs: Sequence[Config],
+    repetitions: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[list[Result], list[Ratio]]:
     """Run `repetitions` of every configuration by turns, after one to warm up."""
     if repetitions < 1:
@@ -107,7 +110,8 @@ def bench(
         facts = [worker.facts for worker in workers]
     kept = [rows[1:] for rows in times]
     results = [_result(*args) for args in zip(configs, kept, facts, ends, strict=True)]
-    return results, [_ratio(kept[0], rows, config.label) for config, rows in zip(configs[1:], kept[1:], strict=True)]
+    others = zip(configs[1:], kept[1:], strict=True)
+    return results, [_ratio(kept[0], rows, config.label) for config, rows in others]
 
 
 class Worker:
@@ -171,9 +175,7 @@ class Worker:
         self._process.stdout.close()
 
 
-def _result(
-    config: Config, rows: list[dict[str, float]], facts: dict[str, Any], end: dict[str, Any]
-) -> Result:
+def _result(config: Config, rows: list[dict[str, float]], facts: dict[str, Any], end: dict[str, Any]) -> Result:
     return Result(
         config=config,
         prefill=Spread.of([config.prompt / row["prefill_s"] for row in rows]),

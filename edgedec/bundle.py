@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from edgedec.errors import BundleCorrupt, BundleNotFound, BundleUnsafe, BundleVersion
 from edgedec.frozen import from_json
-from edgedec.manifest import FORMAT, MANIFEST, VERSION, Manifest, Tensor
+from edgedec.manifest import FORMAT, MANIFEST, VERSION, Manifest
 from edgedec.spec import ModelSpec
 
 ALIGN = 64
@@ -79,24 +79,24 @@ class Bundle:
 
     def rows(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
         """Rows start..stop of a weight as float32 (all of them by default)."""
-        tensor = self.manifest.tensors[name]
-        stop = tensor.shape[0] if stop is None else stop
-        return np.ascontiguousarray(_floats(self, tensor, start, stop))
+        return self._floats(name, slice(start, stop))
 
+    def gather(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The rows of a matrix that `rows` [n] names, as float32 [n, width]; only their bytes are touched."""
+        return self._floats(name, rows)
 
-def _floats(bundle: Bundle, tensor: Tensor, start: int, stop: int) -> NDArray[np.float32]:
-    if tensor.format in ("f32", "f16"):
-        dtype = np.float32 if tensor.format == "f32" else np.float16
-        return bundle.array(tensor.data, dtype, tensor.shape)[start:stop].astype(np.float32)
-    n, nb = tensor.shape[0], tensor.blocks
-    scales = bundle.array(tensor.scales, np.float16, (n, nb))[start:stop].astype(np.float32)
-    if tensor.format == "int8":
-        stored = bundle.array(tensor.data, np.uint8, (n, nb, tensor.block))[start:stop]
-        q = stored.astype(np.float32) - 128
-    else:
-        packed = bundle.array(tensor.data, np.uint8, (n, nb, tensor.block // 2))[start:stop]
-        q = np.stack([packed & 15, packed >> 4], axis=-1).reshape(stop - start, nb, -1).astype(np.float32) - 8
-    return (q * scales[..., None]).reshape(stop - start, -1)[:, : tensor.shape[-1]]
+    def _floats(self, name: str, rows: slice | NDArray[np.int64]) -> NDArray[np.float32]:
+        t = self.manifest.tensors[name]
+        if t.format in ("f32", "f16"):
+            dtype = np.float32 if t.format == "f32" else np.float16
+            return self.array(t.data, dtype, t.shape)[rows].astype(np.float32)
+        per_block = t.block // 2 if t.format == "int4" else t.block
+        stored = self.array(t.data, np.uint8, (t.shape[0], t.blocks, per_block))[rows]
+        scales = self.array(t.scales, np.float16, (t.shape[0], t.blocks))[rows].astype(np.float32)
+        if t.format == "int4":
+            stored = np.stack([stored & 15, stored >> 4], axis=-1).reshape(*scales.shape, t.block)
+        q = stored.astype(np.float32) - np.float32(8 if t.format == "int4" else 128)
+        return np.ascontiguousarray((q * scales[..., None]).reshape(len(scales), -1)[:, : t.shape[-1]])
 
 
 def _read_manifest(folder: Path) -> bytes:
@@ -150,6 +150,8 @@ def _check_references(manifest: Manifest, folder: Path) -> None:
         for group in (graphs.layers, graphs.attention):
             if len(group.get(kv, ())) != spec.n_layers:
                 raise BundleCorrupt(f"{where}: KV format {kv} lacks graphs for all {spec.n_layers} layers")
+        if kv not in graphs.stack:
+            raise BundleCorrupt(f"{where}: KV format {kv} lacks the graph of the whole stack")
     if not manifest.kv_formats or len(graphs.mlp) != spec.n_layers:
         raise BundleCorrupt(f"{where}: graphs are missing for the {spec.n_layers} layers")
     shapes = {name: t.shape for name, t in manifest.tensors.items()}

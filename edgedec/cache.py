@@ -99,7 +99,9 @@ class Cache:
         """Replace the content by what `save` returned."""
         shape = (*self.data.shape[:3], data.shape[3] if data.ndim == 5 else 0, self.data.shape[4])
         if data.dtype != self.data.dtype or data.shape != shape:
-            raise SessionError(f"cached values {data.dtype}{list(data.shape)} are not of a {self.kv} cache of this model")
+            raise SessionError(
+                f"cached values {data.dtype}{list(data.shape)} are not of a {self.kv} cache of this model"
+            )
         self.length = 0
         self.reserve(data.shape[3])
         self.data[:, :, :, : data.shape[3]] = data

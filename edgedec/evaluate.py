@@ -120,7 +120,8 @@ def _nll(runtime: Runtime, hidden: Hidden, following: NDArray[np.int64]) -> NDAr
     chosen = logits[np.arange(len(following)), following].astype(np.float64)
     top = logits.max(axis=1, keepdims=True)
     total = np.exp(logits - top).sum(axis=1, dtype=np.float64)
-    return np.log(total) + top[:, 0] - chosen
+    nll: NDArray[np.float64] = np.log(total) + top[:, 0] - chosen
+    return nll
 
 
 def _check(model: Model, ids: Sequence[int], window: int, stride: int) -> None:
@@ -130,6 +131,6 @@ def _check(model: Model, ids: Sequence[int], window: int, stride: int) -> None:
     if not 2 <= window <= limit:
         raise UsageError(f"window {window}: must be from 2 to {limit}, the model's limit")
     if not 1 <= stride < window:
-        raise UsageError(f"stride {stride}: must be from 1 to {window - 1}, so that each token has one before it")
+        raise UsageError(f"stride {stride}: must be from 1 to {window - 1}, one less than the window")
     if not 0 <= min(ids) <= max(ids) < vocab:
         raise UsageError(f"token {min(ids)} to {max(ids)}: outside the vocabulary of {vocab}")

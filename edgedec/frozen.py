@@ -44,9 +44,7 @@ def from_json(cls: type[T], data: Any, where: str) -> T:
     missing = [
         f.name
         for f in dataclasses.fields(cls)  # type: ignore[arg-type]
-        if f.name not in values
-        and f.default is dataclasses.MISSING
-        and f.default_factory is dataclasses.MISSING
+        if f.name not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
     ]
     if missing:
         raise BundleCorrupt(f"{where}: missing key {missing[0]!r}")

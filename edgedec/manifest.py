@@ -52,19 +52,21 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Graphs:
-    """ONNX files. `attention` and `layers` are there once for every KV format; `mlp` serves all."""
+    """ONNX files: the stack by block, by layer and whole, each once for every KV format (`mlp` serves
+    all), and `model`, which is all of it for other programs."""
 
     embed: str
     head: str
     mlp: tuple[str, ...]
     attention: dict[str, tuple[str, ...]]
     layers: dict[str, tuple[str, ...]]
+    stack: dict[str, str]
     model: str
 
     def names(self) -> list[str]:
         """Every graph file."""
         per_format = [name for group in (self.attention, self.layers) for names in group.values() for name in names]
-        return [self.embed, self.head, *self.mlp, *per_format, self.model]
+        return [self.embed, self.head, *self.mlp, *per_format, *self.stack.values(), self.model]
 
 
 @dataclass(frozen=True)

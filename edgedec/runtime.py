@@ -59,6 +59,16 @@ class Runtime(Protocol):
         ...
 
 
+def choose_kv(bundle: Bundle, wanted: str | None) -> str:
+    """The cache format to use: the bundle's first unless another of its formats is wanted."""
+    formats = bundle.manifest.kv_formats
+    if wanted is not None and wanted not in formats:
+        raise RuntimeUnavailable(
+            f"{bundle.path}: exported for KV {', '.join(formats)}, not {wanted}; export again with --kv {wanted}"
+        )
+    return wanted or formats[0]
+
+
 def forward(runtime: Runtime, rows: Rows, cache: Cache) -> Logits:
     """The whole stack on `rows`: logits [rows.count, vocab_size]."""
     hidden = runtime.embed(rows.tokens[rows.first :])

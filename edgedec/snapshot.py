@@ -1,9 +1,9 @@
 """A saved session: a header in JSON and the cache's bytes, checked by hash. No pickle.
 
-    8 bytes   b"EDGESESS"
-    8 bytes   length of the header, little endian
-    header    JSON: Snapshot, and the size and sha256 of what follows
-    rest      the cache, [n_layers, 2, n_kv_heads, length, width], C order
+8 bytes   b"EDGESESS"
+8 bytes   length of the header, little endian
+header    JSON: Snapshot, and the size and sha256 of what follows
+rest      the cache, [n_layers, 2, n_kv_heads, length, width], C order
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def _check(path: object, snapshot: Snapshot, payload: bytes, bundle: str, cache:
     if snapshot.bundle != bundle:
         raise SessionError(f"{path}: saved from another bundle; open that one, or start anew")
     if snapshot.kv != cache.kv:
-        raise SessionError(f"{path}: saved with a {snapshot.kv} cache, this session has {cache.kv}; open with kv={snapshot.kv!r}")
+        raise SessionError(
+            f"{path}: saved with a {snapshot.kv} cache, this session has {cache.kv}; open with kv={snapshot.kv!r}"
+        )
     if hashlib.sha256(payload).hexdigest() != snapshot.sha256:
         raise SessionError(f"{path}: damaged (its hash differs)")
     n = len(snapshot.ids)

@@ -328,9 +328,7 @@ def _plain(value: object) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [_plain(item) for item in value]
-    raise TextError(
-        f"messages: {type(value).__name__} is no plain data; use dicts, lists, strings and numbers"
-    )
+    raise TextError(f"messages: {type(value).__name__} is no plain data; use dicts, lists, strings and numbers")
 
 
 def _bytes(piece: str) -> bytes:

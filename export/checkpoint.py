@@ -74,9 +74,7 @@ class Checkpoint:
         used = {part.name for source in weights.values() for part in source}
         for name in self.names:
             if name not in used and not any(re.fullmatch(pattern, name) for pattern in ignored):
-                raise BadTensor(
-                    f"{name}: {self.tensors[name].shape} is not part of a {spec.architecture} model"
-                )
+                raise BadTensor(f"{name}: {self.tensors[name].shape} is not part of a {spec.architecture} model")
         if spec.tied:
             self._check_tied(weights["embed"], used)
 
@@ -101,9 +99,7 @@ class Checkpoint:
                 for end in (min(at + COMPARED_ROWS, rows),)
             )
             if not same:
-                raise BadTensor(
-                    f"{name}: differs from the embedding; set tie_word_embeddings to false in config.json"
-                )
+                raise BadTensor(f"{name}: differs from the embedding; set tie_word_embeddings to false in config.json")
 
     def _part_shape(self, part: Part) -> tuple[int, ...]:
         if part.name not in self.tensors:
@@ -176,9 +172,7 @@ def _download(hub_id: str, revision: str | None) -> str:
     try:
         import huggingface_hub
     except ImportError:
-        raise CheckpointError(
-            f"{hub_id}: no such folder; to download it: pip install huggingface_hub"
-        ) from None
+        raise CheckpointError(f"{hub_id}: no such folder; to download it: pip install huggingface_hub") from None
     try:
         return str(huggingface_hub.snapshot_download(hub_id, revision=revision, allow_patterns=HUB_FILES))
     except Exception as error:  # the Hub client and its HTTP library raise kinds that change by version

@@ -114,7 +114,11 @@ class Graph:
             quantize_axis=1,
         )
         width = tensor.shape[1]
-        return rows if width == tensor.blocks * tensor.block else self.split(rows, [width, tensor.blocks * tensor.block - width])[0]
+        return (
+            rows
+            if width == tensor.blocks * tensor.block
+            else self.split(rows, [width, tensor.blocks * tensor.block - width])[0]
+        )
 
     def _stored(self, name: str) -> str:
         tensor = self.tensors[name]

@@ -1,13 +1,14 @@
-"""The graphs of a bundle: embed, head, one a layer, one a block, and the whole model.
+"""The graphs of a bundle: embed, the stack of layers whole, by layer and by block, head, and the whole model.
 
-All of them hold nodes only and point into one weights file. Layer and block graphs take trees
-(`attention_bias`, `position_ids`) and update their cache in place when past and present are bound
-to one buffer; the whole-model graph has the inputs that onnxruntime-genai expects.
+All of them hold nodes only and point into one weights file. The graphs of the stack take trees
+(an attention bias for each distinct window, `position_ids`) and update their cache in place when
+past and present are bound to one buffer; the whole-model graph has the inputs that
+onnxruntime-genai expects.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from edgedec.export.graph import FLOAT, FLOAT16, INT8, INT32, INT64, MICROSOFT, 
 from edgedec.manifest import Graphs, KVScales, Tensor
 from edgedec.spec import ModelSpec
 
+Shape = list[int | str]
 _CACHE_TYPE = {"f32": FLOAT, "f16": FLOAT16, "int8": INT8, "int4": UINT8}
 
 
@@ -35,12 +37,13 @@ class Layout:
 
 @dataclass(frozen=True)
 class Step:
-    """The values that every attention block of a call shares."""
+    """The values that every attention block of a call shares. `biases`: an input by window; without
+    them attention is causal."""
 
     seqlens: str
     total: str
     positions: str = ""
-    bias: str = ""
+    biases: dict[int | None, str] = field(default_factory=dict)
 
 
 def write_graphs(folder: Path, layout: Layout, kv_formats: tuple[str, ...]) -> Graphs:
@@ -52,6 +55,7 @@ def write_graphs(folder: Path, layout: Layout, kv_formats: tuple[str, ...]) -> G
         mlp=tuple(_mlp_graph(layout, i).save(folder) for i in range(n)),
         attention={kv: tuple(_attention_graph(layout, i, kv).save(folder) for i in range(n)) for kv in kv_formats},
         layers={kv: tuple(_layer_graph(layout, i, kv).save(folder) for i in range(n)) for kv in kv_formats},
+        stack={kv: _stack_graph(layout, kv).save(folder) for kv in kv_formats},
         model=_model_graph(layout, kv_formats[0]).save(folder),
     )
 
@@ -67,25 +71,28 @@ def embed(g: Graph, spec: ModelSpec, ids: str) -> str:
     return g.node("Mul", [x, g.constant(np.float32(spec.embed_scale))])
 
 
-def attention(g: Graph, layout: Layout, i: int, x: str, past: tuple[str, str], step: Step, kv: str) -> tuple[str, str, str]:
+def attention(
+    g: Graph, layout: Layout, i: int, x: str, past: tuple[str, str], step: Step, kv: str
+) -> tuple[str, str, str]:
     """Block 2i: hidden, past keys and values -> hidden, present keys and values."""
     spec, p = layout.spec, f"layers.{i}"
     normed = norm(g, spec, x, f"{p}.attn_norm") if spec.norm_before else x
     qkv = g.linear(normed, f"{p}.qkv", f"{p}.qkv_bias" if spec.qkv_bias else None)
     q, k, v = _split_heads(g, spec, qkv, p)
-    inputs = [q, k, v, *past, step.seqlens, step.total, *_rope(g, layout, i), step.positions, step.bias, ""]
+    window = spec.layers[i].window
+    bias = step.biases.get(window, "")
+    inputs = [q, k, v, *past, step.seqlens, step.total, *_rope(g, layout, i), step.positions, bias, ""]
     attrs = {"num_heads": spec.n_heads, "kv_num_heads": spec.n_kv_heads, "scale": spec.attn_scale}
     attrs |= {"do_rotary": int(spec.layers[i].rope is not None), "softcap": spec.attn_softcap}
     if kv in ("int8", "int4"):
         inputs += _kv_scales(g, layout, i, kv)
         attrs |= {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL"}
         attrs |= {"kv_cache_bit_width": 8 if kv == "int8" else 4}
-    window = spec.layers[i].window
-    if not step.bias and window is not None:
+    if not bias and window is not None:
         attrs["local_window_size"] = window
     while not inputs[-1]:
         inputs.pop()
-    present = [name.replace("past_key_values", "present").replace("past", "present") for name in past]
+    present = [name.replace("past_key_values", "present") for name in past]
     mixed = g.nodes("GroupQueryAttention", inputs, [f"{p}.mixed", *present], domain=MICROSOFT, **attrs)[0]
     y = g.linear(mixed, f"{p}.o", f"{p}.o_bias" if spec.o_bias else None)
     if spec.norm_after:
@@ -179,65 +186,77 @@ def _head_graph(layout: Layout) -> Graph:
 
 
 def _attention_graph(layout: Layout, i: int, kv: str) -> Graph:
-    g = layout.graph(f"attention_{i:02d}.{kv}")
-    return _finish(g, layout.spec, _tree_attention(g, layout, i, kv))
+    return _stack(layout, f"attention_{i:02d}.{kv}", layout.spec.blocks(i, i + 1)[:1], kv)
 
 
 def _mlp_graph(layout: Layout, i: int) -> Graph:
-    g = layout.graph(f"mlp_{i:02d}")
-    hidden = g.input("hidden", FLOAT, [1, "rows", layout.spec.hidden_size])
-    return _finish(g, layout.spec, mlp(g, layout.spec, i, hidden))
+    return _stack(layout, f"mlp_{i:02d}", layout.spec.blocks(i, i + 1)[1:], "")
 
 
 def _layer_graph(layout: Layout, i: int, kv: str) -> Graph:
-    g = layout.graph(f"layer_{i:02d}.{kv}")
-    return _finish(g, layout.spec, mlp(g, layout.spec, i, _tree_attention(g, layout, i, kv)))
+    return _stack(layout, f"layer_{i:02d}.{kv}", layout.spec.blocks(i, i + 1), kv)
 
 
-def _tree_attention(g: Graph, layout: Layout, i: int, kv: str) -> str:
-    """The inputs of an attention block that takes trees, and the block."""
-    hidden = g.input("hidden", FLOAT, [1, "rows", layout.spec.hidden_size])
-    step = Step(
-        seqlens=g.input("seqlens_k", INT32, [1]),
-        total=g.input("total_sequence_length", INT32, []),
-        positions=g.input("position_ids", INT64, [1, "rows"]),
-        bias=g.input("attention_bias", FLOAT, [1, 1, "rows", "total"]),
-    )
-    shape = _cache_shape(layout.spec, kv, 1, "capacity")
-    past = (g.input("past.key", _CACHE_TYPE[kv], shape), g.input("past.value", _CACHE_TYPE[kv], shape))
-    y, key, value = attention(g, layout, i, hidden, past, step, kv)
-    for name in (key, value):
-        g.output(name, _CACHE_TYPE[kv], shape)
-    return y
+def _stack_graph(layout: Layout, kv: str) -> Graph:
+    return _stack(layout, f"stack.{kv}", layout.spec.blocks(), kv)
 
 
-def _finish(g: Graph, spec: ModelSpec, y: str) -> Graph:
-    g.node("Identity", [y], out="hidden_out")
+def _stack(layout: Layout, name: str, blocks: tuple[int, ...], kv: str) -> Graph:
+    """Some blocks one after another, on rows of a tree."""
+    spec, g = layout.spec, layout.graph(name)
+    x = g.input("hidden", FLOAT, [1, "rows", spec.hidden_size])
     g.output("hidden_out", FLOAT, [1, "rows", spec.hidden_size])
+    step = _tree_step(g, spec, [block // 2 for block in blocks if block % 2 == 0])
+    for block in blocks:
+        i, is_mlp = divmod(block, 2)
+        if is_mlp:
+            x = mlp(g, spec, i, x)
+        else:
+            x = _cached(g, layout, i, x, step, kv, _cache_shape(spec, kv, 1, "capacity", "capacity"))
+    g.node("Identity", [x], out="hidden_out")
     return g
 
 
-def _cache_shape(spec: ModelSpec, kv: str, batch: int | str, rows: str) -> list[int | str]:
-    return [batch, spec.n_kv_heads, rows, spec.head_dim // 2 if kv == "int4" else spec.head_dim]
+def _tree_step(g: Graph, spec: ModelSpec, layers: list[int]) -> Step:
+    """The inputs of attention on a tree: `attention_bias.j` is for the j-th of `spec.windows`."""
+    if not layers:
+        return Step("", "")
+    windows = dict.fromkeys(spec.layers[i].window for i in layers)
+    names = {window: f"attention_bias.{spec.windows.index(window)}" for window in windows}
+    return Step(
+        seqlens=g.input("seqlens_k", INT32, [1]),
+        total=g.input("total_sequence_length", INT32, []),
+        positions=g.input("position_ids", INT64, [1, "rows"]),
+        biases={window: g.input(name, FLOAT, [1, 1, "rows", "total"]) for window, name in names.items()},
+    )
+
+
+def _cached(g: Graph, layout: Layout, i: int, x: str, step: Step, kv: str, shapes: tuple[Shape, Shape]) -> str:
+    """The attention of layer i with its cache as inputs and outputs."""
+    dtype, names = _CACHE_TYPE[kv], [f"{i}.{part}" for part in ("key", "value")]
+    past = [g.input(f"past_key_values.{name}", dtype, shapes[0]) for name in names]
+    x, *present = attention(g, layout, i, x, (past[0], past[1]), step, kv)
+    for name in present:
+        g.output(name, dtype, shapes[1])
+    return x
+
+
+def _cache_shape(spec: ModelSpec, kv: str, batch: int | str, past: str, present: str) -> tuple[Shape, Shape]:
+    width = spec.head_dim // 2 if kv == "int4" else spec.head_dim
+    return [batch, spec.n_kv_heads, past, width], [batch, spec.n_kv_heads, present, width]
 
 
 def _model_graph(layout: Layout, kv: str) -> Graph:
-    """The whole stack, as onnxruntime-genai names things; logits of the last row only."""
+    """The whole model, as onnxruntime-genai names things; logits of the last row only."""
     spec, g = layout.spec, layout.graph("model")
     x = embed(g, spec, g.input("input_ids", INT64, ["batch", "rows"]))
+    g.output("logits", FLOAT, ["batch", 1, spec.vocab_size])
     step = _genai_step(g, g.input("attention_mask", INT64, ["batch", "total"]))
     for i in range(spec.n_layers):
-        shape = _cache_shape(spec, kv, "batch", "past")
-        names = [f"past_key_values.{i}.{part}" for part in ("key", "value")]
-        past = (g.input(names[0], _CACHE_TYPE[kv], shape), g.input(names[1], _CACHE_TYPE[kv], shape))
-        x, key, value = attention(g, layout, i, x, past, step, kv)
-        for name in (key, value):
-            g.output(name, _CACHE_TYPE[kv], _cache_shape(spec, kv, "batch", "total"))
+        x = _cached(g, layout, i, x, step, kv, _cache_shape(spec, kv, "batch", "past", "total"))
         x = mlp(g, spec, i, x)
-    ends = [g.constant(np.array([v], np.int64)) for v in (-1, np.iinfo(np.int64).max, 1)]
-    last = g.node("Slice", [x, *ends[:2], ends[2]])
-    g.node("Identity", [head(g, spec, last)], out="logits")
-    g.output("logits", FLOAT, ["batch", 1, spec.vocab_size])
+    starts, ends, axes = (g.constant(np.array([v], np.int64)) for v in (-1, np.iinfo(np.int64).max, 1))
+    g.node("Identity", [head(g, spec, g.node("Slice", [x, starts, ends, axes]))], out="logits")
     return g
 
 

@@ -98,9 +98,7 @@ def _scales(x: Float, largest: Float, fmt: Format) -> Half:
     """x [block, m], the weight of largest magnitude in each block [m] -> scales [m]."""
     reach = HIGH[fmt] * GREATEST_HALF
     if not (np.abs(largest) <= reach).all():  # not: a NaN must not pass
-        raise BadTensor(
-            f"a weight is not finite, or beyond the {reach:.0f} that {fmt} with float16 scales holds"
-        )
+        raise BadTensor(f"a weight is not finite, or beyond the {reach:.0f} that {fmt} with float16 scales holds")
     fitted = np.abs(largest / np.float32(127)) if fmt == "int8" else _fit(x, largest)
     return np.clip(fitted, -GREATEST_HALF, GREATEST_HALF).astype(np.float16)
 

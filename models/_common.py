@@ -26,9 +26,7 @@ HARMLESS = re.compile(
 REFUSED = {
     "quantization_config": "is already quantized; export the original checkpoint",
     "compression_config": "is already quantized; export the original checkpoint",
-    **dict.fromkeys(
-        ("num_experts", "num_local_experts", "n_routed_experts"), "mixtures of experts are not supported"
-    ),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), "mixtures of experts are not supported"),
 }
 ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {
     "silu": "silu",

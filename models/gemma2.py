@@ -43,9 +43,7 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     found = ModelSpec(
         **common,
         context_length=length,
-        layers=tuple(
-            Layer(window=w) for w in windows(r, slides, r.maybe_whole("sliding_window", 4096), length)
-        ),
+        layers=tuple(Layer(window=w) for w in windows(r, slides, r.maybe_whole("sliding_window", 4096), length)),
         ropes=(rope(r, table, common["head_dim"], length),),
         norm_after=True,
         qkv_bias=bias,

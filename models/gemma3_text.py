@@ -28,9 +28,7 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     refuse_bidirectional(r)
     r.value("hidden_act", None)  # a leftover: the activation is hidden_activation
     if r.value("attn_logit_softcapping", None) is not None:
-        raise r.fail(
-            "attn_logit_softcapping", "is set, but transformers ignores it: no telling what is meant"
-        )
+        raise r.fail("attn_logit_softcapping", "is set, but transformers ignores it: no telling what is meant")
     common, full = sizes(r, tied=True, kv_heads=4, head_dim=256), rope_table(r, 1e6, "full_attention")
     local = rope_table(r, r.number("rope_local_base_freq", 1e4), "sliding_attention", legacy=False)
     length = context_length(r, full, context)

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
 from edgedec.cache import Cache
-from edgedec.errors import RuntimeUnavailable
 from edgedec.rows import Rows
-from edgedec.runtime import RuntimeOptions
+from edgedec.runtime import RuntimeOptions, choose_kv
 from edgedec.spec import ModelSpec
 
 Array = NDArray[np.float32]
@@ -22,11 +21,7 @@ _VOCAB_CHUNK = 8192
 
 
 def open(bundle: Bundle, options: RuntimeOptions) -> Reference:  # noqa: A001
-    kv = options.kv or bundle.manifest.kv_formats[0]
-    if kv not in bundle.manifest.kv_formats:
-        raise RuntimeUnavailable(
-            f"{bundle.path}: exported for KV {', '.join(bundle.manifest.kv_formats)}, not {kv}; export again with --kv {kv}"
-        )
+    kv = choose_kv(bundle, options.kv)
     stored: dict[str, Array] = {}
 
     def weights(name: str, start: int, stop: int) -> Array:
@@ -73,9 +68,7 @@ class Reference:
         x = rms_norm(hidden, self._get("final_norm"), self.spec.norm_eps)
         name = "embed" if self.spec.tied else "head"
         vocab = self.spec.vocab_size
-        chunks = [
-            x @ self._weights(name, at, min(at + _VOCAB_CHUNK, vocab)).T for at in range(0, vocab, _VOCAB_CHUNK)
-        ]
+        chunks = [x @ self._weights(name, at, min(at + _VOCAB_CHUNK, vocab)).T for at in range(0, vocab, _VOCAB_CHUNK)]
         logits = np.concatenate(chunks, axis=1)
         cap = np.float32(self.spec.final_softcap)
         return np.tanh(logits / cap) * cap if cap else logits

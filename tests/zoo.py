@@ -100,12 +100,8 @@ ZOO: dict[str, Callable[[], Any]] = {
     "llama_bias_yarn_tied": _causal(
         "Llama", 1, attention_bias=True, mlp_bias=True, tie_word_embeddings=True, rope_parameters=YARN
     ),
-    "llama_linear": _causal(
-        "Llama", 2, rope_parameters={"rope_type": "linear", "factor": 3.0, "rope_theta": 5e5}
-    ),
-    "llama_dynamic": _causal(
-        "Llama", 3, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
-    ),
+    "llama_linear": _causal("Llama", 2, rope_parameters={"rope_type": "linear", "factor": 3.0, "rope_theta": 5e5}),
+    "llama_dynamic": _causal("Llama", 3, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}),
     "mistral": _causal("Mistral", head_dim=16, sliding_window=7),
     "mistral_no_window": _causal("Mistral", 1, sliding_window=None),
     "qwen2": _causal("Qwen2", use_sliding_window=True, sliding_window=6, max_window_layers=1),

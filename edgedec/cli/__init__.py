@@ -1,4 +1,4 @@
-"""The `edgedec` command. A file here without an underscore is a verb (`options.py` apart), imported when it is used."""
+"""The `edgedec` command. A file here without an underscore is a verb (but `options.py`), imported when used."""
 
 from __future__ import annotations
 

@@ -47,11 +47,15 @@ class Verbs(TyperGroup):
         except BrokenPipeError:
             _drop_stdout()
             raise typer.Exit(BROKEN_PIPE) from None
+        except OSError as error:  # a full disk, a forbidden folder
+            where = "" if error.filename is None else f"{error.filename}: "
+            complain("edgedec", f"{where}{error.strerror or error}")
+            raise typer.Exit(FAILED) from None
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Typer's `main`, with a usage error as one line instead of a box."""
         try:
-            code = super().main(*args, standalone_mode=False, **extra)
+            code = super().main(*args, **{**extra, "standalone_mode": False})
         except typer.Abort:
             code = INTERRUPTED
         except _Misuse as error:
@@ -63,7 +67,9 @@ class Verbs(TyperGroup):
         return code
 
 
-app = typer.Typer(cls=Verbs, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = typer.Typer(
+    name="edgedec", cls=Verbs, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+)
 
 
 @app.callback(invoke_without_command=True)
@@ -106,7 +112,8 @@ def complain(who: str, message: str) -> None:
 def _misuse(error: Any) -> tuple[str, str]:
     """Who was misused and how: ("edgedec run", "No such option: --foo (see edgedec run --help)")."""
     path = error.ctx.command_path if getattr(error, "ctx", None) else "edgedec"
-    return path, f"{error.format_message().rstrip('.')} (see {path} --help)"
+    message = error.format_message().rstrip(".").replace("Value error, ", "")
+    return path, f"{message} (see {path} --help)"
 
 
 def _drop_stdout() -> None:

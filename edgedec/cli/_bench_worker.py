@@ -56,16 +56,20 @@ class Genai:
         try:
             import onnxruntime_genai as og
         except ImportError:
-            raise RuntimeUnavailable('the peer needs onnxruntime-genai: pip install "edgedec[peers]"') from None
+            raise RuntimeUnavailable('needs onnxruntime-genai: pip install "edgedec[peers]"') from None
+        from edgedec.bundle import Bundle
         from edgedec.model import find
 
         self._og = og
-        options = og.Config(str(find(config.model)))
+        # The whole-model graph is made for the first cache format.
+        bundle = Bundle.open(find(config.model))
+        options = og.Config(str(bundle.path))
         session = {"intra_op_num_threads": threads}
         options.overlay(json.dumps({"model": {"decoder": {"session_options": session}}}))
         self._model = og.Model(options)
         version = getattr(og, "__version__", "")
-        self.facts = {"engine_name": f"onnxruntime-genai {version}".strip(), "kv": "f32", "threads": threads}
+        name = f"onnxruntime-genai {version}".strip()
+        self.facts = {"engine_name": name, "kv": bundle.manifest.kv_formats[0], "threads": threads}
 
     def run(self, ids: list[int], n: int) -> tuple[float, float]:
         params = self._og.GeneratorParams(self._model)

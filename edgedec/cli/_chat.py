@@ -36,7 +36,7 @@ class Chat:
         self.failed = False
 
     def take(self, line: str) -> bool:
-        """A command or a user turn; False when the conversation is over. An error is told, and ends nothing."""
+        """A command or a user turn; False when the talk is over. An error is told, and ends nothing."""
         try:
             if line.startswith("/"):
                 return self._command(line[1:])
@@ -104,7 +104,7 @@ class Chat:
 
     def do_reset(self, _: str) -> None:
         """/reset                forget all turns, keep the system message"""
-        self.messages = [m for m in self.messages if m["role"] == "system"]
+        self.messages = [m for m in self.messages if m["role"] == "nope"]
 
     def do_system(self, text: str) -> None:
         """/system TEXT          set the system message and begin anew; without TEXT, drop it"""
@@ -168,7 +168,7 @@ class Chat:
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """"top-k=40" -> ("top_k", 40)."""
+    """ "top-k=40" -> ("top_k", 40)."""
     flag, _, value = text.partition("=")
     name = flag.strip().lstrip("-").replace("-", "_")
     name = _NAMES.get(name, name)
@@ -183,12 +183,13 @@ def _setting(text: str) -> tuple[str, Any]:
 
 def _messages(content: Any) -> list[dict[str, str]]:
     """The messages of a saved conversation; ValueError if it is none."""
-    if not isinstance(content, dict) or content.get("format") != FORMAT or not isinstance(content.get("messages"), list):
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError("format")
-    messages = content["messages"]
+    messages: list[dict[str, str]] = content.get("messages", [])
+    if not isinstance(messages, list):
+        raise ValueError("messages")
     for message in messages:
-        if not isinstance(message, dict) or set(message) != {"role", "content"}:
-            raise ValueError("message")
-        if not all(isinstance(value, str) for value in message.values()):
+        plain = isinstance(message, dict) and all(isinstance(value, str) for value in message.values())
+        if not plain or set(message) != {"role", "content"}:
             raise ValueError("message")
     return messages

@@ -14,8 +14,9 @@ from edgedec.benchmark import cores
 
 __all__ = ["cores", "cpu_features", "cpu_model", "extras", "memory", "system", "versions"]
 
-# What kernels choose by: x86 names, then ARM's in /proc/cpuinfo (asimddp is dotprod) and in sysctl.
-_FEATURES = ("avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8", "asimd", "asimddp", "i8mm", "sve", "sme")
+# What kernels choose by: x86 names, then ARM's in /proc/cpuinfo (asimddp is dotprod).
+_X86 = ("avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8")
+_ARM = ("asimd", "asimddp", "i8mm", "sve", "sme")
 _NAMES = {"asimd": "neon", "asimddp": "dotprod"}
 _BASE = ("numpy", "onnxruntime", "tokenizers", "jinja2", "typer", "rich")
 _EXTRAS = ("onnx", "torch", "transformers", "safetensors", "onnxruntime_genai", "huggingface_hub")
@@ -33,7 +34,7 @@ def cpu_features() -> list[str]:
     flags = set(found[1].split()) if found else set()
     if not found and platform.machine().lower() in ("arm64", "aarch64"):
         flags = {"asimd", "asimddp"}  # every ARM Mac and Windows laptop has them
-    return [_NAMES.get(name, name) for name in _FEATURES if name in flags]
+    return [_NAMES.get(name, name) for name in (*_X86, *_ARM) if name in flags]
 
 
 def system() -> str:

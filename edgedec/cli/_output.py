@@ -29,14 +29,15 @@ def print_table(rows: Sequence[Cells], header: Cells = (), title: str = "") -> N
     if title:
         print(f"\n{title}")
     texts = [[str(cell) for cell in row] for row in ([header] if header else []) + list(rows)]
-    widths = [max(len(row[i]) for row in texts if i < len(row)) for i in range(max(map(len, texts), default=0))]
+    columns = range(max(map(len, texts), default=0))
+    widths = [max(len(row[i]) for row in texts if i < len(row)) for i in columns]
     for row in texts:
         print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip())
 
 
 @contextmanager
 def progress_bar(quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """`show(stage, done, total)` draws one bar a stage on stderr; nothing when that is no terminal, or `quiet`."""
+    """`show(stage, done, total)` draws a bar a stage on stderr; nothing if that is no terminal, or `quiet`."""
     if quiet or not sys.stderr.isatty():
         yield lambda stage, done, total: None
         return

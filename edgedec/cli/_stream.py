@@ -35,7 +35,7 @@ class Generation:
     decode_s: float = 0.0
 
     def pieces(self, ids: Sequence[int] | None) -> Iterator[str]:
-        """The text behind `ids` (None: behind the session's text). Tokens and stop strings as in `Session.generate`."""
+        """The text behind `ids` (None: behind the session's text), ended as in `Session.generate`."""
         detokenizer = Detokenizer(self.session.model.tokenizer, self.session.ids if ids is None else ids)
         stops = StopStrings(self.limits.stop)
         stream = self._timed(ids)

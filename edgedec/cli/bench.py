@@ -11,7 +11,7 @@ from edgedec.cli import options as o
 from edgedec.cli._output import print_json, print_table, progress_bar, size
 
 if TYPE_CHECKING:
-    from edgedec.benchmark import Config, Ratio, Result, Spread
+    from edgedec.benchmark import Ratio, Result, Spread
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -21,19 +21,21 @@ def bench(
     model: o.ModelName = "nano",
     prompt: Annotated[int, typer.Option("--prompt", "-p", min=1, help="Tokens to read.")] = 512,
     generate: Annotated[int, typer.Option("--generate", "-n", min=1, help="Tokens to generate, one a call.")] = 128,
-    repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Measured runs, after one to warm up.")] = 5,
+    repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Runs, after one to warm up.")] = 5,
     threads: o.Threads = 0,
     kv: Annotated[
-        list[o.KV] | None, typer.Option(help="Cache format; give it again to compare formats.", show_default=False)
+        list[o.KV] | None, typer.Option(show_default=False, help="Cache format; repeat it to compare.")
     ] = None,
     engine: o.Engine = "auto",
     peer: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", show_default=False, help="Another engine on the same folder, taking turns: genai."),
+        typer.Option(metavar="NAME", show_default=False, help="Another engine on the same folder: genai."),
     ] = None,
     json: o.Json = False,
 ) -> None:
-    """Measure tokens per second, load time and memory, each configuration in its own process.
+    """Measure speed, load time and memory of a bundle here.
+
+    Each configuration runs in a process of its own, and they take turns.
 
     \b
     Examples:
@@ -48,9 +50,10 @@ def bench(
     unknown = [name for name in peer or [] if name not in PEERS]
     if unknown:
         raise typer.BadParameter(f"--peer {unknown[0]}: must be one of {', '.join(PEERS)}")
-    own = [Config(engine, model, prompt, generate, threads, kind and kind.value) for kind in kv or [None]]
-    configs = own + [Config(name, model, prompt, generate, threads) for name in peer or []]
-    about = describe(configs[0], repetitions)
+    formats = [kind.value for kind in kv] if kv else [None]
+    configs = [Config(engine, model, prompt, generate, threads, kind) for kind in formats]
+    configs += [Config(name, model, prompt, generate, threads) for name in peer or []]
+    about = {**describe(model), "prompt": prompt, "generate": generate, "repetitions": repetitions}
     with progress_bar(quiet=json) as show:
         results, ratios = measure(configs, repetitions, lambda done, total: show("bench", done, total))
     if json:
@@ -60,23 +63,25 @@ def bench(
         _show(about, results, ratios)
 
 
-def describe(config: Config, repetitions: int) -> dict[str, Any]:
+def describe(model: str) -> dict[str, Any]:
     """Which model was measured where."""
     from edgedec.bundle import Bundle
     from edgedec.cli import _host
     from edgedec.cli.inspect import bits
     from edgedec.model import find
 
-    manifest = Bundle.open(find(config.model)).manifest
+    manifest = Bundle.open(find(model)).manifest
     return {
-        "host": {"cpu": _host.cpu_model(), "cores": _host.cores(), "features": _host.cpu_features(), "os": _host.system()},
+        "host": {
+            "cpu": _host.cpu_model(),
+            "cores": _host.cores(),
+            "features": _host.cpu_features(),
+            "os": _host.system(),
+        },
         "versions": _host.versions(),
         "model": manifest.name,
         "quantization": manifest.quantization,
         "bits_per_weight": bits(manifest.tensors.values()),
-        "prompt": config.prompt,
-        "generate": config.generate,
-        "repetitions": repetitions,
     }
 
 
@@ -85,7 +90,8 @@ def _show(about: dict[str, Any], results: list[Result], ratios: list[Ratio]) -> 
     print(f"{host['cpu']}, {host['cores']} cores, {host['os']}")
     print(
         f"{about['model']}: {formats.get('body', '')} body, {about['bits_per_weight']:.2f} bits a weight; "
-        f"{about['prompt']} tokens read, {about['generate']} generated, {about['repetitions']} times after a warm-up"
+        f"{about['prompt']} tokens read, {about['generate']} generated, "
+        f"{about['repetitions']} times after a warm-up"
     )
     rows = [
         (
@@ -102,8 +108,9 @@ def _show(about: dict[str, Any], results: list[Result], ratios: list[Ratio]) -> 
     header = ("engine", "kv", "threads", "prefill tokens/s", "decode tokens/s", "load", "peak memory")
     print_table(rows, header, "Median (min to max)")
     if ratios:
-        rows = [(f"{results[0].config.label} / {r.over}", _ratio(r.prefill), _ratio(r.decode)) for r in ratios]
-        print_table(rows, ("speed ratio", "prefill", "decode"), "Repetitions side by side, median (min to max)")
+        first = results[0].config.label
+        pairs = [(f"{first} / {r.over}", _ratio(r.prefill), _ratio(r.decode)) for r in ratios]
+        print_table(pairs, ("speed ratio", "prefill", "decode"), "Side by side, median (min to max)")
 
 
 def _speed(s: Spread) -> str:

@@ -18,9 +18,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command()
 def chat(
     model: o.ModelName = "nano",
-    system: Annotated[
-        str | None, typer.Option(metavar="TEXT", show_default=False, help="The system message.")
-    ] = None,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", show_default=False, help="The system message.")] = None,
     max_tokens: o.MaxTokens = -1,
     temp: o.Temp = None,
     top_k: o.TopK = None,
@@ -40,7 +38,9 @@ def chat(
     engine: o.Engine = "auto",
     stats: o.ShowStats = False,
 ) -> None:
-    """Chat with a model; piped lines are user turns, /help lists the commands.
+    """Chat with a model.
+
+    Piped lines are user turns; /help lists the commands.
 
     \b
     Examples:
@@ -62,14 +62,16 @@ def chat(
         logit_bias=logit_bias,
         seed=seed,
     )
-    opened.chat_prompt([{"role": "user", "content": ""}])  # refuses a bundle without a template before the first turn
+    # Refuses a bundle without a template now rather than at the first turn.
+    opened.chat_prompt([{"role": "user", "content": "hello"}])
     session = o.open_session(opened, ctx_size, on_full)
     talk = Chat(session, sampling, Limits(max_tokens, tuple(stop or ())), stats)
     if system:
         talk.system(system)
     asks = sys.stdin.isatty()
     if asks:
-        print(f"{opened.bundle.manifest.name}: /help lists the commands, Ctrl-C stops an answer, /exit leaves")
+        name = opened.bundle.manifest.name
+        print(f"{name}: /help lists the commands, Ctrl-C stops an answer, /exit leaves")
     for line in _typed() if asks else sys.stdin:
         if not talk.take(line.rstrip("\r\n")):
             break

@@ -19,7 +19,9 @@ _ESSENTIAL = ("numpy", "onnxruntime", "tokenizers", "jinja2")
 
 @app.command()
 def doctor(json: Json = False) -> None:
-    """Show what this machine has and what will be used; exit 1 if something essential is broken.
+    """Show what this machine has and what will be used.
+
+    Exits with 1 if something essential is broken.
 
     \b
     Examples:
@@ -67,7 +69,8 @@ def _import_problem(name: str) -> str | None:
     try:
         import_module(name)
     except Exception as error:
-        return f"{name}: cannot be imported ({' '.join(str(error).split())[:200]}); install it with pip install {name}"
+        why = " ".join(str(error).split())[:200]
+        return f"{name}: cannot be imported ({why}); install it with pip install {name}"
     return None
 
 
@@ -81,7 +84,7 @@ def _engine(problems: list[str]) -> dict[str, Any]:
 
 
 def _nano() -> dict[str, Any]:
-    """Is the model that ships with edgedec there and whole? A source checkout may lack it: no problem by itself."""
+    """Is the model that ships with edgedec there and whole? A source checkout may lack it."""
     from edgedec.bundle import Bundle
     from edgedec.errors import BundleNotFound, EdgedecError
     from edgedec.model import NANO, find
@@ -99,7 +102,7 @@ def _nano() -> dict[str, Any]:
 
 
 def _show(r: dict[str, Any]) -> None:
-    cpu, memory = r["cpu"], r["memory"]
+    cpu, memory, engine = r["cpu"], r["memory"], r["engine"]
     free = f", {size(memory['available'])} available" if memory["available"] is not None else ""
     nano = "missing" if not r["nano"]["present"] else "whole" if r["nano"]["whole"] else "damaged"
     rows = [
@@ -110,7 +113,7 @@ def _show(r: dict[str, Any]) -> None:
         ("features", ", ".join(cpu["features"]) or "none known"),
         ("memory", "unknown" if memory["total"] is None else size(memory["total"]) + free),
         ("providers", ", ".join(r["providers"])),
-        ("engine", f"auto is {r['engine']['auto']} ({r['engine']['why']}); there are {', '.join(r['engine']['available'])}"),
+        ("engine", f"auto is {engine['auto']} ({engine['why']}); there are {', '.join(engine['available'])}"),
         ("nano", nano),
     ]
     print_table(rows)

@@ -15,7 +15,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.callback()
 def evaluate() -> None:
-    """Measure how good a bundle is: `ppl` gives perplexity and bits per byte.
+    """Measure how well a bundle predicts a text.
 
     \b
     Examples:
@@ -29,13 +29,13 @@ def ppl(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A text file.")],
     model: o.ModelName = "nano",
     window: Annotated[
-        int, typer.Option(min=0, show_default=False, help="Tokens read together; 0 (default): 1024, or the context if shorter.")
+        int, typer.Option(min=0, show_default=False, help="Tokens read together; at most 1024 by default.")
     ] = 0,
     stride: Annotated[
-        int, typer.Option(min=0, show_default=False, help="Tokens scored by each window; 0 (default): half of it.")
+        int, typer.Option(min=0, show_default=False, help="Tokens scored by each window; half of it by default.")
     ] = 0,
     limit: Annotated[
-        int, typer.Option(min=0, metavar="TOKENS", show_default=False, help="Read no more than this; 0 (default): all.")
+        int, typer.Option(min=0, metavar="TOKENS", show_default=False, help="Read no more than this.")
     ] = 0,
     threads: o.Threads = 0,
     kv: o.KVFormat = None,
@@ -76,4 +76,5 @@ def ppl(
         print_json(facts)
     else:
         per_byte = "" if facts["bits_per_byte"] is None else f", {facts['bits_per_byte']:.4f} bits per byte"
-        print(f"perplexity {found.value:.4f} per token{per_byte} ({found.tokens} tokens, window {window}, stride {stride})")
+        how = f"{found.tokens} tokens, window {window}, stride {stride}"
+        print(f"perplexity {found.value:.4f} per token{per_byte} ({how})")

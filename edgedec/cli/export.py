@@ -18,25 +18,23 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def export(
-    checkpoint: Annotated[
-        str, typer.Argument(metavar="CHECKPOINT", help="Folder with config.json and safetensors, or a hub id.")
-    ],
+    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Checkpoint folder, or a hub id.")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="BUNDLE", help="The bundle folder to make.")],
     weights: Annotated[o.Weights, typer.Option(help="Format of the layers' matrices.")] = o.Weights.int4,
-    head: Annotated[o.Weights | None, typer.Option(help="Format of the head; as --weights by default.")] = None,
-    embed: Annotated[o.Weights | None, typer.Option(help="Format of the embedding; as the head by default.")] = None,
+    head: Annotated[o.Weights | None, typer.Option(help="Format of the head; --weights by default.")] = None,
+    embed: Annotated[o.Weights | None, typer.Option(help="Format of the embedding; the head's by default.")] = None,
     block: Annotated[int, typer.Option(metavar="32|64|128", help="Weights that share a scale.")] = 32,
     kv: Annotated[
-        str, typer.Option(metavar="FORMATS", help="Cache formats f32, f16, int8, int4, comma-separated, default first.")
+        str, typer.Option(metavar="FORMATS", help="Cache formats, comma-separated: f32, f16, int8, int4.")
     ] = "f32",
     ctx_size: Annotated[
-        int, typer.Option("--ctx-size", "-c", min=0, show_default=False, help="Shorten the context; 0 (default) keeps it.")
+        int, typer.Option("--ctx-size", "-c", min=0, show_default=False, help="Shorten the context to this.")
     ] = 0,
     calibrate: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", show_default=False, help="Text to scale int8 and int4 caches by; built in by default."),
+        typer.Option(metavar="FILE", show_default=False, help="Text to scale int8 and int4 caches by."),
     ] = None,
-    no_check: Annotated[bool, typer.Option("--no-check", help="Skip the comparison with the checkpoint.")] = False,
+    no_check: Annotated[bool, typer.Option("--no-check", help="Do not compare with the checkpoint.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")] = False,
     name: Annotated[
         str | None, typer.Option(show_default=False, help="The bundle's name; that of its folder by default.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,7 @@ from edgedec.cli.options import Json
 
 if TYPE_CHECKING:
     from edgedec.bundle import Bundle
-    from edgedec.manifest import Manifest, Parity, Tensor
+    from edgedec.manifest import Manifest, Tensor
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -92,10 +92,11 @@ def parts(manifest: Manifest) -> dict[str, dict[str, Any]]:
     }
 
 
-def bits(tensors: Any) -> float:
+def bits(tensors: Iterable[Tensor]) -> float:
     """Stored bits for each weight, scales and padding included."""
     every = list(tensors)
-    return round(8 * sum(t.data_bytes + t.scale_bytes for t in every) / sum(prod(t.shape) for t in every), 3)
+    stored = sum(t.data_bytes + t.scale_bytes for t in every)
+    return round(8 * stored / sum(prod(t.shape) for t in every), 3)
 
 
 def kv_costs(manifest: Manifest) -> dict[str, dict[str, int]]:
@@ -107,13 +108,14 @@ def kv_costs(manifest: Manifest) -> dict[str, dict[str, int]]:
     return {kv: {"bytes_per_token": n, "bytes_full": n * context} for kv, n in tokens.items()}
 
 
-def parity_rows(parity: Parity | dict[str, Any]) -> list[tuple[str, ...]]:
+def parity_rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
     """(KV format, perplexity, KL, top-1 agreement) for print_table."""
-    facts = parity if isinstance(parity, dict) else asdict(parity)
-    rows = [("checkpoint", f"{facts['reference_perplexity']:.3f}", "", "")]
-    return rows + [
-        (f"kv {kv}", f"{value:.3f}", f"{facts['kl'][kv]:.2e}", f"{facts['top1'][kv]:.1%}")
-        for kv, value in facts["perplexity"].items()
+    return [
+        ("checkpoint", f"{facts['reference_perplexity']:.3f}", "", ""),
+        *(
+            (f"kv {kv}", f"{value:.3f}", f"{facts['kl'][kv]:.2e}", f"{facts['top1'][kv]:.1%}")
+            for kv, value in facts["perplexity"].items()
+        ),
     ]
 
 
@@ -144,8 +146,8 @@ def _ropes(manifest: Manifest) -> list[dict[str, Any]]:
 
 def _show(r: dict[str, Any]) -> None:
     print_table(list(_facts(r)), title=f"{r['name']}  ({r['path']})")
-    rows = [(name, p["format"], f"{p['bits_per_weight']:.2f}", size(p["bytes"])) for name, p in r["parts"].items()]
-    print_table(rows, ("part", "format", "bits/weight", "size"), "Weights")
+    weights = [(part, p["format"], f"{p['bits_per_weight']:.2f}", size(p["bytes"])) for part, p in r["parts"].items()]
+    print_table(weights, ("part", "format", "bits/weight", "size"), "Weights")
     costs = [(kv, size(c["bytes_per_token"]), size(c["bytes_full"])) for kv, c in r["kv"].items()]
     print_table(costs, ("format", "per token", "full context"), "KV cache")
     if r["parity"]:

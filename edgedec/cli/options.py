@@ -46,13 +46,13 @@ def _option(*flags: str, help: str, **more: Any) -> Any:  # noqa: A002
 
 # The model and the machine
 ModelName = Annotated[
-    str, _option("--model", "-m", metavar="BUNDLE", help="Bundle folder, or `nano` (the default), which ships with edgedec.")
+    str, _option("--model", "-m", metavar="BUNDLE", help="Bundle folder, or `nano` (default), which ships along.")
 ]
 Engine = Annotated[str, _option("--engine", metavar="NAME", help="Runtime: auto (default), ort, reference.")]
 Threads = Annotated[int, _option("--threads", "-t", min=0, help="CPU threads; 0 (default) uses all cores.")]
 KVFormat = Annotated[KV | None, _option("--kv", help="Cache format; the bundle's first by default.")]
 CtxSize = Annotated[
-    int, _option("--ctx-size", "-c", min=0, help="Tokens the context holds; 0 (default) is the model's own limit.")
+    int, _option("--ctx-size", "-c", min=0, help="Tokens the context holds; the model's limit by default.")
 ]
 OnFullMode = Annotated[
     OnFull, _option("--on-full", help="When the context is full: end with an error (default), or slide on.")
@@ -60,29 +60,27 @@ OnFullMode = Annotated[
 
 # The prompt
 Prompt = Annotated[
-    str | None, _option("--prompt", "-p", metavar="TEXT", help="The prompt; `-`, or none with piped input, reads stdin.")
+    str | None, _option("--prompt", "-p", metavar="TEXT", help="The prompt; `-`, or none and piped input: stdin.")
 ]
 PromptFile = Annotated[Path | None, _option("--file", "-f", metavar="FILE", help="Read the prompt from a file.")]
 
 # How much, and what ends it
 MaxTokens = Annotated[
     int,
-    _option(
-        "--max-tokens", "-n", "--n-predict", min=-1, help="Tokens to generate; -1 (default): until the end or a full context."
-    ),
+    _option("--max-tokens", "-n", "--n-predict", min=-1, help="Tokens to generate; -1 (default): to the end."),
 ]
 Stop = Annotated[list[str] | None, _option("--stop", metavar="TEXT", help="End before this text (repeatable).")]
 IgnoreEos = Annotated[bool, _option("--ignore-eos", help="Go on after the model's end token.")]
 
 # Sampling
-Temp = Annotated[float | None, _option("--temp", "--temperature", help="Temperature; 0 is greedy whatever the rest.")]
+Temp = Annotated[float | None, _option("--temp", "--temperature", help="Temperature; 0: greedy whatever the rest.")]
 TopK = Annotated[int | None, _option("--top-k", help="Keep the K likeliest tokens; 0 keeps all.")]
 TopP = Annotated[float | None, _option("--top-p", help="Keep the likeliest tokens that hold this mass.")]
 MinP = Annotated[float | None, _option("--min-p", help="Drop tokens below this share of the likeliest.")]
-Typical = Annotated[float | None, _option("--typical", "--typical-p", help="Locally typical sampling with this mass.")]
+Typical = Annotated[float | None, _option("--typical", "--typical-p", help="Locally typical sampling, this mass.")]
 RepeatPenalty = Annotated[
     float | None,
-    _option("--repeat-penalty", "--repetition-penalty", help="Divide the logits of tokens seen so far; 1 is off."),
+    _option("--repeat-penalty", "--repetition-penalty", help="Weakens tokens seen so far; 1 is off."),
 ]
 PresencePenalty = Annotated[
     float | None, _option("--presence-penalty", help="Subtract this from tokens generated before.")
@@ -92,7 +90,7 @@ FrequencyPenalty = Annotated[
 ]
 LogitBias = Annotated[
     list[str] | None,
-    _option("--logit-bias", metavar="TOKEN=BIAS", help="Add to a token id's logit, -inf forbids it (repeatable)."),
+    _option("--logit-bias", metavar="TOKEN=BIAS", help="Add to a token id's logit; -inf forbids it."),
 ]
 Seed = Annotated[int | None, _option("--seed", help="Makes sampling repeatable; drawn afresh if left out.")]
 
@@ -100,7 +98,7 @@ Seed = Annotated[int | None, _option("--seed", help="Makes sampling repeatable; 
 Json = Annotated[bool, _option("--json", help="Print one JSON object on stdout.")]
 ShowStats = Annotated[bool, _option("--stats", help="Print token counts and speed on stderr.")]
 Logprobs = Annotated[
-    int | None, _option("--logprobs", min=0, max=100, metavar="N", help="With --json: log-probabilities and the N likeliest.")
+    int | None, _option("--logprobs", min=0, max=100, metavar="N", help="With --json: log-probabilities, N likeliest.")
 ]
 
 
@@ -115,7 +113,9 @@ def open_model(name: str, engine: str, threads: int, kv: KV | None) -> edgedec.M
 
 def open_session(model: edgedec.Model, ctx_size: int, on_full: OnFull) -> edgedec.Session:
     mode: Literal["error", "slide"] = "slide" if on_full is OnFull.slide else "error"
-    return model.session(context=ctx_size or None, on_full=mode)
+    # As many first tokens as a small context can spare; 4 are enough for attention to rest on.
+    sinks = min(4, (ctx_size or model.spec.context_length) // 4)
+    return model.session(context=ctx_size or None, on_full=mode, sinks=sinks)
 
 
 def sampling(model: edgedec.Model, *, logit_bias: list[str] | None = None, **flags: float | None) -> Sampling:
@@ -127,14 +127,14 @@ def sampling(model: edgedec.Model, *, logit_bias: list[str] | None = None, **fla
 
 
 def with_seed(chosen: Sampling) -> Sampling:
-    """The same with a fresh seed where one is needed and missing, so that a run can be told how to repeat it."""
+    """The same, with a fresh seed where one is needed and missing: a run can say how to repeat it."""
     if chosen.temperature == 0 or chosen.seed is not None:
         return chosen
     return replace(chosen, seed=secrets.randbits(32))
 
 
 def parse_bias(item: str) -> tuple[int, float]:
-    """"15043=-1.5" -> (15043, -1.5)."""
+    """ "15043=-1.5" -> (15043, -1.5)."""
     token, _, bias = item.partition("=")
     try:
         return int(token), float(bias)

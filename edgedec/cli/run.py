@@ -11,6 +11,7 @@ import typer
 from edgedec.cli import options as o
 from edgedec.cli._output import print_json
 from edgedec.cli._stream import Generation, Limits, describe, stats_line
+from edgedec.errors import UsageError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -43,8 +44,8 @@ def run(
         typer.Option(
             metavar="FILE",
             show_default=False,
-            help="Saved session: loaded if there, saved at the end. A prompt is the whole text, and what it shares "
-            "with the saved text is not read again; without a prompt the saved text goes on.",
+            help="Saved session: loaded if there, saved at the end. A prompt is the whole text, and what it "
+            "shares with the saved text is not read again; without a prompt the saved text goes on.",
         ),
     ] = None,
     no_echo: Annotated[bool, typer.Option("--no-echo", help="Print only what is new.")] = False,
@@ -62,6 +63,8 @@ def run(
     """
     if logprobs is not None and not json:
         raise typer.BadParameter("--logprobs: needs --json")
+    if session is not None and not session.parent.is_dir():
+        raise UsageError(f"--session {session}: there is no folder {session.parent}")
     resumes = session is not None and session.exists()
     text = o.read_prompt(prompt, file, optional=resumes)
     opened = o.open_model(model, engine, threads, kv)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edgedec.cli._output import print_json, progress_bar, size
 from edgedec.cli.options import Json
+from edgedec.errors import EdgedecError
+
+if TYPE_CHECKING:
+    from edgedec.bundle import Bundle
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -27,10 +31,24 @@ def verify(
     from edgedec.bundle import Bundle
     from edgedec.model import find
 
-    opened = Bundle.open(find(bundle))
-    files = opened.manifest.files
-    total, done = sum(file.size for file in files.values()), 0
-    with progress_bar(quiet=json) as show:
+    try:
+        opened = Bundle.open(find(bundle))
+        n, total = len(opened.manifest.files), _check(opened, quiet=json)
+    except EdgedecError as error:
+        if json:
+            print_json({"ok": False, "bundle": bundle, "error": str(error)})
+        raise
+    if json:
+        facts = {"bundle": str(opened.path), "digest": opened.digest, "files": n, "bytes": total}
+        print_json({"ok": True, **facts})
+    else:
+        print(f"{opened.path}: ok, {n} files, {size(total)}")
+
+
+def _check(bundle: Bundle, quiet: bool) -> int:
+    """Verify with a progress bar; the bytes that were read."""
+    total, done = sum(file.size for file in bundle.manifest.files.values()), 0
+    with progress_bar(quiet) as show:
         show("hashes", 0, total)
 
         def count(name: str, n: int) -> None:
@@ -38,8 +56,5 @@ def verify(
             done += n
             show("hashes", done, total)
 
-        opened.verify(count)
-    if json:
-        print_json({"ok": True, "bundle": str(opened.path), "files": len(files), "bytes": total, "digest": opened.digest})
-    else:
-        print(f"{opened.path}: ok, {len(files)} files, {size(total)}")
+        bundle.verify(count)
+    return total

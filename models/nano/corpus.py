@@ -12,9 +12,27 @@ from names import renamed
 from truecase import TrueCaser, words_of
 
 END = "<|endoftext|>"
-MOJIBAKE = [("â€œ", '"'), ("â€™", "'"), ("â€˜", "'"), ("â€¦", "..."), ("â€“", "-"), ("â€”", "-"),
-            ("â€", '"'), ("ã©", "e"), ("ã±", "n"), ("“", '"'), ("”", '"'), ("’", "'"), ("‘", "'"),
-            ("—", "-"), ("–", "-"), ("…", "..."), ("é", "e"), ("``", '"'), ("''", '"')]
+MOJIBAKE = [
+    ("â€œ", '"'),
+    ("â€™", "'"),
+    ("â€˜", "'"),
+    ("â€¦", "..."),
+    ("â€“", "-"),
+    ("â€”", "-"),
+    ("â€", '"'),
+    ("ã©", "e"),
+    ("ã±", "n"),
+    ("“", '"'),
+    ("”", '"'),
+    ("’", "'"),
+    ("‘", "'"),
+    ("—", "-"),
+    ("–", "-"),
+    ("…", "..."),
+    ("é", "e"),
+    ("``", '"'),
+    ("''", '"'),
+]
 LETTERS = re.compile(r"[a-z]+(?:'[a-z]+)*")
 NAME = re.compile(r"(?<=[a-z,] )[A-Z][a-z]+")
 OPENER = re.compile(r'"?(once|one|there|long|in a|it was a|a long|at the)\b', re.I)
@@ -27,9 +45,9 @@ class Corpus:
     """Cleaned stories by origin; the held-out ones are in none of the training lists."""
 
     real: list
-    clean: list    # sampled at temperature 0.65
-    noisy: list    # sampled at temperature 0.9, the more coherent part
-    best: list     # the most coherent part of `clean`
+    clean: list  # sampled at temperature 0.65
+    noisy: list  # sampled at temperature 0.9, the more coherent part
+    best: list  # the most coherent part of `clean`
     held_real: list
     held_sampled: list
 
@@ -46,8 +64,14 @@ def load(folder, held_share=0.03):
     t065, t09 = ([s for s in stories if plausible(s) and acceptable(s, known)] for stories in (t065, t09))
     clean, held_sampled = split(t065, held_share)
     ranked = rank(clean, train)
-    return Corpus(train, ranked[: len(ranked) * 9 // 10], rank(t09, train)[: len(t09) // 2],
-                  ranked[: len(ranked) * 4 // 10], held, held_sampled)
+    return Corpus(
+        train,
+        ranked[: len(ranked) * 9 // 10],
+        rank(t09, train)[: len(t09) // 2],
+        ranked[: len(ranked) * 4 // 10],
+        held,
+        held_sampled,
+    )
 
 
 def clean_text(text):
@@ -158,8 +182,14 @@ def rank(stories, real):
 
     def score(story):
         w = ["\n", "\n"] + [t.lower() for t in words_of(story)]
-        logs = [math.log(0.6 * three[a, b, c] / (two[a, b] or 1) + 0.3 * two[b, c] / (one[b] or 1)
-                         + 0.1 * (one[c] + 1) / (total + 1)) for a, b, c in zip(w, w[1:], w[2:])]
+        logs = [
+            math.log(
+                0.6 * three[a, b, c] / (two[a, b] or 1)
+                + 0.3 * two[b, c] / (one[b] or 1)
+                + 0.1 * (one[c] + 1) / (total + 1)
+            )
+            for a, b, c in zip(w, w[1:], w[2:])
+        ]
         return sum(logs) / len(logs) - 0.6 * common_opening(story)
 
     return sorted(stories, key=score, reverse=True)

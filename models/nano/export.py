@@ -19,20 +19,43 @@ def facts(path):
 
 def config():
     return model.GEOMETRY | {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
-        "attention_bias": False, "mlp_bias": False, "attention_dropout": 0.0, "rope_scaling": None,
-        "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None,
-        "initializer_range": 0.02, "torch_dtype": "float32", "use_cache": True}
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "attention_dropout": 0.0,
+        "rope_scaling": None,
+        "tie_word_embeddings": True,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "pad_token_id": None,
+        "initializer_range": 0.02,
+        "torch_dtype": "float32",
+        "use_cache": True,
+    }
+
+
+def llama_name(name, i):
+    block = "" if name in model.NORMS else "self_attn." if name[1] == "_" else "mlp."
+    return f"model.layers.{i}.{block}{name}.weight"
 
 
 def named(weights):
     """Our stacked tensors under Llama's names."""
     out = {"model.embed_tokens.weight": weights["embed"], "model.norm.weight": weights["norm"]}
-    for i in range(model.L):
-        for name in (*model.MATRICES, *model.NORMS):
-            block = "" if name in model.NORMS else "self_attn." if name[1] == "_" else "mlp."
-            out[f"model.layers.{i}.{block}{name}.weight"] = weights[name][i]
-    return {k: v.detach().clone().contiguous() for k, v in out.items()}
+    for name in (*model.MATRICES, *model.NORMS):
+        out |= {llama_name(name, i): part for i, part in enumerate(weights[name])}
+    return {k: v.detach().clone() for k, v in out.items()}
+
+
+def stacked(tensors):
+    """The way back from `named`."""
+    out = {"embed": tensors["model.embed_tokens.weight"], "norm": tensors["model.norm.weight"]}
+    return out | {
+        name: torch.stack([tensors[llama_name(name, i)] for i in range(model.L)])
+        for name in (*model.MATRICES, *model.NORMS)
+    }
 
 
 def folder(weights, work):

@@ -3,14 +3,39 @@
 import torch
 import torch.nn.functional as F
 
-GEOMETRY = {"vocab_size": 4096, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 14,
-            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "rope_theta": 10000.0,
-            "rms_norm_eps": 1e-5, "max_position_embeddings": 1024}
-V, D, I, L, H, K, HD = (GEOMETRY[k] for k in (
-    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-    "num_key_value_heads", "head_dim"))
-MATRICES = {"q_proj": (H * HD, D), "k_proj": (K * HD, D), "v_proj": (K * HD, D), "o_proj": (D, H * HD),
-            "gate_proj": (I, D), "up_proj": (I, D), "down_proj": (D, I)}
+GEOMETRY = {
+    "vocab_size": 4096,
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_hidden_layers": 14,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "rope_theta": 10000.0,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 1024,
+}
+V, D, I, L, H, K, HD = (
+    GEOMETRY[k]
+    for k in (
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+    )
+)
+MATRICES = {
+    "q_proj": (H * HD, D),
+    "k_proj": (K * HD, D),
+    "v_proj": (K * HD, D),
+    "o_proj": (D, H * HD),
+    "gate_proj": (I, D),
+    "up_proj": (I, D),
+    "down_proj": (D, I),
+}
 NORMS = ("input_layernorm", "post_attention_layernorm")
 
 

@@ -25,8 +25,21 @@ def main():
 
 
 def bundle(folder):
-    subprocess.run([sys.executable, "-m", "edgedec", "export", str(folder), "-o", str(HERE / "bundle"),
-                    "--weights", "int8", "--force"], check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "edgedec",
+            "export",
+            str(folder),
+            "-o",
+            str(HERE / "bundle"),
+            "--weights",
+            "int8",
+            "--force",
+        ],
+        check=True,
+    )
 
 
 def arguments():

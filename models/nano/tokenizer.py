@@ -8,22 +8,34 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 END = "<|endoftext|>"
 VOCAB = 4096
 PIECES = r"'(?:s|t|re|ve|m|ll|d)\b| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*[\r\n]+|\s+(?!\S)|\s+"
-TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}" \
-           "{% if not loop.last %}{{ '\n\n' }}{% endif %}{% endfor %}"
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{{ message['content'] }}"
+    "{% if not loop.last %}{{ '\n\n' }}{% endif %}{% endfor %}"
+)
 
 
 def train(stories):
     """Stories -> Tokenizer; `encode(text)` puts the begin token in front."""
     tok = Tokenizer(models.BPE())
-    tok.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tok.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     tok.decoder = decoders.ByteLevel()
-    tok.train_from_iterator(stories, trainers.BpeTrainer(
-        vocab_size=VOCAB, special_tokens=[END], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False))
+    tok.train_from_iterator(
+        stories,
+        trainers.BpeTrainer(
+            vocab_size=VOCAB,
+            special_tokens=[END],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
     tok.post_processor = processors.TemplateProcessing(
-        single=f"{END} $A", pair=f"{END} $A {END} $B", special_tokens=[(END, tok.token_to_id(END))])
+        single=f"{END} $A", pair=f"{END} $A {END} $B", special_tokens=[(END, tok.token_to_id(END))]
+    )
     if tok.get_vocab_size() != VOCAB:
         raise ValueError(f"the corpus gave {tok.get_vocab_size()} tokens, not {VOCAB}: use more text")
     return tok
@@ -33,8 +45,13 @@ def write(tok, folder):
     folder = Path(folder)
     tok.save(str(folder / "tokenizer.json"))
     special = {"bos_token": END, "eos_token": END, "pad_token": END}
-    config = special | {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 1024,
-                        "add_bos_token": True, "add_eos_token": False,
-                        "clean_up_tokenization_spaces": False, "chat_template": TEMPLATE}
+    config = special | {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": 1024,
+        "add_bos_token": True,
+        "add_eos_token": False,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": TEMPLATE,
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
     (folder / "special_tokens_map.json").write_text(json.dumps(special, indent=2) + "\n")

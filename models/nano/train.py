@@ -74,8 +74,10 @@ class Trainer:
             seen, total, steps = seen + 1, total + loss, self.optimizer.steps
             if steps % every == 0:
                 speed = seen * BATCH / (time.time() - then)
-                self.say(f"step {steps} min {self.clock.elapsed / 60:.1f} loss {total / seen:.4f} norm {norm:.2f} "
-                         f"rate {self.clock.rate(steps):.3f} tok/s {speed:.0f}")
+                self.say(
+                    f"step {steps} min {self.clock.elapsed / 60:.1f} loss {total / seen:.4f} norm {norm:.2f} "
+                    f"rate {self.clock.rate(steps):.3f} tok/s {speed:.0f}"
+                )
                 seen, then, total = 0, time.time(), 0.0
             if time.time() - kept > keep:
                 self.report()
@@ -96,8 +98,7 @@ class Trainer:
     def report(self):
         """Held-out loss, a story, a checkpoint and the Hugging Face folder."""
         held, seen = (export.mean_loss(self.weights, s) for s in (self.held, self.seen))
-        self.say(f"held-out loss {held:.4f}, trained stories {seen:.4f}, "
-                 f"after {self.optimizer.steps * BATCH} tokens")
+        self.say(f"held-out loss {held:.4f}, trained stories {seen:.4f}, after {self.optimizer.steps * BATCH} tokens")
         self.say(export.story(self.weights, self.tok, "Once upon a time", 0.7, seed=self.optimizer.steps))
         self.save()
         export.folder(self.weights, self.work)

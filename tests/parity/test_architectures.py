@@ -267,9 +267,7 @@ def test_gemma3_text_config_may_be_almost_empty() -> None:
     ],
 )
 def test_what_published_configs_add_is_understood(changes: dict[str, Any]) -> None:
-    assert _spec(**changes) == _spec(
-        **{k: v for k, v in changes.items() if k in ("model_type", "num_key_value_heads")}
-    )
+    assert _spec(**changes) == _spec(**{k: v for k, v in changes.items() if k in ("model_type", "num_key_value_heads")})
 
 
 ROPES: list[dict[str, Any]] = [
@@ -373,9 +371,7 @@ def test_check_names_the_first_offender(tmp_path: Path) -> None:
     saved = _save("qwen2", tmp_path)
     spec, weights = saved.spec(), saved.arch.weights(saved.spec())
     with pytest.raises(BadTensor, match=r"^lm_head.weight: \(101, 48\) is not part of a qwen2 model"):
-        saved.checkpoint.check(
-            {k: v for k, v in weights.items() if k != "head"} | {"head": weights["embed"]}, spec, ()
-        )
+        saved.checkpoint.check({k: v for k, v in weights.items() if k != "head"} | {"head": weights["embed"]}, spec, ())
     with pytest.raises(BadTensor, match=r"^nowhere: missing from .*; part of final_norm \(48,\)"):
         saved.checkpoint.check(weights | {"final_norm": (Part("nowhere"),)}, spec, saved.arch.ignored)
     with pytest.raises(BadTensor, match=r"layers.0.gate_up has shape \(72, 48\), expected \(144, 48\)"):

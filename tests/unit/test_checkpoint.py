@@ -230,9 +230,7 @@ def test_hub_ids_are_fetched_or_explained(tmp_path: Path, monkeypatch: pytest.Mo
     assert open_checkpoint("org/name", "main").names == ("a", "b", "c")
     assert hub.asked == ("org/name", "main")
     hub.place = None
-    with pytest.raises(
-        CheckpointError, match=r"org/name: no such folder, and not from the Hub either: offline$"
-    ):
+    with pytest.raises(CheckpointError, match=r"org/name: no such folder, and not from the Hub either: offline$"):
         open_checkpoint("org/name")
 
 

@@ -30,9 +30,7 @@ def slow(rows: np.ndarray, scales: np.ndarray, fmt: Format, block: int) -> list[
                 step = np.float32(1) / scale if scale else np.float32(0)
                 q = round(float(row[j] * step)) if j < len(row) else 0
                 stored.append(min(max(q, low), high) + zero)
-        found.append(
-            stored if fmt == "int8" else [a | b << 4 for a, b in zip(stored[::2], stored[1::2], strict=True)]
-        )
+        found.append(stored if fmt == "int8" else [a | b << 4 for a, b in zip(stored[::2], stored[1::2], strict=True)])
     return found
 
 

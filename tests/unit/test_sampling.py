@@ -208,9 +208,7 @@ def test_adjust_returns_its_input_or_a_copy_never_a_changed_input() -> None:
     logits = np.arange(40, dtype=np.float32)
     logits.setflags(write=False)
     assert adjust(logits, Sampling(temperature=2.0, top_k=3), CONTEXT, N_PROMPT) is logits
-    everything = Sampling(
-        repetition_penalty=1.5, presence_penalty=0.5, frequency_penalty=0.25, logit_bias={0: 1.0}
-    )
+    everything = Sampling(repetition_penalty=1.5, presence_penalty=0.5, frequency_penalty=0.25, logit_bias={0: 1.0})
     assert adjust(logits, everything, CONTEXT, N_PROMPT).dtype == np.float32
 
 
@@ -251,9 +249,7 @@ class _Fixed:
         return self.u
 
 
-@pytest.mark.parametrize(
-    ("u", "token"), [(0.0, 2), (0.2499, 2), (0.25, 5), (0.7499, 5), (0.75, 9), (1 - 2**-53, 9)]
-)
+@pytest.mark.parametrize(("u", "token"), [(0.0, 2), (0.2499, 2), (0.25, 5), (0.7499, 5), (0.75, 9), (1 - 2**-53, 9)])
 def test_draw_is_the_inverse_cdf(u: float, token: int) -> None:
     rng = _Fixed(u)
     assert draw(Probs(np.array([2, 5, 9]), np.array([0.25, 0.5, 0.25])), rng) == token

@@ -114,9 +114,7 @@ def _two_tokens(walk: Walk, draws: int = 4000) -> tuple[np.ndarray, np.ndarray]:
             parents = [-1] + [int(rng.integers(0, i + 1)) for i in range(n)]
             tokens = [0, *rng.choice(VOCAB, n, p=[0.4, 0.3, 0.1, 0.1, 0.1]).tolist()]
             known = tuple(out)
-            out += walk(Rows.tree(tokens, parents, 0), lambda row, path, known=known: pick([*known, *path]))[
-                1
-            ]
+            out += walk(Rows.tree(tokens, parents, 0), lambda row, path, known=known: pick([*known, *path]))[1]
         counts[out[0], out[1]] += 1
     return counts.ravel(), (first[:, None] * second).ravel()
 
