@@ -70,7 +70,7 @@ class Bundle:
     @cached_property
     def weights(self) -> NDArray[np.uint8]:
         """The weights file, memory-mapped read-only."""
-        return np.memmap(self.file(self.manifest.weights), np.uint8, mode="r")
+        return np.memmap(self.file(self.manifest.weights), np.uint8, mode="r").view(np.ndarray)
 
     def array(self, offset: int, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
         """A view of the weights file."""

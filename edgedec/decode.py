@@ -7,8 +7,9 @@ draft hangs below the last of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +48,8 @@ class Token(int):
 
 @dataclass
 class Stats:
-    """What a generation cost. `calls` counts forward calls after prefill, one token each when plain."""
+    """What a generation cost. `calls`: forward calls that gave tokens, one each when plain.
+    Times are of the loop alone: up to the first token, and all others."""
 
     prompt: int = 0
     cached: int = 0
@@ -55,7 +57,17 @@ class Stats:
     calls: int = 0
     proposed: int = 0
     accepted: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
     finish: str = ""
+
+    def took(self, seconds: float) -> None:
+        """One more call; the first is the one that read the prompt."""
+        if self.calls:
+            self.decode_s += seconds
+        else:
+            self.prefill_s = seconds
+        self.calls += 1
 
 
 @dataclass
@@ -114,7 +126,7 @@ def decode(
     drafter: Drafter,
     constraint: Constraint | None = None,
     stats: Stats | None = None,
-) -> Iterator[Token]:
+) -> Generator[Token]:
     """Generate tokens behind `context.ids`; each is in `context.ids` when it is yielded.
 
     Closing the generator leaves `context` as if it had been asked for just the tokens taken.
@@ -130,10 +142,11 @@ def decode(
                     stats.finish = "context"
                     return
                 context.make_room()
+            began = perf_counter()
             first = prefill(runtime, context)
             draft = drafter.propose(context.ids, _budget(ask, context, left))
             path, picked, logits = _step(runtime, context, first, draft, ask, constraint)
-            stats.calls += 1
+            stats.took(perf_counter() - began)
             stats.proposed += len(draft.tokens)
             stats.accepted += len(path) - 1
             for at, token in enumerate(picked[:left]):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,13 +16,13 @@ from edgedec.errors import UsageError
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file that takes the place of `path` when the block ends well, and vanishes when it does not."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.partial-", dir=path.parent)
+    staging = _beside(path)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with staging.open("xb") as file:
             yield file
-        os.replace(name, path)
+        os.replace(staging, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        staging.unlink(missing_ok=True)
         raise
 
 
@@ -32,10 +32,10 @@ def replacing_folder(path: Path, *, force: bool = False) -> Iterator[Path]:
     if path.exists() and not force:
         raise UsageError(f"{path}: exists already; choose another place or pass --force")
     path.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{path.name}.partial-", dir=path.parent))
+    staging = _beside(path)
+    staging.mkdir()
     try:
         yield staging
-        staging.chmod(0o755)
         if path.exists():
             old = staging.with_name(staging.name + ".old")
             path.rename(old)
@@ -46,3 +46,8 @@ def replacing_folder(path: Path, *, force: bool = False) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
+
+
+def _beside(path: Path) -> Path:
+    """A name that nobody has, in the same folder."""
+    return path.with_name(f".{path.name}.partial-{secrets.token_hex(6)}")

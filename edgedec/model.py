@@ -11,11 +11,12 @@ from typing import Literal
 
 from edgedec.bundle import Bundle
 from edgedec.errors import BundleNotFound, TextError, UsageError
-from edgedec.runtime import Runtime, RuntimeOptions, open_runtime
+from edgedec.runtime import Runtime, RuntimeOptions, choose_engine, open_runtime
 from edgedec.sampling import Sampling
 from edgedec.session import Session
 from edgedec.spec import ModelSpec
-from edgedec.text import Tokenizer, render_chat
+from edgedec.template import render_chat
+from edgedec.text import Tokenizer
 
 NANO = "nano"
 
@@ -57,13 +58,13 @@ class Model:
         *,
         context: int | None = None,
         on_full: Literal["error", "slide"] = "error",
-        sinks: int = 4,
+        sinks: int | None = None,
         drafter: str = "off",
     ) -> Session:
         """A new text. `context`: how many tokens it may hold (the model's own limit by default).
 
         When the context is full, `on_full="error"` raises ContextFull; "slide" keeps the first
-        `sinks` tokens and the latest half, and goes on.
+        `sinks` tokens (4 by default) and the latest half, and goes on.
         """
         limit = self.spec.context_length
         capacity = context or limit
@@ -71,6 +72,7 @@ class Model:
             raise UsageError(f"context {context}: must be from 1 to {limit}, the model's limit")
         if on_full not in ("error", "slide"):
             raise UsageError(f"on_full {on_full!r}: must be 'error' or 'slide'")
+        sinks = min(4, capacity // 4) if sinks is None else sinks
         if on_full == "slide" and not 0 <= sinks <= capacity // 4:
             raise UsageError(f"sinks {sinks}: must be from 0 to {capacity // 4}, a quarter of the context")
         return Session(self, capacity, sinks if on_full == "slide" else None, drafter)
@@ -87,6 +89,11 @@ class Model:
             bos_token=text.bos_token,
             eos_token=text.eos_token,
         )
+
+    def chat_ids(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
+        """The messages as tokens. The template writes the special tokens, so none are added; one that
+        stands in a message is read as such, as everywhere."""
+        return self.tokenizer.encode(self.chat_prompt(messages), around=False)
 
 
 def open(  # noqa: A001
@@ -105,8 +112,7 @@ def open(  # noqa: A001
     bundle = Bundle.open(find(path_or_name), verify=verify)
     if threads < 0:
         raise UsageError(f"threads {threads}: must be 0 (all cores) or more")
-    name = "ort" if engine == "auto" else engine
-    return Model(bundle, open_runtime(name, bundle, RuntimeOptions(threads=threads, kv=kv)))
+    return Model(bundle, open_runtime(choose_engine(engine), bundle, RuntimeOptions(threads=threads, kv=kv)))
 
 
 def find(path_or_name: str | os.PathLike[str]) -> Path:

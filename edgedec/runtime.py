@@ -58,6 +58,19 @@ class Runtime(Protocol):
         """An empty cache with room for `capacity` rows."""
         ...
 
+    def load(self) -> None:
+        """Open now what the whole stack needs, rather than at first use."""
+        ...
+
+    def release(self) -> None:
+        """Give back what can be opened again."""
+        ...
+
+
+def choose_engine(wanted: str = "auto") -> str:
+    """The runtime that a name means; `auto` is the fastest that runs here."""
+    return "ort" if wanted == "auto" else wanted
+
 
 def choose_kv(bundle: Bundle, wanted: str | None) -> str:
     """The cache format to use: the bundle's first unless another of its formats is wanted."""

@@ -6,9 +6,11 @@ A prompt is always the whole text. What it shares with the session's text so far
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
 
@@ -24,6 +26,26 @@ if TYPE_CHECKING:
     from edgedec.model import Model
 
 GREEDY = Sampling()
+
+
+class Options(TypedDict, total=False):
+    """How to generate: see `Session.tokens` for each; `stop`: strings that end the text."""
+
+    max_tokens: int | None
+    sampling: Sampling
+    stop: str | Sequence[str]
+    stop_tokens: Sequence[int]
+    ignore_eos: bool
+    logprobs: int | None
+    constraint: Constraint | None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text that is certain, and the token that made it so (None: what was held back until the end)."""
+
+    text: str
+    token: Token | None
 
 
 class Session:
@@ -51,52 +73,39 @@ class Session:
         """Why the last generation ended: eos, stop, length, context; empty if it was not finished."""
         return self.stats.finish
 
-    def generate(
-        self,
-        prompt: str | None = None,
-        *,
-        max_tokens: int | None = None,
-        sampling: Sampling = GREEDY,
-        stop: str | Sequence[str] = (),
-        stop_tokens: Sequence[int] = (),
-        ignore_eos: bool = False,
-        constraint: Constraint | None = None,
-    ) -> Iterator[str]:
+    def generate(self, prompt: str | Sequence[int] | None = None, **options: Unpack[Options]) -> Iterator[str]:
         """The text that follows `prompt`, piece by piece; None goes on with the session's text.
 
         Ends at the model's end token, at a stop string or token (neither is yielded), after
-        `max_tokens`, or, if that is None, when the context is full.
+        `max_tokens`, or, if that is None, when the context is full. `options` are those of `stream`.
 
         >>> "".join(edgedec.open("nano").session().generate("Once upon a time", max_tokens=8))
         """
-        tokenizer = self.model.tokenizer
-        ids = None if prompt is None else tokenizer.encode(prompt)
-        tokens = self.tokens(
-            ids,
-            max_tokens=max_tokens,
-            sampling=sampling,
-            stop_tokens=stop_tokens,
-            ignore_eos=ignore_eos,
-            constraint=constraint,
-        )
-        detokenizer = Detokenizer(tokenizer, prompt_ids=self._context.ids if ids is None else ids)
-        return self._pieces(tokens, detokenizer, StopStrings([stop] if isinstance(stop, str) else stop))
+        return (piece.text for piece in self.stream(prompt, **options) if piece.text)
 
-    def _pieces(self, tokens: Iterator[Token], detokenizer: Detokenizer, stops: StopStrings) -> Iterator[str]:
-        try:
+    def stream(self, prompt: str | Sequence[int] | None = None, **options: Unpack[Options]) -> Iterator[Piece]:
+        """As `generate`, with the token behind each piece. `prompt` may be text or tokens."""
+        tokenizer, stop = self.model.tokenizer, options.pop("stop", ())
+        ids = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        stops = StopStrings([stop] if isinstance(stop, str) else stop)
+        tokens = self.tokens(ids, **options)  # type: ignore[misc]
+        return self._pieces(tokens, Detokenizer(tokenizer, prompt_ids=self._context.ids), stops)
+
+    def _pieces(self, tokens: Generator[Token], detokenizer: Detokenizer, stops: StopStrings) -> Iterator[Piece]:
+        with closing(tokens):
             for token in tokens:
                 text, hit = stops.push(detokenizer.push(token))
-                if text:
-                    yield text
                 if hit:
                     self.stats.finish = "stop"
+                yield Piece(text, token)
+                if hit:
                     return
             text, hit = stops.push(detokenizer.flush())
-            text += "" if hit else stops.flush()
-            if text:
-                yield text
-        finally:
-            tokens.close()  # type: ignore[attr-defined]
+            rest, hit_late = stops.flush()
+            if hit or hit_late:
+                self.stats.finish = "stop"
+            if text or rest:
+                yield Piece(text + rest, None)
 
     def tokens(
         self,
@@ -108,7 +117,7 @@ class Session:
         ignore_eos: bool = False,
         logprobs: int | None = None,
         constraint: Constraint | None = None,
-    ) -> Iterator[Token]:
+    ) -> Generator[Token]:
         """The tokens that follow `ids`, each an int with `.token`, `.logprob` and `.top`.
 
         `logprobs=n` fills `.logprob` and the n most likely `.top`. None goes on with the session's text.
@@ -123,9 +132,9 @@ class Session:
             self._context.rng = np.random.default_rng(sampling.seed)
         return decode(self.model.runtime, self._context, ask, self._drafter, constraint, self.stats)
 
-    def chat(self, messages: Sequence[Mapping[str, object]], **options: object) -> Iterator[str]:
-        """The answer to `messages`, as `generate` gives text; `options` are those of `generate`."""
-        return self.generate(self.model.chat_prompt(messages), **options)  # type: ignore[arg-type]
+    def chat(self, messages: Sequence[Mapping[str, object]], **options: Unpack[Options]) -> Iterator[str]:
+        """The answer to `messages`, as `generate` gives text."""
+        return self.generate(self.model.chat_ids(messages), **options)
 
     def fork(self) -> Session:
         """An independent session with the same text and a copy of its cache."""
@@ -146,7 +155,7 @@ class Session:
                 ids=tuple(context.ids),
                 n_prompt=context.n_prompt,
                 kv=context.cache.kv,
-                rng=context.rng.bit_generator.state,
+                rng=dict(context.rng.bit_generator.state),
             ),
             context.cache.save(),
         )

@@ -44,9 +44,12 @@ def write_snapshot(path: str | os.PathLike[str], snapshot: Snapshot, data: NDArr
     payload = np.ascontiguousarray(data).tobytes()
     header = to_json(snapshot) | {"length": data.shape[3], "sha256": hashlib.sha256(payload).hexdigest()}
     raw = json.dumps(header).encode()
-    with replacing(Path(path)) as file:
-        file.write(MAGIC + len(raw).to_bytes(8, "little") + raw)
-        file.write(payload)
+    try:
+        with replacing(Path(path)) as file:
+            file.write(MAGIC + len(raw).to_bytes(8, "little") + raw)
+            file.write(payload)
+    except OSError as error:
+        raise SessionError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def read_snapshot(path: str | os.PathLike[str], bundle: str, cache: Cache) -> tuple[Snapshot, NDArray[Any]]:

@@ -136,15 +136,16 @@ class _Export:
         shapes, done = self.spec.tensors(), 0
         total = sum(int(np.prod(shape)) for shape in shapes.values())
         rest = [name for name in ("final_norm", "head") if name in shapes]
-        for layer, names in enumerate([["embed"], *(names_of(self.spec, i) for i in range(self.spec.n_layers)), rest]):
+        layers = [names_of(self.spec, i) for i in range(self.spec.n_layers)]
+        for layer, names in enumerate([["embed"], *layers, rest]):
             for name in names:
                 self._write_tensor(weights, name, shapes[name])
                 done += int(np.prod(shapes[name]))
                 self.progress("weights", done, total)
             if 1 <= layer <= self.spec.n_layers:
                 floats.layer(layer - 1)
-                for kv, layers in scales.items():
-                    layers.append(kv_scales(floats.kept(layer - 1), kv))
+                for kv, found in scales.items():
+                    found.append(kv_scales(floats.kept(layer - 1), kv))
 
     def _write_tensor(self, weights: WeightsFile, name: str, shape: tuple[int, ...]) -> None:
         fmt = format_of(name, self.formats["body"], self.formats["head"], self.formats["embed"])
@@ -160,15 +161,16 @@ class _Export:
         return {part: next(f for f in get_args(WeightFormat) if f == name) for part, name in found.items()}
 
     def _check_divisible(self) -> None:
-        """Kernels for blocks want whole 16-byte groups; say so here and not as a runtime's riddle."""
-        if "int4" in self.options.kv and self.spec.head_dim % 2:
-            raise UsageError(f"--kv int4: needs an even head size, this model has {self.spec.head_dim}")
-        if self.spec.head_dim % 8:
-            raise CheckpointError(f"config.json: head_dim {self.spec.head_dim} is not a multiple of 8")
+        """ONNX Runtime's attention wants whole groups of channels; say so here and not as its riddle."""
+        head_dim = self.spec.head_dim
+        if head_dim % 8:
+            raise CheckpointError(f"config.json: head_dim {head_dim} is not a multiple of 8")
+        if self.options.needs_scales and head_dim % 16:
+            raise UsageError(f"--kv {','.join(self.options.kv)}: int8 and int4 want a head_dim of 16 n, not {head_dim}")
 
     def _texts(self, text: Text) -> dict[str, tuple[NDArray[np.int64], str]]:
         """What the float model has to read: {purpose: (ids, what it is)}."""
-        wanted = {}
+        wanted: dict[str, tuple[Path | None, int]] = {}
         if self.options.needs_scales:
             wanted["calibration"] = (self.options.calibrate, CALIBRATION_TOKENS)
         if self.options.check:

@@ -68,7 +68,7 @@ def embed(g: Graph, spec: ModelSpec, ids: str) -> str:
     x = g.lookup(ids, "embed")
     if spec.embed_scale == 1.0:
         return x
-    return g.node("Mul", [x, g.constant(np.float32(spec.embed_scale))])
+    return g.node("Mul", [x, g.constant(np.array(spec.embed_scale, np.float32))])
 
 
 def attention(
@@ -82,8 +82,9 @@ def attention(
     window = spec.layers[i].window
     bias = step.biases.get(window, "")
     inputs = [q, k, v, *past, step.seqlens, step.total, *_rope(g, layout, i), step.positions, bias, ""]
-    attrs = {"num_heads": spec.n_heads, "kv_num_heads": spec.n_kv_heads, "scale": spec.attn_scale}
-    attrs |= {"do_rotary": int(spec.layers[i].rope is not None), "softcap": spec.attn_softcap}
+    attrs: dict[str, int | float | str] = {"num_heads": spec.n_heads, "kv_num_heads": spec.n_kv_heads}
+    attrs |= {"scale": spec.attn_scale, "softcap": spec.attn_softcap}
+    attrs |= {"do_rotary": int(spec.layers[i].rope is not None)}
     if kv in ("int8", "int4"):
         inputs += _kv_scales(g, layout, i, kv)
         attrs |= {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL"}
@@ -117,7 +118,7 @@ def head(g: Graph, spec: ModelSpec, x: str) -> str:
     """hidden -> logits."""
     y = g.linear(norm(g, spec, x, "final_norm"), "embed" if spec.tied else "head")
     if spec.final_softcap:
-        cap = g.constant(np.float32(spec.final_softcap))
+        cap = g.constant(np.array(spec.final_softcap, np.float32))
         y = g.node("Mul", [g.node("Tanh", [g.node("Div", [y, cap])]), cap])
     return y
 

@@ -42,7 +42,7 @@ def _compare(
     cache, hidden = runtime.new_cache(len(ids)), runtime.embed(ids)
     for layer in range(runtime.spec.n_layers):
         hidden = _layer(runtime, cache, hidden, ids, layer)
-        runtime.release()  # type: ignore[attr-defined]
+        runtime.release()
     kl = same = nll = 0.0
     for at in range(0, len(ids), _ROWS):
         logits, expected = runtime.head(hidden[at : at + _ROWS]), reference[at : at + _ROWS]

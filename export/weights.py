@@ -40,7 +40,7 @@ class WeightsFile:
         """Write a weight in `fmt`; vectors are always f32."""
         if len(shape) == 1:
             self.tensors[name] = Tensor("f32", shape, self.array(read(0, shape[0])))
-        elif fmt in ("f32", "f16"):
+        elif fmt == "f32" or fmt == "f16":
             offset = self._align()
             for start, stop in _chunks(shape):
                 self._write(read(start, stop).astype(np.float32 if fmt == "f32" else np.float16))

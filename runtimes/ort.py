@@ -185,7 +185,7 @@ class _Plan:
     def __init__(self, spec: ModelSpec, count: int, cache: Cache) -> None:
         self._windows = spec.windows
         self._hidden = [np.empty((1, count, spec.hidden_size), np.float32) for _ in range(2)]
-        self._call = {
+        self._call: dict[str, NDArray[Any]] = {
             "seqlens_k": np.zeros(1, np.int32),
             "total_sequence_length": np.zeros((), np.int32),
             "position_ids": np.zeros((1, count), np.int64),
@@ -225,7 +225,8 @@ class _Plan:
         """A binding of all that stays where it is, and the names of the biases, which do not."""
         binding = session.io_binding()
         wanted = [value.name for value in session.get_inputs()]
-        for name, a in {"hidden": self._hidden[self._side], **self._call}.items():
+        inputs: dict[str, NDArray[Any]] = {"hidden": self._hidden[self._side], **self._call}
+        for name, a in inputs.items():
             if name in wanted:
                 binding.bind_input(name, "cpu", 0, a.dtype, list(a.shape), a.ctypes.data)
         for layer in part.layers:

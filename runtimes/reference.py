@@ -22,14 +22,19 @@ _VOCAB_CHUNK = 8192
 
 def open(bundle: Bundle, options: RuntimeOptions) -> Reference:  # noqa: A001
     kv = choose_kv(bundle, options.kv)
-    stored: dict[str, Array] = {}
+    return Reference(bundle.spec, _Kept(bundle), kv, kv_scales(bundle, kv))
 
-    def weights(name: str, start: int, stop: int) -> Array:
-        if name not in stored:
-            stored[name] = bundle.rows(name)
-        return stored[name][start:stop]
 
-    return Reference(bundle.spec, weights, kv, kv_scales(bundle, kv))
+class _Kept:
+    """A bundle's weights, widened to float32 once."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle, self._stored = bundle, dict[str, Array]()
+
+    def __call__(self, name: str, start: int, stop: int) -> Array:
+        if name not in self._stored:
+            self._stored[name] = self._bundle.rows(name)
+        return self._stored[name][start:stop]
 
 
 def kv_scales(bundle: Bundle, kv: str) -> Array | None:
@@ -49,6 +54,12 @@ class Reference:
     def __init__(self, spec: ModelSpec, weights: Weights, kv: str = "f32", scales: Array | None = None) -> None:
         self.spec, self._weights, self.kv, self._scales = spec, weights, kv, scales
         self._shapes = spec.tensors()
+
+    def load(self) -> None:
+        """Nothing to open."""
+
+    def release(self) -> None:
+        """Nothing to give back."""
 
     def new_cache(self, capacity: int) -> Cache:
         return Cache(self.spec, capacity, self.kv)

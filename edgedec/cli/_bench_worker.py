@@ -39,7 +39,7 @@ class Edgedec:
         import edgedec
 
         self._model = edgedec.open(config.model, engine=config.engine, threads=threads, kv=config.kv)
-        getattr(self._model.runtime, "load", lambda: None)()
+        self._model.runtime.load()
         kv = self._model.runtime.new_cache(1).kv
         self.facts = {"engine_name": self._model.runtime.name, "kv": kv, "threads": threads}
 
@@ -145,9 +145,9 @@ def _import(config: Config) -> None:
     """Import the engine's packages, which is not loading a model."""
     from importlib import import_module
 
-    from edgedec.runtime import runtime_names
+    from edgedec.runtime import choose_engine, runtime_names
 
-    name = "ort" if config.engine == "auto" else config.engine
+    name = choose_engine(config.engine)
     if name in runtime_names():
         import_module(f"edgedec.runtimes.{name}")
     elif config.engine == "genai":

@@ -70,7 +70,7 @@ class Chat:
     def _answer(self) -> None:
         """Stream the answer to the messages; Ctrl-C ends it, and what was said so far stays."""
         model = self.session.model
-        ids = model.tokenizer.encode(model.chat_prompt(self.messages))
+        ids = model.chat_ids(self.messages)
         generation = Generation(self.session, with_seed(self.sampling), self.limits)
         pieces: list[str] = []
         try:
@@ -104,7 +104,7 @@ class Chat:
 
     def do_reset(self, _: str) -> None:
         """/reset                forget all turns, keep the system message"""
-        self.messages = [m for m in self.messages if m["role"] == "nope"]
+        self.messages = [m for m in self.messages if m["role"] == "system"]
 
     def do_system(self, text: str) -> None:
         """/system TEXT          set the system message and begin anew; without TEXT, drop it"""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from time import perf_counter
 from typing import Any
 
 from edgedec.decode import Token
 from edgedec.sampling import Sampling
 from edgedec.session import Session
-from edgedec.text import Detokenizer, StopStrings, Tokenizer
+from edgedec.text import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -31,51 +30,22 @@ class Generation:
     limits: Limits = field(default_factory=Limits)
     logprobs: int | None = None
     tokens: list[Token] = field(default_factory=list)
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
 
-    def pieces(self, ids: Sequence[int] | None) -> Iterator[str]:
-        """The text behind `ids` (None: behind the session's text), ended as in `Session.generate`."""
-        detokenizer = Detokenizer(self.session.model.tokenizer, self.session.ids if ids is None else ids)
-        stops = StopStrings(self.limits.stop)
-        stream = self._timed(ids)
-        try:
-            for token in stream:
-                text, hit = stops.push(detokenizer.push(token))
-                if text:
-                    yield text
-                if hit:
-                    self.session.stats.finish = "stop"
-                    return
-            text, hit = stops.push(detokenizer.flush())
-            text += "" if hit else stops.flush()
-            if text:
-                yield text
-        finally:
-            stream.close()  # type: ignore[attr-defined]
-
-    def _timed(self, ids: Sequence[int] | None) -> Iterator[Token]:
-        """The first token's time is prefill, the others' is decoding."""
+    def pieces(self, prompt: Sequence[int] | None) -> Iterator[str]:
+        """The text behind `prompt` (None: behind the session's text), as `Session.generate` gives it."""
         limits = self.limits
-        stream = self.session.tokens(
-            ids,
+        for piece in self.session.stream(
+            prompt,
             max_tokens=None if limits.max_tokens < 0 else limits.max_tokens,
             sampling=self.sampling,
+            stop=limits.stop,
             ignore_eos=limits.ignore_eos,
             logprobs=self.logprobs,
-        )
-        began = perf_counter()
-        try:
-            for token in stream:
-                if self.tokens:
-                    self.decode_s += perf_counter() - began
-                else:
-                    self.prefill_s = perf_counter() - began
-                self.tokens.append(token)
-                yield token
-                began = perf_counter()
-        finally:
-            stream.close()  # type: ignore[attr-defined]
+        ):
+            if piece.token is not None:
+                self.tokens.append(piece.token)
+            if piece.text:
+                yield piece.text
 
     def stats(self) -> dict[str, Any]:
         """Counts, and tokens per second: read tokens up to the first new one, then one call a token."""
@@ -85,8 +55,8 @@ class Generation:
             "prompt_tokens": counts.pop("prompt"),
             "cached_tokens": counts.pop("cached"),
             "generated_tokens": counts.pop("generated"),
-            "prefill_tokens_per_s": rate(read, self.prefill_s),
-            "decode_tokens_per_s": rate(len(self.tokens) - 1, self.decode_s),
+            "prefill_tokens_per_s": rate(read, counts["prefill_s"]),
+            "decode_tokens_per_s": rate(self.session.stats.generated - 1, counts["decode_s"]),
             "finish_reason": counts.pop("finish"),
             "seed": self.sampling.seed,
             **counts,

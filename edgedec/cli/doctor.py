@@ -76,11 +76,10 @@ def _import_problem(name: str) -> str | None:
 
 def _engine(problems: list[str]) -> dict[str, Any]:
     """What `--engine auto` means here."""
-    from edgedec.runtime import runtime_names
+    from edgedec.runtime import choose_engine, runtime_names
 
-    # `edgedec.open` takes ort for auto: the one fast runtime that is everywhere onnxruntime is.
     why = "onnxruntime's CPU provider runs every bundle" if not problems else "none: see the problems"
-    return {"auto": None if problems else "ort", "why": why, "available": runtime_names()}
+    return {"auto": None if problems else choose_engine(), "why": why, "available": runtime_names()}
 
 
 def _nano() -> dict[str, Any]:

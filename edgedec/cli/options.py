@@ -107,7 +107,7 @@ def open_model(name: str, engine: str, threads: int, kv: KV | None) -> edgedec.M
 
     model = edgedec.open(name, engine=engine, threads=threads, kv=kv and kv.value)
     # Some runtimes open their graphs at first use, which would count as time spent reading the prompt.
-    getattr(model.runtime, "load", lambda: None)()
+    model.runtime.load()
     return model
 
 

@@ -33,22 +33,22 @@ class Optimizer:
         self.state |= {f"v.{n}": torch.zeros_like(w) for n, w in weights.items() if n not in self.matrices}
 
     @torch.no_grad()
-    def step(self, scale, clip=1.0):
-        """One update with the learning rates times `scale` -> gradient norm before clipping."""
+    def step(self, grads, scale, clip=1.0):
+        """One update from {name: gradient}, with the learning rates times `scale` -> gradient norm before clipping."""
         self.steps += 1
-        norm = torch.nn.utils.clip_grad_norm_(self.weights.values(), clip)
-        for name, w in self.weights.items():
-            (self._muon if name in self.matrices else self._adam)(name, w, scale)
-            w.grad = None
-        return float(norm)
+        norm = float(sum(g.square().sum() for g in grads.values())) ** 0.5
+        for name, g in grads.items():
+            g.mul_(min(1.0, clip / (norm + 1e-6)))
+            (self._muon if name in self.matrices else self._adam)(name, self.weights[name], g, scale)
+        return norm
 
-    def _muon(self, name, w, scale):
-        m = self.state[f"m.{name}"].lerp_(w.grad, 1 - MOMENTUM)
-        update = orthogonal(w.grad.lerp(m, MOMENTUM)) * max(1, w.shape[-2] / w.shape[-1]) ** 0.5
+    def _muon(self, name, w, g, scale):
+        m = self.state[f"m.{name}"].lerp_(g, 1 - MOMENTUM)
+        update = orthogonal(g.lerp(m, MOMENTUM)) * max(1, w.shape[-2] / w.shape[-1]) ** 0.5
         w.mul_(1 - self.muon_lr * scale * DECAY).sub_(update, alpha=self.muon_lr * scale)
 
-    def _adam(self, name, w, scale):
-        m = self.state[f"m.{name}"].lerp_(w.grad, 1 - BETAS[0])
-        v = self.state[f"v.{name}"].lerp_(w.grad.square(), 1 - BETAS[1])
+    def _adam(self, name, w, g, scale):
+        m = self.state[f"m.{name}"].lerp_(g, 1 - BETAS[0])
+        v = self.state[f"v.{name}"].lerp_(g.square(), 1 - BETAS[1])
         m, v = m / (1 - BETAS[0] ** self.steps), v / (1 - BETAS[1] ** self.steps)
         w.sub_(self.adam_lr * scale * m / (v.sqrt() + EPS))

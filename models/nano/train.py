@@ -12,12 +12,13 @@ import data
 import model
 import torch
 from optimizer import Optimizer
+from team import Team
 from safetensors.torch import load_file, save_file
 
 import export
 
 SEED, WARMUP, FALL, LONG = 20, 60, 0.30, 0.08
-LENGTH, LONG_LENGTH, MICRO, BATCH = 512, 1024, 2048, 8192
+LENGTH, LONG_LENGTH, BATCH = 512, 1024, 8192
 
 
 class Clock:
@@ -58,12 +59,9 @@ class Trainer:
         self.weights, self.log = model.new_weights(SEED), open(work / "train.log", "a", buffering=1)
         self.optimizer = Optimizer(self.weights, model.MATRICES)
         spent = self.resume()
-        for w in self.weights.values():
-            w.requires_grad_()
         self.feed = data.Feed(stories, tok, SEED + self.optimizer.steps)
         self.held, self.seen = (data.encode(tok, s[:64]) for s in (stories.held_real, stories.real))
-        self.layer = torch.compile(model.layer, dynamic=False)
-        self.head = torch.compile(model.token_losses, dynamic=False)
+        self.team = Team(self.weights, BATCH, (LENGTH, LONG_LENGTH))
         self.clock = Clock(minutes, spent, work)
 
     def run(self, every=50, keep=300):
@@ -79,21 +77,17 @@ class Trainer:
                     f"rate {self.clock.rate(steps):.3f} tok/s {speed:.0f}"
                 )
                 seen, then, total = 0, time.time(), 0.0
-            if time.time() - kept > keep:
+            now = time.time()
+            if now - kept > keep:
                 self.report()
-                kept = then = time.time()
+                then, kept = then + time.time() - now, time.time()
         self.report()
 
     def step(self):
         length = LONG_LENGTH if self.clock.long else LENGTH
         mix = corpora.final_mix if self.clock.falling else corpora.main_mix
-        batch = self.feed.batch(mix, length, BATCH // length)
-        total = 0.0
-        for micro in batch.split(MICRO // length):
-            loss = model.losses(self.weights, micro, one_layer=self.layer, head=self.head).sum() / BATCH
-            loss.backward()
-            total += loss.item()
-        return total, self.optimizer.step(self.clock.rate(self.optimizer.steps))
+        loss = self.team.step(self.feed.batch(mix, length, BATCH // length))
+        return loss, self.optimizer.step(self.team.grads[0], self.clock.rate(self.optimizer.steps))
 
     def report(self):
         """Held-out loss, a story, a checkpoint and the Hugging Face folder."""

@@ -1,0 +1,46 @@
+# Two commands do all the set-up on a fresh machine:
+#   make demo   installs edgedec into .venv and lets the bundled model tell a story
+#   make test   installs what the tests need, lints, type-checks the installed copy, runs pytest
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# The newest version whose plain install is the CPU build; the extras accept it and then add nothing.
+TORCH ?= torch==2.13.0
+
+.PHONY: demo test lint types pytest clean
+
+demo: $(VENV)/.base
+	$(BIN)/edgedec run -p "Once upon a time"
+
+test: $(VENV)/.dev lint types pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# The package is spread over top-level folders; type checkers see it whole only where it is installed.
+types: $(VENV)/.dev
+	mkdir -p build/types && cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p edgedec
+
+pytest: $(VENV)/.dev
+	$(BIN)/pytest -n 2 --dist loadfile
+
+SOURCES := pyproject.toml $(shell find edgedec export runtimes kernels models -type f -not -path '*/__pycache__/*')
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.base: $(VENV)/bin/python $(SOURCES)
+	$(PIP) .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/bin/python $(SOURCES)
+	$(PIP) $(TORCH)
+	$(PIP) ".[dev]"
+	$(PIP) --no-deps --force-reinstall .
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
