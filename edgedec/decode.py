@@ -25,6 +25,8 @@ from edgedec.verify import walk
 
 CHUNK = 512
 _MASK_CELLS = 4 << 20
+# What follows a stop token: no token at all, so that nothing drafted below it matches.
+_NOTHING = -1
 
 
 class Token(int):
@@ -83,6 +85,11 @@ class Context:
     def pending(self) -> list[int]:
         return self.ids[self.cache.length :]
 
+    def take(self) -> None:
+        """Count one more accepted row, as if its token had been run, and the next one drawn, by itself."""
+        self.cache.keep([0])
+        self.rng.random()
+
     def make_room(self) -> None:
         """For a full context with sliding on: keep the first tokens and the latest, read again.
 
@@ -129,7 +136,8 @@ def decode(
 ) -> Generator[Token]:
     """Generate tokens behind `context.ids`; each is in `context.ids` when it is yielded.
 
-    Closing the generator leaves `context` as if it had been asked for just the tokens taken.
+    At every yield `context` is what plain decoding would have made of it: cache, random state and all.
+    So it may be copied or saved there, and a generator may be closed at any time.
     """
     stats = stats if stats is not None else Stats()
     if not context.ids:
@@ -142,6 +150,7 @@ def decode(
                     stats.finish = "context"
                     return
                 context.make_room()
+                drafter.reset()
             began = perf_counter()
             first = prefill(runtime, context)
             draft = drafter.propose(context.ids, _budget(ask, context, left))
@@ -150,6 +159,8 @@ def decode(
             stats.proposed += len(draft.tokens)
             stats.accepted += len(path) - 1
             for at, token in enumerate(picked[:left]):
+                if at:
+                    context.take()
                 if token in ask.stop_tokens:
                     stats.finish = "eos"
                     return
@@ -162,6 +173,7 @@ def decode(
             left = left if left is None else left - len(picked)
         stats.finish = "length"
     finally:
+        # For an interrupt from outside: everywhere else this holds already.
         context.cache.truncate(min(context.cache.length, len(context.ids)))
 
 
@@ -185,7 +197,10 @@ def prefill(runtime: Runtime, context: Context) -> Rows:
 def _step(
     runtime: Runtime, context: Context, first: Rows, draft: Draft, ask: Ask, constraint: Constraint | None
 ) -> tuple[list[int], list[int], Logits]:
-    """One forward call: accepted rows and picked tokens (from the last pending row on), and logits."""
+    """One forward call: accepted rows and picked tokens (from the last pending row on), and logits.
+
+    The cache then ends with the last known token; the accepted rows lie in order behind it, for `take`.
+    """
     root = len(first) - 1
     rows = first
     if draft.tokens:
@@ -197,16 +212,22 @@ def _step(
     logits = runtime.head(hidden[root:])
 
     def pick(row: int, path: Sequence[int]) -> int:
-        return _pick(logits[row - root], [*context.ids, *path], path, context, ask, constraint)
+        if path and path[-1] in ask.stop_tokens:
+            return _NOTHING
+        return _pick(logits[row - root], path, context, ask, constraint)
 
+    before = context.rng.bit_generator.state if draft.tokens else None
     path, picked = walk(rows, pick, root)
     context.cache.keep([*range(root), *path])
+    if before is not None and len(path) > 1:
+        context.cache.truncate(len(context.ids))
+        context.rng.bit_generator.state = before
+        context.rng.random()
     return [row - root for row in path], picked, logits
 
 
 def _pick(
     logits: NDArray[np.float32],
-    ids: Sequence[int],
     path: Sequence[int],
     context: Context,
     ask: Ask,
@@ -214,6 +235,7 @@ def _pick(
 ) -> int:
     if constraint is not None:
         logits = np.where(constraint.mask(path), logits, -np.inf)
+    ids = [*context.ids, *path] if path else context.ids
     return draw(probs(logits, ask.sampling, ids, context.n_prompt), context.rng)
 
 

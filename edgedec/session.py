@@ -57,6 +57,7 @@ class Session:
         self._drafter = make_drafter(drafter)
         self._context = Context([], 0, model.runtime.new_cache(capacity), sinks)
         self.stats = Stats()
+        self._running: Generator[Token] | None = None
 
     @property
     def ids(self) -> list[int]:
@@ -89,23 +90,7 @@ class Session:
         ids = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         stops = StopStrings([stop] if isinstance(stop, str) else stop)
         tokens = self.tokens(ids, **options)  # type: ignore[misc]
-        return self._pieces(tokens, Detokenizer(tokenizer, prompt_ids=self._context.ids), stops)
-
-    def _pieces(self, tokens: Generator[Token], detokenizer: Detokenizer, stops: StopStrings) -> Iterator[Piece]:
-        with closing(tokens):
-            for token in tokens:
-                text, hit = stops.push(detokenizer.push(token))
-                if hit:
-                    self.stats.finish = "stop"
-                yield Piece(text, token)
-                if hit:
-                    return
-            text, hit = stops.push(detokenizer.flush())
-            rest, hit_late = stops.flush()
-            if hit or hit_late:
-                self.stats.finish = "stop"
-            if text or rest:
-                yield Piece(text + rest, None)
+        return _pieces(tokens, Detokenizer(tokenizer, prompt_ids=self._context.ids), stops, self.stats)
 
     def tokens(
         self,
@@ -121,16 +106,19 @@ class Session:
         """The tokens that follow `ids`, each an int with `.token`, `.logprob` and `.top`.
 
         `logprobs=n` fills `.logprob` and the n most likely `.top`. None goes on with the session's text.
+        A new generation ends the one before, if it still runs.
         """
         stops = frozenset(stop_tokens) | (frozenset() if ignore_eos else self.model.eos)
         ask = Ask(sampling, max_tokens, stops, logprobs)
+        self._stop()
         self.stats = Stats()
         if ids is not None:
             self._read(list(map(int, ids)))
         self.stats.prompt, self.stats.cached = len(self._context.ids), self._context.cache.length
         if sampling.seed is not None:
             self._context.rng = np.random.default_rng(sampling.seed)
-        return decode(self.model.runtime, self._context, ask, self._drafter, constraint, self.stats)
+        self._running = decode(self.model.runtime, self._context, ask, self._drafter, constraint, self.stats)
+        return self._running
 
     def chat(self, messages: Sequence[Mapping[str, object]], **options: Unpack[Options]) -> Iterator[str]:
         """The answer to `messages`, as `generate` gives text."""
@@ -164,10 +152,16 @@ class Session:
         """Become the session that was saved; it goes on exactly as that one would have."""
         context = self._context
         snapshot, data = read_snapshot(path, self.model.bundle.digest, context.cache)
+        self._stop()
         context.cache.load(data)
         context.ids, context.n_prompt = list(snapshot.ids), snapshot.n_prompt
         context.rng.bit_generator.state = snapshot.rng
         self._drafter.reset()
+
+    def _stop(self) -> None:
+        """End the generation that still runs: the text under it is about to change."""
+        if self._running is not None:
+            self._running.close()
 
     def _read(self, ids: list[int]) -> None:
         """Make `ids` the text; the cache keeps what they share with the text before."""
@@ -181,3 +175,20 @@ class Session:
         context.cache.truncate(shared)
         context.ids, context.n_prompt = ids, len(ids)
         self._drafter.reset()
+
+
+def _pieces(tokens: Generator[Token], detokenizer: Detokenizer, stops: StopStrings, stats: Stats) -> Iterator[Piece]:
+    with closing(tokens):
+        for token in tokens:
+            text, hit = stops.push(detokenizer.push(token))
+            if hit:
+                stats.finish = "stop"
+            yield Piece(text, token)
+            if hit:
+                return
+        text, hit = stops.push(detokenizer.flush())
+        rest, hit_late = stops.flush()
+        if hit or hit_late:
+            stats.finish = "stop"
+        if text or rest:
+            yield Piece(text + rest, None)

@@ -1,0 +1,1 @@
+"""Checkpoint -> bundle. Needs the `export` extra (onnx)."""

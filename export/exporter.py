@@ -135,9 +135,9 @@ class _Export:
     ) -> None:
         shapes, done = self.spec.tensors(), 0
         total = sum(int(np.prod(shape)) for shape in shapes.values())
-        rest = [name for name in ("final_norm", "head") if name in shapes]
-        layers = [names_of(self.spec, i) for i in range(self.spec.n_layers)]
-        for layer, names in enumerate([["embed"], *layers, rest]):
+        rest: list[str] = [name for name in ("final_norm", "head") if name in shapes]
+        groups: list[list[str]] = [["embed"], *(names_of(self.spec, i) for i in range(self.spec.n_layers)), rest]
+        for layer, names in enumerate(groups):
             for name in names:
                 self._write_tensor(weights, name, shapes[name])
                 done += int(np.prod(shapes[name]))

@@ -1,0 +1,1 @@
+"""Kernels written for edgedec. None yet: the `ort` runtime uses ONNX Runtime's own."""

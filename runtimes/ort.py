@@ -13,7 +13,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -132,8 +131,7 @@ class OnnxRuntime:
     def _cut(self, blocks: tuple[int, ...]) -> None:
         """Replace the sessions that are larger than this slice allows."""
         graphs = self._bundle.manifest.graphs
-        whole = {b // 2 for b, after in pairwise(blocks) if b % 2 == 0 and after == b + 1}
-        split = {b // 2 for b in blocks} - whole - self._split
+        split = _halved(blocks) - self._split
         closed = [graphs.layers[self.kv][layer] for layer in split]
         if self._whole and blocks != self.spec.blocks():
             self._whole = False
@@ -165,6 +163,17 @@ class OnnxRuntime:
             if len(self._plans) > _PLANS:
                 self._plans.popitem(last=False)
         return plan
+
+
+def _halved(blocks: tuple[int, ...]) -> set[int]:
+    """The layers of which a slice takes one block without the other: of 0 1 2 1 they are 0 and 1."""
+    found, at = set(), 0
+    while at < len(blocks):
+        pair = blocks[at] % 2 == 0 and blocks[at + 1 : at + 2] == (blocks[at] + 1,)
+        if not pair:
+            found.add(blocks[at] // 2)
+        at += 2 if pair else 1
+    return found
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Draft heads: small networks on top of a model's hidden states. None yet."""
