@@ -23,7 +23,8 @@ from edgedec.runtime import Logits, Runtime
 from edgedec.sampling import Sampling, draw, logprob, probs, top_logprobs
 from edgedec.verify import walk
 
-CHUNK = 512
+# Rows of a prefill call: enough to keep the arithmetic busy, few enough that activations stay small.
+CHUNK = 256
 _MASK_CELLS = 4 << 20
 # What follows a stop token: no token at all, so that nothing drafted below it matches.
 _NOTHING = -1

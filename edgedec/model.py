@@ -112,7 +112,9 @@ def open(  # noqa: A001
     bundle = Bundle.open(find(path_or_name), verify=verify)
     if threads < 0:
         raise UsageError(f"threads {threads}: must be 0 (all cores) or more")
-    return Model(bundle, open_runtime(choose_engine(engine), bundle, RuntimeOptions(threads=threads, kv=kv)))
+    runtime = open_runtime(choose_engine(engine), bundle, RuntimeOptions(threads=threads, kv=kv))
+    runtime.load()
+    return Model(bundle, runtime)
 
 
 def find(path_or_name: str | os.PathLike[str]) -> Path:

@@ -144,6 +144,7 @@ class Session:
                 n_prompt=context.n_prompt,
                 kv=context.cache.kv,
                 rng=dict(context.rng.bit_generator.state),
+                length=context.cache.length,
             ),
             context.cache.save(),
         )

@@ -1,8 +1,9 @@
 """A saved session: a header in JSON and the cache's bytes, checked by hash. No pickle.
 
 8 bytes   b"EDGESESS"
+32 bytes  sha256 of all that follows
 8 bytes   length of the header, little endian
-header    JSON: Snapshot, and the size and sha256 of what follows
+header    JSON: Snapshot
 rest      the cache, [n_layers, 2, n_kv_heads, length, width], C order
 """
 
@@ -12,6 +13,7 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +27,31 @@ from edgedec.frozen import from_json, to_json
 
 MAGIC = b"EDGESESS"
 _HEADER_LIMIT = 64 << 20
+_PREFIX = len(MAGIC) + 32 + 8
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What stands in the header; `bundle` is the digest of the bundle the session belongs to."""
+    """What stands in the header; `bundle` is the digest of the session's bundle, `length` that of its cache."""
 
     bundle: str
     ids: tuple[int, ...]
     n_prompt: int
     kv: str
     rng: dict[str, Any]
-    length: int = 0
-    sha256: str = ""
+    length: int
 
 
 def write_snapshot(path: str | os.PathLike[str], snapshot: Snapshot, data: NDArray[Any]) -> None:
-    payload = np.ascontiguousarray(data).tobytes()
-    header = to_json(snapshot) | {"length": data.shape[3], "sha256": hashlib.sha256(payload).hexdigest()}
-    raw = json.dumps(header).encode()
+    """`data`: what `Cache.save` returned."""
+    header = json.dumps(to_json(snapshot)).encode()
+    parts = [len(header).to_bytes(8, "little"), header, np.ascontiguousarray(data).tobytes()]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
     try:
         with replacing(Path(path)) as file:
-            file.write(MAGIC + len(raw).to_bytes(8, "little") + raw)
-            file.write(payload)
+            file.writelines([MAGIC, digest.digest(), *parts])
     except OSError as error:
         raise SessionError(f"{path}: cannot be written: {error.strerror or error}") from None
 
@@ -58,37 +62,37 @@ def read_snapshot(path: str | os.PathLike[str], bundle: str, cache: Cache) -> tu
         raw = Path(path).read_bytes()
     except OSError as error:
         raise SessionError(f"{path}: {error.strerror or error}") from None
-    size = int.from_bytes(raw[8:16], "little")
-    if raw[:8] != MAGIC or size > min(_HEADER_LIMIT, len(raw) - 16):
+    size = int.from_bytes(raw[_PREFIX - 8 : _PREFIX], "little")
+    if raw[:8] != MAGIC or size > min(_HEADER_LIMIT, len(raw) - _PREFIX):
         raise SessionError(f"{path}: not a saved session, or cut short")
+    if hashlib.sha256(memoryview(raw)[_PREFIX - 8 :]).digest() != raw[8 : _PREFIX - 8]:
+        raise SessionError(f"{path}: damaged (its hash differs)")
     try:
-        snapshot = from_json(Snapshot, json.loads(raw[16 : 16 + size]), "session")
+        snapshot = from_json(Snapshot, json.loads(raw[_PREFIX : _PREFIX + size]), "session")
     except (ValueError, RecursionError, BundleCorrupt) as error:
         raise SessionError(f"{path}: damaged header ({error})") from None
-    payload = raw[16 + size :]
-    _check(path, snapshot, payload, bundle, cache)
+    payload = memoryview(raw)[_PREFIX + size :]
+    _check(path, snapshot, bundle, cache)
     shape = (*cache.data.shape[:3], snapshot.length, cache.data.shape[4])
-    if len(payload) != int(np.prod(shape)) * cache.data.itemsize:
+    if len(payload) != prod(shape) * cache.data.itemsize:
         raise SessionError(f"{path}: the cache in it has another size than its header says")
     return snapshot, np.frombuffer(payload, cache.data.dtype).reshape(shape)
 
 
-def _check(path: object, snapshot: Snapshot, payload: bytes, bundle: str, cache: Cache) -> None:
+def _check(path: object, snapshot: Snapshot, bundle: str, cache: Cache) -> None:
     if snapshot.bundle != bundle:
         raise SessionError(f"{path}: saved from another bundle; open that one, or start anew")
     if snapshot.kv != cache.kv:
         raise SessionError(
             f"{path}: saved with a {snapshot.kv} cache, this session has {cache.kv}; open with kv={snapshot.kv!r}"
         )
-    if hashlib.sha256(payload).hexdigest() != snapshot.sha256:
-        raise SessionError(f"{path}: damaged (its hash differs)")
     n = len(snapshot.ids)
-    if not 0 <= snapshot.length <= n or not 0 <= snapshot.n_prompt <= n:
+    if n > cache.capacity + 1:
+        raise SessionError(f"{path}: {n} tokens do not fit this session's context of {cache.capacity}")
+    if not 0 <= snapshot.length <= min(n, cache.capacity) or not 0 <= snapshot.n_prompt <= n:
         raise SessionError(f"{path}: damaged header (lengths do not fit)")
     if any(not 0 <= token < cache.spec.vocab_size for token in snapshot.ids):
         raise SessionError(f"{path}: damaged header (a token outside the vocabulary)")
-    if n > cache.capacity + 1:
-        raise SessionError(f"{path}: {n} tokens do not fit this session's context of {cache.capacity}")
     try:
         np.random.default_rng(0).bit_generator.state = snapshot.rng
     except (ValueError, TypeError, KeyError, OverflowError) as error:

@@ -12,7 +12,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -79,9 +79,10 @@ class OnnxRuntime:
 
     def load(self) -> None:
         """Open what the whole stack needs now rather than at first use."""
+        # The head first: it is the largest matrix, and opening needs room for two of it.
+        self._session(self._bundle.manifest.graphs.head)
         for part in self._slice(self.spec.blocks()):
             self._session(part.file)
-        self._session(self._bundle.manifest.graphs.head)
 
     def release(self) -> None:
         """Close every session; each opens again when it is needed."""
@@ -99,11 +100,20 @@ class OnnxRuntime:
     def run(self, hidden: Array, rows: Rows, cache: Cache, blocks: Sequence[int]) -> Array:
         with self._lock:
             cache.reserve(len(rows))
-            plan = self._plan(rows.count, cache)
-            plan.start(hidden, rows, cache.length)
-            for part in self._slice(tuple(blocks)):
-                plan.step(part, self._session(part.file))
-            return plan.result()
+            if cache.length or rows.first or np.array_equal(rows.positions, np.arange(len(rows))):
+                return self._run(hidden, rows, cache, tuple(blocks))
+            # Into an empty cache GroupQueryAttention numbers the rows itself, whatever position_ids say:
+            # a tree sends its first row ahead.
+            root = Rows(rows.tokens[:1], rows.positions[:1], rows.parents[:1])
+            parts = [(hidden[:1], root), (hidden[1:], replace(rows, first=1))]
+            return np.concatenate([self._run(x, part, cache, tuple(blocks)) for x, part in parts if len(x)])
+
+    def _run(self, hidden: Array, rows: Rows, cache: Cache, blocks: tuple[int, ...]) -> Array:
+        plan = self._plan(rows.count, cache)
+        plan.start(hidden, rows, cache.length)
+        for part in self._slice(blocks):
+            plan.step(part, self._session(part.file))
+        return plan.result()
 
     def _slice(self, blocks: tuple[int, ...]) -> list[_Part]:
         """The graphs that make up a slice. Blocks 0 1 2 3 are two layers; 0 3 is attention 0 and MLP 1."""

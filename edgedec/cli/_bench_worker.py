@@ -39,7 +39,6 @@ class Edgedec:
         import edgedec
 
         self._model = edgedec.open(config.model, engine=config.engine, threads=threads, kv=config.kv)
-        self._model.runtime.load()
         kv = self._model.runtime.new_cache(1).kv
         self.facts = {"engine_name": self._model.runtime.name, "kv": kv, "threads": threads}
 

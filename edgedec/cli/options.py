@@ -105,10 +105,7 @@ Logprobs = Annotated[
 def open_model(name: str, engine: str, threads: int, kv: KV | None) -> edgedec.Model:
     import edgedec
 
-    model = edgedec.open(name, engine=engine, threads=threads, kv=kv and kv.value)
-    # Some runtimes open their graphs at first use, which would count as time spent reading the prompt.
-    model.runtime.load()
-    return model
+    return edgedec.open(name, engine=engine, threads=threads, kv=kv and kv.value)
 
 
 def open_session(model: edgedec.Model, ctx_size: int, on_full: OnFull) -> edgedec.Session:

@@ -158,16 +158,24 @@ def test_the_stack_may_be_cut_anywhere(case: Case, engine: str) -> None:
         close(runtime.head(hidden), expected)
 
 
+def test_a_tree_may_come_first(case: Case, engine: str) -> None:
+    """Drafts may be verified together with a prompt that is not cached yet."""
+    runtime, tree = case.runtime(engine), Rows.tree(*TREE, start=0)
+    found = forward(runtime, tree, runtime.new_cache(len(tree)))
+    for row, logits in enumerate(found):
+        close(logits, whole(runtime, _path(tree, row))[-1])
+
+
 def test_blocks_may_be_left_out_and_repeated(case: Case) -> None:
     """A layer skipped, an attention without its MLP, a block run twice: the runtimes agree on any sequence."""
-    blocks = case.bundle.spec.blocks()
-    rows = Rows.tree(*TREE, start=0)
+    blocks, before = case.bundle.spec.blocks(), TOKENS[:13]
+    rows = Rows.tree(*TREE, start=len(before))
     for slice_ in (blocks[2:], (blocks[0], *blocks[3:]), (*blocks[:4], *blocks[1:]), (1, 0), (0, 0, 3), ()):
         found = []
         for engine in ENGINES:
             runtime = case.runtime(engine)
-            hidden = runtime.run(runtime.embed(rows.tokens), rows, runtime.new_cache(len(rows)), slice_)
-            found.append(runtime.head(hidden))
+            _, cache = read(runtime, before, [len(before)])
+            found.append(runtime.head(runtime.run(runtime.embed(rows.tokens), rows, cache, slice_)))
         close(*found)
 
 

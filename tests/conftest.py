@@ -1,0 +1,44 @@
+"""What tests of every kind share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edgedec.manifest import MANIFEST
+from edgedec.model import find
+from edgedec.spec import KV_FORMATS
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def nano() -> Path:
+    """The bundle of the model that ships with edgedec."""
+    folder = find("nano")
+    if not (folder / MANIFEST).is_file():
+        pytest.skip("the nano bundle is not in this checkout; make it with models/nano/export.py")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of a random little Llama with f32 weights and caches of every format. Read it, never change it."""
+    pytest.importorskip("onnx", reason="exporting needs onnx")
+    from checkpoints import write_llama
+
+    from edgedec.export.exporter import ExportOptions, export
+
+    folder = tmp_path_factory.mktemp("tiny")
+    checkpoint = write_llama(folder / "checkpoint")
+    export(str(checkpoint), folder / "tiny", ExportOptions(weights="f32", kv=KV_FORMATS, check=False))
+    return folder / "tiny"
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """Real tokenizers, texts and checkpoints, where they are at hand."""
+    if not DATA.is_dir():
+        pytest.skip("no shared data beside this checkout")
+    return DATA
