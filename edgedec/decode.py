@@ -24,7 +24,7 @@ from edgedec.sampling import Sampling, draw, logprob, probs, top_logprobs
 from edgedec.verify import walk
 
 # Rows of a prefill call: enough to keep the arithmetic busy, few enough that activations stay small.
-CHUNK = 256
+CHUNK = 128
 _MASK_CELLS = 4 << 20
 # What follows a stop token: no token at all, so that nothing drafted below it matches.
 _NOTHING = -1

@@ -29,6 +29,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 @contextmanager
 def replacing_folder(path: Path, *, force: bool = False) -> Iterator[Path]:
     """A new folder that becomes `path` when the block ends well; an existing one only goes with `force`."""
+    path = Path(os.path.abspath(path))  # "." has a name too
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        raise UsageError(f"{path}: is not a folder and will not be replaced by one; choose another place")
     if path.exists() and not force:
         raise UsageError(f"{path}: exists already; choose another place or pass --force")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,16 +39,25 @@ def replacing_folder(path: Path, *, force: bool = False) -> Iterator[Path]:
     staging.mkdir()
     try:
         yield staging
-        if path.exists():
-            old = staging.with_name(staging.name + ".old")
-            path.rename(old)
-            staging.rename(path)
-            shutil.rmtree(old)
-        else:
-            staging.rename(path)
+        _swap(staging, path)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
+
+
+def _swap(staging: Path, path: Path) -> None:
+    """Rename `staging` to `path`; what was there goes, or comes back if that fails."""
+    if not path.exists():
+        staging.rename(path)
+        return
+    old = staging.with_name(staging.name + ".old")
+    path.rename(old)
+    try:
+        staging.rename(path)
+    except BaseException:
+        old.rename(path)
+        raise
+    shutil.rmtree(old)
 
 
 def _beside(path: Path) -> Path:

@@ -74,7 +74,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if hint is Any:
         return value
     if hint is float and type(value) is int:
-        value = float(value)
+        value = float(value) if abs(value) < 1 << 1023 else math.inf
     if type(value) is not hint:
         raise BundleCorrupt(f"{where}: expected {hint.__name__}, found {type(value).__name__}")
     if hint is float and not math.isfinite(value):

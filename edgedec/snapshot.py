@@ -87,9 +87,9 @@ def _check(path: object, snapshot: Snapshot, bundle: str, cache: Cache) -> None:
             f"{path}: saved with a {snapshot.kv} cache, this session has {cache.kv}; open with kv={snapshot.kv!r}"
         )
     n = len(snapshot.ids)
-    if n > cache.capacity + 1:
+    if n > cache.capacity + 1 or snapshot.length > cache.capacity:
         raise SessionError(f"{path}: {n} tokens do not fit this session's context of {cache.capacity}")
-    if not 0 <= snapshot.length <= min(n, cache.capacity) or not 0 <= snapshot.n_prompt <= n:
+    if not 0 <= snapshot.length <= n or not 0 <= snapshot.n_prompt <= n:
         raise SessionError(f"{path}: damaged header (lengths do not fit)")
     if any(not 0 <= token < cache.spec.vocab_size for token in snapshot.ids):
         raise SessionError(f"{path}: damaged header (a token outside the vocabulary)")

@@ -79,6 +79,8 @@ def export(
 ) -> Bundle:
     """Export the checkpoint at a folder or hub id to the bundle folder `out`."""
     source = open_checkpoint(checkpoint)
+    if options.force and out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).is_file():
+        raise UsageError(f"{out}: is not a bundle; --force replaces bundles only")
     try:
         with replacing_folder(out, force=options.force) as folder:
             _Export(source, folder, options, progress, options.name or out.name).run()
@@ -163,10 +165,13 @@ class _Export:
     def _check_divisible(self) -> None:
         """ONNX Runtime's attention wants whole groups of channels; say so here and not as its riddle."""
         head_dim = self.spec.head_dim
-        if head_dim % 8:
-            raise CheckpointError(f"config.json: head_dim {head_dim} is not a multiple of 8")
-        if self.options.needs_scales and head_dim % 16:
-            raise UsageError(f"--kv {','.join(self.options.kv)}: int8 and int4 want a head_dim of 16 n, not {head_dim}")
+        if head_dim % 16:
+            raise CheckpointError(f"config.json: head_dim {head_dim} is not a multiple of 16")
+        for rope in self.spec.ropes:
+            if len(rope.inv_freq) % 8:
+                raise CheckpointError(
+                    f"config.json: {2 * len(rope.inv_freq)} of {head_dim} channels rotate, not a multiple of 16"
+                )
 
     def _texts(self, text: Text) -> dict[str, tuple[NDArray[np.int64], str]]:
         """What the float model has to read: {purpose: (ids, what it is)}."""

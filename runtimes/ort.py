@@ -47,11 +47,12 @@ def default_threads(weight_bytes: int) -> int:
 
 def session_options(threads: int) -> ort.SessionOptions:
     """Every session has a pool of its own: ONNX Runtime's shared pool is fixed once for a process and
-    refuses other people's sessions. Workers stop spinning when a call ends, so pools do not collide."""
+    refuses other people's sessions. Workers wait awake for one next product and no longer, so that
+    pools do not keep each other off the cores."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
-    options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.add_session_config_entry("session.intra_op.spin_duration_us", "20")
     # An arena would keep the largest activations that were ever needed.
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
@@ -94,7 +95,12 @@ class OnnxRuntime:
         return self._bundle.gather("embed", tokens) * np.float32(self.spec.embed_scale)
 
     def head(self, hidden: Array) -> Array:
-        out: Array = self._session(self._bundle.manifest.graphs.head).run(None, {"hidden": hidden[None]})[0][0]
+        name = self._bundle.manifest.graphs.head
+        session = self._session(name)
+        try:
+            out: Array = session.run(None, {"hidden": hidden[None]})[0][0]
+        except Exception as error:
+            raise self._broken(name, "run", error) from None
         return out
 
     def run(self, hidden: Array, rows: Rows, cache: Cache, blocks: Sequence[int]) -> Array:
@@ -112,7 +118,11 @@ class OnnxRuntime:
         plan = self._plan(rows.count, cache)
         plan.start(hidden, rows, cache.length)
         for part in self._slice(blocks):
-            plan.step(part, self._session(part.file))
+            session = self._session(part.file)
+            try:
+                plan.step(part, session)
+            except Exception as error:
+                raise self._broken(part.file, "run", error) from None
         return plan.result()
 
     def _slice(self, blocks: tuple[int, ...]) -> list[_Part]:
@@ -160,10 +170,16 @@ class OnnxRuntime:
             try:
                 session = ort.InferenceSession(str(path), self._options, providers=["CPUExecutionProvider"])
             except Exception as error:
-                reason = str(error).splitlines()[0]
-                raise BundleCorrupt(f"{path}: ONNX Runtime cannot open it: {reason}") from None
+                raise self._broken(name, "open", error) from None
             self._sessions[name] = session
         return session
+
+    def _broken(self, name: str, verb: str, error: Exception) -> Exception:
+        """What to raise when ONNX Runtime cannot open or run a graph: out of memory, or the graph is at fault."""
+        if isinstance(error, MemoryError):
+            return error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return BundleCorrupt(f"{self._bundle.path / name}: ONNX Runtime cannot {verb} it: {reason}")
 
     def _plan(self, count: int, cache: Cache) -> _Plan:
         key = (count, cache.data.ctypes.data, cache.data.shape)

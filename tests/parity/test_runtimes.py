@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -59,12 +57,12 @@ def _fit(config: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=sorted(zoo.ZOO))
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     folder, random = tmp_path_factory.mktemp(request.param), zoo._random
     with mock.patch.object(zoo, "_random", lambda a, b, config, seed: random(a, b, _fit(config), seed)):
         model = zoo.save(request.param, folder / "checkpoint")
     options = ExportOptions(weights="f32", kv=KV, check=False)
-    yield Case(model, export(str(folder / "checkpoint"), folder / "bundle", options))
+    return Case(model, export(str(folder / "checkpoint"), folder / "bundle", options))
 
 
 @pytest.fixture(params=ENGINES)
@@ -89,7 +87,8 @@ def read(runtime: Runtime, ids: list[int], sizes: list[int]) -> tuple[np.ndarray
 
 def kl(expected: np.ndarray, found: np.ndarray) -> float:
     """Nats a row, averaged."""
-    p, q = (x.astype(np.float64) - np.logaddexp.reduce(x.astype(np.float64), axis=1)[:, None] for x in (expected, found))
+    wide = (x.astype(np.float64) for x in (expected, found))
+    p, q = (x - np.logaddexp.reduce(x, axis=1)[:, None] for x in wide)
     return float((np.exp(p) * (p - q)).sum(axis=1).mean())
 
 

@@ -29,7 +29,7 @@ POSIX = pytest.mark.skipif(os.name == "nt", reason="signals and pipes of POSIX")
 
 @pytest.fixture(scope="session")
 def words(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny bundle with a tokenizer in which token 5 is the word w5, a chat template, and no end token."""
+    """The tiny bundle with a tokenizer in which token 5 is the word w5, a chat template, no end token, and no int4 cache."""
     tokenizers = pytest.importorskip("tokenizers")
     folder = tmp_path_factory.mktemp("words") / "words"
     shutil.copytree(tiny, folder)
@@ -41,6 +41,7 @@ def words(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     content = (folder / "tokenizer.json").read_bytes()
     manifest["files"]["tokenizer.json"] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     manifest["text"] = {"tokenizer": "tokenizer.json", "chat_template": TEMPLATE}
+    manifest["kv_formats"] = ["f32", "int8"]
     (folder / "edgedec.json").write_text(json.dumps(manifest))
     return folder
 

@@ -268,22 +268,26 @@ def test_any_split_is_cut_where_find_says(stops: list[str], pieces: list[str]) -
     found = [i for i in map(text.find, stops) if i >= 0]
     s = StopStrings(stops)
     out, hits = zip(*map(s.push, pieces)) if pieces else ((), ())
-    assert "".join(out) + s.flush() == text[: min(found, default=len(text))]
+    rest, hit = s.flush()
+    assert "".join(out) + rest == text[: min(found, default=len(text))]
     assert list(hits) == sorted(hits)
-    assert not any(hits) or found
+    assert hit == bool(found)
+    assert hit or not any(hits)
 
 
 def test_stop_examples() -> None:
     s = StopStrings(["</s>"])
     assert [s.push("a<"), s.push("b</s>c"), s.push("d")] == [("a", False), ("<b", True), ("", True)]
-    assert s.flush() == ""
+    assert s.flush() == ("", True)
     held = StopStrings(["stop", "top hat"])
     assert [held.push("a sto"), held.push("re"), held.push(" to")] == [
         ("a ", False),
         ("store", False),
         (" ", False),
     ]
-    assert held.flush() == "to"
+    assert held.flush() == ("to", False)
+    late = StopStrings(["abX", "b"])
+    assert (late.push("ab"), late.flush()) == (("", False), ("a", True))
     earlier = StopStrings(["abX", "b"])  # "b" waits while "abX" may still complete, as it began before
     assert [earlier.push("ab"), earlier.push("c")] == [("", False), ("a", True)]
 

@@ -1,0 +1,218 @@
+"""The house: which package may import which, how long a file may be, what `import edgedec` brings along."""
+
+from __future__ import annotations
+
+import ast
+import os
+import statistics
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import edgedec
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+SETUPTOOLS = PROJECT["tool"]["setuptools"]
+FOLDERS: dict[str, str] = SETUPTOOLS["package-dir"]
+LONGEST = 400
+HEAVY = ("torch", "transformers", "onnx", "onnxruntime", "tvm", "tokenizers", "jinja2", "typer", "rich", "safetensors")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Modules under `source` import nothing under `forbidden`, but for what is under `but`.
+
+    `exempt`: modules under `source` that may.
+    """
+
+    source: str
+    forbidden: tuple[str, ...]
+    but: tuple[str, ...] = ()
+    exempt: tuple[str, ...] = ()
+
+    def broken(self, module: str, imports: set[str]) -> list[str]:
+        if not _under(module, (self.source,)) or _under(module, self.exempt):
+            return []
+        return sorted(name for name in imports if _under(name, self.forbidden) and not _under(name, self.but))
+
+
+ABOVE = ("edgedec.export", "edgedec.models", "edgedec.runtimes", "edgedec.kernels")
+LOOP = ("edgedec.session", "edgedec.decode", "edgedec.model", "edgedec.drafters", "edgedec.constraints", "edgedec.cli")
+RULES = [
+    # The command `edgedec export` opens the exporter when it runs, and not before.
+    Rule("edgedec", ("edgedec.export",), exempt=(*ABOVE, "edgedec.cli.export")),
+    Rule("edgedec", ("edgedec.models", "edgedec.kernels"), exempt=ABOVE),
+    Rule("edgedec", ("torch", "transformers", "onnx", "tvm", "safetensors"), exempt=ABOVE),
+    # A runtime is opened by name; the bench times its import, the fakes for tests are made of one.
+    Rule(
+        "edgedec",
+        ("edgedec.runtimes",),
+        exempt=(*ABOVE, "edgedec.runtime", "edgedec.cli._bench_worker", "edgedec.testing"),
+    ),
+    Rule("edgedec.runtimes", (*LOOP, "edgedec.export", "edgedec.models", "torch", "transformers", "onnx")),
+    Rule("edgedec.models", ("edgedec",), but=("edgedec.models", "edgedec.spec", "edgedec.errors")),
+    Rule("edgedec.kernels", ("edgedec",), but=("edgedec.kernels",)),
+    Rule("edgedec.drafters", ("edgedec.constraints",)),
+    Rule("edgedec.constraints", ("edgedec.drafters",)),
+    Rule("edgedec.verify", ("edgedec.runtime", "edgedec.runtimes", "edgedec.session", "edgedec.decode")),
+    Rule("edgedec.export", (*LOOP, "torch", "transformers")),
+]
+PLANTED = [
+    ("edgedec.session", "import edgedec.export.exporter"),
+    ("edgedec.bundle", "from edgedec.models import architecture"),
+    ("edgedec.text", "def f():\n    import torch.nn as nn"),
+    ("edgedec.decode", "from edgedec.runtimes import ort"),
+    ("edgedec.runtimes.ort", "from edgedec import rows, session"),
+    ("edgedec.models.llama", "from edgedec.bundle import Bundle"),
+    ("edgedec.kernels.loader", "if True:\n    from edgedec.errors import EdgedecError"),
+    ("edgedec.drafters.copy", "from ..constraints import Constraint"),
+    ("edgedec.constraints.grammar", "from edgedec.drafters import off"),
+    ("edgedec.verify", "from importlib import import_module\nimport_module('edgedec.runtime')"),
+    ("edgedec.export.parity", "import importlib\nimportlib.import_module(f'edgedec.drafters.{name}')"),
+]
+
+
+def _under(name: str, places: tuple[str, ...]) -> bool:
+    return any(name == place or name.startswith(f"{place}.") for place in places)
+
+
+def imported(text: str, module: str, package: bool = False) -> set[str]:
+    """The full names that a module's text imports anywhere, `import_module("...")` included.
+
+    >>> imported("from edgedec import rows", "x") == {"edgedec", "edgedec.rows"}
+    True
+    """
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node, module if package else module.rpartition(".")[0])
+            found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            found |= {_literal(argument) for argument in node.args[:1]}
+    return found - {""}
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    """from ..x import y, in a.b.c: a.x"""
+    if not node.level:
+        return node.module or ""
+    parts = package.split(".")
+    return ".".join([*parts[: len(parts) - node.level + 1], *([node.module] if node.module else [])])
+
+
+def _literal(node: ast.expr) -> str:
+    """What is known of a module's name: of f"edgedec.runtimes.{name}" the package."""
+    first = node.values[0] if isinstance(node, ast.JoinedStr) and node.values else node
+    return str(first.value).rstrip(".") if isinstance(first, ast.Constant) else ""
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Every module of ours with its file."""
+    for package, folder in FOLDERS.items():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            inner = path.relative_to(ROOT / folder).with_suffix("").parts
+            yield ".".join([package, *(inner[:-1] if inner[-1] == "__init__" else inner)]), path
+
+
+MODULES = dict(modules())
+
+
+def broken(module: str, text: str, package: bool = False) -> list[str]:
+    names = imported(text, module, package)
+    return [name for rule in RULES for name in rule.broken(module, names)]
+
+
+def test_no_arrow_is_forbidden() -> None:
+    assert len(MODULES) > 50
+    found = {m: broken(m, p.read_text("utf-8"), p.name == "__init__.py") for m, p in MODULES.items()}
+    assert {m: arrows for m, arrows in found.items() if arrows} == {}
+
+
+@pytest.mark.parametrize(("at", "rule", "planted"), [(i, *pair) for i, pair in enumerate(zip(RULES, PLANTED))])
+def test_each_rule_finds_what_is_planted(at: int, rule: Rule, planted: tuple[str, str]) -> None:
+    module, text = planted
+    assert rule.broken(module, imported(text, module))
+    others = [i for i, other in enumerate(RULES) if i != at and other.broken(module, imported(text, module))]
+    assert not rule.broken("elsewhere", imported(text, "elsewhere"))
+    assert broken(module, text)
+    assert len(others) <= 1  # a rule that another one covers would be none
+
+
+def test_every_rule_has_a_plant() -> None:
+    assert len(RULES) == len(PLANTED)
+
+
+def test_exemptions_are_in_use() -> None:
+    """An exemption that nothing needs any more is dropped."""
+    for rule in RULES:
+        strict = Rule(rule.source, rule.forbidden, rule.but)
+        for name in set(rule.exempt) - set(ABOVE):
+            held = [m for m in MODULES if _under(m, (name,))]
+            assert any(strict.broken(m, imported(MODULES[m].read_text("utf-8"), m)) for m in held), name
+
+
+def test_files_are_short() -> None:
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines()) for path in MODULES.values()}
+    assert {name: n for name, n in lengths.items() if n > LONGEST} == {}
+
+
+def test_the_public_names_are_all() -> None:
+    public = {n for n in vars(edgedec) if not n.startswith("_") and not isinstance(getattr(edgedec, n), ModuleType)}
+    assert set(edgedec.__all__) == public | {"__version__"}
+    assert edgedec.__all__ == sorted(set(edgedec.__all__))
+    assert edgedec.__version__ == PROJECT["project"]["version"]
+
+
+def test_every_public_name_says_what_it_is() -> None:
+    for name in edgedec.__all__:
+        value = getattr(edgedec, name)
+        assert isinstance(value, str) or (value.__doc__ or "").strip(), name
+
+
+def test_packages_are_the_folders_that_exist() -> None:
+    found = {
+        ".".join([package, *path.parent.relative_to(ROOT / folder).parts])
+        for package, folder in FOLDERS.items()
+        for path in (ROOT / folder).rglob("__init__.py")
+    }
+    assert sorted(SETUPTOOLS["packages"]) == sorted(found)
+    orphans = {str(path.relative_to(ROOT)) for path in MODULES.values() if not (path.parent / "__init__.py").is_file()}
+    assert orphans == set()
+
+
+def test_the_types_ship() -> None:
+    assert (ROOT / "edgedec" / "py.typed").is_file()
+    assert "py.typed" in SETUPTOOLS["package-data"]["edgedec"]
+    for package, patterns in SETUPTOOLS["package-data"].items():
+        folder = MODULES[package].parent
+        optional = package == "edgedec.models.nano"  # the trained bundle may not be in a checkout
+        assert all(optional or list(folder.glob(pattern)) for pattern in patterns), package
+
+
+IMPORT = """
+import os, sys
+before = os.times().user
+import edgedec
+print(os.times().user - before, *(name for name in sys.argv[1:] if name in sys.modules))
+"""
+
+
+def test_importing_is_light() -> None:
+    """The time is printed for those who look (pytest -s); only what was imported is asserted."""
+    seconds = []
+    for _ in range(5):
+        command = [sys.executable, "-c", IMPORT, *HEAVY]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=os.sep)
+        took, *heavy = done.stdout.split()
+        assert heavy == []
+        seconds.append(float(took))
+    print(f"import edgedec: {statistics.median(seconds):.2f} s of CPU, median of 5")

@@ -1,0 +1,106 @@
+"""Sampling through the whole loop keeps the distribution of what follows, however wild the drafts.
+
+The three tokens that follow a prompt have a joint distribution, worked out here one prefix at a time.
+`MUTANTS` are seeded bugs of the loop and the walk: each must fail the very same test.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from itertools import islice, product
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from edgedec import decode, verify
+from edgedec.drafters import Drafter
+from edgedec.drafters.off import Off
+from edgedec.rows import Rows
+from edgedec.runtime import forward
+from edgedec.sampling import Sampling, probs
+from edgedec.spec import Layer
+from edgedec.testing.fakes import FakeRuntime, RandomDrafter, SetConstraint, tiny_spec
+from edgedec.testing.stats import chi_square
+
+VOCAB = 3
+TOKENS = 3
+DRAWS = 1500
+PROMPT = [2, 0, 1]
+SAMPLING = Sampling(temperature=1.2, presence_penalty=2.0)
+FOLLOWERS = {-1: {0, 2}, 0: {1, 2}, 1: {0, 1, 2}, 2: {0, 2}}
+SPEC = tiny_spec(vocab_size=VOCAB, layers=(Layer(),))
+TEXTS = list(product(range(VOCAB), repeat=TOKENS))
+
+
+def expected(constrained: bool) -> list[float]:
+    """The probability of every text of three tokens."""
+    runtime, found = FakeRuntime(SPEC, spread=9.0), []
+    for text in TEXTS:
+        p = 1.0
+        for i, token in enumerate(text):
+            ids = [*PROMPT, *text[:i]]
+            logits = forward(runtime, Rows.chain(ids, 0), runtime.new_cache(16))[-1]
+            if constrained:
+                mask = np.isin(np.arange(VOCAB), list(FOLLOWERS[([-1, *text[:i]])[-1]]))
+                logits = np.where(mask, logits, -np.inf).astype(np.float32)
+            p *= probs(logits, SAMPLING, ids, len(PROMPT)).of(token)
+        found.append(p)
+    return found
+
+
+def fit(module: ModuleType, drafter: Drafter, constrained: bool = False) -> tuple[float, float]:
+    """(statistic, critical value) of texts that `module` generated, one stream of random numbers for all."""
+    runtime, rng, counts = (
+        FakeRuntime(SPEC, spread=9.0),
+        np.random.default_rng(5),
+        Counter[tuple[int, ...]](),
+    )
+    ask = module.Ask(SAMPLING, budget=6)
+    for _ in range(DRAWS):
+        context = module.Context(list(PROMPT), len(PROMPT), runtime.new_cache(16), rng=rng)
+        constraint = SetConstraint(FOLLOWERS, VOCAB) if constrained else None
+        tokens = module.decode(runtime, context, ask, drafter, constraint)
+        counts[tuple(map(int, islice(tokens, TOKENS)))] += 1
+    return chi_square([counts[text] for text in TEXTS], expected(constrained))
+
+
+@pytest.mark.parametrize("constrained", [False, True], ids=["free", "constrained"])
+@pytest.mark.parametrize("drafting", [False, True], ids=["plain", "drafting"])
+def test_the_joint_distribution_is_kept(drafting: bool, constrained: bool) -> None:
+    statistic, critical = fit(decode, RandomDrafter(3, VOCAB) if drafting else Off(), constrained)
+    assert statistic < critical
+
+
+# (module that is reworded, old, new, what it does)
+MUTANTS = [
+    (verify, "if rows.tokens[c] == token", "if True", "follows a child without matching the token"),
+    (verify, "in rows.children(row) if", "in range(row + 1, len(rows)) if", "follows somebody else's child"),
+    (verify, "picked.append(pick(child", "picked.append(pick(accepted[0]", "draws again from the parent"),
+    (verify, "list(picked)))", "[]))", "forgets the path"),
+    (decode, "*parents], context.cache.length", "*parents], context.cache.length + 1", "a place too far"),
+    (decode, "logits[row - root]", "logits[0]", "takes the logits of the root for all"),
+    (decode, "logits, ask.sampling, ids", "logits, ask.sampling, context.ids", "penalties without the path"),
+    (decode, "constraint.mask(path)", "constraint.mask([])", "the constraint of the root for all"),
+]
+
+
+@pytest.mark.parametrize(("where", "old", "new"), [m[:3] for m in MUTANTS], ids=[m[3] for m in MUTANTS])
+def test_seeded_bugs_are_caught(where: ModuleType, old: str, new: str) -> None:
+    mutant = reworded(where, old, new)
+    if where is verify:
+        module = reworded(decode, "", "")
+        module.walk = mutant.walk  # type: ignore[attr-defined]
+        mutant = module
+    statistic, critical = fit(mutant, RandomDrafter(3, VOCAB), constrained="constraint" in old)
+    assert statistic > critical
+
+
+def reworded(module: ModuleType, old: str, new: str) -> ModuleType:
+    """A copy of a module with one piece of its source replaced."""
+    source = inspect.getsource(module)
+    assert not old or source.count(old) == 1, f"{module.__name__} was reworded: give this mutant new words for {old!r}"
+    mutant = ModuleType(module.__name__)
+    exec(compile(source.replace(old, new) if old else source, "mutant", "exec"), mutant.__dict__)
+    return mutant

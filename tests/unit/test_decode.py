@@ -1,0 +1,398 @@
+"""The loop: whatever is drafted, constrained or interrupted, it says what plain decoding says.
+
+`FakeRuntime` hashes all that a row can see, so a mistake in a mask, a position or the cache shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgedec import decode as loop
+from edgedec.decode import Ask, Context, Stats, Token, decode
+from edgedec.drafters import Draft, Drafter
+from edgedec.drafters.off import Off
+from edgedec.errors import ContextFull, UsageError
+from edgedec.rows import Rows
+from edgedec.runtime import Runtime, forward
+from edgedec.sampling import Sampling, draw, logprob, probs
+from edgedec.spec import KV_FORMATS
+from edgedec.testing.fakes import FakeRuntime, PerfectDrafter, RandomDrafter, SetConstraint, random_reference, tiny_spec
+
+VOCAB = 13
+PROMPT = [3, 1, 4, 1, 5]
+GREEDY = Sampling()
+SAMPLINGS = {
+    "greedy": GREEDY,
+    "sampled": Sampling(temperature=1.0),
+    "penalties": Sampling(temperature=0.8, top_p=0.9, presence_penalty=1.0, repetition_penalty=1.2),
+}
+BUDGETS = range(1, 9)
+
+
+@dataclass
+class Run:
+    """A generation, and what it left behind."""
+
+    tokens: list[Token]
+    context: Context
+    stats: Stats
+
+    def state(self) -> tuple[Any, ...]:
+        return state(self.context)
+
+
+def state(context: Context) -> tuple[Any, ...]:
+    """All that the next generation may depend on."""
+    cache = context.cache
+    return tuple(context.ids), context.n_prompt, cache.save().tobytes(), str(context.rng.bit_generator.state)
+
+
+def fresh(runtime: Runtime, capacity: int = 64, sinks: int | None = None, prompt: list[int] = PROMPT) -> Context:
+    rng = np.random.default_rng(7)
+    return Context(list(prompt), len(prompt), runtime.new_cache(capacity), sinks, rng)
+
+
+def run(
+    drafter: Drafter | None = None,
+    runtime: Runtime | None = None,
+    context: Context | None = None,
+    constraint: SetConstraint | None = None,
+    **ask: Any,
+) -> Run:
+    runtime = runtime or FakeRuntime()
+    context, stats = context or fresh(runtime), Stats()
+    ask = {"max_tokens": 12, "budget": 6} | ask
+    found = list(decode(runtime, context, Ask(**ask), drafter or Off(), constraint, stats))
+    return Run(found, context, stats)
+
+
+def knowing(plain: Run, decoys: int = 0) -> PerfectDrafter:
+    """It drafts what the plain run said, and goes on with zeros where that ended."""
+    return PerfectDrafter([*plain.context.ids, *[0] * 9], decoys)
+
+
+def drafters(plain: Run) -> Iterator[Drafter]:
+    yield from (knowing(plain, decoys) for decoys in (0, 1, 2))
+    yield from (RandomDrafter(seed) for seed in range(3))
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_drafting_changes_nothing(budget: int, sampling: str, window: int | None) -> None:
+    ask = {"sampling": SAMPLINGS[sampling], "budget": budget, "max_tokens": 12}
+    plain = run(runtime=FakeRuntime(tiny_spec(window)), **ask)
+    assert len(plain.tokens) == plain.stats.calls == plain.stats.generated == 12
+    for drafter in drafters(plain):
+        drafted = run(drafter, FakeRuntime(tiny_spec(window)), **ask)
+        assert drafted.tokens == plain.tokens
+        assert drafted.state() == plain.state()
+        assert drafted.stats.finish == plain.stats.finish == "length"
+    perfect = run(knowing(plain), FakeRuntime(tiny_spec(window)), **ask)
+    assert perfect.stats.calls == -(-12 // (budget + 1))
+    assert perfect.stats.accepted == perfect.stats.proposed == 12 - perfect.stats.calls
+
+
+@pytest.mark.parametrize("kv", KV_FORMATS)
+def test_drafting_changes_nothing_in_any_cache_format(kv: str) -> None:
+    plain = run(runtime=FakeRuntime(kv=kv))
+    for drafter in drafters(plain):
+        drafted = run(drafter, FakeRuntime(kv=kv))
+        assert (drafted.tokens, drafted.state()) == (plain.tokens, plain.state())
+
+
+@pytest.mark.parametrize("kv", ["f32", "f16"])
+def test_drafting_changes_nothing_in_real_arithmetic(kv: str) -> None:
+    runtime = random_reference(tiny_spec(window=5), kv=kv)
+    plain = run(runtime=runtime, max_tokens=30)
+    assert len(set(plain.tokens)) > 3
+    for drafter in drafters(plain):
+        assert run(drafter, runtime, max_tokens=30).tokens == plain.tokens
+    assert run(knowing(plain), runtime, max_tokens=30).stats.calls < 10
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=9),
+    st.integers(0, 12),
+    st.integers(0, 9),
+    st.sets(st.integers(0, VOCAB - 1), max_size=2),
+    st.sampled_from(sorted(SAMPLINGS)),
+)
+def test_drafting_changes_nothing_whatever_is_asked(
+    seed: int, prompt: list[int], budget: int, n: int, stops: set[int], sampling: str
+) -> None:
+    runtime = FakeRuntime(seed=seed % 5)
+    ask = {
+        "budget": budget,
+        "max_tokens": n,
+        "stop_tokens": frozenset(stops),
+        "sampling": SAMPLINGS[sampling],
+        "logprobs": 2,
+    }
+    plain = run(context=fresh(runtime, prompt=prompt), runtime=runtime, **ask)
+    for drafter in (RandomDrafter(seed), PerfectDrafter(plain.context.ids, seed % 2)):
+        drafted = run(drafter, runtime, fresh(runtime, prompt=prompt), **ask)
+        assert drafted.tokens == plain.tokens
+        assert [(t.logprob, t.top) for t in drafted.tokens] == [(t.logprob, t.top) for t in plain.tokens]
+        assert drafted.state()[0] == plain.state()[0]
+        assert drafted.state()[3] == plain.state()[3]
+        assert drafted.stats.finish == plain.stats.finish
+
+
+def test_a_draft_beyond_the_budget_changes_nothing_either() -> None:
+    class Greedy(PerfectDrafter):
+        def propose(self, ids: Any, budget: int) -> Draft:
+            return super().propose(ids, 20)
+
+    plain = run(max_tokens=12)
+    for n in range(12):
+        drafted = run(Greedy(plain.context.ids), max_tokens=n)
+        assert drafted.tokens == plain.tokens[:n]
+        assert drafted.state() == run(max_tokens=n).state()
+
+
+def test_observing() -> None:
+    plain = run()
+    drafter = knowing(plain)
+    run(drafter, budget=3)
+    assert drafter.observed == [3, 3, 3]
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("n", range(9))
+def test_max_tokens_inside_an_accepted_path(n: int, budget: int) -> None:
+    whole = run()
+    found = run(knowing(whole), max_tokens=n, budget=budget)
+    assert found.tokens == whole.tokens[:n]
+    assert found.stats.finish == "length"
+    assert found.state() == run(max_tokens=n).state()
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("decoys", [0, 1])
+def test_a_stop_token_inside_an_accepted_path(budget: int, decoys: int) -> None:
+    whole = run()
+    for stop in sorted(set(whole.tokens)):
+        at = whole.tokens.index(stop)
+        ask: dict[str, Any] = {"stop_tokens": frozenset({stop}), "budget": budget}
+        plain, constraint = run(**ask), SetConstraint(lambda last: range(VOCAB))
+        drafted = run(knowing(whole, decoys), constraint=constraint, **ask)
+        assert plain.tokens == drafted.tokens == whole.tokens[:at]
+        assert plain.stats.finish == drafted.stats.finish == "eos"
+        assert plain.state() == drafted.state()
+        assert plain.context.ids == PROMPT + whole.tokens[:at]
+        assert not any(stop in path for path in constraint.asked), "asked what follows the end"
+
+
+def test_a_constraint_holds_at_every_node() -> None:
+    def followers(last: int) -> set[int]:
+        return {(last * 2 + 1) % VOCAB, (last + 3) % VOCAB, 5}
+
+    for sampling in SAMPLINGS.values():
+        ask: dict[str, Any] = {"sampling": sampling, "max_tokens": 20}
+        plain = run(constraint=SetConstraint(followers), **ask)
+        assert all(b in followers(a) for a, b in zip([-1, *plain.tokens], plain.tokens, strict=False))
+        assert plain.tokens != run(**ask).tokens
+        for drafter in drafters(plain):
+            constraint = SetConstraint(followers)
+            drafted = run(drafter, constraint=constraint, **ask)
+            assert drafted.tokens == plain.tokens == constraint.accepted
+            assert drafted.state() == plain.state()
+        assert any(constraint.asked)
+
+
+def test_a_constraint_knows_the_tokens_taken_and_no_more() -> None:
+    plain = run()
+    for n in range(1, 8):
+        constraint = SetConstraint(lambda last: range(VOCAB))
+        runtime = FakeRuntime()
+        tokens = decode(runtime, fresh(runtime), Ask(budget=5), knowing(plain), constraint)
+        assert list(islice(tokens, n)) == plain.tokens[:n] == constraint.accepted
+
+
+@pytest.mark.parametrize("drafting", [False, True])
+def test_logprobs_are_the_models_own(drafting: bool) -> None:
+    plain = run(sampling=SAMPLINGS["penalties"])
+    found = run(knowing(plain) if drafting else None, sampling=SAMPLINGS["penalties"], logprobs=3)
+    assert found.tokens == plain.tokens
+    assert all(t.logprob is None and t.top == () for t in plain.tokens)
+    for i, token in enumerate(found.tokens):
+        logits = last_logits([*PROMPT, *found.tokens[:i]])
+        assert token.logprob == pytest.approx(logprob(logits, token))
+        best = np.argsort(-logits, kind="stable")[:3]
+        assert [t for t, _ in token.top] == best.tolist()
+        assert [p for _, p in token.top] == pytest.approx([logprob(logits, t) for t in best])
+        assert (token, token.token, type(token.token)) == (int(token), int(token), int)
+
+
+def last_logits(ids: list[int], runtime: FakeRuntime | None = None) -> np.ndarray:
+    """What follows `ids`, read in one call with an empty cache."""
+    runtime = runtime or FakeRuntime()
+    return forward(runtime, Rows.chain(ids, 0), runtime.new_cache(max(len(ids), 1)))[-1]
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1, 5, None])
+def test_a_prompt_that_does_not_fit(max_tokens: int | None) -> None:
+    runtime = FakeRuntime()
+    context = fresh(runtime, capacity=len(PROMPT) - 1)
+    before = state(context)
+    if max_tokens == 0:
+        assert run(runtime=runtime, context=context, max_tokens=0).tokens == []
+        return
+    with pytest.raises(ContextFull, match=r"^5 tokens do not fit a context of 4: shorten the prompt.*on_full='slide'"):
+        run(runtime=runtime, context=context, max_tokens=max_tokens)
+    assert state(context) == before
+
+
+@pytest.mark.parametrize("drafting", [False, True])
+@pytest.mark.parametrize("room", [0, 1, 4])
+def test_the_context_fills_on_the_way(room: int, drafting: bool) -> None:
+    whole = run(max_tokens=20)
+    for budget in BUDGETS:
+        drafter = knowing(whole) if drafting else None
+        runtime = FakeRuntime()
+        context = fresh(runtime, capacity=len(PROMPT) + room)
+        found = run(drafter, runtime, context, max_tokens=None, budget=budget)
+        assert found.tokens == whole.tokens[: room + 1]  # the last one is told, though not cached
+        assert found.stats.finish == "context"
+        with pytest.raises(ContextFull):
+            run(drafter, runtime, context, max_tokens=None)
+        context = fresh(runtime, capacity=len(PROMPT) + room)
+        tokens = decode(runtime, context, Ask(max_tokens=room + 2, budget=budget), drafter or Off())
+        assert list(islice(tokens, room + 1)) == whole.tokens[: room + 1]
+        with pytest.raises(ContextFull):
+            next(tokens)
+        assert context.ids == PROMPT + whole.tokens[: room + 1]
+        context = fresh(runtime, capacity=len(PROMPT) + room)
+        assert run(drafter, runtime, context, max_tokens=room + 1, budget=budget).stats.finish == "length"
+
+
+def sliding(capacity: int, sinks: int, sampling: Sampling, n: int) -> tuple[list[int], list[int], int]:
+    """Sliding, naively: every token from an empty cache. -> (tokens, ids at the end, of which prompt)"""
+    ids, told, tokens = list(PROMPT), [False] * len(PROMPT), []
+    rng = np.random.default_rng(7)
+    for _ in range(n):
+        if len(ids) > capacity:
+            latest = capacity // 2 - sinks
+            ids, told = ids[:sinks] + ids[-latest:], told[:sinks] + told[-latest:]
+        tokens.append(draw(probs(last_logits(ids), sampling, ids, told.count(False)), rng))
+        ids, told = [*ids, tokens[-1]], [*told, True]
+    return tokens, ids, told.count(False)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize(("capacity", "sinks"), [(8, 0), (8, 2), (16, 4), (11, 1)])
+def test_sliding_is_a_fresh_start_on_what_was_kept(capacity: int, sinks: int, sampling: str) -> None:
+    want, ids, n_prompt = sliding(capacity, sinks, SAMPLINGS[sampling], 40)
+    for drafter in (Off(), RandomDrafter(1), RandomDrafter(2)):
+        runtime = FakeRuntime()
+        context = fresh(runtime, capacity, sinks)
+        found = run(drafter, runtime, context, sampling=SAMPLINGS[sampling], max_tokens=40)
+        assert found.tokens == want
+        assert (context.ids, context.n_prompt) == (ids, n_prompt)
+
+
+def test_a_slide_tells_the_drafter_that_another_text_begins() -> None:
+    runtime = FakeRuntime()
+    drafter = PerfectDrafter([])
+    run(drafter, runtime, fresh(runtime, capacity=8, sinks=1), max_tokens=14)
+    assert drafter.resets == 2
+
+
+def test_a_long_prompt_slides_too() -> None:
+    runtime = FakeRuntime()
+    prompt = [i * 5 % VOCAB for i in range(30)]
+    found = run(runtime=runtime, context=fresh(runtime, 8, 2, prompt), max_tokens=3)
+    assert found.tokens == run(context=fresh(runtime, 8, 2, prompt[:2] + prompt[-2:]), max_tokens=3).tokens
+
+
+@pytest.mark.parametrize("drafting", [False, True])
+def test_reading_in_chunks_is_reading_at_once(monkeypatch: pytest.MonkeyPatch, drafting: bool) -> None:
+    spec = tiny_spec(window=9, context_length=256)
+    prompt = [i * i % VOCAB for i in range(150)]
+    found, calls = [], []
+    for chunk, cells in ((512, 4 << 20), (40, 4 << 20), (512, 1)):
+        monkeypatch.setattr(loop, "CHUNK", chunk)
+        monkeypatch.setattr(loop, "_MASK_CELLS", cells)
+        runtime = FakeRuntime(spec)
+        drafter = knowing(found[0], 1) if drafting and found else None
+        found.append(run(drafter, runtime, fresh(runtime, 256, prompt=prompt), max_tokens=5))
+        calls.append(runtime.calls - found[-1].stats.calls)
+    assert found[0].tokens == found[1].tokens == found[2].tokens
+    assert found[0].state() == found[1].state() == found[2].state()
+    assert calls == [0, 3, 4]  # of 40 and of 32; the last chunk gives the first token
+
+
+def test_a_text_that_is_all_in_the_cache_runs_its_last_token_again() -> None:
+    runtime = FakeRuntime()
+    context = fresh(runtime)
+    whole = run(runtime=runtime, context=fresh(runtime))
+    at = next(i for i in range(3, 8) if whole.tokens[i] not in whole.tokens[:i])
+    run(runtime=runtime, context=context, stop_tokens=frozenset({whole.tokens[at]}))
+    assert context.cache.length == len(context.ids)
+    rows = runtime.rows
+    assert run(runtime=runtime, context=context, max_tokens=5).tokens == whole.tokens[at : at + 5]
+    assert runtime.rows - rows == 5
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("decoys", [0, 1])
+def test_at_every_yield_the_context_is_that_of_plain_decoding(sampling: str, decoys: int) -> None:
+    """So it may be forked, saved or taken over there, in the midst of an accepted path."""
+    ask = Ask(SAMPLINGS[sampling], max_tokens=12, budget=9)
+    runtime = FakeRuntime()
+    context = fresh(runtime)
+    states = [state(context) for _ in decode(runtime, context, ask, Off())]
+    drafter = knowing(run(sampling=SAMPLINGS[sampling]), decoys)
+    for n in range(1, 13):
+        context = fresh(runtime)
+        tokens = decode(runtime, context, ask, drafter)
+        taken = list(islice(tokens, n))
+        assert state(context) == states[n - 1]
+        tokens.close()
+        assert state(context) == states[n - 1]
+        rest = list(decode(runtime, context, replace(ask, max_tokens=12 - n), drafter))
+        assert [*PROMPT, *taken, *rest] == context.ids
+        if n < 12:
+            assert state(context) == states[-1]
+
+
+def test_an_error_on_the_way_leaves_what_was_told() -> None:
+    class Broken(FakeRuntime):
+        def run(self, *args: Any) -> Any:
+            if self.calls == 3:
+                raise KeyboardInterrupt
+            return super().run(*args)
+
+    plain = run()
+    runtime = Broken()
+    context = fresh(runtime)
+    tokens = decode(runtime, context, Ask(max_tokens=12, budget=2), knowing(plain))
+    assert list(islice(tokens, 9)) == plain.tokens[:9]
+    with pytest.raises(KeyboardInterrupt):
+        next(tokens)
+    runtime.calls += 1
+    assert context.ids == PROMPT + plain.tokens[:9]
+    assert run(runtime=runtime, context=context, max_tokens=3).state() == plain.state()
+
+
+def test_nothing_to_continue() -> None:
+    runtime = FakeRuntime()
+    with pytest.raises(UsageError, match="nothing to continue: give at least one token"):
+        run(runtime=runtime, context=fresh(runtime, prompt=[]))
+
+
+@pytest.mark.parametrize("bad", [{"max_tokens": -1}, {"logprobs": -1}, {"logprobs": 101}])
+def test_asking_for_what_cannot_be(bad: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match=f"^{next(iter(bad))} .*must be"):
+        Ask(**bad)
