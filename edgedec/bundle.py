@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,16 +87,24 @@ class Bundle:
 
     def _floats(self, name: str, rows: slice | NDArray[np.int64]) -> NDArray[np.float32]:
         t = self.manifest.tensors[name]
-        if t.format in ("f32", "f16"):
+        if t.format == "f32" or t.format == "f16":
             dtype = np.float32 if t.format == "f32" else np.float16
             return self.array(t.data, dtype, t.shape)[rows].astype(np.float32)
         per_block = t.block // 2 if t.format == "int4" else t.block
         stored = self.array(t.data, np.uint8, (t.shape[0], t.blocks, per_block))[rows]
-        scales = self.array(t.scales, np.float16, (t.shape[0], t.blocks))[rows].astype(np.float32)
-        if t.format == "int4":
-            stored = np.stack([stored & 15, stored >> 4], axis=-1).reshape(*scales.shape, t.block)
-        q = stored.astype(np.float32) - np.float32(8 if t.format == "int4" else 128)
-        return np.ascontiguousarray((q * scales[..., None]).reshape(len(scales), -1)[:, : t.shape[-1]])
+        scales = self.array(t.scales, np.float16, (t.shape[0], t.blocks))[rows]
+        return dequantize(stored, scales, t.format, t.shape[-1])
+
+
+def dequantize(
+    data: NDArray[np.uint8], scales: NDArray[Any], fmt: Literal["int4", "int8"], width: int
+) -> NDArray[np.float32]:
+    """data uint8 [n, blocks, bytes of a block], scales [n, blocks] -> float32 [n, width]."""
+    if fmt == "int4":
+        data = np.stack([data & 15, data >> 4], axis=-1).reshape(*scales.shape, -1)
+    q = data.astype(np.float32) - np.float32(8 if fmt == "int4" else 128)
+    values = q * scales.astype(np.float32)[..., None]
+    return np.ascontiguousarray(values.reshape(len(scales), -1)[:, :width])
 
 
 def _read_manifest(folder: Path) -> bytes:

@@ -53,15 +53,6 @@ def quantize(rows: Float, fmt: Format, block: int) -> tuple[Bytes, Half]:
     return data.reshape(n, nb, -1), scales.reshape(n, nb)
 
 
-def dequantize(data: Bytes, scales: Half, fmt: Format, block: int, k: int) -> Float:
-    """The inverse, up to rounding: float32 [n, k]."""
-    _require(fmt, block)
-    if fmt == "int4":
-        data = np.stack((data & 15, data >> 4), axis=-1).reshape(*scales.shape, block)
-    values = (data.astype(np.float32) - np.float32(ZERO[fmt])) * scales.astype(np.float32)[..., None]
-    return values.reshape(len(values), -1)[:, :k]
-
-
 def _require(fmt: str, block: int) -> None:
     if fmt not in ZERO:
         raise UsageError(f"weight format {fmt!r} is not one of {', '.join(ZERO)}")

@@ -29,7 +29,7 @@ TOKENS = [1, 7, 3, 99, 42, 42, 5, 0, 63, 17, 88, 2, 31, 54, 9, 77, 6, 12, 40, 10
 #    └─ 4 ── 9 ── 7
 # 6
 TREE = ([3, 9, 4, 4, 5, 8, 9, 7, 6], [-1, 0, 0, 1, 1, 3, 2, 6, -1])
-EXACT = 1e-4  # float32 sums in another order, on logits whose spread is 1 to 2
+EXACT = 1e-4  # float32 sums in another order, for logits that spread by 1; the zoo's do by 1 to 2
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def kl(expected: np.ndarray, found: np.ndarray) -> float:
 
 
 def close(found: np.ndarray, expected: np.ndarray) -> None:
-    np.testing.assert_allclose(found, expected, atol=EXACT, rtol=0)
+    np.testing.assert_allclose(found, expected, atol=EXACT * max(1.0, float(expected.std())), rtol=0)
 
 
 def test_greedy_decoding_is_that_of_transformers(case: Case, engine: str) -> None:
@@ -208,5 +208,5 @@ def test_small_caches_hold_the_same_on_both_runtimes(case: Case, kv: str) -> Non
     (expected, theirs), (found, ours) = (read(case.runtime(engine, kv), TOKENS, [5, 8]) for engine in ENGINES)
     same = np.isclose(theirs.save().astype(np.float32), ours.save().astype(np.float32), rtol=2e-3, atol=2e-3)
     assert same.mean() > 0.97, same.mean()
-    assert kl(expected, found) < 2e-4, kl(expected, found)
+    assert kl(expected, found) < 5e-5, kl(expected, found)
     assert kl(whole(case.runtime("reference"), TOKENS), expected) > 1e-9  # the format was not just ignored

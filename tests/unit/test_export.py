@@ -217,8 +217,13 @@ def test_an_existing_target_only_goes_with_force(good: Path, place: Path) -> Non
     (place / "bundle" / "mine.txt").write_text("precious")
     refused(good, place, QUICK, UsageError, "exists already")
     assert (place / "bundle" / "mine.txt").read_text() == "precious"
-    export(str(good), place / "bundle", ExportOptions(check=False, force=True))
-    assert not (place / "bundle" / "mine.txt").exists()
+    force = ExportOptions(check=False, force=True)
+    refused(good, place, force, UsageError, "is not a bundle; --force replaces bundles only")
+    (place / "bundle" / "mine.txt").unlink()
+    export(str(good), place / "bundle", force)
+    (place / "bundle" / "head.onnx").write_bytes(b"spoilt")
+    export(str(good), place / "bundle", force)
+    Bundle.open(place / "bundle", verify=True)
     assert os.listdir(place) == ["bundle"]
 
 

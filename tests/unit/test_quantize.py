@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from edgedec.bundle import dequantize
 from edgedec.errors import BadTensor, UsageError
 from edgedec.export import quantize as module
-from edgedec.export.quantize import Format, dequantize, quantize
+from edgedec.export.quantize import Format, quantize
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
@@ -49,7 +50,7 @@ def test_bytes_are_those_of_the_slow_oracle(rows: np.ndarray, fmt: Format, block
 @given(matrices, st.sampled_from([2, 32]))
 def test_int8_is_within_half_a_step(rows: np.ndarray, block: int) -> None:
     data, scales = quantize(rows, "int8", block)
-    error = np.abs(dequantize(data, scales, "int8", block, rows.shape[1]) - rows)
+    error = np.abs(dequantize(data, scales, "int8", rows.shape[1]) - rows)
     step = np.repeat(scales.astype(np.float32), block, axis=1)[:, : rows.shape[1]]
     # The largest weight may lie past 127 steps by what float16 rounded off the scale (or its smallest step).
     assert (error <= step / 2 + 127 * (step * 2.0**-11 + 2.0**-25) + 1e-30).all()
@@ -60,7 +61,7 @@ def test_int8_is_within_half_a_step(rows: np.ndarray, block: int) -> None:
 def test_int4_is_never_worse_than_the_plain_scale(rows: np.ndarray, block: int) -> None:
     """Squared error of a block against round(x / (max / 7)); float16 may cost a little."""
     data, scales = quantize(rows, "int4", block)
-    found = dequantize(data, scales, "int4", block, rows.shape[1])
+    found = dequantize(data, scales, "int4", rows.shape[1])
     for at in range(0, rows.shape[1], block):
         x, y = rows[:, at : at + block].astype(np.float64), found[:, at : at + block]
         largest = np.abs(x).max(axis=1, keepdims=True)
@@ -74,7 +75,7 @@ def test_the_places_buy_what_the_file_says() -> None:
     rows = np.random.default_rng(0).standard_normal((64, 2048)).astype(np.float32)
 
     def error(block: int) -> float:
-        found = dequantize(*quantize(rows, "int4", block), "int4", block, 2048)
+        found = dequantize(*quantize(rows, "int4", block), "int4", 2048)
         return float(np.sqrt(((found - rows) ** 2).mean()))
 
     for block, gain in ((32, 0.840), (128, 0.828)):
@@ -93,7 +94,7 @@ def test_weights_on_an_int4_grid_come_back_exactly(scale: float) -> None:
     symmetric[:, ::32] = 7
     for steps in (q, symmetric):
         rows = (steps * scale).astype(np.float32)
-        np.testing.assert_array_equal(dequantize(*quantize(rows, "int4", 32), "int4", 32, 64), rows)
+        np.testing.assert_array_equal(dequantize(*quantize(rows, "int4", 32), "int4", 64), rows)
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -105,16 +106,16 @@ def test_zeros_and_tails(fmt: Format) -> None:
     assert (data[0] == zero).all()
     assert (data[1, 1, 4:] == zero).sum() == data.shape[2] - 4 - (fmt == "int8")
     assert scales[0].tolist() == [0, 0]
-    np.testing.assert_array_equal(dequantize(data, scales, fmt, 32, 37)[[0, 2]], 0)
-    assert dequantize(data, scales, fmt, 32, 37)[1, 36] == pytest.approx(1.0, abs=1e-3)
+    np.testing.assert_array_equal(dequantize(data, scales, fmt, 37)[[0, 2]], 0)
+    assert dequantize(data, scales, fmt, 37)[1, 36] == pytest.approx(1.0, abs=1e-3)
 
 
 @pytest.mark.parametrize(("fmt", "reach"), [("int4", 65504 * 7), ("int8", 65504 * 127)])
 def test_weights_beyond_float16_scales_are_refused(fmt: Format, reach: int) -> None:
     edge = np.full((1, 32), reach, np.float32)
-    np.testing.assert_allclose(dequantize(*quantize(edge, fmt, 32), fmt, 32, 32), edge, rtol=1e-3)
+    np.testing.assert_allclose(dequantize(*quantize(edge, fmt, 32), fmt, 32), edge, rtol=1e-3)
     mixed = np.array([[reach, *[reach / 7 * 1.49] * 31]], np.float32)
-    assert np.isfinite(dequantize(*quantize(mixed, fmt, 32), fmt, 32, 32)).all()
+    assert np.isfinite(dequantize(*quantize(mixed, fmt, 32), fmt, 32)).all()
     for bad in (reach * 1.01, -reach * 1.01, 1e38, np.inf, -np.inf, np.nan):
         rows = np.zeros((2, 32), np.float32)
         rows[1, 3] = bad
@@ -126,7 +127,7 @@ def test_weights_beyond_float16_scales_are_refused(fmt: Format, reach: int) -> N
 def test_weights_too_small_for_a_scale_are_zero(fmt: Format) -> None:
     rows = np.full((1, 32), 1e-12, np.float32)
     data, scales = quantize(rows, fmt, 32)
-    assert not dequantize(data, scales, fmt, 32, 32).any()
+    assert not dequantize(data, scales, fmt, 32).any()
 
 
 def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
