@@ -25,7 +25,7 @@ from edgedec.manifest import FORMAT, MANIFEST, VERSION, Manifest
 from edgedec.spec import ModelSpec
 
 ALIGN = 64
-MANIFEST_LIMIT = 64 << 20
+MANIFEST_LIMIT = 8 << 20
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*\Z")
 
 
@@ -113,7 +113,10 @@ def _read_manifest(folder: Path) -> bytes:
         raise BundleNotFound(f"{folder}: no {MANIFEST} there; make a bundle with `edgedec export`")
     if path.stat().st_size > MANIFEST_LIMIT:
         raise BundleCorrupt(f"{path}: larger than any manifest")
-    return path.read_bytes()
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BundleNotFound(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def _parse(raw: bytes, folder: Path) -> Manifest:
