@@ -1,6 +1,7 @@
 """Reads the story files, cleans them, and splits them into training and held-out stories."""
 
 import hashlib
+import itertools
 import lzma
 import math
 import re
@@ -176,7 +177,7 @@ def rank(stories, real):
     one, two, three = Counter(), Counter(), Counter()
     for story in real:
         w = ["\n", "\n"] + [t.lower() for t in words_of(story)]
-        one.update(w), two.update(zip(w, w[1:])), three.update(zip(w, w[1:], w[2:]))
+        one.update(w), two.update(itertools.pairwise(w)), three.update(zip(w, w[1:], w[2:]))
     total = sum(one.values())
 
     def score(story):

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import data
+
 import export
 
 OPENINGS = (

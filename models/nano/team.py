@@ -6,10 +6,9 @@ These processes meet once a step, and a slow one simply takes fewer pieces.
 
 import os
 
+import model
 import torch
 import torch.multiprocessing as mp
-
-import model
 
 PIECE = 1024  # tokens
 
@@ -22,12 +21,18 @@ class Team:
         self.weights, self.grads = weights, [{n: torch.zeros_like(w) for n, w in weights.items()} for _ in range(size)]
         self.batches = {length: torch.zeros(tokens // length, length + 1, dtype=torch.int64) for length in lengths}
         self.losses = torch.zeros(size)
-        for tensor in (*weights.values(), *self.batches.values(), self.losses, *(t for g in self.grads for t in g.values())):
+        for tensor in (
+            *weights.values(),
+            *self.batches.values(),
+            self.losses,
+            *(t for g in self.grads for t in g.values()),
+        ):
             tensor.share_memory_()
         self.turn, self.length = context.Value("i", 0), context.Value("i", 0)
         self.go, self.done = context.Semaphore(0), context.Semaphore(0)
-        self.helpers = [context.Process(target=helper, args=(Share(self, rank),), daemon=True)
-                        for rank in range(1, size)]
+        self.helpers = [
+            context.Process(target=helper, args=(Share(self, rank),), daemon=True) for rank in range(1, size)
+        ]
         for process in self.helpers:
             process.start()
         self.own = Share(self, 0)

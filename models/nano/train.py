@@ -10,10 +10,9 @@ import time
 import corpus as corpora
 import data
 import model
-import torch
 from optimizer import Optimizer
-from team import Team
 from safetensors.torch import load_file, save_file
+from team import Team
 
 import export
 
@@ -56,7 +55,7 @@ class Clock:
 class Trainer:
     def __init__(self, stories, tok, work, minutes):
         self.tok, self.work = tok, work
-        self.weights, self.log = model.new_weights(SEED), open(work / "train.log", "a", buffering=1)
+        self.weights, self.log = model.new_weights(SEED), open(work / "train.log", "a", buffering=1)  # noqa: SIM115 open as long as the trainer
         self.optimizer = Optimizer(self.weights, model.MATRICES)
         spent = self.resume()
         self.feed = data.Feed(stories, tok, SEED + self.optimizer.steps)

@@ -12,53 +12,49 @@ from names import NAMES
 
 TOKEN = re.compile(r"[A-Za-z]+(?:'[A-Za-z]+)*|\n+|[^\sA-Za-z]| +")
 WORD = re.compile(r"[A-Za-z]")
-SPEECH = set(
-    [
-        "said",
-        "asked",
-        "cried",
-        "shouted",
-        "replied",
-        "exclaimed",
-        "yelled",
-        "answered",
-        "whispered",
-        "called",
-        "laughed",
-        "screamed",
-        "thought",
-        "says",
-        "asks",
-        "barked",
-        "meowed",
-        "begged",
-        "suggested",
-        "explained",
-        "cheered",
-        "squeaked",
-    ]
-)
-DETERMINERS = set(
-    [
-        "a",
-        "an",
-        "the",
-        "his",
-        "her",
-        "their",
-        "my",
-        "your",
-        "our",
-        "its",
-        "this",
-        "that",
-        "some",
-        "very",
-        "so",
-        "too",
-        "more",
-    ]
-)
+SPEECH = {
+    "said",
+    "asked",
+    "cried",
+    "shouted",
+    "replied",
+    "exclaimed",
+    "yelled",
+    "answered",
+    "whispered",
+    "called",
+    "laughed",
+    "screamed",
+    "thought",
+    "says",
+    "asks",
+    "barked",
+    "meowed",
+    "begged",
+    "suggested",
+    "explained",
+    "cheered",
+    "squeaked",
+}
+DETERMINERS = {
+    "a",
+    "an",
+    "the",
+    "his",
+    "her",
+    "their",
+    "my",
+    "your",
+    "our",
+    "its",
+    "this",
+    "that",
+    "some",
+    "very",
+    "so",
+    "too",
+    "more",
+}
 CONTINUE = {"and", "but", "because", "or", "so", "then", "when", "if", "as"}
 
 

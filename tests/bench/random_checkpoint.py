@@ -103,7 +103,7 @@ def write(geometry: str, out: Path, seed: int = 0) -> None:
     rng = np.random.default_rng(seed)
     with (out / "model.safetensors").open("wb") as file:
         file.write(len(raw).to_bytes(8, "little") + raw)
-        for name, entry in header.items():
+        for entry in header.values():
             rows = entry["shape"][0]
             step = max(1, (16 << 20) // int(np.prod(entry["shape"][1:], initial=1)))
             for start in range(0, rows, step):

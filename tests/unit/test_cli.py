@@ -29,7 +29,7 @@ POSIX = pytest.mark.skipif(os.name == "nt", reason="signals and pipes of POSIX")
 
 @pytest.fixture(scope="session")
 def words(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny bundle with a tokenizer in which token 5 is the word w5, a chat template, no end token, and no int4 cache."""
+    """The tiny bundle; its token 5 is the word w5; with a chat template, without end token and int4 cache."""
     tokenizers = pytest.importorskip("tokenizers")
     folder = tmp_path_factory.mktemp("words") / "words"
     shutil.copytree(tiny, folder)
