@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from edgedec.manifest import MANIFEST
 from edgedec.model import find
 from edgedec.spec import KV_FORMATS
+
+# Python processes that tests start must find the installed package, not the folder of this checkout.
+os.environ["PYTHONSAFEPATH"] = "1"
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
