@@ -25,21 +25,9 @@ def main():
 
 
 def bundle(folder):
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "edgedec",
-            "export",
-            str(folder),
-            "-o",
-            str(HERE / "bundle"),
-            "--weights",
-            "int8",
-            "--force",
-        ],
-        check=True,
-    )
+    # -P: the installed edgedec, not the folder of that name where this is started.
+    command = [sys.executable, "-P", "-m", "edgedec", "export", str(folder), "-o", str(HERE / "bundle")]
+    subprocess.run([*command, "--name", "nano", "--weights", "int8", "--kv", "f32,int8", "--force"], check=True)
 
 
 def arguments():
