@@ -11,6 +11,7 @@ from typing import Literal
 
 from edgedec.bundle import Bundle
 from edgedec.errors import BundleNotFound, TextError, UsageError
+from edgedec.manifest import MANIFEST
 from edgedec.runtime import Runtime, RuntimeOptions, choose_engine, open_runtime
 from edgedec.sampling import Sampling
 from edgedec.session import Session
@@ -120,7 +121,8 @@ def open(  # noqa: A001
 def find(path_or_name: str | os.PathLike[str]) -> Path:
     """The folder that a user means."""
     path = Path(path_or_name)
-    if not path.exists() and str(path_or_name) == NANO:
+    # A folder that merely has the name of the bundled model does not hide it; a bundle of that name does.
+    if str(path_or_name) == NANO and not (path / MANIFEST).is_file():
         home = find_spec("edgedec.models.nano")
         if home is not None and home.origin is not None:
             return Path(home.origin).parent / "bundle"

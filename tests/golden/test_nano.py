@@ -41,6 +41,12 @@ def test_golden(nano, engine, prompt):
     assert behind.max() <= (1e-3 if engine == "reference" else ROUNDING)
 
 
+def test_a_folder_of_that_name_does_not_hide_it(nano, tmp_path, monkeypatch):
+    (tmp_path / "nano").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert edgedec.open("nano").bundle.path.resolve() == nano.resolve()
+
+
 def test_it_is_what_it_says(nano):
     bundle = edgedec.open(nano).bundle
     bundle.verify()
