@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -64,9 +65,10 @@ def export(
         name=name,
         threads=threads,
     )
+    began = perf_counter()
     with progress_bar(quiet=json) as show:
         bundle: Bundle = exporter.export(checkpoint, out, chosen, show)
-    _tell(bundle, json)
+    _tell(bundle, perf_counter() - began, json)
 
 
 def _exporter() -> Any:
@@ -84,14 +86,18 @@ def _exporter() -> Any:
         raise RuntimeUnavailable(f'export needs {package}: pip install "edgedec[export]"') from None
 
 
-def _tell(bundle: Bundle, json: bool) -> None:
+def _tell(bundle: Bundle, seconds: float, json: bool) -> None:
+    from edgedec.benchmark import peak_memory
     from edgedec.cli.inspect import PARITY_HEADER, describe, parity_rows
 
-    report = describe(bundle)
+    peak = peak_memory()
+    report = describe(bundle) | {"seconds": round(seconds, 2), "peak_bytes": peak}
     if json:
-        keys = ("name", "path", "digest", "bytes", "bits_per_weight", "parts", "kv", "parity")
+        keys = ("name", "path", "digest", "bytes", "bits_per_weight", "parts", "kv", "parity", "seconds", "peak_bytes")
         print_json({key: report[key] for key in keys})
         return
-    print(f"{bundle.path}: {size(report['bytes'])}, {report['bits_per_weight']:.2f} bits a weight")
+    print(
+        f"{bundle.path}: {size(report['bytes'])}, {report['bits_per_weight']:.2f} bits a weight, made in {seconds:.1f} s and {size(peak)} of memory at most"
+    )
     if report["parity"]:
         print_table(parity_rows(report["parity"]), PARITY_HEADER)
