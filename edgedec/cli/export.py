@@ -96,8 +96,7 @@ def _tell(bundle: Bundle, seconds: float, json: bool) -> None:
         keys = ("name", "path", "digest", "bytes", "bits_per_weight", "parts", "kv", "parity", "seconds", "peak_bytes")
         print_json({key: report[key] for key in keys})
         return
-    print(
-        f"{bundle.path}: {size(report['bytes'])}, {report['bits_per_weight']:.2f} bits a weight, made in {seconds:.1f} s and {size(peak)} of memory at most"
-    )
+    cost = f"{seconds:.1f} s and at most {size(peak)} of memory"
+    print(f"{bundle.path}: {size(report['bytes'])}, {report['bits_per_weight']:.2f} bits a weight, made in {cost}")
     if report["parity"]:
         print_table(parity_rows(report["parity"]), PARITY_HEADER)
