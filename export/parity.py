@@ -18,6 +18,8 @@ from edgedec.runtime import Runtime, RuntimeOptions, open_runtime
 
 Logits = NDArray[np.float32]
 _ROWS = 32
+# Rows of logits compared at once: in float64 a row of a large vocabulary is a megabyte, several times over.
+_LOGIT_ROWS = 8
 
 
 def parity(bundle: Bundle, ids: NDArray[np.int64], reference: Logits, text: str, threads: int) -> Parity:
@@ -44,8 +46,8 @@ def _compare(
         hidden = _layer(runtime, cache, hidden, ids, layer)
         runtime.release()
     kl = same = nll = 0.0
-    for at in range(0, len(ids), _ROWS):
-        logits, expected = runtime.head(hidden[at : at + _ROWS]), reference[at : at + _ROWS]
+    for at in range(0, len(ids), _LOGIT_ROWS):
+        logits, expected = runtime.head(hidden[at : at + _LOGIT_ROWS]), reference[at : at + _LOGIT_ROWS]
         p, q = _log_softmax(expected), _log_softmax(logits)
         kl += float((np.exp(p) * (p - q)).sum())
         same += float((logits.argmax(axis=1) == expected.argmax(axis=1)).sum())
@@ -68,8 +70,8 @@ def _layer(runtime: Runtime, cache: Cache, hidden: Logits, ids: NDArray[np.int64
 def _nll(logits: Logits, ids: NDArray[np.int64]) -> float:
     """Mean negative log-likelihood of ids[1:]."""
     total = 0.0
-    for at in range(0, len(ids) - 1, _ROWS):
-        following = ids[at + 1 : at + 1 + _ROWS]
+    for at in range(0, len(ids) - 1, _LOGIT_ROWS):
+        following = ids[at + 1 : at + 1 + _LOGIT_ROWS]
         q = _log_softmax(logits[at : at + len(following)])
         total -= float(q[np.arange(len(following)), following].sum())
     return total / (len(ids) - 1)

@@ -52,7 +52,7 @@ def session_options(threads: int) -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
-    options.add_session_config_entry("session.intra_op.spin_duration_us", "20")
+    options.add_session_config_entry("session.intra_op.spin_duration_us", "100")
     # An arena would keep the largest activations that were ever needed.
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False

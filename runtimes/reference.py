@@ -79,8 +79,10 @@ class Reference:
         x = rms_norm(hidden, self._get("final_norm"), self.spec.norm_eps)
         name = "embed" if self.spec.tied else "head"
         vocab = self.spec.vocab_size
-        chunks = [x @ self._weights(name, at, min(at + _VOCAB_CHUNK, vocab)).T for at in range(0, vocab, _VOCAB_CHUNK)]
-        logits = np.concatenate(chunks, axis=1)
+        logits = np.empty((len(hidden), vocab), np.float32)
+        for at in range(0, vocab, _VOCAB_CHUNK):
+            stop = min(at + _VOCAB_CHUNK, vocab)
+            logits[:, at:stop] = x @ self._weights(name, at, stop).T
         cap = np.float32(self.spec.final_softcap)
         return np.tanh(logits / cap) * cap if cap else logits
 
