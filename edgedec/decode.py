@@ -19,7 +19,7 @@ from edgedec.constraints import Constraint
 from edgedec.drafters import Draft, Drafter
 from edgedec.errors import ContextFull, UsageError
 from edgedec.rows import Rows
-from edgedec.runtime import Logits, Runtime
+from edgedec.runtime import Logits, Runtime, forward
 from edgedec.sampling import Sampling, draw, logprob, probs, top_logprobs
 from edgedec.verify import walk
 
@@ -191,7 +191,7 @@ def prefill(runtime: Runtime, context: Context) -> Rows:
         rows = Rows.chain(pending[:chunk], cache.length)
         if len(pending) <= chunk:
             return rows
-        runtime.run(runtime.embed(rows.tokens), rows, cache, runtime.spec.blocks())
+        forward(runtime, rows, cache, skip=len(rows) - 1)
         cache.keep(range(len(rows)))
 
 
@@ -209,8 +209,7 @@ def _step(
         rows = Rows.tree(
             [*first.tokens.tolist(), *draft.tokens], [*first.parents.tolist(), *parents], context.cache.length
         )
-    hidden = runtime.run(runtime.embed(rows.tokens), rows, context.cache, runtime.spec.blocks())
-    logits = runtime.head(hidden[root:])
+    logits = forward(runtime, rows, context.cache, skip=root)
 
     def pick(row: int, path: Sequence[int]) -> int:
         if path and path[-1] in ask.stop_tokens:

@@ -54,6 +54,11 @@ class Runtime(Protocol):
         """hidden [n, hidden_size] -> logits [n, vocab_size]."""
         ...
 
+    def last(self, rows: Rows, cache: Cache) -> Logits | None:
+        """embed, run and head in one for a chain: logits [1, vocab_size] of its last row, the cache written
+        as by `run`. None if the runtime has no quicker way than those three."""
+        ...
+
     def new_cache(self, capacity: int) -> Cache:
         """An empty cache with room for `capacity` rows."""
         ...
@@ -82,10 +87,14 @@ def choose_kv(bundle: Bundle, wanted: str | None) -> str:
     return wanted or formats[0]
 
 
-def forward(runtime: Runtime, rows: Rows, cache: Cache) -> Logits:
-    """The whole stack on `rows`: logits [rows.count, vocab_size]."""
+def forward(runtime: Runtime, rows: Rows, cache: Cache, skip: int = 0) -> Logits:
+    """The whole stack on `rows`: logits of the computed rows but the first `skip`, [count - skip, vocab_size]."""
+    if skip == rows.count - 1 and rows.is_chain and not rows.first:
+        last = runtime.last(rows, cache)
+        if last is not None:
+            return last
     hidden = runtime.embed(rows.tokens[rows.first :])
-    return runtime.head(runtime.run(hidden, rows, cache, runtime.spec.blocks()))
+    return runtime.head(runtime.run(hidden, rows, cache, runtime.spec.blocks())[skip:])
 
 
 def runtime_names() -> list[str]:

@@ -1,9 +1,10 @@
 """The stack of layers on ONNX Runtime's CPU provider.
 
-The stack is one session until a slice cuts it: then it becomes a session a layer, and a layer that
-a slice takes in part becomes two, attention and MLP. A session is replaced, never doubled, so no
-weight is prepared twice. Buffers and bindings for a call of few rows are kept in a `_Plan`, because
-decoding repeats one call thousands of times.
+Plain decoding runs the whole model as one session. When a tree or hidden states are wanted, it becomes
+two, stack and head; when a slice cuts the stack, a session a layer; and a layer that a slice takes in
+part becomes two, attention and MLP. A session is replaced, never doubled, so no weight is prepared
+twice. Buffers and bindings for a call of few rows are kept in a `_Plan`, because decoding repeats one
+call thousands of times.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,14 +46,15 @@ def default_threads(weight_bytes: int) -> int:
     return min(cores, max(1, weight_bytes // _WEIGHTS_PER_THREAD))
 
 
-def session_options(threads: int) -> ort.SessionOptions:
+def session_options(threads: int, alone: bool = False) -> ort.SessionOptions:
     """Every session has a pool of its own: ONNX Runtime's shared pool is fixed once for a process and
-    refuses other people's sessions. Workers wait awake for one next product and no longer, so that
-    pools do not keep each other off the cores."""
+    refuses other people's sessions. Unless a session is `alone`, its workers wait awake for one next
+    product and no longer, so that pools do not keep each other off the cores."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
-    options.add_session_config_entry("session.intra_op.spin_duration_us", "100")
+    if not alone:
+        options.add_session_config_entry("session.intra_op.spin_duration_us", "100")
     # An arena would keep the largest activations that were ever needed.
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
@@ -67,8 +69,9 @@ class OnnxRuntime:
     def __init__(self, bundle: Bundle, kv: str, threads: int) -> None:
         self.spec, self.kv, self.threads = bundle.spec, kv, threads
         self._bundle = bundle
-        self._options = session_options(threads)
         self._sessions: dict[str, ort.InferenceSession] = {}
+        # The whole-model graph is made for the first cache format.
+        self._fused = kv == bundle.manifest.kv_formats[0]
         self._whole = True
         self._split: set[int] = set()
         self._parts: dict[tuple[int, ...], list[_Part]] = {}
@@ -80,10 +83,32 @@ class OnnxRuntime:
 
     def load(self) -> None:
         """Open what the whole stack needs now rather than at first use."""
+        if self._fused:
+            self._session(self._bundle.manifest.graphs.model)
+            return
         # The head first: it is the largest matrix, and opening needs room for two of it.
         self._session(self._bundle.manifest.graphs.head)
         for part in self._slice(self.spec.blocks()):
             self._session(part.file)
+
+    def last(self, rows: Rows, cache: Cache) -> Array | None:
+        with self._lock:
+            if not self._fused or rows.positions[0] != cache.length:
+                return None
+            cache.reserve(len(rows))
+            name = self._bundle.manifest.graphs.model
+            session = self._session(name)
+            try:
+                return self._plan(rows.count, cache).whole(name, session, rows, cache.length, self.spec.vocab_size)
+            except Exception as error:
+                raise self._broken(name, "run", error) from None
+
+    def _unfuse(self) -> None:
+        """From now on hidden states are wanted: stack and head take the place of the whole model."""
+        if self._fused:
+            self._fused = False
+            self._sessions.pop(self._bundle.manifest.graphs.model, None)
+            self._plans.clear()
 
     def release(self) -> None:
         """Close every session; each opens again when it is needed."""
@@ -95,6 +120,8 @@ class OnnxRuntime:
         return self._bundle.gather("embed", tokens) * np.float32(self.spec.embed_scale)
 
     def head(self, hidden: Array) -> Array:
+        with self._lock:
+            self._unfuse()
         name = self._bundle.manifest.graphs.head
         session = self._session(name)
         try:
@@ -105,6 +132,7 @@ class OnnxRuntime:
 
     def run(self, hidden: Array, rows: Rows, cache: Cache, blocks: Sequence[int]) -> Array:
         with self._lock:
+            self._unfuse()
             cache.reserve(len(rows))
             if cache.length or rows.first or np.array_equal(rows.positions, np.arange(len(rows))):
                 return self._run(hidden, rows, cache, tuple(blocks))
@@ -167,8 +195,9 @@ class OnnxRuntime:
         session = self._sessions.get(name)
         if session is None:
             path = self._bundle.file(name)
+            options = session_options(self.threads, alone=name == self._bundle.manifest.graphs.model)
             try:
-                session = ort.InferenceSession(str(path), self._options, providers=["CPUExecutionProvider"])
+                session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
             except Exception as error:
                 raise self._broken(name, "open", error) from None
             self._sessions[name] = session
@@ -256,6 +285,22 @@ class _Plan:
     def result(self) -> Array:
         return self._hidden[self._side][0].copy()
 
+    def whole(self, name: str, session: ort.InferenceSession, rows: Rows, length: int, vocab: int) -> Array:
+        """The whole-model graph on a chain: logits [1, vocab] of its last row."""
+        if (name, 0) not in self._bindings:
+            self._ids, self._logits = np.zeros((1, len(rows)), np.int64), np.empty((1, 1, vocab), np.float32)
+            binding = session.io_binding()
+            binding.bind_input("input_ids", "cpu", 0, np.int64, [1, len(rows)], self._ids.ctypes.data)
+            binding.bind_output("logits", "cpu", 0, np.float32, [1, 1, vocab], self._logits.ctypes.data)
+            self._bind_cache(binding, range(len(self._past)))
+            self._bindings[name, 0] = binding, []
+        binding, _ = self._bindings[name, 0]
+        self._ids[0] = rows.tokens
+        mask = np.ones((1, length + len(rows)), np.int64)
+        binding.bind_input("attention_mask", "cpu", 0, np.int64, list(mask.shape), mask.ctypes.data)
+        session.run_with_iobinding(binding)
+        return self._logits[0].copy()
+
     def _bind(self, part: _Part, session: ort.InferenceSession) -> tuple[Any, list[str]]:
         """A binding of all that stays where it is, and the names of the biases, which do not."""
         binding = session.io_binding()
@@ -264,11 +309,14 @@ class _Plan:
         for name, a in inputs.items():
             if name in wanted:
                 binding.bind_input(name, "cpu", 0, a.dtype, list(a.shape), a.ctypes.data)
-        for layer in part.layers:
+        self._bind_cache(binding, part.layers)
+        target = self._hidden[self._side ^ 1]
+        binding.bind_output("hidden_out", "cpu", 0, target.dtype, list(target.shape), target.ctypes.data)
+        return binding, [name for name in wanted if name in self._biases]
+
+    def _bind_cache(self, binding: Any, layers: Iterable[int]) -> None:
+        for layer in layers:
             for kind, address in zip(("key", "value"), self._past[layer], strict=True):
                 cache = ("cpu", 0, self._dtype, self._shape, address)
                 binding.bind_input(f"past_key_values.{layer}.{kind}", *cache)
                 binding.bind_output(f"present.{layer}.{kind}", *cache)
-        target = self._hidden[self._side ^ 1]
-        binding.bind_output("hidden_out", "cpu", 0, target.dtype, list(target.shape), target.ctypes.data)
-        return binding, [name for name in wanted if name in self._biases]

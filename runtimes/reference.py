@@ -61,6 +61,9 @@ class Reference:
     def release(self) -> None:
         """Nothing to give back."""
 
+    def last(self, rows: Rows, cache: Cache) -> None:
+        """Nothing quicker than embed, run and head."""
+
     def new_cache(self, capacity: int) -> Cache:
         return Cache(self.spec, capacity, self.kv)
 

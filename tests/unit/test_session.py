@@ -358,7 +358,8 @@ def test_seeds(model: Model) -> None:
 def test_threads_are_honoured_and_change_nothing(tiny: Path) -> None:
     models = {n: edgedec.open(tiny, threads=n) for n in (1, 2)}
     for n, model in models.items():
-        assert model.runtime._options.intra_op_num_threads == n  # type: ignore[attr-defined]
+        (session,) = model.runtime._sessions.values()  # type: ignore[attr-defined]
+        assert session.get_session_options().intra_op_num_threads == n
     one, two = (take(model.session(), 30, prompt(model)) for model in models.values())
     assert one == two
     with pytest.raises(UsageError, match="threads -1"):
