@@ -15,6 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from checkpoints import llama_shapes
+
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -61,26 +65,6 @@ GEOMETRIES = {
 }
 
 
-def shapes(config: dict) -> dict[str, tuple[int, ...]]:
-    h, m, d = config["hidden_size"], config["intermediate_size"], config["head_dim"]
-    q, kv = config["num_attention_heads"] * d, config["num_key_value_heads"] * d
-    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config["vocab_size"], h)}
-    for i in range(config["num_hidden_layers"]):
-        p = f"model.layers.{i}"
-        found |= {
-            f"{p}.input_layernorm.weight": (h,),
-            f"{p}.self_attn.q_proj.weight": (q, h),
-            f"{p}.self_attn.k_proj.weight": (kv, h),
-            f"{p}.self_attn.v_proj.weight": (kv, h),
-            f"{p}.self_attn.o_proj.weight": (h, q),
-            f"{p}.post_attention_layernorm.weight": (h,),
-            f"{p}.mlp.gate_proj.weight": (m, h),
-            f"{p}.mlp.up_proj.weight": (m, h),
-            f"{p}.mlp.down_proj.weight": (h, m),
-        }
-    return found | {"model.norm.weight": (h,)}
-
-
 def values(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     """bf16 as uint16: norms are ones, matrices normal with the usual spread of 0.02."""
     if len(shape) == 1:
@@ -94,7 +78,7 @@ def write(geometry: str, out: Path, seed: int = 0) -> None:
     out.mkdir(parents=True, exist_ok=True)
     (out / "config.json").write_text(json.dumps(config, indent=2))
     header, at = {}, 0
-    for name, shape in shapes(config).items():
+    for name, shape in llama_shapes(config).items():
         size = 2 * int(np.prod(shape))
         header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [at, at + size]}
         at += size
