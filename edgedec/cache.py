@@ -3,7 +3,8 @@
 `data` is one array [n_layers, 2, n_kv_heads, allocated, width]: keys and values of a layer are
 plain views of it, so that a runtime writes in place and `keep` moves all layers at once. It grows
 by doubling up to `capacity`; `f32` and `f16` hold numbers, `int8` and `int4` hold q with a static
-scale per channel (value = q * scale; int4: two channels a byte, low nibble first, stored q + 8).
+scale per channel (value = q * scale; int4: two channels a byte, low nibble first, stored q + 8),
+unless a runtime lays out its rows in its own way.
 """
 
 from __future__ import annotations
@@ -30,18 +31,22 @@ def kv_bytes_per_token(spec: ModelSpec, kv: str) -> int:
 class Cache:
     """Room for `capacity` rows, of which the first `length` are committed."""
 
-    def __init__(self, spec: ModelSpec, capacity: int, kv: str = "f32") -> None:
+    def __init__(
+        self, spec: ModelSpec, capacity: int, kv: str = "f32", row: tuple[Any, int] | None = None, kind: str = ""
+    ) -> None:
+        """`row`: type and width of a head's row, if not those above; `kind` is then the name of that layout."""
         if kv not in KV_FORMATS:
             raise UsageError(f"no KV format {kv!r}; there are: {', '.join(KV_FORMATS)}")
         if capacity < 1:
             raise UsageError(f"capacity {capacity}: a cache needs room for at least one row")
-        self.spec, self.capacity, self.kv = spec, capacity, kv
+        self.spec, self.capacity, self.kv, self.kind = spec, capacity, kv, kind or kv
+        self._row = row or (_DTYPES[kv], spec.head_dim // 2 if kv == "int4" else spec.head_dim)
         self.length = 0
         self.data = self._allocate(min(_FIRST, capacity))
 
     def _allocate(self, rows: int) -> NDArray[Any]:
-        width = self.spec.head_dim // 2 if self.kv == "int4" else self.spec.head_dim
-        return np.zeros((self.spec.n_layers, 2, self.spec.n_kv_heads, rows, width), _DTYPES[self.kv])
+        dtype, width = self._row
+        return np.zeros((self.spec.n_layers, 2, self.spec.n_kv_heads, rows, width), dtype)
 
     @property
     def allocated(self) -> int:
@@ -87,7 +92,7 @@ class Cache:
 
     def fork(self) -> Cache:
         """An independent copy of the committed tokens."""
-        twin = Cache(self.spec, self.capacity, self.kv)
+        twin = Cache(self.spec, self.capacity, self.kv, self._row, self.kind)
         twin.load(self.save())
         return twin
 
@@ -100,7 +105,7 @@ class Cache:
         shape = (*self.data.shape[:3], data.shape[3] if data.ndim == 5 else 0, self.data.shape[4])
         if data.dtype != self.data.dtype or data.shape != shape:
             raise SessionError(
-                f"cached values {data.dtype}{list(data.shape)} are not of a {self.kv} cache of this model"
+                f"cached values {data.dtype}{list(data.shape)} are not of a {self.kind} cache of this model"
             )
         self.length = 0
         self.reserve(data.shape[3])

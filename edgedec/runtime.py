@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -54,8 +55,8 @@ class Runtime(Protocol):
         """hidden [n, hidden_size] -> logits [n, vocab_size]."""
         ...
 
-    def last(self, rows: Rows, cache: Cache) -> Logits | None:
-        """embed, run and head in one for a chain: logits [1, vocab_size] of its last row, the cache written
+    def logits(self, rows: Rows, cache: Cache, skip: int) -> Logits | None:
+        """embed, run and head in one: logits of the computed rows but the first `skip`, the cache written
         as by `run`. None if the runtime has no quicker way than those three."""
         ...
 
@@ -74,7 +75,14 @@ class Runtime(Protocol):
 
 def choose_engine(wanted: str = "auto") -> str:
     """The runtime that a name means; `auto` is the fastest that runs here."""
-    return "ort" if wanted == "auto" else wanted
+    if wanted != "auto":
+        return wanted
+    return "ort" if import_module("edgedec.kernels.cpu.loader").why_not() else "native"
+
+
+def available_cores() -> int:
+    """The CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def choose_kv(bundle: Bundle, wanted: str | None) -> str:
@@ -89,10 +97,9 @@ def choose_kv(bundle: Bundle, wanted: str | None) -> str:
 
 def forward(runtime: Runtime, rows: Rows, cache: Cache, skip: int = 0) -> Logits:
     """The whole stack on `rows`: logits of the computed rows but the first `skip`, [count - skip, vocab_size]."""
-    if skip == rows.count - 1 and rows.is_chain and not rows.first:
-        last = runtime.last(rows, cache)
-        if last is not None:
-            return last
+    logits = runtime.logits(rows, cache, skip)
+    if logits is not None:
+        return logits
     hidden = runtime.embed(rows.tokens[rows.first :])
     return runtime.head(runtime.run(hidden, rows, cache, runtime.spec.blocks())[skip:])
 

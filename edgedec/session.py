@@ -142,7 +142,7 @@ class Session:
                 bundle=self.model.bundle.digest,
                 ids=tuple(context.ids),
                 n_prompt=context.n_prompt,
-                kv=context.cache.kv,
+                kv=context.cache.kind,
                 rng=dict(context.rng.bit_generator.state),
                 length=context.cache.length,
             ),

@@ -32,7 +32,8 @@ _PREFIX = len(MAGIC) + 32 + 8
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What stands in the header; `bundle` is the digest of the session's bundle, `length` that of its cache."""
+    """What stands in the header; `bundle` is the digest of the session's bundle, `kv` the kind of its cache and
+    `length` its length."""
 
     bundle: str
     ids: tuple[int, ...]
@@ -82,9 +83,10 @@ def read_snapshot(path: str | os.PathLike[str], bundle: str, cache: Cache) -> tu
 def _check(path: object, snapshot: Snapshot, bundle: str, cache: Cache) -> None:
     if snapshot.bundle != bundle:
         raise SessionError(f"{path}: saved from another bundle; open that one, or start anew")
-    if snapshot.kv != cache.kv:
+    if snapshot.kv != cache.kind:
         raise SessionError(
-            f"{path}: saved with a {snapshot.kv} cache, this session has {cache.kv}; open with kv={snapshot.kv!r}"
+            f"{path}: saved with a {snapshot.kv} cache, this session has {cache.kind}; open the model with the "
+            "cache format and engine it was saved with"
         )
     n = len(snapshot.ids)
     if n > cache.capacity + 1 or snapshot.length > cache.capacity:

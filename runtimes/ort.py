@@ -9,7 +9,6 @@ call thousands of times.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -24,7 +23,7 @@ from edgedec.bundle import Bundle
 from edgedec.cache import Cache
 from edgedec.errors import BundleCorrupt
 from edgedec.rows import Rows
-from edgedec.runtime import RuntimeOptions, choose_kv
+from edgedec.runtime import RuntimeOptions, available_cores, choose_kv
 from edgedec.spec import ModelSpec
 
 Array = NDArray[np.float32]
@@ -42,8 +41,7 @@ def open(bundle: Bundle, options: RuntimeOptions) -> OnnxRuntime:  # noqa: A001
 
 def default_threads(weight_bytes: int) -> int:
     """All CPUs this process may use, but no more than the weights give work for."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, max(1, weight_bytes // _WEIGHTS_PER_THREAD))
+    return min(available_cores(), max(1, weight_bytes // _WEIGHTS_PER_THREAD))
 
 
 def session_options(threads: int, alone: bool = False) -> ort.SessionOptions:
@@ -91,9 +89,10 @@ class OnnxRuntime:
         for part in self._slice(self.spec.blocks()):
             self._session(part.file)
 
-    def last(self, rows: Rows, cache: Cache) -> Array | None:
+    def logits(self, rows: Rows, cache: Cache, skip: int) -> Array | None:
         with self._lock:
-            if not self._fused or rows.positions[0] != cache.length:
+            last_of_chain = skip == rows.count - 1 and rows.is_chain and not rows.first
+            if not self._fused or not last_of_chain or rows.positions[0] != cache.length:
                 return None
             cache.reserve(len(rows))
             name = self._bundle.manifest.graphs.model

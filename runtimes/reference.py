@@ -61,7 +61,7 @@ class Reference:
     def release(self) -> None:
         """Nothing to give back."""
 
-    def last(self, rows: Rows, cache: Cache) -> None:
+    def logits(self, rows: Rows, cache: Cache, skip: int) -> None:
         """Nothing quicker than embed, run and head."""
 
     def new_cache(self, capacity: int) -> Cache:

@@ -68,7 +68,7 @@ class FakeRuntime:
         self.calls = self.rows = 0
         self._seed, self._spread = seed, spread
 
-    def last(self, rows: Rows, cache: Cache) -> None:
+    def logits(self, rows: Rows, cache: Cache, skip: int) -> None:
         """Nothing quicker than embed, run and head."""
 
     def new_cache(self, capacity: int) -> Cache:

@@ -1,0 +1,147 @@
+"""The native CPU engine: C++ kernels (`kernels.h`), the stack of layers over them (`engine.h`), and
+this door to them. It knows addresses and numbers only; `edgedec.runtimes.native` makes them of a bundle."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_uint64, c_void_p
+from functools import cache
+from typing import Any
+
+from edgedec.kernels.cpu.loader import library as _library
+
+FORMATS = {"f32": 1, "f16": 2, "int8": 3, "int4": 4}
+LAYOUTS = {"rows": 0, "lanes16": 1}
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
+QK_NORMS = {"none": 0, "head": 1, "full": 2}
+# What `ed_run` says of a call that it refuses.
+ERRORS = {
+    -1: "not enough memory",
+    1: "a number of rows that cannot be",
+    2: "a token outside the vocabulary",
+    3: "a position outside the model's context",
+    4: "a block that the model does not have",
+    5: "sequences that do not cover the rows",
+    6: "rows that do not fit the cache",
+    7: "a parent that does not come before its row",
+}
+
+
+class _Struct(ctypes.Structure):
+    """Checked against `api.h` by a test: same names, same order."""
+
+
+class Tensor(_Struct):
+    _fields_ = [(name, c_int32) for name in ("format", "layout", "n", "k", "block", "reserved")] + [
+        (name, c_void_p) for name in ("data", "scales")
+    ]
+
+
+class Layer(_Struct):
+    MATRICES = ("qkv", "o", "gate_up", "down")
+    VECTORS = ("attn_norm", "mlp_norm", "attn_post_norm", "mlp_post_norm")
+    VECTORS += ("q_norm", "k_norm", "qkv_bias", "o_bias", "gate_up_bias", "down_bias")
+    _fields_ = (
+        [(name, Tensor) for name in MATRICES]
+        + [(name, c_void_p) for name in VECTORS]
+        + [("rope", c_int32), ("window", c_int32)]
+    )
+
+
+class Rope(_Struct):
+    _fields_ = [("cos", c_void_p), ("sin", c_void_p), ("pairs", c_int32), ("positions", c_int32)]
+
+
+_SIZES = ("vocab", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "n_layers", "n_ropes")
+_SCALARS = ("norm_eps", "attn_scale", "attn_softcap", "final_softcap", "embed_scale")
+
+
+class Model(_Struct):
+    _fields_ = (
+        [(name, c_int32) for name in (*_SIZES, "qk_norm", "activation")]
+        + [(name, c_float) for name in _SCALARS]
+        + [("sinks", c_int32), ("embed", Tensor), ("head", Tensor), ("final_norm", c_void_p)]
+        + [("layers", POINTER(Layer)), ("ropes", POINTER(Rope))]
+    )
+
+
+class Sequence(_Struct):
+    _fields_ = [(name, c_int32) for name in ("row", "rows", "length", "first", "allocated", "kv")] + [
+        (name, c_void_p) for name in ("cache", "parents", "mass")
+    ]
+
+
+class Call(_Struct):
+    _fields_ = (
+        [(name, c_int32) for name in ("rows", "n_sequences", "n_blocks", "head_from")]
+        + [(name, c_void_p) for name in ("tokens", "hidden", "positions")]
+        + [("sequences", POINTER(Sequence)), ("blocks", c_void_p), ("logits", c_void_p)]
+        + [("top", c_int32), ("reserved", c_int32), ("top_ids", c_void_p), ("top_logits", c_void_p)]
+    )
+
+
+class Engine:
+    """A model opened on a team of threads. `keep`: what owns the memory that `model` points to."""
+
+    def __init__(self, model: Model, threads: int, isa: str | None, keep: Any) -> None:
+        self._lib, self._model, self._keep = library(), model, keep
+        self._engine = self._lib.ed_open(ctypes.byref(model), threads, isa.encode() if isa else None)
+        if not self._engine:
+            raise OSError(f"instruction set {isa}: not for this CPU" if isa else "not enough memory")
+
+    @property
+    def isa(self) -> str:
+        name: bytes = self._lib.ed_engine_isa(self._engine)
+        return name.decode()
+
+    def run(self, call: Call) -> None:
+        """ValueError if the engine refuses the call. The GIL is free meanwhile."""
+        wrong = self._lib.ed_run(self._engine, ctypes.byref(call))
+        if wrong:
+            raise MemoryError(ERRORS[wrong]) if wrong < 0 else ValueError(ERRORS[wrong])
+
+    def abandon(self) -> None:
+        """Forget the engine without closing it: after a fork its threads are gone."""
+        self._engine = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_engine", None):
+            self._lib.ed_close(self._engine)
+            self._engine = None
+
+
+def kv_row_bytes(dim: int, kv: str) -> int:
+    """Bytes of one key or value of a head in a cache."""
+    return int(library().ed_kv_row_bytes(dim, FORMATS[kv]))
+
+
+def probe_read(size: int, threads: int) -> float:
+    """GB/s that `threads` threads read from memory."""
+    return float(library().ed_probe_read(size, threads))
+
+
+def probe_int8(threads: int, isa: str | None = None) -> float:
+    """10^9 int8 multiply-adds a second, from registers."""
+    return float(library().ed_probe_int8(isa.encode() if isa else None, threads))
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The library with its functions' types; ImportError with the reason if there is none."""
+    lib = _library()
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        "ed_open": (c_void_p, [POINTER(Model), c_int, c_char_p]),
+        "ed_close": (None, [c_void_p]),
+        "ed_engine_isa": (c_char_p, [c_void_p]),
+        "ed_run": (c_int, [c_void_p, POINTER(Call)]),
+        "ed_kv_row_bytes": (c_uint64, [c_int, c_int]),
+        "ed_probe_read": (c_double, [c_uint64, c_int]),
+        "ed_probe_int8": (c_double, [c_char_p, c_int]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+    return lib
+
+
+__all__ = ["Call", "Engine", "Layer", "Model", "Rope", "Sequence", "Tensor", "kv_row_bytes", "library"]

@@ -1,0 +1,378 @@
+// Attention over cached keys, a chunk of ranks at a time.
+//
+// For one query and one chunk: scores = scale * (query . key), the dot product in 16 lanes and their
+// halves; the chunk's maximum; p = exp(score - maximum); the sum of p in 16 lanes by rank; the weighted
+// values one key after another. Queries are worked on in tiles that share the expanded keys, and a tile
+// spans all ranks that any of its queries sees. What a query does not see has p = 0 and adds nothing; the
+// sums are rid of -0, the one trace it could leave. So no result depends on the tile.
+#pragma once
+#include <cmath>
+
+#include "kernels.h"
+#include "kv.inl"
+#include "simd/wide.h"
+
+namespace ED_NS {
+
+using edgedec::Attention;
+using edgedec::CHUNK;
+using edgedec::QUERY_TILE;
+using edgedec::SCORE_KEYS;
+using edgedec::VALUE_KEYS;
+
+// Tiles that stay in registers: keys of one query being scored; queries and pieces of values summed.
+constexpr int DOT_KEYS = NV == 1 ? 16 : 4;
+constexpr int SUM_QUERIES = 4;
+constexpr int SUM_PIECES = NV == 1 ? 4 : 1;
+
+struct Span {
+  int lo, hi;
+  bool empty() const { return lo >= hi; }
+};
+ED_IN int least(int a, int b) { return a < b ? a : b; }
+ED_IN int most(int a, int b) { return a > b ? a : b; }
+ED_IN Span meet(Span a, Span b) { return {most(a.lo, b.lo), least(a.hi, b.hi)}; }
+
+// What a query sees of a chunk, in ranks counted from the chunk's first: sinks [0, sinks), then [lo, hi).
+struct Sight {
+  int sinks, lo, hi;
+};
+struct Spans {
+  Span v[2];
+};
+ED_IN Spans exact(const Sight& s) { return {{{0, s.sinks}, {s.lo, s.hi}}}; }
+
+static Sight sight(const Attention& a, int row, int base) {
+  const int hi = least(a.rank(row) + 1 - base, CHUNK), lo = most(a.first_rank(row) - base, 0);
+  const int sinks = most(least(a.sinks - base, hi), 0);
+  if (hi <= 0) return {0, 0, 0};
+  if (lo >= hi) return {sinks, sinks, sinks};
+  return sinks >= lo ? Sight{0, 0, hi} : Sight{sinks, lo, hi};
+}
+
+// The slots of consecutive ranks: themselves, or along a row's path.
+struct Slots {
+  const int32_t* path;
+  int start;
+  int operator[](int i) const { return path ? start + path[i] : start + i; }
+  Slots from(int n) const { return path ? Slots{path + n, start} : Slots{nullptr, start + n}; }
+};
+
+struct Work {
+  const Attention& a;
+  int head, row0, base, q0, n;  // queries q0 to q0 + n of kv head `head`, counted from row0
+  int pieces, width;            // of 16; floats of a padded query
+  float *score, *q, *sum, *block, *factor;
+  Sight all;                    // what any of them sees
+  Sight sights[QUERY_TILE];
+
+  int row(int i) const { return row0 + (q0 + i) / a.group(); }
+  float* scores(int i) const { return score + i * CHUNK; }
+  // Ranks that lie in the slots of their number, of this chunk.
+  int dense() const { return a.path_start ? most(least(a.length - base, CHUNK), 0) : CHUNK; }
+};
+
+static Sight see(Work& w) {
+  Sight all = {0, CHUNK, 0};
+  for (int i = 0; i < w.n; i++) {
+    const Sight s = w.sights[i] = i && w.row(i) == w.row(i - 1) ? w.sights[i - 1] : sight(w.a, w.row(i), w.base);
+    all = {most(all.sinks, s.sinks), s.lo < s.hi ? least(all.lo, s.lo) : all.lo, most(all.hi, s.hi)};
+  }
+  return {least(all.sinks, all.lo), least(all.lo, all.hi), all.hi};
+}
+
+static Work begin_tile(const Attention& a, int head, int row0, int chunk, int q0, int n, uint8_t* scratch) {
+  const int width = (a.dim + 15) / 16 * 16;
+  float *score = (float*)scratch, *q = score + n * CHUNK, *sum = q + n * width, *block = sum + n * width;
+  Work w = {a, head, row0, chunk * CHUNK, q0, n, width / 16, width, score, q, sum, block, block + VALUE_KEYS * width,
+            {}, {}};
+  w.all = see(w);
+  for (int i = 0; i < n; i++) {
+    const float* x = a.q + w.row(i) * a.q_stride + (head * a.group() + (q0 + i) % a.group()) * a.dim;
+    for (int p = 0; p < w.pieces; p++) vstore(w.q + i * w.width + 16 * p, vload_n(x + 16 * p, a.dim - 16 * p));
+  }
+  return w;
+}
+
+// ---- bringing keys and values in -------------------------------------------------------------------
+
+// Rows become floats at block + key * key_step + piece * piece_step; `factor` is what an INT8 row has yet
+// to be multiplied by, times `scale`.
+template <int F>
+ED_IN void expand_rows(const Work& w, const uint8_t* rows, Slots slots, int n, int key_step, int piece_step,
+                       float scale) {
+  for (int i = 0; i < n; i++) {
+    const uint8_t* row = rows + (int64_t)slots[i] * w.a.row_bytes;
+    if (!slots.path)
+      for (int b = 0; b < w.a.row_bytes; b += 64) nprefetch(row + 2048 + b);
+    float* out = w.block + i * key_step;
+    expand<F>(row, w.a.dim, [&](int piece, const vf& v) { vstore(out + piece * piece_step, v); });
+    w.factor[i] = F == edgedec::INT8 ? int8_scale(row, w.a.dim) * scale : scale;
+  }
+}
+
+// ---- scores ----------------------------------------------------------------------------------------
+
+// A query times SCORE_KEYS expanded keys, which lie piece by piece, key by key.
+ED_IN vf dots(const float* q, const float* block, int pieces) {
+  vf sums[SCORE_KEYS];
+  for (int k0 = 0; k0 < SCORE_KEYS; k0 += DOT_KEYS) {
+    vf acc[DOT_KEYS];
+    for (int k = 0; k < DOT_KEYS; k++) acc[k] = vset(0.0f);
+    for (int p = 0; p < pieces; p++) {
+      const vf x = vload(q + 16 * p);
+      for (int k = 0; k < DOT_KEYS; k++)
+        acc[k] = vfma(x, vload(block + (p * SCORE_KEYS + k0 + k) * 16), acc[k]);
+    }
+    for (int k = 0; k < DOT_KEYS; k++) sums[k0 + k] = acc[k];
+  }
+  return vsums(sums);
+}
+
+// Scores of queries i0 to i1 with the ranks of a span, whose first lies in slots[0].
+template <int F>
+static void score(const Work& w, Slots slots, Span span, int i0, int i1) {
+  const uint8_t* keys = w.a.keys + w.head * w.a.head_stride;
+  for (int k = span.lo; k < span.hi; k += SCORE_KEYS) {
+    const int n = least(SCORE_KEYS, span.hi - k);
+    expand_rows<F>(w, keys, slots, n, 16, 16 * SCORE_KEYS, w.a.scale);
+    slots = slots.from(n);
+    const vf factor = vload_n(w.factor, n);
+    for (int i = i0; i < i1; i++)
+      if (w.sights[i].hi > k)
+        vstore_n(w.scores(i) + k, vmul(dots(w.q + i * w.width, w.block, w.pieces), factor), n);
+  }
+}
+
+// ---- from scores to weights ------------------------------------------------------------------------
+
+// Sets what of [begin, end) a query does not see.
+ED_IN void hide(float* x, Span span, const Sight& s, float value) {
+  for (int i = most(span.lo, s.sinks); i < least(span.hi, s.lo); i++) x[i] = value;
+  for (int i = most(span.lo, s.hi); i < span.hi; i++) x[i] = value;
+}
+
+// What is seen, in whole vectors of scores: sinks, then the rest; the first is empty if they touch.
+static Spans vectors(const Sight& all) {
+  const Span sinks = {0, (all.sinks + 15) & ~15}, rest = {all.lo & ~15, (all.hi + 15) & ~15};
+  if (sinks.hi >= rest.lo) return {{{0, 0}, {sinks.empty() ? rest.lo : 0, most(sinks.hi, rest.hi)}}};
+  return {{sinks, rest}};
+}
+
+// Softcap; -inf where the query does not see; the maximum.
+static float top(const Work& w, int query) {
+  float* x = w.scores(query);
+  vf m = vset(-INFINITY);
+  const vf cap = vset(w.a.softcap);
+  for (const Span& span : vectors(w.all).v) {
+    if (w.a.softcap != 0.0f)
+      for (int k = span.lo; k < span.hi; k += 16) vstore(x + k, vmul(cap, vtanh(vdiv(vload(x + k), cap))));
+    hide(x, span, w.sights[query], -INFINITY);
+    for (int k = span.lo; k < span.hi; k += 16) m = vmax(vload(x + k), m);
+  }
+  return vtop(m) + 0.0f;  // not -0
+}
+
+// exp(score - m), 0 where the query does not see; their sum.
+static float weigh(const Work& w, int query, float m) {
+  float* x = w.scores(query);
+  vf sum = vset(0.0f);
+  for (const Span& span : vectors(w.all).v) {
+    for (int k = span.lo; k < span.hi; k += 16) vstore(x + k, vexp(vsub(vload(x + k), vset(m))));
+    hide(x, span, w.sights[query], 0.0f);
+    for (int k = span.lo; k < span.hi; k += 16) sum = vadd(sum, vload(x + k));
+  }
+  return vsum(sum);
+}
+
+// ---- weighted values -------------------------------------------------------------------------------
+
+// NQ queries' sums of NP pieces, n values on.
+template <int NQ, int NP>
+ED_IN void sum_tile(const float* p, const float* values, int width, int n, float* sum) {
+  vf acc[NQ][NP];
+  for (int q = 0; q < NQ; q++)
+    for (int i = 0; i < NP; i++) acc[q][i] = vload(sum + q * width + 16 * i);
+  for (int k = 0; k < n; k++, values += width) {
+    vf v[NP];
+    for (int i = 0; i < NP; i++) v[i] = vload(values + 16 * i);
+    for (int q = 0; q < NQ; q++) {
+      const vf weight = vset(p[q * CHUNK + k]);
+      for (int i = 0; i < NP; i++) acc[q][i] = vfma(weight, v[i], acc[q][i]);
+    }
+  }
+  for (int q = 0; q < NQ; q++)
+    for (int i = 0; i < NP; i++) vstore(sum + q * width + 16 * i, acc[q][i]);
+}
+
+template <int NQ>
+static void sum_queries(const Work& w, int i, int k, int n) {
+  const float* p = w.scores(i) + k;
+  float* sum = w.sum + i * w.width;
+  int piece = 0;
+  for (; piece + SUM_PIECES <= w.pieces; piece += SUM_PIECES)
+    sum_tile<NQ, SUM_PIECES>(p, w.block + 16 * piece, w.width, n, sum + 16 * piece);
+  for (; piece < w.pieces; piece++) sum_tile<NQ, 1>(p, w.block + 16 * piece, w.width, n, sum + 16 * piece);
+}
+
+ED_IN void times_factors(float* p, const float* factor, int n) {
+  for (int k = 0; k < n; k += 16) vstore_n(p + k, vmul(vload_n(p + k, n - k), vload_n(factor + k, n - k)), n - k);
+}
+
+// Queries i0 to i1 add the values of a span, whose first lies in slots[0].
+template <int F>
+static void values(const Work& w, Slots slots, Span span, int i0, int i1) {
+  const uint8_t* rows = w.a.values + w.head * w.a.head_stride;
+  for (int k = span.lo; k < span.hi; k += VALUE_KEYS) {
+    const int n = least(VALUE_KEYS, span.hi - k);
+    expand_rows<F>(w, rows, slots, n, w.width, 16, 1.0f);
+    slots = slots.from(n);
+    for (int i = i0; i < i1; i += SUM_QUERIES) {
+      const int nq = least(SUM_QUERIES, i1 - i);
+      if (F == edgedec::INT8)
+        for (int q = i; q < i + nq; q++) times_factors(w.scores(q) + k, w.factor, n);
+      switch (nq) {
+        case 4: sum_queries<4>(w, i, k, n); break;
+        case 3: sum_queries<3>(w, i, k, n); break;
+        case 2: sum_queries<2>(w, i, k, n); break;
+        default: sum_queries<1>(w, i, k, n);
+      }
+    }
+  }
+}
+
+// ---- what every tile goes through ------------------------------------------------------------------
+
+// work(slots, span, i0, i1) for all ranks the tile sees, in order: those that lie in the slot of their
+// number for all queries at once, those on a path row by row.
+template <class Do>
+ED_IN void over_ranks(const Work& w, Do work) {
+  const Attention& a = w.a;
+  for (const Span& part : exact(w.all).v) {
+    const Span span = meet(part, {0, w.dense()});
+    if (!span.empty()) work(Slots{nullptr, w.base + span.lo}, span, 0, w.n);
+  }
+  if (w.all.hi <= w.dense()) return;
+  for (int i = 0, next; i < w.n; i = next) {
+    for (next = i + 1; next < w.n && w.row(next) == w.row(i);) next++;
+    for (const Span& part : exact(w.sights[i]).v) {
+      const Span span = meet(part, {w.dense(), CHUNK});
+      if (span.empty()) continue;
+      work(Slots{a.path + (a.path_start[w.row(i)] + w.base + span.lo - a.length), a.length}, span, i, next);
+    }
+  }
+}
+
+template <int F>
+static void all_scores(const Work& w) {
+  over_ranks(w, [&](Slots slots, Span span, int i0, int i1) { score<F>(w, slots, span, i0, i1); });
+}
+
+template <int F>
+static void attend_tile(Work w, float* part) {
+  const int dim = w.a.dim;
+  all_scores<F>(w);
+  for (int i = 0; i < w.n; i++) {
+    float* to = part + (int64_t)i * (dim + 2);
+    to[0] = top(w, i);
+    to[1] = weigh(w, i, to[0]);
+    for (int p = 0; p < w.pieces; p++) vstore(w.sum + i * w.width + 16 * p, vset(0.0f));
+  }
+  over_ranks(w, [&](Slots slots, Span span, int i0, int i1) { values<F>(w, slots, span, i0, i1); });
+  for (int i = 0; i < w.n; i++)
+    for (int j = 0; j < dim; j += 16)
+      vstore_n(part + (int64_t)i * (dim + 2) + 2 + j, vadd(vload(w.sum + i * w.width + j), vset(0.0f)), dim - j);
+}
+
+template <int F>
+static void attend_as(const Attention& a, int h, int row0, int row1, int chunk, float* part, uint8_t* scratch) {
+  const int queries = (row1 - row0) * a.group();
+  for (int q0 = 0; q0 < queries; q0 += QUERY_TILE)
+    attend_tile<F>(begin_tile(a, h, row0, chunk, q0, least(QUERY_TILE, queries - q0), scratch),
+                   part + (int64_t)q0 * (a.dim + 2));
+}
+
+static void attend(const Attention& a, int h, int row0, int row1, int chunk, float* part, uint8_t* scratch) {
+  switch (a.format) {
+    case edgedec::F32: return attend_as<edgedec::F32>(a, h, row0, row1, chunk, part, scratch);
+    case edgedec::F16: return attend_as<edgedec::F16>(a, h, row0, row1, chunk, part, scratch);
+    case edgedec::INT8: return attend_as<edgedec::INT8>(a, h, row0, row1, chunk, part, scratch);
+    case edgedec::INT4: return attend_as<edgedec::INT4>(a, h, row0, row1, chunk, part, scratch);
+  }
+}
+
+// ---- putting chunks together -----------------------------------------------------------------------
+
+ED_IN float exp_one(float x) {
+  float y[16];
+  vstore(y, vexp(vset(x)));
+  return y[0];
+}
+
+static void merge(float* total, const float* part, int n, int dim) {
+  for (; n > 0; n--, total += dim + 2, part += dim + 2) {
+    if (part[0] == -INFINITY) continue;
+    if (total[0] == -INFINITY) {
+      std::memcpy(total, part, (size_t)(dim + 2) * 4);
+      continue;
+    }
+    const float m = total[0] > part[0] ? total[0] : part[0];
+    const vf old = vset(exp_one(total[0] - m)), more = vset(exp_one(part[0] - m));
+    total[0] = m;
+    for (int i = 1; i < dim + 2; i += 16)
+      vstore_n(total + i, vfma(vload_n(part + i, dim + 2 - i), more, vmul(vload_n(total + i, dim + 2 - i), old)),
+               dim + 2 - i);
+  }
+}
+
+static void finish(const Attention& a, int h, int row0, int row1, const float* total) {
+  for (int q = 0; q < (row1 - row0) * a.group(); q++, total += a.dim + 2) {
+    float* out = a.out + (row0 + q / a.group()) * a.out_stride + (h * a.group() + q % a.group()) * a.dim;
+    const vf sum = vset(total[1] == 0.0f ? 1.0f : total[1]);  // a query that sees nothing gives zeros
+    for (int i = 0; i < a.dim; i += 16)
+      vstore_n(out + i, vdiv(vload_n(total + 2 + i, a.dim - i), sum), a.dim - i);
+  }
+}
+
+// ---- attention mass --------------------------------------------------------------------------------
+
+// exp(score - m) / sum of one query, added to the slots it sees.
+static void add_mass(const Work& w, int i, float m, float sum, float* mass) {
+  const Attention& a = w.a;
+  float* x = w.scores(i);
+  top(w, i);
+  weigh(w, i, m);
+  for (const Span& span : exact(w.sights[i]).v)
+    for (int k = span.lo; k < span.hi; k++) {
+      const int rank = w.base + k;
+      const bool dense = !a.path_start || rank < a.length;
+      mass[dense ? rank : a.length + a.path[a.path_start[w.row(i)] + rank - a.length]] += x[k] / sum;
+    }
+}
+
+template <int F>
+static void mass_as(const Attention& a, int h, int row0, int row1, const float* total, float* mass, uint8_t* scratch) {
+  const int queries = (row1 - row0) * a.group();
+  int top_rank = 0;
+  for (int row = row0; row < row1; row++) top_rank = most(top_rank, a.rank(row));
+  for (int chunk = 0; chunk * CHUNK <= top_rank; chunk++)
+    for (int q0 = 0; q0 < queries; q0 += QUERY_TILE) {
+      const Work w = begin_tile(a, h, row0, chunk, q0, least(QUERY_TILE, queries - q0), scratch);
+      all_scores<F>(w);
+      for (int i = 0; i < w.n; i++) {
+        const float* t = total + (int64_t)(q0 + i) * (a.dim + 2);
+        add_mass(w, i, t[0], t[1], mass);
+      }
+    }
+}
+
+static void mass(const Attention& a, int h, int row0, int row1, const float* total, float* mass, uint8_t* scratch) {
+  switch (a.format) {
+    case edgedec::F32: return mass_as<edgedec::F32>(a, h, row0, row1, total, mass, scratch);
+    case edgedec::F16: return mass_as<edgedec::F16>(a, h, row0, row1, total, mass, scratch);
+    case edgedec::INT8: return mass_as<edgedec::INT8>(a, h, row0, row1, total, mass, scratch);
+    case edgedec::INT4: return mass_as<edgedec::INT4>(a, h, row0, row1, total, mass, scratch);
+  }
+}
+
+}  // namespace ED_NS

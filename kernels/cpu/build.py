@@ -1,0 +1,288 @@
+"""Compile the engine: one shared library, one translation unit an instruction set. Standard library only.
+
+    python kernels/cpu/build.py                                        into this folder, for this machine
+    python kernels/cpu/build.py --out t.so --sanitize address,undefined
+    python kernels/cpu/build.py --out t --main check.cpp               a program of check.cpp and the engine
+    python kernels/cpu/build.py --out t.so --cxx aarch64-linux-gnu-g++ --arch aarch64
+
+`setup.py` does the first when edgedec is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+LIBRARY = {"win32": "_native.dll", "darwin": "_native.dylib"}.get(sys.platform, "_native.so")
+ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+
+
+class BuildFailed(Exception):
+    """What went wrong in one line; `log` is all that the compiler said."""
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
+@dataclass(frozen=True)
+class Unit:
+    """`unit_<name>.cpp`, which only a CPU that has these instructions may run."""
+
+    name: str
+    arch: str | None = None  # None: everywhere
+    gnu: tuple[str, ...] = ()
+    msvc: tuple[str, ...] = ()
+
+    @property
+    def define(self) -> str:
+        return f"ED_HAVE_{self.name.upper()}=1"
+
+
+AVX2 = ("-mavx2", "-mfma", "-mf16c")
+UNITS = (
+    Unit("scalar"),
+    Unit("avx2", "x86_64", AVX2, ("/arch:AVX2",)),
+    Unit("avxvnni", "x86_64", (*AVX2, "-mavxvnni"), ("/arch:AVX2",)),
+    Unit(
+        "avx512",
+        "x86_64",
+        ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", *AVX2),
+        ("/arch:AVX512",),
+    ),
+    Unit("dotprod", "aarch64", ("-march=armv8.2-a+dotprod",)),
+    Unit("i8mm", "aarch64", ("-march=armv8.2-a+dotprod+i8mm",)),
+)
+
+
+@dataclass(frozen=True)
+class Gnu:
+    """g++, clang++ and what answers to their options."""
+
+    command: tuple[str, ...]
+    arch: str
+    sanitize: str | None = None
+    env: Mapping[str, str] | None = None
+
+    @property
+    def target(self) -> list[str]:
+        """Apple's compiler builds for whichever of its two architectures is asked for."""
+        return ["-arch", self.arch.replace("aarch64", "arm64")] if sys.platform == "darwin" else []
+
+    @property
+    def common(self) -> list[str]:
+        # Sums run in the order written, on every machine: no contraction, nothing "fast".
+        flags = [
+            "-std=c++17",
+            "-O3",
+            "-ffp-contract=off",
+            "-fPIC",
+            "-fvisibility=hidden",
+            "-pthread",
+            "-Wall",
+            "-Wextra",
+        ]
+        return [*self.target, *flags, *self._sanitizer]
+
+    @property
+    def _sanitizer(self) -> list[str]:
+        if self.sanitize is None:
+            return []
+        return [f"-fsanitize={self.sanitize}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g", "-O1"]
+
+    def flags(self, unit: Unit) -> list[str]:
+        return list(unit.gnu)
+
+    def compile(self, source: Path, into: Path, flags: Sequence[str], defines: Sequence[str]) -> list[str]:
+        told = [f"-D{define}" for define in defines]
+        return [*self.command, *self.common, *flags, *told, "-c", str(source), "-o", str(into)]
+
+    def link(self, objects: Sequence[Path], into: Path, shared: bool) -> list[str]:
+        how = ["-shared"] if shared else []
+        if shared and self.sanitize is None and sys.platform.startswith("linux"):
+            how.append("-Wl,--no-undefined")
+        if sys.platform == "win32":
+            how.append("-static")  # no MinGW libraries to ship along
+        names = [str(name) for name in objects]
+        return [*self.command, *self.target, *self._sanitizer, *names, *how, "-pthread", "-o", str(into)]
+
+
+@dataclass(frozen=True)
+class Msvc:
+    """Microsoft's cl. Its intrinsics need no option to be known."""
+
+    command: tuple[str, ...]
+    arch: str
+    sanitize: str | None = None
+    env: Mapping[str, str] | None = None
+
+    def flags(self, unit: Unit) -> list[str]:
+        return list(unit.msvc)
+
+    def compile(self, source: Path, into: Path, flags: Sequence[str], defines: Sequence[str]) -> list[str]:
+        told = [f"/D{define}" for define in defines]
+        common = ["/nologo", "/std:c++17", "/O2", "/fp:precise", "/EHsc", "/MT"]
+        return [*self.command, *common, *flags, *told, "/c", str(source), f"/Fo{into}"]
+
+    def link(self, objects: Sequence[Path], into: Path, shared: bool) -> list[str]:
+        # The import library, which nobody wants, goes where the objects go.
+        unwanted = f"/IMPLIB:{objects[0].with_name('unwanted.lib')}"
+        how = ["/LD"] if shared else []
+        return [*self.command, "/nologo", *how, *(str(o) for o in objects), f"/Fe{into}", "/link", unwanted]
+
+
+def compiler(
+    cxx: str | Sequence[str] | None = None, arch: str | None = None, sanitize: str | None = None
+) -> Gnu | Msvc:
+    """`cxx`, else $CXX, else the first that this machine has."""
+    machine = ARCHITECTURES.get((arch or platform.machine()).lower(), "other")
+    wanted = cxx or os.environ.get("CXX")
+    if wanted:
+        command = shlex.split(wanted, posix=os.name == "posix") if isinstance(wanted, str) else list(wanted)
+        kind = Msvc if Path(command[0]).stem.lower() in ("cl", "clang-cl") else Gnu
+        return kind(tuple(command), machine, sanitize)
+    if sys.platform == "win32" and (env := _visual_studio(machine)):
+        return Msvc((shutil.which("cl", path=env["PATH"]) or "cl",), machine, sanitize, env)
+    for name in ("c++", "g++", "clang++"):
+        if shutil.which(name):
+            return Gnu((name,), machine, sanitize)
+    raise BuildFailed("no C++ compiler on this machine")
+
+
+def _visual_studio(arch: str) -> Mapping[str, str] | None:
+    """The environment in which cl works, as its own command prompt has it; None without Visual Studio."""
+    if shutil.which("cl"):
+        return dict(os.environ)
+    programs = os.environ.get("PROGRAMFILES(X86)", r"C:\Program Files (x86)")
+    finder = Path(programs, "Microsoft Visual Studio", "Installer", "vswhere.exe")
+    if not finder.is_file():
+        return None
+    asked = [str(finder), "-latest", "-products", "*", "-property", "installationPath"]
+    root = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+    script = Path(root, "VC", "Auxiliary", "Build", "vcvarsall.bat")
+    if not root or not script.is_file():
+        return None
+    shell = f'"{script}" {"arm64" if arch == "aarch64" else "x64"} >nul && set'
+    told = subprocess.run(shell, shell=True, capture_output=True, text=True).stdout
+    env = {name.upper(): value for name, _, value in (line.partition("=") for line in told.splitlines())}
+    return env if shutil.which("cl", path=env.get("PATH", "")) else None
+
+
+def build(
+    out: Path,
+    cxx: str | Sequence[str] | None = None,
+    arch: str | None = None,
+    sanitize: str | None = None,
+    jobs: int | None = None,
+    sources: Path = HERE,
+    mains: Sequence[Path] = (),
+) -> Path:
+    """Compile and link to `out`, which appears when it is finished and stays as it was on failure.
+
+    `mains`: sources of a program; then `out` is that program.
+    """
+    tool = compiler(cxx, arch, sanitize)
+    with tempfile.TemporaryDirectory(prefix="edgedec-") as scratch, _replacing(out) as partial:
+        folder = Path(scratch)
+        units = _units(tool, sources, folder)
+        defines = [unit.define for unit in units]
+        # Of an inline function that several objects hold, the linker keeps the first: the one any CPU can run.
+        parts = [(path, [f"-I{sources}"] if path in mains else []) for path in (*_common(sources), *mains)]
+        parts += [(_source(sources, unit), tool.flags(unit)) for unit in units]
+        objects = [folder / f"{at}-{path.stem}.o" for at, (path, _) in enumerate(parts)]
+        commands = [tool.compile(path, o, flags, defines) for (path, flags), o in zip(parts, objects, strict=True)]
+        with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
+            list(pool.map(lambda command: _run(command, tool.env), commands))
+        _run(tool.link(objects, partial, shared=not mains), tool.env)
+    return out
+
+
+def source_files(folder: Path = HERE) -> list[Path]:
+    """All that a build reads."""
+    return sorted(path for path in folder.rglob("*") if path.suffix in (".cpp", ".h", ".inl"))
+
+
+def _common(folder: Path) -> list[Path]:
+    found = [path for path in sorted(folder.glob("*.cpp")) if not path.name.startswith("unit_")]
+    if not found:
+        raise BuildFailed(f"no C++ sources in {folder}")
+    return found
+
+
+def _source(folder: Path, unit: Unit) -> Path:
+    return folder / f"unit_{unit.name}.cpp"
+
+
+def _units(tool: Gnu | Msvc, sources: Path, scratch: Path) -> list[Unit]:
+    """Those for this architecture whose options the compiler knows; the others are left out and named."""
+    empty = scratch / "empty.cpp"
+    empty.write_text("int nothing;\n")
+    _run(tool.compile(empty, scratch / "empty.o", [], []), tool.env)
+    units = []
+    for unit in UNITS:
+        if unit.arch not in (None, tool.arch) or not _source(sources, unit).is_file():
+            continue
+        try:
+            _run(tool.compile(empty, scratch / "empty.o", tool.flags(unit), []), tool.env)
+            units.append(unit)
+        except BuildFailed:
+            print(f"edgedec: {tool.command[0]} cannot compile for {unit.name}: left out", file=sys.stderr)
+    return units
+
+
+def _run(command: Sequence[str], env: Mapping[str, str] | None) -> None:
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, errors="replace")
+    except OSError as error:
+        raise BuildFailed(f"{command[0]}: {error.strerror}") from None
+    if done.returncode:
+        lines = done.stdout.splitlines() or [f"{command[0]} ended with {done.returncode}"]
+        why = next((line for line in lines if "error" in line or "undefined" in line), lines[0])
+        raise BuildFailed(why.strip(), done.stdout)
+    if done.stdout.strip():
+        print(done.stdout.strip(), file=sys.stderr)  # warnings
+
+
+@contextmanager
+def _replacing(out: Path) -> Iterator[Path]:
+    """A name beside `out` to write to; renamed at the end, removed on failure."""
+    partial = out.with_name(f"{out.name}.partial-{os.getpid()}")
+    try:
+        yield partial
+        os.replace(partial, out)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Compile edgedec's CPU engine.")
+    parser.add_argument("--out", type=Path, default=HERE / LIBRARY, help="default: beside this file")
+    parser.add_argument("--cxx", help="the compiler; default: $CXX, else the first found")
+    parser.add_argument("--arch", help="x86_64 or aarch64, if not this machine's")
+    parser.add_argument("--sanitize", help="such as address,undefined or thread")
+    parser.add_argument("--jobs", type=int, help="compilers at once; default: as many as CPUs")
+    parser.add_argument("--sources", type=Path, default=HERE, help="the engine's folder, if not this one")
+    parser.add_argument("--main", type=Path, action="append", default=[], help="link a program with this source")
+    told = parser.parse_args(arguments)
+    try:
+        print(build(told.out, told.cxx, told.arch, told.sanitize, told.jobs, told.sources, told.main))
+    except BuildFailed as error:
+        print(f"{error.log}edgedec: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

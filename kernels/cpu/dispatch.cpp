@@ -1,0 +1,71 @@
+// Which instruction sets were compiled in, and which of them this CPU runs.
+#include "dispatch.h"
+
+#include <cstring>
+#include <string>
+
+#include "api.h"
+#include "cpu_features.h"
+#include "units.h"
+
+namespace edgedec {
+
+namespace {
+
+struct Unit {
+  const Kernels* (*table)();
+  bool (*runs)();
+};
+
+bool always() { return true; }
+
+// Best first.
+const Unit UNITS[] = {
+#ifdef ED_HAVE_AVX512
+    {kernels_avx512, has_avx512vnni},
+#endif
+#ifdef ED_HAVE_AVXVNNI
+    {kernels_avxvnni, has_avxvnni},
+#endif
+#ifdef ED_HAVE_AVX2
+    {kernels_avx2, has_avx2},
+#endif
+#ifdef ED_HAVE_I8MM
+    {kernels_i8mm, has_i8mm},
+#endif
+#ifdef ED_HAVE_DOTPROD
+    {kernels_dotprod, has_dotprod},
+#endif
+    {kernels_scalar, always},
+};
+
+}  // namespace
+
+const Kernels* choose(const char* name) {
+  for (const Unit& unit : UNITS) {
+    // Asked first: a table of instructions that this CPU lacks must not even be touched.
+    if (!unit.runs()) continue;
+    const Kernels* table = unit.table();
+    if (!name || !*name || !std::strcmp(name, table->name)) return table;
+  }
+  return nullptr;
+}
+
+}  // namespace edgedec
+
+int ed_abi(void) { return ED_ABI; }
+
+const char* ed_isa(void) { return edgedec::choose()->name; }
+
+const char* ed_isas(void) {
+  static const std::string names = [] {
+    std::string all;
+    for (const auto& unit : edgedec::UNITS) {
+      if (!all.empty()) all += ',';
+      all += unit.table()->name;
+      if (unit.runs()) all += '+';
+    }
+    return all;
+  }();
+  return names.c_str();
+}

@@ -1,0 +1,101 @@
+// The stack of layers on the CPU: any blocks, any rows, of any number of sequences.
+#pragma once
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "api.h"
+#include "kernels.h"
+#include "pool.h"
+
+namespace edgedec {
+
+constexpr int HEAD_STRIP = 32;  // groups of the vocabulary between two looks for better ones
+
+// Memory that grows, aligned to cache lines; what was in it is lost when it grows.
+template <class T>
+class Buffer {
+ public:
+  void need(size_t n) {
+    if (n <= size_) return;
+    p = nullptr, size_ = 0;
+    memory_.reset();
+    memory_.reset(new uint8_t[n * sizeof(T) + 64]);
+    p = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(memory_.get()) + 63) & ~uintptr_t(63));
+    size_ = n;
+  }
+  T* p = nullptr;
+
+ private:
+  std::unique_ptr<uint8_t[]> memory_;
+  size_t size_ = 0;
+};
+
+class Engine {
+ public:
+  Engine(const ed_model& model, int threads, const Kernels* kernels);
+  int run(const ed_call& call);
+  const char* isa() const { return k_.name; }
+
+ private:
+  struct Best {
+    float logit;
+    int32_t id;
+  };
+  // Rows row0 to row1 of a sequence (counted from its first), one kv head, chunks chunk0 to chunk1.
+  struct Item {
+    int32_t sequence, kv_head, row0, row1, chunk0, chunk1;
+    int64_t part;  // where its first partial sum stands, if chunks are summed apart
+  };
+
+  // engine.cpp
+  int check(const ed_call& call) const;
+  void prepare(const ed_call& call);
+  void work(const ed_call& call, int thread);
+  void mlp(const ed_call& call, int layer, int thread);
+  void normed(const float* x, int rows, const float* weight, const Matrix& w);
+  void ready(const float* x, int rows, const Matrix& w);
+  void multiply(const Matrix& w, Product p, int thread);
+  void residual(const ed_call& call, const Matrix& w, const float* x, const float* bias, const float* post_norm,
+                int thread);
+  Rows rows_for(const Matrix& w, const float* x) const;
+
+  // attend.cpp
+  void prepare_attention(const ed_call& call);
+  void attention(const ed_call& call, int layer, int thread);
+  void rotate(const ed_call& call, int layer, int row, int kv_head);
+  void attend(const ed_call& call, int layer, int thread);
+  void attend_whole(const ed_call& call, const Attention& a, const Item& item, int layer, int thread);
+  void add_up(const ed_call& call, int layer, const Item& item, int thread);
+  Attention view(const ed_call& call, int sequence, int layer) const;
+
+  // head.cpp
+  void head(const ed_call& call, int thread);
+  void best_of(const ed_call& call, int row, const float* logits, int from, int count, int thread);
+  void merge_best(const ed_call& call, int row);
+
+  const ed_model m_;
+  const std::vector<ed_layer> layers_;
+  const std::vector<ed_rope> ropes_;
+  const Kernels& k_;
+  Team team_;
+  std::mutex turn_, mass_turn_;
+  const int group_, kv_dim_, q_dim_;
+
+  std::vector<int32_t> sequence_of_, path_, path_start_;
+  std::vector<size_t> path_at_, start_at_;
+  std::vector<Item> items_, sums_;  // what is attended; and, if by chunks, what is added up behind it
+  size_t attend_scratch_ = 0, weight_scratch_ = 0, scratch_stride_ = 0;
+  bool by_chunk_ = false;
+  Buffer<float> x_, qkv_, mixed_, both_, inner_, post_, scale_, parts_, totals_, strip_;
+  Buffer<int8_t> q_;
+  Buffer<int32_t> offset_;
+  Buffer<uint8_t> scratch_;
+  Buffer<Best> best_;
+};
+
+inline Matrix matrix(const ed_tensor& t) {
+  return {t.format, t.layout, t.n, t.k, t.block, 0, (const uint8_t*)t.data, (const uint16_t*)t.scales};
+}
+
+}  // namespace edgedec

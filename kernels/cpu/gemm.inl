@@ -1,0 +1,272 @@
+// Matrix products. A tile is M rows by V native vectors of outputs: its sums stay in registers while it
+// runs along the inputs, and every weight byte that is read serves all M rows.
+#pragma once
+#include <cstring>
+
+#include "kernels.h"
+#include "simd/wide.h"
+
+namespace ED_NS {
+
+using namespace edgedec;
+
+constexpr int AHEAD = 2048;  // bytes: how far in front weights are asked for
+
+// Where V neighbouring native vectors of outputs have their weights and scales.
+template <int V>
+struct Strip {
+  const uint8_t* w[V];
+  const uint16_t* s[V];
+};
+
+// sums[m * V + v] = row m0 + m times vector v.
+template <int FORMAT, int STEP, int M, int V>
+ED_IN void tile(const Strip<V>& at, int steps_per_block, const Rows& a, int m0, float* sums) {
+  constexpr int LINES = FORMAT == INT4 ? STEP / 8 : STEP / 4;  // 64 bytes each
+  const int8_t* q[M];
+  const float* scale[M];
+  const int32_t* offset[M];
+  for (int m = 0; m < M; m++) {
+    q[m] = a.q + (size_t)(m0 + m) * a.kpad;
+    scale[m] = a.scale + (size_t)(m0 + m) * a.steps;
+    offset[m] = a.offset + (size_t)(m0 + m) * a.steps;
+  }
+  const uint8_t* w[V];
+  const uint16_t* s[V];
+  for (int v = 0; v < V; v++) w[v] = at.w[v], s[v] = at.s[v];
+  nf acc[M][V];
+  for (int m = 0; m < M; m++)
+    for (int v = 0; v < V; v++) acc[m][v] = nzero();
+  for (int t = 0, in_block = 0; t < a.steps; t++) {
+#ifdef ED_OWN_STEP
+    constexpr int S = step_vectors(M, V);
+    const int8_t* x[M];
+    int c[M];
+    for (int m = 0; m < M; m++) x[m] = q[m] + t * STEP, c[m] = offset[m][t];
+    for (int j = 0; j < LINES; j++) nprefetch(w[0] + AHEAD + 64 * j);
+#pragma GCC unroll 1  // or else sums leave their registers
+    for (int v = 0; v < V; v += S) {
+      ni sum[M][S];
+      step_sums<FORMAT, STEP, M, S>(w + v, x, c, sum);
+      for (int i = 0; i < S; i++) {
+        nf ws = nload_f16(s[v + i]);
+        for (int m = 0; m < M; m++) acc[m][v + i] = nfma(nfloat(sum[m][i]), nmul(ws, nset(scale[m][t])), acc[m][v + i]);
+      }
+    }
+    for (int v = 0; v < V; v++) w[v] += 64 * LINES;
+#else
+    ni sum[M][V];
+    if constexpr (FORMAT == INT4) {
+      acc4 part[M][V];
+      for (int m = 0; m < M; m++)
+        for (int v = 0; v < V; v++) part[m][v] = begin4(offset[m][t]);
+#pragma GCC unroll 8
+      for (int j = 0; j < LINES; j++) {
+        Pair pair[V];
+        for (int v = 0; v < V; v++) {
+          nprefetch(w[v] + AHEAD + 64 * j);
+          pair[v] = nibbles(nbytes(w[v] + 64 * j));
+        }
+#pragma GCC unroll 8
+        for (int m = 0; m < M; m++) {
+          auto x0 = nspread(q[m] + t * STEP + 8 * j), x1 = nspread(q[m] + t * STEP + 8 * j + 4);
+          for (int v = 0; v < V; v++) part[m][v] = dot4(part[m][v], pair[v].lo, x0);
+          for (int v = 0; v < V; v++) part[m][v] = dot4(part[m][v], pair[v].hi, x1);
+        }
+      }
+      for (int m = 0; m < M; m++)
+        for (int v = 0; v < V; v++) sum[m][v] = end4(part[m][v], offset[m][t]);
+    } else {
+      acc8 part[M][V];
+      for (int m = 0; m < M; m++)
+        for (int v = 0; v < V; v++) part[m][v] = begin8(offset[m][t]);
+#pragma GCC unroll 8
+      for (int j = 0; j < LINES; j++) {
+        w8 ready[V];
+        for (int v = 0; v < V; v++) {
+          nprefetch(w[v] + AHEAD + 64 * j);
+          ready[v] = ready8(nbytes(w[v] + 64 * j));
+        }
+#pragma GCC unroll 8
+        for (int m = 0; m < M; m++) {
+          auto x = nspread(q[m] + t * STEP + 4 * j);
+          for (int v = 0; v < V; v++) part[m][v] = dot8(part[m][v], ready[v], x);
+        }
+      }
+      for (int m = 0; m < M; m++)
+        for (int v = 0; v < V; v++) sum[m][v] = end8(part[m][v], offset[m][t]);
+    }
+    for (int v = 0; v < V; v++) {
+      nf ws = nload_f16(s[v]);
+      for (int m = 0; m < M; m++) acc[m][v] = nfma(nfloat(sum[m][v]), nmul(ws, nset(scale[m][t])), acc[m][v]);
+      w[v] += 64 * LINES;
+    }
+#endif
+    if (++in_block == steps_per_block) {
+      in_block = 0;
+      for (int v = 0; v < V; v++) s[v] += LANES;
+    }
+  }
+  for (int m = 0; m < M; m++)
+    for (int v = 0; v < V; v++) nstore(sums + (m * V + v) * W, acc[m][v]);
+}
+
+template <int FORMAT, int STEP, int V, int M = TILE_M>
+ED_IN void tile_of(int m, const Strip<V>& at, int per_block, const Rows& a, int m0, float* sums) {
+  if constexpr (M > 1)
+    if (m < M) return tile_of<FORMAT, STEP, V, M - 1>(m, at, per_block, a, m0, sums);
+  tile<FORMAT, STEP, M, V>(at, per_block, a, m0, sums);
+}
+
+template <int V>
+static void quantized_tile(const Matrix& w, const Strip<V>& at, int m, const Rows& a, int m0, float* sums) {
+  int per_block = w.block == 16 ? 1 : w.block / 32;
+  if (w.format == INT4)
+    w.step() == 32 ? tile_of<INT4, 32, V>(m, at, per_block, a, m0, sums)
+                   : tile_of<INT4, 16, V>(m, at, per_block, a, m0, sums);
+  else
+    w.step() == 32 ? tile_of<INT8, 32, V>(m, at, per_block, a, m0, sums)
+                   : tile_of<INT8, 16, V>(m, at, per_block, a, m0, sums);
+}
+
+// Group `group` of a matrix that lies row by row, in the packed layout; missing rows stand for zero.
+static void pack_group(const Matrix& w, int group, uint8_t* data, uint16_t* scales) {
+  size_t row_bytes = w.group_bytes() / LANES;
+  int blocks = w.blocks();
+  for (int r = 0; r < LANES; r++) {
+    int n = group * LANES + r;
+    if (n >= w.n) {
+      for (size_t j = 0; j < row_bytes / 4; j++) std::memset(data + j * 64 + r * 4, w.format == INT4 ? 0x88 : 0x80, 4);
+      for (int b = 0; b < blocks; b++) scales[b * LANES + r] = 0;
+      continue;
+    }
+    const uint8_t* from = w.data + n * row_bytes;
+    for (size_t j = 0; j < row_bytes / 4; j++) std::memcpy(data + j * 64 + r * 4, from + j * 4, 4);
+    for (int b = 0; b < blocks; b++) scales[b * LANES + r] = w.scales[(size_t)n * blocks + b];
+  }
+}
+
+// The strip of native vectors vec to vec + V - 1 of the outputs (NV of them a group).
+template <int V>
+ED_IN Strip<V> strip(const Matrix& w, int vec, uint8_t* scratch) {
+  Strip<V> at;
+  int packed = -1;
+  size_t group_bytes = w.group_bytes(), group_scales = (size_t)w.blocks() * LANES;
+  for (int v = 0; v < V; v++) {
+    int group = (vec + v) / NV, lane = (vec + v) % NV * W;
+    const uint8_t* data = w.data + group * group_bytes;
+    const uint16_t* scales = w.scales + group * group_scales;
+    if (w.layout == ROWS) {
+      uint8_t* to = scratch + (group - vec / NV) * (group_bytes + group_scales * 2);
+      if (group != packed) pack_group(w, group, to, (uint16_t*)(to + group_bytes));
+      packed = group;
+      data = to, scales = (const uint16_t*)(to + group_bytes);
+    }
+    at.w[v] = data + lane * 4, at.s[v] = scales + lane;
+  }
+  return at;
+}
+
+// ---- float weights -----------------------------------------------------------------------------
+
+template <int FORMAT>
+ED_IN vf float_weights(const Matrix& w, int n, int k) {
+  int left = w.k - k;
+  size_t at = (size_t)n * w.k + k;
+  if constexpr (FORMAT == F32) return vload_n((const float*)w.data + at, left);
+  const uint16_t* p = (const uint16_t*)w.data + at;
+  if (left >= 16) return vload_f16(p);
+  uint16_t t[16] = {};
+  std::memcpy(t, p, 2 * left);
+  return vload_f16(t);
+}
+
+// sums[m * stride] = rows m0 .. m0 + M - 1 times output n, in sixteen lanes.
+template <int FORMAT, int M>
+ED_IN void float_dots(const Matrix& w, int n, const float* x, int m0, float* sums, int stride) {
+  vf acc[M];
+  for (int m = 0; m < M; m++) acc[m] = vset(0.0f);
+  for (int k = 0; k < w.k; k += 16) {
+    vf weights = float_weights<FORMAT>(w, n, k);
+    for (int m = 0; m < M; m++) acc[m] = vfma(vload_n(x + (size_t)(m0 + m) * w.k + k, w.k - k), weights, acc[m]);
+  }
+  for (int m = 0; m < M; m++) sums[m * stride] = vsum(acc[m]);
+}
+
+template <int FORMAT>
+static void float_tile(const Matrix& w, int n, int count, int m, const float* x, int m0, float* sums, int stride) {
+  for (int i = 0; i < count; i++) {
+    if (n + i >= w.n) {
+      for (int j = 0; j < m; j++) sums[j * stride + i] = 0.0f;
+      continue;
+    }
+    int j = 0;
+    for (; j + 4 <= m; j += 4) float_dots<FORMAT, 4>(w, n + i, x, m0 + j, sums + j * stride + i, stride);
+    for (; j < m; j++) float_dots<FORMAT, 1>(w, n + i, x, m0 + j, sums + j * stride + i, stride);
+  }
+}
+
+// ---- the epilogue ------------------------------------------------------------------------------
+
+// sums of row m from output n on, `count` of them -> out.
+ED_IN void put(const Product& p, int m, int n, int count, const float* sums, const float* gate) {
+  float* out = p.out + m * p.stride + n;
+  int total = p.epilogue == GLU ? p.w.n / 2 : p.w.n;
+  for (int i = 0; i < count && n + i < total; i += W) {
+    nf y = nload(sums + i);
+    float edge[W] = {};
+    int left = total - n - i;
+    if (p.bias) {
+      const float* bias = p.bias + (p.epilogue == GLU ? p.w.n / 2 : 0) + n + i;
+      for (int j = 0; j < W && j < left; j++) edge[j] = bias[j];
+      y = nadd(y, nload(edge));
+    }
+    if (p.epilogue == GLU) {
+      nf g = nload(gate + i);
+      if (p.bias) g = nadd(g, nload(p.bias + n + i));  // GLU has whole groups only
+      y = nmul(nactivate(g, p.activation), y);
+    }
+    if (p.softcap > 0.0f) y = nmul(ntanh(ndiv(y, nset(p.softcap))), nset(p.softcap));
+    if (left >= W) {
+      nstore(out + i, p.epilogue == ADD ? nadd(nload(out + i), y) : y);
+    } else {
+      nstore(edge, y);
+      for (int j = 0; j < left; j++) out[i + j] = p.epilogue == ADD ? out[i + j] + edge[j] : edge[j];
+    }
+  }
+}
+
+template <int V>
+static void strip_product(const Product& p, int vec, uint8_t* scratch) {
+  constexpr int WIDE = V * W;
+  float sums[TILE_M * WIDE], gate[TILE_M * WIDE];
+  bool quantized = p.w.quantized(), glu = p.epilogue == GLU;
+  int up = glu ? p.w.n / 2 / W : 0;  // the vector where the second half begins
+  Strip<V> first{}, second{};
+  if (quantized) {
+    second = strip<V>(p.w, vec + up, scratch);
+    if (glu) first = strip<V>(p.w, vec, scratch + p.w.scratch() / 2);
+  }
+  // Tiles as equal as can be: 7 rows are 4 and 3, not 6 and 1.
+  int tiles = (p.rows + TILE_M - 1) / TILE_M;
+  for (int i = 0; i < tiles; i++) {
+    int m0 = (int)((int64_t)p.rows * i / tiles), m = (int)((int64_t)p.rows * (i + 1) / tiles) - m0;
+    auto run = [&](const Strip<V>& at, int from, float* to) {
+      if (quantized) quantized_tile<V>(p.w, at, m, p.a, m0, to);
+      else if (p.w.format == F32) float_tile<F32>(p.w, from * W, WIDE, m, p.a.x, m0, to, WIDE);
+      else float_tile<F16>(p.w, from * W, WIDE, m, p.a.x, m0, to, WIDE);
+    };
+    if (glu) run(first, vec, gate);
+    run(second, vec + up, sums);
+    for (int j = 0; j < m; j++) put(p, m0 + j, vec * W, WIDE, sums + j * WIDE, gate + j * WIDE);
+  }
+}
+
+static void product(const Product& p, int group0, int group1, uint8_t* scratch) {
+  int vec = group0 * NV, end = group1 * NV;
+  for (; vec + TILE_V <= end; vec += TILE_V) strip_product<TILE_V>(p, vec, scratch);
+  if constexpr (NV % TILE_V != 0)
+    for (; vec < end; vec++) strip_product<1>(p, vec, scratch);
+}
+
+}  // namespace ED_NS

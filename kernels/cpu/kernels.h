@@ -1,0 +1,141 @@
+// What an instruction set provides: one table of functions, the same arithmetic in every one of them.
+//
+// Row invariance: whatever the rows of a call, their order, the threads and the width of the vectors,
+// an output is made of the same operations in the same order. Integer sums are exact in any order;
+// floating-point ones are kept in a fixed order:
+// - a product with quantized weights adds up its steps (32 inputs; 16 for blocks of 16) one after another,
+//   acc = fma(float(integer sum), weight scale * activation scale, acc);
+// - sums along a row run in 16 lanes, lane i taking elements i, i+16, ..., and then halves are added to
+//   halves: i + (i+8), 4, 2, 1.
+// Compiled with -ffp-contract=off: a fused multiply-add stands only where it is written.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kv.h"
+
+#if defined(_MSC_VER)
+#define ED_IN static __forceinline
+#else
+#define ED_IN static inline __attribute__((always_inline))
+#endif
+
+namespace edgedec {
+
+enum Format { NONE = 0, F32 = 1, F16 = 2, INT8 = 3, INT4 = 4 };
+enum Layout { ROWS = 0, LANES16 = 1 };
+enum Activation { SILU = 0, GELU_TANH = 1 };
+
+constexpr int LANES = 16;   // outputs of a group in the packed layout
+constexpr int CHUNK = 256;  // keys of an attention chunk
+
+// A weight matrix (n out, k in) as it lies in the weights file.
+struct Matrix {
+  int32_t format, layout, n, k, block, reserved;
+  const uint8_t* data;
+  const uint16_t* scales;
+
+  int blocks() const { return (k + block - 1) / block; }
+  int kpad() const { return quantized() ? blocks() * block : k; }
+  int step() const { return block == 16 ? 16 : 32; }
+  int steps() const { return kpad() / step(); }
+  int groups() const { return (n + LANES - 1) / LANES; }
+  bool quantized() const { return format == INT8 || format == INT4; }
+  size_t group_bytes() const { return (size_t)LANES * kpad() / (format == INT4 ? 2 : 1); }
+  // What `product` needs to put two strips of two groups in the packed layout.
+  size_t scratch() const { return layout == ROWS && quantized() ? 4 * (group_bytes() + blocks() * LANES * 2) : 0; }
+};
+
+// Rows ready to be multiplied. Quantized: int8 [rows, kpad], ordered as the weights of the format want
+// them (int4: 0 2 4 6 1 3 5 7 of every eight), a scale and an offset (-8 or -128 times the sum of the
+// step) per step. For float weights only `x` is read.
+struct Rows {
+  int8_t* q;
+  float* scale;
+  int32_t* offset;
+  const float* x;
+  int32_t kpad, steps;
+};
+
+enum Epilogue { STORE = 0, ADD = 1, GLU = 2 };
+
+// out[m, n] = rows[m] . weights[n] (+ bias); ADD adds it to what is there; GLU: the first half of the
+// outputs is the gate of the second, out is [rows, n / 2].
+struct Product {
+  Matrix w;
+  Rows a;
+  const float* bias;
+  float* out;
+  int64_t stride;
+  int32_t rows, epilogue, activation;
+  float softcap;
+};
+
+// One layer's attention of one sequence. Keys and values of head h stand at `keys + h * head_stride`, a
+// key in `row_bytes`. Row r is the r-th computed row: it lies in slot `length + first + r` and sees all
+// slots below `length` and its path: a chain sees all slots up to its own; in a tree, row r sees the slots
+// length + path[path_start[r]] ... length + path[path_start[r+1] - 1], in order, its own the last.
+// A key's *rank* is its number among all keys the row sees (or saw, before a window hid them), which
+// is its position; chunks of CHUNK ranks are summed apart and merged in order, so that a row's result does
+// not depend on slots, on other rows or on threads. A window of w hides ranks <= own rank - w, but never
+// the first `sinks` ranks.
+struct Attention {
+  int32_t heads, kv_heads, dim, window, format, rows, length, first;
+  float scale, softcap;
+  int64_t row_bytes, head_stride;
+  const uint8_t *keys, *values;
+  const float* q;  // [rows, heads, dim], stride in floats
+  int64_t q_stride;
+  float* out;  // [rows, heads * dim]
+  int64_t out_stride;
+  const int32_t *path_start, *path;  // null for a chain
+  int32_t sinks = 0;
+
+  int group() const { return heads / kv_heads; }
+  int rank(int row) const {
+    return path_start ? length + path_start[row + 1] - path_start[row] - 1 : length + first + row;
+  }
+  int first_rank(int row) const { return window && rank(row) >= window ? rank(row) - window + 1 : 0; }
+  // Whether any of rows row0 to row1 sees a key of the chunk: if not, there is nothing to attend or merge.
+  bool sees(int row0, int row1, int chunk) const {
+    int begin = chunk * CHUNK, end = begin + CHUNK;
+    for (int row = row0; row < row1; row++)
+      if (rank(row) >= begin && (begin < sinks || first_rank(row) < end)) return true;
+    return false;
+  }
+};
+
+struct Kernels {
+  const char* name;
+  int offset8;  // what stands for zero in int8 weights, as far as `offset` must take it off
+  // One row of n floats over its root mean square, times weight.
+  void (*norm)(const float* x, const float* weight, int n, float eps, float* y);
+  // Steps step0 to step1 of one row x of k floats -> row m of `a`, for weights of `format`.
+  void (*quantize)(const float* x, int k, int format, int step, const Rows& a, int m, int step0, int step1);
+  // Groups group0 to group1 of a product; of GLU: groups of the gate. `scratch`: w.scratch() bytes.
+  void (*product)(const Product& p, int group0, int group1, uint8_t* scratch);
+  // One row of an embedding table.
+  void (*embed)(const Matrix& w, int row, float scale, float* y);
+  // x of `dim` turned by its position; cos and sin of `pairs`.
+  void (*rope)(float* x, int dim, const float* cos, const float* sin, int pairs);
+  // y[i] = activation(gate[i]) * up[i]; y[i] += x[i].
+  void (*glu)(const float* gate, const float* up, int n, int activation, float* y);
+  void (*add)(const float* x, int n, float* y);
+  // One key or value of `dim` floats in a cache's format, and back.
+  void (*store_kv)(const float* x, int dim, int format, uint8_t* out);
+  void (*load_kv)(const uint8_t* row, int dim, int format, float* x);
+  // The part that chunk `chunk` has in rows row0 to row1 of kv head h, all its query heads:
+  // `part` [row1 - row0, group, dim + 2]: max, sum of exp, weighted values. An empty chunk gives (-inf, 0, 0).
+  void (*attend)(const Attention& a, int h, int row0, int row1, int chunk, float* part, uint8_t* scratch);
+  // Merge a later part into `total`, n queries; both [n, dim + 2].
+  void (*merge)(float* total, const float* part, int n, int dim);
+  // Divide by the sums: total [row1 - row0, group, dim + 2] -> a.out.
+  void (*finish)(const Attention& a, int h, int row0, int row1, const float* total);
+  // mass[slot] += the attention that rows row0 to row1 of kv head h pay to each slot; `total` as for finish.
+  void (*mass)(const Attention& a, int h, int row0, int row1, const float* total, float* mass, uint8_t* scratch);
+  // For `probe.cpp`: reads memory; and multiplies and adds from registers, saying how often it did.
+  void (*probe_read)(const uint8_t* p, uint64_t bytes);
+  int64_t (*probe_int8)(int64_t rounds);
+};
+
+}  // namespace edgedec

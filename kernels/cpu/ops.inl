@@ -1,0 +1,120 @@
+// What stands between the products: norms, quantizing, rope, activations, embedding rows.
+#pragma once
+#include <cmath>
+#include <cstring>
+
+#include "kernels.h"
+#include "simd/wide.h"
+
+namespace ED_NS {
+
+static void norm(const float* x, const float* weight, int n, float eps, float* y) {
+  vf squares = vset(0.0f);
+  for (int i = 0; i < n; i += 16) {
+    vf a = vload_n(x + i, n - i);
+    squares = vfma(a, a, squares);
+  }
+  vf scale = vset(1.0f / std::sqrt(vsum(squares) / (float)n + eps));
+  for (int i = 0; i < n; i += 16)
+    vstore_n(y + i, vmul(vmul(vload_n(x + i, n - i), scale), vload_n(weight + i, n - i)), n - i);
+}
+
+// Sixteen bytes, every eight of them put in the order 0 2 4 6 1 3 5 7.
+ED_IN void order16(int8_t* q) {
+  for (int half = 0; half < 2; half++) {
+    uint64_t x;
+    std::memcpy(&x, q + 8 * half, 8);
+    auto even = [](uint64_t b) {
+      b &= 0x00ff00ff00ff00ffu;
+      b = (b | b >> 8) & 0x0000ffff0000ffffu;
+      return (b | b >> 16) & 0xffffffffu;
+    };
+    x = even(x) | even(x >> 8) << 32;
+    std::memcpy(q + 8 * half, &x, 8);
+  }
+}
+
+static void quantize(const float* x, int k, int format, int step, const Rows& a, int m, int step0, int step1) {
+  int zero = format == INT4 ? 8 : OFFSET8;
+  for (int t = step0; t < step1; t++) {
+    int8_t* q = a.q + (size_t)m * a.kpad + t * step;
+    vf v[2], top = vset(0.0f);
+    for (int i = 0; i < step / 16; i++) {
+      int at = t * step + i * 16;
+      v[i] = at < k ? vload_n(x + at, k - at) : vset(0.0f);
+      top = vmax(top, vabs(v[i]));
+    }
+    float size = vtop(top), inverse = size > 0.0f ? 127.0f / size : 0.0f;
+    vf total = vset(0.0f);
+    for (int i = 0; i < step / 16; i++) {
+      vf scaled = vmul(v[i], vset(inverse));
+      vstore_i8(q + i * 16, scaled);
+      total = vadd(total, vload_i8(q + i * 16));
+      if (format == INT4) order16(q + i * 16);
+    }
+    a.scale[(size_t)m * a.steps + t] = size * (1.0f / 127.0f);
+    a.offset[(size_t)m * a.steps + t] = -zero * (int32_t)vsum(total);
+  }
+}
+
+static void rope(float* x, int dim, const float* cos, const float* sin, int pairs) {
+  (void)dim;
+  for (int i = 0; i < pairs; i += 16) {
+    int n = pairs - i;
+    vf a = vload_n(x + i, n), b = vload_n(x + pairs + i, n);
+    vf c = vload_n(cos + i, n), s = vload_n(sin + i, n);
+    vstore_n(x + i, vsub(vmul(a, c), vmul(b, s)), n);
+    vstore_n(x + pairs + i, vadd(vmul(b, c), vmul(a, s)), n);
+  }
+}
+
+static void glu(const float* gate, const float* up, int n, int activation, float* y) {
+  for (int i = 0; i < n; i += 16) {
+    vf g = vload_n(gate + i, n - i), u = vload_n(up + i, n - i);
+    for (int j = 0; j < NV; j++) g.r[j] = nmul(nactivate(g.r[j], activation), u.r[j]);
+    vstore_n(y + i, g, n - i);
+  }
+}
+
+static void add(const float* x, int n, float* y) {
+  for (int i = 0; i < n; i += 16) vstore_n(y + i, vadd(vload_n(y + i, n - i), vload_n(x + i, n - i)), n - i);
+}
+
+// ---- embedding rows ----------------------------------------------------------------------------
+
+// The bytes that hold inputs k to k + 3 (int8) or k to k + 7 (int4) of an output row.
+ED_IN const uint8_t* quantized_bytes(const Matrix& w, int row, int k) {
+  int per = w.format == INT4 ? 8 : 4;
+  size_t row_bytes = w.group_bytes() / LANES;
+  if (w.layout == ROWS) return w.data + row * row_bytes + k / per * 4;
+  return w.data + row / LANES * w.group_bytes() + (size_t)(k / per) * 64 + row % LANES * 4;
+}
+
+ED_IN float scale_of(const Matrix& w, int row, int block) {
+  const uint16_t* s = w.layout == ROWS ? w.scales + (size_t)row * w.blocks() + block
+                                       : w.scales + ((size_t)(row / LANES) * w.blocks() + block) * LANES + row % LANES;
+  uint16_t t[W] = {*s};
+  float f[W];
+  nstore(f, nload_f16(t));
+  return f[0];
+}
+
+static void embed(const Matrix& w, int row, float scale, float* y) {
+  int k = w.k;
+  if (!w.quantized()) {
+    for (int i = 0; i < k; i += 16) {
+      vf v = w.format == F32 ? float_weights<F32>(w, row, i) : float_weights<F16>(w, row, i);
+      vstore_n(y + i, vmul(v, vset(scale)), k - i);
+    }
+    return;
+  }
+  float block_scale = 0.0f;
+  for (int i = 0; i < k; i++) {
+    if (i % w.block == 0) block_scale = scale_of(w, row, i / w.block);
+    const uint8_t* b = quantized_bytes(w, row, i);
+    int q = w.format == INT4 ? (b[i % 8 / 2] >> (i & 1 ? 4 : 0) & 15) - 8 : b[i % 4] - 128;
+    y[i] = (float)q * block_scale * scale;
+  }
+}
+
+}  // namespace ED_NS

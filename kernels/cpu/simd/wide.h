@@ -1,0 +1,103 @@
+// Sixteen lanes, however wide the machine's vectors are, and functions of them.
+#pragma once
+#include "../kernels.h"
+
+namespace ED_NS {
+
+constexpr int NV = 16 / W;  // native vectors of sixteen lanes
+
+struct vf {
+  nf r[NV];
+};
+
+#define ED_EACH for (int i = 0; i < NV; i++)
+ED_IN vf vset(float x) { vf y; ED_EACH y.r[i] = nset(x); return y; }
+ED_IN vf vload(const float* p) { vf y; ED_EACH y.r[i] = nload(p + i * W); return y; }
+ED_IN void vstore(float* p, const vf& x) { ED_EACH nstore(p + i * W, x.r[i]); }
+ED_IN vf vadd(vf a, const vf& b) { ED_EACH a.r[i] = nadd(a.r[i], b.r[i]); return a; }
+ED_IN vf vsub(vf a, const vf& b) { ED_EACH a.r[i] = nsub(a.r[i], b.r[i]); return a; }
+ED_IN vf vmul(vf a, const vf& b) { ED_EACH a.r[i] = nmul(a.r[i], b.r[i]); return a; }
+ED_IN vf vdiv(vf a, const vf& b) { ED_EACH a.r[i] = ndiv(a.r[i], b.r[i]); return a; }
+ED_IN vf vmax(vf a, const vf& b) { ED_EACH a.r[i] = nmax(a.r[i], b.r[i]); return a; }
+ED_IN vf vmin(vf a, const vf& b) { ED_EACH a.r[i] = nmin(a.r[i], b.r[i]); return a; }
+ED_IN vf vabs(vf a) { ED_EACH a.r[i] = nabs(a.r[i]); return a; }
+ED_IN vf vfma(const vf& a, const vf& b, vf c) { ED_EACH c.r[i] = nfma(a.r[i], b.r[i], c.r[i]); return c; }
+ED_IN vf vload_f16(const uint16_t* p) { vf y; ED_EACH y.r[i] = nload_f16(p + i * W); return y; }
+ED_IN void vstore_f16(uint16_t* p, const vf& x) { ED_EACH nstore_f16(p + i * W, x.r[i]); }
+ED_IN vf vload_i8(const int8_t* p) { vf y; ED_EACH y.r[i] = nload_i8(p + i * W); return y; }
+ED_IN vf vload_u4(const uint8_t* p) { vf y; ED_EACH y.r[i] = nload_u4(p + i * W / 2); return y; }
+ED_IN void vload_nibbles(const uint8_t* p, vf& low, vf& high) { ED_EACH nload_nibbles(p + i * W, low.r[i], high.r[i]); }
+// Rounded to int8; x must lie in -128..127.
+ED_IN void vstore_i8(int8_t* p, const vf& x) { ED_EACH nstore_i8(p + i * W, nround(x.r[i])); }
+
+// The first n lanes from memory, zero in the others; and back.
+ED_IN vf vload_n(const float* p, int n) {
+  if (n >= 16) return vload(p);
+  float t[16] = {};
+  for (int i = 0; i < n; i++) t[i] = p[i];
+  return vload(t);
+}
+ED_IN void vstore_n(float* p, const vf& x, int n) {
+  if (n >= 16) return vstore(p, x);
+  float t[16];
+  vstore(t, x);
+  for (int i = 0; i < n; i++) p[i] = t[i];
+}
+
+ED_IN float vsum(vf a) {
+  for (int n = NV / 2; n; n /= 2)
+    for (int i = 0; i < n; i++) a.r[i] = nadd(a.r[i], a.r[i + n]);
+  return nsum(a.r[0]);
+}
+// Lane i is vsum(a[i]), of 16.
+ED_IN vf vsums(const vf* a) {
+  vf y;
+  for (int part = 0; part < NV; part++) {
+    nf t[W];
+    for (int i = 0; i < W; i++) {
+      vf x = a[part * W + i];
+      for (int n = NV / 2; n; n /= 2)
+        for (int j = 0; j < n; j++) x.r[j] = nadd(x.r[j], x.r[j + n]);
+      t[i] = x.r[0];
+    }
+    y.r[part] = nsums(t);
+  }
+  return y;
+}
+ED_IN float vtop(vf a) {
+  for (int i = 1; i < NV; i++) a.r[0] = nmax(a.r[0], a.r[i]);
+  return ntop(a.r[0]);
+}
+
+// e^x to about 1 ulp: 2^n * p(r), r = x - n ln 2. Below -87 it is that of -87, above 88 that of 88.
+ED_IN nf nexp(nf x) {
+  x = nmin(nmax(x, nset(-87.0f)), nset(88.0f));
+  ni n = nround(nmul(x, nset(1.44269504088896341f)));
+  nf fn = nfloat(n);
+  nf r = nfma(fn, nset(-0.693359375f), x);
+  r = nfma(fn, nset(2.12194440e-4f), r);
+  nf p = nset(1.9875691500e-4f);
+  p = nfma(p, r, nset(1.3981999507e-3f));
+  p = nfma(p, r, nset(8.3334519073e-3f));
+  p = nfma(p, r, nset(4.1665795894e-2f));
+  p = nfma(p, r, nset(1.6666665459e-1f));
+  p = nfma(p, r, nset(5.0000001201e-1f));
+  p = nadd(nfma(p, nmul(r, r), r), nset(1.0f));
+  return nmul(p, nexp2(n));
+}
+// 1 - 2 / (e^2x + 1), good to about 1e-7 absolute.
+ED_IN nf ntanh(nf x) {
+  nf e = nexp(nadd(x, x));
+  return nsub(nset(1.0f), ndiv(nset(2.0f), nadd(e, nset(1.0f))));
+}
+ED_IN nf nactivate(nf x, int kind) {
+  if (kind == edgedec::SILU) return ndiv(x, nadd(nset(1.0f), nexp(nsub(nzero(), x))));
+  nf cube = nmul(nmul(x, x), x);
+  nf t = ntanh(nmul(nset(0.7978845608028654f), nfma(nset(0.044715f), cube, x)));
+  return nmul(nmul(nset(0.5f), x), nadd(nset(1.0f), t));
+}
+ED_IN vf vexp(vf a) { ED_EACH a.r[i] = nexp(a.r[i]); return a; }
+ED_IN vf vtanh(vf a) { ED_EACH a.r[i] = ntanh(a.r[i]); return a; }
+#undef ED_EACH
+
+}  // namespace ED_NS

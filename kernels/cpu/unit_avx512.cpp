@@ -1,0 +1,9 @@
+// See simd/avx512.h.
+#define ED_NS ed_avx512
+#define ED_NAME "avx512vnni"
+#include "kernels.h"
+#include "simd/avx512.h"
+
+#include "unit.inl"
+
+const edgedec::Kernels* edgedec::kernels_avx512() { return &ED_NS::TABLE; }
