@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from edgedec.errors import BundleCorrupt, BundleNotFound, BundleUnsafe, BundleVersion
 from edgedec.frozen import from_json
-from edgedec.manifest import FORMAT, MANIFEST, VERSION, Manifest
+from edgedec.lanes import pick, unpack
+from edgedec.manifest import FORMAT, LANES, MANIFEST, VERSION, Manifest, Tensor
 from edgedec.spec import ModelSpec
 
 ALIGN = 64
@@ -90,10 +91,22 @@ class Bundle:
         if t.format == "f32" or t.format == "f16":
             dtype = np.float32 if t.format == "f32" else np.float16
             return self.array(t.data, dtype, t.shape)[rows].astype(np.float32)
-        per_block = t.block // 2 if t.format == "int4" else t.block
-        stored = self.array(t.data, np.uint8, (t.shape[0], t.blocks, per_block))[rows]
-        scales = self.array(t.scales, np.float16, (t.shape[0], t.blocks))[rows]
-        return dequantize(stored, scales, t.format, t.shape[-1])
+        stored = self._rows_of(t, rows, t.data, np.uint32, t.blocks * t.block_bytes // 4)
+        scales = self._rows_of(t, rows, t.scales, np.float16, t.blocks)
+        return dequantize(stored.view(np.uint8).reshape(*scales.shape, t.block_bytes), scales, t.format, t.shape[-1])
+
+    def _rows_of(self, t: Tensor, rows: slice | NDArray[np.int64], offset: int, dtype: Any, width: int) -> NDArray[Any]:
+        """Some rows of a matrix of words [out, width], whichever its layout."""
+        n = t.shape[0]
+        if t.layout == "rows":
+            return self.array(offset, dtype, (n, width))[rows]
+        packed = self.array(offset, dtype, (t.groups, width, LANES))
+        if isinstance(rows, slice):
+            start, stop, _ = rows.indices(n)
+            return unpack(packed, start, max(start, stop))
+        if ((rows < 0) | (rows >= n)).any():
+            raise IndexError(f"rows {rows.min()} to {rows.max()} of {n} were asked for")
+        return pick(packed, rows)
 
 
 def dequantize(
@@ -183,6 +196,8 @@ def _extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
             if tensor.block not in (16, 32, 64, 128, 256) or len(tensor.shape) != 2:
                 raise BundleCorrupt(f"tensor {name}: block {tensor.block} of shape {tensor.shape}")
             yield f"{name} (scales)", tensor.scales, tensor.scale_bytes
+        elif tensor.layout != "rows":
+            raise BundleCorrupt(f"tensor {name}: {tensor.format} in the layout {tensor.layout}")
         yield name, tensor.data, tensor.data_bytes
     if len(manifest.ropes) != len(spec.ropes):
         raise BundleCorrupt("ropes: not one table for each rope of the spec")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal
@@ -12,11 +13,13 @@ from typing import Any, Literal
 from edgedec.spec import ModelSpec
 
 FORMAT = "edgedec-bundle"
-VERSION = 1
+VERSION = 2
 MANIFEST = "edgedec.json"
+LANES = 16
 
 WeightFormat = Literal["f32", "f16", "int8", "int4"]
 KVFormat = Literal["f32", "f16", "int8", "int4"]
+WeightLayout = Literal["rows", "lanes16"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,9 @@ class Tensor:
     int4: uint8 [out, blocks, block/2], low nibble first, value (q - 8) * scale
     int8: uint8 [out, blocks, block],                      value (q - 128) * scale
     both with float16 scales [out, blocks]; f32 and f16 are plain arrays of `shape`.
+
+    That is the layout `rows`. In `lanes16` the same bytes of 16 rows lie side by side, four and four:
+    data [groups, blocks * bytes of a block / 4, 16, 4], scales [groups, blocks, 16] (`edgedec.lanes`).
     """
 
     format: WeightFormat
@@ -33,21 +39,39 @@ class Tensor:
     data: int
     scales: int = 0
     block: int = 0
+    layout: WeightLayout = "rows"
 
     @property
     def blocks(self) -> int:
         return -(-self.shape[-1] // self.block) if self.block else 0
 
     @property
+    def block_bytes(self) -> int:
+        return self.block // 2 if self.format == "int4" else self.block
+
+    @property
+    def groups(self) -> int:
+        """Of 16 rows each; the last may be filled up."""
+        return -(-prod(self.shape[:-1]) // LANES)
+
+    @property
     def data_bytes(self) -> int:
         if self.format in ("int4", "int8"):
-            per_block = self.block // 2 if self.format == "int4" else self.block
-            return prod(self.shape[:-1]) * self.blocks * per_block
+            return self._stored_rows * self.blocks * self.block_bytes
         return prod(self.shape) * (4 if self.format == "f32" else 2)
 
     @property
     def scale_bytes(self) -> int:
-        return prod(self.shape[:-1]) * self.blocks * 2
+        return self._stored_rows * self.blocks * 2
+
+    @property
+    def _stored_rows(self) -> int:
+        return prod(self.shape[:-1]) if self.layout == "rows" else self.groups * LANES
+
+
+def least_version(tensors: Iterable[Tensor]) -> int:
+    """The version to write: the oldest that can say it all, so that older readers refuse no more than they must."""
+    return 2 if any(tensor.layout != "rows" for tensor in tensors) else 1
 
 
 @dataclass(frozen=True)

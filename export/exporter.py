@@ -30,7 +30,18 @@ from edgedec.export.text import copy_text
 from edgedec.export.weights import WeightsFile, format_of, names_of
 from edgedec.files import replacing_folder
 from edgedec.frozen import to_json
-from edgedec.manifest import FORMAT, MANIFEST, VERSION, File, KVFormat, KVScales, Manifest, Text, WeightFormat
+from edgedec.manifest import (
+    FORMAT,
+    MANIFEST,
+    File,
+    KVFormat,
+    KVScales,
+    Manifest,
+    Text,
+    WeightFormat,
+    WeightLayout,
+    least_version,
+)
 from edgedec.models import Source, architecture
 from edgedec.rows import Rows
 from edgedec.runtimes.reference import Reference
@@ -39,6 +50,7 @@ from edgedec.text import Tokenizer
 
 Progress = Callable[[str, int, int], None]
 WEIGHTS = "weights.bin"
+LAYOUTS: dict[str, WeightLayout] = {"cpu": "lanes16", "portable": "rows"}
 CALIBRATION_TOKENS = 512
 PARITY_TOKENS = 256
 
@@ -46,13 +58,15 @@ PARITY_TOKENS = 256
 @dataclass(frozen=True)
 class ExportOptions:
     """weights: the format of the layers' matrices; head and embed follow it unless given (a tied
-    model that gets two formats stores both). kv: cache formats, the default one first."""
+    model that gets two formats stores both). kv: cache formats, the default one first. target: the
+    machine whose layout quantized matrices are stored in; either is read everywhere."""
 
     weights: str = "int4"
     head: str | None = None
     embed: str | None = None
     block: int = 32
     kv: tuple[str, ...] = ("f32",)
+    target: str = "portable"
     context: int | None = None
     calibrate: Path | None = None
     check: bool = True
@@ -68,6 +82,8 @@ class ExportOptions:
             raise UsageError(f"--block {self.block}: must be 32, 64 or 128")
         if not self.kv or len(set(self.kv)) != len(self.kv) or not set(self.kv) <= set(KV_FORMATS):
             raise UsageError(f"--kv {','.join(self.kv)}: must name some of {', '.join(KV_FORMATS)}, each once")
+        if self.target not in LAYOUTS:
+            raise UsageError(f"--target {self.target}: must be one of {', '.join(LAYOUTS)}")
 
     @property
     def needs_scales(self) -> bool:
@@ -112,7 +128,7 @@ class _Export:
         floats = _FloatRun(self.spec, self._read, texts)
         scales: dict[str, list[NDArray[np.float32]]] = {kv: [] for kv in self.options.kv if kv in ("int8", "int4")}
         with (self.folder / WEIGHTS).open("wb") as file:
-            weights = WeightsFile(file)
+            weights = WeightsFile(file, LAYOUTS[self.options.target])
             self._write_tensors(weights, floats, scales)
             layout = Layout(
                 spec=self.spec,
@@ -207,7 +223,7 @@ class _Export:
         self.progress("graphs", 1, 1)
         return Manifest(
             format=FORMAT,
-            version=VERSION,
+            version=least_version(layout.tensors.values()),
             producer=f"edgedec {edgedec.__version__}",
             name=self.name,
             spec=self.spec,

@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from edgedec.manifest import Tensor
+from edgedec.manifest import LANES, Tensor
 
 MICROSOFT = "com.microsoft"
 OPSET, MICROSOFT_OPSET, IR_VERSION = 21, 1, 10
@@ -101,6 +101,8 @@ class Graph:
         if tensor.format not in ("int4", "int8"):
             rows = self.node("Gather", [self._raw(name), ids])
             return rows if tensor.format == "f32" else self.node("Cast", [rows], to=FLOAT)
+        if tensor.layout == "lanes16":
+            return self._picked(ids, name)
         bits = 4 if tensor.format == "int4" else 8
         shape = (tensor.shape[0], tensor.blocks * tensor.block * bits // 8)
         data = self.external(f"{name}.rows", UINT8, shape, tensor.data)
@@ -113,23 +115,77 @@ class Graph:
             gather_axis=0,
             quantize_axis=1,
         )
-        width = tensor.shape[1]
-        return (
-            rows
-            if width == tensor.blocks * tensor.block
-            else self.split(rows, [width, tensor.blocks * tensor.block - width])[0]
-        )
+        return self._narrowed(rows, name)
+
+    def _picked(self, ids: str, name: str) -> str:
+        """Rows `ids` of a packed matrix: their groups are gathered, their lanes picked and widened."""
+        tensor = self.tensors[name]
+        lanes = self.constant(np.array(LANES, np.int64))
+        group, lane = self.node("Div", [ids, lanes]), self.node("Mod", [ids, lanes])
+        lane = self._reshaped(lane, [0, 0, 1])
+        data = self._lane(self._packed(name), group, lane, (0, 1, 3, 2, 4))
+        if tensor.format == "int4":
+            data = self._nibbles(data)
+        zero = self.constant(np.array(8 if tensor.format == "int4" else 128, np.float32))
+        q = self.node("Sub", [self.node("Cast", [data], to=FLOAT), zero])
+        scales = self.node("Cast", [self._lane(self._packed_scales(name), group, lane, (0, 1, 3, 2))], to=FLOAT)
+        q, scales = (self._reshaped(x, [0, 0, tensor.blocks, -1]) for x in (q, scales))
+        return self._narrowed(self._reshaped(self.node("Mul", [q, scales]), [0, 0, -1]), name)
+
+    def _nibbles(self, data: str) -> str:
+        """data uint8 [...] -> [..., 2], the low nibble first."""
+        low = self.node("BitwiseAnd", [data, self.constant(np.array(15, np.uint8))])
+        high = self.node("BitShift", [data, self.constant(np.array(4, np.uint8))], direction="RIGHT")
+        last = self.constant(np.array([-1], np.int64))
+        return self.node("Concat", [self.node("Unsqueeze", [x, last]) for x in (low, high)], axis=-1)
+
+    def _lane(self, packed: str, group: str, lane: str, order: Sequence[int]) -> str:
+        """packed [groups, w, 16, ...] -> [1, rows, w, ...]: of each row's group, moved by `order`, its lane."""
+        groups = self.node("Transpose", [self.node("Gather", [packed, group])], perm=list(order))
+        return self.node("GatherND", [groups, lane], batch_dims=2)
+
+    def _narrowed(self, rows: str, name: str) -> str:
+        """Rows without what fills up their last block."""
+        tensor = self.tensors[name]
+        width, filled = tensor.shape[1], tensor.blocks * tensor.block
+        return rows if width == filled else self.split(rows, [width, filled - width])[0]
+
+    def _reshaped(self, x: str, shape: Sequence[int]) -> str:
+        return self.node("Reshape", [x, self.constant(np.array(shape, np.int64))])
 
     def _stored(self, name: str) -> str:
+        """What MatMulNBits multiplies by: uint8 [out, blocks, bytes of a block]."""
         tensor = self.tensors[name]
-        per_block = tensor.block // 2 if tensor.format == "int4" else tensor.block
-        return self.external(name, UINT8, (tensor.shape[0], tensor.blocks, per_block), tensor.data)
+        if tensor.layout == "lanes16":
+            return self._unpacked(self._packed(name), (0, 2, 1, 3), name, [tensor.blocks, tensor.block_bytes])
+        return self.external(name, UINT8, (tensor.shape[0], tensor.blocks, tensor.block_bytes), tensor.data)
 
     def _scales(self, name: str) -> str:
         """The block scales [out, blocks], as f32: ONNX Runtime widens them once, when it loads."""
         tensor = self.tensors[name]
-        half = self.external(f"{name}.scales", FLOAT16, (tensor.shape[0], tensor.blocks), tensor.scales)
+        if tensor.layout == "lanes16":
+            half = self._unpacked(self._packed_scales(name), (0, 2, 1), name, [tensor.blocks])
+        else:
+            half = self.external(f"{name}.scales", FLOAT16, (tensor.shape[0], tensor.blocks), tensor.scales)
         return self._once(half, f"{name}.scales_f32")
+
+    def _packed(self, name: str) -> str:
+        tensor = self.tensors[name]
+        shape = (tensor.groups, tensor.blocks * tensor.block_bytes // 4, LANES, 4)
+        return self.external(name, UINT8, shape, tensor.data)
+
+    def _packed_scales(self, name: str) -> str:
+        tensor = self.tensors[name]
+        return self.external(f"{name}.scales", FLOAT16, (tensor.groups, tensor.blocks, LANES), tensor.scales)
+
+    def _unpacked(self, packed: str, order: Sequence[int], name: str, row: Sequence[int]) -> str:
+        """packed [groups, ...] -> [out, *row]. Of constants, so ONNX Runtime does it once, when it loads."""
+        n = self.tensors[name].shape[0]
+        rows = self._reshaped(self.node("Transpose", [packed], perm=list(order)), [-1, *row])
+        if n % LANES == 0:
+            return rows
+        start, stop, axis = (self.constant(np.array([v], np.int64)) for v in (0, n, 0))
+        return self.node("Slice", [rows, start, stop, axis])
 
     def _plain(self, name: str) -> str:
         raw = self._raw(name)

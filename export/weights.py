@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import ALIGN
-from edgedec.export.quantize import quantize
-from edgedec.manifest import Tensor, WeightFormat
+from edgedec.export.quantize import Bytes, Format, Half, quantize
+from edgedec.lanes import pack
+from edgedec.manifest import LANES, Tensor, WeightFormat, WeightLayout
 from edgedec.spec import ModelSpec, Rope
 
 Read = Callable[[int, int], NDArray[np.float32]]
@@ -23,10 +24,10 @@ _ROPE_ROWS = 4096
 
 
 class WeightsFile:
-    """Appends arrays at aligned offsets."""
+    """Appends arrays at aligned offsets; quantized matrices in `layout`."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, file: BinaryIO, layout: WeightLayout = "rows") -> None:
+        self._file, self._layout = file, layout
         self.size = 0
         self.tensors: dict[str, Tensor] = {}
 
@@ -46,12 +47,19 @@ class WeightsFile:
                 self._write(read(start, stop).astype(np.float32 if fmt == "f32" else np.float16))
             self.tensors[name] = Tensor(fmt, shape, offset)
         else:
-            offset, scales = self._align(), []
-            for start, stop in _chunks(shape):
-                data, chunk_scales = quantize(read(start, stop), fmt, block)
+            self.tensors[name] = self._quantized(read, shape, fmt, block)
+
+    def _quantized(self, read: Read, shape: tuple[int, ...], fmt: Format, block: int) -> Tensor:
+        offset, scales = self._align(), []
+        for start, stop in _chunks(shape, step=LANES):
+            data, chunk_scales = quantize(read(start, stop), fmt, block)
+            if self._layout == "lanes16":
+                words, chunk_scales = packed(data, chunk_scales, fmt)
+                self._write(words)
+            else:
                 self._write(data)
-                scales.append(chunk_scales)
-            self.tensors[name] = Tensor(fmt, shape, offset, self.array(np.concatenate(scales)), block)
+            scales.append(chunk_scales)
+        return Tensor(fmt, shape, offset, self.array(np.concatenate(scales)), block, self._layout)
 
     def rope(self, rope: Rope, context: int) -> tuple[int, int]:
         """Write the cos and the sin table [context, pairs] of a rope; returns their offsets."""
@@ -76,8 +84,19 @@ class WeightsFile:
         self.size += raw.nbytes
 
 
-def _chunks(shape: tuple[int, ...]) -> list[tuple[int, int]]:
-    rows = max(1, _CHUNK // shape[1])
+def packed(data: Bytes, scales: Half, fmt: Format) -> tuple[NDArray[np.uint32], Half]:
+    """What `quantize` gives, in the layout lanes16; the rows that fill up the last group are zeros.
+
+    data uint8 [n, blocks, bytes of a block] -> uint32 [groups, blocks * bytes of a block / 4, 16];
+    scales [n, blocks] -> [groups, blocks, 16].
+    """
+    words = np.ascontiguousarray(data).reshape(len(data), -1).view(np.uint32)
+    return pack(words, 0x8888_8888 if fmt == "int4" else 0x8080_8080), pack(scales, 0)
+
+
+def _chunks(shape: tuple[int, ...], step: int = 1) -> list[tuple[int, int]]:
+    """All rows of a matrix, a few million values at a time; every chunk but the last is whole steps."""
+    rows = max(1, _CHUNK // shape[1] // step) * step
     return [(start, min(start + rows, shape[0])) for start in range(0, shape[0], rows)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,14 @@ from edgedec.cli._output import print_json, print_table, progress_bar, size
 
 if TYPE_CHECKING:
     from edgedec.bundle import Bundle
+
+
+class Target(StrEnum):
+    """The machine whose layout quantized matrices are stored in."""
+
+    portable = "portable"
+    cpu = "cpu"
+
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -28,6 +37,7 @@ def export(
     kv: Annotated[
         str, typer.Option(metavar="FORMATS", help="Cache formats, comma-separated: f32, f16, int8, int4.")
     ] = "f32",
+    target: Annotated[Target, typer.Option(help="cpu: pack matrices for the native CPU engine.")] = Target.portable,
     ctx_size: Annotated[
         int, typer.Option("--ctx-size", "-c", min=0, show_default=False, help="Shorten the context to this.")
     ] = 0,
@@ -48,7 +58,7 @@ def export(
     \b
     Examples:
       edgedec export ./SmolLM2-135M-Instruct -o smol
-      edgedec export Qwen/Qwen3-0.6B -o qwen --weights int4 --head int8 --kv f16,int8
+      edgedec export Qwen/Qwen3-0.6B -o qwen --target cpu --head int8 --kv f16,int8
       edgedec export ./tiny -o tiny --weights f32 --no-check --json
     """
     exporter = _exporter()
@@ -58,6 +68,7 @@ def export(
         embed=embed and embed.value,
         block=block,
         kv=tuple(part.strip() for part in kv.split(",")),
+        target=target.value,
         context=ctx_size or None,
         calibrate=calibrate,
         check=not no_check,

@@ -59,6 +59,15 @@ def test_greedy_text_is_ours(checkpoint: Path, tmp_path: Path, weights: str, kv:
     assert found == ours(tmp_path / "bundle", PROMPT, STEPS)
 
 
+@pytest.mark.parametrize("weights", ["int4", "int8"])
+def test_so_is_that_of_a_packed_bundle(checkpoint: Path, tmp_path: Path, weights: str) -> None:
+    for target in ("portable", "cpu"):
+        export(str(checkpoint), tmp_path / target, ExportOptions(weights=weights, target=target, check=False))
+    found = greedy(tmp_path / "cpu", PROMPT, STEPS)
+    assert len(set(found)) > 5
+    assert found == greedy(tmp_path / "portable", PROMPT, STEPS) == ours(tmp_path / "cpu", PROMPT, STEPS)
+
+
 def test_it_stops_at_the_same_end(checkpoint: Path, tmp_path: Path) -> None:
     """The end token made the one that comes tenth: neither program gives it nor what follows."""
     export(str(checkpoint), tmp_path / "long", ExportOptions(weights="f32", check=False))

@@ -183,6 +183,7 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"kv": ()}, "^--kv : must name some of f32, f16, int8, int4, each once$"),
     ({"kv": ("f64",)}, "^--kv f64"),
     ({"kv": ("f32", "f32")}, "^--kv f32,f32"),
+    ({"target": "gpu"}, "^--target gpu: must be one of cpu, portable$"),
 ]
 
 
@@ -306,7 +307,7 @@ def _umask() -> int:
     return mask
 
 
-@pytest.mark.parametrize("options", [{}, {"weights": "int8", "kv": ("int8", "int4"), "check": True}])
+@pytest.mark.parametrize("options", [{}, {"target": "cpu"}, {"weights": "int8", "kv": ("int8", "int4"), "check": True}])
 def test_an_export_is_the_same_each_time(good: Path, place: Path, options: dict[str, Any]) -> None:
     one, two = (made(good, place / name / "bundle", **options) for name in ("one", "two"))
     assert hashes(one) == hashes(two)
@@ -436,7 +437,7 @@ import edgedec.runtimes.ort
 def kib(key):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(key + ":"))
 before = kib("VmRSS")
-export(sys.argv[1], Path(sys.argv[2]), ExportOptions(threads=1, check=sys.argv[3] == "check"))
+export(sys.argv[1], Path(sys.argv[2]), ExportOptions(threads=1, check=sys.argv[3] == "check", target=sys.argv[4]))
 print(before, kib("VmHWM"))
 """
 LARGE = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 12}
@@ -444,9 +445,9 @@ LARGE |= {"num_key_value_heads": 4, "head_dim": 64}
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="reads Linux's account of memory")
-@pytest.mark.parametrize("check", ["check", "plain"])
-def test_a_model_is_exported_in_less_memory_than_it_takes(large: Path, place: Path, check: str) -> None:
-    command = [sys.executable, "-c", PEAK, str(large), str(place / "b"), check]
+@pytest.mark.parametrize(("check", "target"), [("check", "portable"), ("check", "cpu"), ("plain", "cpu")])
+def test_a_model_is_exported_in_less_memory_than_it_takes(large: Path, place: Path, check: str, target: str) -> None:
+    command = [sys.executable, "-c", PEAK, str(large), str(place / "b"), check, target]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     before, peak = (int(n) * 1024 for n in done.stdout.splitlines()[-1].split())
