@@ -66,7 +66,7 @@ class ExportOptions:
     embed: str | None = None
     block: int = 32
     kv: tuple[str, ...] = ("f32",)
-    target: str = "portable"
+    target: str = "cpu"
     context: int | None = None
     calibrate: Path | None = None
     check: bool = True

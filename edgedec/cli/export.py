@@ -37,7 +37,7 @@ def export(
     kv: Annotated[
         str, typer.Option(metavar="FORMATS", help="Cache formats, comma-separated: f32, f16, int8, int4.")
     ] = "f32",
-    target: Annotated[Target, typer.Option(help="cpu: pack matrices for the native CPU engine.")] = Target.portable,
+    target: Annotated[Target, typer.Option(help="cpu: weights packed for the native engine; portable: plain rows.")] = Target.cpu,
     ctx_size: Annotated[
         int, typer.Option("--ctx-size", "-c", min=0, show_default=False, help="Shorten the context to this.")
     ] = 0,
@@ -58,7 +58,7 @@ def export(
     \b
     Examples:
       edgedec export ./SmolLM2-135M-Instruct -o smol
-      edgedec export Qwen/Qwen3-0.6B -o qwen --target cpu --head int8 --kv f16,int8
+      edgedec export Qwen/Qwen3-0.6B -o qwen --target portable --head int8 --kv f16,int8
       edgedec export ./tiny -o tiny --weights f32 --no-check --json
     """
     exporter = _exporter()

@@ -94,28 +94,28 @@ Attention Engine::view(const ed_call& call, int sequence, int layer) const {
   return a;
 }
 
-void Engine::attention(const ed_call& call, int layer, int thread) {
+void Engine::attention(const ed_call& call, int layer) {
   const ed_layer& l = layers_[layer];
   Matrix qkv = matrix(l.qkv), o = matrix(l.o);
   const int width = q_dim_ + 2 * kv_dim_;
   normed(call.hidden, call.rows, l.attn_norm, qkv);
   Product p{};
   p.a = rows_for(qkv, x_.p), p.bias = l.qkv_bias, p.rows = call.rows, p.out = qkv_.p, p.stride = width;
-  multiply(qkv, p, thread);
+  multiply(qkv, p);
   if (m_.qk_norm == 2)
-    team_.share(call.rows, 1, [&](int begin, int end) {
+    team_.share(call.rows, 1, [&](int begin, int end, int) {
       for (int r = begin; r < end; r++) {
         float* q = qkv_.p + (size_t)r * width;
         k_.norm(q, l.q_norm, q_dim_, m_.norm_eps, q);
         k_.norm(q + q_dim_, l.k_norm, kv_dim_, m_.norm_eps, q + q_dim_);
       }
     });
-  team_.share(call.rows * m_.kv_heads, 1, [&](int begin, int end) {
+  team_.share(call.rows * m_.kv_heads, 1, [&](int begin, int end, int) {
     for (int i = begin; i < end; i++) rotate(call, layer, i / m_.kv_heads, i % m_.kv_heads);
   });
-  attend(call, layer, thread);
+  attend(call, layer);
   ready(mixed_.p, call.rows, o);
-  residual(call, o, mixed_.p, l.o_bias, l.attn_post_norm, thread);
+  residual(call, o, mixed_.p, l.o_bias, l.attn_post_norm);
 }
 
 // One kv head of a row and the query heads that share it: normed, turned, and put into the cache.
@@ -140,8 +140,8 @@ void Engine::rotate(const ed_call& call, int layer, int row, int kv_head) {
   k_.store_kv(k + kv_dim_, d, s.kv, const_cast<uint8_t*>(a.values) + at);
 }
 
-void Engine::attend(const ed_call& call, int layer, int thread) {
-  team_.share((int)items_.size(), 1, [&](int begin, int end) {
+void Engine::attend(const ed_call& call, int layer) {
+  team_.share((int)items_.size(), 1, [&](int begin, int end, int thread) {
     for (int i = begin; i < end; i++) {
       const Item& item = items_[i];
       Attention a = view(call, item.sequence, layer);
@@ -153,7 +153,7 @@ void Engine::attend(const ed_call& call, int layer, int thread) {
     }
   });
   if (!by_chunk_) return;
-  team_.share((int)sums_.size(), 1, [&](int begin, int end) {
+  team_.share((int)sums_.size(), 1, [&](int begin, int end, int thread) {
     for (int i = begin; i < end; i++) add_up(call, layer, sums_[i], thread);
   });
 }

@@ -21,6 +21,7 @@ using edgedec::SCORE_KEYS;
 using edgedec::VALUE_KEYS;
 
 // Tiles that stay in registers: keys of one query being scored; queries and pieces of values summed.
+constexpr int KEYS_AHEAD = 2048;  // bytes: how far in front keys and values are asked for
 constexpr int DOT_KEYS = NV == 1 ? 16 : 4;
 constexpr int SUM_QUERIES = 4;
 constexpr int SUM_PIECES = NV == 1 ? 4 : 1;
@@ -101,13 +102,15 @@ static Work begin_tile(const Attention& a, int head, int row0, int chunk, int q0
 template <int F>
 ED_IN void expand_rows(const Work& w, const uint8_t* rows, Slots slots, int n, int key_step, int piece_step,
                        float scale) {
-  for (int i = 0; i < n; i++) {
-    const uint8_t* row = rows + (int64_t)slots[i] * w.a.row_bytes;
-    if (!slots.path)
-      for (int b = 0; b < w.a.row_bytes; b += 64) nprefetch(row + 2048 + b);
-    float* out = w.block + i * key_step;
-    expand<F>(row, w.a.dim, [&](int piece, const vf& v) { vstore(out + piece * piece_step, v); });
-    w.factor[i] = F == edgedec::INT8 ? int8_scale(row, w.a.dim) * scale : scale;
+  const int dim = w.a.dim;
+  const int64_t row_bytes = w.a.row_bytes;
+  float *out = w.block, *factor = w.factor;
+  const uint8_t* row = rows + slots[0] * row_bytes;
+  for (int i = 0; i < n; i++, out += key_step, row += row_bytes) {
+    if (slots.path) row = rows + slots[i] * row_bytes;
+    else nprefetch(row + KEYS_AHEAD);
+    expand<F>(row, dim, [=](int piece, const vf& v) { vstore(out + piece * piece_step, v); });
+    factor[i] = F == edgedec::INT8 ? int8_scale(row, dim) * scale : scale;
   }
 }
 

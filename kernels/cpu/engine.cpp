@@ -36,7 +36,7 @@ int Engine::run(const ed_call& call) {
   if (call.rows == 0) return 0;
   try {
     prepare(call);
-    team_.run([&](int thread) { work(call, thread); });
+    work(call);
   } catch (const std::bad_alloc&) {
     return -1;
   }
@@ -93,17 +93,17 @@ void Engine::prepare(const ed_call& call) {
   scratch_.need(scratch_stride_ * team_.size());
 }
 
-void Engine::work(const ed_call& call, int thread) {
+void Engine::work(const ed_call& call) {
   if (call.tokens)
-    team_.share(call.rows, 1, [&](int begin, int end) {
+    team_.share(call.rows, 1, [&](int begin, int end, int) {
       for (int r = begin; r < end; r++)
         k_.embed(matrix(m_.embed), (int)call.tokens[r], m_.embed_scale, call.hidden + (size_t)r * m_.hidden);
     });
   for (int i = 0; i < call.n_blocks; i++) {
     int layer = call.blocks[i] / 2;
-    call.blocks[i] % 2 ? mlp(call, layer, thread) : attention(call, layer, thread);
+    call.blocks[i] % 2 ? mlp(call, layer) : attention(call, layer);
   }
-  if (call.head_from >= 0 && call.head_from < call.rows) head(call, thread);
+  if (call.head_from >= 0 && call.head_from < call.rows) head(call);
 }
 
 Rows Engine::rows_for(const Matrix& w, const float* x) const {
@@ -113,7 +113,7 @@ Rows Engine::rows_for(const Matrix& w, const float* x) const {
 // Rows of the hidden state made ready for `w`, normed if there is a weight.
 void Engine::normed(const float* x, int rows, const float* weight, const Matrix& w) {
   Rows a = rows_for(w, x_.p);
-  team_.share(rows, 1, [&](int begin, int end) {
+  team_.share(rows, 1, [&](int begin, int end, int) {
     for (int r = begin; r < end; r++) {
       const float* from = x + (size_t)r * m_.hidden;
       float* to = x_.p + (size_t)r * m_.hidden;
@@ -130,7 +130,7 @@ void Engine::ready(const float* x, int rows, const Matrix& w) {
   Rows a = rows_for(w, x);
   // Few rows are cut, so that all threads have some.
   int cuts = rows < 2 * team_.size() ? std::min(a.steps, 2 * team_.size()) : 1;
-  team_.share(rows * cuts, 1, [&](int begin, int end) {
+  team_.share(rows * cuts, 1, [&](int begin, int end, int) {
     for (int i = begin; i < end; i++) {
       int r = i / cuts, part = i % cuts;
       k_.quantize(x + (size_t)r * w.k, w.k, w.format, w.step(), a, r, a.steps * part / cuts, a.steps * (part + 1) / cuts);
@@ -139,25 +139,25 @@ void Engine::ready(const float* x, int rows, const Matrix& w) {
 }
 
 // All groups of a product, a few at a time.
-void Engine::multiply(const Matrix& w, Product p, int thread) {
+void Engine::multiply(const Matrix& w, Product p) {
   p.w = w;
   int groups = p.epilogue == GLU ? w.groups() / 2 : w.groups();
   int grain = std::max(2, std::min(32, groups / (8 * team_.size())) & ~1);
-  team_.share(groups, grain, [&](int begin, int end) {
+  team_.share(groups, grain, [&](int begin, int end, int thread) {
     k_.product(p, begin, end, scratch_.p + thread * scratch_stride_);
   });
 }
 
 // hidden += w . x (+ bias), normed first if the model does so; x has been made ready.
-void Engine::residual(const ed_call& call, const Matrix& w, const float* x, const float* bias, const float* post_norm,
-                      int thread) {
+void Engine::residual(const ed_call& call, const Matrix& w, const float* x, const float* bias,
+                      const float* post_norm) {
   Product p{};
   p.a = rows_for(w, x), p.bias = bias, p.stride = m_.hidden, p.rows = call.rows;
   p.out = post_norm ? post_.p : call.hidden;
   p.epilogue = post_norm ? STORE : ADD;
-  multiply(w, p, thread);
+  multiply(w, p);
   if (!post_norm) return;
-  team_.share(call.rows, 1, [&](int begin, int end) {
+  team_.share(call.rows, 1, [&](int begin, int end, int) {
     for (int r = begin; r < end; r++) {
       float* y = post_.p + (size_t)r * m_.hidden;
       k_.norm(y, post_norm, m_.hidden, m_.norm_eps, y);
@@ -166,7 +166,7 @@ void Engine::residual(const ed_call& call, const Matrix& w, const float* x, cons
   });
 }
 
-void Engine::mlp(const ed_call& call, int layer, int thread) {
+void Engine::mlp(const ed_call& call, int layer) {
   const ed_layer& l = layers_[layer];
   Matrix gate_up = matrix(l.gate_up), down = matrix(l.down);
   int inner = m_.intermediate;
@@ -175,16 +175,16 @@ void Engine::mlp(const ed_call& call, int layer, int thread) {
   Product p{};
   p.a = rows_for(gate_up, x_.p), p.bias = l.gate_up_bias, p.rows = call.rows, p.activation = m_.activation;
   p.out = fused ? inner_.p : both_.p, p.stride = fused ? inner : 2 * inner, p.epilogue = fused ? GLU : STORE;
-  multiply(gate_up, p, thread);
+  multiply(gate_up, p);
   if (!fused)
-    team_.share(call.rows, 1, [&](int begin, int end) {
+    team_.share(call.rows, 1, [&](int begin, int end, int) {
       for (int r = begin; r < end; r++) {
         const float* gate = both_.p + (size_t)r * 2 * inner;
         k_.glu(gate, gate + inner, inner, m_.activation, inner_.p + (size_t)r * inner);
       }
     });
   ready(inner_.p, call.rows, down);
-  residual(call, down, inner_.p, l.down_bias, l.mlp_post_norm, thread);
+  residual(call, down, inner_.p, l.down_bias, l.mlp_post_norm);
 }
 
 }  // namespace edgedec

@@ -51,26 +51,25 @@ class Engine {
   // engine.cpp
   int check(const ed_call& call) const;
   void prepare(const ed_call& call);
-  void work(const ed_call& call, int thread);
-  void mlp(const ed_call& call, int layer, int thread);
+  void work(const ed_call& call);
+  void mlp(const ed_call& call, int layer);
   void normed(const float* x, int rows, const float* weight, const Matrix& w);
   void ready(const float* x, int rows, const Matrix& w);
-  void multiply(const Matrix& w, Product p, int thread);
-  void residual(const ed_call& call, const Matrix& w, const float* x, const float* bias, const float* post_norm,
-                int thread);
+  void multiply(const Matrix& w, Product p);
+  void residual(const ed_call& call, const Matrix& w, const float* x, const float* bias, const float* post_norm);
   Rows rows_for(const Matrix& w, const float* x) const;
 
   // attend.cpp
   void prepare_attention(const ed_call& call);
-  void attention(const ed_call& call, int layer, int thread);
+  void attention(const ed_call& call, int layer);
   void rotate(const ed_call& call, int layer, int row, int kv_head);
-  void attend(const ed_call& call, int layer, int thread);
+  void attend(const ed_call& call, int layer);
   void attend_whole(const ed_call& call, const Attention& a, const Item& item, int layer, int thread);
   void add_up(const ed_call& call, int layer, const Item& item, int thread);
   Attention view(const ed_call& call, int sequence, int layer) const;
 
   // head.cpp
-  void head(const ed_call& call, int thread);
+  void head(const ed_call& call);
   void best_of(const ed_call& call, int row, const float* logits, int from, int count, int thread);
   void merge_best(const ed_call& call, int row);
 

@@ -6,7 +6,7 @@
 
 namespace edgedec {
 
-void Engine::head(const ed_call& call, int thread) {
+void Engine::head(const ed_call& call) {
   Matrix w = matrix(m_.head);
   const int rows = call.rows - call.head_from;
   normed(call.hidden + (size_t)call.head_from * m_.hidden, rows, m_.final_norm, w);
@@ -14,20 +14,20 @@ void Engine::head(const ed_call& call, int thread) {
   p.w = w, p.a = rows_for(w, x_.p), p.rows = rows, p.softcap = m_.final_softcap;
   if (call.logits) {
     p.out = call.logits, p.stride = m_.vocab;
-    multiply(w, p, thread);
+    multiply(w, p);
   }
   if (!call.top) return;
   const int width = HEAD_STRIP * LANES;
-  for (int r = 0; r < rows; r++)
-    std::fill_n(best_.p + ((size_t)thread * rows + r) * call.top, call.top, Best{-std::numeric_limits<float>::infinity(), -1});
-  uint8_t* scratch = scratch_.p + thread * scratch_stride_;
-  float* strip = strip_.p + (size_t)thread * rows * width;
-  team_.share(w.groups(), HEAD_STRIP, [&](int begin, int end) {
+  const size_t all = (size_t)team_.size() * rows * call.top;
+  std::fill_n(best_.p, all, Best{-std::numeric_limits<float>::infinity(), -1});
+  team_.share(w.groups(), HEAD_STRIP, [&](int begin, int end, int thread) {
+    float* strip = strip_.p + (size_t)thread * rows * width;
     for (int group = begin; group < end; group += HEAD_STRIP) {
       int from = group * LANES, count = std::min(m_.vocab - from, width);
       if (!call.logits) {
-        p.out = strip - from, p.stride = width;
-        k_.product(p, group, std::min(end, group + HEAD_STRIP), scratch);
+        Product part = p;
+        part.out = strip - from, part.stride = width;
+        k_.product(part, group, std::min(end, group + HEAD_STRIP), scratch_.p + thread * scratch_stride_);
       }
       for (int r = 0; r < rows; r++) {
         const float* logits = call.logits ? call.logits + (size_t)r * m_.vocab + from : strip + (size_t)r * width;
@@ -35,7 +35,7 @@ void Engine::head(const ed_call& call, int thread) {
       }
     }
   });
-  team_.share(rows, 1, [&](int begin, int end) {
+  team_.share(rows, 1, [&](int begin, int end, int) {
     for (int r = begin; r < end; r++) merge_best(call, r);
   });
 }

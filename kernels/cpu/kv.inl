@@ -25,25 +25,32 @@ ED_IN vf vkeep(const vf& x, int n) {
 ED_IN float bf16_low(uint32_t pair) { pair <<= 16; float f; std::memcpy(&f, &pair, 4); return f; }
 ED_IN float bf16_high(uint32_t pair) { pair &= 0xffff0000u; float f; std::memcpy(&f, &pair, 4); return f; }
 
+template <class Do>
+ED_IN void each_piece(int n, Do work) {
+  int i = 0;
+  for (; i + 4 <= n; i += 4) work(i), work(i + 1), work(i + 2), work(i + 3);
+  for (; i < n; i++) work(i);
+}
+
 // A row is handed to put(piece, vf) in pieces of 16; those of an INT8 row are not yet scaled.
 template <class Put>
 ED_IN void expand_f32(const uint8_t* row, int dim, Put put) {
   const float* x = (const float*)row;
-  for (int i = 0; i < dim / 16; i++) put(i, vload(x + 16 * i));
+  each_piece(dim / 16, [=](int i) { put(i, vload(x + 16 * i)); });
   if (dim % 16) put(dim / 16, vload_n(x + dim / 16 * 16, dim % 16));
 }
 
 template <class Put>
 ED_IN void expand_f16(const uint8_t* row, int dim, Put put) {
   const uint16_t* x = (const uint16_t*)row;
-  for (int i = 0; i < dim / 16; i++) put(i, vload_f16(x + 16 * i));
+  each_piece(dim / 16, [=](int i) { put(i, vload_f16(x + 16 * i)); });
   if (dim % 16) put(dim / 16, vload_f16(Tail<uint16_t>(x + dim / 16 * 16, dim % 16 * 2).v));
 }
 
 template <class Put>
 ED_IN void expand_int8(const uint8_t* row, int dim, Put put) {
   const int8_t* x = (const int8_t*)row;
-  for (int i = 0; i < dim / 16; i++) put(i, vload_i8(x + 16 * i));
+  each_piece(dim / 16, [=](int i) { put(i, vload_i8(x + 16 * i)); });
   if (dim % 16) put(dim / 16, vload_i8(Tail<int8_t>(x + dim / 16 * 16, dim % 16).v));
 }
 

@@ -10,9 +10,11 @@ namespace edgedec {
 
 namespace {
 
-// How long a thread stays awake: between two phases the others are about to arrive; between two jobs the
-// program chooses a token and comes back.
-constexpr int PHASE_US = 50, JOB_US = 200;
+using Clock = std::chrono::steady_clock;
+
+// How long a thread stays awake without work: the program chooses a token and comes back; and how long
+// the caller does for the last tasks of a phase, which are as good as done unless a thread lost its core.
+constexpr auto IDLE = std::chrono::microseconds(200), LAST = std::chrono::microseconds(50);
 
 void relax() {
 #if defined(__x86_64__) || defined(_M_X64)
@@ -24,73 +26,86 @@ void relax() {
 #endif
 }
 
-}  // namespace
-
-void Gate::open() {
-  opened_.fetch_add(1);
-  if (sleeping_.load() == 0) return;
-  std::lock_guard<std::mutex> lock(mutex_);
-  wake_.notify_all();
-}
-
-void Gate::wait(uint32_t seen, int spin_us) {
-  auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(spin_us);
-  do {
+// Spins until `ready` or for `time`; whether it is ready.
+template <class Ready>
+bool spin(Clock::duration time, Ready ready) {
+  for (auto until = Clock::now() + time;;) {
     for (int i = 0; i < 64; i++) {
-      if (opened_.load(std::memory_order_acquire) != seen) return;
+      if (ready()) return true;
       relax();
     }
-  } while (std::chrono::steady_clock::now() < until);
-  std::unique_lock<std::mutex> lock(mutex_);
-  sleeping_.fetch_add(1);
-  wake_.wait(lock, [&] { return opened_.load() != seen; });
-  sleeping_.fetch_sub(1);
+    if (Clock::now() >= until) return ready();
+  }
 }
+
+}  // namespace
 
 Team::Team(int threads) : size_(threads < 1 ? 1 : threads) {
   try {
     for (int i = 1; i < size_; i++) threads_.emplace_back([this, i] { serve(i); });
   } catch (...) {
     stop_ = true;
-    start_.open();
     for (auto& t : threads_) t.join();
     throw;
   }
 }
 
 Team::~Team() {
-  stop_ = true;
-  start_.open();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
   for (auto& t : threads_) t.join();
 }
 
 void Team::serve(int thread) {
-  // Every thread counts the jobs itself: one that comes late must not miss any.
-  for (uint32_t seen = 0;; seen++) {
-    start_.wait(seen, JOB_US);
-    if (stop_) return;
-    (*job_)(thread);
-    barrier();
+  auto called = [this] { return (uint32_t)ticket_.load() != 0 || stop_.load(); };
+  while (!stop_) {
+    if (!spin(IDLE, called)) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      sleeping_.fetch_add(1);
+      wake_.wait(lock, called);
+      sleeping_.fetch_sub(1);
+    }
+    while (help(thread)) {
+    }
   }
 }
 
-void Team::run(const std::function<void(int)>& job) {
-  if (size_ == 1) return job(0);
-  job_ = &job;
-  start_.open();
-  job(0);
-  barrier();
+// Takes one task and does it; false if there is none.
+bool Team::help(int thread) {
+  uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  do {
+    if ((uint32_t)ticket == 0) return false;
+  } while (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel));
+  const Phase& p = phase_;
+  int begin = (p.tasks - (int)(uint32_t)ticket) * p.grain, end = begin + p.grain;
+  p.call(p.work, begin, end < p.n ? end : p.n, thread);
+  int tasks = p.tasks;  // the phase may end, and the next begin, as soon as this task counts as done
+  if (done_.fetch_add(1) + 1 == tasks && caller_sleeps_.load()) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    finished_.notify_one();
+  }
+  return true;
 }
 
-void Team::barrier() {
-  uint32_t seen = meet_.seen();
-  if (arrived_.fetch_add(1) + 1 < size_) return meet_.wait(seen, PHASE_US);
-  arrived_ = 0;
-  // The counter of the phase that ends is free for the phase after the next.
-  uint32_t phase = phase_.load();
-  next_[phase & 1].value = 0;
-  phase_ = phase + 1;
-  meet_.open();
+void Team::share(const Phase& phase) {
+  phase_ = phase;
+  done_.store(0);
+  ticket_.store(((ticket_.load() >> 32) + 1) << 32 | (uint32_t)phase.tasks);
+  if (sleeping_.load()) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    wake_.notify_all();
+  }
+  while (help(0)) {
+  }
+  auto done = [&] { return done_.load() == phase.tasks; };
+  if (spin(LAST, done)) return;
+  std::unique_lock<std::mutex> lock(mutex_);
+  caller_sleeps_ = true;
+  finished_.wait(lock, done);
+  caller_sleeps_ = false;
 }
 
 }  // namespace edgedec

@@ -1,28 +1,16 @@
-// A team of threads that work through one job together, phase by phase.
+// A team of threads that help one caller. Work is cut into tasks that whoever is free takes; the caller
+// goes on when all tasks are done, not when all threads have come by. So a thread that another process
+// keeps off its core costs what it would have done, and holds up nobody who does it in its place.
 #pragma once
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace edgedec {
-
-// Opens again and again; whoever waits spins briefly, then sleeps.
-class Gate {
- public:
-  uint32_t seen() const { return opened_.load(std::memory_order_acquire); }
-  void open();
-  void wait(uint32_t seen, int spin_us);
-
- private:
-  std::atomic<uint32_t> opened_{0};
-  std::atomic<int> sleeping_{0};
-  std::mutex mutex_;
-  std::condition_variable wake_;
-};
 
 class Team {
  public:
@@ -31,37 +19,39 @@ class Team {
   Team(const Team&) = delete;
   int size() const { return size_; }
 
-  // job(thread) on every thread; the caller is thread 0. Not for two callers at once.
-  void run(const std::function<void(int)>& job);
-
-  // Within a job, called by all threads alike: work(begin, end) over 0..n in pieces of `grain`, each taken by
-  // whoever is free, so that a thread on a busy core takes fewer. All is done when it returns.
+  // work(begin, end, thread) over 0..n in pieces of `grain`; all is done when it returns. The caller is
+  // thread 0. Not for two callers at once.
   template <class Work>
   void share(int n, int grain, Work&& work) {
-    if (size_ == 1) {
-      if (n > 0) work(0, n);
-      return;
-    }
-    std::atomic<int>& next = next_[phase_ & 1].value;
-    for (int begin; (begin = next.fetch_add(grain, std::memory_order_relaxed)) < n;)
-      work(begin, begin + grain < n ? begin + grain : n);
-    barrier();
+    if (n <= 0) return;
+    if (size_ == 1 || n <= grain) return work(0, n, 0);
+    using W = std::remove_reference_t<Work>;
+    auto call = [](void* w, int begin, int end, int thread) { (*static_cast<W*>(w))(begin, end, thread); };
+    share(Phase{call, &work, n, grain, (n + grain - 1) / grain});
   }
-  void barrier();
 
  private:
-  void serve(int thread);
-
-  struct alignas(64) Counter {
-    std::atomic<int> value{0};
+  struct Phase {
+    void (*call)(void* work, int begin, int end, int thread);
+    void* work;
+    int n, grain, tasks;
   };
+
+  void share(const Phase& phase);
+  void serve(int thread);
+  bool help(int thread);
+
   const int size_;
-  Gate start_, meet_;
-  alignas(64) std::atomic<int> arrived_{0};
-  Counter next_[2];
-  std::atomic<uint32_t> phase_{0};
-  std::atomic<bool> stop_{false};
-  const std::function<void(int)>* job_ = nullptr;
+  // Which phase it is (upper half) and how many of its tasks are left to take (lower half). Taking one is
+  // one exchange of both: who succeeds has a task of the phase that `phase_` describes, for that phase
+  // cannot end before the task is done.
+  alignas(64) std::atomic<uint64_t> ticket_{0};
+  alignas(64) std::atomic<int> done_{0};
+  alignas(64) Phase phase_{};
+  std::atomic<int> sleeping_{0};
+  std::atomic<bool> caller_sleeps_{false}, stop_{false};
+  std::mutex mutex_;
+  std::condition_variable wake_, finished_;
   std::vector<std::thread> threads_;
 };
 

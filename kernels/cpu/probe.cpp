@@ -1,16 +1,19 @@
 // What this host can do at best, for benchmarks to stand beside.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <memory>
 #include <new>
-#include <vector>
 
 #include "api.h"
 #include "dispatch.h"
 #include "pool.h"
 
 namespace {
+
+constexpr uint64_t PIECE = 1 << 20;
+constexpr int64_t ROUNDS = 1 << 15;
 
 double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -24,14 +27,12 @@ double ed_probe_read(uint64_t bytes, int threads) {
   if (!memory) return 0;
   std::memset(memory.get(), 1, bytes);
   edgedec::Team team(threads);
+  const int pieces = (int)(bytes / PIECE);
   double best = 0;
   for (int i = 0; i < 5; i++) {
     double began = seconds();
-    team.run([&](int thread) {
-      uint64_t share = bytes / team.size() / 4096 * 4096;
-      k->probe_read(memory.get() + share * thread, share);
-    });
-    best = std::max(best, (double)(bytes / team.size() / 4096 * 4096 * team.size()) / (seconds() - began) / 1e9);
+    team.share(pieces, 1, [&](int begin, int end, int) { k->probe_read(memory.get() + begin * PIECE, (end - begin) * PIECE); });
+    best = std::max(best, pieces * (double)PIECE / (seconds() - began) / 1e9);
   }
   return best;
 }
@@ -41,14 +42,12 @@ double ed_probe_int8(const char* isa, int threads) {
   if (!k) return 0;
   edgedec::Team team(threads);
   double best = 0;
-  const int64_t rounds = 2000000;
+  const int pieces = 64 * team.size();
   for (int i = 0; i < 5; i++) {
-    std::vector<int64_t> done(team.size() * 8);
+    std::atomic<int64_t> done{0};
     double began = seconds();
-    team.run([&](int thread) { done[thread * 8] = k->probe_int8(rounds); });
-    double all = 0;
-    for (int t = 0; t < team.size(); t++) all += (double)done[t * 8];
-    best = std::max(best, all / (seconds() - began) / 1e9);
+    team.share(pieces, 1, [&](int, int, int) { done += k->probe_int8(ROUNDS); });
+    best = std::max(best, (double)done / (seconds() - began) / 1e9);
   }
   return best;
 }
