@@ -120,6 +120,11 @@ class Ask:
     logprobs: int | None = None
     budget: int = 0
 
+    @property
+    def takes_largest(self) -> bool:
+        """Is nothing wanted of the logits but which is the largest?"""
+        return self.sampling.takes_largest and self.logprobs is None
+
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 0:
             raise UsageError(f"max_tokens {self.max_tokens}: must be 0 or more")
@@ -169,7 +174,7 @@ def decode(
                 stats.generated += 1
                 if constraint is not None:
                     constraint.accept(token)
-                yield _token(token, logits[path[at]], ask.logprobs)
+                yield _token(token, logits, path[at], ask.logprobs)
             drafter.observe(context.ids, len(path) - 1)
             left = left if left is None else left - len(picked)
         stats.finish = "length"
@@ -197,8 +202,8 @@ def prefill(runtime: Runtime, context: Context) -> Rows:
 
 def _step(
     runtime: Runtime, context: Context, first: Rows, draft: Draft, ask: Ask, constraint: Constraint | None
-) -> tuple[list[int], list[int], Logits]:
-    """One forward call: accepted rows and picked tokens (from the last pending row on), and logits.
+) -> tuple[list[int], list[int], Logits | None]:
+    """One forward call: accepted rows and picked tokens (from the last pending row on), and logits if wanted.
 
     The cache then ends with the last known token; the accepted rows lie in order behind it, for `take`.
     """
@@ -209,12 +214,16 @@ def _step(
         rows = Rows.tree(
             [*first.tokens.tolist(), *draft.tokens], [*first.parents.tolist(), *parents], context.cache.length
         )
-    logits = forward(runtime, rows, context.cache, skip=root)
+    largest = runtime.greedy(rows, context.cache, root) if constraint is None and ask.takes_largest else None
+    logits = forward(runtime, rows, context.cache, skip=root) if largest is None else None
 
     def pick(row: int, path: Sequence[int]) -> int:
         if path and path[-1] in ask.stop_tokens:
             return _NOTHING
-        return _pick(logits[row - root], path, context, ask, constraint)
+        if logits is not None:
+            return _pick(logits[row - root], path, context, ask, constraint)
+        assert largest is not None
+        return _largest(largest[row - root], context)
 
     before = context.rng.bit_generator.state if draft.tokens else None
     path, picked = walk(rows, pick, root)
@@ -224,6 +233,14 @@ def _step(
         context.rng.bit_generator.state = before
         context.rng.random()
     return [row - root for row in path], picked, logits
+
+
+def _largest(token: np.int32, context: Context) -> int:
+    """The runtime's own choice, as `_pick` would have drawn it."""
+    context.rng.random()
+    if token < 0:
+        raise UsageError("logits: the largest is not finite; need at least one finite value and no NaN or +inf")
+    return int(token)
 
 
 def _pick(
@@ -239,10 +256,10 @@ def _pick(
     return draw(probs(logits, ask.sampling, ids, context.n_prompt), context.rng)
 
 
-def _token(token: int, logits: NDArray[np.float32], n: int | None) -> Token:
-    if n is None:
+def _token(token: int, logits: Logits | None, row: int, n: int | None) -> Token:
+    if n is None or logits is None:
         return Token(token)
-    return Token(token, logprob(logits, token), tuple(top_logprobs(logits, n)))
+    return Token(token, logprob(logits[row], token), tuple(top_logprobs(logits[row], n)))
 
 
 def _budget(ask: Ask, context: Context, left: int | None) -> int:

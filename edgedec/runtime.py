@@ -60,6 +60,11 @@ class Runtime(Protocol):
         as by `run`. None if the runtime has no quicker way than those three."""
         ...
 
+    def greedy(self, rows: Rows, cache: Cache, skip: int) -> NDArray[np.int32] | None:
+        """As `logits`, but only the token of the largest logit of each row (the lowest of equals, -1 if
+        it is not finite). None if the runtime has no quicker way than all logits."""
+        ...
+
     def new_cache(self, capacity: int) -> Cache:
         """An empty cache with room for `capacity` rows."""
         ...

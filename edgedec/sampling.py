@@ -52,6 +52,17 @@ class Sampling:
     logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
     seed: int | None = None
 
+    @property
+    def adjusts(self) -> bool:
+        """Are logits changed before anything is chosen by them?"""
+        penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
+        return bool(self.logit_bias) or penalties != (1, 0, 0)
+
+    @property
+    def takes_largest(self) -> bool:
+        """Is the next token that of the largest logit, whatever the others are?"""
+        return self.temperature == 0 and not self.adjusts
+
     def __post_init__(self) -> None:
         _real("temperature", self.temperature, "[0, inf)")
         _whole("top_k", self.top_k)
@@ -106,7 +117,7 @@ def adjust(logits: Logits, sampling: Sampling, ids: Sequence[int] | Ids, n_promp
         sampling.presence_penalty,
         sampling.frequency_penalty,
     )
-    if not sampling.logit_bias and repetition == 1 and presence == 0 and frequency == 0:
+    if not sampling.adjusts:
         return logits
     scores = logits.copy()
     for token, bias in dict(sampling.logit_bias).items():

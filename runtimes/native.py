@@ -105,6 +105,13 @@ class NativeRuntime:
     def logits(self, rows: Rows, cache: Cache, skip: int) -> Array:
         return self.logits_batch([(rows, cache)], skip)
 
+    def greedy(self, rows: Rows, cache: Cache, skip: int) -> NDArray[np.int32]:
+        ids, logits = np.empty((rows.count - skip, 1), np.int32), np.empty((rows.count - skip, 1), np.float32)
+        hidden = np.empty((rows.count, self.spec.hidden_size), np.float32)
+        tokens = rows.tokens[rows.first :]
+        self._call(hidden, [(rows, cache)], tokens=tokens, blocks=self._blocks, head_from=skip, top=(ids, logits))
+        return np.where(np.isfinite(logits), ids, np.int32(-1))[:, 0]
+
     def logits_batch(self, parts: Sequence[Part], skip: int = 0) -> Array:
         """Embed, the whole stack and head, for rows of several sequences: logits of all but the first `skip`."""
         tokens = np.concatenate([rows.tokens[rows.first :] for rows, _ in parts])

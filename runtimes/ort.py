@@ -76,6 +76,9 @@ class OnnxRuntime:
         self._plans: OrderedDict[tuple[Any, ...], _Plan] = OrderedDict()
         self._lock = threading.Lock()
 
+    def greedy(self, rows: Rows, cache: Cache, skip: int) -> None:
+        """Nothing quicker than all logits."""
+
     def new_cache(self, capacity: int) -> Cache:
         return Cache(self.spec, capacity, self.kv)
 

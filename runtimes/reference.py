@@ -64,6 +64,9 @@ class Reference:
     def logits(self, rows: Rows, cache: Cache, skip: int) -> None:
         """Nothing quicker than embed, run and head."""
 
+    def greedy(self, rows: Rows, cache: Cache, skip: int) -> None:
+        """Nothing quicker than all logits."""
+
     def new_cache(self, capacity: int) -> Cache:
         return Cache(self.spec, capacity, self.kv)
 
