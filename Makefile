@@ -27,7 +27,9 @@ types: $(VENV)/.dev
 pytest: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist loadfile
 
-SOURCES := pyproject.toml $(shell find edgedec export runtimes kernels models -type f -not -path '*/__pycache__/*')
+# The C++ of kernels/ too: an install compiles it.
+SOURCES := pyproject.toml setup.py $(shell find edgedec export runtimes kernels models -type f \
+	-not -path '*/__pycache__/*' -not -name '_native.*')
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -39,7 +41,6 @@ $(VENV)/.base: $(VENV)/bin/python $(SOURCES)
 $(VENV)/.dev: $(VENV)/bin/python $(SOURCES)
 	$(PIP) $(TORCH)
 	$(PIP) ".[dev]"
-	$(PIP) --no-deps --force-reinstall .
 	touch $@
 
 clean:

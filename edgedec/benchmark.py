@@ -25,7 +25,10 @@ WORKER = "edgedec.cli._bench_worker"
 
 @dataclass(frozen=True)
 class Config:
-    """What one process runs. `engine`: a runtime's name, or a peer's. threads: 0 for all cores."""
+    """What one process runs. `engine`: a runtime's name, or a peer's. threads: 0 for all cores.
+
+    gguf: the same weights in a file for llama.cpp.
+    """
 
     engine: str
     model: str
@@ -33,6 +36,7 @@ class Config:
     generate: int
     threads: int = 0
     kv: str | None = None
+    gguf: str | None = None
 
     def __post_init__(self) -> None:
         if self.prompt < 1 or self.generate < 1:
@@ -73,7 +77,7 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         return {
             "label": self.config.label,
-            **asdict(self.config),
+            **{key: value for key, value in asdict(self.config).items() if key != "gguf"},
             **self.facts,
             "prefill_tokens_per_s": asdict(self.prefill),
             "decode_tokens_per_s": asdict(self.decode),

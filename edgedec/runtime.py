@@ -82,7 +82,7 @@ def choose_engine(wanted: str = "auto") -> str:
     """The runtime that a name means; `auto` is the fastest that runs here."""
     if wanted != "auto":
         return wanted
-    return "ort" if import_module("edgedec.kernels.cpu.loader").why_not() else "native"
+    return "ort" if import_module("edgedec.runtimes.native").why_not() else "native"
 
 
 def available_cores() -> int:

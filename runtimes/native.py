@@ -18,6 +18,7 @@ from edgedec.bundle import Bundle
 from edgedec.cache import Cache
 from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.kernels import cpu
+from edgedec.kernels.cpu import loader
 from edgedec.rows import Rows
 from edgedec.runtime import RuntimeOptions, available_cores
 from edgedec.spec import ModelSpec
@@ -29,11 +30,14 @@ Part = tuple[Rows, Cache]
 _BYTES_PER_THREAD = 2 << 20
 
 
+def why_not() -> str | None:
+    """None if this runtime can be used here, else the reason in one line."""
+    return loader.why_not()
+
+
 def open(bundle: Bundle, options: RuntimeOptions) -> NativeRuntime:  # noqa: A001
-    try:
-        cpu.library()
-    except ImportError as error:
-        raise RuntimeUnavailable(f"engine native: {error}; or use --engine ort") from None
+    if reason := why_not():
+        raise RuntimeUnavailable(f"engine native: {reason}; or use --engine ort")
     threads = options.threads or min(available_cores(), max(1, len(bundle.weights) // _BYTES_PER_THREAD))
     return NativeRuntime(bundle, options.kv or bundle.manifest.kv_formats[0], threads)
 
@@ -153,7 +157,6 @@ class NativeRuntime:
             call.top, call.top_ids, call.top_logits = top[0].shape[1], _address(top[0]), _address(top[1])
         if os.getpid() != self._pid:
             # A forked process has the memory and none of the threads.
-            self._engine.abandon()
             self._engine, self._pid = self._start(), os.getpid()
         try:
             self._engine.run(call)

@@ -2,9 +2,14 @@
 
     python -m edgedec.cli._bench_worker CONFIG      (a `benchmark.Config` as JSON)
 
-It says {"load_s", …}; answers {"do": "run"} with {"prefill_s", "decode_s"} and {"do": "end"} with
-{"peak_bytes"}; ends with its input. Prefill runs up to the first new token, decoding is `generate`
-calls of one token each behind it. A class named in PEERS measures another engine on the same folder.
+It says {"load_s", …}; answers
+
+    {"do": "run"}                                     with {"prefill_s", "decode_s"}
+    {"do": "rows", "context": 64, "counts": [1, 8]}   with {"rows_s": {"1": …, "8": …}, "all_logits": true}
+    {"do": "end"}                                     with {"peak_bytes"}
+
+and ends with its input. Prefill runs up to the first new token, decoding is `generate` calls of one token
+each behind it; `rows` are calls of so many tokens behind a cached prefix, each forgotten again.
 """
 
 from __future__ import annotations
@@ -12,95 +17,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
-from time import perf_counter
-from typing import Any, Protocol, TextIO
-
-import numpy as np
+from time import perf_counter, sleep
+from typing import Any, TextIO
 
 from edgedec.benchmark import Config, cores, peak_memory
-from edgedec.errors import EdgedecError, RuntimeUnavailable, UsageError
+from edgedec.cli._bench_engines import ENGINES, Call, Edgedec, Engine
+from edgedec.errors import EdgedecError, UsageError
+from edgedec.rowcost import prompt_ids
 
-
-class Engine(Protocol):
-    """Loaded by its constructor."""
-
-    facts: dict[str, Any]
-
-    def run(self, ids: list[int], n: int) -> tuple[float, float]:
-        """Seconds to read `ids` and choose a token, and seconds for n tokens behind it."""
-        ...
-
-
-class Edgedec:
-    """Ours, through the public API."""
-
-    def __init__(self, config: Config, threads: int) -> None:
-        import edgedec
-
-        self._model = edgedec.open(config.model, engine=config.engine, threads=threads, kv=config.kv)
-        kv = self._model.runtime.new_cache(1).kv
-        self.facts = {"engine_name": self._model.runtime.name, "kv": kv, "threads": threads}
-
-    def run(self, ids: list[int], n: int) -> tuple[float, float]:
-        session = self._model.session(context=len(ids) + n + 1)
-        step = session.tokens(ids, max_tokens=n + 1, ignore_eos=True).__next__
-        return _timed(step, step, n)
-
-
-class Genai:
-    """onnxruntime-genai on the bundle's whole-model graph."""
-
-    def __init__(self, config: Config, threads: int) -> None:
-        try:
-            import onnxruntime_genai as og
-        except ImportError:
-            raise RuntimeUnavailable('needs onnxruntime-genai: pip install "edgedec[peers]"') from None
-        from edgedec.bundle import Bundle
-        from edgedec.model import find
-
-        self._og = og
-        # The whole-model graph is made for the first cache format.
-        bundle = Bundle.open(find(config.model))
-        options = og.Config(str(bundle.path))
-        session = {"intra_op_num_threads": threads}
-        options.overlay(json.dumps({"model": {"decoder": {"session_options": session}}}))
-        self._model = og.Model(options)
-        version = getattr(og, "__version__", "")
-        name = f"onnxruntime-genai {version}".strip()
-        self.facts = {"engine_name": name, "kv": bundle.manifest.kv_formats[0], "threads": threads}
-
-    def run(self, ids: list[int], n: int) -> tuple[float, float]:
-        params = self._og.GeneratorParams(self._model)
-        length = len(ids) + n + 1
-        # min_length forbids the end token, which would end the measurement.
-        params.set_search_options(max_length=length, min_length=length, do_sample=False)
-        generator = self._og.Generator(self._model, params)
-
-        def first() -> None:
-            generator.append_tokens(np.array(ids, np.int32))
-            generator.generate_next_token()
-
-        return _timed(first, generator.generate_next_token, n)
-
-
-PEERS: dict[str, type[Engine]] = {"genai": Genai}
-
-
-def _timed(first: Callable[[], object], step: Callable[[], object], n: int) -> tuple[float, float]:
-    """Seconds of the first token, and of the n behind it."""
-    began = perf_counter()
-    first()
-    between = perf_counter()
-    for _ in range(n):
-        step()
-    return between - began, perf_counter() - between
-
-
-def prompt_ids(vocab: int, n: int) -> list[int]:
-    """The same random tokens for everyone."""
-    ids: list[int] = np.random.default_rng(0).integers(0, vocab, n).tolist()
-    return ids
+# Threads of whoever had the turn before may wait awake for a while; rows are short calls.
+_SETTLE_S = 0.05
+_PACKAGES = {"genai": "onnxruntime_genai", "llama.cpp": "llama_cpp"}
 
 
 def main(raw: str) -> None:
@@ -130,14 +57,38 @@ def _serve(config: Config, out: TextIO) -> None:
     threads = config.threads or cores()
     _import(config)
     began = perf_counter()
-    engine = PEERS.get(config.engine, Edgedec)(config, threads)  # type: ignore[call-arg]
+    engine = ENGINES.get(config.engine, Edgedec)(config, threads)  # type: ignore[call-arg]
     _say(out, {"load_s": perf_counter() - began, **engine.facts})
+    rows = _RowTurns(engine, spec.vocab_size)
     for line in sys.stdin:
-        if json.loads(line)["do"] == "end":
+        request = json.loads(line)
+        if request["do"] == "end":
             _say(out, {"peak_bytes": peak_memory()})
-            continue
-        prefill, decode = engine.run(ids, config.generate)
-        _say(out, {"prefill_s": prefill, "decode_s": decode})
+        elif request["do"] == "rows":
+            _say(out, rows.turn(request["context"], request["counts"]))
+        else:
+            prefill, decode = engine.run(ids, config.generate)
+            _say(out, {"prefill_s": prefill, "decode_s": decode})
+
+
+class _RowTurns:
+    """Calls of k rows, over and over behind the same prefix."""
+
+    def __init__(self, engine: Engine, vocab: int) -> None:
+        self._engine, self._vocab = engine, vocab
+        self._calls: dict[tuple[int, int], Call] = {}
+
+    def turn(self, context: int, counts: list[int]) -> dict[str, Any]:
+        """Each of `counts` once, after a call of one row that wakes the threads."""
+        ids = prompt_ids(self._vocab, context + max(counts))
+        key = (context, max(counts))
+        if key not in self._calls:
+            self._calls[key] = self._engine.behind(ids[:context], max(counts))
+        call = self._calls[key]
+        sleep(_SETTLE_S)
+        call(ids[context : context + 1])
+        seconds = {str(k): call(ids[context : context + k]) for k in counts}
+        return {"rows_s": seconds, "all_logits": self._engine.all_logits}
 
 
 def _import(config: Config) -> None:
@@ -149,9 +100,9 @@ def _import(config: Config) -> None:
     name = choose_engine(config.engine)
     if name in runtime_names():
         import_module(f"edgedec.runtimes.{name}")
-    elif config.engine == "genai":
+    elif name in _PACKAGES:
         try:
-            import_module("onnxruntime_genai")
+            import_module(_PACKAGES[name])
         except ImportError:
             pass  # the engine says so
 

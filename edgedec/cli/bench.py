@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgedec.cli import options as o
+from edgedec.cli._bench_about import describe
+from edgedec.cli._bench_kernels import kernels
+from edgedec.cli._bench_peers import peers
 from edgedec.cli._output import print_json, print_table, progress_bar, size
 
 if TYPE_CHECKING:
@@ -16,8 +19,13 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-@app.command()
+app.command()(kernels)
+app.command()(peers)
+
+
+@app.callback(invoke_without_command=True, subcommand_metavar="[COMMAND]")
 def bench(
+    ctx: typer.Context,
     model: o.ModelName = "nano",
     prompt: Annotated[int, typer.Option("--prompt", "-p", min=1, help="Tokens to read.")] = 512,
     generate: Annotated[int, typer.Option("--generate", "-n", min=1, help="Tokens to generate, one a call.")] = 128,
@@ -43,9 +51,14 @@ def bench(
       edgedec bench -m ./smol -p 512 -n 128 -r 5 -t 4 --peer genai
       edgedec bench -m ./smol --kv f32 --kv int8 --json
     """
+    if ctx.invoked_subcommand is not None:
+        _refuse_options_before(ctx)
+        return
     from edgedec.benchmark import Config
     from edgedec.benchmark import bench as measure
-    from edgedec.cli._bench_worker import PEERS
+    from edgedec.bundle import Bundle
+    from edgedec.cli._bench_engines import PEERS
+    from edgedec.model import find
 
     unknown = [name for name in peer or [] if name not in PEERS]
     if unknown:
@@ -53,7 +66,7 @@ def bench(
     formats = [kind.value for kind in kv] if kv else [None]
     configs = [Config(engine, model, prompt, generate, threads, kind) for kind in formats]
     configs += [Config(name, model, prompt, generate, threads) for name in peer or []]
-    about = {**describe(model), "prompt": prompt, "generate": generate, "repetitions": repetitions}
+    about = {**describe(Bundle.open(find(model))), "prompt": prompt, "generate": generate, "repetitions": repetitions}
     with progress_bar(quiet=json) as show:
         results, ratios = measure(configs, repetitions, lambda done, total: show("bench", done, total))
     if json:
@@ -63,26 +76,14 @@ def bench(
         _show(about, results, ratios)
 
 
-def describe(model: str) -> dict[str, Any]:
-    """Which model was measured where."""
-    from edgedec.bundle import Bundle
-    from edgedec.cli import _host
-    from edgedec.cli.inspect import bits
-    from edgedec.model import find
-
-    manifest = Bundle.open(find(model)).manifest
-    return {
-        "host": {
-            "cpu": _host.cpu_model(),
-            "cores": _host.cores(),
-            "features": _host.cpu_features(),
-            "os": _host.system(),
-        },
-        "versions": _host.versions(),
-        "model": manifest.name,
-        "quantization": manifest.quantization,
-        "bits_per_weight": bits(manifest.tensors.values()),
-    }
+def _refuse_options_before(ctx: typer.Context) -> None:
+    """Options of `bench` itself mean nothing to a command behind it: an error, not silence."""
+    given = [name for name in ctx.params if str(ctx.get_parameter_source(name)).endswith("COMMANDLINE")]
+    if given:
+        verb = ctx.invoked_subcommand
+        raise typer.BadParameter(
+            f"--{given[0]}: options of {verb} stand behind it, as in edgedec bench {verb} -m ./smol"
+        )
 
 
 def _show(about: dict[str, Any], results: list[Result], ratios: list[Ratio]) -> None:

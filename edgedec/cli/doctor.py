@@ -75,11 +75,32 @@ def _import_problem(name: str) -> str | None:
 
 
 def _engine(problems: list[str]) -> dict[str, Any]:
-    """What `--engine auto` means here."""
+    """What `--engine auto` means here, and why."""
     from edgedec.runtime import choose_engine, runtime_names
 
-    why = "onnxruntime's CPU provider runs every bundle" if not problems else "none: see the problems"
-    return {"auto": None if problems else choose_engine(), "why": why, "available": runtime_names()}
+    native = _native()
+    auto = None if problems else choose_engine()
+    if auto is None:
+        why = "none: see the problems"
+    elif auto == "native":
+        why = f"edgedec's own kernels, {native['isa']}"
+    elif native["problem"]:
+        why = f"no native engine: {native['problem']}"
+    else:
+        why = "onnxruntime's CPU provider runs every bundle"
+    return {"auto": auto, "why": why, "available": runtime_names(), "native": native}
+
+
+def _native() -> dict[str, Any]:
+    """The compiled engine: the instruction set it chose, all that this CPU can run, best first, and all compiled in."""
+    facts: dict[str, Any] = {"isa": None, "isas": [], "compiled": [], "problem": None}
+    try:
+        loader = import_module("edgedec.kernels.cpu.loader")
+        loader.library()
+    except ImportError as error:
+        return facts | {"problem": str(error)}
+    known = loader.isas()
+    return facts | {"isa": loader.isa(), "isas": [name for name in known if known[name]], "compiled": list(known)}
 
 
 def _nano() -> dict[str, Any]:
@@ -100,6 +121,17 @@ def _nano() -> dict[str, Any]:
     return facts
 
 
+def _instructions(native: dict[str, Any]) -> str:
+    """
+    >>> _instructions({"isa": "avx2", "isas": ["avx2", "scalar"], "compiled": ["avxvnni", "avx2", "scalar"]})
+    'avx2; also scalar; not on this CPU: avxvnni'
+    """
+    others = ", ".join(name for name in native["isas"] if name != native["isa"])
+    missing = ", ".join(name for name in native["compiled"] if name not in native["isas"])
+    parts = [str(native["isa"]), others and f"also {others}", missing and f"not on this CPU: {missing}"]
+    return "; ".join(part for part in parts if part)
+
+
 def _show(r: dict[str, Any]) -> None:
     cpu, memory, engine = r["cpu"], r["memory"], r["engine"]
     free = f", {size(memory['available'])} available" if memory["available"] is not None else ""
@@ -113,6 +145,7 @@ def _show(r: dict[str, Any]) -> None:
         ("memory", "unknown" if memory["total"] is None else size(memory["total"]) + free),
         ("providers", ", ".join(r["providers"])),
         ("engine", f"auto is {engine['auto']} ({engine['why']}); there are {', '.join(engine['available'])}"),
+        *([("native", _instructions(engine["native"]))] if engine["native"]["isa"] else []),
         ("nano", nano),
     ]
     print_table(rows)

@@ -37,7 +37,9 @@ def export(
     kv: Annotated[
         str, typer.Option(metavar="FORMATS", help="Cache formats, comma-separated: f32, f16, int8, int4.")
     ] = "f32",
-    target: Annotated[Target, typer.Option(help="cpu: weights packed for the native engine; portable: plain rows.")] = Target.cpu,
+    target: Annotated[
+        Target, typer.Option(help="cpu: weights packed for the native engine; portable: plain rows.")
+    ] = Target.cpu,
     ctx_size: Annotated[
         int, typer.Option("--ctx-size", "-c", min=0, show_default=False, help="Shorten the context to this.")
     ] = 0,

@@ -4,9 +4,10 @@ this door to them. It knows addresses and numbers only; `edgedec.runtimes.native
 from __future__ import annotations
 
 import ctypes
+import os
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_uint64, c_void_p
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from edgedec.kernels.cpu.loader import library as _library
 
@@ -24,7 +25,11 @@ ERRORS = {
     5: "sequences that do not cover the rows",
     6: "rows that do not fit the cache",
     7: "a parent that does not come before its row",
+    8: "a cache of no known format",
 }
+
+
+Fields = ClassVar[list[tuple[str, Any]]]
 
 
 class _Struct(ctypes.Structure):
@@ -32,16 +37,18 @@ class _Struct(ctypes.Structure):
 
 
 class Tensor(_Struct):
-    _fields_ = [(name, c_int32) for name in ("format", "layout", "n", "k", "block", "reserved")] + [
+    _fields_: Fields = [(name, c_int32) for name in ("format", "layout", "n", "k", "block", "reserved")] + [
         (name, c_void_p) for name in ("data", "scales")
     ]
 
 
 class Layer(_Struct):
     MATRICES = ("qkv", "o", "gate_up", "down")
-    VECTORS = ("attn_norm", "mlp_norm", "attn_post_norm", "mlp_post_norm")
-    VECTORS += ("q_norm", "k_norm", "qkv_bias", "o_bias", "gate_up_bias", "down_bias")
-    _fields_ = (
+    VECTORS = (
+        *("attn_norm", "mlp_norm", "attn_post_norm", "mlp_post_norm", "q_norm", "k_norm"),
+        *("qkv_bias", "o_bias", "gate_up_bias", "down_bias"),
+    )
+    _fields_: Fields = (
         [(name, Tensor) for name in MATRICES]
         + [(name, c_void_p) for name in VECTORS]
         + [("rope", c_int32), ("window", c_int32)]
@@ -49,7 +56,12 @@ class Layer(_Struct):
 
 
 class Rope(_Struct):
-    _fields_ = [("cos", c_void_p), ("sin", c_void_p), ("pairs", c_int32), ("positions", c_int32)]
+    _fields_: Fields = [
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+        ("pairs", c_int32),
+        ("positions", c_int32),
+    ]
 
 
 _SIZES = ("vocab", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "n_layers", "n_ropes")
@@ -57,7 +69,7 @@ _SCALARS = ("norm_eps", "attn_scale", "attn_softcap", "final_softcap", "embed_sc
 
 
 class Model(_Struct):
-    _fields_ = (
+    _fields_: Fields = (
         [(name, c_int32) for name in (*_SIZES, "qk_norm", "activation")]
         + [(name, c_float) for name in _SCALARS]
         + [("sinks", c_int32), ("embed", Tensor), ("head", Tensor), ("final_norm", c_void_p)]
@@ -66,13 +78,13 @@ class Model(_Struct):
 
 
 class Sequence(_Struct):
-    _fields_ = [(name, c_int32) for name in ("row", "rows", "length", "first", "allocated", "kv")] + [
+    _fields_: Fields = [(name, c_int32) for name in ("row", "rows", "length", "first", "allocated", "kv")] + [
         (name, c_void_p) for name in ("cache", "parents", "mass")
     ]
 
 
 class Call(_Struct):
-    _fields_ = (
+    _fields_: Fields = (
         [(name, c_int32) for name in ("rows", "n_sequences", "n_blocks", "head_from")]
         + [(name, c_void_p) for name in ("tokens", "hidden", "positions")]
         + [("sequences", POINTER(Sequence)), ("blocks", c_void_p), ("logits", c_void_p)]
@@ -84,7 +96,7 @@ class Engine:
     """A model opened on a team of threads. `keep`: what owns the memory that `model` points to."""
 
     def __init__(self, model: Model, threads: int, isa: str | None, keep: Any) -> None:
-        self._lib, self._model, self._keep = library(), model, keep
+        self._lib, self._model, self._keep, self._pid = library(), model, keep, os.getpid()
         self._engine = self._lib.ed_open(ctypes.byref(model), threads, isa.encode() if isa else None)
         if not self._engine:
             raise OSError(f"instruction set {isa}: not for this CPU" if isa else "not enough memory")
@@ -100,12 +112,9 @@ class Engine:
         if wrong:
             raise MemoryError(ERRORS[wrong]) if wrong < 0 else ValueError(ERRORS[wrong])
 
-    def abandon(self) -> None:
-        """Forget the engine without closing it: after a fork its threads are gone."""
-        self._engine = None
-
     def __del__(self) -> None:
-        if getattr(self, "_engine", None):
+        # A forked process has the memory and none of the threads: waiting for their end would have none.
+        if getattr(self, "_engine", None) and os.getpid() == self._pid:
             self._lib.ed_close(self._engine)
             self._engine = None
 

@@ -66,6 +66,8 @@ void Engine::prepare_attention(const ed_call& call) {
       }
     parts_.need(parts);
   }
+  // Items of one head add to the same slots of a mass, so one thread does them, in order.
+  item_grain_ = !mass ? 1 : (int)items_.size() / (call.n_sequences == 1 ? m_.kv_heads : 1);
   size_t queries = (size_t)item_rows * group_;
   totals_.need(2 * queries * query * team_.size());
   attend_scratch_ = attention_scratch(m_.head_dim, (int)queries);
@@ -141,7 +143,7 @@ void Engine::rotate(const ed_call& call, int layer, int row, int kv_head) {
 }
 
 void Engine::attend(const ed_call& call, int layer) {
-  team_.share((int)items_.size(), 1, [&](int begin, int end, int thread) {
+  team_.share((int)items_.size(), item_grain_, [&](int begin, int end, int thread) {
     for (int i = begin; i < end; i++) {
       const Item& item = items_[i];
       Attention a = view(call, item.sequence, layer);
@@ -179,8 +181,6 @@ void Engine::attend_whole(const ed_call& call, const Attention& a, const Item& i
   const ed_sequence& s = call.sequences[item.sequence];
   if (!s.mass) return;
   float* mass = s.mass + ((size_t)layer * m_.kv_heads + item.kv_head) * (s.length + s.first + s.rows);
-  // Items of one head stand one behind the other and add to the same slots: one at a time.
-  std::lock_guard<std::mutex> lock(mass_turn_);
   k_.mass(a, item.kv_head, item.row0, item.row1, total, mass, scratch);
 }
 

@@ -100,9 +100,8 @@ static Work begin_tile(const Attention& a, int head, int row0, int chunk, int q0
 // Rows become floats at block + key * key_step + piece * piece_step; `factor` is what an INT8 row has yet
 // to be multiplied by, times `scale`.
 template <int F>
-ED_IN void expand_rows(const Work& w, const uint8_t* rows, Slots slots, int n, int key_step, int piece_step,
+ED_IN void expand_rows(const Work& w, int dim, const uint8_t* rows, Slots slots, int n, int key_step, int piece_step,
                        float scale) {
-  const int dim = w.a.dim;
   const int64_t row_bytes = w.a.row_bytes;
   float *out = w.block, *factor = w.factor;
   const uint8_t* row = rows + slots[0] * row_bytes;
@@ -134,16 +133,26 @@ ED_IN vf dots(const float* q, const float* block, int pieces) {
 
 // Scores of queries i0 to i1 with the ranks of a span, whose first lies in slots[0].
 template <int F>
-static void score(const Work& w, Slots slots, Span span, int i0, int i1) {
+ED_IN void score_span(const Work& w, int dim, Slots slots, Span span, int i0, int i1) {
+  const int width = (dim + 15) / 16 * 16;
   const uint8_t* keys = w.a.keys + w.head * w.a.head_stride;
   for (int k = span.lo; k < span.hi; k += SCORE_KEYS) {
     const int n = least(SCORE_KEYS, span.hi - k);
-    expand_rows<F>(w, keys, slots, n, 16, 16 * SCORE_KEYS, w.a.scale);
+    expand_rows<F>(w, dim, keys, slots, n, 16, 16 * SCORE_KEYS, w.a.scale);
     slots = slots.from(n);
     const vf factor = vload_n(w.factor, n);
     for (int i = i0; i < i1; i++)
       if (w.sights[i].hi > k)
-        vstore_n(w.scores(i) + k, vmul(dots(w.q + i * w.width, w.block, w.pieces), factor), n);
+        vstore_n(w.scores(i) + k, vmul(dots(w.q + i * width, w.block, width / 16), factor), n);
+  }
+}
+
+template <int F>
+static void score(const Work& w, Slots slots, Span span, int i0, int i1) {
+  switch (w.a.dim) {  // the usual ones unrolled
+    case 64: return score_span<F>(w, 64, slots, span, i0, i1);
+    case 128: return score_span<F>(w, 128, slots, span, i0, i1);
+    default: return score_span<F>(w, w.a.dim, slots, span, i0, i1);
   }
 }
 
@@ -209,13 +218,13 @@ ED_IN void sum_tile(const float* p, const float* values, int width, int n, float
 }
 
 template <int NQ>
-static void sum_queries(const Work& w, int i, int k, int n) {
+ED_IN void sum_queries(const Work& w, int width, int i, int k, int n) {
   const float* p = w.scores(i) + k;
-  float* sum = w.sum + i * w.width;
-  int piece = 0;
-  for (; piece + SUM_PIECES <= w.pieces; piece += SUM_PIECES)
-    sum_tile<NQ, SUM_PIECES>(p, w.block + 16 * piece, w.width, n, sum + 16 * piece);
-  for (; piece < w.pieces; piece++) sum_tile<NQ, 1>(p, w.block + 16 * piece, w.width, n, sum + 16 * piece);
+  float* sum = w.sum + i * width;
+  int at = 0;
+  for (; at + 16 * SUM_PIECES <= width; at += 16 * SUM_PIECES)
+    sum_tile<NQ, SUM_PIECES>(p, w.block + at, width, n, sum + at);
+  for (; at < width; at += 16) sum_tile<NQ, 1>(p, w.block + at, width, n, sum + at);
 }
 
 ED_IN void times_factors(float* p, const float* factor, int n) {
@@ -224,23 +233,33 @@ ED_IN void times_factors(float* p, const float* factor, int n) {
 
 // Queries i0 to i1 add the values of a span, whose first lies in slots[0].
 template <int F>
-static void values(const Work& w, Slots slots, Span span, int i0, int i1) {
+ED_IN void sum_span(const Work& w, int dim, Slots slots, Span span, int i0, int i1) {
+  const int width = (dim + 15) / 16 * 16;
   const uint8_t* rows = w.a.values + w.head * w.a.head_stride;
   for (int k = span.lo; k < span.hi; k += VALUE_KEYS) {
     const int n = least(VALUE_KEYS, span.hi - k);
-    expand_rows<F>(w, rows, slots, n, w.width, 16, 1.0f);
+    expand_rows<F>(w, dim, rows, slots, n, width, 16, 1.0f);
     slots = slots.from(n);
     for (int i = i0; i < i1; i += SUM_QUERIES) {
       const int nq = least(SUM_QUERIES, i1 - i);
       if (F == edgedec::INT8)
         for (int q = i; q < i + nq; q++) times_factors(w.scores(q) + k, w.factor, n);
       switch (nq) {
-        case 4: sum_queries<4>(w, i, k, n); break;
-        case 3: sum_queries<3>(w, i, k, n); break;
-        case 2: sum_queries<2>(w, i, k, n); break;
-        default: sum_queries<1>(w, i, k, n);
+        case 4: sum_queries<4>(w, width, i, k, n); break;
+        case 3: sum_queries<3>(w, width, i, k, n); break;
+        case 2: sum_queries<2>(w, width, i, k, n); break;
+        default: sum_queries<1>(w, width, i, k, n);
       }
     }
+  }
+}
+
+template <int F>
+static void values(const Work& w, Slots slots, Span span, int i0, int i1) {
+  switch (w.a.dim) {
+    case 64: return sum_span<F>(w, 64, slots, span, i0, i1);
+    case 128: return sum_span<F>(w, 128, slots, span, i0, i1);
+    default: return sum_span<F>(w, w.a.dim, slots, span, i0, i1);
   }
 }
 

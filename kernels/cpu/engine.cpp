@@ -43,7 +43,8 @@ int Engine::run(const ed_call& call) {
   return 0;
 }
 
-// 1: rows, 2: a token, 3: a position, 4: a block, 5: a sequence's rows, 6: its slots, 7: a parent.
+// 1: rows, 2: a token, 3: a position, 4: a block, 5: a sequence's rows, 6: its slots, 7: a parent,
+// 8: a cache.
 int Engine::check(const ed_call& call) const {
   if (call.rows < 0 || call.rows > MAX_ROWS || call.head_from > call.rows || call.top < 0) return 1;
   for (int r = 0; call.tokens && r < call.rows; r++)
@@ -57,7 +58,8 @@ int Engine::check(const ed_call& call) const {
   int next = 0;
   for (int i = 0; i < call.n_sequences; i++) {
     const ed_sequence& s = call.sequences[i];
-    if (s.row != next || s.rows < 0) return 5;
+    if (s.row != next || s.rows < 0 || s.rows > call.rows - next) return 5;
+    if (!kv_row_bytes(m_.head_dim, s.kv) || (s.rows && !s.cache)) return 8;
     next += s.rows;
     if (s.length < 0 || s.first < 0 || (int64_t)s.length + s.first + s.rows > s.allocated) return 6;
     for (int r = 0; s.parents && r < s.first + s.rows; r++)

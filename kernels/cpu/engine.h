@@ -78,7 +78,7 @@ class Engine {
   const std::vector<ed_rope> ropes_;
   const Kernels& k_;
   Team team_;
-  std::mutex turn_, mass_turn_;
+  std::mutex turn_;
   const int group_, kv_dim_, q_dim_;
 
   std::vector<int32_t> sequence_of_, path_, path_start_;
@@ -86,6 +86,7 @@ class Engine {
   std::vector<Item> items_, sums_;  // what is attended; and, if by chunks, what is added up behind it
   size_t attend_scratch_ = 0, weight_scratch_ = 0, scratch_stride_ = 0;
   bool by_chunk_ = false;
+  int item_grain_ = 1;
   Buffer<float> x_, qkv_, mixed_, both_, inner_, post_, scale_, parts_, totals_, strip_;
   Buffer<int8_t> q_;
   Buffer<int32_t> offset_;

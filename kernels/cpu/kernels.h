@@ -16,9 +16,13 @@
 
 #if defined(_MSC_VER)
 #define ED_IN static __forceinline
+#define ED_METHOD __forceinline
 #else
 #define ED_IN static inline __attribute__((always_inline))
+#define ED_METHOD inline __attribute__((always_inline))
 #endif
+// Functions of shared types are inlined by force: a copy compiled for one instruction set must not be the
+// one the linker keeps for all.
 
 namespace edgedec {
 
@@ -91,13 +95,13 @@ struct Attention {
   const int32_t *path_start, *path;  // null for a chain
   int32_t sinks = 0;
 
-  int group() const { return heads / kv_heads; }
-  int rank(int row) const {
+  ED_METHOD int group() const { return heads / kv_heads; }
+  ED_METHOD int rank(int row) const {
     return path_start ? length + path_start[row + 1] - path_start[row] - 1 : length + first + row;
   }
-  int first_rank(int row) const { return window && rank(row) >= window ? rank(row) - window + 1 : 0; }
+  ED_METHOD int first_rank(int row) const { return window && rank(row) >= window ? rank(row) - window + 1 : 0; }
   // Whether any of rows row0 to row1 sees a key of the chunk: if not, there is nothing to attend or merge.
-  bool sees(int row0, int row1, int chunk) const {
+  ED_METHOD bool sees(int row0, int row1, int chunk) const {
     int begin = chunk * CHUNK, end = begin + CHUNK;
     for (int row = row0; row < row1; row++)
       if (rank(row) >= begin && (begin < sinks || first_rank(row) < end)) return true;

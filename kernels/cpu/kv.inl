@@ -22,7 +22,6 @@ ED_IN vf vkeep(const vf& x, int n) {
   return vload_n(t, n);
 }
 
-ED_IN float bf16_low(uint32_t pair) { pair <<= 16; float f; std::memcpy(&f, &pair, 4); return f; }
 ED_IN float bf16_high(uint32_t pair) { pair &= 0xffff0000u; float f; std::memcpy(&f, &pair, 4); return f; }
 
 template <class Do>
@@ -58,11 +57,9 @@ template <class Put>
 ED_IN void expand_int4(const uint8_t* row, int dim, Put put) {
   const uint8_t* scales = row + edgedec::kv_scale_at(dim, edgedec::INT4);
   for (int g = 0; g * 32 < dim; g++) {
-    uint32_t pair;
-    std::memcpy(&pair, scales + 4 * g, 4);
-    const vf scale = vset(bf16_low(pair)), least = vset(bf16_high(pair));
     const int n = dim - g * 32;
-    vf low, high;
+    vf scale, least, low, high;
+    vspread_bf16(scales + 4 * g, scale, least);
     if (n >= 32) {
       vload_nibbles(row + 16 * g, low, high);
     } else {

@@ -47,8 +47,13 @@ ABOVE = ("edgedec.export", "edgedec.models", "edgedec.runtimes", "edgedec.kernel
 LOOP = ("edgedec.session", "edgedec.decode", "edgedec.model", "edgedec.drafters", "edgedec.constraints", "edgedec.cli")
 RULES = [
     # The command `edgedec export` opens the exporter when it runs, and not before.
-    Rule("edgedec", ("edgedec.export",), exempt=(*ABOVE, "edgedec.cli.export")),
-    Rule("edgedec", ("edgedec.models", "edgedec.kernels"), exempt=ABOVE),
+    Rule("edgedec", ("edgedec.export",), exempt=(*ABOVE, "edgedec.cli.export", "edgedec.cli._bench_peers")),
+    # Who chooses the engine asks its loader why not; doctor and bench report what was compiled in.
+    Rule(
+        "edgedec",
+        ("edgedec.models", "edgedec.kernels"),
+        exempt=(*ABOVE, "edgedec.cli.doctor", "edgedec.cli._ceilings"),
+    ),
     Rule("edgedec", ("torch", "transformers", "onnx", "tvm", "safetensors"), exempt=ABOVE),
     # A runtime is opened by name; the bench times its import, the fakes for tests are made of one.
     Rule(

@@ -22,7 +22,7 @@ import edgedec
 from edgedec.cli import _app, _chat, options
 from edgedec.cli._stream import Generation, Limits
 
-COMMANDS = [[verb] for verb in _app.VERBS] + [["eval", "ppl"]]
+COMMANDS = [[verb] for verb in _app.VERBS] + [["eval", "ppl"], ["bench", "kernels"], ["bench", "peers"]]
 TEMPLATE = "{% for m in messages %}{% if m.role == 'system' %}w9 {% endif %}{{ m.content }} w7 {% endfor %}"
 POSIX = pytest.mark.skipif(os.name == "nt", reason="signals and pipes of POSIX")
 
@@ -481,13 +481,16 @@ def test_export_hands_every_flag_on(words: Path, tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(exporter, "export", fake)
     flags = "--weights int8 --head f16 --embed f32 --block 64 --kv f16,int8 -c 64 --no-check --force --name n -t 1"
-    report = json.loads(ok("export", "ck", "-o", tmp_path / "b", *flags.split(), "--calibrate", "c.txt", "--json"))
+    report = json.loads(
+        ok("export", "ck", "-o", tmp_path / "b", *flags.split(), "--calibrate", "c.txt", "--target=cpu", "--json")
+    )
     expected = exporter.ExportOptions(
         weights="int8",
         head="f16",
         embed="f32",
         block=64,
         kv=("f16", "int8"),
+        target="cpu",
         context=64,
         calibrate=Path("c.txt"),
         check=False,
@@ -498,6 +501,7 @@ def test_export_hands_every_flag_on(words: Path, tmp_path: Path, monkeypatch: py
     assert seen == [("ck", tmp_path / "b", expected)]
     assert {"path", "bytes", "bits_per_weight", "parity"} <= set(report)
     assert "bits a weight" in ok("export", "ck", "-o", tmp_path / "b")
+    assert seen[1][2] == exporter.ExportOptions()
     assert seen[1][2] == exporter.ExportOptions()
 
 
@@ -523,8 +527,9 @@ def test_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     from edgedec.cli import doctor
 
     report = json.loads(ok("doctor", "--json"))
-    assert report["engine"]["auto"] == "ort"
-    assert report["engine"]["auto"] in report["engine"]["available"]
+    engine = report["engine"]
+    assert engine["auto"] == ("ort" if engine["native"]["problem"] else "native")
+    assert engine["auto"] in engine["available"]
     assert report["problems"] == []
     assert report["cpu"]["cores"] >= 1
     assert {"numpy", "onnxruntime", "tokenizers"} <= set(report["packages"])
@@ -534,6 +539,39 @@ def test_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     result = call("doctor")
     assert result.exit_code == 1
     assert "no_such_package" in result.stdout
+
+
+def test_doctor_tells_why_the_native_engine_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise ImportError("not built (so this test says)")
+
+    monkeypatch.setattr("edgedec.kernels.cpu.loader.library", missing)
+    monkeypatch.setattr("edgedec.runtime.choose_engine", lambda: "ort")
+    report = json.loads(ok("doctor", "--json"))
+    assert report["engine"]["native"] == {
+        "isa": None,
+        "isas": [],
+        "compiled": [],
+        "problem": "not built (so this test says)",
+    }
+    assert report["engine"]["why"] == "no native engine: not built (so this test says)"
+    assert report["problems"] == [], "edgedec works without it"
+    assert "auto is ort (no native engine: not built (so this test says))" in " ".join(ok("doctor").split())
+
+
+def test_doctor_names_the_instruction_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = SimpleNamespace(ed_isa=lambda: b"avx2", ed_isas=lambda: b"avx512vnni,avx2+,scalar+")
+    monkeypatch.setattr("edgedec.kernels.cpu.loader.library", lambda: built)
+    monkeypatch.setattr("edgedec.runtime.choose_engine", lambda: "native")
+    engine = json.loads(ok("doctor", "--json"))["engine"]
+    assert engine["native"] == {
+        "isa": "avx2",
+        "isas": ["avx2", "scalar"],
+        "compiled": ["avx512vnni", "avx2", "scalar"],
+        "problem": None,
+    }
+    assert (engine["auto"], engine["why"]) == ("native", "edgedec's own kernels, avx2")
+    assert "avx2; also scalar; not on this CPU: avx512vnni" in " ".join(ok("doctor").split())
 
 
 def test_doctor_sees_a_damaged_bundled_model(words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

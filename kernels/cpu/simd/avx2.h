@@ -76,6 +76,11 @@ ED_IN nf nsums(const nf* a) {
                            _mm256_shuffle_ps(four[2 * i], four[2 * i + 1], 0xEE));
   return _mm256_add_ps(_mm256_shuffle_ps(two[0], two[1], 0x88), _mm256_shuffle_ps(two[0], two[1], 0xDD));
 }
+ED_IN void nspread_bf16(const uint8_t* p, nf& low, nf& high) {
+  ni pair = _mm256_set1_epi32(*(const int32_t*)p);
+  low = _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16));
+  high = _mm256_castsi256_ps(_mm256_and_si256(pair, _mm256_set1_epi32((int)0xffff0000)));
+}
 ED_IN void nload_nibbles(const uint8_t* p, nf& low, nf& high) {
   ni b = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
   low = _mm256_cvtepi32_ps(_mm256_and_si256(b, _mm256_set1_epi32(15)));

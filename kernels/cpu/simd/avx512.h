@@ -74,6 +74,11 @@ ED_IN nf nsums(const nf* a) {
                            _mm512_shuffle_ps(four[2 * i], four[2 * i + 1], 0xEE));
   return _mm512_add_ps(_mm512_shuffle_ps(two[0], two[1], 0x88), _mm512_shuffle_ps(two[0], two[1], 0xDD));
 }
+ED_IN void nspread_bf16(const uint8_t* p, nf& low, nf& high) {
+  ni pair = _mm512_set1_epi32(*(const int32_t*)p);
+  low = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
+  high = _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32((int)0xffff0000)));
+}
 ED_IN void nload_nibbles(const uint8_t* p, nf& low, nf& high) {
   ni b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
   low = _mm512_cvtepi32_ps(_mm512_and_si512(b, _mm512_set1_epi32(15)));

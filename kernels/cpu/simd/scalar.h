@@ -106,6 +106,13 @@ ED_IN nf nsums(const nf* a) { nf r; ED_LANES r.v[i] = nsum(a[i]); return r; }
 ED_IN void nload_nibbles(const uint8_t* p, nf& low, nf& high) {
   ED_LANES low.v[i] = (float)(p[i] & 15), high.v[i] = (float)(p[i] >> 4);
 }
+// Four bytes are two bfloat16, in every lane: the first (low) and the second (high).
+ED_IN void nspread_bf16(const uint8_t* p, nf& low, nf& high) {
+  uint32_t pair, first;
+  std::memcpy(&pair, p, 4);
+  first = pair << 16, pair &= 0xffff0000u;
+  ED_LANES { std::memcpy(&low.v[i], &first, 4); std::memcpy(&high.v[i], &pair, 4); }
+}
 
 struct bytes {
   uint8_t v[4 * W];

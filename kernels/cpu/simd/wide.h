@@ -27,6 +27,11 @@ ED_IN void vstore_f16(uint16_t* p, const vf& x) { ED_EACH nstore_f16(p + i * W, 
 ED_IN vf vload_i8(const int8_t* p) { vf y; ED_EACH y.r[i] = nload_i8(p + i * W); return y; }
 ED_IN vf vload_u4(const uint8_t* p) { vf y; ED_EACH y.r[i] = nload_u4(p + i * W / 2); return y; }
 ED_IN void vload_nibbles(const uint8_t* p, vf& low, vf& high) { ED_EACH nload_nibbles(p + i * W, low.r[i], high.r[i]); }
+ED_IN void vspread_bf16(const uint8_t* p, vf& low, vf& high) {
+  nf first, second;
+  nspread_bf16(p, first, second);
+  ED_EACH low.r[i] = first, high.r[i] = second;
+}
 // Rounded to int8; x must lie in -128..127.
 ED_IN void vstore_i8(int8_t* p, const vf& x) { ED_EACH nstore_i8(p + i * W, nround(x.r[i])); }
 

@@ -1,0 +1,50 @@
+"""What the commands of `edgedec bench` share: their options, and which model was measured where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from edgedec.bundle import Bundle
+
+RowList = Annotated[str, typer.Option("--rows", metavar="K,K,…", help="Rows of a call.")]
+Context = Annotated[int, typer.Option("--context", min=0, help="Cached tokens in front of the rows.")]
+Plot = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE", show_default=False, help="Draw the costs: .png, .svg, .pdf.")
+]
+
+
+def parse_rows(text: str) -> tuple[int, ...]:
+    """ "1,2,4" -> (1, 2, 4), ascending and each once."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise typer.BadParameter(f"--rows {text}: must be numbers of 1 or more with commas between")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def plural(n: int, noun: str) -> str:
+    """2, "thread" -> "2 threads"."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def describe(bundle: Bundle) -> dict[str, Any]:
+    """Which model was measured where."""
+    from edgedec.cli import _host
+    from edgedec.cli.inspect import bits
+
+    manifest = bundle.manifest
+    return {
+        "host": {
+            "cpu": _host.cpu_model(),
+            "cores": _host.cores(),
+            "features": _host.cpu_features(),
+            "os": _host.system(),
+        },
+        "versions": _host.versions(),
+        "model": manifest.name,
+        "quantization": manifest.quantization,
+        "bits_per_weight": bits(manifest.tensors.values()),
+    }

@@ -1,0 +1,96 @@
+"""Pictures of what `edgedec bench kernels` and `edgedec bench peers` measured. Matplotlib is an extra."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from edgedec.cli._bench_about import plural
+
+FORMATS = (".png", ".svg", ".pdf")
+# Colours that differ for the colour-blind too, and a mark each.
+_STYLES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"))
+
+
+def check(path: Path | None) -> None:
+    """Refuse before anything is measured what could not be drawn after."""
+    if path is None:
+        return
+    if path.suffix not in FORMATS:
+        raise typer.BadParameter(f"--plot {path}: must end in {', '.join(FORMATS)}")
+    if not path.absolute().parent.is_dir():
+        raise typer.BadParameter(f"--plot {path}: there is no such folder")
+    _figure()
+
+
+def plot_kernels(report: Mapping[str, Any], path: Path) -> None:
+    """One engine's curve over this host's floors."""
+    counts = [int(k) for k in report["rows"]]
+    figure, axes = _axes(report, f"what a call of k rows costs on {report['engine']}", counts)
+    floors = report["floor_ms"]
+    for name, label, dashes in (("read", "memory floor", "--"), ("int8", "arithmetic floor", ":")):
+        if floors[name] is not None:
+            axes.plot(counts, list(floors[name].values()), dashes, color="0.35", label=label)
+    _curve(axes, report["engine"], report["rows"], report["spread"], 0)
+    _save(figure, axes, path)
+
+
+def plot_peers(report: Mapping[str, Any], path: Path) -> None:
+    """Everyone's curves."""
+    engines = report["engines"]
+    counts = [int(k) for k in next(iter(engines.values()))["rows"]]
+    figure, axes = _axes(report, "what a call of k rows costs, same weights", counts)
+    for i, (name, engine) in enumerate(engines.items()):
+        label = name if engine["logits"] == "all rows" else f"{name} (logits of the last row only)"
+        _curve(axes, label, engine["rows"], engine["spread"]["rows"], i)
+    _save(figure, axes, path)
+
+
+def _curve(axes: Any, label: str, rows: Mapping[str, float], spread: Mapping[str, Any], style: int) -> None:
+    """Medians, with bars from the least to the largest."""
+    color, mark = _STYLES[style % len(_STYLES)]
+    least = [ms - spread[k]["min"] for k, ms in rows.items()]
+    most = [spread[k]["max"] - ms for k, ms in rows.items()]
+    counts = [int(k) for k in rows]
+    axes.errorbar(
+        counts, list(rows.values()), yerr=[least, most], color=color, marker=mark, markersize=5, capsize=3, label=label
+    )
+
+
+def _axes(report: Mapping[str, Any], title: str, counts: list[int]) -> tuple[Any, Any]:
+    figure = _figure()
+    axes = figure.add_subplot()
+    bits = f"{report['bits_per_weight']:.2f} bits a weight"
+    where = f"{report['host']['cpu']}, {plural(report['threads'], 'thread')}"
+    axes.set_title(f"{report['model']}, {bits}: {title}\n{where}", fontsize=11)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(counts, [str(k) for k in counts])
+    axes.set_xlabel(f"rows of a call, behind {report['context']} tokens")
+    axes.set_ylabel("milliseconds")
+    return figure, axes
+
+
+def _save(figure: Any, axes: Any, path: Path) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.minorticks_off()
+    axes.grid(True, color="0.9")
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def _figure() -> Any:
+    from edgedec.errors import RuntimeUnavailable
+
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise RuntimeUnavailable('--plot needs matplotlib: pip install "edgedec[plot]"') from None
+    return Figure(figsize=(8, 5.2), layout="constrained")

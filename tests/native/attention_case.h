@@ -1,0 +1,104 @@
+// A random attention problem: keys and values in a cache, queries, a chain or a tree, and its kernels run.
+#pragma once
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "tables.h"
+
+using edgedec::Attention;
+using edgedec::Kernels;
+
+// Floats on a cache line's boundary.
+struct Aligned {
+  std::vector<uint8_t> bytes;
+  uint8_t* at;
+  explicit Aligned(size_t n) : bytes(n + 64), at(bytes.data() + (64 - (uintptr_t)bytes.data() % 64) % 64) {}
+};
+
+struct Shape {
+  int dim, kv_heads, group, length, rows, first, format, window, sinks;
+  float softcap;
+  bool tree;
+};
+
+struct Case {
+  Shape s;
+  int slots;
+  std::vector<float> q;
+  std::vector<uint8_t> keys, values;  // [kv_heads, slots, row_bytes], exactly: nothing behind them
+  std::vector<int32_t> path_start, path;
+  Attention a{};
+
+  size_t row_bytes() const { return edgedec::kv_row_bytes(s.dim, s.format); }
+  int heads() const { return s.kv_heads * s.group; }
+
+  Case(const Shape& shape, unsigned seed, const Kernels& k) : s(shape) {
+    std::mt19937 rng(seed);
+    std::normal_distribution<float> normal;
+    slots = s.length + s.first + s.rows;
+    q.resize((size_t)s.rows * heads() * s.dim);
+    for (float& x : q) x = 2 * normal(rng);
+    keys.resize(s.kv_heads * slots * row_bytes());
+    values.resize(keys.size());
+    std::vector<float> row(s.dim);
+    for (auto* to : {&keys, &values})
+      for (int i = 0; i < s.kv_heads * slots; i++) {
+        for (float& x : row) x = normal(rng) + (i % 7 == 0 ? 3.0f : 0.0f);
+        k.store_kv(row.data(), s.dim, s.format, to->data() + i * row_bytes());
+      }
+    if (s.tree) grow(rng);
+    a.heads = heads(), a.kv_heads = s.kv_heads, a.dim = s.dim, a.window = s.window, a.format = s.format;
+    a.rows = s.rows, a.length = s.length, a.first = s.first, a.sinks = s.sinks;
+    a.scale = 1.0f / std::sqrt((float)s.dim), a.softcap = s.softcap;
+    a.row_bytes = (int64_t)row_bytes(), a.head_stride = (int64_t)(slots * row_bytes());
+    a.keys = keys.data(), a.values = values.data();
+    a.q = q.data(), a.q_stride = heads() * s.dim, a.out_stride = heads() * s.dim;
+    if (s.tree) a.path_start = path_start.data(), a.path = path.data();
+  }
+
+  // Row i's parent is any row before it, or none.
+  void grow(std::mt19937& rng) {
+    std::vector<std::vector<int32_t>> paths;
+    path_start = {0};
+    for (int i = 0; i < s.first + s.rows; i++) {
+      const int parent = (int)(rng() % (unsigned)(i + 1)) - 1;
+      paths.push_back(parent < 0 ? std::vector<int32_t>() : paths[parent]);
+      paths.back().push_back(i);
+      if (i < s.first) continue;
+      path.insert(path.end(), paths.back().begin(), paths.back().end());
+      path_start.push_back((int32_t)path.size());
+    }
+  }
+};
+
+struct Result {
+  std::vector<float> out, mass;
+};
+
+// Rows in tiles of `tile`, as an engine would run them; mass only if asked for.
+inline Result run(const Kernels& k, Attention a, int tile, bool with_mass) {
+  const int slots = a.length + a.first + a.rows, width = a.dim + 2;
+  Result r{std::vector<float>((size_t)a.rows * a.heads * a.dim), std::vector<float>(with_mass ? slots : 0)};
+  a.out = r.out.data();
+  Aligned scratch(edgedec::attention_scratch(a.dim, tile * a.group()));
+  std::vector<float> part((size_t)tile * a.group() * width), total(part.size());
+  for (int h = 0; h < a.kv_heads; h++)
+    for (int row0 = 0; row0 < a.rows; row0 += tile) {
+      const int row1 = row0 + tile < a.rows ? row0 + tile : a.rows, n = (row1 - row0) * a.group();
+      for (int i = 0; i < n; i++) total[(size_t)i * width] = -std::numeric_limits<float>::infinity();
+      int last = 0;
+      for (int row = row0; row < row1; row++) last = a.rank(row) > last ? a.rank(row) : last;
+      for (int chunk = 0; chunk * edgedec::CHUNK <= last; chunk++) {
+        k.attend(a, h, row0, row1, chunk, part.data(), scratch.at);
+        k.merge(total.data(), part.data(), n, a.dim);
+      }
+      k.finish(a, h, row0, row1, total.data());
+      if (with_mass) k.mass(a, h, row0, row1, total.data(), r.mass.data(), scratch.at);
+    }
+  return r;
+}

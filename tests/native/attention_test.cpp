@@ -1,0 +1,236 @@
+// Attention kernels against double precision, and bit for bit against each other: instruction sets, row
+// tiles, rows alone, chains written as trees, keys moved to other slots.
+#include "attention_case.h"
+
+static int failures = 0;
+
+static void check(bool ok, const char* what, const Shape& s, const char* unit) {
+  if (ok) return;
+  failures++;
+  std::printf("FAILED %s (%s): dim %d kv %d group %d length %d rows %d first %d format %d window %d sinks %d cap %g tree %d\n",
+              what, unit, s.dim, s.kv_heads, s.group, s.length, s.rows, s.first, s.format, s.window, s.sinks,
+              s.softcap, s.tree);
+}
+
+static bool same(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * 4) == 0);
+}
+
+// ---- the oracle ----------------------------------------------------------------------------------
+
+struct Oracle {
+  std::vector<double> out, mass;
+};
+
+// The slots a row sees, by what Attention says of slots, paths, windows and sinks.
+static std::vector<int> seen(const Attention& a, int row) {
+  std::vector<int> all, kept;
+  for (int i = 0; i < a.length; i++) all.push_back(i);
+  if (a.path_start)
+    for (int i = a.path_start[row]; i < a.path_start[row + 1]; i++) all.push_back(a.length + a.path[i]);
+  else
+    for (int i = 0; i <= a.first + row; i++) all.push_back(a.length + i);
+  const int own = (int)all.size() - 1;
+  for (int rank = 0; rank <= own; rank++)
+    if (!a.window || rank > own - a.window || rank < a.sinks) kept.push_back(all[rank]);
+  return kept;
+}
+
+static Oracle oracle(const Kernels& k, const Case& c) {
+  const Attention& a = c.a;
+  Oracle r{std::vector<double>(c.q.size()), std::vector<double>(c.slots)};
+  std::vector<float> keys((size_t)a.kv_heads * c.slots * a.dim), values(keys.size());
+  for (int i = 0; i < a.kv_heads * c.slots; i++) {
+    k.load_kv(c.keys.data() + i * c.row_bytes(), a.dim, a.format, &keys[(size_t)i * a.dim]);
+    k.load_kv(c.values.data() + i * c.row_bytes(), a.dim, a.format, &values[(size_t)i * a.dim]);
+  }
+  for (int row = 0; row < a.rows; row++)
+    for (int head = 0; head < a.heads; head++) {
+      const size_t at = ((size_t)row * a.heads + head) * a.dim, from = (size_t)(head / a.group()) * c.slots;
+      const std::vector<int> slots = seen(a, row);
+      std::vector<double> p;
+      double top = -1e300, sum = 0;
+      for (int slot : slots) {
+        double dot = 0;
+        for (int i = 0; i < a.dim; i++) dot += (double)c.q[at + i] * keys[(from + slot) * a.dim + i];
+        dot *= a.scale;
+        if (a.softcap != 0.0f) dot = a.softcap * std::tanh(dot / a.softcap);
+        p.push_back(dot);
+        top = std::fmax(top, dot);
+      }
+      for (double& x : p) sum += x = std::exp(x - top);
+      for (size_t j = 0; j < slots.size(); j++) {
+        r.mass[slots[j]] += p[j] / sum;
+        for (int i = 0; i < a.dim; i++) r.out[at + i] += p[j] / sum * values[(from + slots[j]) * a.dim + i];
+      }
+    }
+  return r;
+}
+
+static bool close(const std::vector<float>& got, const std::vector<double>& want, double tolerance) {
+  for (size_t i = 0; i < want.size(); i++)
+    if (!(std::fabs(got[i] - want[i]) <= tolerance * (1 + std::fabs(want[i])))) {
+      std::printf("  at %zu: %.9g, expected %.9g\n", i, got[i], want[i]);
+      return false;
+    }
+  return true;
+}
+
+// ---- the same bits ---------------------------------------------------------------------------------
+
+static Result rows_alone(const Kernels& k, const Case& c, std::vector<int> rows) {
+  Result all{std::vector<float>(c.q.size()), {}};
+  const size_t width = (size_t)c.a.heads * c.a.dim;
+  for (int row : rows) {
+    Attention a = c.a;
+    a.rows = 1;
+    a.q += row * a.q_stride;
+    if (a.path_start) a.path_start += row; else a.first += row;
+    const Result one = run(k, a, 1, false);
+    std::memcpy(&all.out[row * width], one.out.data(), width * 4);
+  }
+  return all;
+}
+
+// Keys of each row's path moved behind the dense ones, in order: a chain for this row alone.
+static std::vector<float> as_a_chain(const Kernels& k, const Case& c, int row) {
+  Attention a = c.a;
+  const int n = a.path_start[row + 1] - a.path_start[row], slots = a.length + n;
+  const size_t bytes = c.row_bytes();
+  std::vector<uint8_t> keys(a.kv_heads * slots * bytes), values(keys.size());
+  for (int h = 0; h < a.kv_heads; h++)
+    for (int i = 0; i < slots; i++) {
+      const int slot = i < a.length ? i : a.length + a.path[a.path_start[row] + i - a.length];
+      std::memcpy(&keys[(h * slots + i) * bytes], &c.keys[(h * c.slots + slot) * bytes], bytes);
+      std::memcpy(&values[(h * slots + i) * bytes], &c.values[(h * c.slots + slot) * bytes], bytes);
+    }
+  a.keys = keys.data(), a.values = values.data(), a.head_stride = (int64_t)(slots * bytes);
+  a.q += row * a.q_stride;
+  a.rows = 1, a.first = n - 1, a.path_start = a.path = nullptr;
+  return run(k, a, 1, false).out;
+}
+
+static void bitwise(const std::vector<Unit>& all, const Case& c) {
+  const Kernels& best = *all.back().kernels;
+  const Result whole = run(best, c.a, c.s.rows, true);
+  for (const Unit& u : all) {
+    const Result other = run(*u.kernels, c.a, c.s.rows, true);
+    check(same(whole.out, other.out), "same bits", c.s, u.name);
+    check(same(whole.mass, other.mass), "same mass", c.s, u.name);
+    Case again(c.s, 1, *u.kernels), first(c.s, 1, best);
+    check(again.keys == first.keys && again.values == first.values, "same stored bytes", c.s, u.name);
+  }
+  for (int tile : {1, 3, 16}) {
+    const Result tiled = run(best, c.a, tile, true);
+    check(same(whole.out, tiled.out), "same bits in tiles of rows", c.s, all.back().name);
+    check(same(whole.mass, tiled.mass), "same mass in tiles", c.s, all.back().name);
+  }
+  const size_t width = (size_t)c.a.heads * c.a.dim;
+  for (int row : {0, c.s.rows / 2, c.s.rows - 1}) {
+    const Result alone = rows_alone(best, c, {row});
+    check(std::memcmp(&alone.out[row * width], &whole.out[row * width], width * 4) == 0, "a row alone", c.s, "");
+    if (!c.s.tree) continue;
+    const std::vector<float> chain = as_a_chain(best, c, row);
+    check(std::memcmp(chain.data(), &whole.out[row * width], width * 4) == 0, "a path as a chain", c.s, "");
+  }
+}
+
+// What no row sees may hold anything.
+static void unseen_garbage(const Kernels& k, const Shape& s) {
+  Case c(s, 3, k);
+  const Result clean = run(k, c.a, s.rows, false);
+  Case dirty = c;
+  dirty.a.path = dirty.path.data(), dirty.a.path_start = dirty.path_start.data();
+  if (!s.tree) dirty.a.path = dirty.a.path_start = nullptr;
+  std::vector<char> used(c.slots);
+  for (int row = 0; row < s.rows; row++)
+    for (int slot : seen(c.a, row)) used[slot] = 1;
+  for (int i = 0; i < s.kv_heads * c.slots; i++)
+    if (!used[i % c.slots]) {
+      std::memset(&dirty.keys[i * c.row_bytes()], 0xff, c.row_bytes());
+      std::memset(&dirty.values[i * c.row_bytes()], 0xff, c.row_bytes());
+    }
+  dirty.a.keys = dirty.keys.data(), dirty.a.values = dirty.values.data(), dirty.a.q = dirty.q.data();
+  check(same(run(k, dirty.a, s.rows, false).out, clean.out), "unseen slots do not matter", s, "");
+}
+
+// ---- formats ---------------------------------------------------------------------------------------
+
+static double error_of(const Kernels& k, const std::vector<float>& x, int format) {
+  std::vector<uint8_t> row(edgedec::kv_row_bytes((int)x.size(), format), 0xee);
+  std::vector<float> y(x.size());
+  k.store_kv(x.data(), (int)x.size(), format, row.data());
+  k.load_kv(row.data(), (int)x.size(), format, y.data());
+  double worst = 0;
+  for (size_t i = 0; i < x.size(); i++) {
+    const double error = std::fabs((double)x[i] - y[i]);
+    if (error > worst) worst = error;  // not fmax: GCC 12 for ARM fails to compile it here
+  }
+  return worst;
+}
+
+static void formats(const Unit& u) {
+  std::mt19937 rng(5);
+  std::normal_distribution<float> normal;
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
+  for (int dim : {1, 2, 3, 8, 16, 20, 31, 32, 33, 48, 63, 64, 80, 96, 100, 128, 256, 512})
+    for (int format : {1, 2, 3, 4}) {
+      const Shape s{dim, 1, 1, 0, 1, 0, format, 0, 0, 0, false};
+      check(edgedec::kv_row_bytes(dim, format) % 4 == 0, "rows of whole words", s, u.name);
+      std::vector<float> x(dim, 0.0f);
+      check(error_of(*u.kernels, x, format) == 0, "zero stays zero", s, u.name);
+      float top = 0, low = 1e9f, high = -1e9f;
+      for (float& v : x) {
+        v = normal(rng) + 0.5f;
+        top = std::fmax(top, std::fabs(v)), low = std::fmin(low, v), high = std::fmax(high, v);
+      }
+      const double bound[] = {0, 0, top / 2000, top / 253, (high - low) / 29 + top / 200};
+      check(error_of(*u.kernels, x, format) <= bound[format], "close to what was stored", s, u.name);
+      for (float odd : {nan, inf, -inf, 3e38f, -3e38f, 1e-40f}) {  // must come back, whatever it is
+        x[dim / 2] = odd;
+        error_of(*u.kernels, x, format);
+        std::vector<float> same_value(dim, odd);
+        error_of(*u.kernels, same_value, format);
+      }
+    }
+}
+
+// ---- all of it -------------------------------------------------------------------------------------
+
+static Shape random_shape(std::mt19937& rng) {
+  auto any = [&](std::initializer_list<int> from) { return from.begin()[rng() % from.size()]; };
+  Shape s{};
+  s.dim = any({2, 8, 16, 20, 64, 80, 128, 100});
+  s.kv_heads = any({1, 2, 3});
+  s.group = any({1, 2, 3, 4, 5, 7, 8});
+  s.length = any({0, 1, 5, 15, 16, 17, 100, 200, 250, 255, 256, 257, 500, 1024, 1100});
+  s.rows = any({1, 2, 3, 7, 20, 33, 64});
+  s.first = any({0, 0, 0, 5});
+  s.format = any({1, 2, 3, 4});
+  s.window = any({0, 0, 1, 7, 64, 300});
+  s.sinks = s.window ? any({0, 4, 20, 270}) : 0;
+  s.softcap = (float)any({0, 0, 5, 30});
+  s.tree = rng() % 2;
+  return s;
+}
+
+int main(int argc, char** argv) {
+  const std::vector<Unit> all = units();
+  const int cases = argc > 1 ? std::atoi(argv[1]) : 150;
+  for (const Unit& u : all) formats(u);
+  std::mt19937 rng(argc > 2 ? (unsigned)std::atoi(argv[2]) : 11u);
+  for (int i = 0; i < cases; i++) {
+    const Shape s = random_shape(rng);
+    const Case c(s, 100 + i, *all.back().kernels);
+    const Oracle want = oracle(*all.back().kernels, c);
+    const Result got = run(*all.back().kernels, c.a, s.rows, true);
+    check(close(got.out, want.out, 2e-5), "near double precision", s, "");
+    check(close(got.mass, want.mass, 2e-5), "mass near double precision", s, "");
+    bitwise(all, c);
+    unseen_garbage(*all.back().kernels, s);
+  }
+  std::printf("%d cases on", cases);
+  for (const Unit& u : all) std::printf(" %s", u.name);
+  std::printf(": %d failures\n", failures);
+  return failures ? 1 : 0;
+}

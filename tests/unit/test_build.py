@@ -1,0 +1,235 @@
+"""Compiling the engine and finding what was compiled. Most tests compile stubs, which takes a second."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from edgedec.kernels.cpu import loader
+
+ROOT = Path(__file__).parents[2]
+KERNELS = ROOT / "kernels" / "cpu"
+native = SimpleNamespace(**runpy.run_path(str(KERNELS / "build.py")))  # the checkout's, which has its sources
+COMPILER = next((name for name in ("c++", "g++", "clang++") if shutil.which(name)), None)
+CROSS = "aarch64-linux-gnu-g++"
+X86 = native.ARCHITECTURES.get(platform.machine().lower()) == "x86_64"
+needs_compiler = pytest.mark.skipif(COMPILER is None or os.name == "nt", reason="no C++ compiler here")
+
+ENGINE = """
+#include "parts.h"
+extern "C" SHOWN int ed_abi(void) { return %d; }
+extern "C" SHOWN const char* ed_isa(void) { return "scalar"; }
+extern "C" SHOWN const char* ed_isas(void) {
+  return ""
+#ifdef ED_HAVE_AVXVNNI
+      "avxvnni,"
+#endif
+#ifdef ED_HAVE_AVX2
+      "avx2,"
+#endif
+      "scalar+";
+}
+"""
+
+
+@pytest.fixture
+def stubs(tmp_path: Path) -> Path:
+    """A folder of sources as small as can be."""
+    folder = tmp_path / "stubs"
+    folder.mkdir()
+    (folder / "engine.cpp").write_text(ENGINE % loader.ABI)
+    (folder / "parts.h").write_text('#pragma once\n#define SHOWN __attribute__((visibility("default")))\n')
+    for unit in native.UNITS:
+        (folder / f"unit_{unit.name}.cpp").write_text(f"int unit_{unit.name}() {{ return {unit.define[:-2]}; }}\n")
+    return folder
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], str | None]:
+    """Have the loader load this file; what it says."""
+
+    def use(file: Path) -> str | None:
+        monkeypatch.setenv(loader.OVERRIDE, str(file))
+        return loader.why_not()
+
+    return use
+
+
+# -- what is installed
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler here")
+@pytest.mark.skipif(bool(os.environ.get("EDGEDEC_NO_NATIVE")), reason="told to do without")
+def test_where_a_compiler_is_the_engine_is() -> None:
+    assert loader.why_not() is None, "pip install -v tells what the compiler said"
+    assert loader.isas()[loader.isa()], "an instruction set is chosen that this CPU lacks"
+    assert loader.isas()["scalar"]
+
+
+def test_units_are_the_sources() -> None:
+    assert {f"unit_{unit.name}.cpp" for unit in native.UNITS} == {path.name for path in KERNELS.glob("unit_*.cpp")}
+    assert {path.suffix for path in native.source_files()} <= {".cpp", ".h", ".inl"}
+    assert native.LIBRARY == loader.LIBRARY
+
+
+@needs_compiler
+@pytest.mark.parametrize("compiler", ["g++", "clang++", CROSS])
+def test_the_engine_compiles_without_a_warning(
+    compiler: str, tmp_path: Path, use: Callable[[Path], str | None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler} here")
+    arch = "aarch64" if compiler == CROSS else None
+    out = native.build(tmp_path / "engine.so", compiler, arch, scratch=tmp_path)
+    assert capfd.readouterr().err == ""
+    if arch is None:
+        assert use(out) is None
+        assert "scalar" in loader.isas()
+    objects = {unit.name: path for unit in native.UNITS if unit.arch for path in tmp_path.glob(f"*-unit_{unit.name}.o")}
+    assert len(objects) >= 2
+    if shutil.which("nm"):
+        found = {name: lent(path, f"ed_{name}::") for name, path in objects.items()}
+        assert {name: names for name, names in found.items() if names} == {}
+
+
+def lent(compiled: Path, own: str) -> list[str]:
+    """Inline functions of a unit that have no name of their own.
+
+    Of one in two objects the linker keeps one: another CPU might run what only this unit's may.
+    """
+    lines = subprocess.check_output(["nm", "-C", "--defined-only", compiled], text=True).splitlines()
+    symbols = [line.split(maxsplit=2)[1:] for line in lines]  # address, kind, name
+    return [name for kind, name in symbols if kind in "WVu" and own not in name]
+
+
+@needs_compiler
+@pytest.mark.skipif(shutil.which("nm") is None or not X86, reason="no nm, or a unit of x86")
+def test_a_lent_function_is_found(stubs: Path, tmp_path: Path) -> None:
+    lending = "template <class T> int twice(T x) { return 2 * x; }\ntemplate int twice(int);\n"
+    (stubs / "unit_avx2.cpp").write_text(f"{lending}namespace ed_avx2 {{\n{lending}}}\n")
+    native.build(tmp_path / "t.so", sources=stubs, scratch=tmp_path)
+    (compiled,) = tmp_path.glob("*-unit_avx2.o")
+    assert lent(compiled, "ed_avx2::") == ["int twice<int>(int)"]
+
+
+# -- building
+
+
+@needs_compiler
+def test_a_build_loads(stubs: Path, tmp_path: Path, use: Callable[[Path], str | None]) -> None:
+    out = native.build(tmp_path / "t.so", sources=stubs)
+    assert out == tmp_path / "t.so"
+    assert use(out) is None
+    assert loader.library() is loader.library()
+    assert loader.isa() == "scalar"
+    assert loader.isas() == ({"avxvnni": False, "avx2": False} if X86 else {}) | {"scalar": True}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["stubs", "t.so"]
+
+
+@needs_compiler
+@pytest.mark.skipif(not X86, reason="a unit of x86")
+def test_a_unit_that_the_compiler_does_not_know_is_left_out(
+    stubs: Path, tmp_path: Path, use: Callable[[Path], str | None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    old = tmp_path / "old-c++"
+    old.write_text(f'#!/bin/sh\ncase "$*" in *-mavxvnni*) echo unknown >&2; exit 1;; esac\nexec {COMPILER} "$@"\n')
+    old.chmod(0o755)
+    assert use(native.build(tmp_path / "t.so", str(old), sources=stubs)) is None
+    assert loader.isas() == {"avx2": False, "scalar": True}
+    said = capfd.readouterr().err
+    assert "avxvnni: left out" in said
+    assert said.count("\n") == 1
+
+
+@needs_compiler
+def test_only_units_of_the_architecture_are_built(
+    stubs: Path, tmp_path: Path, use: Callable[[Path], str | None]
+) -> None:
+    assert use(native.build(tmp_path / "t.so", arch="riscv64", sources=stubs)) is None
+    assert loader.isas() == {"scalar": True}
+
+
+@needs_compiler
+@pytest.mark.parametrize("text", ["int broken = ;", "extern int nowhere;\nint* found() { return &nowhere; }"])
+def test_a_build_that_fails_changes_nothing(stubs: Path, tmp_path: Path, text: str) -> None:
+    if sys.platform != "linux" and "extern" in text:
+        pytest.skip("a name that is nowhere is an error on Linux")
+    out = tmp_path / "t.so"
+    out.write_bytes(b"as it was")
+    (stubs / "wrong.cpp").write_text(text)
+    with pytest.raises(native.BuildFailed, match="wrong") as caught:
+        native.build(out, sources=stubs)
+    assert "\n" not in str(caught.value)
+    assert "wrong.cpp" in caught.value.log
+    assert out.read_bytes() == b"as it was"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["stubs", "t.so"]
+
+
+def test_without_a_compiler_a_build_says_so(stubs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler --fast")
+    with pytest.raises(native.BuildFailed, match="no-such-compiler: No such file"):
+        native.build(tmp_path / "t.so", sources=stubs)
+    if os.name == "posix":
+        monkeypatch.delenv("CXX")
+        monkeypatch.setenv("PATH", str(tmp_path))
+        with pytest.raises(native.BuildFailed, match="no C\\+\\+ compiler"):
+            native.build(tmp_path / "t.so", sources=stubs)
+    assert not (tmp_path / "t.so").exists()
+
+
+@needs_compiler
+def test_the_command_builds_a_program(stubs: Path, tmp_path: Path) -> None:
+    main = tmp_path / "main.cpp"
+    main.write_text(
+        '#include <cstdio>\n#include "parts.h"\nextern "C" int ed_abi(void);\nint main() { printf("%d", ed_abi()); }'
+    )
+    command = [sys.executable, str(KERNELS / "build.py"), "--sources", str(stubs), "--out", str(tmp_path / "t")]
+    subprocess.run([*command, "--main", str(main)], check=True)
+    assert subprocess.check_output([tmp_path / "t"], text=True) == str(loader.ABI)
+    main.write_text("int main() { return }")
+    failed = subprocess.run([*command, "--main", str(main)], capture_output=True, text=True)
+    assert failed.returncode == 1
+    assert "main.cpp" in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+# -- loading
+
+
+def test_a_library_that_is_not_there(
+    tmp_path: Path, use: Callable[[Path], str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert str(tmp_path / "t.so") in str(use(tmp_path / "t.so"))
+    monkeypatch.delenv(loader.OVERRIDE)
+    monkeypatch.setattr(loader, "__file__", str(tmp_path / "loader.py"))
+    assert str(loader.why_not()).startswith("not built (")
+    with pytest.raises(ImportError, match="reinstall edgedec"):
+        loader.library()
+
+
+def test_a_library_that_cannot_be_loaded(tmp_path: Path, use: Callable[[Path], str | None]) -> None:
+    (tmp_path / "t.so").write_bytes(b"\x7fELF of another machine")
+    said = str(use(tmp_path / "t.so"))
+    assert said.startswith("built for another machine or damaged: ")
+    assert "\n" not in said
+
+
+@needs_compiler
+def test_a_library_of_another_version(stubs: Path, tmp_path: Path, use: Callable[[Path], str | None]) -> None:
+    (stubs / "engine.cpp").write_text(ENGINE % (loader.ABI + 1))
+    said = use(native.build(tmp_path / "newer.so", sources=stubs))
+    assert f"ABI {loader.ABI + 1}, not {loader.ABI}" in str(said)
+    (stubs / "engine.cpp").write_text("int nothing;")
+    stranger = native.build(tmp_path / "stranger.so", sources=stubs)
+    assert "ed_abi" in str(use(stranger))
+    assert ctypes.CDLL(str(stranger))
