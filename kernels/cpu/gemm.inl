@@ -3,6 +3,10 @@
 #pragma once
 #include <cstring>
 
+#if defined(__x86_64__) || defined(_M_X64)
+#include <emmintrin.h>
+#endif
+
 #include "kernels.h"
 #include "simd/wide.h"
 
@@ -129,10 +133,36 @@ static void quantized_tile(const Matrix& w, const Strip<V>& at, int m, const Row
                    : tile_of<INT8, 16, V>(m, at, per_block, a, m0, sums);
 }
 
+// Four rows of 16 bytes -> four lines, word j of all rows side by side in line j; lines are 64 bytes apart.
+ED_IN void turn_words(const uint8_t* from, size_t row_bytes, uint8_t* to) {
+#if defined(__x86_64__) || defined(_M_X64)
+  __m128i r[4];
+  for (int i = 0; i < 4; i++) r[i] = _mm_loadu_si128((const __m128i*)(from + i * row_bytes));
+  __m128i a = _mm_unpacklo_epi32(r[0], r[1]), b = _mm_unpackhi_epi32(r[0], r[1]);
+  __m128i c = _mm_unpacklo_epi32(r[2], r[3]), d = _mm_unpackhi_epi32(r[2], r[3]);
+  _mm_storeu_si128((__m128i*)to, _mm_unpacklo_epi64(a, c));
+  _mm_storeu_si128((__m128i*)(to + 64), _mm_unpackhi_epi64(a, c));
+  _mm_storeu_si128((__m128i*)(to + 128), _mm_unpacklo_epi64(b, d));
+  _mm_storeu_si128((__m128i*)(to + 192), _mm_unpackhi_epi64(b, d));
+#else
+  for (int j = 0; j < 4; j++)
+    for (int i = 0; i < 4; i++) std::memcpy(to + 64 * j + 4 * i, from + i * row_bytes + 4 * j, 4);
+#endif
+}
+
 // Group `group` of a matrix that lies row by row, in the packed layout; missing rows stand for zero.
 static void pack_group(const Matrix& w, int group, uint8_t* data, uint16_t* scales) {
   size_t row_bytes = w.group_bytes() / LANES;
   int blocks = w.blocks();
+  if ((group + 1) * LANES <= w.n && row_bytes % 16 == 0) {
+    const uint8_t* from = w.data + (size_t)group * LANES * row_bytes;
+    for (size_t at = 0; at < row_bytes; at += 16)
+      for (int r = 0; r < LANES; r += 4) turn_words(from + r * row_bytes + at, row_bytes, data + at * 16 + r * 4);
+    const uint16_t* scale = w.scales + (size_t)group * LANES * blocks;
+    for (int b = 0; b < blocks; b++)
+      for (int r = 0; r < LANES; r++) scales[b * LANES + r] = scale[(size_t)r * blocks + b];
+    return;
+  }
   for (int r = 0; r < LANES; r++) {
     int n = group * LANES + r;
     if (n >= w.n) {

@@ -3,17 +3,17 @@
 // A row of `dim` values, always a multiple of 4 bytes:
 // - F32: dim floats. F16: dim halves.
 // - INT8: dim int8, up to a multiple of 4; float scale. value = scale * q, scale = max |value| / 127.
-// - INT4: nibbles of each group of KV_GROUP values, up to a multiple of 4 bytes; then for each group two
-//   bfloat16, its scale and its least value. value = fma(u, scale, least), u 0 to 15.
-//   In a full group byte i holds value i (low) and i + 16 (high), so that a vector of bytes gives two
-//   vectors of values; in a shorter last group byte i holds 2i (low) and 2i + 1 (high).
+// - INT4: nibbles, up to a multiple of 4 bytes; then for each group of KV_GROUP values two bfloat16, its
+//   scale and its least value. value = fma(u, scale, least), u 0 to 15. Of 32 values byte i holds value i
+//   (low) and i + 16 (high), so that a vector of bytes gives two vectors of values; of fewer at the end byte
+//   i holds 2i (low) and 2i + 1 (high).
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 namespace edgedec {
 
-constexpr int KV_GROUP = 32;      // int4 values that share a scale
+constexpr int KV_GROUP = 16;      // int4 values that share a scale
 constexpr int QUERY_TILE = 64;    // queries that share the keys brought into the fast cache
 constexpr int SCORE_KEYS = 16;    // keys expanded at once to be scored,
 constexpr int VALUE_KEYS = 32;    // values to be summed

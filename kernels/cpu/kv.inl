@@ -59,7 +59,6 @@ ED_IN void expand_int4(const uint8_t* row, int dim, Put put) {
   for (int g = 0; g * 32 < dim; g++) {
     const int n = dim - g * 32;
     vf scale, least, low, high;
-    vspread_bf16(scales + 4 * g, scale, least);
     if (n >= 32) {
       vload_nibbles(row + 16 * g, low, high);
     } else {
@@ -67,9 +66,13 @@ ED_IN void expand_int4(const uint8_t* row, int dim, Put put) {
       low = vload_u4(t.v), high = vload_u4(t.v + 8);
     }
     // Past the row's end a nibble is 0 and would become `least`: those lanes are cleared.
-    low = vfma(low, scale, least), high = vfma(high, scale, least);
+    vspread_bf16(scales + 8 * g, scale, least);
+    low = vfma(low, scale, least);
     put(2 * g, n >= 16 ? low : vkeep(low, n));
-    if (n > 16) put(2 * g + 1, n >= 32 ? high : vkeep(high, n - 16));
+    if (n <= 16) return;
+    vspread_bf16(scales + 8 * g + 4, scale, least);
+    high = vfma(high, scale, least);
+    put(2 * g + 1, n >= 32 ? high : vkeep(high, n - 16));
   }
 }
 
@@ -157,12 +160,13 @@ static void store_int4(const float* x, int dim, uint8_t* out) {
   for (uint8_t* p = out; p < scales; p++) *p = 0;
   for (int g = 0; g * 32 < dim; g++) {
     const int n = dim - g * 32 < 32 ? dim - g * 32 : 32;
-    const Int4Scale s = int4_scale(x + g * 32, n);
-    std::memcpy(scales + 4 * g, &s.pair, 4);
-    const vf least = vset(s.least), unit = vset(inverse(s.scale)), most = vset(15.0f);
     int8_t u[32] = {};
-    for (int i = 0; i < n; i += 16)
+    for (int i = 0; i < n; i += 16) {
+      const Int4Scale s = int4_scale(x + g * 32 + i, n - i < 16 ? n - i : 16);
+      std::memcpy(scales + 8 * g + i / 4, &s.pair, 4);
+      const vf least = vset(s.least), unit = vset(inverse(s.scale)), most = vset(15.0f);
       vstore_i8(u + i, vmin(vmax(vmul(vsub(vload_n(x + g * 32 + i, n - i), least), unit), vset(0.0f)), most));
+    }
     for (int i = 0; i < n; i++) {
       const int byte = n == 32 ? i % 16 : i / 2, high = n == 32 ? i / 16 : i % 2;
       out[16 * g + byte] |= (uint8_t)(u[i] << (4 * high));

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -298,11 +299,12 @@ void grow(Random& r, const Model& model, Text& t) {
   }
 }
 
-void compare(const Model& model, Oracle& oracle, const Job& job, Random& r) {
+void compare(const Model& model, std::map<Text*, Oracle>& alone, const Job& job, Random& r) {
   size_t row = 0;
   for (Text* t : job.texts)
     for (size_t i = t->first; i < t->tree.size(); i++, row++) {
       if (job.tokens.size() > 12 && r.chance(60)) continue;  // a sample of many
+      Oracle& oracle = alone.at(t);
       oracle.read(t->path((int)i));
       bool logits = !std::memcmp(oracle.logits.data(), job.logits.data() + row * model.m.vocab, 4 * model.m.vocab);
       check(logits, "logits of row " + std::to_string(i) + " of " + std::to_string(t->tree.size()));
@@ -378,7 +380,7 @@ void refuse(Random& r, ed_engine* engine, const Model& model, Job job) {
 }
 
 // Several threads call one engine: each gets its own answer.
-void crowd(const Model& model, ed_engine* engine, const Job& job) {
+void crowd(ed_engine* engine, const Job& job) {
   ed_call head = job.call;
   head.n_blocks = 0, head.tokens = nullptr;
   std::vector<Floats> all(3, Floats(job.logits.size()));
@@ -393,7 +395,6 @@ void crowd(const Model& model, ed_engine* engine, const Job& job) {
   for (std::thread& t : threads) t.join();
   for (const Floats& logits : all)
     check(!std::memcmp(logits.data(), job.logits.data(), 4 * logits.size()), "another thread's logits");
-  (void)model;
 }
 
 void round(unsigned s, const std::vector<std::string>& isas) {
@@ -404,9 +405,12 @@ void round(unsigned s, const std::vector<std::string>& isas) {
   const std::string isa = isas[r.below((int)isas.size())];
   ed_engine* engine = ed_open(&model.m, threads, isa.c_str());
   check(engine && isa == ed_engine_isa(engine), "not opened as " + isa);
-  Oracle oracle(model, kv);
+  std::map<Text*, Oracle> alone;
   std::vector<std::unique_ptr<Text>> texts;
-  for (int i = r.from(1, 4); i; i--) texts.emplace_back(new Text(model, kv, model.context));
+  for (int i = r.from(1, 4); i; i--) {
+    texts.emplace_back(new Text(model, kv, model.context));
+    alone.try_emplace(texts.back().get(), model, kv);
+  }
   for (int step = r.from(3, 8); step; step--) {
     Job job;
     for (auto& t : texts) {
@@ -419,8 +423,8 @@ void round(unsigned s, const std::vector<std::string>& isas) {
     prepare(model, job, r.chance(30));
     refuse(r, engine, model, job);
     run(r, engine, model, job);
-    compare(model, oracle, job, r);
-    if (job.call.rows && r.chance(20)) crowd(model, engine, job);
+    compare(model, alone, job, r);
+    if (job.call.rows && r.chance(20)) crowd(engine, job);
     for (Text* t : job.texts)
       if (r.chance(70)) keep(r, *t);
   }

@@ -273,7 +273,8 @@ static void check_product(const std::vector<Unit>& all, int format, int n, int k
       const Ready ready(*u.kernels, w.m, x, MOST);
       if (w.m.quantized()) check_ready(u, w, plain, MOST);
       for (size_t i = 0; i < hows.size(); i++)
-        same(wants[i], multiply(*u.kernels, w, ready, bias, 0, i ? 5 : MOST, hows[i]), w.name() + hows[i].name(), u.name);
+        same(wants[i], multiply(*u.kernels, w, ready, bias, 0, i ? 5 : MOST, hows[i]), w.name() + hows[i].name(),
+             u.name);
       size_t stride = (size_t)n + 3;
       for (int rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17}) {
         int row = rows == 17 ? MOST - 17 : rows * 3;
