@@ -56,11 +56,8 @@ class Layer(_Struct):
 
 
 class Rope(_Struct):
-    _fields_: Fields = [
-        ("cos", c_void_p),
-        ("sin", c_void_p),
-        ("pairs", c_int32),
-        ("positions", c_int32),
+    _fields_: Fields = [(name, c_void_p) for name in ("cos", "sin")] + [
+        (name, c_int32) for name in ("pairs", "positions")
     ]
 
 

@@ -278,7 +278,7 @@ static void strip_product(const Product& p, int vec, uint8_t* scratch) {
     if (glu) first = strip<V>(p.w, vec, scratch + p.w.scratch() / 2);
   }
   // Tiles as equal as can be: 7 rows are 4 and 3, not 6 and 1.
-  int tiles = (p.rows + TILE_M - 1) / TILE_M;
+  int tiles = p.rows <= TILE_M ? 1 : (p.rows + TILE_MANY - 1) / TILE_MANY;
   for (int i = 0; i < tiles; i++) {
     int m0 = (int)((int64_t)p.rows * i / tiles), m = (int)((int64_t)p.rows * (i + 1) / tiles) - m0;
     auto run = [&](const Strip<V>& at, int from, float* to) {

@@ -1,5 +1,6 @@
 // What stands between the products: norms, quantizing, rope, activations, embedding rows.
 #pragma once
+#include <cfloat>
 #include <cmath>
 #include <cstring>
 
@@ -14,7 +15,9 @@ static void norm(const float* x, const float* weight, int n, float eps, float* y
     vf a = vload_n(x + i, n - i);
     squares = vfma(a, a, squares);
   }
-  vf scale = vset(1.0f / std::sqrt(vsum(squares) / (float)n + eps));
+  // What is not finite spoils its row: 1 / inf would make zeros of it, and no one would know.
+  float mean = vsum(squares) / (float)n;
+  vf scale = vset(mean <= FLT_MAX ? 1.0f / std::sqrt(mean + eps) : NAN);
   for (int i = 0; i < n; i += 16)
     vstore_n(y + i, vmul(vmul(vload_n(x + i, n - i), scale), vload_n(weight + i, n - i)), n - i);
 }

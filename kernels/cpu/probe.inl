@@ -21,25 +21,29 @@ static void probe_read(const uint8_t* p, uint64_t bytes) {
   (void)keep;
 }
 
-// `rounds` times ten int4 products of 4 W each; the multiply-adds done.
+// `rounds` times twelve int4 products of 4 W each; the multiply-adds done.
 static int64_t probe_int8(int64_t rounds) {
+  constexpr int SUMS = 12;  // as many as must be under way to keep two multipliers busy
   alignas(64) uint8_t bytes[64 + 8] = {};
   for (int i = 0; i < 72; i++) bytes[i] = (uint8_t)(i % 7);
   auto w = nibbles(nbytes(bytes)).lo;
-  auto x = nspread((const int8_t*)bytes + 64);
-  acc4 acc[10];
-  for (auto& a : acc) a = begin4(0);
+  const auto x = nspread((const int8_t*)bytes + 64);
+  acc4 acc[SUMS];
+#pragma GCC unroll 12
+  for (int j = 0; j < SUMS; j++) acc[j] = begin4(0);
   for (int64_t i = 0; i < rounds; i++) {
-    for (auto& a : acc) a = dot4(a, w, x);
-    // The compiler must not see that every round is alike.
-    ED_OPAQUE(acc[0]);
-    ED_OPAQUE(w);
+#pragma GCC unroll 12
+    for (int j = 0; j < SUMS; j++) {
+      ED_OPAQUE(w);  // the compiler must not see that all products are alike
+      acc[j] = dot4(acc[j], w, x);
+    }
   }
   ni sum = niset(0);
-  for (auto& a : acc) sum = niadd(sum, end4(a, 0));
+#pragma GCC unroll 12
+  for (int j = 0; j < SUMS; j++) sum = niadd(sum, end4(acc[j], 0));
   volatile float keep = nsum(nfloat(sum));
   (void)keep;
-  return rounds * 10 * 4 * W;
+  return rounds * SUMS * 4 * W;
 }
 
 }  // namespace ED_NS

@@ -17,6 +17,7 @@ namespace ED_NS {
 
 constexpr int W = 8;
 constexpr int TILE_M = 4;
+constexpr int TILE_MANY = 4;
 constexpr int TILE_V = 1;
 
 using nf = __m256;

@@ -14,7 +14,10 @@
 namespace ED_NS {
 
 constexpr int W = 16;      // lanes of a native vector
-constexpr int TILE_M = 6;  // rows and native vectors of the largest tile that stays in registers
+// Rows and native vectors of the largest tile; and of those that many rows are cut into: eight rows by
+// two vectors spill a few registers, which costs less than reading the weights of so few rows twice.
+constexpr int TILE_M = 8;
+constexpr int TILE_MANY = 6;
 constexpr int TILE_V = 2;
 
 using nf = __m512;

@@ -15,6 +15,7 @@ namespace ED_NS {
 
 constexpr int W = 16;
 constexpr int TILE_M = 4;
+constexpr int TILE_MANY = 4;
 constexpr int TILE_V = 1;
 
 struct nf {
