@@ -40,8 +40,11 @@ def why_not() -> str | None:
 def open(bundle: Bundle, options: RuntimeOptions) -> NativeRuntime:  # noqa: A001
     if reason := why_not():
         raise RuntimeUnavailable(f"engine native: {reason}; or use --engine ort")
+    kv = options.kv or bundle.manifest.kv_formats[0]
+    if kv not in cpu.FORMATS:
+        raise UsageError(f"no KV format {kv!r}; there are: {', '.join(cpu.FORMATS)}")
     threads = options.threads or min(available_cores(), max(1, len(bundle.weights) // _BYTES_PER_THREAD))
-    return NativeRuntime(bundle, options.kv or bundle.manifest.kv_formats[0], threads)
+    return NativeRuntime(bundle, kv, threads)
 
 
 class NativeRuntime:
@@ -168,6 +171,8 @@ class NativeRuntime:
     def _sequences(self, parts: Sequence[Part], mass: Array | None) -> tuple[Any, list[Any]]:
         """One entry for each part; and what must live as long as the call."""
         sequences, keep, at = (cpu.Sequence * len(parts))(), list[Any](), 0
+        if len({id(cache) for _, cache in parts}) < len(parts):
+            raise UsageError("two runs of rows for one cache in a call: join them to a tree")
         for s, (rows, cache) in zip(sequences, parts, strict=True):
             cache.reserve(len(rows))
             s.row, s.rows, s.length, s.first = at, rows.count, cache.length, rows.first

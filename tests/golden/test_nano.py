@@ -3,11 +3,15 @@
 `nano.json` holds greedy continuations by the reference runtime. A golden token must be the likeliest
 on the reference, and on every other runtime likeliest up to the rounding of its int8 products.
 
-    python tests/golden/test_nano.py     writes nano.json anew (after the model was trained again)
+The native engine is held to bytes: `nano_native.json` has the hash of its logits, a prompt in one call, for
+every cache format. They are the same on every machine, instruction set and number of threads.
+
+    python tests/golden/test_nano.py     writes both files anew (after the model was trained again)
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -15,10 +19,14 @@ import numpy as np
 import pytest
 
 import edgedec
+from edgedec.kernels.cpu import loader
 from edgedec.rows import Rows
 from edgedec.runtime import forward, runtime_names
+from edgedec.spec import KV_FORMATS
 
 GOLDEN = Path(__file__).with_name("nano.json")
+NATIVE = Path(__file__).with_name("nano_native.json")
+needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
 PROMPTS = ["Once upon a time", "One day, a little fox", '"Can I help you?" asked']
 TOKENS = 48
 ROUNDING = 0.25
@@ -29,9 +37,29 @@ def continuation(prompt: str) -> list[int]:
     return [int(t) for t in session.tokens(session.model.tokenizer.encode(prompt), max_tokens=TOKENS)]
 
 
+def native_hash(kv: str, threads: int = 1) -> str:
+    """Of the logits of a prompt, [n, vocab] little-endian float32, and of the 30 tokens that follow it."""
+    model = edgedec.open("nano", engine="native", kv=kv, threads=threads)
+    ids = model.tokenizer.encode(PROMPTS[0])
+    logits = forward(model.runtime, Rows.chain(ids, 0), model.runtime.new_cache(len(ids)))
+    told = [int(token) for token in model.session().tokens(ids, max_tokens=30)]
+    return hashlib.sha256(logits.astype("<f4").tobytes() + np.array(told, "<i4").tobytes()).hexdigest()
+
+
+@needs_native
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kv", KV_FORMATS)
+@pytest.mark.parametrize("isa", [name for name, runs in loader.isas().items() if runs] if not loader.why_not() else [])
+def test_the_engines_bytes(nano, isa, kv, threads, monkeypatch):
+    monkeypatch.setenv("EDGEDEC_ISA", isa)
+    assert native_hash(kv, threads) == json.loads(NATIVE.read_text("utf-8"))[kv]
+
+
 @pytest.mark.parametrize("engine", runtime_names())
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_golden(nano, engine, prompt):
+    if engine == "native" and (reason := loader.why_not()):
+        pytest.skip(f"native engine: {reason}")
     golden = json.loads(GOLDEN.read_text("utf-8"))[prompt]
     model = edgedec.open(nano, engine=engine)
     ids = model.tokenizer.encode(prompt)
@@ -69,4 +97,5 @@ def test_a_story_ends_in_whole_sentences(nano):
 
 
 if __name__ == "__main__":
+    NATIVE.write_text(json.dumps({kv: native_hash(kv) for kv in KV_FORMATS}, indent=1) + "\n", "utf-8")
     GOLDEN.write_text(json.dumps({prompt: continuation(prompt) for prompt in PROMPTS}, indent=1) + "\n", "utf-8")

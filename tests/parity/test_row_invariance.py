@@ -41,7 +41,7 @@ def _models() -> dict[str, ModelSpec]:
     except ImportError:
         return found
     for name in known():
-        config = LLAMA | CONFIGS.get(name, {}) | {"model_type": name, "max_position_embeddings": ROOM}
+        config = LLAMA | WIDE | CONFIGS.get(name, {}) | {"model_type": name, "max_position_embeddings": ROOM}
         if name == "gemma3":
             tied = {"tie_word_embeddings": True}
             config = {"model_type": name, "text_config": config | tied | {"model_type": "gemma3_text"}, **tied}
@@ -49,18 +49,20 @@ def _models() -> dict[str, ModelSpec]:
     return found
 
 
+# Heads wide enough to have an int4 cache, of one group of 16 values and a part of another.
+WIDE = {"hidden_size": 96, "head_dim": 24}
 GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 20, "sliding_window": 9}
 CONFIGS: dict[str, dict[str, object]] = {
-    "llama": {"head_dim": 20, "attention_bias": True, "mlp_bias": True},
+    "llama": {"head_dim": 52, "attention_bias": True, "mlp_bias": True},
     "mistral": {"sliding_window": 258},
     "qwen2": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
     "qwen3": {"num_attention_heads": 6},
     "gemma2": {**GEMMA, "attn_logit_softcapping": 4.0, "final_logit_softcapping": 6.0},
     "gemma3": GEMMA,
     "gemma3_text": GEMMA,
-    "phi3": {"hidden_size": 64, "sliding_window": 30, "original_max_position_embeddings": ROOM},
+    "phi3": {"sliding_window": 30, "original_max_position_embeddings": ROOM},
     "smollm3": {"no_rope_layer_interval": 2},
-    "olmo2": {"hidden_size": 64, "num_key_value_heads": 4},
+    "olmo2": {"num_key_value_heads": 4},
 }
 MODELS = _models()
 

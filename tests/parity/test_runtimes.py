@@ -16,11 +16,13 @@ import torch  # noqa: E402
 from edgedec.bundle import Bundle  # noqa: E402
 from edgedec.cache import Cache  # noqa: E402
 from edgedec.export.exporter import ExportOptions, export  # noqa: E402
+from edgedec.kernels.cpu.loader import why_not  # noqa: E402
 from edgedec.rows import Rows  # noqa: E402
 from edgedec.runtime import Runtime, RuntimeOptions, forward, open_runtime  # noqa: E402
 
 KV = ("f32", "f16", "int8", "int4")
 ENGINES = ("reference", "ort")
+THREE = (*ENGINES, *(["native"] if why_not() is None else []))
 PROMPT = [1, 7, 3, 99]
 STEPS = 64
 TOKENS = [1, 7, 3, 99, 42, 42, 5, 0, 63, 17, 88, 2, 31, 54, 9, 77, 6, 12, 40, 100, 8, 21, 34, 55]
@@ -65,7 +67,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Case(model, export(str(folder / "checkpoint"), folder / "bundle", options))
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=THREE)
 def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -197,7 +199,7 @@ def test_the_embed_graph_is_the_runtimes_embed(case: Case) -> None:
     path = case.bundle.file(case.bundle.manifest.graphs.embed)
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     found = session.run(None, {"input_ids": np.array([TOKENS])})[0][0]
-    for engine in ENGINES:
+    for engine in THREE:
         np.testing.assert_array_equal(case.runtime(engine).embed(np.array(TOKENS)), found)
 
 

@@ -175,7 +175,7 @@ def told(bundle: Path, engine: str = "ort") -> str:
     return model.tokenizer.decode(model.session().tokens([1], max_tokens=80))
 
 
-@pytest.mark.parametrize("engine", ["reference", "ort"])
+@pytest.mark.parametrize("engine", ["reference", "ort", "auto"])
 def test_the_story_is_told(bundle: Path, engine: str) -> None:
     assert told(bundle, engine).startswith(STORY)
 

@@ -19,7 +19,7 @@ from edgedec.errors import BundleCorrupt, EdgedecError
 from edgedec.lanes import LANES, pack, pick, unpack
 from edgedec.manifest import MANIFEST, Tensor, least_version
 from edgedec.rows import Rows
-from edgedec.runtime import RuntimeOptions, forward, open_runtime
+from edgedec.runtime import RuntimeOptions, choose_engine, forward, open_runtime
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
 from edgedec.export.exporter import ExportOptions, export
@@ -156,7 +156,7 @@ def test_a_lookup_reads_no_more_than_its_rows(tmp_path: Path) -> None:
 def logits(bundle: Bundle, engine: str, kv: str = "f32") -> list[np.ndarray]:
     """Of a prompt, of single rows after it, and of the whole-model graph."""
     ids = [3, 50, VOCAB - 1, 7, 16, 100]
-    runtime = open_runtime(engine, bundle, RuntimeOptions(threads=1, kv=kv))
+    runtime = open_runtime(choose_engine(engine), bundle, RuntimeOptions(threads=1, kv=kv))
     found, cache = [], runtime.new_cache(16)
     for part in (ids, [15], [267]):
         chain = Rows.chain(part, cache.length)
@@ -167,7 +167,7 @@ def logits(bundle: Bundle, engine: str, kv: str = "f32") -> list[np.ndarray]:
     return [*found, forward(runtime, Rows.chain(ids, 0), again)]
 
 
-@pytest.mark.parametrize("engine", ["ort", "reference"])
+@pytest.mark.parametrize("engine", ["ort", "reference", "auto"])
 @pytest.mark.parametrize("block", [32, 128])
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("weights", FORMATS)

@@ -16,25 +16,32 @@ import pytest
 import edgedec
 from edgedec.decode import Context
 from edgedec.errors import ContextFull, EdgedecError, SessionError, UsageError
+from edgedec.kernels.cpu.loader import why_not
 from edgedec.model import Model
 from edgedec.sampling import Sampling
 from edgedec.session import Session
 from edgedec.snapshot import MAGIC
 from edgedec.spec import KV_FORMATS
 
-ENGINES = ["ort", "reference"]
+ENGINES = ["ort", "native", "reference"]
 PROMPT = "the ring and one"
 WARM = Sampling(temperature=0.9, seed=5)
 
 
 @pytest.fixture(scope="module", params=ENGINES)
 def model(request: pytest.FixtureRequest, tiny: Path) -> Model:
+    _here(request.param)
     return edgedec.open(tiny, engine=request.param, threads=1)
 
 
 @pytest.fixture(scope="module")
 def ort(tiny: Path) -> Model:
-    return edgedec.open(tiny, threads=1)
+    return edgedec.open(tiny, engine="ort", threads=1)
+
+
+def _here(engine: str) -> None:
+    if engine == "native" and (reason := why_not()):
+        pytest.skip(f"native engine: {reason}")
 
 
 def take(session: Session, n: int, ids: list[int] | None = None, **options: Any) -> list[int]:
@@ -113,6 +120,7 @@ def test_a_fork_goes_its_own_way(model: Model) -> None:
 @pytest.mark.parametrize("kv", KV_FORMATS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_saved_in_the_midst_and_taken_up_elsewhere(tiny: Path, tmp_path: Path, engine: str, kv: str) -> None:
+    _here(engine)
     model = edgedec.open(tiny, engine=engine, kv=kv, threads=1)
     session = model.session()
     tokens = session.tokens(prompt(model), max_tokens=20, sampling=WARM, ignore_eos=True)
@@ -146,8 +154,11 @@ def test_a_saved_session_of_another_kind_is_refused(tiny: Path, ort: Model, tmp_
     manifest = json.loads((tmp_path / "other" / "edgedec.json").read_text())
     (tmp_path / "other" / "edgedec.json").write_text(json.dumps(manifest | {"name": "other"}))
     for target, says in (
-        (edgedec.open(tmp_path / "other").session(), "saved from another bundle"),
-        (edgedec.open(tiny, kv="int8").session(), "saved with a f32 cache, this session has int8; open with kv='f32'"),
+        (edgedec.open(tmp_path / "other", engine="ort").session(), "saved from another bundle"),
+        (
+            edgedec.open(tiny, engine="ort", kv="int8").session(),
+            "saved with a f32 cache, this session has int8; open the model with the cache format and engine it was",
+        ),
         (ort.session(context=8), "tokens do not fit this session's context of 8"),
     ):
         take(target, 2, [4, 5])
@@ -355,11 +366,16 @@ def test_seeds(model: Model) -> None:
     assert take(session, 15, ids, sampling=Sampling(temperature=1.0, seed=1)) == runs[0]
 
 
-def test_threads_are_honoured_and_change_nothing(tiny: Path) -> None:
-    models = {n: edgedec.open(tiny, threads=n) for n in (1, 2)}
+@pytest.mark.parametrize("engine", ["ort", "native"])
+def test_threads_are_honoured_and_change_nothing(tiny: Path, engine: str) -> None:
+    _here(engine)
+    models = {n: edgedec.open(tiny, engine=engine, threads=n) for n in (1, 2)}
     for n, model in models.items():
-        (session,) = model.runtime._sessions.values()  # type: ignore[attr-defined]
-        assert session.get_session_options().intra_op_num_threads == n
+        if engine == "native":
+            assert model.runtime.threads == n  # type: ignore[attr-defined]
+        else:
+            (session,) = model.runtime._sessions.values()  # type: ignore[attr-defined]
+            assert session.get_session_options().intra_op_num_threads == n
     one, two = (take(model.session(), 30, prompt(model)) for model in models.values())
     assert one == two
     with pytest.raises(UsageError, match="threads -1"):
