@@ -152,7 +152,7 @@ class Detokenizer:
         if self._bytewise:
             for token in reversed(tail):
                 self.push(token)
-            self._told = "\ufffd" if self._utf8.getstate()[0] else ""
+            self._told = self._utf8.getstate()[0].decode("utf-8", "replace")
         else:
             self._held = tail[::-1]
             self._told = self._window()

@@ -8,6 +8,7 @@ namespace edgedec {
 namespace {
 
 constexpr int MAX_ROWS = 1 << 20;
+constexpr int MAX_TREE = 1 << 13;  // a row's path is kept, so a tree may cost its size squared
 
 std::vector<Matrix> matrices(const ed_model& m, const std::vector<ed_layer>& layers) {
   std::vector<Matrix> all{matrix(m.embed), matrix(m.head)};
@@ -62,6 +63,7 @@ int Engine::check(const ed_call& call) const {
     if (!kv_row_bytes(m_.head_dim, s.kv) || (s.rows && !s.cache)) return 8;
     next += s.rows;
     if (s.length < 0 || s.first < 0 || (int64_t)s.length + s.first + s.rows > s.allocated) return 6;
+    if (s.parents && s.first + s.rows > MAX_TREE) return 1;
     for (int r = 0; s.parents && r < s.first + s.rows; r++)
       if (s.parents[r] < -1 || s.parents[r] >= r) return 7;
   }
@@ -144,7 +146,8 @@ void Engine::ready(const float* x, int rows, const Matrix& w) {
 void Engine::multiply(const Matrix& w, Product p) {
   p.w = w;
   int groups = p.epilogue == GLU ? w.groups() / 2 : w.groups();
-  int grain = std::max(2, std::min(32, groups / (8 * team_.size())) & ~1);
+  int most = p.rows < 16 ? 32 : 8;
+  int grain = std::max(2, std::min(most, groups / (8 * team_.size())) & ~1);
   team_.share(groups, grain, [&](int begin, int end, int thread) {
     k_.product(p, begin, end, scratch_.p + thread * scratch_stride_);
   });

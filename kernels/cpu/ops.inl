@@ -41,13 +41,15 @@ static void quantize(const float* x, int k, int format, int step, const Rows& a,
   int zero = format == INT4 ? 8 : OFFSET8;
   for (int t = step0; t < step1; t++) {
     int8_t* q = a.q + (size_t)m * a.kpad + t * step;
-    vf v[2], top = vset(0.0f);
+    vf v[2], top = vset(0.0f), nothing = vset(0.0f);
     for (int i = 0; i < step / 16; i++) {
       int at = t * step + i * 16;
       v[i] = at < k ? vload_n(x + at, k - at) : vset(0.0f);
       top = vmax(top, vabs(v[i]));
+      nothing = vadd(nothing, vsub(v[i], v[i]));
     }
-    float size = vtop(top), inverse = size > 0.0f ? 127.0f / size : 0.0f;
+    // `nothing` is 0, and NaN where there is a NaN or an infinity: then the scale is, and so all outputs.
+    float size = vtop(top) + vsum(nothing), inverse = size > 0.0f ? 127.0f / size : 0.0f;
     vf total = vset(0.0f);
     for (int i = 0; i < step / 16; i++) {
       vf scaled = vmul(v[i], vset(inverse));

@@ -1,5 +1,6 @@
 #include "pool.h"
 
+#include <algorithm>
 #include <chrono>
 
 #if defined(__x86_64__) || defined(_M_X64)
@@ -10,11 +11,14 @@ namespace edgedec {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // How long a thread stays awake without work: the program chooses a token and comes back; and how long
 // the caller does for the last tasks of a phase, which are as good as done unless a thread lost its core.
-constexpr auto IDLE = std::chrono::microseconds(200), LAST = std::chrono::microseconds(50);
+using std::chrono::microseconds;
+constexpr auto IDLE = microseconds(200), LAST = microseconds(50);
+// A task that comes so much later than others take was in the hand of a thread without a core. What that
+// costs is a time slice, some milliseconds.
+constexpr auto LATE = microseconds(300);
+constexpr std::chrono::milliseconds SHORTEST_ALONE(4), LONGEST_ALONE(400);
 
 void relax() {
 #if defined(__x86_64__) || defined(_M_X64)
@@ -28,7 +32,8 @@ void relax() {
 
 // Spins until `ready` or for `time`; whether it is ready.
 template <class Ready>
-bool spin(Clock::duration time, Ready ready) {
+bool spin(std::chrono::nanoseconds time, Ready ready) {
+  using Clock = std::chrono::steady_clock;
   for (auto until = Clock::now() + time;;) {
     for (int i = 0; i < 64; i++) {
       if (ready()) return true;
@@ -98,14 +103,27 @@ void Team::share(const Phase& phase) {
     std::lock_guard<std::mutex> lock(mutex_);
     wake_.notify_all();
   }
-  while (help(0)) {
-  }
+  auto began = Clock::now();
+  int mine = 0;
+  while (help(0)) mine++;
   auto done = [&] { return done_.load() == phase.tasks; };
   if (spin(LAST, done)) return;
-  std::unique_lock<std::mutex> lock(mutex_);
-  caller_sleeps_ = true;
-  finished_.wait(lock, done);
-  caller_sleeps_ = false;
+  auto waiting = Clock::now();
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    caller_sleeps_ = true;
+    finished_.wait(lock, done);
+    caller_sleeps_ = false;
+  }
+  auto now = Clock::now();
+  if (mine && now - waiting > LATE + 3 * (waiting - began) / mine) lost_a_core(now);
+}
+
+// The more often in a row, the longer alone; one that stays away for long is forgotten.
+void Team::lost_a_core(Clock::time_point now) {
+  bool again = now - alone_until_ < 4 * alone_for_;
+  alone_for_ = again ? std::min<Clock::duration>(2 * alone_for_, LONGEST_ALONE) : SHORTEST_ALONE;
+  alone_until_ = now + alone_for_;
 }
 
 }  // namespace edgedec

@@ -1,8 +1,11 @@
 // A team of threads that help one caller. Work is cut into tasks that whoever is free takes; the caller
 // goes on when all tasks are done, not when all threads have come by. So a thread that another process
-// keeps off its core costs what it would have done, and holds up nobody who does it in its place.
+// keeps off its core costs what it would have done, and holds up nobody who does it in its place. Only the
+// task in its hand has to be waited for; where that happens again and again, the caller works alone for a
+// while.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -24,7 +27,7 @@ class Team {
   template <class Work>
   void share(int n, int grain, Work&& work) {
     if (n <= 0) return;
-    if (size_ == 1 || n <= grain) return work(0, n, 0);
+    if (size_ == 1 || n <= grain || alone()) return work(0, n, 0);
     using W = std::remove_reference_t<Work>;
     auto call = [](void* w, int begin, int end, int thread) { (*static_cast<W*>(w))(begin, end, thread); };
     share(Phase{call, &work, n, grain, (n + grain - 1) / grain});
@@ -37,7 +40,11 @@ class Team {
     int n, grain, tasks;
   };
 
+  using Clock = std::chrono::steady_clock;
+
   void share(const Phase& phase);
+  bool alone() const { return Clock::now() < alone_until_; }
+  void lost_a_core(Clock::time_point now);
   void serve(int thread);
   bool help(int thread);
 
@@ -52,6 +59,9 @@ class Team {
   std::atomic<bool> caller_sleeps_{false}, stop_{false};
   std::mutex mutex_;
   std::condition_variable wake_, finished_;
+  // The caller's own: since when, and for how long, it works alone because a helper lost its core.
+  Clock::time_point alone_until_{};
+  Clock::duration alone_for_{};
   std::vector<std::thread> threads_;
 };
 

@@ -196,6 +196,14 @@ def test_pieces_join_to_the_text_for_any_tokens(name: str, special: bool) -> Non
     check()
 
 
+def test_a_prompt_that_ends_in_half_a_surrogate_is_told_once() -> None:
+    """ED A0 is held as unfinished, and reads as two bad bytes if nothing more comes."""
+    t = tokenizer("bytes")
+    prompt = [169, 94]
+    assert t.decode(prompt) == "\ufffd\ufffd"
+    assert _pieces(t, [], prompt) == ""
+
+
 def _odd(t: Tokenizer) -> list[int]:
     """Tokens that are no text by themselves; byte tokens; specials; spaces."""
     spellings = range(t.vocab_size)
