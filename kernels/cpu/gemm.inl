@@ -21,6 +21,7 @@ template <int V>
 struct Strip {
   const uint8_t* w[V];
   const uint16_t* s[V];
+  size_t skip;  // from the end of its groups to where the next strip begins
 };
 
 // sums[m * V + v] = row m0 + m times vector v.
@@ -41,13 +42,17 @@ ED_IN void tile(const Strip<V>& at, int steps_per_block, const Rows& a, int m0, 
   nf acc[M][V];
   for (int m = 0; m < M; m++)
     for (int v = 0; v < V; v++) acc[m][v] = nzero();
+  // Behind the last weights of this strip those of the next are asked for.
+  const int last = a.steps - AHEAD / (64 * LINES);
+  size_t ahead = AHEAD;
   for (int t = 0, in_block = 0; t < a.steps; t++) {
+    if (t == last) ahead += at.skip;
 #ifdef ED_OWN_STEP
     constexpr int S = step_vectors(M, V);
     const int8_t* x[M];
     int c[M];
     for (int m = 0; m < M; m++) x[m] = q[m] + t * STEP, c[m] = offset[m][t];
-    for (int j = 0; j < LINES; j++) nprefetch(w[0] + AHEAD + 64 * j);
+    for (int j = 0; j < LINES; j++) nprefetch(w[0] + ahead + 64 * j);
 #pragma GCC unroll 1  // or else sums leave their registers
     for (int v = 0; v < V; v += S) {
       ni sum[M][S];
@@ -68,7 +73,7 @@ ED_IN void tile(const Strip<V>& at, int steps_per_block, const Rows& a, int m0, 
       for (int j = 0; j < LINES; j++) {
         Pair pair[V];
         for (int v = 0; v < V; v++) {
-          nprefetch(w[v] + AHEAD + 64 * j);
+          nprefetch(w[v] + ahead + 64 * j);
           pair[v] = nibbles(nbytes(w[v] + 64 * j));
         }
 #pragma GCC unroll 8
@@ -88,7 +93,7 @@ ED_IN void tile(const Strip<V>& at, int steps_per_block, const Rows& a, int m0, 
       for (int j = 0; j < LINES; j++) {
         w8 ready[V];
         for (int v = 0; v < V; v++) {
-          nprefetch(w[v] + AHEAD + 64 * j);
+          nprefetch(w[v] + ahead + 64 * j);
           ready[v] = ready8(nbytes(w[v] + 64 * j));
         }
 #pragma GCC unroll 8
@@ -180,6 +185,7 @@ static void pack_group(const Matrix& w, int group, uint8_t* data, uint16_t* scal
 template <int V>
 ED_IN Strip<V> strip(const Matrix& w, int vec, uint8_t* scratch) {
   Strip<V> at;
+  at.skip = w.layout == ROWS ? 0 : (size_t)((V - 1) / NV) * w.group_bytes();
   int packed = -1;
   size_t group_bytes = w.group_bytes(), group_scales = (size_t)w.blocks() * LANES;
   for (int v = 0; v < V; v++) {
