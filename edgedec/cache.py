@@ -83,6 +83,9 @@ class Cache:
         Worked example: length 3, a call wrote rows 0..3 to slots 3..6; keep([0, 2, 3]) moves
         slots 5, 6 to 4, 5 and sets length 6.
         """
+        if all(i == row for i, row in enumerate(rows)):
+            self.length += len(rows)
+            return
         source = np.asarray(rows, np.int64) + self.length
         target = np.arange(self.length, self.length + len(source))
         moved = source != target

@@ -42,7 +42,9 @@ class Rows:
         """Rows one after another, the first at position `start`."""
         ids = np.asarray(tokens, np.int64)
         n = len(ids)
-        return cls(ids, np.arange(start, start + n), np.arange(-1, n - 1))
+        rows = cls(ids, np.arange(start, start + n), np.arange(-1, n - 1))
+        rows.__dict__["is_chain"] = True  # decoding makes one for every token
+        return rows
 
     @classmethod
     def tree(cls, tokens: Sequence[int], parents: Sequence[int], start: int) -> Rows:

@@ -38,5 +38,7 @@ def walk(rows: Rows, pick: Callable[[int, list[int]], int], root: int = 0) -> tu
 
 
 def _child(rows: Rows, row: int, token: int) -> int | None:
-    """The first child of `row` that carries `token`."""
+    """The first child of `row` that carries `token`; a parent comes before its children."""
+    if row == len(rows) - 1:
+        return None
     return next((int(c) for c in rows.children(row) if rows.tokens[c] == token), None)

@@ -115,43 +115,42 @@ class NativeRuntime:
         return self.logits_batch([(rows, cache)], skip)
 
     def greedy(self, rows: Rows, cache: Cache, skip: int) -> NDArray[np.int32]:
-        ids, logits = np.empty((rows.count - skip, 1), np.int32), np.empty((rows.count - skip, 1), np.float32)
-        hidden = np.empty((rows.count, self.spec.hidden_size), np.float32)
+        ids = np.empty((rows.count - skip, 1), np.int32)
         tokens = rows.tokens[rows.first :]
-        self._call(hidden, [(rows, cache)], tokens=tokens, blocks=self._blocks, head_from=skip, top=(ids, logits))
-        return np.where(np.isfinite(logits), ids, np.int32(-1))[:, 0]
+        self._call(None, [(rows, cache)], tokens=tokens, blocks=self._blocks, head_from=skip, top=(ids, None))
+        return ids[:, 0]
 
     def logits_batch(self, parts: Sequence[Part], skip: int = 0) -> Array:
         """Embed, the whole stack and head, for rows of several sequences: logits of all but the first `skip`."""
         tokens = np.concatenate([rows.tokens[rows.first :] for rows, _ in parts])
-        hidden = np.empty((len(tokens), self.spec.hidden_size), np.float32)
         logits = np.empty((len(tokens) - skip, self.spec.vocab_size), np.float32)
-        self._call(hidden, parts, tokens=tokens, blocks=self._blocks, head_from=skip, logits=logits)
+        self._call(None, parts, tokens=tokens, blocks=self._blocks, head_from=skip, logits=logits)
         return logits
 
     def _call(
         self,
-        hidden: Array,
+        hidden: Array | None,
         parts: Sequence[Part] = (),
         *,
         tokens: NDArray[np.int64] | None = None,
         blocks: NDArray[np.int32] | None = None,
         head_from: int = -1,
         logits: Array | None = None,
-        top: tuple[NDArray[np.int32], Array] | None = None,
+        top: tuple[NDArray[np.int32], Array | None] | None = None,
         mass: Array | None = None,
     ) -> None:
-        if hidden.ndim != 2 or hidden.shape[1] != self.spec.hidden_size:
-            raise UsageError(f"hidden {list(hidden.shape)}: expected [rows, {self.spec.hidden_size}]")
-        call = cpu.Call(rows=len(hidden), hidden=_address(hidden), head_from=head_from)
-        keep: list[Any] = []
+        call, keep = cpu.Call(head_from=head_from), list[Any]()
+        if hidden is not None:
+            if hidden.ndim != 2 or hidden.shape[1] != self.spec.hidden_size:
+                raise UsageError(f"hidden {list(hidden.shape)}: expected [rows, {self.spec.hidden_size}]")
+            call.rows, call.hidden = len(hidden), _address(hidden)
         if tokens is not None:
             keep.append(ids := np.ascontiguousarray(tokens, np.int64))
-            call.tokens = _address(ids)
+            call.rows, call.tokens = len(ids), _address(ids)
         if blocks is not None and len(blocks):
             keep.append(positions := _joined([rows.positions[rows.first :] for rows, _ in parts]))
-            if len(positions) != len(hidden):
-                raise UsageError(f"{len(hidden)} hidden states for {len(positions)} rows")
+            if len(positions) != call.rows:
+                raise UsageError(f"{call.rows} hidden states for {len(positions)} rows")
             sequences, owners = self._sequences(parts, mass)
             keep.append(owners)
             call.n_blocks, call.blocks, call.positions = len(blocks), _address(blocks), _address(positions)
@@ -159,7 +158,8 @@ class NativeRuntime:
         if logits is not None:
             call.logits = _address(logits)
         if top is not None:
-            call.top, call.top_ids, call.top_logits = top[0].shape[1], _address(top[0]), _address(top[1])
+            call.top, call.top_ids = top[0].shape[1], _address(top[0])
+            call.top_logits = None if top[1] is None else _address(top[1])
         if os.getpid() != self._pid:
             # A forked process has the memory and none of the threads.
             self._engine, self._pid = self._start(), os.getpid()

@@ -116,6 +116,7 @@ class Engine:
             self._engine = None
 
 
+@cache
 def kv_row_bytes(dim: int, kv: str) -> int:
     """Bytes of one key or value of a head in a cache."""
     return int(library().ed_kv_row_bytes(dim, FORMATS[kv]))

@@ -52,15 +52,15 @@ struct ed_sequence {
 struct ed_call {
   int32_t rows, n_sequences, n_blocks, head_from;  // the head runs on rows head_from on; -1: nowhere
   const int64_t* tokens;                           // null: `hidden` is given
-  float* hidden;                                   // [rows, hidden], in and out
+  float* hidden;                                   // [rows, hidden], in and out; null: not wanted
   const int64_t* positions;
   const ed_sequence* sequences;
   const int32_t* blocks;
   float* logits;  // [rows - head_from, vocab], or null
   int32_t top;    // how many of the best to give for each row; 0: none
   int32_t reserved;
-  int32_t* top_ids;
-  float* top_logits;
+  int32_t* top_ids;   // -1 where a logit is not finite
+  float* top_logits;  // or null
 };
 
 struct ed_engine;

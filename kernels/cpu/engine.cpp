@@ -31,12 +31,14 @@ Engine::Engine(const ed_model& model, int threads, const Kernels* kernels)
   for (const Matrix& w : matrices(m_, layers_)) weight_scratch_ = std::max(weight_scratch_, w.scratch());
 }
 
-int Engine::run(const ed_call& call) {
+int Engine::run(const ed_call& asked) {
   std::lock_guard<std::mutex> lock(turn_);
-  if (int wrong = check(call)) return wrong;
-  if (call.rows == 0) return 0;
+  if (int wrong = check(asked)) return wrong;
+  if (asked.rows == 0) return 0;
+  ed_call call = asked;
   try {
     prepare(call);
+    if (!call.hidden) call.hidden = hidden_.p;
     work(call);
   } catch (const std::bad_alloc&) {
     return -1;
@@ -48,6 +50,7 @@ int Engine::run(const ed_call& call) {
 // 8: a cache.
 int Engine::check(const ed_call& call) const {
   if (call.rows < 0 || call.rows > MAX_ROWS || call.head_from > call.rows || call.top < 0) return 1;
+  if (call.rows && !call.tokens && !call.hidden) return 1;
   for (int r = 0; call.tokens && r < call.rows; r++)
     if (call.tokens[r] < 0 || call.tokens[r] >= m_.vocab) return 2;
   for (int i = 0; i < call.n_blocks; i++)
@@ -77,6 +80,7 @@ void Engine::prepare(const ed_call& call) {
     if (w.quantized()) steps = std::max(steps, (size_t)w.steps());
   }
   x_.need(rows * m_.hidden);
+  if (!call.hidden) hidden_.need(rows * m_.hidden);
   q_.need(rows * widest);
   scale_.need(rows * steps);
   offset_.need(rows * steps);

@@ -34,7 +34,7 @@ class Buffer {
 class Engine {
  public:
   Engine(const ed_model& model, int threads, const Kernels* kernels);
-  int run(const ed_call& call);
+  int run(const ed_call& asked);
   const char* isa() const { return k_.name; }
 
  private:
@@ -87,7 +87,7 @@ class Engine {
   size_t attend_scratch_ = 0, weight_scratch_ = 0, scratch_stride_ = 0;
   bool by_chunk_ = false;
   int item_grain_ = 1;
-  Buffer<float> x_, qkv_, mixed_, both_, inner_, post_, scale_, parts_, totals_, strip_;
+  Buffer<float> hidden_, x_, qkv_, mixed_, both_, inner_, post_, scale_, parts_, totals_, strip_;
   Buffer<int8_t> q_;
   Buffer<int32_t> offset_;
   Buffer<uint8_t> scratch_;

@@ -1,5 +1,6 @@
 // The last norm and the vocabulary: all logits, or only the best of each row.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "engine.h"
@@ -70,8 +71,8 @@ void Engine::merge_best(const ed_call& call, int row) {
     }
   }
   for (int j = 0; j < top; j++) {
-    call.top_ids[(size_t)row * top + j] = all[j].id;
-    call.top_logits[(size_t)row * top + j] = all[j].logit;
+    call.top_ids[(size_t)row * top + j] = std::isfinite(all[j].logit) ? all[j].id : -1;
+    if (call.top_logits) call.top_logits[(size_t)row * top + j] = all[j].logit;
   }
 }
 
