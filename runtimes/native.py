@@ -261,9 +261,9 @@ class _Model:
     def _layer(self, spec: ModelSpec, i: int) -> cpu.Layer:
         facts = spec.layers[i]
         layer = cpu.Layer(rope=-1 if facts.rope is None else facts.rope, window=facts.window or 0)
-        for name in cpu.Layer.MATRICES:
+        for name in cpu.Layer.MATRICES.split():
             setattr(layer, name, self._tensor(f"layers.{i}.{name}"))
-        for name in cpu.Layer.VECTORS:
+        for name in cpu.Layer.VECTORS.split():
             setattr(layer, name, self._vector(f"layers.{i}.{name}"))
         return layer
 

@@ -7,7 +7,7 @@ import ctypes
 import os
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_uint64, c_void_p
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 from edgedec.kernels.cpu.loader import library as _library
 
@@ -29,7 +29,9 @@ ERRORS = {
 }
 
 
-Fields = ClassVar[list[tuple[str, Any]]]
+def _fields(*groups: tuple[Any, str]) -> list[tuple[str, Any]]:
+    """Fields in order, from (type, names) groups."""
+    return [(name, kind) for kind, names in groups for name in names.split()]
 
 
 class _Struct(ctypes.Structure):
@@ -37,55 +39,43 @@ class _Struct(ctypes.Structure):
 
 
 class Tensor(_Struct):
-    _fields_: Fields = [(name, c_int32) for name in ("format", "layout", "n", "k", "block", "reserved")] + [
-        (name, c_void_p) for name in ("data", "scales")
-    ]
+    _fields_ = _fields((c_int32, "format layout n k block reserved"), (c_void_p, "data scales"))
 
 
 class Layer(_Struct):
-    MATRICES = ("qkv", "o", "gate_up", "down")
-    VECTORS = (
-        *("attn_norm", "mlp_norm", "attn_post_norm", "mlp_post_norm", "q_norm", "k_norm"),
-        *("qkv_bias", "o_bias", "gate_up_bias", "down_bias"),
-    )
-    _fields_: Fields = (
-        [(name, Tensor) for name in MATRICES]
-        + [(name, c_void_p) for name in VECTORS]
-        + [("rope", c_int32), ("window", c_int32)]
-    )
+    MATRICES = "qkv o gate_up down"
+    VECTORS = "attn_norm mlp_norm attn_post_norm mlp_post_norm q_norm k_norm qkv_bias o_bias gate_up_bias down_bias"
+    _fields_ = _fields((Tensor, MATRICES), (c_void_p, VECTORS), (c_int32, "rope window"))
 
 
 class Rope(_Struct):
-    _fields_: Fields = [(name, c_void_p) for name in ("cos", "sin")] + [
-        (name, c_int32) for name in ("pairs", "positions")
-    ]
-
-
-_SIZES = ("vocab", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "n_layers", "n_ropes")
-_SCALARS = ("norm_eps", "attn_scale", "attn_softcap", "final_softcap", "embed_scale")
+    _fields_ = _fields((c_void_p, "cos sin"), (c_int32, "pairs positions"))
 
 
 class Model(_Struct):
-    _fields_: Fields = (
-        [(name, c_int32) for name in (*_SIZES, "qk_norm", "activation")]
-        + [(name, c_float) for name in _SCALARS]
-        + [("sinks", c_int32), ("embed", Tensor), ("head", Tensor), ("final_norm", c_void_p)]
-        + [("layers", POINTER(Layer)), ("ropes", POINTER(Rope))]
+    _fields_ = _fields(
+        (c_int32, "vocab hidden intermediate heads kv_heads head_dim n_layers n_ropes qk_norm activation"),
+        (c_float, "norm_eps attn_scale attn_softcap final_softcap embed_scale"),
+        (c_int32, "sinks"),
+        (Tensor, "embed head"),
+        (c_void_p, "final_norm"),
+        (POINTER(Layer), "layers"),
+        (POINTER(Rope), "ropes"),
     )
 
 
 class Sequence(_Struct):
-    _fields_: Fields = [(name, c_int32) for name in ("row", "rows", "length", "first", "allocated", "kv")] + [
-        (name, c_void_p) for name in ("cache", "parents", "mass")
-    ]
+    _fields_ = _fields((c_int32, "row rows length first allocated kv"), (c_void_p, "cache parents mass"))
 
 
 class Call(_Struct):
-    _fields_: Fields = (
-        [(name, c_int32) for name in ("rows", "n_sequences", "n_blocks", "head_from")]
-        + [(name, c_void_p) for name in ("tokens", "hidden", "positions")]
-        + [("sequences", POINTER(Sequence)), ("blocks", c_void_p), ("logits", c_void_p)]
-        + [("top", c_int32), ("reserved", c_int32), ("top_ids", c_void_p), ("top_logits", c_void_p)]
+    _fields_ = _fields(
+        (c_int32, "rows n_sequences n_blocks head_from"),
+        (c_void_p, "tokens hidden positions"),
+        (POINTER(Sequence), "sequences"),
+        (c_void_p, "blocks logits"),
+        (c_int32, "top reserved"),
+        (c_void_p, "top_ids top_logits"),
     )
 
 
