@@ -18,7 +18,7 @@ namespace ED_NS {
 constexpr int W = 8;
 constexpr int TILE_M = 4;
 constexpr int TILE_MANY = 4;
-constexpr int TILE_V = 1;
+constexpr int TILE_V = 2;
 
 using nf = __m256;
 using ni = __m256i;
