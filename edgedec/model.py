@@ -107,8 +107,8 @@ def open(  # noqa: A001
 ) -> Model:
     """Open a bundle: a folder, or `nano`, the model that ships with edgedec.
 
-    engine: a file name in `runtimes/` ("ort", "reference"), or "auto". threads: 0 for all cores.
-    kv: the cache format, one the bundle was exported with. verify: check every hash first.
+    engine: a file name in `runtimes/` ("native", "ort", "reference"), or "auto". threads: 0 for all cores.
+    kv: the cache format; for "ort" and "reference" one the bundle was exported with. verify: check every hash first.
     """
     bundle = Bundle.open(find(path_or_name), verify=verify)
     if threads < 0:

@@ -1,1 +1,1 @@
-"""Kernels written for edgedec. None yet: the `ort` runtime uses ONNX Runtime's own."""
+"""Kernels written for edgedec: `cpu` is the native CPU engine."""

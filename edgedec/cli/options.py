@@ -48,7 +48,7 @@ def _option(*flags: str, help: str, **more: Any) -> Any:  # noqa: A002
 ModelName = Annotated[
     str, _option("--model", "-m", metavar="BUNDLE", help="Bundle folder, or `nano` (default), which ships along.")
 ]
-Engine = Annotated[str, _option("--engine", metavar="NAME", help="Runtime: auto (default), ort, reference.")]
+Engine = Annotated[str, _option("--engine", metavar="NAME", help="Runtime: auto (default), native, ort, reference.")]
 Threads = Annotated[int, _option("--threads", "-t", min=0, help="CPU threads; 0 (default) uses all cores.")]
 KVFormat = Annotated[KV | None, _option("--kv", help="Cache format; the bundle's first by default.")]
 CtxSize = Annotated[

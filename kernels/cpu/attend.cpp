@@ -20,57 +20,68 @@ void empty(float* total, size_t size, size_t query) {
 
 }  // namespace
 
-void Engine::prepare_attention(const ed_call& call) {
+// Which sequence each row is of; and for rows of a tree, what they see behind the committed tokens.
+void Engine::prepare_paths(const ed_call& call) {
   sequence_of_.assign(call.rows, 0);
-  path_at_.clear(), start_at_.clear(), path_.clear(), path_start_.clear(), items_.clear(), sums_.clear();
+  path_at_.clear(), start_at_.clear(), path_.clear(), path_start_.clear();
+  for (int i = 0; i < call.n_sequences; i++) {
+    const ed_sequence& s = call.sequences[i];
+    std::fill_n(sequence_of_.begin() + s.row, s.rows, i);
+    start_at_.push_back(path_start_.size()), path_at_.push_back(path_.size());
+    if (!s.parents) continue;
+    const size_t begin = path_.size();
+    path_start_.push_back(0);
+    for (int r = s.first; r < s.first + s.rows; r++) {
+      const size_t from = path_.size();
+      for (int at = r; at >= 0; at = s.parents[at]) path_.push_back(at);
+      std::reverse(path_.begin() + from, path_.end());
+      path_start_.push_back((int32_t)(path_.size() - begin));
+    }
+  }
+}
+
+// The work of a layer's attention, in pieces.
+void Engine::prepare_items(const ed_call& call) {
+  items_.clear(), sums_.clear();
   const int item_rows = std::max(1, ITEM_QUERIES / group_);
-  const size_t query = m_.head_dim + 2;
-  int pieces = 0, most_chunks = 0;
+  const size_t query = m_.head_dim + 2, queries = (size_t)item_rows * group_;
+  int most_chunks = 0;
   size_t parts = 0;
   bool mass = false;
   for (int i = 0; i < call.n_sequences; i++) {
     const ed_sequence& s = call.sequences[i];
-    std::fill_n(sequence_of_.begin() + s.row, s.rows, i);
-    mass |= s.mass != nullptr;
-    start_at_.push_back(path_start_.size()), path_at_.push_back(path_.size());
-    if (s.parents) {
-      size_t begin = path_.size();
-      path_start_.push_back(0);
-      for (int r = s.first; r < s.first + s.rows; r++) {
-        size_t from = path_.size();
-        for (int at = r; at >= 0; at = s.parents[at]) path_.push_back(at);
-        std::reverse(path_.begin() + from, path_.end());
-        path_start_.push_back((int32_t)(path_.size() - begin));
-      }
-    }
-    int chunks = (s.length + s.first + s.rows + CHUNK - 1) / CHUNK;
+    const int chunks = (s.length + s.first + s.rows + CHUNK - 1) / CHUNK;
     most_chunks = std::max(most_chunks, chunks);
-    for (int h = 0; h < m_.kv_heads && s.rows; h++)
+    mass |= s.mass != nullptr;
+    for (int h = 0; h < m_.kv_heads; h++)
       for (int row = 0; row < s.rows; row += item_rows) {
-        int end = std::min(s.rows, row + item_rows);
+        const int end = std::min(s.rows, row + item_rows);
         items_.push_back({i, h, row, end, 0, chunks, (int64_t)parts});
         parts += (size_t)chunks * (end - row) * group_ * query;
       }
-    pieces += m_.kv_heads * ((s.rows + item_rows - 1) / item_rows);
   }
-  // Too few items for the threads: chunks are summed apart, and added up in order behind that.
-  by_chunk_ = team_.size() > 1 && pieces < 4 * team_.size() && most_chunks > 1 && parts <= MAX_PARTS && !mass;
+  const bool few = (int)items_.size() < 4 * team_.size() && most_chunks > 1;
+  by_chunk_ = team_.size() > 1 && few && parts <= MAX_PARTS && !mass;
   if (by_chunk_) {
-    std::swap(sums_, items_);
-    for (const Item& sum : sums_)
-      for (int c = 0; c < sum.chunk1; c++) {
-        Item item = sum;
-        item.part += (int64_t)c * (sum.row1 - sum.row0) * group_ * query;
-        item.chunk0 = c, item.chunk1 = c + 1;
-        items_.push_back(item);
-      }
+    split_by_chunks();
     parts_.need(parts);
   }
   // Items of one head add to the same slots of a mass, so one thread does them, in order.
   item_grain_ = !mass ? 1 : (int)items_.size() / (call.n_sequences == 1 ? m_.kv_heads : 1);
-  size_t queries = (size_t)item_rows * group_;
   totals_.need(2 * queries * query * team_.size());
   attend_scratch_ = attention_scratch(m_.head_dim, (int)queries);
+}
+
+// Too few items for the threads: their chunks are summed apart, and added up in order behind that.
+void Engine::split_by_chunks() {
+  std::swap(sums_, items_);
+  for (const Item& sum : sums_)
+    for (int c = 0; c < sum.chunk1; c++) {
+      Item item = sum;
+      item.part += (int64_t)c * (sum.row1 - sum.row0) * group_ * (m_.head_dim + 2);
+      item.chunk0 = c, item.chunk1 = c + 1;
+      items_.push_back(item);
+    }
 }
 
 // What layer `layer` of a sequence's attention works on.

@@ -28,7 +28,11 @@ Engine::Engine(const ed_model& model, int threads, const Kernels* kernels)
       group_(model.heads / model.kv_heads),
       kv_dim_(model.kv_heads * model.head_dim),
       q_dim_(model.heads * model.head_dim) {
-  for (const Matrix& w : matrices(m_, layers_)) weight_scratch_ = std::max(weight_scratch_, w.scratch());
+  for (const Matrix& w : matrices(m_, layers_)) {
+    weight_scratch_ = std::max(weight_scratch_, w.scratch());
+    widest_ = std::max(widest_, (size_t)w.kpad());
+    if (w.quantized()) most_steps_ = std::max(most_steps_, (size_t)w.steps());
+  }
 }
 
 int Engine::run(const ed_call& asked) {
@@ -74,23 +78,20 @@ int Engine::check(const ed_call& call) const {
 }
 
 void Engine::prepare(const ed_call& call) {
-  size_t rows = call.rows, widest = 0, steps = 0;
-  for (const Matrix& w : matrices(m_, layers_)) {
-    widest = std::max(widest, (size_t)w.kpad());
-    if (w.quantized()) steps = std::max(steps, (size_t)w.steps());
-  }
+  const size_t rows = call.rows;
   x_.need(rows * m_.hidden);
   if (!call.hidden) hidden_.need(rows * m_.hidden);
-  q_.need(rows * widest);
-  scale_.need(rows * steps);
-  offset_.need(rows * steps);
+  q_.need(rows * widest_);
+  scale_.need(rows * most_steps_);
+  offset_.need(rows * most_steps_);
   post_.need(rows * m_.hidden);
   if (call.n_blocks) {
     qkv_.need(rows * (q_dim_ + 2 * kv_dim_));
     mixed_.need(rows * q_dim_);
     both_.need(m_.intermediate % LANES ? rows * 2 * m_.intermediate : 0);
     inner_.need(rows * m_.intermediate);
-    prepare_attention(call);
+    prepare_paths(call);
+    prepare_items(call);
   }
   if (call.head_from >= 0 && call.top) {
     size_t each = (size_t)(call.rows - call.head_from) * team_.size();

@@ -60,7 +60,9 @@ class Engine {
   Rows rows_for(const Matrix& w, const float* x) const;
 
   // attend.cpp
-  void prepare_attention(const ed_call& call);
+  void prepare_paths(const ed_call& call);
+  void prepare_items(const ed_call& call);
+  void split_by_chunks();
   void attention(const ed_call& call, int layer);
   void rotate(const ed_call& call, int layer, int row, int kv_head);
   void attend(const ed_call& call, int layer);
@@ -84,6 +86,7 @@ class Engine {
   std::vector<int32_t> sequence_of_, path_, path_start_;
   std::vector<size_t> path_at_, start_at_;
   std::vector<Item> items_, sums_;  // what is attended; and, if by chunks, what is added up behind it
+  size_t widest_ = 0, most_steps_ = 0;  // of all matrices: inputs, and steps that have a scale
   size_t attend_scratch_ = 0, weight_scratch_ = 0, scratch_stride_ = 0;
   bool by_chunk_ = false;
   int item_grain_ = 1;

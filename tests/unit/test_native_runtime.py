@@ -408,3 +408,20 @@ def test_a_model_of_one_layer_and_no_rope(tmp_path: Path) -> None:
     rows = Rows.chain([1, 2, 3, 4], 0)
     expected, found = (forward(runtime, rows, runtime.new_cache(4)) for runtime in (reference, ours))
     np.testing.assert_allclose(found, expected, atol=0.2)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads Linux's map of a process")
+def test_the_weights_are_used_where_they_lie(nano: Path) -> None:
+    """Mapped, read, and never written: every process that opens the bundle shares the pages."""
+    bundle = Bundle.open(nano)
+    runtime = open_runtime("native", bundle, RuntimeOptions(threads=1))
+    forward(runtime, Rows.chain([1, 2, 3], 0), runtime.new_cache(8))
+    sizes, inside = dict.fromkeys(("Rss:", "Private_Dirty:", "Anonymous:"), 0), False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, *rest = line.split()
+        if first in sizes:
+            sizes[first] += int(rest[0]) if inside else 0
+        elif not first.endswith(":"):
+            inside = line.endswith(str(bundle.file(bundle.manifest.weights).resolve()))
+    assert sizes["Rss:"] > 1000
+    assert sizes["Private_Dirty:"] == sizes["Anonymous:"] == 0
