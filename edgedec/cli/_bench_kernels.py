@@ -37,13 +37,14 @@ def kernels(
       edgedec bench kernels -m ./smol --engine ort -t 2 --rows 1,4,16 --plot cost.png
       edgedec bench kernels -m ./smol --json
     """
-    from edgedec.benchmark import Spread, cores
+    from edgedec.benchmark import Spread
     from edgedec.cli._ceilings import Ceilings
     from edgedec.rowcost import Work, row_costs
+    from edgedec.runtime import available_cores
 
     counts = parse_rows(rows)
     _plot.check(plot)
-    threads = threads or cores()
+    threads = threads or available_cores()
     opened = o.open_model(model, engine, threads, kv)
     work = Work.of(opened.bundle.manifest)
     ceilings = Ceilings(threads, work.weight_bytes)

@@ -47,18 +47,19 @@ def peers(
       edgedec bench peers -m ./smol --rows 1,4,16 -p 256 -r 5 -t 4 --plot peers.png
       edgedec bench peers -m ./smol --engines native,llama.cpp --json
     """
-    from edgedec.benchmark import Config, cores
+    from edgedec.benchmark import Config
     from edgedec.bundle import Bundle
     from edgedec.model import find
     from edgedec.peers import Rounds, compare
     from edgedec.rowcost import check_rows
+    from edgedec.runtime import available_cores
 
     names, rounds = _names(engines), Rounds(parse_rows(rows), context, repetitions)
     _plot.check(plot)
     bundle = Bundle.open(find(model))
     check_rows(bundle.spec, rounds.counts, context)
     check_rows(bundle.spec, [generate + 1], prompt)
-    threads = threads or cores()
+    threads = threads or available_cores()
     configs = {name: Config(NAMES[name], model, prompt, generate, threads) for name in names}
     with progress_bar(quiet=json) as show, _with_gguf(configs, bundle) as (ready, left_out):
         standings, skipped = compare(ready, rounds, left_out, lambda done, total: show("turns", done, total))

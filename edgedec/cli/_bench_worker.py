@@ -20,10 +20,11 @@ import sys
 from time import perf_counter, sleep
 from typing import Any, TextIO
 
-from edgedec.benchmark import Config, cores, peak_memory
+from edgedec.benchmark import Config, peak_memory
 from edgedec.cli._bench_engines import ENGINES, Call, Edgedec, Engine
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.rowcost import prompt_ids
+from edgedec.runtime import available_cores
 
 # Threads of whoever had the turn before may wait awake for a while; rows are short calls.
 _SETTLE_S = 0.05
@@ -54,7 +55,7 @@ def _serve(config: Config, out: TextIO) -> None:
             f"prompt {config.prompt} + generate {config.generate} + 1 do not fit the context of {spec.context_length}"
         )
     ids = prompt_ids(spec.vocab_size, config.prompt)
-    threads = config.threads or cores()
+    threads = config.threads or available_cores()
     _import(config)
     began = perf_counter()
     engine = ENGINES.get(config.engine, Edgedec)(config, threads)  # type: ignore[call-arg]

@@ -178,13 +178,9 @@ void Engine::attend_whole(const ed_call& call, const Attention& a, const Item& i
   const size_t most = (size_t)std::max(1, ITEM_QUERIES / group_) * group_ * query;
   float *total = totals_.p + 2 * most * thread, *part = total + most;
   uint8_t* scratch = scratch_.p + thread * scratch_stride_;
-  int first = a.rank(item.row0), last = 0;
-  for (int r = item.row0; r < item.row1; r++) {
-    first = std::min(first, a.first_rank(r));
-    last = std::max(last, a.rank(r));
-  }
   empty(total, size, query);
-  for (int c = a.sinks ? 0 : first / CHUNK; c <= last / CHUNK; c++) {
+  for (int c = item.chunk0; c < item.chunk1; c++) {
+    if (!a.sees(item.row0, item.row1, c)) continue;
     k_.attend(a, item.kv_head, item.row0, item.row1, c, part, scratch);
     k_.merge(total, part, queries, m_.head_dim);
   }

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoints import write_llama
+from zoo import LLAMA3
 
 from edgedec.benchmark import Config
 from edgedec.bundle import Bundle
@@ -19,14 +20,6 @@ from edgedec.runtime import forward, open_runtime
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
 
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 10000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
 SIZES: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 192, "head_dim": 32, "rope_parameters": LLAMA3}
 FORMATS: list[dict[str, Any]] = [
     {"weights": "int4"},
