@@ -14,34 +14,40 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.cache import Cache
 from edgedec.constraints import Constraint
-from edgedec.drafters import Draft, Drafter
-from edgedec.errors import ContextFull, UsageError
+from edgedec.context import Context
+from edgedec.drafters import Draft, Drafter, Sampled, Seen
+from edgedec.errors import UsageError
 from edgedec.rows import Rows
-from edgedec.runtime import Logits, Runtime, forward
-from edgedec.sampling import Sampling, draw, logprob, probs, top_logprobs
-from edgedec.verify import walk
+from edgedec.runtime import Output, Runtime, Want, compute
+from edgedec.sampling import Probs, Sampling, draw, logprob, probs, top_logprobs
+from edgedec.verify import VERIFIERS, walk
 
 # Rows of a prefill call: enough to keep the arithmetic busy, few enough that activations stay small.
 CHUNK = 128
 _MASK_CELLS = 4 << 20
 # What follows a stop token: no token at all, so that nothing drafted below it matches.
 _NOTHING = -1
+_ANYTHING = Probs(np.zeros(1, np.int64), np.ones(1))
+_LARGEST, _ALL, _NO_MORE = Want(logits=False, top=1), Want(), Want(logits=False)
 
 
 class Token(int):
     """A generated token: an int that also carries its log-probability, if asked for.
 
-    `logprob` is the model's own, before temperature and the like; `top` the most likely tokens.
+    `logprob` is the model's own, before temperature and the like; `top` the most likely tokens. `by`: the
+    drafter that had guessed it, empty if none had.
     """
 
     logprob: float | None
     top: tuple[tuple[int, float], ...]
+    by: str
 
-    def __new__(cls, token: int, logprob: float | None = None, top: tuple[tuple[int, float], ...] = ()) -> Token:
+    def __new__(
+        cls, token: int, logprob: float | None = None, top: tuple[tuple[int, float], ...] = (), by: str = ""
+    ) -> Token:
         self = super().__new__(cls, token)
-        self.logprob, self.top = logprob, top
+        self.logprob, self.top, self.by = logprob, top, by
         return self
 
     @property
@@ -49,10 +55,21 @@ class Token(int):
         return int(self)
 
 
+@dataclass(frozen=True)
+class Turn:
+    """One call of a generation, for who wants to look: the draft, what the call showed, and how many tokens
+    stood before. `seconds`: all of it, drafting and verification included."""
+
+    length: int
+    draft: Draft
+    seen: Seen
+    seconds: float
+
+
 @dataclass
 class Stats:
     """What a generation cost. `calls`: forward calls that gave tokens, one each when plain.
-    Times are of the loop alone: up to the first token, and all others."""
+    Times are of the loop alone: up to the first token, and all others, `forward_s` of which the calls took."""
 
     prompt: int = 0
     cached: int = 0
@@ -62,52 +79,17 @@ class Stats:
     accepted: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    forward_s: float = 0.0
     finish: str = ""
 
-    def took(self, seconds: float) -> None:
+    def took(self, seconds: float, forward: float) -> None:
         """One more call; the first is the one that read the prompt."""
         if self.calls:
             self.decode_s += seconds
+            self.forward_s += forward
         else:
             self.prefill_s = seconds
         self.calls += 1
-
-
-@dataclass
-class Context:
-    """One text in the making: its tokens, and the cache that holds all but the last few of them."""
-
-    ids: list[int]
-    n_prompt: int
-    cache: Cache
-    sinks: int | None = None
-    rng: np.random.Generator = field(default_factory=np.random.default_rng)
-
-    def pending(self) -> list[int]:
-        return self.ids[self.cache.length :]
-
-    def take(self) -> None:
-        """Count one more accepted row, as if its token had been run, and the next one drawn, by itself."""
-        self.cache.keep([0])
-        self.rng.random()
-
-    def make_room(self) -> None:
-        """For a full context with sliding on: keep the first tokens and the latest, read again.
-
-        What is kept is half of the capacity, so that one re-reading pays for many tokens; the
-        kept tokens get new positions and forget what was dropped, exactly as in a new session.
-        """
-        capacity = self.cache.capacity
-        if self.sinks is None:
-            raise ContextFull(
-                f"{len(self.ids)} tokens do not fit a context of {capacity}: shorten the prompt, ask for fewer "
-                "tokens, or open the session with on_full='slide'"
-            )
-        latest = max(capacity // 2 - self.sinks, 1)
-        dropped = len(self.ids) - self.sinks - latest
-        self.ids[self.sinks : -latest] = []
-        self.n_prompt = max(self.n_prompt - dropped, min(self.n_prompt, self.sinks))
-        self.cache.truncate(0)
 
 
 @dataclass(frozen=True)
@@ -118,7 +100,6 @@ class Ask:
     max_tokens: int | None = None
     stop_tokens: frozenset[int] = frozenset()
     logprobs: int | None = None
-    budget: int = 0
 
     @property
     def takes_largest(self) -> bool:
@@ -139,6 +120,7 @@ def decode(
     drafter: Drafter,
     constraint: Constraint | None = None,
     stats: Stats | None = None,
+    trace: list[Turn] | None = None,
 ) -> Generator[Token]:
     """Generate tokens behind `context.ids`; each is in `context.ids` when it is yielded.
 
@@ -148,7 +130,7 @@ def decode(
     stats = stats if stats is not None else Stats()
     if not context.ids:
         raise UsageError("nothing to continue: give at least one token (this tokenizer adds none of its own)")
-    left = ask.max_tokens
+    context.sampling, left = ask.sampling, ask.max_tokens
     try:
         while left is None or left > 0:
             if len(context.ids) > context.cache.capacity:
@@ -159,14 +141,21 @@ def decode(
                 drafter.reset()
             began = perf_counter()
             first = prefill(runtime, context)
-            draft = drafter.propose(context.ids, _budget(ask, context, left))
-            path, picked, logits = _step(runtime, context, first, draft, ask, constraint)
-            stats.took(perf_counter() - began)
+            draft = drafter.propose(context, _room(context, left), 0.0)
+            seen, replays = _step(runtime, context, first, draft, ask, constraint, drafter.wants)
+            drafter.observe(seen)
+            seconds = perf_counter() - began
+            stats.took(seconds, seen.seconds)
+            if trace is not None:
+                trace.append(Turn(len(context.ids), draft, seen, seconds))
             stats.proposed += len(draft.tokens)
-            stats.accepted += len(path) - 1
-            for at, token in enumerate(picked[:left]):
+            stats.accepted += len(seen.path) - 1
+            for at, token in enumerate(seen.picked[:left]):
                 if at:
-                    context.take()
+                    # One more accepted row counts, and so does its draw, as if its token had been run by itself.
+                    context.cache.keep([0])
+                    if replays:
+                        context.rng.random()
                 if token in ask.stop_tokens:
                     stats.finish = "eos"
                     return
@@ -174,9 +163,8 @@ def decode(
                 stats.generated += 1
                 if constraint is not None:
                     constraint.accept(token)
-                yield _token(token, logits, path[at], ask.logprobs)
-            drafter.observe(context.ids, len(path) - 1)
-            left = left if left is None else left - len(picked)
+                yield _token(token, draft, seen, at, ask.logprobs)
+            left = left if left is None else left - len(seen.picked)
         stats.finish = "length"
     finally:
         # For an interrupt from outside: everywhere else this holds already.
@@ -196,73 +184,109 @@ def prefill(runtime: Runtime, context: Context) -> Rows:
         rows = Rows.chain(pending[:chunk], cache.length)
         if len(pending) <= chunk:
             return rows
-        forward(runtime, rows, cache, skip=len(rows) - 1)
+        compute(runtime, rows, cache, len(rows) - 1, _NO_MORE)
         cache.keep(range(len(rows)))
 
 
 def _step(
-    runtime: Runtime, context: Context, first: Rows, draft: Draft, ask: Ask, constraint: Constraint | None
-) -> tuple[list[int], list[int], Logits | None]:
-    """One forward call: accepted rows and picked tokens (from the last pending row on), and logits if wanted.
+    runtime: Runtime,
+    context: Context,
+    first: Rows,
+    draft: Draft,
+    ask: Ask,
+    constraint: Constraint | None,
+    wants: Want,
+) -> tuple[Seen, bool]:
+    """One forward call, verified; and whether its draws are those of plain decoding, one a token.
 
-    The cache then ends with the last known token; the accepted rows lie in order behind it, for `take`.
+    The cache then ends with the last known token; the accepted rows lie in order behind it.
     """
-    root = len(first) - 1
+    root, length = len(first) - 1, context.cache.length
     rows = first
-    if draft.tokens:
+    if len(draft.tokens):
         parents = [parent + root + 1 for parent in draft.parents]
-        rows = Rows.tree(
-            [*first.tokens.tolist(), *draft.tokens], [*first.parents.tolist(), *parents], context.cache.length
-        )
-    largest = runtime.greedy(rows, context.cache, root) if constraint is None and ask.takes_largest else None
-    logits = forward(runtime, rows, context.cache, skip=root) if largest is None else None
+        rows = Rows.tree([*first.tokens.tolist(), *draft.tokens], [*first.parents.tolist(), *parents], length)
+    if constraint is None and ask.takes_largest:
+        wants |= _LARGEST
+    else:
+        wants |= _ALL
+    began = perf_counter()
+    output = compute(runtime, rows, context.cache, root, wants, draft.begun)
+    seconds = perf_counter() - began
+    before = context.rng.bit_generator.state if len(draft.tokens) else None
+    sampled = draft.sampled if len(draft.tokens) and ask.sampling.temperature > 0 else None
+    path, picked = _verify(rows, root, output, sampled, context, ask, constraint)
+    context.cache.keep([*range(root), *path])
+    if before is not None and len(path) > 1:
+        context.cache.truncate(length + root + 1)
+        if sampled is None:
+            context.rng.bit_generator.state = before
+            context.rng.random()
+    return Seen(rows, root, [row - root for row in path], picked, output, seconds), sampled is None
+
+
+def _verify(
+    rows: Rows,
+    root: int,
+    output: Output,
+    sampled: Sampled | None,
+    context: Context,
+    ask: Ask,
+    constraint: Constraint | None,
+) -> tuple[list[int], list[int]]:
+    """The accepted rows and the tokens picked. Behind a stop token comes nothing that anyone will see."""
+    logits, largest = output.logits, output.ids
+
+    def target(row: int, path: Sequence[int]) -> Probs:
+        assert logits is not None
+        if path and path[-1] in ask.stop_tokens:
+            return _ANYTHING
+        return _target(logits[row - root], path, context, ask, constraint)
 
     def pick(row: int, path: Sequence[int]) -> int:
         if path and path[-1] in ask.stop_tokens:
             return _NOTHING
-        if logits is not None:
-            return _pick(logits[row - root], path, context, ask, constraint)
-        assert largest is not None
-        return _largest(largest[row - root], context)
+        if logits is None:
+            assert largest is not None
+            return _largest(largest[row - root, 0], context)
+        return draw(target(row, path), context.rng)
 
-    before = context.rng.bit_generator.state if draft.tokens else None
-    path, picked = walk(rows, pick, root)
-    context.cache.keep([*range(root), *path])
-    if before is not None and len(path) > 1:
-        context.cache.truncate(len(context.ids))
-        context.rng.bit_generator.state = before
-        context.rng.random()
-    return [row - root for row in path], picked, logits
+    if sampled is None:
+        return walk(rows, pick, root)
+    return VERIFIERS[sampled.verifier](rows, target, sampled.probs, context.rng, root)
 
 
 def _largest(token: np.int32, context: Context) -> int:
-    """The runtime's own choice, as `_pick` would have drawn it."""
+    """The runtime's own choice, as it would have been drawn."""
     context.rng.random()
     if token < 0:
         raise UsageError("logits: the largest is not finite; need at least one finite value and no NaN or +inf")
     return int(token)
 
 
-def _pick(
+def _target(
     logits: NDArray[np.float32],
     path: Sequence[int],
     context: Context,
     ask: Ask,
     constraint: Constraint | None,
-) -> int:
+) -> Probs:
     if constraint is not None:
         logits = np.where(constraint.mask(path), logits, -np.inf)
     ids = [*context.ids, *path] if path else context.ids
-    return draw(probs(logits, ask.sampling, ids, context.n_prompt), context.rng)
+    return probs(logits, ask.sampling, ids, context.n_prompt)
 
 
-def _token(token: int, logits: Logits | None, row: int, n: int | None) -> Token:
-    if n is None or logits is None:
-        return Token(token)
-    return Token(token, logprob(logits[row], token), tuple(top_logprobs(logits[row], n)))
+def _token(token: int, draft: Draft, seen: Seen, at: int, n: int | None) -> Token:
+    # The token behind row `at` of the path was drafted if the path goes on.
+    by = draft.by[seen.path[at + 1] - 1] if draft.by and at + 1 < len(seen.path) else ""
+    if n is None or seen.output.logits is None:
+        return Token(token, by=by)
+    logits = seen.output.logits[seen.path[at]]
+    return Token(token, logprob(logits, token), tuple(top_logprobs(logits, n)), by)
 
 
-def _budget(ask: Ask, context: Context, left: int | None) -> int:
+def _room(context: Context, left: int | None) -> int:
     """How many drafted rows may be run: no more than can be used or cached."""
     room = context.cache.capacity - len(context.ids)
-    return max(0, min(ask.budget, room, room if left is None else left - 1))
+    return max(0, room if left is None else min(room, left - 1))

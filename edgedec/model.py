@@ -60,7 +60,7 @@ class Model:
         context: int | None = None,
         on_full: Literal["error", "slide"] = "error",
         sinks: int | None = None,
-        drafter: str = "off",
+        spec: str = "off",
     ) -> Session:
         """A new text. `context`: how many tokens it may hold (the model's own limit by default).
 
@@ -76,7 +76,7 @@ class Model:
         sinks = min(4, capacity // 4) if sinks is None else sinks
         if on_full == "slide" and not 0 <= sinks <= capacity // 4:
             raise UsageError(f"sinks {sinks}: must be from 0 to {capacity // 4}, a quarter of the context")
-        return Session(self, capacity, sinks if on_full == "slide" else None, drafter)
+        return Session(self, capacity, sinks if on_full == "slide" else None, spec)
 
     def chat_prompt(self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = True) -> str:
         """The messages ({"role": …, "content": …}) as the model's template writes them."""

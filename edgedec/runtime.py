@@ -32,6 +32,42 @@ class RuntimeOptions:
     kv: str | None = None
 
 
+@dataclass(frozen=True)
+class Want:
+    """What a call shall say of its rows: all logits, the `top` best tokens, the hidden states behind the last block."""
+
+    logits: bool = True
+    top: int = 0
+    hidden: bool = False
+
+    def __or__(self, other: Want) -> Want:
+        return Want(self.logits or other.logits, max(self.top, other.top), self.hidden or other.hidden)
+
+
+@dataclass(frozen=True)
+class Output:
+    """One line for each row; None for what was not wanted.
+
+    logits [n, vocab_size]; ids int32 [n, top]: the best tokens, the best first, the lowest of equals first, -1 where
+    a logit is not finite; scores [n, top]: their logits; hidden [n, hidden_size]: behind the last block, before
+    the final norm.
+    """
+
+    logits: Logits | None = None
+    ids: NDArray[np.int32] | None = None
+    scores: NDArray[np.float32] | None = None
+    hidden: Hidden | None = None
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Rows that have been through all blocks before `block`: their keys and values there are in the cache,
+    their hidden states [rows, hidden_size] are these."""
+
+    hidden: Hidden
+    block: int
+
+
 class Runtime(Protocol):
     """Runs any slice of a bundle's stack on any rows.
 
@@ -55,14 +91,9 @@ class Runtime(Protocol):
         """hidden [n, hidden_size] -> logits [n, vocab_size]."""
         ...
 
-    def logits(self, rows: Rows, cache: Cache, skip: int) -> Logits | None:
-        """embed, run and head in one: logits of the computed rows but the first `skip`, the cache written
+    def call(self, rows: Rows, cache: Cache, skip: int, want: Want, begun: Begun | None = None) -> Output | None:
+        """embed, run and head in one: what is wanted of the computed rows but the first `skip`, the cache written
         as by `run`. None if the runtime has no quicker way than those three."""
-        ...
-
-    def greedy(self, rows: Rows, cache: Cache, skip: int) -> NDArray[np.int32] | None:
-        """As `logits`, but only the token of the largest logit of each row (the lowest of equals, -1 if
-        it is not finite). None if the runtime has no quicker way than all logits."""
         ...
 
     def new_cache(self, capacity: int) -> Cache:
@@ -102,11 +133,47 @@ def choose_kv(bundle: Bundle, wanted: str | None) -> str:
 
 def forward(runtime: Runtime, rows: Rows, cache: Cache, skip: int = 0) -> Logits:
     """The whole stack on `rows`: logits of the computed rows but the first `skip`, [count - skip, vocab_size]."""
-    logits = runtime.logits(rows, cache, skip)
-    if logits is not None:
-        return logits
-    hidden = runtime.embed(rows.tokens[rows.first :])
-    return runtime.head(runtime.run(hidden, rows, cache, runtime.spec.blocks())[skip:])
+    logits = compute(runtime, rows, cache, skip, Want()).logits
+    assert logits is not None
+    return logits
+
+
+def compute(
+    runtime: Runtime, rows: Rows, cache: Cache, skip: int, want: Want, begun: Begun | None = None
+) -> Output:
+    """The whole stack on `rows`, or what is left of it: what is wanted of the computed rows but the first `skip`."""
+    output = runtime.call(rows, cache, skip, want, begun)
+    if output is not None:
+        return output
+    blocks, start = runtime.spec.blocks(), 0
+    if begun is None:
+        hidden = runtime.embed(rows.tokens[rows.first :])
+    else:
+        hidden, start = begun.hidden, begun.block
+    hidden = runtime.run(hidden, rows, cache, blocks[start:])[skip:]
+    logits = runtime.head(hidden) if want.logits or want.top else None
+    ids, scores = best(logits, want.top) if want.top and logits is not None else (None, None)
+    return Output(logits if want.logits else None, ids, scores, hidden if want.hidden else None)
+
+
+def best(logits: Logits, k: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """logits [n, vocab] -> the k best tokens of each row, best first (-1 if that logit is not finite), and their logits.
+
+    Of equal logits the lowest token comes first.
+    """
+    ids = np.stack([_best(row, min(k, logits.shape[1])) for row in logits])
+    scores = np.take_along_axis(logits, ids, axis=1)
+    # argmax stops at the first NaN, so that a row which has one says so in its first place.
+    return np.where(np.isfinite(scores), ids, -1).astype(np.int32), scores
+
+
+def _best(row: Logits, k: int) -> NDArray[np.int64]:
+    """row [vocab] -> [k]."""
+    if k == 1 or np.isnan(row[row.argmax()]):
+        first = row.argmax()
+        return np.array([first] * k, np.int64)
+    near = np.flatnonzero(row >= np.partition(row, len(row) - k)[len(row) - k])
+    return near[np.argsort(-row[near], kind="stable")][:k]
 
 
 def runtime_names() -> list[str]:

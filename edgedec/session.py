@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 import numpy as np
 
 from edgedec.constraints import Constraint
-from edgedec.decode import Ask, Context, Stats, Token, decode
-from edgedec.drafters import make_drafter
+from edgedec.context import Context
+from edgedec.decode import Ask, Stats, Token, Turn, decode
+from edgedec.drafters import Host
 from edgedec.errors import UsageError
 from edgedec.sampling import Sampling
 from edgedec.snapshot import Snapshot, read_snapshot, write_snapshot
+from edgedec.speculation import make_speculation
 from edgedec.text import Detokenizer, StopStrings
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class Options(TypedDict, total=False):
     ignore_eos: bool
     logprobs: int | None
     constraint: Constraint | None
+    trace: list[Turn] | None
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,10 @@ class Piece:
 class Session:
     """Made by `Model.session()`. Not for two threads at once; sessions of one model may run in several."""
 
-    def __init__(self, model: Model, capacity: int, sinks: int | None, drafter: str) -> None:
+    def __init__(self, model: Model, capacity: int, sinks: int | None, spec: str) -> None:
         self.model = model
-        self._drafter_name = drafter
-        self._drafter = make_drafter(drafter)
+        self._spec = spec
+        self._drafter = make_speculation(spec, Host(model.runtime, model.bundle, lambda: model.tokenizer))
         self._context = Context([], 0, model.runtime.new_cache(capacity), sinks)
         self.stats = Stats()
         self._running: Generator[Token] | None = None
@@ -102,10 +105,11 @@ class Session:
         ignore_eos: bool = False,
         logprobs: int | None = None,
         constraint: Constraint | None = None,
+        trace: list[Turn] | None = None,
     ) -> Generator[Token]:
-        """The tokens that follow `ids`, each an int with `.token`, `.logprob` and `.top`.
+        """The tokens that follow `ids`, each an int with `.token`, `.logprob`, `.top` and `.by`.
 
-        `logprobs=n` fills `.logprob` and the n most likely `.top`. None goes on with the session's text.
+        `logprobs=n` fills `.logprob` and the n most likely `.top`; `trace` is given every call. None goes on with the session's text.
         A new generation ends the one before, if it still runs.
         """
         stops = frozenset(stop_tokens) | (frozenset() if ignore_eos else self.model.eos)
@@ -117,7 +121,7 @@ class Session:
         self.stats.prompt, self.stats.cached = len(self._context.ids), self._context.cache.length
         if sampling.seed is not None:
             self._context.rng = np.random.default_rng(sampling.seed)
-        self._running = decode(self.model.runtime, self._context, ask, self._drafter, constraint, self.stats)
+        self._running = decode(self.model.runtime, self._context, ask, self._drafter, constraint, self.stats, trace)
         return self._running
 
     def chat(self, messages: Sequence[Mapping[str, object]], **options: Unpack[Options]) -> Iterator[str]:
@@ -127,7 +131,7 @@ class Session:
     def fork(self) -> Session:
         """An independent session with the same text and a copy of its cache."""
         context = self._context
-        twin = Session(self.model, self.capacity, context.sinks, self._drafter_name)
+        twin = Session(self.model, self.capacity, context.sinks, self._spec)
         twin._context.ids, twin._context.n_prompt = list(context.ids), context.n_prompt
         twin._context.cache = context.cache.fork()
         twin._context.rng.bit_generator.state = context.rng.bit_generator.state

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from edgedec.rows import Rows
+from edgedec.sampling import Probs
+
+# (rows, target(row, path), what each drafted token was drawn from, rng, root) -> (accepted rows, tokens picked)
+Verifier = Callable[
+    [Rows, Callable[[int, list[int]], Probs], Sequence[Probs], np.random.Generator, int], tuple[list[int], list[int]]
+]
 
 
 def walk(rows: Rows, pick: Callable[[int, list[int]], int], root: int = 0) -> tuple[list[int], list[int]]:
@@ -42,3 +50,7 @@ def _child(rows: Rows, row: int, token: int) -> int | None:
     if row == len(rows) - 1:
         return None
     return next((int(c) for c in rows.children(row) if rows.tokens[c] == token), None)
+
+
+# How a tree is verified whose tokens were drawn, by name.
+VERIFIERS: dict[str, Verifier] = {}

@@ -20,7 +20,7 @@ from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.kernels import cpu
 from edgedec.kernels.cpu import loader
 from edgedec.rows import Rows
-from edgedec.runtime import RuntimeOptions, available_cores
+from edgedec.runtime import Begun, Output, RuntimeOptions, Want, available_cores
 from edgedec.spec import ModelSpec
 
 Array = NDArray[np.float32]
@@ -114,11 +114,24 @@ class NativeRuntime:
     def logits(self, rows: Rows, cache: Cache, skip: int) -> Array:
         return self.logits_batch([(rows, cache)], skip)
 
-    def greedy(self, rows: Rows, cache: Cache, skip: int) -> NDArray[np.int32]:
-        ids = np.empty((rows.count - skip, 1), np.int32)
-        tokens = rows.tokens[rows.first :]
-        self._call(None, [(rows, cache)], tokens=tokens, blocks=self._blocks, head_from=skip, top=(ids, None))
-        return ids[:, 0]
+    def call(self, rows: Rows, cache: Cache, skip: int, want: Want, begun: Begun | None = None) -> Output:
+        n, blocks = rows.count - skip, self._blocks
+        tokens, hidden = rows.tokens[rows.first :], None
+        if begun is not None:
+            tokens, hidden, blocks = None, np.array(begun.hidden, np.float32, order="C"), blocks[begun.block :]
+        elif want.hidden:
+            hidden = np.empty((rows.count, self.spec.hidden_size), np.float32)
+        logits = np.empty((n, self.spec.vocab_size), np.float32) if want.logits else None
+        ids = scores = None
+        if want.top:
+            ids = np.empty((n, min(want.top, self.spec.vocab_size)), np.int32)
+            scores = np.empty(ids.shape, np.float32) if want.top > 1 else None
+        top = None if ids is None else (ids, scores)
+        head_from = skip if want.logits or want.top else -1
+        self._call(
+            hidden, [(rows, cache)], tokens=tokens, blocks=blocks, head_from=head_from, logits=logits, top=top
+        )
+        return Output(logits, ids, scores, hidden[skip:] if want.hidden and hidden is not None else None)
 
     def logits_batch(self, parts: Sequence[Part], skip: int = 0) -> Array:
         """Embed, the whole stack and head, for rows of several sequences: logits of all but the first `skip`."""

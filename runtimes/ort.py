@@ -23,7 +23,7 @@ from edgedec.bundle import Bundle
 from edgedec.cache import Cache
 from edgedec.errors import BundleCorrupt
 from edgedec.rows import Rows
-from edgedec.runtime import RuntimeOptions, available_cores, choose_kv
+from edgedec.runtime import Begun, Output, RuntimeOptions, Want, available_cores, best, choose_kv
 from edgedec.spec import ModelSpec
 
 Array = NDArray[np.float32]
@@ -76,9 +76,6 @@ class OnnxRuntime:
         self._plans: OrderedDict[tuple[Any, ...], _Plan] = OrderedDict()
         self._lock = threading.Lock()
 
-    def greedy(self, rows: Rows, cache: Cache, skip: int) -> None:
-        """Nothing quicker than all logits."""
-
     def new_cache(self, capacity: int) -> Cache:
         return Cache(self.spec, capacity, self.kv)
 
@@ -92,7 +89,17 @@ class OnnxRuntime:
         for part in self._slice(self.spec.blocks()):
             self._session(part.file)
 
-    def logits(self, rows: Rows, cache: Cache, skip: int) -> Array | None:
+    def call(self, rows: Rows, cache: Cache, skip: int, want: Want, begun: Begun | None = None) -> Output | None:
+        if want.hidden or begun is not None:
+            return None
+        logits = self._logits(rows, cache, skip)
+        if logits is None:
+            return None
+        ids, scores = best(logits, want.top) if want.top else (None, None)
+        return Output(logits if want.logits else None, ids, scores)
+
+    def _logits(self, rows: Rows, cache: Cache, skip: int) -> Array | None:
+        """By the graph of the whole model, of the last row of a chain; None if that cannot be."""
         with self._lock:
             last_of_chain = skip == rows.count - 1 and rows.is_chain and not rows.first
             if not self._fused or not last_of_chain or rows.positions[0] != cache.length:

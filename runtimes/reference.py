@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edgedec.bundle import Bundle
 from edgedec.cache import Cache
 from edgedec.rows import Rows
-from edgedec.runtime import RuntimeOptions, choose_kv
+from edgedec.runtime import Begun, RuntimeOptions, Want, choose_kv
 from edgedec.spec import ModelSpec
 
 Array = NDArray[np.float32]
@@ -61,11 +61,8 @@ class Reference:
     def release(self) -> None:
         """Nothing to give back."""
 
-    def logits(self, rows: Rows, cache: Cache, skip: int) -> None:
+    def call(self, rows: Rows, cache: Cache, skip: int, want: Want, begun: Begun | None = None) -> None:
         """Nothing quicker than embed, run and head."""
-
-    def greedy(self, rows: Rows, cache: Cache, skip: int) -> None:
-        """Nothing quicker than all logits."""
 
     def new_cache(self, capacity: int) -> Cache:
         return Cache(self.spec, capacity, self.kv)

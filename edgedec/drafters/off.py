@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from edgedec.context import Context
+from edgedec.drafters import Draft, Host, Plain
 
-from edgedec.drafters import Draft
 
-
-def make() -> Off:
+def make(host: Host) -> Off:
     return Off()
 
 
-class Off:
-    def propose(self, ids: Sequence[int], budget: int) -> Draft:
+class Off(Plain):
+    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
         return Draft()
-
-    def observe(self, ids: Sequence[int], accepted: int) -> None:
-        pass
-
-    def reset(self) -> None:
-        pass

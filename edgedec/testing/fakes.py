@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.cache import Cache
-from edgedec.drafters import Draft
+from edgedec.context import Context
+from edgedec.drafters import Draft, Drafter, Plain, Seen
 from edgedec.errors import UsageError
 from edgedec.rows import Rows
-from edgedec.runtime import Hidden, Logits
+from edgedec.runtime import Begun, Hidden, Logits, Want
 from edgedec.spec import Layer, ModelSpec, Rope
 
 if TYPE_CHECKING:
@@ -68,10 +69,7 @@ class FakeRuntime:
         self.calls = self.rows = 0
         self._seed, self._spread = seed, spread
 
-    def greedy(self, rows: Rows, cache: Cache, skip: int) -> None:
-        """Nothing quicker than all logits."""
-
-    def logits(self, rows: Rows, cache: Cache, skip: int) -> None:
+    def call(self, rows: Rows, cache: Cache, skip: int, want: Want, begun: Begun | None = None) -> None:
         """Nothing quicker than embed, run and head."""
 
     def new_cache(self, capacity: int) -> Cache:
@@ -131,8 +129,8 @@ def random_reference(spec: ModelSpec | None = None, seed: int = 0, kv: str = "f3
     return Reference(spec, lambda name, start, stop: weights[name][start:stop], kv)
 
 
-class PerfectDrafter:
-    """Knows the whole text, prompt included, and drafts what comes next as far as the budget goes.
+class PerfectDrafter(Plain):
+    """Knows the whole text, prompt included, and drafts what comes next as far as it may.
 
     With `decoys`, every right token stands behind that many wrong siblings, so that accepted rows
     are not neighbours and have to be moved in the cache.
@@ -143,40 +141,35 @@ class PerfectDrafter:
         self.observed: list[int] = []
         self.resets = 0
 
-    def propose(self, ids: Sequence[int], budget: int) -> Draft:
+    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+        ids = context.ids
         coming = self.tokens[len(ids) :] if list(ids) == self.tokens[: len(ids)] else []
         tokens: list[int] = []
         parents: list[int] = []
         parent = -1
-        for token in coming[: budget // (self.decoys + 1)]:
+        for token in coming[: nodes // (self.decoys + 1)]:
             tokens += [(token + 1 + i) % self.vocab for i in range(self.decoys)] + [token]
             parents += [parent] * (self.decoys + 1)
             parent = len(tokens) - 1
         return Draft(tuple(tokens), tuple(parents))
 
-    def observe(self, ids: Sequence[int], accepted: int) -> None:
-        self.observed.append(accepted)
+    def observe(self, seen: Seen) -> None:
+        self.observed.append(len(seen.path) - 1)
 
     def reset(self) -> None:
         self.resets += 1
 
 
-class RandomDrafter:
-    """Random trees of up to `budget` nodes, twin siblings included."""
+class RandomDrafter(Plain):
+    """Random trees of up to `nodes` tokens, twin siblings included."""
 
     def __init__(self, seed: int, vocab: int = 13) -> None:
         self._rng, self.vocab = np.random.default_rng(seed), vocab
 
-    def propose(self, ids: Sequence[int], budget: int) -> Draft:
-        n = int(self._rng.integers(0, budget + 1))
+    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+        n = int(self._rng.integers(0, nodes + 1))
         tokens = self._rng.integers(0, self.vocab, n).tolist()
         return Draft(tuple(tokens), tuple(int(self._rng.integers(-1, i)) for i in range(n)))
-
-    def observe(self, ids: Sequence[int], accepted: int) -> None:
-        pass
-
-    def reset(self) -> None:
-        pass
 
 
 Followers = Callable[[int], Collection[int]] | Mapping[int, Collection[int]]
@@ -203,3 +196,19 @@ class SetConstraint:
 
     def accept(self, token: int) -> None:
         self.accepted.append(int(token))
+
+
+class Limited(Plain):
+    """Another drafter, held to so many tokens."""
+
+    def __init__(self, drafter: Drafter, nodes: int) -> None:
+        self.drafter, self.nodes, self.wants = drafter, nodes, drafter.wants
+
+    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+        return self.drafter.propose(context, min(nodes, self.nodes), floor)
+
+    def observe(self, seen: Seen) -> None:
+        self.drafter.observe(seen)
+
+    def reset(self) -> None:
+        self.drafter.reset()

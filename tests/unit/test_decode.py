@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec import decode as loop
-from edgedec.decode import Ask, Context, Stats, Token, decode
+from edgedec.context import Context
+from edgedec.decode import Ask, Stats, Token, decode
 from edgedec.drafters import Draft, Drafter
 from edgedec.drafters.off import Off
 from edgedec.errors import ContextFull, UsageError
