@@ -168,7 +168,8 @@ def _check_references(manifest: Manifest, folder: Path) -> None:
     spec = manifest.spec.check()
     graphs = manifest.graphs
     tokenizer = [manifest.text.tokenizer] if manifest.text.tokenizer is not None else []
-    for name in [manifest.weights, *tokenizer, *graphs.names()]:
+    heads = [head.file for head in manifest.heads.values()]
+    for name in [manifest.weights, *tokenizer, *graphs.names(), *heads]:
         if name not in manifest.files:
             raise BundleCorrupt(f"{where}: names {name!r}, which is not among its files")
     for kv in manifest.kv_formats:
@@ -179,6 +180,7 @@ def _check_references(manifest: Manifest, folder: Path) -> None:
             raise BundleCorrupt(f"{where}: KV format {kv} lacks the graph of the whole stack")
     if not manifest.kv_formats or len(graphs.mlp) != spec.n_layers:
         raise BundleCorrupt(f"{where}: graphs are missing for the {spec.n_layers} layers")
+    _check_heads(manifest, where)
     shapes = {name: t.shape for name, t in manifest.tensors.items()}
     if shapes != spec.tensors():
         raise BundleCorrupt(f"{where}: the weights are not those of the spec")
@@ -186,6 +188,18 @@ def _check_references(manifest: Manifest, folder: Path) -> None:
     for name, start, length in _extents(manifest):
         if start < 0 or start % ALIGN or start + length > size:
             raise BundleCorrupt(f"{where}: {name} lies outside {manifest.weights} or is not aligned")
+
+
+def _check_heads(manifest: Manifest, where: str) -> None:
+    """Draft heads fit the model; what they hold is the business of who opens them."""
+    spec = manifest.spec
+    for kind, head in manifest.heads.items():
+        if not 1 <= head.depth <= 64:
+            raise BundleCorrupt(f"{where}: heads.{kind}.depth: {head.depth} is out of range")
+        if not 0 <= head.layer < spec.n_layers:
+            raise BundleCorrupt(f"{where}: heads.{kind}.layer: {head.layer} of {spec.n_layers} layers")
+        if not 0 <= head.top <= head.vocab <= spec.vocab_size:
+            raise BundleCorrupt(f"{where}: heads.{kind}: names {head.top} of {head.vocab} of {spec.vocab_size} tokens")
 
 
 def _extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:

@@ -63,3 +63,11 @@ def _swap(staging: Path, path: Path) -> None:
 def _beside(path: Path) -> Path:
     """A name that nobody has, in the same folder."""
     return path.with_name(f".{path.name}.partial-{secrets.token_hex(6)}")
+
+
+def cache_folder() -> Path:
+    """Where what can be made again is kept: EDGEDEC_CACHE, else edgedec under XDG_CACHE_HOME, else ~/.cache."""
+    own = os.environ.get("EDGEDEC_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgedec"

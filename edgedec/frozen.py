@@ -19,13 +19,17 @@ def to_json(value: Any) -> Any:
         return {
             f.name: to_json(getattr(value, f.name))
             for f in dataclasses.fields(value)
-            if getattr(value, f.name) != f.default
+            if getattr(value, f.name) != _default(f)
         }
     if isinstance(value, dict):
         return {key: to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
     return value
+
+
+def _default(f: dataclasses.Field[Any]) -> Any:
+    return f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
 
 
 def from_json(cls: type[T], data: Any, where: str) -> T:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from typing import Any, Literal
 from edgedec.spec import ModelSpec
 
 FORMAT = "edgedec-bundle"
-VERSION = 2
+VERSION = 3
 MANIFEST = "edgedec.json"
 LANES = 16
 
@@ -69,8 +69,23 @@ class Tensor:
         return prod(self.shape[:-1]) if self.layout == "rows" else self.groups * LANES
 
 
-def least_version(tensors: Iterable[Tensor]) -> int:
+@dataclass(frozen=True)
+class Head:
+    """A draft head (`models/heads`): its graph, how many tokens ahead it was trained to guess, and, of those that
+    guess tokens, how many tokens it knows and how many it names. layer: an exit's hidden states are those
+    behind so many layers."""
+
+    file: str
+    depth: int
+    layer: int = 0
+    vocab: int = 0
+    top: int = 0
+
+
+def least_version(tensors: Iterable[Tensor], heads: Collection[str] = ()) -> int:
     """The version to write: the oldest that can say it all, so that older readers refuse no more than they must."""
+    if heads:
+        return 3
     return 2 if any(tensor.layout != "rows" for tensor in tensors) else 1
 
 
@@ -155,3 +170,4 @@ class Manifest:
     files: dict[str, File]
     parity: Parity | None = None
     source: dict[str, Any] = field(default_factory=dict)
+    heads: dict[str, Head] = field(default_factory=dict)

@@ -60,12 +60,16 @@ class Model:
         context: int | None = None,
         on_full: Literal["error", "slide"] = "error",
         sinks: int | None = None,
-        spec: str = "off",
+        spec: str = "auto",
+        learn: bool = False,
     ) -> Session:
         """A new text. `context`: how many tokens it may hold (the model's own limit by default).
 
         When the context is full, `on_full="error"` raises ContextFull; "slide" keeps the first
         `sinks` tokens (4 by default) and the latest half, and goes on.
+
+        `spec`: how to guess ahead, "auto", "off" or drafters by name (`edgedec.speculation`); the text is the
+        same. `learn`: take up what earlier sessions kept (`Session.keep`).
         """
         limit = self.spec.context_length
         capacity = context or limit
@@ -76,7 +80,10 @@ class Model:
         sinks = min(4, capacity // 4) if sinks is None else sinks
         if on_full == "slide" and not 0 <= sinks <= capacity // 4:
             raise UsageError(f"sinks {sinks}: must be from 0 to {capacity // 4}, a quarter of the context")
-        return Session(self, capacity, sinks if on_full == "slide" else None, spec)
+        session = Session(self, capacity, sinks if on_full == "slide" else None, spec)
+        if learn:
+            session.recall()
+        return session
 
     def chat_prompt(self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = True) -> str:
         """The messages ({"role": …, "content": …}) as the model's template writes them."""

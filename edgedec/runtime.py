@@ -73,11 +73,13 @@ class Runtime(Protocol):
 
     `run` writes the keys and values of `rows[first:]` into the cache behind its `length` tokens
     and does not change `length`: the caller keeps the rows it wants with `cache.keep`.
-    A runtime is safe to share between sessions and threads.
+    A runtime is safe to share between sessions and threads. `invariant`: a row's logits are the same bytes
+    whatever other rows share its call, so that verifying a draft gives exactly what plain decoding gives.
     """
 
     spec: ModelSpec
     name: str
+    invariant: bool
 
     def embed(self, tokens: NDArray[np.int64]) -> Hidden:
         """tokens [n] -> hidden [n, hidden_size]."""
@@ -138,9 +140,7 @@ def forward(runtime: Runtime, rows: Rows, cache: Cache, skip: int = 0) -> Logits
     return logits
 
 
-def compute(
-    runtime: Runtime, rows: Rows, cache: Cache, skip: int, want: Want, begun: Begun | None = None
-) -> Output:
+def compute(runtime: Runtime, rows: Rows, cache: Cache, skip: int, want: Want, begun: Begun | None = None) -> Output:
     """The whole stack on `rows`, or what is left of it: what is wanted of the computed rows but the first `skip`."""
     output = runtime.call(rows, cache, skip, want, begun)
     if output is not None:
@@ -157,9 +157,9 @@ def compute(
 
 
 def best(logits: Logits, k: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """logits [n, vocab] -> the k best tokens of each row, best first (-1 if that logit is not finite), and their logits.
+    """logits [n, vocab] -> the k best tokens of each row and their logits.
 
-    Of equal logits the lowest token comes first.
+    The best first, the lowest of equals first; -1 where a logit is not finite.
     """
     ids = np.stack([_best(row, min(k, logits.shape[1])) for row in logits])
     scores = np.take_along_axis(logits, ids, axis=1)

@@ -6,11 +6,14 @@ A prompt is always the whole text. What it shares with the session's text so far
 
 from __future__ import annotations
 
+import hashlib
+import zipfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -19,8 +22,9 @@ from edgedec.context import Context
 from edgedec.decode import Ask, Stats, Token, Turn, decode
 from edgedec.drafters import Host
 from edgedec.errors import UsageError
+from edgedec.files import cache_folder, replacing
 from edgedec.sampling import Sampling
-from edgedec.snapshot import Snapshot, read_snapshot, write_snapshot
+from edgedec.snapshot import Snapshot, arrays_of, read_snapshot, write_snapshot
 from edgedec.speculation import make_speculation
 from edgedec.text import Detokenizer, StopStrings
 
@@ -109,8 +113,8 @@ class Session:
     ) -> Generator[Token]:
         """The tokens that follow `ids`, each an int with `.token`, `.logprob`, `.top` and `.by`.
 
-        `logprobs=n` fills `.logprob` and the n most likely `.top`; `trace` is given every call. None goes on with the session's text.
-        A new generation ends the one before, if it still runs.
+        `logprobs=n` fills `.logprob` and the n most likely `.top`; `trace` is given every call.
+        None goes on with the session's text. A new generation ends the one before, if it still runs.
         """
         stops = frozenset(stop_tokens) | (frozenset() if ignore_eos else self.model.eos)
         ask = Ask(sampling, max_tokens, stops, logprobs)
@@ -135,10 +139,35 @@ class Session:
         twin._context.ids, twin._context.n_prompt = list(context.ids), context.n_prompt
         twin._context.cache = context.cache.fork()
         twin._context.rng.bit_generator.state = context.rng.bit_generator.state
+        twin._drafter.restore(self._drafter.state())
         return twin
 
+    def report(self) -> dict[str, Any]:
+        """What the drafters did so far, and what the governor chose."""
+        return self._drafter.report()
+
+    def learned(self) -> Path:
+        """Where `keep` writes: a file for this bundle and these drafters."""
+        names = hashlib.sha256(self._spec.encode()).hexdigest()[:8]
+        return cache_folder() / "learned" / f"{self.model.bundle.digest[:32]}-{names}.npz"
+
+    def keep(self) -> None:
+        """Keep what the drafter learned for later sessions of this bundle: `Model.session(learn=True)` takes it up."""
+        path, state = self.learned(), self._drafter.state()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            np.savez(file, **state)
+
+    def recall(self) -> None:
+        """Take up what an earlier session kept; nothing if there is none, or it is damaged."""
+        try:
+            with np.load(self.learned(), allow_pickle=False) as kept:
+                self._drafter.restore(dict(kept))
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile, UsageError):
+            self._drafter.reset()
+
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the text, its cache and the state of the random draws to a file."""
+        """Write the text, its cache, the state of the random draws and what the drafter learned to a file."""
         context = self._context
         write_snapshot(
             path,
@@ -149,15 +178,18 @@ class Session:
                 kv=context.cache.kind,
                 rng=dict(context.rng.bit_generator.state),
                 length=context.cache.length,
+                learned=arrays_of(state := self._drafter.state()),
             ),
             context.cache.save(),
+            state,
         )
 
     def load(self, path: str | PathLike[str]) -> None:
         """Become the session that was saved; it goes on exactly as that one would have."""
         context = self._context
-        snapshot, data = read_snapshot(path, self.model.bundle.digest, context.cache)
+        snapshot, data, state = read_snapshot(path, self.model.bundle.digest, context.cache)
         self._stop()
+        self._drafter.restore(state)
         context.cache.load(data)
         context.ids, context.n_prompt = list(snapshot.ids), snapshot.n_prompt
         context.rng.bit_generator.state = snapshot.rng

@@ -4,7 +4,7 @@
 32 bytes  sha256 of all that follows
 8 bytes   length of the header, little endian
 header    JSON: Snapshot
-rest      the cache, [n_layers, 2, n_kv_heads, length, width], C order
+rest      the cache, [n_layers, 2, n_kv_heads, length, width], C order; then the arrays that the header lists
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +32,18 @@ _PREFIX = len(MAGIC) + 32 + 8
 
 
 @dataclass(frozen=True)
+class Array:
+    """One of the arrays behind the cache."""
+
+    name: str
+    dtype: Literal["int32", "int64", "float32", "float64", "uint8"]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """What stands in the header; `bundle` is the digest of the session's bundle, `kv` the kind of its cache and
-    `length` its length."""
+    `length` its length; `learned`: what its drafter knew."""
 
     bundle: str
     ids: tuple[int, ...]
@@ -41,12 +51,21 @@ class Snapshot:
     kv: str
     rng: dict[str, Any]
     length: int
+    learned: tuple[Array, ...] = ()
 
 
-def write_snapshot(path: str | os.PathLike[str], snapshot: Snapshot, data: NDArray[Any]) -> None:
-    """`data`: what `Cache.save` returned."""
+def arrays_of(state: Mapping[str, NDArray[Any]]) -> tuple[Array, ...]:
+    """What the header says of them."""
+    return tuple(Array(name, array.dtype.name, array.shape) for name, array in state.items())  # type: ignore[arg-type]
+
+
+def write_snapshot(
+    path: str | os.PathLike[str], snapshot: Snapshot, data: NDArray[Any], state: Mapping[str, NDArray[Any]]
+) -> None:
+    """`data`: what `Cache.save` returned; `state`: what the drafter knows, listed in `snapshot.learned`."""
     header = json.dumps(to_json(snapshot)).encode()
-    parts = [len(header).to_bytes(8, "little"), header, np.ascontiguousarray(data).tobytes()]
+    arrays = [np.ascontiguousarray(array).tobytes() for array in (data, *state.values())]
+    parts = [len(header).to_bytes(8, "little"), header, *arrays]
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
@@ -57,8 +76,10 @@ def write_snapshot(path: str | os.PathLike[str], snapshot: Snapshot, data: NDArr
         raise SessionError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
-def read_snapshot(path: str | os.PathLike[str], bundle: str, cache: Cache) -> tuple[Snapshot, NDArray[Any]]:
-    """The header and the cache's content, if they fit `bundle` and `cache`."""
+def read_snapshot(
+    path: str | os.PathLike[str], bundle: str, cache: Cache
+) -> tuple[Snapshot, NDArray[Any], dict[str, NDArray[Any]]]:
+    """The header, the cache's content and what the drafter knew, if they fit `bundle` and `cache`."""
     try:
         raw = Path(path).read_bytes()
     except OSError as error:
@@ -75,9 +96,18 @@ def read_snapshot(path: str | os.PathLike[str], bundle: str, cache: Cache) -> tu
     payload = memoryview(raw)[_PREFIX + size :]
     _check(path, snapshot, bundle, cache)
     shape = (*cache.data.shape[:3], snapshot.length, cache.data.shape[4])
-    if len(payload) != prod(shape) * cache.data.itemsize:
-        raise SessionError(f"{path}: the cache in it has another size than its header says")
-    return snapshot, np.frombuffer(payload, cache.data.dtype).reshape(shape)
+    at, state = prod(shape) * cache.data.itemsize, dict[str, NDArray[Any]]()
+    data = payload[:at]
+    for array in snapshot.learned:
+        if min(array.shape, default=0) < 0:
+            raise SessionError(f"{path}: damaged header (an array of shape {array.shape})")
+        size = prod(array.shape) * np.dtype(array.dtype).itemsize
+        part, at = payload[at : at + size], at + size
+        if len(part) == size:
+            state[array.name] = np.frombuffer(part, array.dtype).reshape(array.shape)
+    if len(payload) != at:
+        raise SessionError(f"{path}: what is in it has another size than its header says")
+    return snapshot, np.frombuffer(data, cache.data.dtype).reshape(shape), state
 
 
 def _check(path: object, snapshot: Snapshot, bundle: str, cache: Cache) -> None:

@@ -51,6 +51,7 @@ class NativeRuntime:
     """A runtime over a bundle's weights file. `isa`: an instruction set to use instead of the best one."""
 
     name = "native"
+    invariant = True
 
     def __init__(self, bundle: Bundle, kv: str, threads: int, isa: str | None = None) -> None:
         self.spec, self.kv, self.threads = bundle.spec, kv, threads

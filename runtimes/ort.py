@@ -63,6 +63,7 @@ class OnnxRuntime:
     """A runtime over a bundle's graphs."""
 
     name = "ort"
+    invariant = False
 
     def __init__(self, bundle: Bundle, kv: str, threads: int) -> None:
         self.spec, self.kv, self.threads = bundle.spec, kv, threads

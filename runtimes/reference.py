@@ -50,6 +50,7 @@ class Reference:
     """A runtime over any source of float weights: a bundle's, or a checkpoint's at export."""
 
     name = "reference"
+    invariant = False
 
     def __init__(self, spec: ModelSpec, weights: Weights, kv: str = "f32", scales: Array | None = None) -> None:
         self.spec, self._weights, self.kv, self._scales = spec, weights, kv, scales

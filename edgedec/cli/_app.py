@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from edgedec.errors import EdgedecError
 
-VERBS = ("run", "chat", "export", "inspect", "verify", "bench", "eval", "doctor")
+VERBS = ("run", "chat", "trace", "export", "train-heads", "inspect", "verify", "bench", "eval", "doctor")
 FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 # Typer's own UsageError, wherever this version of it keeps that class.
 _Misuse: type[Exception] = typer.BadParameter.__bases__[0]
@@ -29,7 +29,7 @@ class Verbs(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in VERBS:
             return None
-        command = typer.main.get_command(import_module(f"edgedec.cli.{cmd_name}").app)
+        command = typer.main.get_command(import_module(f"edgedec.cli.{cmd_name.replace('-', '_')}").app)
         command.name = cmd_name
         return command
 

@@ -1,4 +1,4 @@
-"""Pictures of what `edgedec bench kernels` and `edgedec bench peers` measured. Matplotlib is an extra."""
+"""Pictures of what `edgedec bench kernels`, `peers` and `spec` measured. Matplotlib is an extra."""
 
 from __future__ import annotations
 
@@ -47,6 +47,39 @@ def plot_peers(report: Mapping[str, Any], path: Path) -> None:
         label = name if engine["logits"] == "all rows" else f"{name} (logits of the last row only)"
         _curve(axes, label, engine["rows"], engine["spread"]["rows"], i)
     _save(figure, axes, path)
+
+
+def plot_spec(report: Mapping[str, Any], path: Path) -> None:
+    """Speed ratios with their intervals and their least, and acceptance by depth."""
+    drafters, figure = report["drafters"], _figure()
+    ratios, depths = figure.subplots(1, 2, width_ratios=(3, 2))
+    names = list(drafters)
+    for i, found in enumerate(drafters.values()):
+        color, mark = _STYLES[i % len(_STYLES)]
+        mean, (low, high) = found["speed_ratio_mean"], found["speed_ratio_interval"]
+        ratios.errorbar([mean], [i], xerr=[[mean - low], [high - mean]], color=color, marker=mark, capsize=3)
+        ratios.plot([found["speed_ratio_min"]], [i], "|", color=color, markersize=9)
+        shares = _often(found["acceptance_by_depth"], found["drafts_by_depth"])
+        if shares:
+            depths.plot(range(1, len(shares) + 1), shares, color=color, marker=mark, markersize=4, label=names[i])
+    ratios.axvline(1, color="0.35", linestyle="--")
+    ratios.set_yticks(range(len(names)), names)
+    ratios.invert_yaxis()
+    ratios.set_xlabel("speed over plain decoding: mean, 95% interval; bar: least")
+    depths.set_xlabel("depth in the draft")
+    depths.set_ylabel("accepted, of drafts that deep")
+    depths.set_ylim(0, 1)
+    if depths.lines:
+        depths.legend(frameon=False, fontsize=8)
+    for axes in (ratios, depths):
+        axes.grid(True, color="0.9")
+    figure.suptitle(f"{report['model']}: {report['host']['cpu']}, {plural(report['threads'], 'thread')}", fontsize=11)
+    figure.savefig(path, dpi=150)
+
+
+def _often(shares: list[float], drafts: list[int]) -> list[float]:
+    """The shares of those depths that were drafted a twentieth as often as the first, at least."""
+    return [share for share, n in zip(shares[:12], drafts, strict=False) if 20 * n >= drafts[0]]
 
 
 def _curve(axes: Any, label: str, rows: Mapping[str, float], spread: Mapping[str, Any], style: int) -> None:

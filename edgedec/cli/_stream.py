@@ -60,6 +60,8 @@ class Generation:
             "finish_reason": counts.pop("finish"),
             "seed": self.sampling.seed,
             **counts,
+            "tokens_per_call": round(self.session.stats.generated / max(counts["calls"], 1), 3),
+            "speculation": self.session.report(),
         }
 
 
@@ -75,7 +77,26 @@ def stats_line(stats: dict[str, Any]) -> str:
     return (
         f"prompt {stats['prompt_tokens']} tokens ({stats['cached_tokens']} cached), "
         f"generated {stats['generated_tokens']} in {stats['calls']} calls, {', '.join(speeds)}, "
-        f"finish: {stats['finish_reason'] or 'none, stopped early'}{seed}"
+        f"finish: {stats['finish_reason'] or 'none, stopped early'}{seed}{_drafting(stats)}"
+    )
+
+
+def _drafting(stats: dict[str, Any]) -> str:
+    """A second line: who guessed what, what the governor chose, and where the time went."""
+    report = stats["speculation"]
+    if not report or not stats["decode_s"]:
+        return ""
+    sizes = ", ".join(f"{size} tokens {calls}x" for size, calls in report["sizes"].items())
+    drafters = [
+        f"{name} {facts['accepted']} of {facts['proposed']} in {facts['seconds'] * 1000:.1f} ms"
+        for name, facts in report["drafters"].items()
+        if facts["proposed"]
+    ]
+    return (
+        f"\ndrafted {stats['proposed']}, accepted {stats['accepted']}, {stats['tokens_per_call']:.2f} tokens a call; "
+        f"{stats['forward_s'] / stats['decode_s']:.0%} of the time in calls; "
+        f"session so far: drafts of {sizes or 'nothing'}, {report['silent']} calls silent"
+        f"{'; ' if drafters else ''}{', '.join(drafters)}"
     )
 
 

@@ -11,6 +11,7 @@ from edgedec.cli import options as o
 from edgedec.cli._bench_about import describe
 from edgedec.cli._bench_kernels import kernels
 from edgedec.cli._bench_peers import peers
+from edgedec.cli._bench_spec import spec
 from edgedec.cli._output import print_json, print_table, progress_bar, size
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 app.command()(kernels)
 app.command()(peers)
+app.command()(spec)
 
 
 @app.callback(invoke_without_command=True, subcommand_metavar="[COMMAND]")

@@ -36,6 +36,8 @@ def chat(
     on_full: o.OnFullMode = o.OnFull.error,
     kv: o.KVFormat = None,
     engine: o.Engine = "auto",
+    spec: o.Spec = "auto",
+    learn: o.Learn = False,
     stats: o.ShowStats = False,
 ) -> None:
     """Chat with a model.
@@ -64,7 +66,7 @@ def chat(
     )
     # Refuses a bundle without a template now rather than at the first turn.
     opened.chat_prompt([{"role": "user", "content": "hello"}])
-    session = o.open_session(opened, ctx_size, on_full)
+    session = o.open_session(opened, ctx_size, on_full, spec, learn)
     talk = Chat(session, sampling, Limits(max_tokens, tuple(stop or ())), stats)
     if system:
         talk.system(system)
@@ -75,6 +77,8 @@ def chat(
     for line in _typed() if asks else sys.stdin:
         if not talk.take(line.rstrip("\r\n")):
             break
+    if learn:
+        session.keep()
     if talk.failed and not asks:
         raise typer.Exit(1)
 

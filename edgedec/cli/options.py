@@ -58,6 +58,17 @@ OnFullMode = Annotated[
     OnFull, _option("--on-full", help="When the context is full: end with an error (default), or slide on.")
 ]
 
+Spec = Annotated[
+    str,
+    _option(
+        "--spec",
+        metavar="HOW",
+        help="Guess ahead; the text stays the same: auto (default), off, or drafters, as in copy+recycling or "
+        "recycling:fixed=8.",
+    ),
+]
+Learn = Annotated[bool, _option("--learn", help="Take up what drafters learned of this bundle, and keep it again.")]
+
 # The prompt
 Prompt = Annotated[
     str | None, _option("--prompt", "-p", metavar="TEXT", help="The prompt; `-`, or none and piped input: stdin.")
@@ -108,11 +119,13 @@ def open_model(name: str, engine: str, threads: int, kv: KV | None) -> edgedec.M
     return edgedec.open(name, engine=engine, threads=threads, kv=kv and kv.value)
 
 
-def open_session(model: edgedec.Model, ctx_size: int, on_full: OnFull) -> edgedec.Session:
+def open_session(
+    model: edgedec.Model, ctx_size: int, on_full: OnFull, spec: str = "auto", learn: bool = False
+) -> edgedec.Session:
     mode: Literal["error", "slide"] = "slide" if on_full is OnFull.slide else "error"
     # As many first tokens as a small context can spare; 4 are enough for attention to rest on.
     sinks = min(4, (ctx_size or model.spec.context_length) // 4)
-    return model.session(context=ctx_size or None, on_full=mode, sinks=sinks)
+    return model.session(context=ctx_size or None, on_full=mode, sinks=sinks, spec=spec, learn=learn)
 
 
 def sampling(model: edgedec.Model, *, logit_bias: list[str] | None = None, **flags: float | None) -> Sampling:

@@ -39,6 +39,8 @@ def run(
     on_full: o.OnFullMode = o.OnFull.error,
     kv: o.KVFormat = None,
     engine: o.Engine = "auto",
+    spec: o.Spec = "auto",
+    learn: o.Learn = False,
     session: Annotated[
         Path | None,
         typer.Option(
@@ -59,6 +61,7 @@ def run(
     Examples:
       edgedec run -p "Once upon a time" -n 200 --seed 7
       edgedec run -m ./smol -f notes.txt --temp 0 --no-echo --stats
+      edgedec run -m ./smol -f notes.txt --spec copy+recycling --stats
       echo "The cat" | edgedec run --json --logprobs 3
     """
     if logprobs is not None and not json:
@@ -81,7 +84,7 @@ def run(
         logit_bias=logit_bias,
         seed=seed,
     )
-    live = o.open_session(opened, ctx_size, on_full)
+    live = o.open_session(opened, ctx_size, on_full, spec, learn)
     if session is not None and resumes:
         live.load(session)
     # A resumed session brings the state of its draws; a new seed would throw that away.
@@ -94,6 +97,8 @@ def run(
     finally:
         if session is not None and generation.tokens:
             live.save(session)
+        if learn:
+            live.keep()
         if stats and not json:
             print(stats_line(generation.stats()), file=sys.stderr)
 

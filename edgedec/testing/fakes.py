@@ -61,6 +61,7 @@ class FakeRuntime:
     """
 
     name = "fake"
+    invariant = True
 
     def __init__(self, spec: ModelSpec | None = None, kv: str = "f32", seed: int = 0, spread: float = 6.0) -> None:
         self.spec, self.kv = spec or tiny_spec(), kv

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import os
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_uint64, c_void_p
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -99,9 +100,9 @@ class Engine:
         if wrong:
             raise MemoryError(ERRORS[wrong]) if wrong < 0 else ValueError(ERRORS[wrong])
 
-    def __del__(self) -> None:
+    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
         # A forked process has the memory and none of the threads: waiting for their end would have none.
-        if getattr(self, "_engine", None) and os.getpid() == self._pid:
+        if getattr(self, "_engine", None) and getpid() == self._pid:
             self._lib.ed_close(self._engine)
             self._engine = None
 

@@ -1,1 +1,56 @@
-"""Draft heads: small networks on top of a model's hidden states. None yet."""
+"""Draft heads: small networks on top of a model's hidden states. One file a kind; file name = kind.
+
+A file describes the arithmetic once, over `Ops`; training, the ONNX graph and the tests' oracle each bring
+their own. What a head says is read through the model's own final norm and rows of its own head matrix.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar, cast
+
+from edgedec.errors import UsageError
+
+V = TypeVar("V")
+
+
+class Ops(Protocol[V]):
+    """Arithmetic on rows [n, width] of some kind; weights go by name, matrices are (out, in)."""
+
+    def linear(self, x: V, name: str) -> V:
+        """x times the matrix `name`."""
+
+    def norm(self, x: V, name: str) -> V:
+        """x over its root mean square, times the vector `name`."""
+
+    def silu(self, x: V) -> V: ...
+
+    def add(self, x: V, y: V) -> V: ...
+
+
+class Architecture(Protocol):
+    """What a file of this folder provides. AHEAD: does its first state speak of the token after the next one
+    (1), or of the next (0)? READS: does it take the tokens in between?"""
+
+    AHEAD: int
+    READS: bool
+
+    def shapes(self, hidden: int, width: int, depth: int) -> dict[str, tuple[int, ...]]:
+        """The weights by name; one that starts at zero ends in `down`."""
+
+    def states(self, ops: Ops[Any], hidden: Any, embeddings: Sequence[Any], depth: int) -> list[Any]:
+        """hidden [n, H], embeddings of the `depth` tokens behind it [n, H] each -> a state [n, H] for each depth."""
+
+
+def kinds() -> tuple[str, ...]:
+    """Every kind that has a file here."""
+    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")))
+
+
+def architecture(kind: str) -> Architecture:
+    """The file of a kind."""
+    if kind not in kinds():
+        raise UsageError(f"no draft head {kind!r}; there are: {', '.join(kinds())}")
+    return cast(Architecture, importlib.import_module(f"{__name__}.{kind}"))

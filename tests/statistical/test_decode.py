@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 
 from edgedec import decode, verify
+from edgedec.context import Context
 from edgedec.drafters import Drafter
 from edgedec.drafters.off import Off
 from edgedec.rows import Rows
 from edgedec.runtime import forward
 from edgedec.sampling import Sampling, probs
 from edgedec.spec import Layer
-from edgedec.testing.fakes import FakeRuntime, RandomDrafter, SetConstraint, tiny_spec
+from edgedec.testing.fakes import FakeRuntime, Limited, RandomDrafter, SetConstraint, tiny_spec
 from edgedec.testing.stats import chi_square
 
 VOCAB = 3
@@ -57,9 +58,9 @@ def fit(module: ModuleType, drafter: Drafter, constrained: bool = False) -> tupl
         np.random.default_rng(5),
         Counter[tuple[int, ...]](),
     )
-    ask = module.Ask(SAMPLING, budget=6)
+    ask, drafter = module.Ask(SAMPLING), Limited(drafter, 6)
     for _ in range(DRAWS):
-        context = module.Context(list(PROMPT), len(PROMPT), runtime.new_cache(16), rng=rng)
+        context = Context(list(PROMPT), len(PROMPT), runtime.new_cache(16), rng=rng)
         constraint = SetConstraint(FOLLOWERS, VOCAB) if constrained else None
         tokens = module.decode(runtime, context, ask, drafter, constraint)
         counts[tuple(map(int, islice(tokens, TOKENS)))] += 1
@@ -75,11 +76,11 @@ def test_the_joint_distribution_is_kept(drafting: bool, constrained: bool) -> No
 
 # (module that is reworded, old, new, what it does)
 MUTANTS = [
-    (verify, "if rows.tokens[c] == token", "if True", "follows a child without matching the token"),
-    (verify, "in rows.children(row) if", "in range(row + 1, len(rows)) if", "follows somebody else's child"),
-    (verify, "picked.append(pick(child", "picked.append(pick(accepted[0]", "draws again from the parent"),
-    (verify, "list(picked)))", "[]))", "forgets the path"),
-    (decode, "*parents], context.cache.length", "*parents], context.cache.length + 1", "a place too far"),
+    (verify, "tokens[row] == token", "True", "follows a child without matching the token"),
+    (verify, "if parent == last and", "if parent >= root and", "follows somebody else's child"),
+    (verify, "pick(row, list(picked))", "pick(accepted[0], list(picked))", "draws again from the parent"),
+    (verify, "pick(row, list(picked))", "pick(row, [])", "forgets the path"),
+    (decode, "*parents], length)", "*parents], length + 1)", "a place too far"),
     (decode, "logits[row - root]", "logits[0]", "takes the logits of the root for all"),
     (decode, "logits, ask.sampling, ids", "logits, ask.sampling, context.ids", "penalties without the path"),
     (decode, "constraint.mask(path)", "constraint.mask([])", "the constraint of the root for all"),

@@ -72,7 +72,7 @@ SET: list[tuple[str, Any, type[EdgedecError], str]] = [
     # path in the manifest, value, error, words of its message
     ("format", "gguf", BundleCorrupt, "not a manifest of edgedec"),
     ("format", None, BundleCorrupt, "not a manifest of edgedec"),
-    ("version", 3, BundleVersion, "upgrade edgedec"),
+    ("version", 4, BundleVersion, "upgrade edgedec"),
     ("version", HUGE, BundleVersion, "upgrade edgedec"),
     ("version", 0, BundleCorrupt, "0 is not a version"),
     ("version", -1, BundleCorrupt, "-1 is not a version"),

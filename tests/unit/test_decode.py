@@ -17,15 +17,23 @@ from hypothesis import strategies as st
 
 from edgedec import decode as loop
 from edgedec.context import Context
-from edgedec.decode import Ask, Stats, Token, decode
-from edgedec.drafters import Draft, Drafter
+from edgedec.decode import Ask, Stats, Token, Turn, decode
+from edgedec.drafters import Draft, Drafter, Seen
 from edgedec.drafters.off import Off
 from edgedec.errors import ContextFull, UsageError
 from edgedec.rows import Rows
-from edgedec.runtime import Runtime, forward
+from edgedec.runtime import Runtime, Want, forward
 from edgedec.sampling import Sampling, draw, logprob, probs
 from edgedec.spec import KV_FORMATS
-from edgedec.testing.fakes import FakeRuntime, PerfectDrafter, RandomDrafter, SetConstraint, random_reference, tiny_spec
+from edgedec.testing.fakes import (
+    FakeRuntime,
+    Limited,
+    PerfectDrafter,
+    RandomDrafter,
+    SetConstraint,
+    random_reference,
+    tiny_spec,
+)
 
 VOCAB = 13
 PROMPT = [3, 1, 4, 1, 5]
@@ -35,7 +43,7 @@ SAMPLINGS = {
     "sampled": Sampling(temperature=1.0),
     "penalties": Sampling(temperature=0.8, top_p=0.9, presence_penalty=1.0, repetition_penalty=1.2),
 }
-BUDGETS = range(1, 9)
+NODES = range(1, 9)
 
 
 @dataclass
@@ -66,12 +74,14 @@ def run(
     runtime: Runtime | None = None,
     context: Context | None = None,
     constraint: SetConstraint | None = None,
+    nodes: int = 6,
     **ask: Any,
 ) -> Run:
+    """`nodes`: as many tokens may be drafted in a call."""
     runtime = runtime or FakeRuntime()
     context, stats = context or fresh(runtime), Stats()
-    ask = {"max_tokens": 12, "budget": 6} | ask
-    found = list(decode(runtime, context, Ask(**ask), drafter or Off(), constraint, stats))
+    drafter = Limited(drafter or Off(), nodes)
+    found = list(decode(runtime, context, Ask(**({"max_tokens": 12} | ask)), drafter, constraint, stats))
     return Run(found, context, stats)
 
 
@@ -87,9 +97,9 @@ def drafters(plain: Run) -> Iterator[Drafter]:
 
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("budget", BUDGETS)
-def test_drafting_changes_nothing(budget: int, sampling: str, window: int | None) -> None:
-    ask = {"sampling": SAMPLINGS[sampling], "budget": budget, "max_tokens": 12}
+@pytest.mark.parametrize("nodes", NODES)
+def test_drafting_changes_nothing(nodes: int, sampling: str, window: int | None) -> None:
+    ask: dict[str, Any] = {"sampling": SAMPLINGS[sampling], "nodes": nodes, "max_tokens": 12}
     plain = run(runtime=FakeRuntime(tiny_spec(window)), **ask)
     assert len(plain.tokens) == plain.stats.calls == plain.stats.generated == 12
     for drafter in drafters(plain):
@@ -98,7 +108,7 @@ def test_drafting_changes_nothing(budget: int, sampling: str, window: int | None
         assert drafted.state() == plain.state()
         assert drafted.stats.finish == plain.stats.finish == "length"
     perfect = run(knowing(plain), FakeRuntime(tiny_spec(window)), **ask)
-    assert perfect.stats.calls == -(-12 // (budget + 1))
+    assert perfect.stats.calls == -(-12 // (nodes + 1))
     assert perfect.stats.accepted == perfect.stats.proposed == 12 - perfect.stats.calls
 
 
@@ -130,11 +140,11 @@ def test_drafting_changes_nothing_in_real_arithmetic(kv: str) -> None:
     st.sampled_from(sorted(SAMPLINGS)),
 )
 def test_drafting_changes_nothing_whatever_is_asked(
-    seed: int, prompt: list[int], budget: int, n: int, stops: set[int], sampling: str
+    seed: int, prompt: list[int], nodes: int, n: int, stops: set[int], sampling: str
 ) -> None:
     runtime = FakeRuntime(seed=seed % 5)
-    ask = {
-        "budget": budget,
+    ask: dict[str, Any] = {
+        "nodes": nodes,
         "max_tokens": n,
         "stop_tokens": frozenset(stops),
         "sampling": SAMPLINGS[sampling],
@@ -150,10 +160,10 @@ def test_drafting_changes_nothing_whatever_is_asked(
         assert drafted.stats.finish == plain.stats.finish
 
 
-def test_a_draft_beyond_the_budget_changes_nothing_either() -> None:
+def test_a_draft_of_more_than_was_asked_for_changes_nothing_either() -> None:
     class Greedy(PerfectDrafter):
-        def propose(self, ids: Any, budget: int) -> Draft:
-            return super().propose(ids, 20)
+        def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+            return super().propose(context, 20, floor)
 
     plain = run(max_tokens=12)
     for n in range(12):
@@ -165,27 +175,105 @@ def test_a_draft_beyond_the_budget_changes_nothing_either() -> None:
 def test_observing() -> None:
     plain = run()
     drafter = knowing(plain)
-    run(drafter, budget=3)
+    run(drafter, nodes=3)
     assert drafter.observed == [3, 3, 3]
 
 
-@pytest.mark.parametrize("budget", BUDGETS)
+class Watching(PerfectDrafter):
+    """Keeps what it is shown, and how long the text was by then."""
+
+    def __init__(self, *args: Any, wants: Want = PerfectDrafter.wants) -> None:
+        super().__init__(*args)
+        self.wants, self.seen, self.context = wants, list[tuple[int, Seen]](), None
+
+    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+        self.context = context
+        return replace(super().propose(context, nodes, floor), by=["me"] * nodes)
+
+    def observe(self, seen: Seen) -> None:
+        self.seen.append((len(self.context.ids), seen))
+
+
+@pytest.mark.parametrize("decoys", [0, 1])
+def test_a_call_is_observed_before_its_tokens_are_told(decoys: int) -> None:
+    plain = run()
+    drafter = Watching([*plain.context.ids, *[0] * 9], decoys)
+    runtime = FakeRuntime()
+    told = len(PROMPT)
+    for token in decode(runtime, fresh(runtime), Ask(max_tokens=12), Limited(drafter, 6)):
+        length, seen = drafter.seen[-1]
+        assert seen.picked[told - length] == token
+        told += 1
+    length = len(PROMPT)
+    for known, seen in drafter.seen:
+        assert known == length
+        tokens = seen.tokens()
+        assert tokens[0] == plain.context.ids[length - 1]
+        assert [tokens[row] for row in seen.path[1:]] == seen.picked[:-1]
+        assert seen.path == [i * (decoys + 1) for i in range(len(seen.path))]
+        length += len(seen.picked)
+    assert len(drafter.seen) < 6
+
+
+@pytest.mark.parametrize("logprobs", [None, 2])
+@pytest.mark.parametrize("wants", [Want(False, 3), Want(False, 0, True), Want(True, 2, True)], ids=str)
+def test_a_drafter_is_shown_what_it_wants(wants: Want, logprobs: int | None) -> None:
+    plain = run()
+    drafter = Watching([*plain.context.ids, *[0] * 9], 1, wants=wants)
+    assert run(drafter, logprobs=logprobs).tokens == plain.tokens
+    for length, seen in drafter.seen:
+        n, output = len(seen.tokens()), seen.output
+        assert output.logits is None or output.logits.shape == (n, VOCAB)
+        assert output.logits is not None or not wants.logits
+        if wants.top:
+            assert output.ids is not None
+            assert output.ids.shape == (n, wants.top)
+            assert [output.ids[row, 0] for row in seen.path] == seen.picked
+        if wants.hidden:
+            assert output.hidden is not None
+            assert output.hidden.shape == (n, 16)
+            ids = plain.context.ids[:length] + seen.picked[:-1]
+            assert output.hidden[seen.path[-1], 0] == ids[-1]
+            assert FakeRuntime().head(output.hidden[[seen.path[-1]]]).tolist() == [last_logits(ids).tolist()]
+
+
+def test_a_trace_tells_every_call_and_tokens_who_guessed_them() -> None:
+    whole = run(max_tokens=20)
+    drafter, trace = Watching([*whole.context.ids[:14], *[0] * 9]), list[Turn]()
+    runtime = FakeRuntime()
+    stats = Stats()
+    tokens = list(decode(runtime, fresh(runtime), Ask(max_tokens=12), Limited(drafter, 3), stats=stats, trace=trace))
+    assert len(trace) == stats.calls
+    assert [turn.seen for turn in trace] == [seen for _, seen in drafter.seen]
+    assert sum(len(turn.draft.tokens) for turn in trace) == stats.proposed
+    assert sum(len(turn.seen.path) - 1 for turn in trace) == stats.accepted
+    assert all(turn.seen.seconds <= turn.seconds for turn in trace)
+    length, guessed = len(PROMPT), list[str]()
+    for turn in trace:
+        assert turn.length == length
+        length += len(turn.seen.picked)
+        guessed += ["me"] * (len(turn.seen.path) - 1) + [""]
+    assert [token.by for token in tokens] == guessed[:12]
+    assert len(set(guessed[:12])) == 2
+
+
+@pytest.mark.parametrize("nodes", NODES)
 @pytest.mark.parametrize("n", range(9))
-def test_max_tokens_inside_an_accepted_path(n: int, budget: int) -> None:
+def test_max_tokens_inside_an_accepted_path(n: int, nodes: int) -> None:
     whole = run()
-    found = run(knowing(whole), max_tokens=n, budget=budget)
+    found = run(knowing(whole), max_tokens=n, nodes=nodes)
     assert found.tokens == whole.tokens[:n]
     assert found.stats.finish == "length"
     assert found.state() == run(max_tokens=n).state()
 
 
-@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("nodes", NODES)
 @pytest.mark.parametrize("decoys", [0, 1])
-def test_a_stop_token_inside_an_accepted_path(budget: int, decoys: int) -> None:
+def test_a_stop_token_inside_an_accepted_path(nodes: int, decoys: int) -> None:
     whole = run()
     for stop in sorted(set(whole.tokens)):
         at = whole.tokens.index(stop)
-        ask: dict[str, Any] = {"stop_tokens": frozenset({stop}), "budget": budget}
+        ask: dict[str, Any] = {"stop_tokens": frozenset({stop}), "nodes": nodes}
         plain, constraint = run(**ask), SetConstraint(lambda last: range(VOCAB))
         drafted = run(knowing(whole, decoys), constraint=constraint, **ask)
         assert plain.tokens == drafted.tokens == whole.tokens[:at]
@@ -217,7 +305,7 @@ def test_a_constraint_knows_the_tokens_taken_and_no_more() -> None:
     for n in range(1, 8):
         constraint = SetConstraint(lambda last: range(VOCAB))
         runtime = FakeRuntime()
-        tokens = decode(runtime, fresh(runtime), Ask(budget=5), knowing(plain), constraint)
+        tokens = decode(runtime, fresh(runtime), Ask(), Limited(knowing(plain), 5), constraint)
         assert list(islice(tokens, n)) == plain.tokens[:n] == constraint.accepted
 
 
@@ -259,23 +347,23 @@ def test_a_prompt_that_does_not_fit(max_tokens: int | None) -> None:
 @pytest.mark.parametrize("room", [0, 1, 4])
 def test_the_context_fills_on_the_way(room: int, drafting: bool) -> None:
     whole = run(max_tokens=20)
-    for budget in BUDGETS:
-        drafter = knowing(whole) if drafting else None
+    for nodes in NODES:
+        drafter = knowing(whole) if drafting else Off()
         runtime = FakeRuntime()
         context = fresh(runtime, capacity=len(PROMPT) + room)
-        found = run(drafter, runtime, context, max_tokens=None, budget=budget)
+        found = run(drafter, runtime, context, max_tokens=None, nodes=nodes)
         assert found.tokens == whole.tokens[: room + 1]  # the last one is told, though not cached
         assert found.stats.finish == "context"
         with pytest.raises(ContextFull):
             run(drafter, runtime, context, max_tokens=None)
         context = fresh(runtime, capacity=len(PROMPT) + room)
-        tokens = decode(runtime, context, Ask(max_tokens=room + 2, budget=budget), drafter or Off())
+        tokens = decode(runtime, context, Ask(max_tokens=room + 2), Limited(drafter, nodes))
         assert list(islice(tokens, room + 1)) == whole.tokens[: room + 1]
         with pytest.raises(ContextFull):
             next(tokens)
         assert context.ids == PROMPT + whole.tokens[: room + 1]
         context = fresh(runtime, capacity=len(PROMPT) + room)
-        assert run(drafter, runtime, context, max_tokens=room + 1, budget=budget).stats.finish == "length"
+        assert run(drafter, runtime, context, max_tokens=room + 1, nodes=nodes).stats.finish == "length"
 
 
 def sliding(capacity: int, sinks: int, sampling: Sampling, n: int) -> tuple[list[int], list[int], int]:
@@ -350,11 +438,11 @@ def test_a_text_that_is_all_in_the_cache_runs_its_last_token_again() -> None:
 @pytest.mark.parametrize("decoys", [0, 1])
 def test_at_every_yield_the_context_is_that_of_plain_decoding(sampling: str, decoys: int) -> None:
     """So it may be forked, saved or taken over there, in the midst of an accepted path."""
-    ask = Ask(SAMPLINGS[sampling], max_tokens=12, budget=9)
+    ask = Ask(SAMPLINGS[sampling], max_tokens=12)
     runtime = FakeRuntime()
     context = fresh(runtime)
     states = [state(context) for _ in decode(runtime, context, ask, Off())]
-    drafter = knowing(run(sampling=SAMPLINGS[sampling]), decoys)
+    drafter = Limited(knowing(run(sampling=SAMPLINGS[sampling]), decoys), 9)
     for n in range(1, 13):
         context = fresh(runtime)
         tokens = decode(runtime, context, ask, drafter)
@@ -378,7 +466,7 @@ def test_an_error_on_the_way_leaves_what_was_told() -> None:
     plain = run()
     runtime = Broken()
     context = fresh(runtime)
-    tokens = decode(runtime, context, Ask(max_tokens=12, budget=2), knowing(plain))
+    tokens = decode(runtime, context, Ask(max_tokens=12), Limited(knowing(plain), 2))
     assert list(islice(tokens, 9)) == plain.tokens[:9]
     with pytest.raises(KeyboardInterrupt):
         next(tokens)

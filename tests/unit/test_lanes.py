@@ -19,7 +19,7 @@ from edgedec.errors import BundleCorrupt, EdgedecError
 from edgedec.lanes import LANES, pack, pick, unpack
 from edgedec.manifest import MANIFEST, Tensor, least_version
 from edgedec.rows import Rows
-from edgedec.runtime import RuntimeOptions, choose_engine, forward, open_runtime
+from edgedec.runtime import RuntimeOptions, Want, choose_engine, forward, open_runtime
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
 from edgedec.export.exporter import ExportOptions, export
@@ -160,8 +160,8 @@ def logits(bundle: Bundle, engine: str, kv: str = "f32") -> list[np.ndarray]:
     found, cache = [], runtime.new_cache(16)
     for part in (ids, [15], [267]):
         chain = Rows.chain(part, cache.length)
-        last = runtime.logits(chain, cache, len(part) - 1) if engine == "ort" else None
-        found.append(forward(runtime, chain, cache) if last is None else last)
+        last = runtime.call(chain, cache, len(part) - 1, Want()) if engine == "ort" else None
+        found.append(forward(runtime, chain, cache) if last is None else last.logits)
         cache.keep(range(len(part)))
     again = runtime.new_cache(16)
     return [*found, forward(runtime, Rows.chain(ids, 0), again)]

@@ -21,7 +21,7 @@ from edgedec.errors import ContextFull, RuntimeUnavailable, SessionError, UsageE
 from edgedec.kernels import cpu
 from edgedec.kernels.cpu import loader
 from edgedec.rows import Rows
-from edgedec.runtime import RuntimeOptions, forward, open_runtime
+from edgedec.runtime import RuntimeOptions, Want, forward, open_runtime
 from edgedec.spec import KV_FORMATS, Layer
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
@@ -63,7 +63,8 @@ def test_the_best_are_those_of_all_logits(large: Bundle, threads: int) -> None:
         np.testing.assert_array_equal(values, np.take_along_axis(logits, order[:, :k], 1))
     rows = Rows.chain(range(9), 0)
     logits = runtime.logits(rows, runtime.new_cache(9), 2)
-    np.testing.assert_array_equal(runtime.greedy(rows, runtime.new_cache(9), 2), logits.argmax(axis=1))
+    found = runtime.call(rows, runtime.new_cache(9), 2, Want(logits=False, top=1)).ids
+    np.testing.assert_array_equal(found[:, 0], logits.argmax(axis=1))
 
 
 def test_of_equals_the_lowest_wins(tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_what_is_not_finite_has_no_best(tmp_path: Path, weights: str, threads: i
     assert not np.isfinite(values[1, 0])
 
 
-def test_greedy_gives_no_token_for_a_row_that_is_not_finite(tmp_path: Path) -> None:
+def test_there_is_no_best_token_for_a_row_that_is_not_finite(tmp_path: Path) -> None:
     spec = ODD["plain"]
     read = random_weights(spec)
     embed = read("embed").copy()
@@ -104,7 +105,7 @@ def test_greedy_gives_no_token_for_a_row_that_is_not_finite(tmp_path: Path) -> N
     bundle = write_bundle(tmp_path / "b", spec, lambda name: embed if name == "embed" else read(name))
     runtime = native.NativeRuntime(bundle, "f32", 2)
     rows = Rows.tree([1, 5, 2, 3], [-1, 0, 0, 1], 0)
-    found = runtime.greedy(rows, runtime.new_cache(4), 0).tolist()
+    found = runtime.call(rows, runtime.new_cache(4), 0, Want(logits=False, top=1)).ids[:, 0].tolist()
     logits = runtime.logits(rows, runtime.new_cache(4), 0)
     assert found == [int(logits[0].argmax()), -1, int(logits[2].argmax()), -1]
     with pytest.raises(UsageError, match="not finite"):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import edgedec
-from edgedec.decode import Context
+from edgedec.context import Context
 from edgedec.errors import ContextFull, EdgedecError, SessionError, UsageError
 from edgedec.kernels.cpu.loader import why_not
 from edgedec.model import Model
@@ -422,7 +422,7 @@ def test_when_the_context_is_full(model: Model) -> None:
         ({"context": -1}, "context -1"),
         ({"on_full": "cry"}, "on_full 'cry'"),
         ({"on_full": "slide", "sinks": 100}, "sinks 100: must be from 0 to 64"),
-        ({"drafter": "no"}, "no drafter 'no'; there are: "),
+        ({"spec": "no"}, "no drafter 'no'; there are: "),
     ],
 )
 def test_sessions_that_cannot_be(ort: Model, options: dict[str, Any], says: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.rows import Rows
+from edgedec.sampling import Probs, draw
 from edgedec.testing.stats import chi_square
-from edgedec.verify import walk
+from edgedec.verify import VERIFIERS, _rho, walk
 
 VOCAB = 5
 
@@ -119,10 +121,184 @@ def _two_tokens(walk: Walk, draws: int = 4000) -> tuple[np.ndarray, np.ndarray]:
     return counts.ravel(), (first[:, None] * second).ravel()
 
 
-def _path(rows: Rows, row: int) -> list[int]:
+def _path(rows: Rows, row: int, root: int = 0) -> list[int]:
     """The drafted tokens from the root to `row`."""
     path: list[int] = []
-    while row > 0:
+    while row > root:
         path.insert(0, int(rows.tokens[row]))
         row = int(rows.parents[row])
     return path
+
+
+# ---- drafts that were drawn -----------------------------------------------------------------------
+
+
+class Script:
+    """Random numbers as told."""
+
+    def __init__(self, *numbers: float) -> None:
+        self._numbers = list(numbers)
+
+    def random(self) -> float:
+        return self._numbers.pop(0)
+
+
+def law(*p: float) -> Probs:
+    p_ = np.array(p)
+    return Probs(np.flatnonzero(p_), p_[p_ > 0])
+
+
+def verified(name: str, rows: Rows, p: Probs, q: Probs, *numbers: float) -> tuple[list[int], list[int]]:
+    """With the same p and q at every node."""
+    return VERIFIERS[name](rows, lambda row, path: p, [q] * (len(rows) - 1), cast(Any, Script(*numbers)), 0)
+
+
+def star(*tokens: int) -> Rows:
+    return Rows.tree([9, *tokens], [-1, *[0] * len(tokens)], 0)
+
+
+def test_the_example_of_token() -> None:
+    p, q = law(0.5, 0.3, 0.2), law(0.2, 0.6, 0.2)
+    assert verified("token", star(1), p, q, 0.499, 0.9) == ([0, 1], [1, 2])
+    assert verified("token", star(1), p, q, 0.501, 0.9) == ([0], [0])
+    assert verified("token", star(1, 0), p, q, 0.501, 0.9) == ([0], [0])
+
+
+def test_the_example_of_recursive() -> None:
+    p, q = law(0.4, 0.2, 0.4), law(0.2, 0.6, 0.2)
+    assert verified("recursive", star(1, 2), p, q, 0.333, 0.0) == ([0, 1], [1, 0])
+    assert verified("recursive", star(1, 2), p, q, 0.334, 0.999, 0.0) == ([0, 2], [2, 0])
+    assert verified("recursive", star(1, 1), p, q, 0.334, 0.51) == ([0], [2])
+
+
+def test_the_example_of_spectr() -> None:
+    p, q = law(0.7, 0.3), law(0.3, 0.7)
+    assert verified("spectr", star(1, 1), p, q, 2 / 7 - 1e-6, 0.0) == ([0, 1], [1, 0])
+    assert verified("spectr", star(1, 1), p, q, 2 / 7 + 1e-6, 2 / 7 - 1e-6, 0.99) == ([0, 2], [1, 1])
+    assert verified("spectr", star(1, 1), p, q, 2 / 7 + 1e-6, 2 / 7 + 1e-6, 0.99) == ([0], [0])
+    assert verified("spectr", star(0, 1), p, q, 0.999, 0.5) == ([0, 1], [0, 0])
+    assert verified("spectr", star(1), p, q, 3 / 7 - 1e-6, 0.5) == ([0, 1], [1, 0])
+    assert verified("spectr", star(1), p, q, 3 / 7 + 1e-6, 0.5) == ([0], [0])
+
+
+@pytest.mark.parametrize(("name", "mean"), [("block", 11 / 9), ("token", 10 / 9)])
+def test_the_example_of_block(name: str, mean: float) -> None:
+    """Over all four drafts, and a fine grid of random numbers for the two decisions."""
+    p, q, grid = law(1 / 3, 2 / 3), law(2 / 3, 1 / 3), [(i + 0.5) / 24 for i in range(24)]
+    found = 0.0
+    for tokens in product((0, 1), repeat=2):
+        rows = Rows.chain([9, *tokens], 0)
+        for a, b in product(grid, grid):
+            path, picked = verified(name, rows, p, q, a, b, 0.5)
+            assert picked[:-1] == list(tokens[: len(path) - 1])
+            assert name == "token" or tokens != (0, 1) or len(path) == 3
+            found += (len(path) - 1) * q.of(tokens[0]) * q.of(tokens[1]) / len(grid) ** 2
+    assert found == pytest.approx(mean)
+
+
+def test_the_example_of_multipath() -> None:
+    p, q = law(0.7, 0.3), law(0.3, 0.7)
+    assert verified("multipath", star(1, 0), p, q, 0.999, 0.5) == ([0, 2], [0, 0])
+    assert verified("multipath", star(1, 1), p, q, 0.3 / 0.49 - 1e-6, 0.9) == ([0, 1], [1, 1])
+    assert verified("multipath", star(1, 1), p, q, 0.3 / 0.49 + 1e-6, 0.9) == ([0], [0])
+
+
+def test_a_path_of_many_rows_is_followed_through_the_row_that_goes_on() -> None:
+    """Two paths that share no row agree at first; only the second one has the token that is chosen then."""
+    rows = Rows.tree([9, 0, 1, 0, 2], [-1, 0, 1, 0, 3], 0)
+    laws = {(): law(1.0), (0,): law(0.0, 0.1, 0.9), (0, 2): law(1.0)}
+    drafted = [law(1.0), law(0.0, 0.5, 0.5)] * 2
+    found = VERIFIERS["multipath"](rows, lambda row, path: laws[tuple(path)], drafted, np.random.default_rng(0), 0)
+    assert found == ([0, 3, 4], [0, 2, 0])
+
+
+@st.composite
+def distributions(draw: st.DrawFn, n: int = 4) -> Probs:
+    weights = draw(st.lists(st.integers(0, 5), min_size=n, max_size=n).filter(any))
+    return law(*np.array(weights) / sum(weights))
+
+
+@settings(max_examples=150, deadline=None)
+@given(rows=trees(), data=st.data(), name=st.sampled_from(sorted(VERIFIERS)), seed=st.integers(0, 99))
+def test_what_is_accepted_is_a_path_and_what_is_picked_its_tokens(
+    rows: Rows, data: st.DataObject, name: str, seed: int
+) -> None:
+    """Whatever is drafted, even what could not have been drawn so."""
+    laws: dict[tuple[int, ...], Probs] = {}
+    root = data.draw(st.integers(0, min(2, len(rows) - 1)))
+    parents = [-1, *range(root), *[max(int(p), root) for p in rows.parents[root + 1 :]]]
+    rows = Rows.tree(rows.tokens.tolist(), parents[: len(rows)], 0)
+
+    def target(row: int, path: list[int]) -> Probs:
+        assert path == _path(rows, row, root)
+        return laws.setdefault(tuple(path), data.draw(distributions()))
+
+    drafted = [data.draw(distributions()) for _ in range(len(rows) - root - 1)]
+    found = [VERIFIERS[name](rows, target, drafted, np.random.default_rng(seed), root) for _ in range(2)]
+    assert found[0] == found[1]
+    accepted, picked = found[0]
+    assert accepted[0] == root
+    assert all(rows.parents[b] == a for a, b in pairwise(accepted))
+    assert picked[:-1] == [rows.tokens[row] for row in accepted[1:]]
+    assert laws[tuple(picked[:-1])].of(picked[-1]) > 0
+    assert {type(x) for x in (*accepted, *picked)} == {int}
+    for i, token in enumerate(picked):
+        assert laws[tuple(picked[:i])].of(token) > 0, "a token the target never says"
+
+
+@pytest.mark.parametrize("name", sorted(VERIFIERS))
+def test_a_draft_from_the_target_itself_is_accepted(name: str) -> None:
+    rng = np.random.default_rng(3)
+    for seed in range(200):
+        p = Probs(np.arange(6), rng.dirichlet(np.ones(6)))
+        tokens = [draw(p, rng) for _ in range(4)]
+        accepted, picked = VERIFIERS[name](
+            Rows.chain([0, *tokens], 0), lambda row, path, p=p: p, [p] * 4, np.random.default_rng(seed), 0
+        )
+        assert (accepted, picked[:-1]) == ([0, 1, 2, 3, 4], tokens)
+
+
+@pytest.mark.parametrize("name", sorted(VERIFIERS))
+def test_nothing_is_accepted_that_the_target_never_says(name: str) -> None:
+    p, q = law(0, 0, 0.4, 0.6), law(0.5, 0.5)
+    rows = Rows.tree([0, 0, 1, 1, 0], [-1, 0, 0, 1, 1], 0)
+    counts = np.zeros(4)
+    for seed in range(300):
+        accepted, picked = VERIFIERS[name](rows, lambda row, path: p, [q] * 4, np.random.default_rng(seed), 0)
+        assert accepted == [0]
+        counts[picked] += 1
+    statistic, critical = chi_square(counts, [0, 0, 0.4, 0.6])
+    assert statistic < critical
+
+
+@pytest.mark.parametrize("name", sorted(VERIFIERS))
+def test_without_a_draft_one_token_is_drawn(name: str) -> None:
+    p, asked = law(0.25, 0.75), list[tuple[int, list[int]]]()
+
+    def target(row: int, path: list[int]) -> Probs:
+        asked.append((row, path))
+        return p
+
+    rows = Rows.chain([1, 2, 3], 0)
+    assert VERIFIERS[name](rows, target, [], cast(Any, Script(0.3)), 2) == ([2], [1])
+    assert asked == [(2, [])]
+
+
+@pytest.mark.parametrize("name", sorted(VERIFIERS))
+def test_a_token_outside_of_what_it_was_drawn_from_is_not_accepted(name: str) -> None:
+    p, q = law(0.5, 0.5), law(1.0, 0.0)
+    assert verified(name, Rows.chain([9, 1, 1], 0), p, q, 0.7) == ([0], [1])
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 8])
+def test_spectr_never_accepts_more_than_there_is(k: int) -> None:
+    """rho is the least for which the residual is nowhere negative."""
+    rng = np.random.default_rng(k)
+    for _ in range(100):
+        p, q = (Probs(np.arange(7), rng.dirichlet(np.full(7, 0.5))) for _ in range(2))
+        rho, beta = _rho(p, q, k)
+        assert 1 <= rho <= k
+        assert beta == pytest.approx(np.minimum(q.p, p.p / rho).sum())
+        often = (1 - (1 - beta) ** k) / beta
+        assert (np.minimum(q.p, p.p / rho) * often <= p.p + 1e-12).all()
+        assert often == pytest.approx(rho, abs=1e-6)

@@ -1,0 +1,180 @@
+"""`edgedec bench spec`: how much faster is each drafter than plain decoding?"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgedec.cli import _plot
+from edgedec.cli import options as o
+from edgedec.cli._bench_about import Plot, describe, plural
+from edgedec.cli._output import print_json, print_table, progress_bar
+
+if TYPE_CHECKING:
+    from edgedec.bundle import Bundle
+
+_AS = "At the cost of a larger model: llama-1b, smollm-135m."
+As = Annotated[str | None, typer.Option("--as", metavar="GEOMETRY", show_default=False, help=_AS)]
+
+
+def spec(
+    model: o.ModelName = "nano",
+    geometry: As = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", show_default=False, help="JSON lines with category and prompt, or turns."),
+    ] = None,
+    drafters: Annotated[
+        str, typer.Option(metavar="NAME,…", show_default=False, help="As --spec takes them; default: auto, and all.")
+    ] = "",
+    categories: Annotated[str, typer.Option(metavar="NAME,…", show_default=False, help="Of these only.")] = "",
+    limit: Annotated[int, typer.Option(min=0, help="Prompts of a category; 0 takes all.")] = 0,
+    generate: Annotated[int, typer.Option("--generate", "-n", min=2, help="Tokens to generate a prompt.")] = 128,
+    repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Rounds, after a warm-up.")] = 3,
+    temp: Annotated[float, typer.Option("--temp", "--temperature", min=0, help="0 is greedy.")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of sampling, for each prompt anew.")] = 0,
+    ignore_eos: o.IgnoreEos = False,
+    engine: o.Engine = "auto",
+    threads: o.Threads = 0,
+    kv: o.KVFormat = None,
+    plot: Plot = None,
+    json: o.Json = False,
+) -> None:
+    """Measure what each drafter is worth, prompt by prompt.
+
+    Plain decoding and all drafters take turns on the same prompts; their answers must be the same. With --as
+    the model is padded to the sizes of a larger one: its own text, at that one's cost (kept in the cache folder).
+
+    \b
+    Examples:
+      edgedec bench spec
+      edgedec bench spec --as llama-1b -n 64 --limit 1 --plot spec.png
+      edgedec bench spec -m ./smol --prompts question.jsonl --drafters auto,copy,recycling --json
+    """
+    from edgedec.prompts import choose_prompts, read_prompts
+    from edgedec.runtime import available_cores
+    from edgedec.sampling import Sampling
+    from edgedec.specbench import Bench, tasks_of
+    from edgedec.specresults import results
+
+    chosen = choose_prompts(read_prompts(prompts), _list(categories), limit)
+    tasks = tasks_of(chosen, Sampling(temperature=temp, seed=seed), seed)
+    _plot.check(plot)
+    threads = threads or available_cores()
+    with progress_bar(quiet=json) as show:
+        path = str(_widened(model, geometry, show).path) if geometry else model
+        opened = o.open_model(path, engine, threads, kv)
+        bench = Bench(opened, tasks, generate, ignore_eos)
+        names = _drafters(drafters) or _every_drafter()
+        measured = bench.measure(names, repetitions, not drafters, lambda done, total: show("runs", done, total))
+    report = {
+        **describe(opened.bundle),
+        "as": geometry,
+        "engine": opened.runtime.name,
+        "threads": threads,
+        "kv": opened.runtime.new_cache(1).kv,
+        "generate": generate,
+        "repetitions": repetitions,
+        "temperature": temp,
+        "seed": seed,
+        "prompts": len(chosen),
+        "tasks": [{"category": task.category, "begins": task.prompt.turns[0][:40]} for task in tasks],
+        **results(measured, tasks),
+    }
+    for note in report["notes"]:
+        print(f"edgedec bench spec: {note}", file=sys.stderr)
+    if plot is not None:
+        _plot.plot_spec(report, plot)
+    if json:
+        print_json(report)
+    else:
+        _show(report, plot)
+
+
+def _list(text: str) -> list[str]:
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def _drafters(text: str) -> list[str]:
+    """ "copy,recycling:fixed=8,top=4" -> ["copy", "recycling:fixed=8,top=4"]: options have commas of their own."""
+    names: list[str] = []
+    for part in text.split(","):
+        if names and "=" in part and ":" not in part:
+            names[-1] += f",{part.strip()}"
+        elif part.strip():
+            names.append(part.strip())
+    return [name for name in dict.fromkeys(names) if name != "off"]
+
+
+def _every_drafter() -> list[str]:
+    from edgedec.drafters import drafter_names
+
+    return ["auto", *(name for name in drafter_names() if name != "off")]
+
+
+def _widened(model: str, geometry: str, show: Any) -> Bundle:
+    """The model at another's sizes, from the cache or made now."""
+    from edgedec.bundle import Bundle
+    from edgedec.errors import RuntimeUnavailable
+    from edgedec.model import find
+
+    try:
+        widen = import_module("edgedec.export.widen")
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package == "edgedec":
+            raise
+        raise RuntimeUnavailable(f'--as needs {package}: pip install "edgedec[export]"') from None
+    source = Bundle.open(find(model))
+    path = widen.widened_path(source, geometry)
+    if not path.is_dir():
+        print(f"edgedec bench spec: {source.manifest.name} as {geometry} is made once, in {path}", file=sys.stderr)
+    found: Bundle = widen.widened(source, geometry, show)
+    return found
+
+
+def _show(r: dict[str, Any], plot: Path | None) -> None:
+    print(f"{r['host']['cpu']}, {r['host']['cores']} cores, {r['host']['os']}")
+    sampled = f"temperature {r['temperature']:g}" if r["temperature"] else "greedy"
+    print(
+        f"{r['model']}: {r['bits_per_weight']:.2f} bits a weight, {r['engine']}, {plural(r['threads'], 'thread')}, "
+        f"KV {r['kv']}; {plural(r['prompts'], 'prompt')}, {r['generate']} tokens each, {sampled}, "
+        f"{plural(r['repetitions'], 'round')} after a warm-up"
+    )
+    print(f"plain decoding: {r['plain_tok_s']:.1f} tokens/s")
+    drafters = r["drafters"]
+    rows = [
+        (
+            name,
+            f"{d['speed_ratio_mean']:.2f} ({d['speed_ratio_interval'][0]:.2f} to {d['speed_ratio_interval'][1]:.2f})",
+            f"{d['speed_ratio_min']:.2f}",
+            f"{d['tokens_per_call']:.2f}",
+            f"{d['tok_s']:.1f}",
+            _percent(d["accepted"], d["proposed"]),
+            " ".join(f"{share:.2f}" for share in d["acceptance_by_depth"][:6]),
+            "yes" if d["identical"] else f"no ({len(d['differ'])} differ)",
+        )
+        for name, d in drafters.items()
+    ]
+    header = ("drafter", "speed ratio", "least", "tokens/call", "tokens/s", "accepted", "by depth", "same text")
+    print_table(rows, header, "Speed over plain decoding beside it: mean over prompts (95% interval)")
+    if drafters:
+        categories = list(next(iter(drafters.values()))["by_category"])
+        table = [(name, *(_pair(d["by_category"][c]) for c in categories)) for name, d in drafters.items()]
+        print_table(table, ("drafter", *categories), "By category: mean speed ratio (least), tokens a call")
+    for name, reason in r["skipped"].items():
+        print(f"\nleft out {name}: {reason}")
+    if plot is not None:
+        print(f"plot: {plot}")
+
+
+def _pair(numbers: dict[str, float]) -> str:
+    return f"{numbers['speed_ratio_mean']:.2f} ({numbers['speed_ratio_min']:.2f}) {numbers['tokens_per_call']:.2f}"
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if whole else ""

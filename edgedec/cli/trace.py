@@ -1,0 +1,139 @@
+"""`edgedec trace`: a generation as a page to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgedec.cli import options as o
+from edgedec.cli._output import print_json
+from edgedec.cli._stream import Generation, Limits
+from edgedec.errors import UsageError
+from edgedec.files import replacing
+
+if TYPE_CHECKING:
+    import edgedec
+    from edgedec.tracing import Tape
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def trace(
+    model: o.ModelName = "nano",
+    prompt: o.Prompt = None,
+    file: o.PromptFile = None,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")] = Path("trace.html"),
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    spec: o.Spec = "auto",
+    max_tokens: o.MaxTokens = -1,
+    temp: o.Temp = None,
+    top_k: o.TopK = None,
+    top_p: o.TopP = None,
+    min_p: o.MinP = None,
+    typical: o.Typical = None,
+    repeat_penalty: o.RepeatPenalty = None,
+    presence_penalty: o.PresencePenalty = None,
+    frequency_penalty: o.FrequencyPenalty = None,
+    logit_bias: o.LogitBias = None,
+    seed: o.Seed = None,
+    stop: o.Stop = None,
+    ignore_eos: o.IgnoreEos = False,
+    threads: o.Threads = 0,
+    ctx_size: o.CtxSize = 0,
+    on_full: o.OnFullMode = o.OnFull.error,
+    kv: o.KVFormat = None,
+    engine: o.Engine = "auto",
+    json: o.Json = False,
+) -> None:
+    """Write a page that shows how each token was drafted and verified.
+
+    \b
+    Examples:
+      edgedec trace -p "Once upon a time" -n 200 -o trace.html
+      edgedec trace -m ./smol -f notes.txt --temp 0 --spec copy+recycling --force
+    """
+    _check_out(out, force)
+    text = o.read_prompt(prompt, file)
+    assert text is not None
+    opened = o.open_model(model, engine, threads, kv)
+    sampling = o.sampling(
+        opened,
+        temperature=temp,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        typical_p=typical,
+        repetition_penalty=repeat_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=logit_bias,
+        seed=seed,
+    )
+    session = o.open_session(opened, ctx_size, on_full, spec)
+    generation = Generation(session, o.with_seed(sampling), Limits(max_tokens, tuple(stop or ()), ignore_eos))
+    ids = opened.tokenizer.encode(text)
+    tape = _tape(generation, ids, spec)
+    report = _about(opened, generation, spec) | generation.stats()
+    _write(out, tape, report, text, opened, ids[0])
+    _tell(out, report, json)
+
+
+def _check_out(out: Path, force: bool) -> None:
+    """Before anything takes time."""
+    if out.is_dir():
+        raise UsageError(f"--out {out}: is a folder; name a file")
+    if not out.parent.is_dir():
+        raise UsageError(f"--out {out}: there is no folder {out.parent}")
+    if out.exists() and not force:
+        raise UsageError(f"--out {out}: exists already; choose another place or pass --force")
+
+
+def _tape(generation: Generation, ids: list[int], spec: str) -> Tape:
+    from edgedec.tracing import Tape
+
+    # A drafter that is alone need not sign its guesses.
+    tape = Tape("draft" if spec == "auto" or "+" in spec else spec.partition(":")[0])
+    limits = generation.limits
+    return tape.run(
+        generation.session.stream(
+            ids,
+            max_tokens=None if limits.max_tokens < 0 else limits.max_tokens,
+            sampling=generation.sampling,
+            stop=limits.stop,
+            ignore_eos=limits.ignore_eos,
+            trace=tape.turns,
+        )
+    )
+
+
+def _about(model: edgedec.Model, generation: Generation, spec: str) -> dict[str, Any]:
+    from edgedec import __version__
+
+    return {
+        "version": __version__,
+        "model": model.bundle.manifest.name,
+        "engine": model.runtime.name,
+        "spec": spec,
+        "temperature": generation.sampling.temperature,
+    }
+
+
+def _write(out: Path, tape: Tape, report: dict[str, Any], text: str, model: edgedec.Model, anchor: int) -> None:
+    from edgedec.tracing import Spelling, page
+
+    about = {key: value for key, value in report.items() if key != "speculation"}  # the page counts for itself
+    html = page(tape, about, text, Spelling(model.tokenizer, anchor))
+    with replacing(out) as file:
+        file.write(html.encode())
+
+
+def _tell(out: Path, report: dict[str, Any], json: bool) -> None:
+    if json:
+        print_json({"path": str(out), **report})
+        return
+    tokens, calls = report["generated_tokens"], report["calls"]
+    speed = f", {report['decode_tokens_per_s']:.1f} tokens/s" if report["decode_tokens_per_s"] else ""
+    print(f"{out}: {tokens} tokens in {calls} calls, {tokens / max(calls, 1):.2f} a call{speed}")

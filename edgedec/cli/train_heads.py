@@ -1,0 +1,237 @@
+"""`edgedec train-heads`: teach a bundle's model to guess its own next tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from enum import StrEnum
+from hashlib import sha256
+from json import dumps, loads
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgedec.cli import options as o
+from edgedec.cli._output import print_json, progress_bar, size
+from edgedec.errors import UsageError
+from edgedec.files import replacing
+from edgedec.runtime import available_cores
+
+if TYPE_CHECKING:
+    import edgedec
+
+Progress = Callable[[str, int, int], None]
+
+_SHORTEST_OPENING, _LONGEST_OPENING = 2, 17
+_LONGEST = 300  # tokens of a continuation
+_MOST_KEPT = 8192
+
+
+class Kind(StrEnum):
+    """The architectures in `models/heads`."""
+
+    hydra = "hydra"
+    medusa = "medusa"
+    exit = "exit"
+
+
+class Labels(StrEnum):
+    """What a head learns to guess: what the model says, or what the text says."""
+
+    model = "model"
+    text = "text"
+
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def train_heads(
+    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle folder; the head is put into it.")],
+    data: Annotated[
+        list[Path],
+        typer.Argument(metavar="DATA", help='Texts like those to come: .txt, or .jsonl with "text" or "prompt".'),
+    ],
+    kind: Annotated[Kind, typer.Option(help="hydra and medusa guess tokens; exit ends the model early.")] = Kind.hydra,
+    heads: Annotated[int, typer.Option(min=1, max=16, help="How many tokens ahead a head learns to guess.")] = 4,
+    layer: Annotated[
+        int, typer.Option(min=0, show_default=False, help="Of an exit: after how many layers; a third by default.")
+    ] = 0,
+    vocab_trim: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            show_default=False,
+            help="Guess only the N most used tokens; 0: all. A quarter by default.",
+        ),
+    ] = None,
+    self_distill: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", help="Let the model write N texts behind openings of the data, and add them."),
+    ] = 0,
+    labels: Annotated[
+        Labels, typer.Option(help="Learn what the model says at each place, or the text itself.")
+    ] = Labels.model,
+    minutes: Annotated[float, typer.Option(min=0.0, help="Minutes of training.")] = 5.0,
+    steps: Annotated[int, typer.Option(min=0, help="At most so many steps; 0: the minutes alone.")] = 0,
+    width: Annotated[int, typer.Option(min=0, help="Inner width of the head; 0: by the model's size.")] = 0,
+    work: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            show_default=False,
+            help="Keep what was read and learned there; a run cut short goes on from it.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first weights, the batches and the texts written.")] = 0,
+    threads: o.Threads = 0,
+    json: o.Json = False,
+) -> None:
+    """Train a draft head on a bundle's model and put it into the bundle.
+
+    \b
+    Examples:
+      edgedec train-heads ./smol texts.txt
+      edgedec train-heads ./smol prompts.jsonl --kind medusa --self-distill 500 --work build/heads
+      edgedec train-heads ./smol texts.txt --kind exit --layer 8 --minutes 10 --threads 2
+    """
+    training = _training()
+    with progress_bar(quiet=json) as show:
+        import edgedec
+
+        model = edgedec.open(bundle, threads=threads)
+        plan = training.Plan(
+            kind=kind.value,
+            depth=heads,
+            layer=_layer(kind, layer, model.spec.n_layers),
+            width=width,
+            keep=_kept(vocab_trim, model.spec.vocab_size),
+            minutes=minutes,
+            steps=steps,
+            seed=seed,
+            threads=threads or available_cores(),
+            labels=labels.value,
+        )
+        said = (text for file in data for text in documents(o.read_text(file), str(file)))
+        texts = _texts(model, [model.tokenizer.encode(text) for text in said], self_distill, seed, work, show)
+        trained = training.run(model.bundle, model.runtime, texts, plan, work, show)
+    _tell(trained, json)
+
+
+def _layer(kind: Kind, layer: int, n_layers: int) -> int:
+    """Where the exit stands; of other kinds 0, behind the last layer."""
+    if kind is not Kind.exit:
+        if layer:
+            raise UsageError("--layer: only an exit has one (--kind exit)")
+        return 0
+    layer = layer or max(1, n_layers // 3)
+    if layer >= n_layers:
+        raise UsageError(f"--layer {layer}: must be from 1 to {n_layers - 1}")
+    return layer
+
+
+def _kept(vocab_trim: int | None, vocab: int) -> int:
+    return min(vocab // 4, _MOST_KEPT) if vocab_trim is None else vocab_trim
+
+
+def documents(text: str, name: str) -> list[str]:
+    """The texts in a file: lines with a "text" or "prompt" if it is JSONL, else split where <|endoftext|> stands."""
+    if not name.endswith(".jsonl"):
+        return [part for part in text.split("<|endoftext|>") if part.strip()]
+    found = []
+    for i, line in enumerate(filter(str.strip, text.split("\n")), 1):
+        try:
+            item = loads(line)
+            said = item.get("text", item.get("prompt"))
+        except (ValueError, AttributeError):
+            said = None
+        if not isinstance(said, str):
+            raise UsageError(f'{name}: line {i} is no JSON object with a "text" or "prompt"')
+        found.append(said)
+    return found
+
+
+def _texts(
+    model: edgedec.Model, texts: list[list[int]], n: int, seed: int, work: Path | None, show: Progress
+) -> list[list[int]]:
+    """The texts, and `n` that the model wrote from their openings; those are kept in the work folder."""
+    if not any(texts):
+        raise UsageError("the data hold no text")
+    if not n:
+        return texts
+    weights = model.bundle.manifest.files[model.bundle.manifest.weights].sha256
+    key = sha256(dumps([weights, model.runtime.name, texts, n, seed]).encode()).hexdigest()[:16]
+    kept = None if work is None else work / f"written-{key}.json"
+    if kept is not None and kept.exists():
+        return texts + loads(kept.read_text("utf-8"))
+    written = list(_written(model, texts, n, seed, show))
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(kept) as file:
+            file.write(dumps(written).encode())
+    return texts + written
+
+
+def _written(model: edgedec.Model, texts: list[list[int]], n: int, seed: int, show: Progress) -> Iterator[list[int]]:
+    """Texts that begin as the data do at some place and go on as the model does, greedily and sampled by turns."""
+    import numpy as np
+
+    from edgedec.sampling import Sampling
+
+    rng, session = np.random.default_rng(seed), model.session(spec="off")
+    openings = [text for text in texts if text]
+    for i in range(n):
+        text = openings[i % len(openings)]
+        length = int(rng.integers(_SHORTEST_OPENING, _LONGEST_OPENING))
+        # Of a text that serves several times, later places; in front of them what stands before every text.
+        at = 0 if i < len(openings) else int(rng.integers(0, max(1, len(text) - length)))
+        begin = text[:1] if at and model.bundle.manifest.text.bos == text[0] else []
+        opening = [*begin, *text[at : at + length]]
+        how = replace(model.sampling, seed=seed + i) if i % 2 else Sampling()
+        room = max(1, min(_LONGEST, session.capacity - len(opening)))
+        yield [*opening, *map(int, session.tokens(opening, max_tokens=room, sampling=how))]
+        show("write", i + 1, n)
+
+
+def _training() -> Any:
+    """The trainer, whose packages are an extra."""
+    from importlib import import_module
+
+    from edgedec.errors import RuntimeUnavailable
+
+    try:
+        return import_module("edgedec.export.heads_train")
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package == "edgedec":
+            raise
+        raise RuntimeUnavailable(f'train-heads needs {package}: pip install "edgedec[train]"') from None
+
+
+def _tell(trained: Any, json: bool) -> None:
+    head, file = trained.head, trained.bundle.manifest.files[trained.head.file]
+    report = {
+        "bundle": str(trained.bundle.path),
+        "digest": trained.bundle.digest,
+        "kind": trained.facts.kind,
+        "file": head.file,
+        "bytes": file.size,
+        "depth": head.depth,
+        "layer": head.layer,
+        "vocab": head.vocab,
+        "steps": trained.steps,
+        "tokens": trained.tokens,
+        "loss": trained.loss,
+        "accuracy": list(trained.accuracy),
+        "covered": trained.covered,
+    }
+    if json:
+        print_json(report)
+        return
+    right = ", ".join(f"{share:.1%}" for share in trained.accuracy)
+    print(f"{trained.bundle.path}: {head.file}, {size(file.size)}, {trained.steps} steps on {trained.tokens} tokens")
+    print(
+        f"right on text held back: {right}"
+        + (f"; its {head.vocab} tokens cover {trained.covered:.1%}" if head.vocab else "")
+    )

@@ -1,0 +1,230 @@
+"""Past texts as tokens: kept in a file, and searched for the longest match with the text at hand.
+
+REST and RASD (S05) retrieve drafts from such a datastore. The index is a suffix array of the texts read backwards:
+those places stand side by side whose preceding tokens are the same, and one bisection finds the best.
+
+The file, little endian; no pickle:
+
+8 bytes   b"EDGETEXT"
+32 bytes  sha256 of all that follows
+32 bytes  digest of the bundle whose tokens these are
+8 bytes   number of int32 that follow
+rest      tokens as int32, -1 behind each text
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from bisect import bisect_left
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import UsageError
+from edgedec.files import replacing
+
+MAGIC = b"EDGETEXT"
+END = -1
+LIMIT = 200_000
+_PREFIX = len(MAGIC) + 32
+_DEPTH = 12  # three, doubled twice
+_SHORTEST = 2
+Ids = NDArray[np.int32]
+
+
+class Index:
+    """Where in some texts the text at hand could go on. Places count backwards: what follows place r is
+    `back[r - 1]`, then `back[r - 2]`; `END` (or r = 0) ends a text."""
+
+    def __init__(self, flat: Ids) -> None:
+        back = np.ascontiguousarray(flat[::-1], np.int32)
+        self.back = array("i", back.tobytes())
+        self._order = array("i", _sorted_places(back).tobytes())
+
+    def find(self, ids: list[int], most: int) -> list[tuple[int, list[int]]]:
+        """Up to `most` places with the longest matches: (length of the match up to `_DEPTH`, places), longest first."""
+        query = array("i", ids[: -_DEPTH - 1 : -1])
+        back, order = self.back, self._order
+        right = bisect_left(order, query, key=lambda place: back[place : place + _DEPTH])
+        left = right - 1
+        found: list[tuple[int, list[int]]] = []
+        a = self._match(left, query)
+        b = self._match(right, query)
+        while most > 0 and max(a, b) >= _SHORTEST:
+            if a >= b:
+                length, place, left = a, order[left], left - 1
+                a = self._match(left, query)
+            else:
+                length, place, right = b, order[right], right + 1
+                b = self._match(right, query)
+            if not found or found[-1][0] != length:
+                found.append((length, []))
+            found[-1][1].append(place)
+            most -= 1
+        return found
+
+    def agreement(self, place: int, ids: list[int], known: int, most: int) -> int:
+        """How many tokens before a place are the last ones of `ids`, `known` of which are known to be."""
+        back, length = self.back, known
+        most = min(most, len(ids), len(back) - place)
+        while length < most and back[place + length] == ids[-1 - length]:
+            length += 1
+        return length
+
+    def _match(self, at: int, query: array[int]) -> int:
+        """How many tokens before the place `at` in the order are those of the query."""
+        if not 0 <= at < len(self._order):
+            return 0
+        place = self._order[at]
+        length = 0
+        for a, b in zip(self.back[place : place + _DEPTH], query, strict=False):
+            if a != b:
+                break
+            length += 1
+        return length
+
+
+def _sorted_places(back: Ids) -> Ids:
+    """The places in the order of the `_DEPTH` tokens from there on: by three, then by doubling (Manber and Myers)."""
+    n, base = len(back), int(back.max(initial=0)) + 3
+    rank = back.astype(np.int64) + 2  # 0 is beyond the end, 1 is END
+    key = (rank * base + _shifted(rank, 1)) * base + _shifted(rank, 2)
+    width = 3
+    while True:
+        order = np.argsort(key)
+        if width >= _DEPTH or not n:
+            return order.astype(np.int32)
+        ordered = key[order]
+        rank[order] = np.cumsum(np.concatenate([[1], ordered[1:] != ordered[:-1]]))
+        key = rank * (n + 1) + _shifted(rank, width)
+        width *= 2
+
+
+def _shifted(rank: NDArray[np.int64], by: int) -> NDArray[np.int64]:
+    beyond = np.zeros_like(rank)
+    beyond[: max(0, len(rank) - by)] = rank[by:]
+    return beyond
+
+
+class Store:
+    """Texts that ended, and the one under way. With a path, each text goes to the file as it ends."""
+
+    def __init__(self, digest: str, vocab: int, path: Path | None = None, limit: int = LIMIT) -> None:
+        self._digest, self._vocab, self._path, self._limit = digest, vocab, path, limit
+        self._flat = np.zeros(0, np.int32)
+        self._index: Index | None = None
+        self._indexed = 0
+        self._ids: list[int] = []
+        self._text: list[int] = []
+        self.trouble = ""
+        if path is not None:
+            if not path.parent.is_dir():
+                raise UsageError(f"{path.parent}: no such folder for a datastore; make it, or name another")
+            if path.exists():
+                self._flat = read_texts(path, digest, vocab)
+
+    def __len__(self) -> int:
+        return len(self._flat)
+
+    def flat(self) -> Ids:
+        """All texts, END behind each."""
+        return self._flat.copy()
+
+    def index(self) -> Index | None:
+        """Of all texts but perhaps the latest: it is made anew when an eighth of it would be new."""
+        if len(self._flat) and (self._index is None or len(self._flat) - self._indexed > self._indexed // 8):
+            self._index, self._indexed = Index(self._flat), len(self._flat)
+        return self._index
+
+    def follow(self, ids: list[int]) -> None:
+        """The text under way."""
+        self._ids = ids
+        if len(ids) > len(self._text):
+            self._text += ids[len(self._text) :]
+
+    def finish(self) -> None:
+        """The text under way has ended."""
+        read, ids, text = len(self._text), self._ids, self._text
+        if read and len(ids) > read and ids[read - 1] == text[-1]:  # what came after the last proposal
+            text = text + ids[read:]
+        self._ids, self._text = [], []
+        if len(text) > _SHORTEST:
+            self.add(np.array([*text, END], np.int32))
+
+    def restore(self, texts: Ids) -> None:
+        """Texts that a state brought: they come before those that are here. The file is left alone."""
+        if not len(self._flat) or not np.array_equal(texts[-len(self._flat) :], self._flat):
+            self._flat = _capped(np.concatenate([texts, self._flat]), self._limit)
+        else:
+            self._flat = _capped(texts, self._limit)
+        self._index, self._indexed = None, 0
+
+    def add(self, texts: Ids) -> None:
+        """One text or more, END behind each. The file may have grown meanwhile: another session may use it."""
+        try:
+            if self._path is not None and self._path.exists():
+                self._flat = read_texts(self._path, self._digest, self._vocab)
+            self._flat = _capped(_joined(self._flat, texts), self._limit)
+            self._indexed = min(self._indexed, len(self._flat))
+            if self._path is not None:
+                write_texts(self._path, self._digest, self._flat)
+        except (OSError, UsageError) as error:  # a draft that cannot be kept must not stop the text
+            self.trouble = str(error)
+
+
+def check_texts(flat: NDArray[np.generic], vocab: int) -> Ids:
+    """`flat`, if it is texts of such a vocabulary; else a ValueError that says why not."""
+    if flat.ndim != 1 or flat.dtype != np.int32:
+        raise ValueError("texts must be one row of int32")
+    if len(flat) and (flat.min() < END or flat.max() >= vocab or flat[-1] != END):
+        raise ValueError(f"a token outside the vocabulary of {vocab}, or no end")
+    return flat.astype(np.int32)
+
+
+def read_texts(path: Path, digest: str, vocab: int) -> Ids:
+    """What `write_texts` wrote for this bundle; a UsageError that names the file for anything else."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: datastore: {error.strerror or error}") from None
+    body = memoryview(raw)[_PREFIX:]
+    if raw[:8] != MAGIC or len(body) < 40:
+        raise UsageError(f"{path}: not a datastore, or cut short; name another file, or remove it")
+    if hashlib.sha256(body).digest() != raw[8:_PREFIX]:
+        raise UsageError(f"{path}: damaged datastore (its hash differs); remove it")
+    if body[:32] != bytes.fromhex(digest):
+        raise UsageError(f"{path}: a datastore of another bundle; name another file for this one")
+    if int.from_bytes(body[32:40], "little") * 4 != len(body) - 40:
+        raise UsageError(f"{path}: damaged datastore (its length differs); remove it")
+    try:
+        return check_texts(np.frombuffer(body[40:], "<i4").astype(np.int32), vocab)
+    except ValueError as error:
+        raise UsageError(f"{path}: damaged datastore ({error}); remove it") from None
+
+
+def write_texts(path: Path, digest: str, flat: Ids) -> None:
+    body = bytes.fromhex(digest) + len(flat).to_bytes(8, "little") + flat.astype("<i4").tobytes()
+    with replacing(path) as file:
+        file.writelines([MAGIC, hashlib.sha256(body).digest(), body])
+
+
+def _joined(flat: Ids, texts: Ids) -> Ids:
+    """`texts` behind `flat`. A text that begins with all of the last one takes its place (the turns of a chat)."""
+    ends = np.flatnonzero(flat == END)
+    if len(ends):
+        start = int(ends[-2]) + 1 if len(ends) > 1 else 0
+        last = flat[start:-1]
+        if len(texts) > len(last) and np.array_equal(last, texts[: len(last)]):
+            flat = flat[:start]
+    return np.concatenate([flat, texts])
+
+
+def _capped(flat: Ids, limit: int) -> Ids:
+    """The latest `limit` tokens, in whole texts if the last fits."""
+    if len(flat) <= limit:
+        return flat
+    flat = flat[-limit:]
+    border = np.flatnonzero(flat[:-1] == END)
+    return flat[border[0] + 1 :] if len(border) else flat

@@ -1,0 +1,325 @@
+"""Copying: the text itself is the draft. Aggressive Decoding (S04), and prompt lookup.
+
+A track points at the place in earlier text (prompt and output) that the text follows now. While it is
+right, what stands there next is proposed as a long chain. When it is wrong, the text may have replaced a token
+(go on behind it), put one in (go on with it) or left some out (go on where the new token stands): each becomes
+a track of its own, and the tree holds the next tokens of them all until one proves right. Replacements that
+proved right are remembered: where the source says the old word again, the new one is proposed. The
+longest recent n-gram gives tracks too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from edgedec.context import Context
+from edgedec.drafters import Draft, Host, Plain
+from edgedec.errors import UsageError
+
+_LEAST = 0.04  # a path less likely than this is not worth its row anywhere
+_RUN = 64  # agreement beyond this makes no difference
+_WALK = 32  # how far back agreement is counted at a new place, and how many tokens of a long text are followed
+_SURE = 4  # after so long an agreement, a mismatch is taken for an edit
+_FIRM = 16  # after so long an agreement, no other place is looked for
+_NEAR = 24  # how far behind a lost place the text may go on
+_PATIENCE = 12  # for how many tokens a lost place is remembered
+_TRACKS = 4
+_SHIFT = 20
+_MASK = tuple((1 << (_SHIFT * n)) - 1 for n in range(9))
+# How likely the next token of a place is, after so many that agreed.
+_EARLY = (0.05, 0.17, 0.38, 0.5, 0.6, 0.67, 0.72, 0.77, 0.81)
+_CLAIM = [*_EARLY, *(min(0.975, 1 - 1.4 / run) for run in range(len(_EARLY), _RUN + 1))]
+_CLAIMS = _CLAIM + [_CLAIM[-1]] * 256
+_NEVER = [-1, 0, 0]
+_REPLACED, _INSERTED, _OMITTED = 0.62, 0.25, 0.45
+
+
+@dataclass(slots=True)
+class _Track:
+    """A place that the text may follow. at: where its next token stands; run: how many agreed; doubt: a factor on
+    the claim for its first token; old, new: the replacement it supposes (-1: none)."""
+
+    at: int
+    run: int
+    doubt: float = 1.0
+    old: int = -1
+    new: int = -1
+
+
+def make(host: Host, ngram: int = 4, length: int = 32) -> Copy:
+    """ngram: the longest run of tokens looked up; length: the longest chain proposed."""
+    return Copy(ngram, length)
+
+
+class Copy(Plain):
+    def __init__(self, ngram: int = 4, length: int = 32) -> None:
+        if not 1 <= ngram < len(_MASK):
+            raise UsageError(f"drafter copy: ngram={ngram}: must be from 1 to {len(_MASK) - 1}")
+        if not 1 <= length <= 256:
+            raise UsageError(f"drafter copy: length={length}: must be from 1 to 256")
+        self._ngram, self._length, self._mask = ngram, length, _MASK[ngram]
+        self._found = {"tokens": 0, "edits": 0, "replacements": 0}
+        self.reset()
+
+    def reset(self) -> None:
+        # ends[n - 1]: an n-gram, packed into an integer -> where the token behind its last occurrence stands.
+        self._ends: list[dict[int, int]] = [{} for _ in range(self._ngram)]
+        self._read = 0
+        self._key = 0
+        self._levels = list(zip(self._ends, _MASK[1:], strict=False))
+        self._tracks: list[_Track] = []
+        self._lost: tuple[int, int] | None = None
+        self._patience = 0
+        # A token of the source -> [what replaced it last, how often so, how often it stayed]
+        self._renamed: dict[int, list[int]] = {}
+
+    def report(self) -> dict[str, Any]:
+        return dict(self._found)
+
+    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+        ids = context.ids
+        self._follow(ids)
+        if nodes <= 0 or not self._tracks:
+            return Draft()
+        return self._draft(ids, nodes, max(floor, _LEAST))
+
+    def _follow(self, ids: list[int]) -> None:
+        """Take up what came since the last call."""
+        n = len(ids)
+        if n < self._read:  # never between two resets; but a wrong index would be worse than a slow one
+            self.reset()
+        if n - self._read > 2 * _WALK:
+            self._index(ids, n - _WALK)
+        for i in range(self._read, n):
+            self._step(ids, i)
+        self._read = n
+
+    def _index(self, ids: list[int], stop: int) -> None:
+        """Index the tokens before `stop` all at once; nobody needs to know what each of them followed."""
+        start = self._read
+        self._tracks, self._lost = [], None
+        keys = ids[start:stop]
+        before = [(self._key >> (_SHIFT * n)) & _MASK[1] for n in range(self._ngram)]
+        for n, ends in enumerate(self._ends):
+            if n:
+                # An n-gram is the (n-1)-gram that ended one token earlier, and the token.
+                earlier = sum(before[i] << (_SHIFT * i) for i in range(n))
+                keys = [(k << _SHIFT) | t for k, t in zip([earlier, *keys[:-1]], ids[start:stop], strict=True)]
+            ends.update(zip(keys, range(start + 1, stop + 1), strict=True))
+        self._key = sum(t << (_SHIFT * i) for i, t in enumerate(reversed(ids[max(0, stop - self._ngram) : stop])))
+        self._read = stop
+
+    def _step(self, ids: list[int], i: int) -> None:
+        """Token `i` has come: move the tracks, open new ones, index it."""
+        token = ids[i]
+        tracks: list[_Track] = []
+        lost: _Track | None = None
+        for track in self._tracks:
+            if ids[track.at] == token:
+                self._right(track, token)
+                tracks.append(track)
+            elif track.run >= _SURE and track.doubt == 1.0 and (lost is None or track.run > lost.run):
+                lost = track
+        if not tracks or tracks[0].run < _SURE:
+            if lost is not None:
+                self._found["edits"] += 1
+                self._lost, self._patience = (lost.at, lost.run), _PATIENCE
+                tracks += _realigned(ids, i, lost)
+            elif self._lost is not None:
+                tracks += self._again(ids, i, token)
+        self._look_up(ids, i, tracks)
+        if len(tracks) > 1:
+            tracks.sort(key=_strength, reverse=True)
+            places: dict[int, _Track] = {}
+            for track in tracks:
+                places.setdefault(track.at, track)
+            tracks = list(places.values())[:_TRACKS]
+        self._tracks = tracks
+
+    def _right(self, track: _Track, token: int) -> None:
+        track.at += 1
+        track.run += 1
+        if track.doubt != 1.0:
+            track.doubt = 1.0
+            if track.old >= 0:
+                self._replaced(track.old, track.new)
+        elif track.run > _SURE and token in self._renamed:
+            self._renamed[token][2] += 1
+        self._found["tokens"] += 1
+
+    def _replaced(self, old: int, new: int) -> None:
+        self._found["replacements"] += 1
+        known = self._renamed.setdefault(old, [new, 0, 0])
+        known[1] = known[1] + 1 if known[0] == new else 1
+        known[0] = new
+
+    def _again(self, ids: list[int], i: int, token: int) -> list[_Track]:
+        """The text left its source some tokens ago: has it come back, a little further on?"""
+        assert self._lost is not None
+        at, run = self._lost
+        self._patience -= 1
+        if self._patience == 0:
+            self._lost = None
+        found = _next(ids, token, at, min(at + _NEAR, i))
+        return [] if found < 0 else [_Track(found + 1, 1 + run // 8, _OMITTED)]
+
+    def _look_up(self, ids: list[int], i: int, tracks: list[_Track]) -> None:
+        """Index the n-grams that end at `i`; their last occurrences are tracks, if they tell anything new."""
+        key = self._key = (self._key << _SHIFT | ids[i]) & self._mask
+        behind = i + 1
+        if tracks and tracks[0].run >= _FIRM:
+            for ends, mask in self._levels:
+                ends[key & mask] = behind
+            return
+        found: list[int] = []
+        for ends, mask in self._levels:
+            part = key & mask
+            found.append(ends.get(part, -1))
+            ends[part] = behind
+        known = {-1, *(track.at for track in tracks)}
+        for at in reversed(found[1:] if tracks else found):
+            if at not in known:
+                known.add(at)
+                run = _agreement(ids, at - 1, i)
+                if run:
+                    tracks.append(_Track(at, run))
+
+    def _draft(self, ids: list[int], nodes: int, floor: float) -> Draft:
+        """The chains of all tracks as one tree. What an earlier sibling claims is not left for a later one."""
+        most = min(nodes, self._length)
+        tree = _Tree(floor)
+        for track in self._tracks:
+            ahead = _ahead(ids, track.at, most)
+            if self._renamed and not self._renamed.keys().isdisjoint(ahead):
+                self._chain(tree, ahead, track)
+            elif not tree.tokens:
+                tree.begin(ahead, track)
+            else:
+                tree.extend(ahead, track)
+        return tree.cut(nodes)
+
+    def _chain(self, tree: _Tree, ahead: list[int], track: _Track) -> None:
+        """A chain with replacements: where the source has been replaced, both words, and on behind the likelier."""
+        parent, doubt = -1, track.doubt
+        for token, certain in zip(ahead, _CLAIMS[min(track.run, _RUN) :], strict=False):
+            claim, doubt = certain * doubt, 1.0
+            new, times, stayed = self._renamed.get(token, _NEVER)
+            share = (times + 0.3) / (times + stayed + 0.6) if times else 0.0
+            first, second, share = (new, token, share) if share >= 0.5 else (token, new, 1 - share)
+            before = len(tree.tokens)
+            node = tree.add(parent, first, claim * share)
+            if node < 0:
+                return
+            if times:  # `add` gives it a part of what its sibling has left
+                left = 1 - claim * share if node == before else 1.0
+                tree.add(parent, second, claim * (1 - share) / left)
+            parent = node
+
+
+class _Tree:
+    """A draft in the making. The first chain is laid at once, the others branch off it."""
+
+    def __init__(self, floor: float) -> None:
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.claims: list[float] = []
+        self.paths: list[float] = []
+        self._floor = floor
+        self._children: dict[tuple[int, int], int] = {}
+        self._left: dict[int, float] = {}
+
+    def begin(self, ahead: list[int], track: _Track) -> None:
+        claims = _CLAIMS[min(track.run, _RUN) :][: len(ahead)]
+        claims[0] *= track.doubt
+        path, floor, paths = 1.0, self._floor, self.paths
+        for claim in claims:
+            path *= claim
+            if path < floor:
+                break
+            paths.append(path)
+        n = len(paths)
+        self.tokens, self.parents, self.claims = ahead[:n], list(range(-1, n - 1)), claims[:n]
+
+    def extend(self, ahead: list[int], track: _Track) -> None:
+        parent, doubt = -1, track.doubt
+        for token, claim in zip(ahead, _CLAIMS[min(track.run, _RUN) :], strict=False):
+            parent = self.add(parent, token, claim * doubt)
+            if parent < 0:
+                return
+            doubt = 1.0
+
+    def add(self, parent: int, token: int, claim: float) -> int:
+        """The node for `token` below `parent`, new or known; -1 if its path is less likely than the floor."""
+        if not self._children:
+            self._children = {key: i for i, key in enumerate(zip(self.parents, self.tokens, strict=True))}
+            self._left = {above: 1.0 - p for above, p in zip(self.parents, self.claims, strict=True)}
+        node = self._children.get((parent, token))
+        if node is not None:
+            return node
+        left = self._left.get(parent, 1.0)
+        claim *= left
+        path = claim if parent < 0 else claim * self.paths[parent]
+        if path < self._floor:
+            return -1
+        node = self._children[parent, token] = len(self.tokens)
+        self._left[parent] = left - claim
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.claims.append(claim)
+        self.paths.append(path)
+        return node
+
+    def cut(self, nodes: int) -> Draft:
+        """The `nodes` likeliest: a path is less likely than its parent's, so they are a tree."""
+        if len(self.tokens) <= nodes:
+            return Draft(self.tokens, self.parents, self.claims)
+        paths = self.paths
+        kept = sorted(sorted(range(len(paths)), key=paths.__getitem__, reverse=True)[:nodes])
+        place = {node: i for i, node in enumerate(kept)}
+        place[-1] = -1
+        return Draft(
+            [self.tokens[i] for i in kept], [place[self.parents[i]] for i in kept], [self.claims[i] for i in kept]
+        )
+
+
+def _ahead(ids: list[int], at: int, most: int) -> list[int]:
+    """What stands from `at` on; where that reaches the end of the text it begins again: a loop."""
+    ahead = ids[at : at + most]
+    loop = len(ahead)
+    while ahead and len(ahead) < most:
+        ahead += ahead[: min(loop, most - len(ahead))]
+    return ahead
+
+
+def _realigned(ids: list[int], i: int, lost: _Track) -> list[_Track]:
+    """Where the text may go on that has just left `lost`: its token was replaced, kept for later, or left out.
+    After a short agreement it may as well have been chance."""
+    run = 2 + min(lost.run, _RUN) // 2
+    trust = min(1.0, lost.run / _FIRM)
+    tracks = [_Track(lost.at, run, _INSERTED * trust)]
+    tracks.append(_Track(lost.at + 1, run, _REPLACED * trust, ids[lost.at], ids[i]))
+    found = _next(ids, ids[i], lost.at + 1, min(lost.at + _NEAR, i))
+    if found >= 0:
+        tracks.append(_Track(found + 1, run, _OMITTED * trust))
+    return tracks
+
+
+def _next(ids: list[int], token: int, start: int, stop: int) -> int:
+    """The first place of `token` from `start` to before `stop`; -1 if there is none."""
+    try:
+        return ids.index(token, start, stop)
+    except ValueError:
+        return -1
+
+
+def _agreement(ids: list[int], a: int, b: int) -> int:
+    """How many tokens up to `a` and up to `b` > a are the same."""
+    run, most = 0, min(_WALK, a + 1)
+    while run < most and ids[a - run] == ids[b - run]:
+        run += 1
+    return run
+
+
+def _strength(track: _Track) -> float:
+    return _CLAIM[min(track.run, _RUN)] * track.doubt

@@ -1,0 +1,155 @@
+"""Draft by leaving the target early: its first layers, then its head. Nothing is computed twice.
+
+Kangaroo (S11), double early exit: token after token through the first layers only, and no further once the
+exit is not sure enough. Verification goes on from there with the other layers: hidden states, keys and
+values of the first are what they would have been.
+
+DEL (S12): where to leave, and how far to draft, follow from how often the exits were right of late, with
+exponential decay. The exit in use is judged by every call. Now and then a round drafts nothing and looks
+through all exits instead; their layers are handed over too, so that looking costs one call of the head.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from edgedec.context import Context
+from edgedec.drafters import Draft, Host, Plain, Seen, State
+from edgedec.drafters._stack import (
+    READING,
+    Guess,
+    Limits,
+    Record,
+    Slice,
+    Strand,
+    adapted_layer,
+    adapter,
+    block_costs,
+    confidence,
+    draft_chain,
+    guesses,
+    judged,
+    payoff,
+)
+from edgedec.errors import UsageError
+from edgedec.runtime import Begun
+
+# So many exits at most are watched; rounds that look: the first, and later one in so many.
+_EXITS, _FIRST, _EVERY = 8, 8, 24
+# The choice is made anew after so many rounds.
+_AGAIN = 8
+
+
+def make(host: Host, layer: int = 0, gamma: int = 6, threshold: float = 0.4) -> Exit:
+    """layer: leave behind so many layers, 0: where it pays best; gamma: the longest draft; threshold: the least
+    confidence to draft a token with."""
+    n = host.runtime.spec.n_layers
+    if not 0 <= layer < n:
+        raise UsageError(f"drafter exit: layer={layer}: must be from 1 to {n - 1}, or 0 for the best")
+    if gamma < 1 or not 0 <= threshold <= 1:
+        raise UsageError(f"drafter exit: gamma={gamma}, threshold={threshold}: need 1 or more, and from 0 to 1")
+    return Exit(host, layer, gamma, threshold)
+
+
+class Exit(Plain):
+    def __init__(self, host: Host, layer: int, gamma: int, threshold: float) -> None:
+        self._runtime, self._gamma, self._threshold = host.runtime, gamma, threshold
+        spec = host.runtime.spec
+        self._layers = [layer] if layer else _exits(spec.n_layers, adapted_layer(host))
+        self._adapt = {i: adapter(host, i) for i in self._layers}
+        blocks, head = block_costs(spec)
+        self._costs = [sum(blocks[: 2 * i]) + head for i in self._layers]
+        self._records = [Record() for _ in self._layers]
+        self._chosen, self._length, self._fixed = 0, gamma, layer > 0
+        self._rounds = 0
+        self._guessed: list[Guess] = []
+        self._looked: list[Guess] = []
+
+    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+        self._guessed, self._looked = [], []
+        pending = context.pending()
+        if nodes < 1 or len(pending) > READING or not self._layers:
+            return Draft()
+        looks = not self._fixed and self._plan(floor)
+        if not looks and not self._length:
+            return Draft()
+        strand = Strand(self._runtime, context.cache, pending)
+        if looks:
+            return self._look(strand, context)
+        layer = self._layers[self._chosen]
+        least, trust = max(floor, self._costs[self._chosen]), self._records[self._chosen].trust
+        limits = Limits(min(self._length, nodes), least, self._threshold, trust)
+        part = Slice(self._runtime.spec.blocks(0, layer), adapt=self._adapt[layer])
+        draft, self._guessed = draft_chain(strand, part, limits)
+        return draft
+
+    def observe(self, seen: Seen) -> None:
+        for hit, sure in judged(self._guessed, seen.picked):
+            self._records[self._chosen].saw(hit, sure)
+        for record, (guess, sure) in zip(self._records, self._looked, strict=False):
+            record.saw(guess == seen.picked[0], sure)
+        self._guessed, self._looked = [], []
+
+    def reset(self) -> None:
+        self._guessed, self._looked = [], []
+
+    def state(self) -> State:
+        if not any(record.asked for record in self._records):
+            return {}
+        seen = [[record.right, record.asked, record.claimed] for record in self._records]
+        return {"layers": np.array(self._layers, np.int64), "seen": np.array(seen)}
+
+    def restore(self, state: State) -> None:
+        if not state:
+            return
+        layers, seen = state.get("layers"), state.get("seen")
+        if layers is None or seen is None or layers.tolist() != self._layers or seen.shape != (len(layers), 3):
+            raise UsageError(f"drafter exit: the state kept is not of exits {self._layers}; delete it")
+        right, asked, claimed = seen.T
+        if not bool(np.all((right >= 0) & (right <= asked) & (claimed >= 0) & (claimed <= asked) & (asked < np.inf))):
+            raise UsageError("drafter exit: the state kept counts what cannot be; delete it")
+        self._records = [Record(*row) for row in seen.tolist()]
+        # What the exits were worth is known: no first looks, and the choice is made now.
+        self._rounds = _FIRST
+
+    def report(self) -> dict[str, Any]:
+        rates = {str(layer): round(record.rate, 3) for layer, record in zip(self._layers, self._records, strict=True)}
+        return {"layer": self._layers[self._chosen] if self._layers else 0, "length": self._length, "rates": rates}
+
+    def _plan(self, floor: float) -> bool:
+        """Choose anew if it is time for that; and say whether this round only looks."""
+        self._rounds += 1
+        if self._rounds <= _FIRST:
+            return True
+        if self._rounds % _AGAIN == _FIRST % _AGAIN + 1:
+            self._choose(floor)
+        return self._rounds % _EVERY == 0
+
+    def _choose(self, floor: float) -> None:
+        """The exit and length that bring the most tokens for the time of a plain call; no length if none does."""
+        offers = [(*payoff(self._records[i].rate, cost + floor, self._gamma), i) for i, cost in enumerate(self._costs)]
+        value, length, self._chosen = max(offers)
+        self._length = length if value > 1.0 else 0
+
+    def _look(self, strand: Strand, context: Context) -> Draft:
+        """All exits guess what follows the last known token; nothing is drafted."""
+        spec = self._runtime.spec
+        hidden, done, states = strand.begin(()), 0, []
+        for layer in self._layers:
+            hidden, done = strand.run(hidden, spec.blocks(done, layer)), layer
+            adapt = self._adapt[layer]
+            states.append(adapt(hidden[-1:]) if adapt else hidden[-1:])
+        ids, scores = guesses(self._runtime, context.cache, np.concatenate(states))
+        assert scores is not None
+        self._looked = [(int(best[0]), confidence(row)) for best, row in zip(ids, scores.tolist(), strict=True)]
+        return Draft(begun=Begun(hidden, 2 * done))
+
+
+def _exits(n_layers: int, adapted: int) -> list[int]:
+    """Some layers to leave behind, evenly spread, and the one that has an adapter; the last quarter saves too
+    little."""
+    last = n_layers * 3 // 4
+    some = {round(x) for x in np.linspace(1, last, min(_EXITS, last))} if last else set()
+    return sorted(some | ({adapted} if 0 < adapted < n_layers else set()))

@@ -1,0 +1,276 @@
+"""A smaller model drafts for the target: the first of all speculative decoding (Leviathan et al. 2023).
+
+The draft model reads the same text with a cache of its own, one forward of it for each token further. Under `match`
+it proposes its likeliest chain, with the runners-up at each place as side branches (they cost no forward of it;
+DySpec, S42), and stops where nothing further is likely enough to pay (SpecDec++, S40). Under a verifier that knows
+the draft's distribution (token, block, spectr, recursive, multipath: S50, S51, S52) the tokens are drawn, in a tree
+whose shape is settled before the first draw. A draft model with other tokens drafts text: `edgedec.retokenize`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
+from time import perf_counter
+from typing import Any
+
+from edgedec.bundle import Bundle
+from edgedec.calibration import BINS, Calibration, kind_of
+from edgedec.context import Context
+from edgedec.drafters import Draft, Host, Plain, Sampled, Seen
+from edgedec.drafters._reader import ALL, BEST, Reader, children, drawn_from, shape, shares, size
+from edgedec.errors import BundleNotFound, UsageError
+from edgedec.retokenize import Retokenizer, same_tokens
+from edgedec.runtime import Output, Runtime, RuntimeOptions, choose_engine, open_runtime, runtime_names
+from edgedec.sampling import Probs, Sampling
+from edgedec.text import Tokenizer
+
+VERIFY = ("match", "token", "block", "spectr", "recursive", "multipath")
+# At how many places, from the first on, there are `width` children.
+_BUSHY = {"spectr": 2, "recursive": 2, "multipath": 1}
+# How likely the first, second … drawn child is taken, before anything was seen; and how fast that is learned.
+_TAKEN, _SMOOTH = (0.7, 0.25, 0.15, 0.1), 0.03
+_PACE = 0.1
+
+
+def make(
+    host: Host, path: str = "", threads: int = 0, gamma: int = 8, width: int = 1, verify: str = "match", kv: str = ""
+) -> ModelDrafter:
+    """path: the draft model's bundle. gamma: the longest draft. width: children at the first places, for spectr,
+    recursive and multipath. threads: as the target by default; they take turns."""
+    bundle = _open(path)
+    translator = _translator(host, bundle)
+    name = host.runtime.name if host.runtime.name in runtime_names() else choose_engine()
+    options = RuntimeOptions(threads=threads or getattr(host.runtime, "threads", 0), kv=kv or None)
+    runtime = open_runtime(name, bundle, options)
+    runtime.load()
+    return ModelDrafter(runtime, host.runtime.spec.vocab_size, gamma, width, verify, translator)
+
+
+class ModelDrafter(Plain):
+    """vocab: the target's. translator: None if both models have the same tokens."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        vocab: int,
+        gamma: int = 8,
+        width: int = 1,
+        verify: str = "match",
+        translator: Retokenizer | None = None,
+    ) -> None:
+        if verify not in VERIFY:
+            raise UsageError(f"drafter model: verify={verify}: must be one of {', '.join(VERIFY)}")
+        if not 1 <= gamma <= 64 or not 1 <= width <= 16:
+            raise UsageError(f"drafter model: gamma={gamma}, width={width}: must be from 1 to 64, and from 1 to 16")
+        if verify != "match" and translator is not None:
+            raise UsageError(f"drafter model: verify={verify} needs a draft model of the same tokenizer; use match")
+        self._reader, self._vocab, self._translator = Reader(runtime), vocab, translator
+        self._gamma, self._verify = min(gamma, self._reader.room), verify
+        self._width = width if verify in _BUSHY else 1
+        self._first, self._side = Calibration(), Calibration()
+        self._taken = [*_TAKEN]
+        self._step_s = self._call_s = 0.0
+        # Below each node of the last draft (-1: the root): (token, node, what it was held for).
+        self._below: dict[int, list[tuple[int, int, int]]] = {}
+        self._drawn = False
+
+    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+        self._below, self._drawn = {}, False
+        nodes = min(nodes, self._reader.room)
+        if nodes < 1 or not context.ids:
+            return Draft()
+        if self._verify != "match" and context.sampling.temperature > 0:
+            self._drawn = True
+            return self._draw(context, nodes, floor)
+        if self._translator is not None:
+            return self._translate(self._translator, context, nodes, floor)
+        return self._likely(context, nodes, floor)
+
+    def observe(self, seen: Seen) -> None:
+        """Learn what guesses were worth: of all whose parent came true, whether they did."""
+        if not seen.root:  # a call that read no prompt
+            self._call_s += (seen.seconds - self._call_s) * (_PACE if self._call_s else 1.0)
+        node, rows = -1, len(seen.rows) - seen.root - 1
+        for token in seen.picked:
+            hit = -1
+            for guess, child, kind in self._below.get(node, ()):
+                if self._drawn and child >= rows:  # what was cut off was not put to the verifier
+                    continue
+                right = guess == token and hit < 0
+                self._learn(kind, right)
+                hit = child if right else hit
+            if hit < 0:
+                break
+            node = hit
+        self._below = {}
+
+    def reset(self) -> None:
+        self._reader.reset()
+        if self._translator is not None:
+            self._translator.reset()
+        self._below = {}
+
+    def report(self) -> dict[str, Any]:
+        return {
+            "verify": self._verify,
+            "tokens": "same" if self._translator is None else "other",
+            "steps": self._reader.calls,
+            "step_ms": round(1e3 * self._step_s, 3),
+        }
+
+    def _learn(self, kind: int, right: bool) -> None:
+        if self._drawn:
+            self._taken[kind] += _SMOOTH * (right - self._taken[kind])
+        elif kind < BINS:
+            self._first.saw(kind, right)
+        else:
+            self._side.saw(kind - BINS, right)
+
+    def _pays(self, worth: float, floor: float) -> bool:
+        """Is a path likely enough to ask the draft model what follows? A step of it costs a part of a call."""
+        own = self._step_s / self._call_s if self._call_s and floor > 0 else 0.0
+        return worth >= floor + min(own, 0.9)
+
+    def _likely(self, context: Context, nodes: int, floor: float) -> Draft:
+        """The likeliest chain and its side branches, the likeliest paths of all of these."""
+        sampling, reader, first, side = context.sampling, self._reader, self._first.estimates, self._side.estimates
+        # (chance of the path, parent, token, chance, kind); parents are numbers in this list
+        found: list[tuple[float, int, int, float, int]] = []
+        worth, parent, limit = 1.0, -1, min(self._gamma, nodes)
+        output = reader.read(context.ids, BEST, limit)
+        for depth in range(limit):
+            if depth:
+                output = self._step(found[parent][2])
+            chain, above = -1, parent
+            for token, claim in shares(output, sampling, self._vocab):
+                kind = kind_of(claim)
+                chance = first[kind] if chain < 0 else side[kind]
+                kind += 0 if chain < 0 else BINS
+                if chain < 0:
+                    chain = len(found)
+                if worth * chance >= floor:
+                    found.append((worth * chance, above, token, chance, kind))
+                elif chain == len(found):
+                    return self._best(found, nodes)
+            if chain < 0:
+                break
+            worth, parent = found[chain][0], chain
+            if not self._pays(worth, floor) or sum(guess[0] > worth for guess in found) >= nodes:
+                break
+        return self._best(found, nodes)
+
+    def _best(self, found: Sequence[tuple[float, int, int, float, int]], nodes: int) -> Draft:
+        """The likeliest `nodes` of them; a path is never likelier than its parent's, and comes behind it."""
+        kept = list(range(len(found)))
+        if len(found) > nodes:
+            kept = sorted(sorted(kept, key=lambda i: -found[i][0])[:nodes])
+        place = {-1: -1} | {old: new for new, old in enumerate(kept)}
+        guesses = [found[i] for i in kept]
+        parents = [place[guess[1]] for guess in guesses]
+        self._hold([guess[2] for guess in guesses], parents, [guess[4] for guess in guesses])
+        return Draft([guess[2] for guess in guesses], parents, [guess[3] for guess in guesses])
+
+    def _hold(self, tokens: Sequence[int], parents: Sequence[int], kinds: Sequence[int]) -> None:
+        for node, (token, parent, kind) in enumerate(zip(tokens, parents, kinds, strict=True)):
+            self._below.setdefault(parent, []).append((token, node, kind))
+
+    def _step(self, token: int) -> Output:
+        began = perf_counter()
+        output = self._reader.step(token, BEST)
+        self._step_s += (perf_counter() - began - self._step_s) * (_PACE if self._step_s else 1.0)
+        return output
+
+    def _translate(self, translator: Retokenizer, context: Context, nodes: int, floor: float) -> Draft:
+        """Draft in the draft model's own tokens, and say it in the target's."""
+        followed = translator.follow(context.ids)
+        if followed is None:
+            return Draft()
+        ids, settled = followed
+        output = self._reader.read(ids, BEST, self._gamma, settled)
+        # The last of the target's tokens may yet grow, so one more is drafted.
+        limit = min(self._gamma, (nodes + 1) * len(ids) // len(context.ids)) + 1
+        tokens, shared = translator.say(*self._onward(output, context.sampling, limit, floor))
+        kinds = [kind_of(claim) for claim in shared]
+        chances = [self._first.estimates[kind] for kind in kinds]
+        worths = list(accumulate(chances, mul))
+        n = min(nodes, sum(worth >= floor for worth in worths))
+        draft = Draft.chain(tokens[:n], chances[:n])
+        self._hold(draft.tokens, draft.parents, kinds[:n])
+        return draft
+
+    def _onward(self, output: Output, sampling: Sampling, limit: int, floor: float) -> tuple[list[int], list[float]]:
+        """The draft model's likeliest chain, and its claims."""
+        drafted: list[int] = []
+        claims: list[float] = []
+        worth = 1.0
+        while guesses := shares(output, sampling, self._reader.vocab):
+            drafted.append(guesses[0][0])
+            claims.append(guesses[0][1])
+            worth *= claims[-1]
+            # Even one that is unlikely shows where the word before it ends.
+            if len(drafted) >= limit or not self._pays(worth, floor):
+                break
+            output = self._step(drafted[-1])
+        return drafted, claims
+
+    def _draw(self, context: Context, nodes: int, floor: float) -> Draft:
+        """Tokens drawn from the draft model's distributions, place by place; each with what it was drawn from."""
+        branching = shape(self._depth(nodes, floor), self._width, _BUSHY.get(self._verify, 0), nodes)
+        again = self._verify != "recursive"
+        tokens: list[int] = []
+        parents: list[int] = []
+        kinds: list[int] = []
+        sources: list[Probs] = []
+        logits = self._reader.read(context.ids, ALL, size(branching)).logits
+        level: list[tuple[int, list[int]]] = [(-1, [])]
+        for depth, width in enumerate(branching):
+            if depth:
+                logits = self._reader.grow([tokens[i] for i, _ in level], [parents[i] for i, _ in level]).logits
+            assert logits is not None
+            below: list[tuple[int, list[int]]] = []
+            for row, (node, path) in zip(logits, level, strict=True):
+                source = drawn_from(row, self._vocab, context, path)
+                for rank, token in enumerate(children(source, width, again, context.rng)):
+                    below.append((len(tokens), [*path, token]))
+                    tokens.append(token)
+                    parents.append(node)
+                    sources.append(source)
+                    kinds.append(min(rank, len(_TAKEN) - 1))
+            level = below
+        self._hold(tokens, parents, kinds)
+        return Draft(tokens, parents, [self._taken[kind] for kind in kinds], sampled=Sampled(self._verify, sources))
+
+    def _depth(self, nodes: int, floor: float) -> int:
+        """How far to draw; settled before anything is drawn, or what is drawn would not have its distribution."""
+        depth, worth = 1, self._taken[0] ** 2
+        while depth < min(self._gamma, nodes) and worth >= floor:
+            depth, worth = depth + 1, worth * self._taken[0]
+        return depth
+
+
+def _open(path: str) -> Bundle:
+    from edgedec.model import find  # which imports the drafters
+
+    if not path:
+        raise UsageError("drafter model: no draft model; name its bundle, as in model:path=./small")
+    try:
+        return Bundle.open(find(path))
+    except BundleNotFound as error:
+        raise UsageError(f"drafter model: path={path}: {error}") from None
+
+
+def _translator(host: Host, bundle: Bundle) -> Retokenizer | None:
+    """None if the target's token numbers mean the same to the draft model."""
+    ours, theirs = host.bundle.manifest, bundle.manifest
+    if ours.text.tokenizer is None and theirs.text.tokenizer is None and ours.spec.vocab_size == theirs.spec.vocab_size:
+        return None  # numbers without text: nothing else to go by
+    for one, manifest in ((host.bundle, ours), (bundle, theirs)):
+        if manifest.text.tokenizer is None:
+            raise UsageError(f"drafter model: {one.path} has no tokenizer, so the models' tokens cannot be compared")
+    hashes = [manifest.files[manifest.text.tokenizer or ""].sha256 for manifest in (ours, theirs)]
+    if hashes[0] == hashes[1] != "":
+        return None
+    target, draft = host.tokenizer(), Tokenizer.load(bundle.file(theirs.text.tokenizer or ""))
+    return None if same_tokens(target, draft) else Retokenizer(target, draft)

@@ -1,0 +1,104 @@
+"""What draft heads learn from: hidden states of a model on texts, and what it says behind each of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.bundle import Bundle
+from edgedec.files import replacing
+from edgedec.rows import Rows
+from edgedec.runtime import Runtime, Want, best, compute
+
+Progress = Callable[[str, int, int], None]
+WINDOW = 512
+_CHUNK = 128
+_GREATEST_HALF = 65504.0
+
+
+@dataclass(frozen=True)
+class Data:
+    """hidden f16 [n, H]; tokens int64 [n], the row's own; labels int64 [n], what the model says behind it;
+    left int64 [n], how many rows of its text follow a row."""
+
+    hidden: NDArray[np.float16]
+    tokens: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    left: NDArray[np.int64]
+
+    def save(self, path: Path) -> None:
+        from safetensors.numpy import save
+
+        with replacing(path) as file:
+            file.write(save({name: np.ascontiguousarray(value) for name, value in vars(self).items()}))
+
+    @classmethod
+    def load(cls, path: Path) -> Data:
+        from safetensors.numpy import load_file
+
+        return cls(**load_file(path))
+
+
+def windows(texts: Sequence[Sequence[int]], context: int, first: int | None) -> list[list[int]]:
+    """Texts cut to what a model reads at once; one that begins with `first` has it before every piece."""
+    found: list[list[int]] = []
+    for text in texts:
+        begin = list(text[:1]) if first is not None and text and text[0] == first else []
+        body, step = text[len(begin) :], max(1, min(context, WINDOW) - len(begin))
+        found += [[*begin, *body[at : at + step]] for at in range(0, len(body), step)]
+    return [piece for piece in found if len(piece) > 1]
+
+
+def key_of(bundle: Bundle, engine: str, layer: int, pieces: Sequence[Sequence[int]]) -> str:
+    """Names the data that `collect` would give."""
+    said = hashlib.sha256(bundle.manifest.files[bundle.manifest.weights].sha256.encode())
+    said.update(f"{engine} {layer} ".encode())
+    for piece in pieces:
+        said.update(np.asarray(piece, np.int64).tobytes() + b".")
+    return said.hexdigest()[:16]
+
+
+def collect(runtime: Runtime, pieces: Sequence[Sequence[int]], layer: int, show: Progress) -> Data:
+    """Run the model over all pieces. layer 0: hidden states behind the last block, else behind so many layers."""
+    total, done = sum(map(len, pieces)), 0
+    data = Data(np.empty((total, runtime.spec.hidden_size), np.float16), *(np.empty(total, np.int64) for _ in range(3)))
+    for piece in pieces:
+        cache = runtime.new_cache(len(piece))
+        for at in range(0, len(piece), _CHUNK):
+            rows = Rows.chain(piece[at : at + _CHUNK], at)
+            hidden, labels = _read(runtime, rows, cache, layer)
+            cache.keep(range(len(rows)))
+            here = slice(done, done + len(rows))
+            data.hidden[here] = np.clip(hidden, -_GREATEST_HALF, _GREATEST_HALF)
+            data.labels[here], data.tokens[here] = labels, rows.tokens
+            data.left[here] = len(piece) - 1 - rows.positions
+            done += len(rows)
+            show("read", done, total)
+    return data
+
+
+def _read(runtime: Runtime, rows: Rows, cache: Any, layer: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    """The hidden states and what the model says, of each row."""
+    if not layer:
+        output = compute(runtime, rows, cache, 0, Want(logits=False, top=1, hidden=True))
+        assert output.hidden is not None
+        assert output.ids is not None
+        return output.hidden, output.ids[:, 0]
+    blocks = runtime.spec.blocks()
+    hidden = runtime.run(runtime.embed(rows.tokens), rows, cache, blocks[: 2 * layer])
+    behind = runtime.run(hidden, rows, cache, blocks[2 * layer :])
+    return hidden, best(runtime.head(behind), 1)[0][:, 0]
+
+
+def most_said(data: Data, vocab: int, keep: int) -> NDArray[np.int64]:
+    """VocabTrim (S27): the `keep` tokens that the model says most often, ascending; all of them if 0."""
+    if not keep or keep >= vocab:
+        return np.arange(vocab)
+    counts = np.bincount(data.labels, minlength=vocab)
+    return np.sort(np.argsort(-counts, kind="stable")[:keep])

@@ -1,0 +1,40 @@
+"""Hydra (S20): heads that depend on each other; each reads the token before the one it guesses.
+
+One step serves every depth, as in a recurrent drafter: its weights are stored once, and it can go on
+beyond the depth it was trained for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgedec.models.heads import Ops, V
+
+AHEAD, READS = 1, True
+
+
+def shapes(hidden: int, width: int, depth: int) -> dict[str, tuple[int, ...]]:
+    return {
+        "state_norm": (hidden,),
+        "token_norm": (hidden,),
+        "state_up": (width, hidden),
+        "token_up": (width, hidden),
+        "down": (hidden, width),
+    }
+
+
+def step(ops: Ops[V], state: V, embedding: V) -> V:
+    """s_i = s_{i-1} + W silu(V [norm(s_{i-1}); norm(e)]), V in two halves."""
+    up = ops.add(
+        ops.linear(ops.norm(state, "state_norm"), "state_up"),
+        ops.linear(ops.norm(embedding, "token_norm"), "token_up"),
+    )
+    return ops.add(state, ops.linear(ops.silu(up), "down"))
+
+
+def states(ops: Ops[V], hidden: V, embeddings: Sequence[V], depth: int) -> list[V]:
+    """s_0 is the hidden state; step i reads the token i places behind it."""
+    found = [hidden]
+    for embedding in embeddings[:depth]:
+        found.append(step(ops, found[-1], embedding))
+    return found[1:]

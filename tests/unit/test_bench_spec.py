@@ -1,0 +1,338 @@
+"""`edgedec bench spec`: what it counts, what it reports, what it refuses; never how fast anything was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import edgedec
+from edgedec import session as sessions
+from edgedec.cli import _app, _bench_spec
+from edgedec.context import Context
+from edgedec.decode import Turn
+from edgedec.drafters import Draft, Host, Plain, Seen
+from edgedec.errors import UsageError
+from edgedec.prompts import Prompt, choose_prompts, read_prompts
+from edgedec.rows import Rows
+from edgedec.runtime import Output
+from edgedec.sampling import Sampling
+from edgedec.specbench import HOT, Bench, Run, _depth, tasks_of
+from edgedec.specresults import interval, results
+
+ARGS = ["bench", "spec", "-r", "2", "-t", "1", "-n", "8", "--ignore-eos"]
+GREEDY = Sampling()
+
+
+def call(*args: object) -> Result:
+    return CliRunner().invoke(_app.app, [str(arg) for arg in args])
+
+
+def ok(*args: object) -> Result:
+    result = call(*args)
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    return result
+
+
+def one_line(result: Result, code: int = 1) -> str:
+    assert result.exit_code == code, result.output
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert result.stderr.startswith("edgedec")
+    return result.stderr
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    lines = [
+        {"category": "story", "prompt": "the king and the thing"},
+        {"question_id": 7, "category": "chat", "turns": ["hand", "and on"]},
+        {"category": "random", "prompt": "on in the an"},
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    return path
+
+
+class Echo(Plain):
+    """Guesses that the text goes on as `answers` has it, and spoils the third guess of every draft."""
+
+    answers: ClassVar[list[list[int]]] = []
+
+    def __init__(self, host: Host) -> None:
+        self.texts = 0
+
+    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+        ids = context.ids
+        coming = next((a[len(ids) :] for a in self.answers if a[: len(ids)] == ids), [])[: min(nodes, 3)]
+        if len(coming) == 3:
+            coming[2] = (coming[2] + 1) % 200
+        return Draft.chain(coming)
+
+    def reset(self) -> None:
+        self.texts += 1
+
+
+class Liar(Plain):
+    """Changes what was picked, as no drafter may."""
+
+    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+        return Draft()
+
+    def observe(self, seen: Seen) -> None:
+        assert isinstance(seen.picked, list)
+        seen.picked[0] = (seen.picked[0] + 1) % 200
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    """`echo` and `liar` beside plain decoding; `lame` cannot be had. Every drafter that was made."""
+    made: list[tuple[str, Any]] = []
+    real = sessions.make_speculation
+
+    def make(words: str, host: Host) -> Any:
+        if words == "lame":
+            raise UsageError("this bundle has no legs")
+        drafter = {"echo": Echo, "liar": lambda host: Liar()}.get(words, lambda host: real(words, host))(host)
+        made.append((words, drafter))
+        return drafter
+
+    monkeypatch.setattr(sessions, "make_speculation", make)
+    return made
+
+
+def plain_texts(path: Path, texts: Sequence[str], n: int) -> list[list[int]]:
+    model, found = edgedec.open(path, threads=1), []
+    for text in texts:
+        session = model.session()
+        ids = model.chat_ids([{"role": "user", "content": text}])
+        found.append([*ids, *(int(t) for t in session.tokens(ids, max_tokens=n, ignore_eos=True))])
+    return found
+
+
+# -- what is counted
+
+
+def test_depths_of_drafts_and_of_what_was_accepted() -> None:
+    assert _depth([-1, 0, 0, 1]) == 3
+    run, rows = Run(), Rows.chain([1, 2, 3], 0)
+    for tokens, path in (((5, 6, 7), [0, 1, 2]), ((5,), [0]), ((), [0])):
+        run.take(Turn(3, Draft.chain(tokens), Seen(rows, 0, path, [9] * len(path), Output(), 0.1), 0.1))
+    assert run.drafted_at == {1: 2, 2: 1, 3: 1}
+    assert +run.accepted_at == {1: 1, 2: 1}
+
+
+def test_tokens_behind_the_first_call_are_counted(tiny: Path, fakes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["the king", "a thing on the hand"]
+    monkeypatch.setattr(Echo, "answers", plain_texts(tiny, texts, 12))
+    model = edgedec.open(tiny, threads=1)
+    tasks = tasks_of([Prompt("story", (text,)) for text in texts], GREEDY, 0)
+    measured = Bench(model, tasks, 9, ignore_eos=True).measure(["echo"], 2)
+    plain, echo = measured.runs["off"], measured.runs["echo"]
+    assert [(r.tokens, r.calls, r.proposed) for r in plain[0]] == [(8, 8, 0)] * 2
+    # Of 9 tokens the first call gives 3 (two guesses came true), the next two 3 each.
+    assert [(r.tokens, r.calls, r.accepted) for r in echo[0]] == [(6, 2, 6)] * 2
+    found = results(measured, tasks)["drafters"]["echo"]
+    assert found["tokens_per_call"] == 3
+    # The last draft is held to what is still wanted: two tokens, both right.
+    assert found["drafts_by_depth"] == [12, 12, 8]
+    assert found["acceptance_by_depth"] == [1, 1, 0]
+    assert found["identical"]
+    assert all(r.seconds >= r.forward_s > 0 for runs in (plain, echo) for r in runs[0])
+
+
+def test_answers_of_one_call_are_left_out(tiny: Path, fakes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Echo, "answers", plain_texts(tiny, ["the king"], 12))
+    tasks = tasks_of([Prompt("story", ("the king",)), Prompt("story", ("hand",))], GREEDY, 0)
+    bench = Bench(edgedec.open(tiny, threads=1), tasks, 3, ignore_eos=True)
+    found = results(bench.measure(["echo"], 1), tasks)
+    assert found["notes"] == ["left out 1 of 2 tasks: nothing came behind the first call"]
+    assert found["drafters"]["echo"]["speed_ratios"][0] is None
+    with pytest.raises(UsageError, match="ignore-eos"):
+        results(Bench(bench.model, tasks[:1], 3, ignore_eos=True).measure(["echo"], 1), tasks[:1])
+
+
+def test_a_repetition_is_one_life(tiny: Path, fakes: list[tuple[str, Any]]) -> None:
+    tasks = tasks_of([Prompt("story", ("the",)), Prompt("story", ("an", "on"))], GREEDY, 0)
+    Bench(edgedec.open(tiny, threads=1), tasks, 3, ignore_eos=True).measure(["echo"], 2)
+    # One session to warm up, one a repetition; each text (three turns in two prompts) is a reset.
+    assert [name for name, _ in fakes] == ["off", "echo"] * 3
+    assert [drafter.texts for name, drafter in fakes if name == "echo"] == [1, 3, 3]
+
+
+def test_a_talk_goes_on_with_its_answers(tiny: Path) -> None:
+    model = edgedec.open(tiny, threads=1)
+    tasks = tasks_of([Prompt("chat", ("hand", "and on"))], GREEDY, 0)
+    (run,) = Bench(model, tasks, 4, ignore_eos=True).measure([], 1).runs["off"][0]
+    said: list[dict[str, object]] = [{"role": "user", "content": "hand"}]
+    first = [int(t) for t in model.session().tokens(model.chat_ids(said), max_tokens=4, ignore_eos=True)]
+    said += [{"role": "assistant", "content": model.tokenizer.decode(first)}, {"role": "user", "content": "and on"}]
+    second = [int(t) for t in model.session().tokens(model.chat_ids(said), max_tokens=4, ignore_eos=True)]
+    assert run.ids == first + second
+    assert run.tokens == 6
+
+
+def test_random_text_is_read_hot_as_well() -> None:
+    prompts = [Prompt("story", ("a",)), Prompt("random", ("b",))]
+    tasks = tasks_of(prompts, GREEDY, 4)
+    assert [(t.category, t.sampling.temperature) for t in tasks] == [("story", 0), ("random", 0), (HOT, 1)]
+    assert tasks[-1].sampling.seed == 4
+    assert len(tasks_of(prompts, Sampling(temperature=1.0, seed=4), 4)) == 2
+
+
+def test_a_long_prompt_loses_its_front(tiny: Path) -> None:
+    model = edgedec.open(tiny, threads=1)
+    long = " ".join(str(i) for i in range(200))
+    bench = Bench(model, tasks_of([Prompt("story", (long,))], GREEDY, 0), 8, ignore_eos=True)
+    whole = model.chat_ids([{"role": "user", "content": long}])
+    ids = bench._ids([{"role": "user", "content": long}], 8)
+    assert bench.capacity == model.spec.context_length < len(whole)
+    assert len(ids) == bench.capacity - 8
+    assert (ids[0], ids[-50:]) == (whole[0], whole[-50:])
+    assert str(len(whole)) in bench.measure([], 1).notes[0]
+
+
+def test_the_interval_holds_the_mean() -> None:
+    low, high = interval([1.0, 1.2, 1.4, 1.1, 0.9])
+    assert 0.9 <= low < 1.12 < high <= 1.4
+    assert interval([1.5, 1.5]) == (1.5, 1.5)
+
+
+# -- what is reported
+
+
+def test_json(tiny: Path, prompts: Path, fakes: Any) -> None:
+    result = ok(*ARGS, "-m", tiny, "--prompts", prompts, "--drafters", "echo", "--json")
+    report = json.loads(result.stdout)
+    assert report["plain_tok_s"] > 0
+    assert {"host", "versions", "model", "quantization", "bits_per_weight", "engine", "kv"} <= set(report)
+    assert (report["as"], report["prompts"], report["threads"], report["generate"]) == (None, 3, 1, 8)
+    assert [task["category"] for task in report["tasks"]] == ["story", "chat", "random", HOT]
+    found = report["drafters"]["echo"]
+    assert found["identical"] is True
+    assert found["differ"] == []
+    ratios = found["speed_ratios"]
+    assert found["speed_ratio_mean"] == pytest.approx(sum(ratios) / 4)
+    assert found["speed_ratio_min"] == min(ratios)
+    low, high = found["speed_ratio_interval"]
+    assert low <= found["speed_ratio_mean"] <= high
+    assert list(found["by_category"]) == ["story", "chat", "random", HOT]
+    for category, ratio in zip(found["by_category"].values(), ratios, strict=True):
+        assert category["prompts"] == 1
+        assert category["speed_ratio_mean"] == pytest.approx(ratio)
+        assert category["tokens_per_call"] == 1
+
+
+@pytest.mark.parametrize("temp", [0, 1])
+def test_another_text_is_told(tiny: Path, prompts: Path, fakes: Any, temp: int) -> None:
+    args = [*ARGS, "-m", tiny, "--prompts", prompts, "--drafters", "echo,liar", "--temp", temp, "--seed", 3]
+    found = json.loads(ok(*args, "--json").stdout)["drafters"]
+    assert found["echo"]["identical"] is True
+    assert found["liar"]["identical"] is False
+    assert 0 in found["liar"]["differ"]
+    assert "no (" in ok(*args).stdout
+
+
+def test_people_get_tables(tiny: Path, prompts: Path, fakes: Any, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "spec.png"
+    shown = ok(*ARGS, "-m", tiny, "--prompts", prompts, "--drafters", "echo", "--plot", picture).stdout
+    assert "tokens/call" in shown
+    assert HOT in shown
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_drafters_that_cannot_be_had_are_left_out(
+    tiny: Path, prompts: Path, fakes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = [*ARGS, "-m", tiny, "--prompts", prompts, "--limit", 1, "--categories", "story"]
+    assert "no legs" in one_line(call(*args, "--drafters", "echo,lame"))
+    monkeypatch.setattr(_bench_spec, "_every_drafter", lambda: ["lame", "echo"])
+    report = json.loads(ok(*args, "--json").stdout)
+    assert report["skipped"] == {"lame": "this bundle has no legs"}
+    assert list(report["drafters"]) == ["echo"]
+
+
+def test_the_drafters_of_a_list() -> None:
+    assert _bench_spec._drafters("copy, recycling:nodes=8,k=2 ,auto,off") == ["copy", "recycling:nodes=8,k=2", "auto"]
+    every = _bench_spec._every_drafter()
+    assert every[0] == "auto"
+    assert "off" not in every
+
+
+def test_as_another_geometry(
+    tiny: Path, prompts: Path, fakes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnx", reason="widening needs onnx")
+    from edgedec.export import widen
+
+    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(widen.GEOMETRIES, "llama-1b", widen.Geometry(512, 64, 64, 4, 6, 2, 32))
+    args = [*ARGS, "-m", tiny, "--prompts", prompts, "--categories", "story", "--drafters", "echo", "--json"]
+    result = ok(*args, "--as", "llama-1b")
+    report = json.loads(result.stdout)
+    assert (report["as"], report["model"]) == ("llama-1b", "tiny-as-llama-1b")
+    assert str(tmp_path / "cache") in result.stderr
+    assert ok(*args, "--as", "llama-1b").stderr == "", "made once"
+    assert "llama-9b" in one_line(call(*args, "--as", "llama-9b"))
+
+
+# -- prompts
+
+
+def test_the_set_that_ships() -> None:
+    found = read_prompts()
+    categories = {prompt.category for prompt in found}
+    assert categories == {"story", "dialogue", "edit", "quotes", "code", "chat", "random"}
+    assert len(found) == len({prompt.turns for prompt in found}) >= 20
+    assert any(len(prompt.turns) > 1 for prompt in found)
+
+
+def test_the_set_that_ships_fits_nano(nano: Path) -> None:
+    model = edgedec.open(nano)
+    for prompt in read_prompts():
+        ids = model.chat_ids([{"role": "user", "content": text} for text in prompt.turns])
+        assert len(ids) + 256 < model.spec.context_length
+
+
+def test_nano_decodes_them(nano: Path) -> None:
+    args = [*ARGS, "-m", nano, "--engine", "ort", "--limit", 1, "--categories", "story,edit", "--drafters", "copy"]
+    report = json.loads(ok(*args, "--json").stdout)
+    assert report["drafters"]["copy"]["by_category"].keys() == {"story", "edit"}
+
+
+def test_prompts_are_chosen(prompts: Path) -> None:
+    found = read_prompts(prompts)
+    assert [p.category for p in choose_prompts([*found, *found], limit=1)] == ["story", "chat", "random"]
+    assert choose_prompts(found, ["chat"]) == [Prompt("chat", ("hand", "and on"))]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "no prompts"),
+        (b"{", "line 1: not JSON"),
+        (b'{"category": "a", "prompt": "b"}\n[1]\n', "line 2: must be an object"),
+        (b'{"category": "a"}', 'needs "prompt"'),
+        (b'{"category": "a", "turns": []}', 'needs "prompt"'),
+        (b'{"category": "a", "turns": ["b", 3]}', 'needs "prompt"'),
+        (b'{"prompt": "b"}', 'needs "category"'),
+        (b'{"category": "\xff"}', "not UTF-8"),
+    ],
+)
+def test_a_bad_file_is_refused_in_a_line(tiny: Path, tmp_path: Path, content: bytes, says: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(content)
+    message = one_line(call(*ARGS, "-m", tiny, "--prompts", path))
+    assert says in message
+    assert "bad.jsonl" in message
+
+
+def test_what_is_missing_is_said_in_a_line(tiny: Path, tmp_path: Path, prompts: Path) -> None:
+    assert "gone.jsonl" in one_line(call(*ARGS, "--prompts", tmp_path / "gone.jsonl"))
+    assert "there are: story, chat" in one_line(call(*ARGS, "--prompts", prompts, "--categories", "code"))
+    assert "no room" in one_line(call(*ARGS, "-m", tiny, "--prompts", prompts, "-n", 256))
+    assert "--plot" in one_line(call(*ARGS, "--plot", "spec.txt"), 2)

@@ -1,0 +1,235 @@
+"""The drafter that copies: honest trees, long chains, and few calls on texts that repeat with edits."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import edgedec
+from edgedec.cache import Cache
+from edgedec.context import Context
+from edgedec.decode import Ask, decode
+from edgedec.drafters import Draft, Drafter, Host, make_drafter
+from edgedec.drafters.copy import Copy, make
+from edgedec.errors import UsageError
+from edgedec.testing.fakes import FakeRuntime, tiny_spec
+
+TEXTS = st.lists(st.integers(0, 4), min_size=1, max_size=120)
+
+
+def context(ids: list[int]) -> Context:
+    return Context(ids, len(ids), Cache(tiny_spec(), 4, "f32"))
+
+
+def check(draft: Draft, nodes: int, floor: float) -> None:
+    """What every draft must be."""
+    assert len(draft.tokens) == len(draft.parents) == len(draft.p) <= nodes
+    paths: list[float] = []
+    for i, (parent, p) in enumerate(zip(draft.parents, draft.p, strict=True)):
+        assert -1 <= parent < i
+        assert 0 < p < 1
+        paths.append(p * (paths[parent] if parent >= 0 else 1))
+        assert paths[i] >= floor
+    assert len(set(zip(draft.parents, draft.tokens, strict=True))) == len(draft.tokens)
+    for parent in set(draft.parents):
+        assert sum(p for p, above in zip(draft.p, draft.parents, strict=True) if above == parent) <= 1 + 1e-9
+
+
+def accepted(draft: Draft, coming: list[int]) -> int:
+    """How many tokens of a draft come true."""
+    children = {key: i for i, key in enumerate(zip(draft.parents, draft.tokens, strict=True))}
+    at = -1
+    for n, token in enumerate(coming):
+        if (at := children.get((at, token), -1)) < 0:
+            return n
+    return len(coming)
+
+
+def replay(drafter: Drafter, prompt: list[int], output: list[int], nodes: int = 15) -> float:
+    """Tokens per call if the target says `output` behind `prompt`."""
+    ids, calls, at = list(prompt), 0, 0
+    text = context(ids)
+    while at < len(output):
+        draft = drafter.propose(text, nodes, 0.0)
+        check(draft, nodes, 0.0)
+        n = min(accepted(draft, output[at:]) + 1, len(output) - at)
+        ids += output[at : at + n]
+        at, calls = at + n, calls + 1
+    return len(output) / calls
+
+
+def prose(n: int, seed: int = 0, vocab: int = 300) -> list[int]:
+    """Words as often as words are, each with a few favourite followers."""
+    rng = Random(seed)
+    ids = [0]
+    for _ in range(n - 1):
+        ids.append(int(vocab * rng.random() ** 3) if rng.random() < 0.8 else (ids[-1] * 7 + 1) % vocab)
+    return ids
+
+
+def renamed(source: list[int], every: int = 25, fresh: int = 1000) -> list[int]:
+    return [fresh + token if i % every == every - 1 else token for i, token in enumerate(source)]
+
+
+@given(TEXTS, st.integers(0, 20), st.sampled_from([0.0, 0.1, 0.5]), st.integers(1, 40))
+@settings(max_examples=150, deadline=None)
+def test_every_draft_is_honest(text: list[int], nodes: int, floor: float, step: int) -> None:
+    drafter, ids = Copy(), []
+    for start in range(0, len(text), step):
+        ids += text[start : start + step]
+        check(drafter.propose(context(ids), nodes, floor), nodes, floor)
+
+
+@given(st.lists(st.integers(0, 4), min_size=80, max_size=200), st.integers(0, 90), st.integers(1, 6))
+@settings(max_examples=25, deadline=None)
+def test_reading_at_once_indexes_what_reading_in_steps_does(text: list[int], head: int, ngram: int) -> None:
+    slow, fast = Copy(ngram), Copy(ngram)
+    for i in range(1, len(text) + 1):
+        slow.propose(context(text[:i]), 8, 0.0)
+    fast.propose(context(text[: max(1, head)]), 8, 0.0)
+    fast.propose(context(text), 8, 0.0)
+    assert slow._ends == fast._ends
+    assert slow._key == fast._key
+
+
+def test_copies_a_text_in_long_chains() -> None:
+    source = prose(400)
+    assert replay(Copy(), [*source, 998, 999, *source[:4]], source[4:]) > 8
+
+
+def test_finds_back_after_renamed_words() -> None:
+    source = prose(500)
+    assert replay(Copy(), [*source, 998, 999, *source[:4]], renamed(source)[4:]) > 4
+
+
+@pytest.mark.parametrize("edit", ["insert", "omit", "replace three"])
+def test_finds_back_after_other_edits(edit: str) -> None:
+    source = prose(500, seed=1)
+    output: list[int] = []
+    for i in range(0, len(source), 25):
+        part = source[i : i + 25]
+        new = {
+            "insert": [*part, 1000 + i],
+            "omit": part[3:],
+            "replace three": [*part[:-3], 1000 + i, 1001 + i, 1002 + i],
+        }
+        output += new[edit]
+    assert replay(Copy(), [*source, 998, 999, *source[:4]], output[4:]) > 4
+
+
+def test_realigns_at_once_in_one_call() -> None:
+    """After a replaced, an inserted and an omitted token the very next draft holds what follows."""
+    source = list(range(100, 140))
+    for new, follows in ((999, 111), (999, 110), (112, 113)):
+        drafter = Copy()
+        draft = drafter.propose(context([*source, 1, 2, *source[:10], new]), 40, 0.0)
+        assert accepted(draft, [follows, follows + 1, follows + 2]) >= 2, (new, follows)
+
+
+def test_remembers_a_replacement() -> None:
+    """Where the source says the replaced word again, the new word is drafted, and the old one beside it."""
+    source = [*range(100, 120), 7, *range(130, 150), 7, *range(160, 170)]
+    output = [8 if token == 7 else token for token in source]
+    drafter = Copy()
+    for n in range(1, 36):
+        drafter.propose(context([*source, 1, 2, *output[:n]]), 15, 0.0)
+    draft = drafter.propose(context([*source, 1, 2, *output[:36]]), 60, 0.0)
+    assert accepted(draft, output[36:]) >= 9
+    assert {7, 8} <= set(draft.tokens)
+    assert drafter.report()["replacements"] == 1
+    for n in range(36, 45):
+        draft = drafter.propose(context([*source, 1, 2, *output[:n]]), 15, 0.0)
+    assert draft.tokens[0] == output[44]
+
+
+def test_a_replacement_that_does_not_last_is_given_up() -> None:
+    source = [token for i in range(20) for token in (7, *range(100 + 10 * i, 109 + 10 * i))]
+    output = [8, *source[1:]]
+    output[20] = 8
+    text = [*source, 1, 2, *range(100, 109)]
+    drafter, taken = Copy(), []
+    for i in range(10, len(output)):
+        draft = drafter.propose(context([*text, *output[10:i]]), 15, 0.0)
+        if source[i] == 7:
+            taken.append(draft.tokens[0])
+    assert 8 in taken[2:4]
+    assert set(taken[-8:]) == {7}
+
+
+def test_long_agreement_claims_much_and_a_lone_token_little() -> None:
+    source = list(range(100, 180))
+    long = Copy().propose(context([*source, 1, 2, *source[:40]]), 30, 0.0)
+    assert len(long.tokens) == 30
+    assert min(long.p) > 0.95
+    fresh = Copy().propose(context([5, 6, 7, 8, 9, 6]), 30, 0.0)
+    assert 0 < fresh.p[0] < 0.3
+    assert len(fresh.tokens) < 4
+    assert not Copy().propose(context([1, 2, 3]), 30, 0.0).tokens
+
+
+def test_a_loop_is_drafted_beyond_the_end_of_the_text() -> None:
+    draft = Copy().propose(context([1, 2, 3] * 12), 20, 0.0)
+    assert list(draft.tokens) == [1, 2, 3] * 6 + [1, 2]
+
+
+def test_reset_forgets_the_text() -> None:
+    drafter, source = Copy(), prose(60)
+    ids = [*source, 999, *source[:20]]
+    first = drafter.propose(context(ids), 15, 0.0)
+    assert first.tokens
+    drafter.reset()
+    assert not drafter.propose(context([5, 11, 17]), 15, 0.0).tokens
+    drafter.reset()
+    again = drafter.propose(context(ids), 15, 0.0)
+    assert (again.tokens, again.p) == (first.tokens, first.p)
+
+
+def test_a_text_that_ends_early_does_no_harm() -> None:
+    """The loop accepted more than the text took up, or the text shrank without a word."""
+    drafter, source = Copy(), prose(80)
+    ids = [*source, *source[:10]]
+    text = context(ids)
+    drafter.propose(text, 15, 0.0)
+    ids.append(source[10])
+    check(drafter.propose(text, 15, 0.0), 15, 0.0)
+    del ids[5:]
+    check(drafter.propose(text, 15, 0.0), 15, 0.0)
+
+
+@pytest.mark.parametrize("options", [{"ngram": 0}, {"ngram": 99}, {"length": 0}, {"length": 1000}])
+def test_wrong_options_are_refused(options: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="drafter copy"):
+        make(None, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("nodes", [1, 7])
+def test_output_is_what_plain_decoding_gives(nodes: int) -> None:
+    from edgedec.testing.fakes import Limited
+
+    runtime = FakeRuntime()
+    for seed in range(4):
+        prompt = np.random.default_rng(seed).integers(0, 3, 20).tolist()
+        plain = list(decode(runtime, Context(list(prompt), 20, runtime.new_cache(64)), Ask(max_tokens=40), _off()))
+        cached = Context(list(prompt), 20, runtime.new_cache(64))
+        assert list(decode(runtime, cached, Ask(max_tokens=40), Limited(Copy(), nodes))) == plain
+
+
+def _off() -> Drafter:
+    from edgedec.drafters.off import Off
+
+    return Off()
+
+
+@pytest.mark.parametrize("prompt", ["Once upon a time", "Tom had a red ball. Tom had a red ball. Tom", "The cat sat."])
+def test_nano_says_the_same_with_it(prompt: str) -> None:
+    model = edgedec.open("nano", threads=1)
+    ids = model.tokenizer.encode(prompt)
+    plain = list(model.session(spec="off").tokens(ids, max_tokens=48))
+    drafter = make_drafter("copy", Host(model.runtime, model.bundle, lambda: model.tokenizer))
+    text = Context(list(ids), len(ids), model.runtime.new_cache(256))
+    assert list(decode(model.runtime, text, Ask(max_tokens=48), drafter)) == plain
+    assert list(model.session(spec="copy").tokens(ids, max_tokens=48)) == plain

@@ -1,0 +1,323 @@
+"""Leaving early: the text stays what it was, nothing is computed twice, and the exit is chosen by what it was worth."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import edgedec
+from edgedec.cache import Cache
+from edgedec.context import Context
+from edgedec.decode import Ask, Stats, Turn, decode
+from edgedec.drafters import Drafter, Host, Seen, _stack, make_drafter
+from edgedec.drafters._stack import Record, confidence, judged, payoff
+from edgedec.drafters.off import Off
+from edgedec.errors import UsageError
+from edgedec.kernels.cpu import loader
+from edgedec.rows import Rows
+from edgedec.runtime import Hidden, Output, Runtime
+from edgedec.sampling import Sampling
+from edgedec.spec import Layer
+from edgedec.testing.fakes import FakeRuntime, random_reference, tiny_spec
+
+LAYERS = 8
+SPEC = tiny_spec(layers=(Layer(),) * LAYERS, context_length=512)
+PROMPT = [3, 1, 4, 1, 5]
+SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, seed=5)}
+needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
+
+
+class Shallow(FakeRuntime):
+    """All is said after `deep` layers: the blocks behind them do nothing. `work`: rows run by block."""
+
+    def __init__(self, deep: int = LAYERS, seed: int = 0) -> None:
+        super().__init__(SPEC, seed=seed, spread=60.0)
+        self.deep, self.work = deep, Counter[int]()
+
+    def run(self, hidden: Hidden, rows: Rows, cache: Cache, blocks: Sequence[int]) -> Hidden:
+        for block in blocks:
+            self.work[block] += rows.count
+        return super().run(hidden, rows, cache, [block for block in blocks if block < 2 * self.deep])
+
+
+def host(runtime: Runtime, heads: dict[str, Any] | None = None) -> Host:
+    bundle: Any = SimpleNamespace(manifest=SimpleNamespace(heads=heads or {}))
+    return Host(runtime, bundle, lambda: pytest.fail("no tokenizer is needed"))
+
+
+def run(
+    runtime: Runtime, drafter: Drafter, prompt: Sequence[int] = PROMPT, capacity: int = 256, **ask: Any
+) -> tuple[list[int], Context, Stats, list[Turn]]:
+    context = Context(list(prompt), len(prompt), runtime.new_cache(capacity), None, np.random.default_rng(7))
+    stats, trace = Stats(), list[Turn]()
+    ask = {"max_tokens": 40} | ask
+    found = [int(token) for token in decode(runtime, context, Ask(**ask), drafter, None, stats, trace)]
+    return found, context, stats, trace
+
+
+def left(context: Context) -> tuple[Any, ...]:
+    return context.ids, context.cache.save().tobytes(), str(context.rng.bit_generator.state)
+
+
+def seen(picked: Sequence[int]) -> Seen:
+    return Seen(Rows.chain([0] * len(picked), 0), 0, range(len(picked)), picked, Output(), 0.001)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("deep", [2, LAYERS])
+@pytest.mark.parametrize("layer", ["0", "1", "2", "7"])
+def test_the_text_stays_and_nothing_is_computed_twice(layer: str, deep: int, sampling: str) -> None:
+    plain, runtime = Shallow(deep), Shallow(deep)
+    expected, context, _, _ = run(plain, Off(), sampling=SAMPLINGS[sampling])
+    drafter = make_drafter("exit", host(runtime), {"layer": layer})
+    found, drafted, stats, trace = run(runtime, drafter, sampling=SAMPLINGS[sampling])
+    assert found == expected
+    assert left(drafted) == left(context)
+    rows = sum(len(turn.seen.rows) for turn in trace)
+    assert runtime.work == dict.fromkeys(range(2 * LAYERS), rows)
+    if layer == "2" and deep == 2 and sampling == "greedy":
+        assert stats.calls < 0.4 * len(found)
+        assert stats.proposed == stats.accepted
+        assert runtime.work == plain.work
+
+
+def test_the_first_rounds_only_look_and_cost_nothing_but_the_head() -> None:
+    plain, runtime = Shallow(2), Shallow(2)
+    run(plain, Off(), max_tokens=8)
+    _, _, stats, trace = run(runtime, make_drafter("exit", host(runtime)), max_tokens=8)
+    # No room is left behind the last token.
+    assert [turn.draft.begun is not None for turn in trace] == [True] * 7 + [False]
+    assert stats.proposed == 0
+    assert runtime.work == plain.work
+
+
+@pytest.mark.parametrize(("deep", "best"), [(1, 1), (3, 3), (4, 4)])
+def test_the_exit_is_the_first_that_knows(deep: int, best: int) -> None:
+    runtime = Shallow(deep)
+    drafter = make_drafter("exit", host(runtime))
+    _, _, stats, _ = run(runtime, drafter, max_tokens=60)
+    report = drafter.report()
+    assert report["layer"] == best
+    assert report["length"] > 1
+    assert report["rates"][str(best)] > 0.9
+    assert stats.accepted > 20
+
+
+def test_where_no_exit_knows_nothing_is_drafted_and_it_still_looks() -> None:
+    runtime = Shallow()
+    drafter = make_drafter("exit", host(runtime))
+    _, _, stats, trace = run(runtime, drafter, max_tokens=100)
+    assert drafter.report()["length"] == 0
+    assert stats.proposed == 0
+    looks = [turn for turn in trace[8:] if turn.draft.begun is not None and turn.draft.begun.block == 12]
+    assert len(looks) == 4
+
+
+def test_it_changes_the_exit_when_the_text_does() -> None:
+    runtime = Shallow(4)
+    drafter = make_drafter("exit", host(runtime))
+    run(runtime, drafter, max_tokens=100)
+    runtime.deep = 1
+    for _ in range(12):
+        run(runtime, drafter, max_tokens=150)
+    assert drafter.report()["layer"] == 1
+
+
+def test_an_exit_that_overstates_itself_drafts_less_and_less() -> None:
+    runtime = Shallow()
+    drafter = make_drafter("exit", host(runtime), {"layer": "2"})
+    _, _, stats, trace = run(runtime, drafter, max_tokens=60)
+    sizes = [len(turn.draft.tokens) for turn in trace]
+    assert sizes[0] >= 1
+    assert not any(sizes[20:])
+    assert stats.calls > 50
+
+
+def test_while_the_prompt_is_read_nothing_is_drafted() -> None:
+    prompt = [i * i % 13 for i in range(300)]
+    runtime = Shallow(2)
+    drafter = make_drafter("exit", host(runtime), {"layer": "2"})
+    found, _, _, trace = run(runtime, drafter, prompt, capacity=400, max_tokens=20)
+    assert trace[0].draft.begun is None
+    assert not trace[0].draft.tokens
+    assert trace[1].draft.tokens
+    assert found == run(Shallow(2), Off(), prompt, capacity=400, max_tokens=20)[0]
+
+
+def test_a_short_prompt_is_drafted_behind_at_once() -> None:
+    runtime = Shallow(2)
+    _, _, _, trace = run(runtime, make_drafter("exit", host(runtime), {"layer": "2"}), list(range(13)) * 2)
+    draft = trace[0].draft
+    assert draft.tokens
+    assert draft.begun is not None
+    assert len(draft.begun.hidden) == 26 + len(draft.tokens)
+
+
+@pytest.mark.parametrize("layer", ["0", "2"])
+def test_a_context_fills_to_its_end(layer: str) -> None:
+    runtime = Shallow(2)
+    drafter = make_drafter("exit", host(runtime), {"layer": layer})
+    found, context, stats, _ = run(runtime, drafter, capacity=32, max_tokens=None)
+    expected, plain, other, _ = run(Shallow(2), Off(), capacity=32, max_tokens=None)
+    assert (found, left(context), stats.finish) == (expected, left(plain), other.finish)
+    assert stats.finish == "context"
+    assert stats.accepted >= 3
+
+
+def test_no_more_than_asked_and_nothing_unlikely_is_drafted() -> None:
+    runtime = Shallow(2)
+    drafter = make_drafter("exit", host(runtime), {"layer": "2", "gamma": "5"})
+    context = Context(list(PROMPT), 5, runtime.new_cache(64))
+    assert len(drafter.propose(context, 3, 0.0).tokens) == 3
+    assert len(drafter.propose(context, 9, 0.0).tokens) <= 5
+    assert not drafter.propose(context, 0, 0.0).tokens
+    unlikely = drafter.propose(context, 5, 0.99)
+    assert not unlikely.tokens
+    assert unlikely.begun is not None
+    assert context.cache.length == 0
+
+
+def test_on_real_arithmetic_the_text_stays() -> None:
+    spec = tiny_spec(layers=(Layer(), Layer(window=4), Layer(), Layer()))
+    for seed in range(3):
+        runtime = random_reference(spec, seed)
+        expected = run(runtime, Off(), capacity=64, max_tokens=30)[0]
+        drafter = make_drafter("exit", host(runtime), {"layer": "3", "threshold": "0"})
+        found, _, stats, _ = run(runtime, drafter, capacity=64, max_tokens=30)
+        assert found == expected
+        assert stats.proposed > 0
+
+
+@needs_native
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("kv", ["f32", "int8"])
+@pytest.mark.parametrize("options", [{"layer": "4"}, {"layer": "10", "threshold": "0"}, {}])
+def test_on_nano_text_and_cache_are_those_of_plain_decoding(options: dict[str, str], kv: str, sampling: str) -> None:
+    model = edgedec.open("nano", engine="native", threads=1, kv=kv)
+    drafter = make_drafter("exit", Host(model.runtime, model.bundle, lambda: model.tokenizer), options)
+    prompt, ask = model.tokenizer.encode("Once upon a time"), {"max_tokens": 80, "sampling": SAMPLINGS[sampling]}
+    expected, context, _, _ = run(model.runtime, Off(), prompt, **ask)
+    found, drafted, stats, trace = run(model.runtime, drafter, prompt, **ask)
+    assert found == expected
+    assert left(drafted) == left(context)
+    assert any(turn.draft.begun for turn in trace)
+    assert stats.proposed > 0 or not options
+
+
+@needs_native
+def test_a_session_speaks_as_without() -> None:
+    model = edgedec.open("nano", engine="native", threads=1)
+    texts, caches = [], []
+    for spec in ("off", "exit:layer=4"):
+        session = model.session(spec=spec)
+        texts.append("".join(session.generate("Tom had a big red ball.", max_tokens=60, ignore_eos=True)))
+        caches.append(session._context.cache.save().tobytes())
+    assert texts[0] == texts[1]
+    assert caches[0] == caches[1]
+
+
+def test_the_reference_says_the_same() -> None:
+    model = edgedec.open("nano", engine="reference", kv="f32")
+    drafter = make_drafter("exit", Host(model.runtime, model.bundle, lambda: model.tokenizer), {"layer": "7"})
+    prompt = model.tokenizer.encode("Once upon a time")
+    expected = run(model.runtime, Off(), prompt, max_tokens=12)[0]
+    assert run(model.runtime, drafter, prompt, max_tokens=12)[0] == expected
+
+
+def test_an_adapter_stands_before_the_head_of_its_layer_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def exit_(hidden: Hidden) -> Hidden:
+        asked.append(hidden.shape)
+        return hidden
+
+    monkeypatch.setattr(_stack, "open_head", lambda bundle, kind: SimpleNamespace(exit=exit_))
+    runtime = Shallow(2)
+    with_head = host(runtime, {"exit": SimpleNamespace(layer=7)})
+    drafter = make_drafter("exit", with_head)
+    assert "7" in drafter.report()["rates"]
+    assert "7" not in make_drafter("exit", host(runtime)).report()["rates"]
+    run(runtime, drafter, max_tokens=5)
+    assert asked == [(1, SPEC.hidden_size)] * 4
+    run(runtime, make_drafter("exit", with_head, {"layer": "2"}), max_tokens=5)
+    assert len(asked) == 4
+    run(runtime, make_drafter("exit", with_head, {"layer": "7", "threshold": "0"}), max_tokens=5)
+    assert len(asked) > 4
+
+
+def test_what_was_learned_goes_on() -> None:
+    runtime = Shallow(3)
+    drafter = make_drafter("exit", host(runtime))
+    assert drafter.state() == {}
+    drafter.restore({})
+    run(runtime, drafter, max_tokens=60)
+    twin = make_drafter("exit", host(runtime))
+    twin.restore(drafter.state())
+    assert twin.report()["rates"] == drafter.report()["rates"]
+    assert {key: value.tolist() for key, value in twin.state().items()} == {
+        key: value.tolist() for key, value in drafter.state().items()
+    }
+    # It chooses at once: no first looks.
+    assert run(runtime, twin, max_tokens=10)[3][0].draft.tokens
+
+
+def test_what_cannot_be_its_state_is_refused() -> None:
+    runtime = Shallow(3)
+    drafter = make_drafter("exit", host(runtime))
+    run(runtime, drafter, max_tokens=20)
+    good = drafter.state()
+    nan = good["seen"].copy()
+    nan[0, 1] = np.nan
+    bad = [
+        {"layers": good["layers"]},
+        good | {"layers": good["layers"] + 1},
+        good | {"seen": good["seen"][:, :2]},
+        good | {"seen": -good["seen"]},
+        good | {"seen": good["seen"][:, ::-1] * [1, 1, 99]},
+        good | {"seen": nan},
+    ]
+    for state in bad:
+        with pytest.raises(UsageError, match="drafter exit: the state kept"):
+            drafter.restore(state)
+    assert drafter.state()["seen"].tolist() == good["seen"].tolist()
+
+
+@pytest.mark.parametrize(
+    "options", [{"layer": "8"}, {"layer": "-1"}, {"gamma": "0"}, {"threshold": "1.5"}, {"threshold": "nan"}]
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="drafter exit: "):
+        make_drafter("exit", host(Shallow()), options)
+
+
+def test_a_model_of_one_layer_has_no_exit() -> None:
+    runtime = FakeRuntime(tiny_spec(layers=(Layer(),)))
+    _, _, stats, _ = run(runtime, make_drafter("exit", host(runtime)), capacity=64, max_tokens=20)
+    assert stats.proposed == 0
+
+
+def test_an_observation_without_a_proposal_says_nothing() -> None:
+    drafter = make_drafter("exit", host(Shallow()), {"layer": "2"})
+    drafter.observe(seen([4, 5]))
+    assert drafter.state() == {}
+
+
+def test_the_parts() -> None:
+    assert judged([(5, 0.9), (6, 0.8), (7, 0.7)], [5, 8]) == [(True, 0.9), (False, 0.8)]
+    value, length = payoff(0.8, 0.2, 3)
+    assert length == 3
+    assert value == pytest.approx(2.952 / 1.6)
+    assert payoff(0.1, 0.5, 6) == (pytest.approx(1.1 / 1.5), 1)
+    assert confidence([1.0, 1.0]) == pytest.approx(0.5)
+    assert confidence([50.0, 0.0]) == 0.98
+    assert confidence([float("nan"), 0.0]) == 0.02
+    record = Record()
+    for _ in range(200):
+        record.saw(False, 0.9)
+    assert record.rate < 0.05
+    assert record.trust < 0.05

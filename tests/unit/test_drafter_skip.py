@@ -1,0 +1,381 @@
+"""Skipping blocks: the text and its cache stay what they were, and the search finds blocks nobody misses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import edgedec
+from edgedec.cache import Cache
+from edgedec.context import Context
+from edgedec.decode import Ask, Stats, Turn, decode
+from edgedec.drafters import Drafter, Host, make_drafter
+from edgedec.drafters.off import Off
+from edgedec.drafters.skip import Search, Skip, even
+from edgedec.errors import UsageError
+from edgedec.kernels.cpu import loader
+from edgedec.rows import Rows
+from edgedec.runtime import Hidden, Logits, Runtime, forward
+from edgedec.sampling import Sampling
+from edgedec.spec import Layer
+from edgedec.testing.fakes import FakeRuntime, random_reference, tiny_spec
+
+LAYERS = 8
+# Wide layers beside a small head, as models have them.
+SPEC = tiny_spec(layers=(Layer(),) * LAYERS, context_length=1024, hidden_size=32, intermediate_size=64)
+PROMPT = [3, 1, 4, 1, 5]
+SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, seed=5)}
+needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
+
+
+class Graded(FakeRuntime):
+    """Each token has a follower. A block of `needed` that was not run makes a quarter of the tokens go wrong;
+    the others nobody misses. `work`: rows run by block."""
+
+    def __init__(self, needed: Sequence[int] = ()) -> None:
+        super().__init__(SPEC)
+        self.needed, self.work = needed, Counter[int]()
+
+    def run(self, hidden: Hidden, rows: Rows, cache: Cache, blocks: Sequence[int]) -> Hidden:
+        cache.reserve(len(rows))
+        hidden = hidden.copy()
+        slots = slice(cache.length + rows.first, cache.length + len(rows))
+        for block in blocks:
+            self.work[block] += rows.count
+            hidden[:, 2 + block] = 1.0
+            if block % 2 == 0:
+                # So that a row of the cache says which blocks its token had been through.
+                cache.keys(block // 2)[:, slots, 0] = hidden[:, 0]
+                cache.values(block // 2)[:, slots, 0] = hidden[:, 2:].sum(axis=1)
+        return hidden
+
+    def head(self, hidden: Hidden) -> Logits:
+        logits = np.zeros((len(hidden), 13), np.float32)
+        for row, out in zip(hidden, logits, strict=True):
+            token = int(row[0])
+            wrong = sum((token + block) % 4 == 0 and not row[2 + block] for block in self.needed)
+            out[(5 * token + 3 + wrong) % 13] = 6.0
+        return logits
+
+
+class Hashed(FakeRuntime):
+    """Every block matters to everything. `work`: rows run by block."""
+
+    def __init__(self) -> None:
+        super().__init__(SPEC, spread=60.0)
+        self.work = Counter[int]()
+
+    def run(self, hidden: Hidden, rows: Rows, cache: Cache, blocks: Sequence[int]) -> Hidden:
+        for block in blocks:
+            self.work[block] += rows.count
+        return super().run(hidden, rows, cache, blocks)
+
+
+def host(runtime: Runtime) -> Host:
+    bundle: Any = SimpleNamespace(manifest=SimpleNamespace(heads={}))
+    return Host(runtime, bundle, lambda: pytest.fail("no tokenizer is needed"))
+
+
+def skipping(runtime: Runtime, **options: Any) -> Skip:
+    drafter = make_drafter("skip", host(runtime), {key: str(value) for key, value in options.items()})
+    assert isinstance(drafter, Skip)
+    return drafter
+
+
+def run(
+    runtime: Runtime, drafter: Drafter, prompt: Sequence[int] = PROMPT, capacity: int = 512, **ask: Any
+) -> tuple[list[int], Context, Stats, list[Turn]]:
+    context = Context(list(prompt), len(prompt), runtime.new_cache(capacity), None, np.random.default_rng(7))
+    stats, trace = Stats(), list[Turn]()
+    ask = {"max_tokens": 40} | ask
+    drafter.reset()
+    found = [int(token) for token in decode(runtime, context, Ask(**ask), drafter, None, stats, trace)]
+    return found, context, stats, trace
+
+
+def left(context: Context) -> tuple[Any, ...]:
+    return context.ids, context.cache.save().tobytes(), str(context.rng.bit_generator.state)
+
+
+@settings(deadline=None, derandomize=True)
+@given(n=st.integers(1, 90), share=st.floats(0.01, 0.99))
+def test_skipped_layers_are_whole_and_spread_evenly(n: int, share: float) -> None:
+    skipped = even(n, share)
+    assert list(skipped) == sorted(set(skipped))
+    layers = sorted({block // 2 for block in skipped})
+    assert len(skipped) == 2 * len(layers)
+    assert len(layers) == max(min(max(round(share * n), 1), n - 2), 0)
+    kept = [layer for layer in range(n) if layer not in layers]
+    assert 0 in kept
+    assert n - 1 in kept
+    gaps = np.diff(kept)
+    assert not len(gaps) or gaps.max() - gaps.min() <= 1
+
+
+def test_the_worked_example() -> None:
+    assert even(6, 0.5) == (2, 3, 6, 7, 8, 9)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("search", [0, 1e9])
+@pytest.mark.parametrize("make", [Hashed, lambda: Graded([3, 6, 9])])
+def test_the_text_and_its_cache_stay(make: Any, search: float, sampling: str) -> None:
+    expected, context, _, _ = run(make(), Off(), max_tokens=120, sampling=SAMPLINGS[sampling])
+    runtime = make()
+    drafter = skipping(runtime, search=search)
+    found, drafted, stats, _ = run(runtime, drafter, max_tokens=120, sampling=SAMPLINGS[sampling])
+    assert found == expected
+    assert left(drafted) == left(context)
+    assert stats.proposed > 0
+    assert (drafter.search.trials > 0) == (search > 0)
+
+
+def test_what_the_first_blocks_made_is_not_made_again() -> None:
+    runtime = Graded([])
+    drafter = skipping(runtime, search=0)
+    _, _, stats, trace = run(runtime, drafter)
+    first, rows = drafter.search.skipped[0], sum(len(turn.seen.rows) for turn in trace)
+    assert first == 2
+    assert stats.calls < 12
+    assert stats.accepted == stats.proposed
+    for block in range(2 * LAYERS):
+        if block < first or block in drafter.search.skipped:
+            assert runtime.work[block] == rows
+        else:
+            # The draft ran it as well, but for the last drafted token of each call (and the last call's).
+            assert rows < runtime.work[block] < 2 * rows
+
+
+def test_while_the_prompt_is_read_nothing_is_drafted() -> None:
+    prompt = [i * i % 13 for i in range(300)]
+    drafter = skipping(runtime := Graded([]))
+    found, _, _, trace = run(runtime, drafter, prompt, max_tokens=20)
+    assert trace[0].draft.begun is None
+    assert not trace[0].draft.tokens
+    assert trace[1].draft.tokens
+    assert found == run(Graded([]), Off(), prompt, max_tokens=20)[0]
+
+
+@pytest.mark.parametrize("capacity", [8, 33, 48])
+def test_a_context_fills_to_its_end(capacity: int) -> None:
+    runtime = Graded([3])
+    drafter = skipping(runtime, search=1e9)
+    found, context, stats, _ = run(runtime, drafter, capacity=capacity, max_tokens=None)
+    expected, plain, other, _ = run(Graded([3]), Off(), capacity=capacity, max_tokens=None)
+    assert (found, left(context), stats.finish) == (expected, left(plain), other.finish)
+    assert stats.finish == "context"
+    assert stats.accepted > 0
+
+
+def test_no_more_than_asked_and_nothing_unlikely_is_drafted() -> None:
+    drafter = skipping(runtime := Graded([]), gamma=5)
+    context = Context(list(PROMPT), 5, runtime.new_cache(64))
+    assert len(drafter.propose(context, 3, 0.0).tokens) == 3
+    assert len(drafter.propose(context, 9, 0.0).tokens) == 5
+    assert not drafter.propose(context, 0, 0.0).tokens
+    assert not drafter.propose(context, 5, 0.99).tokens
+    assert context.cache.length == 0
+
+
+def test_a_trial_leaves_the_cache_as_it_was_even_if_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Hashed()
+    drafter = skipping(runtime)
+    context = run(runtime, Off(), max_tokens=60)[1]
+    before, length = context.cache.data.copy(), context.cache.length
+    rate = drafter._match(context, (2, 3, 4, 7))
+    assert 0 <= rate < 0.5
+    assert context.cache.length == length
+    assert np.array_equal(context.cache.data, before)
+    whole = drafter._match(context, (2 * LAYERS,))
+    assert whole == 1.0
+
+    def broken(*args: Any) -> Any:
+        FakeRuntime.run(runtime, *args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runtime, "run", broken)
+    with pytest.raises(KeyboardInterrupt):
+        drafter._match(context, (2, 3))
+    assert context.cache.length == length
+    assert np.array_equal(context.cache.data, before)
+
+
+def test_trials_keep_their_distance_and_end() -> None:
+    drafter = skipping(runtime := Graded([]), search=1e9)
+    _, _, stats, _ = run(runtime, drafter, max_tokens=200, sampling=Sampling(temperature=3.0, seed=1))
+    assert 1 <= drafter.search.trials <= stats.calls // 16
+    drafter.search.stale = 50
+    trials = drafter.search.trials
+    run(runtime, drafter, max_tokens=200, sampling=Sampling(temperature=3.0, seed=1))
+    assert drafter.search.trials == trials
+    never = skipping(runtime, search=0)
+    run(runtime, never, max_tokens=200)
+    assert never.search.trials == 0
+
+
+def test_the_search_finds_blocks_that_nobody_misses() -> None:
+    needed = [4, 5, 9, 10]
+    drafter = skipping(runtime := Graded(needed), skip=0.3, search=1e9)
+    start = drafter.search.skipped
+    assert set(start) & set(needed)
+    for seed in range(8):
+        # Hot enough to leave the cycles of the fake, so that the windows differ.
+        run(runtime, drafter, max_tokens=400, sampling=Sampling(temperature=1.5, seed=seed))
+    found = drafter.search.skipped
+    assert not set(found) & set(needed)
+    assert len(found) > len(start)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_search_gains_on_noisy_trials(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    spec = tiny_spec(layers=(Layer(),) * 14, hidden_size=32, intermediate_size=96)
+    harm = np.zeros(28)
+    harm[2:-2] = rng.permutation(np.geomspace(0.002, 0.3, 24))
+
+    def true(skipped: Sequence[int]) -> float:
+        return max(1.0 - float(harm[list(skipped)].sum()), 0.02)
+
+    search = Search(spec, even(14, 0.45), 6)
+    before = search.value(search.skipped, true(search.skipped))
+    for _ in range(200):
+        skipped = search.candidate()
+        rate, rival = rng.binomial(32, true(skipped)) / 32, None
+        if skipped != search.skipped and search.promises(skipped, rate):
+            rival = rng.binomial(32, true(search.skipped)) / 32
+        search.tried(skipped, rate, rival)
+    assert search.value(search.skipped, true(search.skipped)) > 1.3 * before
+
+
+def test_one_lucky_window_is_not_enough() -> None:
+    search = Search(SPEC, even(LAYERS, 0.3), 6)
+    start, other = search.skipped, (2, 3)
+    search.tried(start, 0.5, None)
+    search.tried(other, 1.0, 0.5)
+    assert search.skipped == start
+    assert search.candidate() == other
+    search.tried(other, 0.2, 0.6)
+    assert search.skipped == start
+    assert search.stale == 3
+    for _ in range(2):
+        search.tried(other, 1.0, 0.5)
+    assert search.skipped == other
+    assert search.stale == 0
+
+
+def test_on_real_arithmetic_the_text_stays() -> None:
+    for seed in range(3):
+        runtime = random_reference(tiny_spec(layers=(Layer(), Layer(window=4), Layer(), Layer())), seed)
+        expected = run(runtime, Off(), capacity=64, max_tokens=50)[0]
+        found, _, stats, _ = run(runtime, skipping(runtime, skip=0.3, search=1e9), capacity=64, max_tokens=50)
+        assert found == expected
+        assert stats.proposed > 0
+
+
+@needs_native
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("kv", ["f32", "int8"])
+def test_on_nano_text_and_cache_are_those_of_plain_decoding(kv: str, sampling: str) -> None:
+    model = edgedec.open("nano", engine="native", threads=1, kv=kv)
+    drafter = make_drafter("skip", Host(model.runtime, model.bundle, lambda: model.tokenizer), {"search": "1e9"})
+    assert isinstance(drafter, Skip)
+    prompt, ask = model.tokenizer.encode("Once upon a time"), {"max_tokens": 200, "sampling": SAMPLINGS[sampling]}
+    expected, context, _, _ = run(model.runtime, Off(), prompt, **ask)
+    found, drafted, stats, _ = run(model.runtime, drafter, prompt, **ask)
+    assert found == expected
+    assert left(drafted) == left(context)
+    assert stats.accepted > 0
+    assert drafter.search.trials > 1
+
+
+@needs_native
+def test_a_session_speaks_as_without() -> None:
+    model = edgedec.open("nano", engine="native", threads=1)
+    texts, caches = [], []
+    for spec in ("off", "skip:skip=0.2"):
+        session = model.session(spec=spec)
+        texts.append("".join(session.generate("Tom had a big red ball.", max_tokens=60, ignore_eos=True)))
+        caches.append(session._context.cache.save().tobytes())
+    assert texts[0] == texts[1]
+    assert caches[0] == caches[1]
+
+
+def test_the_reference_says_the_same() -> None:
+    model = edgedec.open("nano", engine="reference", kv="f32")
+    drafter = make_drafter("skip", Host(model.runtime, model.bundle, lambda: model.tokenizer), {"skip": "0.2"})
+    prompt = model.tokenizer.encode("Once upon a time")
+    expected = run(model.runtime, Off(), prompt, max_tokens=12)[0]
+    assert run(model.runtime, drafter, prompt, max_tokens=12)[0] == expected
+
+
+def learned() -> tuple[Graded, Skip]:
+    drafter = skipping(runtime := Graded([4, 5, 9, 10]), search=1e9)
+    for _ in range(4):
+        run(runtime, drafter, max_tokens=300, sampling=Sampling(temperature=1.5, seed=1))
+    return runtime, drafter
+
+
+def test_what_was_learned_goes_on() -> None:
+    runtime, drafter = learned()
+    assert drafter.search.trials > 2
+    twin = skipping(runtime, skip=0.6)
+    assert twin.state() == {}
+    twin.restore({})
+    twin.restore(drafter.state())
+    assert twin.search.skipped == drafter.search.skipped
+    for key, value in drafter.state().items():
+        assert np.array_equal(twin.state()[key], value)
+    # What it learns now is its own.
+    kept = drafter.state()["precision"].copy()
+    twin.search.tried(twin.search.skipped, 0.5, None)
+    assert np.array_equal(drafter.state()["precision"], kept)
+
+
+def test_what_cannot_be_its_state_is_refused() -> None:
+    _, drafter = learned()
+    good = drafter.state()
+    bad = [
+        {"skipped": good["skipped"]},
+        good | {"skipped": np.array([0, 1])},
+        good | {"skipped": np.array([3, 2])},
+        good | {"skipped": np.array([2, 2])},
+        good | {"skipped": np.array([2 * LAYERS])},
+        good | {"skipped": np.array([], np.int64)},
+        good | {"seen": np.array([1.5, 1.0, 1.0])},
+        good | {"seen": np.array([0.5, np.nan, 1.0])},
+        good | {"seen": np.array([0.5, -1.0, 1.0])},
+        good | {"weight": good["weight"][1:]},
+        good | {"precision": -good["precision"]},
+        good | {"precision": np.full_like(good["precision"], np.inf)},
+    ]
+    for state in bad:
+        with pytest.raises(UsageError, match="drafter skip: the state kept"):
+            drafter.restore(state)
+    assert drafter.search.skipped == tuple(good["skipped"].tolist())
+
+
+@pytest.mark.parametrize(
+    "options", [{"skip": "0"}, {"skip": "1"}, {"skip": "nan"}, {"gamma": "0"}, {"search": "-1"}, {"search": "nan"}]
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="drafter skip: "):
+        make_drafter("skip", host(Graded()), options)
+
+
+def test_a_model_of_two_layers_skips_nothing() -> None:
+    runtime = FakeRuntime(tiny_spec(layers=(Layer(), Layer())))
+    _, _, stats, _ = run(runtime, skipping(runtime), capacity=64, max_tokens=20)
+    assert stats.proposed == 0
+
+
+def test_the_fake_is_the_model_it_says() -> None:
+    runtime = Graded([3])
+    cache = runtime.new_cache(8)
+    assert forward(runtime, Rows.chain([2], 0), cache).argmax() == 0

@@ -1,0 +1,366 @@
+"""The drafters that keep tables: sound trees, tables that learn, states that come back, text that stays the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import edgedec
+from edgedec.context import Context
+from edgedec.decode import Ask, Stats, decode
+from edgedec.drafters import Draft, Drafter, Host, make_drafter
+from edgedec.drafters._tables import Table, Tail, best_of, grow_ranked, keys_of
+from edgedec.drafters.off import Off
+from edgedec.drafters.recycling import Recycling
+from edgedec.drafters.stand import Stand
+from edgedec.drafters.trigram import Trigram
+from edgedec.errors import UsageError
+from edgedec.rows import Rows
+from edgedec.runtime import Output, compute
+from edgedec.sampling import Sampling
+from edgedec.spec import Layer
+from edgedec.testing.fakes import FakeRuntime, tiny_spec
+from edgedec.tree import grow
+
+VOCAB = 13
+NAMES = ("recycling", "trigram", "stand")
+MAKE: dict[str, Callable[..., Any]] = {"recycling": Recycling, "trigram": Trigram, "stand": Stand}
+
+
+class Markov(FakeRuntime):
+    """Its next token depends on the last `order` tokens and nothing else; some followers are hard to tell apart."""
+
+    def __init__(self, order: int, vocab: int = VOCAB, spread: float = 9.0, seed: int = 1) -> None:
+        super().__init__(tiny_spec(vocab_size=vocab, layers=(Layer(),), context_length=4096))
+        self._order, self._vocab = order, vocab
+        self._laws = np.random.default_rng(seed).normal(size=(vocab,) * (order + 1)).astype(np.float32) * spread / 3
+
+    def call(self, rows: Rows, cache: Any, skip: int, want: Any, begun: Any = None) -> Any:
+        return None
+
+    def run(self, hidden: Any, rows: Rows, cache: Any, blocks: Any) -> Any:
+        """Column 2 of a hidden state: the token before, read through the cache; column 0 is the token."""
+        cache.reserve(len(rows))
+        hidden, start = hidden.copy(), cache.length
+        cache.keys(0)[0, start + rows.first : start + len(rows), 0] = hidden[:, 0]
+        for i, row in enumerate(hidden):
+            parent = int(rows.parents[rows.first + i])
+            row[2] = cache.keys(0)[0, start + parent, 0] if start + parent >= 0 else 0
+        return hidden
+
+    def head(self, hidden: Any) -> Any:
+        last, before = hidden[:, 0].astype(int), hidden[:, 2].astype(int)
+        return self._laws[last] if self._order == 1 else self._laws[before, last]
+
+
+def context_of(runtime: FakeRuntime, ids: list[int], **more: Any) -> Context:
+    return Context(list(ids), len(ids), runtime.new_cache(2048), rng=np.random.default_rng(3), **more)
+
+
+def tokens_per_call(
+    drafter: Drafter, runtime: FakeRuntime, n: int = 200, seed: int = 0, temperature: float = 1.0
+) -> float:
+    stats = Stats()
+    context = context_of(runtime, [seed % VOCAB, 2])
+    drafter.reset()
+    ask = Ask(Sampling(temperature=temperature, seed=seed), max_tokens=n)
+    context.rng = np.random.default_rng(seed)
+    list(decode(runtime, context, ask, drafter, stats=stats))
+    return stats.generated / stats.calls
+
+
+def paths(draft: Draft) -> list[float]:
+    """How likely each token's whole path is."""
+    found: list[float] = []
+    for parent, p in zip(draft.parents, draft.p, strict=True):
+        found.append(p * (found[parent] if parent >= 0 else 1.0))
+    return found
+
+
+def check(draft: Draft, nodes: int, floor: float, vocab: int = VOCAB) -> None:
+    """At most so many tokens, a tree, no twins, honest numbers, nothing below the floor."""
+    assert len(draft.tokens) == len(draft.parents) == len(draft.p) <= nodes
+    for i, (token, parent, p) in enumerate(zip(draft.tokens, draft.parents, draft.p, strict=True)):
+        assert -1 <= parent < i
+        assert 0 <= token < vocab
+        assert isinstance(token, int)
+        assert 0 < p < 1
+    assert min(paths(draft), default=1.0) >= floor
+    assert len(set(zip(draft.tokens, draft.parents, strict=True))) == len(draft.tokens)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(
+    seed=st.integers(0, 99), nodes=st.integers(0, 12), floor=st.sampled_from([0.0, 0.05, 0.3]),
+    drawn=st.booleans(), turns=st.integers(0, 6), k=st.integers(1, 16),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_drafts_are_sound(name: str, seed: int, nodes: int, floor: float, drawn: bool, turns: int, k: int) -> None:
+    runtime = FakeRuntime(seed=seed)
+    options = {"verify": "recursive"} if drawn and name == "stand" else {}
+    drafter = MAKE[name](VOCAB, 10, k, **options)
+    context = context_of(runtime, [seed % VOCAB, *range(seed % 3)])
+    ask = Ask(Sampling(temperature=0.9, top_k=5) if drawn else Sampling(), max_tokens=4)
+    for _ in range(turns):
+        list(decode(runtime, context, ask, drafter))
+    context.sampling = ask.sampling
+    draft = drafter.propose(context, nodes, floor)
+    check(draft, min(nodes, 10), floor)
+    assert (draft.sampled is not None) == (drawn and name == "stand" and nodes > 0)
+
+
+@given(st.integers(0, 999), st.integers(0, 20), st.sampled_from([0.0, 0.02, 0.2]))
+@settings(max_examples=50, deadline=None)
+def test_growing_by_ranks_is_growing(seed: int, nodes: int, floor: float) -> None:
+    rng = np.random.default_rng(seed)
+    table = {
+        token: (rng.permutation(9)[:4].tolist(), np.sort(rng.random(4) * 0.9)[::-1].tolist())
+        for token in range(9)
+        if rng.random() < 0.8
+    }
+    mine = grow_ranked(0, lambda t: (*table[t], table[t][1]) if t in table else None, lambda _, t: t, nodes, floor)
+    other = grow(0, lambda t: [(a, p, a) for a, p in zip(*table.get(t, ((), ())), strict=True)], nodes, floor)
+    # Of paths equally likely (the same steps in another order) either may come first.
+    assert paths(mine) == pytest.approx(paths(other))
+
+
+def line(tokens: list[int], p: list[float]) -> tuple[Any, Any]:
+    return np.array([tokens], np.int32), np.array([p], np.float32)
+
+
+def test_a_table_mixes_what_it_saw() -> None:
+    table = Table(2, 8, VOCAB)
+    table.learn([5], *line([1, 2], [0.6, 0.4]), rate=0.5)
+    table.learn([5], *line([2, 3], [0.8, 0.2]), rate=0.5)
+    ids, p = table.row(table.find(5))
+    assert ids == [2, 1]
+    assert p == pytest.approx([0.6, 0.3])
+    table.learn([5], *line([7, 8], [0.9, 0.1]), rate=1.0)
+    assert table.row(table.find(5))[0] == [7, 8]
+
+
+def test_the_first_visits_are_a_mean_and_newer_weigh_more_later() -> None:
+    table = Table(2, 8, VOCAB)
+    for tokens in ([1, 2], [1, 2], [2, 1]):
+        table.learn([0], *line(tokens, [1.0, 0.0]), rate=0.1)
+    assert table.row(0)[1] == pytest.approx([2 / 3, 1 / 3])
+    for _ in range(30):
+        table.learn([0], *line([2, 1], [1.0, 0.0]), rate=0.1)
+    assert table.row(0)[0][0] == 2
+    assert table.row(0)[1][0] > 0.9
+
+
+def test_the_oldest_key_makes_room() -> None:
+    table = Table(1, 3, VOCAB)
+    for key in (10, 11, 12, 10, 13):
+        table.learn([key], *line([key % VOCAB], [0.5]), rate=0.5)
+    assert sorted(table.index) == [11, 12, 13]
+    assert table.row(table.find(13)) == ([0], [0.5])
+    twin = Table(1, 3, VOCAB)
+    twin.restore(table.state())
+    twin.learn([14], *line([1], [0.5]), rate=0.5)
+    assert sorted(twin.index) == [12, 13, 14]
+    assert len(table) == 3
+
+
+def test_a_table_grows_and_a_smaller_one_takes_the_latest() -> None:
+    table, small = Table(2, 5000, VOCAB), Table(2, 10, VOCAB)
+    for first in range(0, 3000, 500):
+        keys = list(range(first, first + 500))
+        table.learn(keys, np.tile(np.int32([1, 2]), (500, 1)), np.tile(np.float32([0.5, 0.2]), (500, 1)), rate=0.3)
+    assert len(table) == 3000
+    assert table.row(table.find(0)) == table.row(table.find(2999))
+    small.restore(table.state())
+    assert sorted(small.index) == list(range(2990, 3000))
+
+
+def test_keys_tell_lists_apart() -> None:
+    lists = [[a, b, c] for a in range(6) for b in range(6) for c in range(6)]
+    keys = {key for tokens in lists for key in keys_of(tokens, 6)}
+    assert len(keys) == 6 + 36 + 216
+    assert keys_of([3, 5], 6) == keys_of([1, 3, 5], 6)[:2]
+
+
+def test_a_tail_knows_every_row_of_a_tree() -> None:
+    rows = Rows.tree([4, 7, 8, 9, 5], [-1, 0, 0, 2, 3], 6)
+    seen: Any = SimpleNamespace(rows=rows, root=0, path=[0, 2], picked=[8, 1])
+    tail = Tail(3)
+    assert tail.histories(seen) == [(4,), (4, 7), (4, 8), (4, 8, 9), (8, 9, 5)]
+    assert tail.tokens == (4, 8, 1)
+    tail.follow([1, 2, 3, 4])
+    assert tail.histories(seen)[:3] == [(2, 3, 4), (3, 4, 7), (3, 4, 8)]
+    # The call after it, without a proposal: what was picked is remembered.
+    seen = SimpleNamespace(rows=Rows.chain([1], 9), root=0, path=[0], picked=[6])
+    assert tail.histories(seen) == [(4, 8, 1)]
+    # Another text: what was remembered does not end in this root.
+    assert tail.histories(SimpleNamespace(rows=Rows.chain([2, 3], 0), root=1, path=[0], picked=[6])) == [(2, 3)]  # type: ignore[arg-type]
+
+
+def test_rows_that_are_not_finite_teach_nothing() -> None:
+    ids, scores = np.int32([[1, 2], [3, -1]]), np.float32([[2.0, 1.0], [np.inf, np.nan]])
+    shown = best_of(Output(ids=ids, scores=scores), 2)
+    assert shown is not None
+    assert shown[0].tolist() == [[1, 2], [-1, -1]]
+    assert shown[1][1].tolist() == [0, 0]
+    assert shown[1][0].sum() == pytest.approx(1)
+    assert best_of(Output(), 2) is None
+    assert best_of(Output(ids=ids, scores=scores), 3) is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_row_teaches_accepted_or_not(name: str) -> None:
+    runtime, drafter = Markov(1), MAKE[name](VOCAB)
+    rows = Rows.tree([3, 8, 9], [-1, 0, 0], 0)
+    output = compute(runtime, rows, runtime.new_cache(9), 0, drafter.wants)
+    drafter.observe(SimpleNamespace(rows=rows, root=0, path=[0], picked=[1], output=output, tokens=[3, 8, 9].copy))
+    best = runtime._laws.argmax(1)
+    for token in (8, 9):
+        draft = drafter.propose(context_of(runtime, [3, token]), 1, 0.0)
+        assert list(draft.tokens) == [best[token]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_acceptance_rises(name: str) -> None:
+    runtime, drafter = Markov(1 if name == "recycling" else 2), MAKE[name](VOCAB)
+    first = tokens_per_call(drafter, runtime, 30)
+    for seed in range(1, 6):
+        last = tokens_per_call(drafter, runtime, 200, seed)
+    untrained = tokens_per_call(MAKE[name](VOCAB), runtime, 30)
+    assert first == untrained
+    assert last > 1.25 * first
+
+
+def test_two_tokens_say_more_than_one() -> None:
+    runtime, found = Markov(2), {}
+    for name in NAMES:
+        drafter = MAKE[name](VOCAB)
+        found[name] = [tokens_per_call(drafter, runtime, 300, seed) for seed in range(5)][-1]
+    assert found["trigram"] > 1.2 * found["recycling"]
+    assert found["stand"] > 1.2 * found["recycling"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_learned_survives_a_reset_and_a_state(name: str) -> None:
+    runtime, drafter = Markov(2), MAKE[name](VOCAB)
+    for seed in range(3):
+        tokens_per_call(drafter, runtime, 100, seed)
+    twin = MAKE[name](VOCAB)
+    state = drafter.state()
+    assert all(array.dtype in (np.int32, np.float32) for array in state.values())
+    twin.restore({key: array.copy() for key, array in state.items()})
+    assert twin.report() == drafter.report()
+    drafter.reset()
+    for start in range(VOCAB):
+        a, b = (d.propose(context_of(runtime, [1, start]), 16, 0.0) for d in (drafter, twin))
+        assert (a.tokens, a.parents) == (b.tokens, b.parents)
+        assert a.p == pytest.approx(b.p)
+    assert all(np.array_equal(array, twin.state()[key]) for key, array in drafter.state().items())
+
+
+def spoil(name: str) -> Callable[[dict[str, Any]], None]:
+    """A way to make a state one that no drafter of this model gave."""
+
+    def change(state: dict[str, Any]) -> None:
+        key = next(k for k in reversed(state) if k.endswith(name.split()[0]))
+        array = state[key].copy()
+        match name:
+            case "ids":
+                array[0, 0] = VOCAB
+            case "ids twins":
+                array[0, 1] = array[0, 0]
+            case "p":
+                array[0, 0] = np.nan
+            case "p unsorted":
+                array = np.ascontiguousarray(array[:, ::-1])
+            case "visits":
+                array[0] = 0
+            case "keys":
+                array[1] = array[0]
+            case "ids narrow":
+                array = array[:, 1:]
+            case "visits type":
+                array = array.astype(np.int64)
+        state[key] = array
+
+    return change
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("what", ["ids", "ids twins", "p", "p unsorted", "visits", "keys", "ids narrow", "visits type"])
+def test_a_state_of_something_else_is_refused_and_changes_nothing(name: str, what: str) -> None:
+    runtime, drafter = Markov(2, spread=2.0), MAKE[name](VOCAB)
+    tokens_per_call(drafter, runtime, 60)
+    bad, before = dict(drafter.state()), drafter.state()
+    spoil(what)(bad)
+    with pytest.raises(UsageError, match="state "):
+        drafter.restore(bad)
+    with pytest.raises(UsageError, match="state "):
+        drafter.restore({})
+    assert all(np.array_equal(array, before[key]) for key, array in drafter.state().items())
+
+
+def test_a_record_out_of_range_is_refused() -> None:
+    drafter = Stand(VOCAB)
+    for value in (np.nan, -1.0):
+        state = drafter.state()
+        state["came"][0, 0, 0, 0] = value
+        with pytest.raises(UsageError, match="came"):
+            drafter.restore(state)
+
+
+def test_options_are_checked() -> None:
+    for make in MAKE.values():
+        for options in ({"nodes": 0}, {"k": 0}):
+            with pytest.raises(UsageError, match="at least 1"):
+                make(VOCAB, **options)
+    for bad in ({"rate": 0.0}, {"rate": 1.5}, {"explore": -0.1}, {"explore": float("nan")}):
+        with pytest.raises(UsageError, match=next(iter(bad))):
+            Trigram(VOCAB, **bad)
+    with pytest.raises(UsageError, match="recursive"):
+        Stand(VOCAB, verify="magic")
+
+
+def test_a_prompt_teaches_the_trigram() -> None:
+    runtime, drafter = Markov(1), Trigram(VOCAB)
+    draft = drafter.propose(context_of(runtime, [4, 5, 6, 7, 4, 5]), 2, 0.0)
+    assert list(draft.tokens) == [6, 7]
+    weak = drafter.propose(context_of(runtime, [9, 5]), 1, 0.0)
+    assert list(weak.tokens) == [6]
+    assert weak.p[0] < draft.p[0]
+
+
+def test_exploration_is_bounded_and_prefers_the_unknown() -> None:
+    tables = [Trigram(VOCAB, explore=explore) for explore in (0.0, 0.1)]
+    for drafter in tables:
+        drafter.pairs.learn([1 * VOCAB + 2] * 1, *line([3, 4] + [5] * 6, [0.5, 0.49] + [0.0] * 6), rate=0.3)
+        drafter.pairs.learn([2 * VOCAB + 3], *line([5] * 8, [0.0] * 8), rate=0.3)
+        drafter._read = True
+    plain, curious = (d.propose(context_of(Markov(1), [1, 2]), 1, 0.0) for d in tables)
+    assert (list(plain.tokens), list(curious.tokens)) == ([3], [4])
+    assert curious.p[0] == pytest.approx(plain.p[0] * 0.98)  # the bonus is not claimed
+    for drafter in tables:
+        drafter.pairs.learn([1 * VOCAB + 2], *line([3, 4] + [5] * 6, [0.9, 0.1] + [0.0] * 6), rate=1.0)
+    assert list(tables[1].propose(context_of(Markov(1), [1, 2]), 1, 0.0).tokens) == [3]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_greedy_text_of_nano_is_the_same(name: str, nano: Path) -> None:
+    model = edgedec.open(nano, threads=1)
+    host = Host(model.runtime, model.bundle, lambda: model.tokenizer)
+    drafter = make_drafter(name, host)
+    for prompt in ("Once upon a time", "The dog ran to the", "Tom had a red"):
+        ids, found = model.tokenizer.encode(prompt), []
+        for each in (Off(), drafter):
+            each.reset()
+            context = Context(list(ids), len(ids), model.runtime.new_cache(256))
+            stats = Stats()
+            found.append(list(decode(model.runtime, context, Ask(max_tokens=60), each, stats=stats)))
+        assert found[0] == found[1]
+    assert stats.accepted > 0

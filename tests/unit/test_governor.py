@@ -1,0 +1,337 @@
+"""The governor drafts what pays, and nothing where nothing pays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgedec.calibration import BINS, Calibration
+from edgedec.context import Context
+from edgedec.costs import Costs, host_costs
+from edgedec.decode import Ask, Stats, decode
+from edgedec.drafters import Draft, Drafter, Host, Plain, Seen
+from edgedec.drafters.off import Off
+from edgedec.errors import UsageError
+from edgedec.fusion import Fusion
+from edgedec.governor import Governor, chain_length, useful
+from edgedec.model import open as open_model
+from edgedec.runtime import Want
+from edgedec.sampling import Sampling
+from edgedec.speculation import make_speculation
+from edgedec.testing.fakes import FakeRuntime, PerfectDrafter, RandomDrafter, tiny_spec
+
+FLAT = {1: 1.0, 8: 1.3, 32: 5.0}
+STEEP = {1: 1.0, 2: 2.0, 32: 32.0}
+
+
+def fresh(runtime: FakeRuntime, capacity: int = 700) -> Context:
+    return Context([1, 2, 3], 3, runtime.new_cache(capacity), rng=np.random.default_rng(5))
+
+
+def governed(*drafters: Drafter, costs: dict[int, float] = FLAT, fixed: int = 0) -> Governor:
+    class Still(Costs):
+        """The fake runtime's own times mean nothing."""
+
+        def saw(self, rows: int, seconds: float) -> None:
+            pass
+
+    return Governor([(f"d{i}", d) for i, d in enumerate(drafters)], lambda: Still(costs), fixed)
+
+
+def run(drafter: Drafter, n: int = 300, sampling: Sampling | None = None) -> tuple[list[int], Stats]:
+    runtime = FakeRuntime(tiny_spec(context_length=2048))
+    stats = Stats()
+    ask = Ask(sampling or Sampling(), n)
+    return list(map(int, decode(runtime, fresh(runtime), ask, drafter, None, stats))), stats
+
+
+def whole(n: int = 300, sampling: Sampling | None = None) -> list[int]:
+    return [1, 2, 3, *run(Off(), n, sampling)[0]]
+
+
+def modelled(stats: Stats, governor: Governor, turns: Sequence[int]) -> float:
+    """Time of the calls by the curve, over that of plain decoding."""
+    return sum(governor.costs.seconds[rows] for rows in turns) / (stats.generated * governor.costs.seconds[1])
+
+
+class Counted(Plain):
+    """Notes how many rows each call had."""
+
+    def __init__(self, governor: Governor) -> None:
+        self.governor, self.rows = governor, list[int]()
+
+    @property
+    def wants(self) -> Want:  # type: ignore[override]
+        return self.governor.wants
+
+    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+        return self.governor.propose(context, nodes, floor)
+
+    def observe(self, seen: Seen) -> None:
+        self.rows.append(1 if seen.root else len(seen.rows))
+        self.governor.observe(seen)
+
+    def reset(self) -> None:
+        self.governor.reset()
+
+
+class Wrong(Plain):
+    """Sure of itself and always wrong."""
+
+    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+        return Draft.chain([12 if context.ids[-1] != 12 else 11] * nodes, [0.95] * nodes)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=3)])
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_the_governor_does_the_text_is_the_same(seed: int, sampling: Sampling) -> None:
+    text = whole(200, sampling)
+    governor = governed(RandomDrafter(seed), PerfectDrafter(text), Wrong(), RandomDrafter(seed + 9))
+    assert run(governor, 200, sampling)[0] == text[3:]
+
+
+def test_a_good_drafter_is_used_to_the_full() -> None:
+    counted = Counted(governed(PerfectDrafter(whole())))
+    _, stats = run(counted)
+    # 7 drafted tokens are best on this curve: 8 tokens in 1.3 calls.
+    assert stats.generated / stats.calls > 6
+    assert modelled(stats, counted.governor, counted.rows) < 0.3
+
+
+def test_where_every_row_costs_a_call_nothing_is_drafted() -> None:
+    counted = Counted(governed(PerfectDrafter(whole()), costs=STEEP))
+    _, stats = run(counted)
+    assert stats.proposed == 0
+
+
+def test_a_drafter_that_is_always_wrong_costs_next_to_nothing() -> None:
+    counted = Counted(governed(Wrong()))
+    _, stats = run(counted, 400)
+    assert stats.generated == 400
+    assert modelled(stats, counted.governor, counted.rows) < 1.02
+
+
+def test_the_good_one_of_two_is_found() -> None:
+    counted = Counted(governed(Wrong(), PerfectDrafter(whole(500))))
+    _, stats = run(counted, 500)
+    assert modelled(stats, counted.governor, counted.rows) < 0.35
+
+
+class Halfway(PerfectDrafter):
+    """Right up to a point, wrong from there on."""
+
+    def __init__(self, tokens: Sequence[int], until: int) -> None:
+        super().__init__(tokens)
+        self.until = until
+
+    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+        draft = super().propose(context, nodes, floor)
+        tokens = [(t + 1) % 13 for t in draft.tokens] if len(context.ids) > self.until else draft.tokens
+        return Draft(tokens, draft.parents, [0.9] * len(tokens))
+
+
+def test_it_reacts_when_the_text_changes_its_nature() -> None:
+    counted = Counted(governed(Halfway(whole(600), 300)))
+    run(counted, 600)
+    # All of what it lost in the second half, and it had to find out first.
+    late = counted.rows[-280:]
+    assert sum(counted.governor.costs.seconds[rows] for rows in late) < 1.02 * len(late)
+
+
+def test_fixed_drafts_the_same_always() -> None:
+    counted = Counted(governed(PerfectDrafter(whole(64)), fixed=3))
+    run(counted, 60)
+    assert set(counted.rows[1:-3]) == {4}
+
+
+def test_who_never_earns_rests_and_is_tried_again() -> None:
+    asked = []
+
+    class Asked(Wrong):
+        def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+            asked.append(len(context.ids))
+            return super().propose(context, nodes, floor)
+
+    run(governed(PerfectDrafter(whole(600)), Asked()), 600)
+    assert 8 <= len(asked) < 60
+
+
+def test_the_report_adds_up() -> None:
+    governor = governed(PerfectDrafter(whole(100)))
+    _, stats = run(governor, 100)
+    report = json.loads(json.dumps(governor.report()))
+    assert report["drafters"]["d0"]["proposed"] == stats.proposed
+    assert report["drafters"]["d0"]["accepted"] == stats.accepted
+    assert sum(report["sizes"].values()) + report["silent"] <= stats.calls
+
+
+def test_state_goes_to_the_drafter_it_came_from() -> None:
+    class Learned(Plain):
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+        def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+            return Draft()
+
+        def state(self) -> dict[str, Any]:
+            return {"x.y": np.array([self.value])}
+
+        def restore(self, state: dict[str, Any]) -> None:
+            self.value = int(state["x.y"][0])
+
+    first, second = Learned(1), Learned(2)
+    state = governed(first, second).state()
+    assert sorted(state) == ["d0.x.y", "d1.x.y"]
+    third, fourth = Learned(0), Learned(0)
+    governed(third, fourth).restore(state)
+    assert (third.value, fourth.value) == (1, 2)
+
+
+# ── the parts ──
+
+
+def test_costs_between_and_beyond_what_was_measured() -> None:
+    costs = Costs({1: 1.0, 2: 0.9, 4: 2.0})
+    assert costs.seconds == [0.0, 1.0, 1.0, pytest.approx(1.45), 2.0]
+    assert costs.most == 4
+
+
+def test_costs_follow_the_host() -> None:
+    costs = Costs({1: 1.0, 4: 2.0})
+    for _ in range(60):
+        costs.saw(4, 4.0)
+    assert costs.seconds[4] == pytest.approx(4.0, rel=0.1)
+    assert 1.0 < costs.seconds[1] < 4.0  # nobody looked, but the host is slower for all
+    for _ in range(60):
+        costs.saw(1, 1.0)
+    assert costs.seconds[1] == pytest.approx(1.0, rel=0.1)
+    costs.saw(1, 1e6)
+    assert costs.seconds[1] < 1.3  # one wild call is no change
+    costs.saw(9, 1.0)
+    costs.saw(1, 0.0)
+
+
+def test_costs_are_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path))
+    model = open_model("nano", threads=1)
+    first = host_costs(model.runtime, model.bundle)
+    (file,) = (tmp_path / "costs").iterdir()
+    content = file.read_bytes()
+    assert host_costs(model.runtime, model.bundle).seconds == first.seconds
+    for damage in (b"", b"[]", b'{"1": -1}', b'{"2": 1.0}', b'{"1": "x"}', content[:9]):
+        file.write_bytes(damage)
+        assert host_costs(model.runtime, model.bundle).most == first.most
+        assert json.loads(file.read_bytes())["1"] > 0
+    other = open_model("nano", threads=2)
+    host_costs(other.runtime, other.bundle)
+    assert len(list((tmp_path / "costs").iterdir())) == 2
+
+
+def test_chain_length_is_the_best_one() -> None:
+    assert chain_length(0.98, Costs(FLAT)) == 7
+    assert chain_length(0.98, Costs(STEEP)) == 0
+    assert chain_length(0.05, Costs(FLAT)) <= 1
+    limit, floor = useful(Costs(FLAT))
+    assert limit == 7
+    assert 0.005 <= floor < 0.05
+
+
+def test_calibration_learns_and_forgets() -> None:
+    calibration = Calibration()
+    assert calibration.estimates[BINS - 1] > 0.9
+    for _ in range(30):
+        calibration.saw(BINS - 1, False)
+    assert calibration.estimates[BINS - 1] < 0.12
+    for _ in range(120):
+        calibration.saw(BINS - 1, True)
+    assert calibration.estimates[BINS - 1] > 0.75
+    assert calibration.estimates[0] == Calibration().estimates[0]
+
+
+ESTIMATES = [(k + 0.5) / BINS for k in range(BINS)]
+
+
+@st.composite
+def drafts(draw: st.DrawFn) -> Draft:
+    n = draw(st.integers(0, 10))
+    tokens, parents = [], []
+    for i in range(n):
+        tokens.append(draw(st.integers(0, 3)))
+        parents.append(draw(st.integers(-1, i - 1)))
+    p = [draw(st.floats(0.01, 0.99)) for _ in range(n)]
+    return Draft(tokens, parents, p)
+
+
+def paths(draft: Draft) -> list[tuple[int, ...]]:
+    """Each node as the tokens from the top to it."""
+    found: list[tuple[int, ...]] = []
+    for token, parent in zip(draft.tokens, draft.parents, strict=True):
+        found.append((*(found[parent] if parent >= 0 else ()), token))
+    return found
+
+
+@settings(max_examples=200, deadline=None)
+@given(some=st.lists(drafts(), min_size=1, max_size=3), nodes=st.integers(0, 20), picked=st.lists(st.integers(0, 3)))
+def test_merged_trees_hold_what_each_of_them_held(some: list[Draft], nodes: int, picked: list[int]) -> None:
+    fusion = Fusion()
+    for number, draft in enumerate(some):
+        fusion.add(number, draft, ESTIMATES)
+    order = fusion.best_first()
+    names = ["a", "b", "c"]
+    merged = fusion.cut(order, names, "")
+    assert set(paths(merged)) == {path for draft in some for path in paths(draft)}
+    assert len(set(paths(merged))) == len(merged.tokens)
+    for path, by in zip(paths(merged), merged.by, strict=True):
+        assert set(by.split("+")) == {names[i] for i, draft in enumerate(some) if path in paths(draft)}
+    part = fusion.cut(order[:nodes], names, "why")
+    assert all(parent < i for i, parent in enumerate(part.parents))
+    assert set(paths(part)) <= set(paths(merged))
+    chances = [fusion.chances[node] for node in order]
+    assert chances == sorted(chances, reverse=True)
+    came = fusion.path(picked)
+    longest = max((k for k in range(len(picked) + 1) if k == 0 or tuple(picked[:k]) in set(paths(merged))), default=0)
+    assert len(came) == longest
+
+
+def test_every_guess_below_what_came_true_is_tested() -> None:
+    fusion = Fusion()
+    fusion.add(0, Draft([7, 8, 9], [-1, 0, 0], [0.5, 0.5, 0.9]), ESTIMATES)
+    calibration = Calibration()
+    before = list(calibration.estimates)
+    fusion.test([7, 9, 4], [calibration])
+    half, most = int(0.5 * BINS), int(0.9 * BINS)
+    assert calibration.tests == 3
+    assert calibration.estimates[half] == pytest.approx((1 + 3 * before[half]) / (2 + 3))
+    assert calibration.estimates[most] > before[most]
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        ("nonsense", "no drafter 'nonsense'"),
+        ("recycling:fixed=x", "must be a whole number"),
+        ("recycling:fixed", "must be OPTION=VALUE"),
+        ("recycling:colour=red", "no option 'colour'"),
+        ("copy:ngram=many", "must be int"),
+        ("", "no drafter ''"),
+    ],
+)
+def test_words_that_mean_nothing_are_refused(words: str, wrong: str) -> None:
+    model = open_model("nano", threads=1)
+    with pytest.raises(UsageError, match=wrong):
+        make_speculation(words, Host(model.runtime, model.bundle, lambda: model.tokenizer))
+
+
+def test_auto_drafts_only_where_rows_do_not_change_each_other() -> None:
+    for engine, drafts_there in (("native", True), ("reference", False)):
+        model = open_model("nano", engine=engine)
+        host = Host(model.runtime, model.bundle, lambda m=model: m.tokenizer)  # type: ignore[misc]
+        assert isinstance(make_speculation("auto", host), Governor) is drafts_there
+        assert isinstance(make_speculation("off", host), Off)

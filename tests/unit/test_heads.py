@@ -1,0 +1,376 @@
+"""Draft heads: graphs equal the plain arithmetic, bundles carry them, drafters with them change no token."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import edgedec
+from edgedec import bundle as bundles
+from edgedec.bundle import Bundle
+from edgedec.context import Context
+from edgedec.decode import Ask, Stats, decode
+from edgedec.drafters import Drafter, Host, Seen, make_drafter
+from edgedec.errors import BundleCorrupt, BundleUnsafe, BundleVersion, UsageError
+from edgedec.frozen import to_json
+from edgedec.heads import open_head
+from edgedec.manifest import MANIFEST, least_version
+from edgedec.rows import Rows
+from edgedec.runtime import Output, Want
+from edgedec.sampling import Sampling
+from edgedec.testing.fakes import Limited
+from edgedec.tree import grow
+
+pytest.importorskip("onnx", reason="heads are built with onnx")
+from edgedec.export.heads import Arrays, Facts, arrays_of, build, expected, install
+from edgedec.models.heads import architecture, hydra, kinds
+
+WIDTH, DEPTH, TOP = 24, 3, 5
+Floats = NDArray[Any]
+
+
+class NumpyOps:
+    """The oracle: `models.heads.Ops` in float64."""
+
+    def __init__(self, arrays: Arrays, eps: float) -> None:
+        self.arrays, self.eps = arrays, eps
+
+    def linear(self, x: Floats, name: str) -> Floats:
+        return x @ self.arrays[name].astype(np.float64).T
+
+    def norm(self, x: Floats, name: str) -> Floats:
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps) * self.arrays[name]
+
+    def silu(self, x: Floats) -> Floats:
+        return x / (1 + np.exp(-x))
+
+    def add(self, x: Floats, y: Floats) -> Floats:
+        return x + y
+
+
+def facts_of(bundle: Bundle, kind: str, **changes: Any) -> Facts:
+    facts = Facts(kind, bundle.spec.hidden_size, WIDTH, DEPTH if kind != "exit" else 1, bundle.spec.norm_eps)
+    return replace(facts, **{"top": 0 if kind == "exit" else TOP, "layer": int(kind == "exit")} | changes)
+
+
+def arrays_for(facts: Facts, vocab: int, seed: int = 0, kept: int = 40) -> Arrays:
+    rng = np.random.default_rng(seed)
+    found: Arrays = {n: rng.standard_normal(s, np.float32) * 0.3 for n, s in expected(facts, kept).items()}
+    if facts.top:
+        found["readout"] = found["readout"] * 4
+        found["vocab"] = np.sort(rng.choice(vocab, kept, replace=False))
+    return found
+
+
+def with_head(folder: Path, kind: str, **changes: Any) -> tuple[Bundle, Arrays, Facts]:
+    bundle = Bundle.open(folder)
+    facts = facts_of(bundle, kind, **changes)
+    arrays = arrays_for(facts, bundle.spec.vocab_size)
+    return install(bundle, build(kind, arrays, facts), arrays, facts), arrays, facts
+
+
+def guesses(arrays: Arrays, facts: Facts, states: Floats) -> Floats:
+    """states [..., H] -> log-probabilities [..., kept]."""
+    ops = NumpyOps(arrays, facts.eps)
+    logits = ops.linear(ops.norm(states, "final_norm"), "readout")
+    if facts.softcap:
+        logits = facts.softcap * np.tanh(logits / facts.softcap)
+    return np.asarray(logits - np.log(np.exp(logits).sum(-1, keepdims=True)))
+
+
+@pytest.fixture
+def folder(tiny: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny, tmp_path / "bundle"))
+
+
+# ---- graphs -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("softcap", [0.0, 3.0])
+def test_medusa_is_its_arithmetic(folder: Path, softcap: float) -> None:
+    bundle, arrays, facts = with_head(folder, "medusa", softcap=softcap)
+    hidden = np.random.default_rng(1).standard_normal((2, facts.hidden), np.float32)
+    states = architecture("medusa").states(NumpyOps(arrays, facts.eps), hidden.astype(np.float64), (), DEPTH)
+    expect = guesses(arrays, facts, np.stack(states, 1))
+    ids, logprobs = open_head(bundle, "medusa").medusa(hidden)
+    order = np.argsort(-expect, -1)[..., :TOP]
+    assert ids.tolist() == arrays["vocab"][order].tolist()
+    np.testing.assert_allclose(logprobs, np.take_along_axis(expect, order, -1), atol=1e-4)
+
+
+def test_hydra_is_its_arithmetic(folder: Path) -> None:
+    bundle, arrays, facts = with_head(folder, "hydra")
+    head, rng = open_head(bundle, "hydra"), np.random.default_rng(1)
+    state = rng.standard_normal((3, facts.hidden), np.float32)
+    oracle: Floats = state.astype(np.float64)
+    for _ in range(3):
+        embedding = rng.standard_normal((3, facts.hidden), np.float32)
+        state, ids, logprobs = head.hydra(state, embedding)
+        oracle = hydra.step(NumpyOps(arrays, facts.eps), oracle, embedding.astype(np.float64))
+        np.testing.assert_allclose(state, oracle, atol=1e-4)
+        expect = guesses(arrays, facts, oracle)
+        order = np.argsort(-expect, -1)[..., :TOP]
+        assert ids.tolist() == arrays["vocab"][order].tolist()
+        np.testing.assert_allclose(logprobs, np.take_along_axis(expect, order, -1), atol=1e-4)
+
+
+def test_exit_is_its_arithmetic(folder: Path) -> None:
+    bundle, arrays, facts = with_head(folder, "exit")
+    hidden = np.random.default_rng(1).standard_normal((2, facts.hidden), np.float32)
+    expect = architecture("exit").states(NumpyOps(arrays, facts.eps), hidden.astype(np.float64), (), 1)[0]
+    np.testing.assert_allclose(open_head(bundle, "exit").exit(hidden), expect, atol=1e-4)
+    assert bundle.manifest.heads["exit"].layer == 1
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_arrays_come_back(folder: Path, kind: str) -> None:
+    bundle, arrays, facts = with_head(folder, kind)
+    found, said = arrays_of(bundle.file(f"head_{kind}.onnx"))
+    assert said == facts
+    assert {name: array.tolist() for name, array in found.items()} == {n: a.tolist() for n, a in arrays.items()}
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_int8_is_near(folder: Path, kind: str) -> None:
+    bundle, arrays, facts = with_head(folder, kind, format="int8")
+    found, said = arrays_of(bundle.file(f"head_{kind}.onnx"))
+    assert said.format == "int8"
+    for name, array in arrays.items():
+        assert found[name].shape == array.shape
+        assert np.abs(found[name] - array).max() <= np.abs(array).max() / 127 * 0.51 + 1e-3, name
+    again = build(kind, found, facts)  # what came back can be stored otherwise
+    assert again.graph.name == f"head_{kind}"
+    hidden = np.random.default_rng(1).standard_normal((1, facts.hidden), np.float32)
+    head = open_head(bundle, kind)
+    if kind == "exit":
+        expect = architecture("exit").states(NumpyOps(arrays, facts.eps), hidden.astype(np.float64), (), 1)[0]
+        np.testing.assert_allclose(head.exit(hidden), expect, atol=0.1)
+    else:
+        ids = head.medusa(hidden)[0] if kind == "medusa" else head.hydra(hidden, hidden)[1]
+        assert set(ids.ravel().tolist()) <= set(arrays["vocab"].tolist())
+
+
+def test_wrong_arrays_are_refused(folder: Path) -> None:
+    facts = facts_of(Bundle.open(folder), "hydra")
+    arrays = arrays_for(facts, 200)
+    for wrong in (arrays | {"down": arrays["down"][:-1]}, {n: a for n, a in arrays.items() if n != "readout"}):
+        with pytest.raises(UsageError, match="not the expected"):
+            build("hydra", wrong, facts)
+    with pytest.raises(UsageError, match="no draft head 'eagle'"):
+        build("eagle", arrays, facts)
+
+
+# ---- bundles ----------------------------------------------------------------------------------------
+
+
+def test_a_bundle_with_heads_is_of_version_3(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Bundle.open(folder)
+    assert "heads" not in to_json(before.manifest)
+    assert least_version(before.manifest.tensors.values()) < 3
+    bundle, *_ = with_head(folder, "hydra")
+    bundle, *_ = with_head(folder, "exit")
+    assert bundle.manifest.version == 3
+    assert sorted(bundle.manifest.heads) == ["exit", "hydra"]
+    bundle.verify()
+    assert bundle.digest != before.digest
+    assert not [path for path in folder.iterdir() if "partial" in path.name]
+    assert {path.name for path in folder.iterdir()} == {*bundle.manifest.files, MANIFEST}
+    monkeypatch.setattr(bundles, "VERSION", 2)  # an older edgedec
+    with pytest.raises(BundleVersion, match="version 3, this edgedec reads up to 2; upgrade edgedec"):
+        Bundle.open(folder)
+
+
+def test_old_bundles_are_written_as_before(tiny: Path) -> None:
+    data = json.loads((tiny / MANIFEST).read_bytes())
+    assert "heads" not in data
+    assert data["version"] < 3
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("file", "elsewhere.onnx", "not among its files"),
+        ("depth", 0, "depth"),
+        ("depth", 65, "depth"),
+        ("layer", 99, "layers"),
+        ("layer", -1, "layers"),
+        ("vocab", 1 << 20, "tokens"),
+        ("top", 41, "tokens"),
+        ("sweep", 1, "unknown key"),
+    ],
+)
+def test_wrong_entries_are_refused(folder: Path, key: str, value: Any, message: str) -> None:
+    with_head(folder, "hydra")
+    data = json.loads((folder / MANIFEST).read_bytes())
+    data["heads"]["hydra"][key] = value
+    (folder / MANIFEST).write_text(json.dumps(data))
+    with pytest.raises(BundleCorrupt, match=message):
+        Bundle.open(folder)
+
+
+def test_a_damaged_head_is_named(folder: Path) -> None:
+    bundle, *_ = with_head(folder, "hydra")
+    path = bundle.file("head_hydra.onnx")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100] + bytes(len(whole) - 100))
+    again = Bundle.open(folder)  # the size is right
+    with pytest.raises(BundleCorrupt, match=r"head_hydra\.onnx"):
+        again.verify()
+    with pytest.raises(BundleCorrupt, match=r"head_hydra\.onnx"):
+        open_head(again, "hydra")
+    with pytest.raises(BundleCorrupt, match=r"head_hydra\.onnx"):
+        arrays_of(path)
+    path.write_bytes(whole[:-1])
+    with pytest.raises(BundleCorrupt, match="the manifest says"):
+        Bundle.open(folder)
+
+
+def test_another_graph_in_its_place_is_refused(folder: Path) -> None:
+    bundle, *_ = with_head(folder, "hydra")
+    shutil.copy(folder / "embed.onnx", bundle.file("head_hydra.onnx"))
+    with pytest.raises(BundleCorrupt, match="is not the hydra head"):
+        open_head(bundle, "hydra")
+    with pytest.raises(BundleCorrupt, match="not a draft head"):
+        arrays_of(bundle.file("head_hydra.onnx"))
+
+
+def test_links_are_not_written_through(folder: Path, tmp_path: Path) -> None:
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    for path in folder.iterdir():
+        (linked / path.name).symlink_to(path)
+    bundle = replace(Bundle.open(folder), path=linked)
+    facts = facts_of(bundle, "exit")
+    arrays = arrays_for(facts, 200)
+    with pytest.raises(BundleUnsafe, match="on a copy"):
+        install(bundle, build("exit", arrays, facts), arrays, facts)
+
+
+# ---- drafters ---------------------------------------------------------------------------------------
+
+
+def drafter_for(model: edgedec.Model, name: str, **options: str) -> Drafter:
+    return make_drafter(name, Host(model.runtime, model.bundle, lambda: model.tokenizer), options)
+
+
+def told(model: edgedec.Model, drafter: Drafter, ids: Sequence[int], sampling: Sampling) -> tuple[list[int], Stats]:
+    context, stats = Context(list(ids), len(ids), model.runtime.new_cache(160)), Stats()
+    context.rng = np.random.default_rng(7)
+    return list(map(int, decode(model.runtime, context, Ask(sampling, 60), drafter, stats=stats))), stats
+
+
+@pytest.mark.parametrize("name", ["medusa", "hydra"])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.5, top_k=20)])
+@pytest.mark.parametrize("nodes", [1, 6])
+def test_drafting_changes_no_token(folder: Path, name: str, sampling: Sampling, nodes: int) -> None:
+    with_head(folder, name)
+    model = edgedec.open(folder, engine="reference")
+    plain, _ = told(model, drafter_for(model, "off"), [3, 1, 4, 1, 5], sampling)
+    drafted, stats = told(model, Limited(drafter_for(model, name), nodes), [3, 1, 4, 1, 5], sampling)
+    assert drafted == plain
+    assert nodes <= stats.proposed <= nodes * stats.calls
+
+
+@pytest.mark.parametrize("name", ["medusa", "hydra"])
+def test_nothing_is_drafted_before_anything_is_known(folder: Path, name: str) -> None:
+    with_head(folder, name)
+    model = edgedec.open(folder, engine="reference")
+    drafter = drafter_for(model, name)
+    assert drafter.wants == Want(logits=False, hidden=True)
+    context = Context([1, 2, 3, 9], 3, model.runtime.new_cache(16))
+    assert not drafter.propose(context, 8, 0.0).tokens
+    drafter.observe(seen(model, [2, 3], 1, [9]))
+    draft = drafter.propose(context, 8, 0.0)
+    assert 1 <= len(draft.tokens) <= 8
+    assert all(0 < p < 1 for p in draft.p)
+    assert not drafter.propose(context, 0, 0.0).tokens
+    assert not drafter.propose(context, 8, 0.999).tokens
+    context.ids[-1] = 8  # the text ended earlier and went on otherwise
+    assert not drafter.propose(context, 8, 0.0).tokens
+    context.ids[-1] = 9
+    drafter.reset()
+    assert not drafter.propose(context, 8, 0.0).tokens
+
+
+def seen(model: edgedec.Model, tokens: list[int], root: int, picked: list[int], seed: int = 0) -> Seen:
+    hidden = np.random.default_rng(seed).standard_normal((len(tokens) - root, model.spec.hidden_size), np.float32)
+    return Seen(Rows.chain(tokens, 0), root, list(range(len(picked))), picked, Output(hidden=hidden), 0.0)
+
+
+def paths(draft: Any) -> dict[tuple[int, ...], float]:
+    """Of each node its tokens from the root, and its own probability."""
+    found: list[tuple[int, ...]] = []
+    for token, parent in zip(draft.tokens, draft.parents, strict=True):
+        found.append((*(found[parent] if parent >= 0 else ()), token))
+    return dict(zip(found, draft.p, strict=True))
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 5, 12])
+def test_hydra_grows_the_tree_that_looks_at_every_node(folder: Path, nodes: int) -> None:
+    _, arrays, facts = with_head(folder, "hydra")
+    model = edgedec.open(folder, engine="reference")
+    drafter = drafter_for(model, "hydra", beam="64")
+    about = seen(model, [2, 3], 1, [9])
+    drafter.observe(about)
+    draft = drafter.propose(Context([1, 2, 3, 9], 3, model.runtime.new_cache(16)), nodes, 0.0)
+
+    def followers(at: tuple[Floats, int, int]) -> list[tuple[int, float, tuple[Floats, int, int]]]:
+        state, token, depth = at
+        if depth == DEPTH:
+            return []
+        embedding = model.runtime.embed(np.array([token]))
+        after = hydra.step(NumpyOps(arrays, facts.eps), state, embedding.astype(np.float64))
+        p = np.exp(guesses(arrays, facts, after))[0]
+        best = np.argsort(-p)[:TOP]
+        return [(int(arrays["vocab"][i]), float(p[i]), (after, int(arrays["vocab"][i]), depth + 1)) for i in best]
+
+    assert about.output.hidden is not None
+    expect = grow((about.output.hidden.astype(np.float64), 9, 0), followers, nodes)
+    found = paths(draft)
+    assert found == pytest.approx(paths(expect), abs=1e-4)
+
+
+def test_medusa_guesses_are_of_the_row_that_came_true(folder: Path) -> None:
+    with_head(folder, "medusa")
+    model = edgedec.open(folder, engine="reference")
+    drafter = drafter_for(model, "medusa")
+    about = seen(model, [2, 3, 9], 1, [9, 4])
+    drafter.observe(about)
+    draft = drafter.propose(Context([1, 2, 3, 9, 4], 3, model.runtime.new_cache(16)), 40, 0.0)
+    assert about.output.hidden is not None
+    ids, logprobs = open_head(model.bundle, "medusa").medusa(about.output.hidden[1:2])
+    for path, p in paths(draft).items():
+        depth = len(path) - 1
+        at = ids[0, depth].tolist().index(path[-1])
+        assert p == pytest.approx(float(np.exp(logprobs[0, depth, at])))
+    assert max(map(len, paths(draft))) == DEPTH
+
+
+def test_depth_and_options(folder: Path) -> None:
+    with_head(folder, "medusa")
+    with_head(folder, "hydra")
+    model = edgedec.open(folder, engine="reference")
+    for name in ("medusa", "hydra"):
+        drafter = drafter_for(model, name, depth="1")
+        drafter.observe(seen(model, [2, 3], 1, [9]))
+        draft = drafter.propose(Context([1, 2, 3, 9], 3, model.runtime.new_cache(16)), 40, 0.0)
+        assert set(draft.parents) == {-1}
+        with pytest.raises(UsageError, match="depth=-1"):
+            drafter_for(model, name, depth="-1")
+    with pytest.raises(UsageError, match="beam=0"):
+        drafter_for(model, "hydra", beam="0")
+
+
+@pytest.mark.parametrize("name", ["medusa", "hydra"])
+def test_a_bundle_without_the_head_says_how_to_make_it(tiny: Path, name: str) -> None:
+    model = edgedec.open(tiny, engine="reference")
+    with pytest.raises(UsageError, match=f"edgedec train-heads .*DATA --kind {name}"):
+        drafter_for(model, name)
