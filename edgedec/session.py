@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import numpy as np
 
@@ -156,7 +156,7 @@ class Session:
         path, state = self.learned(), self._drafter.state()
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
-            np.savez(file, **state)
+            np.savez(file, **cast(Any, state))
 
     def recall(self) -> None:
         """Take up what an earlier session kept; nothing if there is none, or it is damaged."""

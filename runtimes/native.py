@@ -117,7 +117,8 @@ class NativeRuntime:
 
     def call(self, rows: Rows, cache: Cache, skip: int, want: Want, begun: Begun | None = None) -> Output:
         n, blocks = rows.count - skip, self._blocks
-        tokens, hidden = rows.tokens[rows.first :], None
+        tokens: NDArray[np.int64] | None = rows.tokens[rows.first :]
+        hidden: Array | None = None
         if begun is not None:
             tokens, hidden, blocks = None, np.array(begun.hidden, np.float32, order="C"), blocks[begun.block :]
         elif want.hidden:
@@ -129,9 +130,7 @@ class NativeRuntime:
             scores = np.empty(ids.shape, np.float32) if want.top > 1 else None
         top = None if ids is None else (ids, scores)
         head_from = skip if want.logits or want.top else -1
-        self._call(
-            hidden, [(rows, cache)], tokens=tokens, blocks=blocks, head_from=head_from, logits=logits, top=top
-        )
+        self._call(hidden, [(rows, cache)], tokens=tokens, blocks=blocks, head_from=head_from, logits=logits, top=top)
         return Output(logits, ids, scores, hidden[skip:] if want.hidden and hidden is not None else None)
 
     def logits_batch(self, parts: Sequence[Part], skip: int = 0) -> Array:

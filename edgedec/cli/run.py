@@ -60,8 +60,7 @@ def run(
     \b
     Examples:
       edgedec run -p "Once upon a time" -n 200 --seed 7
-      edgedec run -m ./smol -f notes.txt --temp 0 --no-echo --stats
-      edgedec run -m ./smol -f notes.txt --spec copy+recycling --stats
+      edgedec run -m ./smol -f notes.txt --temp 0 --no-echo --spec off --stats
       echo "The cat" | edgedec run --json --logprobs 3
     """
     if logprobs is not None and not json:

@@ -48,7 +48,7 @@ def trace(
     engine: o.Engine = "auto",
     json: o.Json = False,
 ) -> None:
-    """Write a page that shows how each token was drafted and verified.
+    """Write a page that shows how a text was drafted.
 
     \b
     Examples:

@@ -88,7 +88,7 @@ def train_heads(
     threads: o.Threads = 0,
     json: o.Json = False,
 ) -> None:
-    """Train a draft head on a bundle's model and put it into the bundle.
+    """Train a draft head and put it into the bundle.
 
     \b
     Examples:

@@ -85,7 +85,8 @@ class Drafter(Protocol):
     `wants`: what calls shall show to `observe`, besides what the loop itself needs.
     """
 
-    wants: Want
+    @property
+    def wants(self) -> Want: ...
 
     def propose(self, context: Context, nodes: int, floor: float) -> Draft:
         """At most `nodes` tokens that may follow `context.ids`, none of which is less likely than `floor`
@@ -120,7 +121,7 @@ class Drafter(Protocol):
 class Plain:
     """What most drafters have in common: nothing wanted, nothing learned."""
 
-    wants = Want(logits=False)
+    wants: Want = Want(logits=False)
 
     def observe(self, seen: Seen) -> None:
         pass

@@ -27,7 +27,6 @@ import data
 from names import BOYS, GIRLS, renamed
 from optimizer import Optimizer
 from team import Team
-from tokenizers import Tokenizer
 
 import export
 

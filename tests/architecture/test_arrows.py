@@ -46,8 +46,15 @@ class Rule:
 ABOVE = ("edgedec.export", "edgedec.models", "edgedec.runtimes", "edgedec.kernels")
 LOOP = ("edgedec.session", "edgedec.decode", "edgedec.model", "edgedec.drafters", "edgedec.constraints", "edgedec.cli")
 RULES = [
-    # The command `edgedec export` opens the exporter when it runs, and not before.
-    Rule("edgedec", ("edgedec.export",), exempt=(*ABOVE, "edgedec.cli.export", "edgedec.cli._bench_peers")),
+    # A command that writes bundles opens the exporter when it runs, and not before.
+    Rule(
+        "edgedec",
+        ("edgedec.export",),
+        exempt=(
+            *ABOVE,
+            *(f"edgedec.cli.{verb}" for verb in ("export", "train_heads", "_bench_peers", "_bench_spec")),
+        ),
+    ),
     # Who chooses the engine asks its loader why not; doctor and bench report what was compiled in.
     Rule(
         "edgedec",
@@ -67,7 +74,7 @@ RULES = [
     Rule("edgedec.drafters", ("edgedec.constraints",)),
     Rule("edgedec.constraints", ("edgedec.drafters",)),
     Rule("edgedec.verify", ("edgedec.runtime", "edgedec.runtimes", "edgedec.session", "edgedec.decode")),
-    Rule("edgedec.export", (*LOOP, "torch", "transformers")),
+    Rule("edgedec.export", (*LOOP, "torch", "transformers"), exempt=("edgedec.export.heads_trainer",)),
 ]
 PLANTED = [
     ("edgedec.session", "import edgedec.export.exporter"),

@@ -27,7 +27,8 @@ pytest.importorskip("torch", reason="heads are trained with torch")
 pytest.importorskip("safetensors", reason="training keeps its state as safetensors")
 from edgedec.export.heads import arrays_of
 from edgedec.export.heads_data import Data, collect, key_of, most_said, windows
-from edgedec.export.heads_train import Plan, Trainer, run, train
+from edgedec.export.heads_train import run, train
+from edgedec.export.heads_trainer import Plan, Trainer
 
 OPENINGS = [[5, 7], [1, 2, 3], [40, 41], [9], [100, 3, 77], [31, 30]]
 
