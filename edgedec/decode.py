@@ -174,6 +174,8 @@ def decode(
 def prefill(runtime: Runtime, context: Context) -> Rows:
     """Read pending tokens in chunks until one chunk is left; returns that chunk as rows."""
     cache = context.cache
+    if len(context.ids) == cache.length + 1:
+        return Rows.chain(context.ids[-1:], cache.length)
     while True:
         pending = context.pending()
         if not pending:
@@ -197,7 +199,7 @@ def _step(
     constraint: Constraint | None,
     wants: Want,
 ) -> tuple[Seen, bool]:
-    """One forward call, verified; and whether its draws are those of plain decoding, one a token.
+    """One forward call, verified; and whether its draws are those of plain decoding, one a token (greedy: none).
 
     The cache then ends with the last known token; the accepted rows lie in order behind it.
     """
@@ -213,16 +215,19 @@ def _step(
     began = perf_counter()
     output = compute(runtime, rows, context.cache, root, wants, draft.begun)
     seconds = perf_counter() - began
-    before = context.rng.bit_generator.state if len(draft.tokens) else None
-    sampled = draft.sampled if len(draft.tokens) and ask.sampling.temperature > 0 else None
+    draws = ask.sampling.temperature > 0
+    sampled = draft.sampled if draws and len(draft.tokens) else None
+    replays = draws and sampled is None
+    before = context.rng.bit_generator.state if replays and len(draft.tokens) else None
     path, picked = _verify(rows, root, output, sampled, context, ask, constraint)
-    context.cache.keep([*range(root), *path])
-    if before is not None and len(path) > 1:
+    context.cache.keep([*range(root), *path] if root else path)
+    if len(path) > 1:
         context.cache.truncate(length + root + 1)
-        if sampled is None:
+        if before is not None:
             context.rng.bit_generator.state = before
             context.rng.random()
-    return Seen(rows, root, [row - root for row in path], picked, output, seconds), sampled is None
+    path = [row - root for row in path] if root else path
+    return Seen(rows, root, path, picked, output, seconds), replays
 
 
 def _verify(
@@ -235,33 +240,34 @@ def _verify(
     constraint: Constraint | None,
 ) -> tuple[list[int], list[int]]:
     """The accepted rows and the tokens picked. Behind a stop token comes nothing that anyone will see."""
-    logits, largest = output.logits, output.ids
+    logits = output.logits
+    largest = output.ids[:, 0].tolist() if logits is None and output.ids is not None else []
+    stops, greedy = ask.stop_tokens, ask.sampling.temperature == 0
 
     def target(row: int, path: Sequence[int]) -> Probs:
         assert logits is not None
-        if path and path[-1] in ask.stop_tokens:
+        if path and path[-1] in stops:
             return _ANYTHING
         return _target(logits[row - root], path, context, ask, constraint)
 
     def pick(row: int, path: Sequence[int]) -> int:
-        if path and path[-1] in ask.stop_tokens:
+        if path and path[-1] in stops:
             return _NOTHING
         if logits is None:
-            assert largest is not None
-            return _largest(largest[row - root, 0], context)
-        return draw(target(row, path), context.rng)
+            return _finite(largest[row - root])
+        found = target(row, path)
+        return int(found.ids[0]) if greedy else draw(found, context.rng)
 
     if sampled is None:
         return walk(rows, pick, root)
     return VERIFIERS[sampled.verifier](rows, target, sampled.probs, context.rng, root)
 
 
-def _largest(token: np.int32, context: Context) -> int:
-    """The runtime's own choice, as it would have been drawn."""
-    context.rng.random()
+def _finite(token: int) -> int:
+    """The runtime's own choice, unless there was none."""
     if token < 0:
         raise UsageError("logits: the largest is not finite; need at least one finite value and no NaN or +inf")
-    return int(token)
+    return token
 
 
 def _target(

@@ -44,7 +44,7 @@ class Member:
         self.name, self.drafter = name, drafter
         self.calibration = Calibration()
         self.proposals = self.proposed = self.accepted = 0
-        self.seconds = self.takes = self.earns = 0.0
+        self.seconds = self.takes = self.hears = self.earns = 0.0
         self.resting, self._rest, self._tried = 0, _REST, 0
 
     def took(self, seconds: float) -> None:
@@ -56,7 +56,7 @@ class Member:
     def earned(self, seconds: float) -> None:
         """What its last proposal brought that no other's did; who does not earn its time rests."""
         self.earns += (seconds - self.earns) * max(_SMOOTH, 1 / self._tried)
-        if self._tried >= _TRIAL and self.earns < self.takes:
+        if self._tried >= _TRIAL and self.earns < self.takes + self.hears:
             self.resting, self._tried = self._rest, 0
             self._rest = min(2 * self._rest, _LONGEST_REST)
         elif self._tried > 4 * _TRIAL:
@@ -175,7 +175,9 @@ class Governor:
             self._judge_drawn(len(seen.path) - 1)
         for member in self.members:
             if member.resting <= 1:
+                since = perf_counter()
                 member.drafter.observe(seen)
+                member.hears += (perf_counter() - since - member.hears) * _SMOOTH
             member.resting -= member.resting > 0
         if not self._fixed:
             self._settle(seen, self._spent + perf_counter() - began)

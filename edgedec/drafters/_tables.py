@@ -233,7 +233,7 @@ def grow_ranked(
     claims: list[float] = []
     count, parent, haste, worth, state = 0, -1, 1.0, 1.0, root
     while len(tokens) < nodes:
-        if (found := ranked(state)) is not None:
+        if (found := ranked(state)) is not None and found[0]:
             heappush(heap, (-haste * found[2][0], count, parent, haste, worth, 0, found, state))
             count += 1
         while heap:

@@ -1,20 +1,24 @@
 """Token Recycling (S02): the next tokens that the target considered and did not take are kept for later.
 
 One table: token -> the `k` best next tokens of the last row that carried it, accepted or not. A draft is the tree
-that following the table from the last token gives, the likeliest paths first. 2 MB and the dictionary of the tokens
-that were met; nothing is trained.
+that following the table from the last token gives, the likeliest paths first. Nothing is trained; some hundred
+bytes for each token that was met.
 """
 
 from __future__ import annotations
 
+from math import exp, isfinite
 from typing import Any
+
+import numpy as np
 
 from edgedec.context import Context
 from edgedec.drafters import Draft, Host, Plain, Seen, State
-from edgedec.drafters._tables import Ranked, Table, best_of, grow_ranked, sized
+from edgedec.drafters._tables import Ranked, array, grow_ranked, sized
+from edgedec.errors import UsageError
 from edgedec.runtime import Want
 
-_CAP = 1 << 15
+_CAP = 1 << 14
 _TRUST = 0.7  # the token stood in another text, so its next ones are less sure than they were there
 
 
@@ -24,34 +28,89 @@ def make(host: Host, nodes: int = 16, k: int = 8) -> Recycling:
 
 class Recycling(Plain):
     def __init__(self, vocab: int, nodes: int = 16, k: int = 8) -> None:
-        self.nodes, self.k = sized("nodes", nodes), min(sized("k", k), vocab)
+        self.nodes, self.k, self._vocab = sized("nodes", nodes), min(sized("k", k), vocab), vocab
         self.wants = Want(logits=False, top=self.k)
-        self.table = Table(self.k, _CAP, vocab)
+        # As the target showed them, with logits; and, once asked for, with probabilities.
+        self._shown: dict[int, tuple[list[int], list[float]]] = {}
+        self._ranked: dict[int, Ranked] = {}
+
+    def __len__(self) -> int:
+        return len(self._shown)
 
     def propose(self, context: Context, nodes: int, floor: float) -> Draft:
         return grow_ranked(context.ids[-1], self._followers, _behind, min(nodes, self.nodes), floor)
 
     def observe(self, seen: Seen) -> None:
-        if (shown := best_of(seen.output, self.k)) is not None:
-            self.table.learn(seen.tokens(), *shown, rate=1.0)
+        ids, scores = seen.output.ids, seen.output.scores
+        if ids is None or scores is None or ids.shape[1] < self.k:
+            return
+        shown, ranked = self._shown, self._ranked
+        for token, best, logits in zip(seen.tokens(), ids.tolist(), scores.tolist(), strict=True):
+            shown[token] = best, logits
+            ranked.pop(token, None)
+        if len(shown) > _CAP:
+            self._drop()
 
-    def state(self) -> State:
-        return self.table.state()
-
-    def restore(self, state: State) -> None:
-        self.table.restore(state)
-
-    def report(self) -> dict[str, Any]:
-        return {"tokens": len(self.table)}
+    def _drop(self) -> None:
+        """Forget the half of the tokens that came in first."""
+        for token in list(self._shown)[: _CAP // 2]:
+            del self._shown[token]
+            self._ranked.pop(token, None)
 
     def _followers(self, token: int) -> Ranked | None:
-        slot = self.table.find(token)
-        if slot < 0:
-            return None
-        ids, p = self.table.row(slot)
-        p = [_TRUST * x for x in p]
-        return ids, p, p
+        found = self._ranked.get(token)
+        if found is None and token in self._shown:
+            found = self._ranked[token] = _softened(*self._shown[token], self.k)
+        return found
+
+    def state(self) -> State:
+        tokens = [token for token in self._shown if self._followers(token) is not None]
+        rows = [self._ranked[token] for token in tokens]
+        return {
+            "tokens": np.array(tokens, np.int32),
+            "ids": np.array([_filled(row[0], self.k, -1) for row in rows], np.int32).reshape(-1, self.k),
+            "p": np.array([_filled(row[1], self.k, 0) for row in rows], np.float32).reshape(-1, self.k),
+        }
+
+    def restore(self, state: State) -> None:
+        tokens = array(state, "tokens", np.int32, (-1,))
+        ids = array(state, "ids", np.int32, (len(tokens), self.k))
+        p = array(state, "p", np.float32, (len(tokens), self.k))
+        if len(tokens) and not (tokens.min() >= 0 and max(tokens.max(), ids.max()) < self._vocab and ids.min() >= -1):
+            raise UsageError(f"state ids: a token is outside the vocabulary of {self._vocab}: learned elsewhere")
+        if len(tokens) and not (np.isfinite(p).all() and p.min() >= 0 and p.max() <= 1):
+            raise UsageError("state p: out of range; drop the file and learn again")
+        if len(set(tokens.tolist())) < len(tokens):
+            raise UsageError("state tokens: one stands twice; drop the file and learn again")
+        rows = {token: _checked(*row) for token, *row in zip(tokens.tolist(), ids.tolist(), p.tolist(), strict=True)}
+        self._shown = {token: (row[0], [0.0] * len(row[0])) for token, row in rows.items()}
+        self._ranked = dict(rows)
+
+    def report(self) -> dict[str, Any]:
+        return {"tokens": len(self)}
 
 
 def _behind(before: int, token: int) -> int:
     return token
+
+
+def _softened(ids: list[int], logits: list[float], k: int) -> Ranked:
+    """The best tokens and how likely each follows; where a logit is not finite the list ends."""
+    n = next((i for i in range(k) if ids[i] < 0 or not isfinite(logits[i])), k)
+    weights = [exp(logit - logits[0]) for logit in logits[:n]]
+    total = sum(weights) / _TRUST
+    p = [weight / total for weight in weights]
+    return ids[:n], p, p
+
+
+def _checked(ids: list[int], p: list[float]) -> Ranked:
+    """One token's row of a state: different tokens, the likeliest first, -1 behind them."""
+    n = sum(token >= 0 for token in ids)
+    known, chances = ids[:n], p[:n]
+    if len(set(known)) < n or min(known, default=0) < 0 or sorted(chances, reverse=True) != chances:
+        raise UsageError("state ids, p: no ranked tokens; drop the file and learn again")
+    return known, chances, chances
+
+
+def _filled(values: Any, k: int, with_what: float) -> list[float]:
+    return [*values, *[with_what] * (k - len(values))]

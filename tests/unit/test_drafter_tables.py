@@ -281,19 +281,28 @@ def spoil(name: str) -> Callable[[dict[str, Any]], None]:
                 array = np.ascontiguousarray(array[:, ::-1])
             case "visits":
                 array[0] = 0
-            case "keys":
+            case "keys" | "tokens":
                 array[1] = array[0]
             case "ids narrow":
                 array = array[:, 1:]
-            case "visits type":
+            case "visits type" | "tokens type":
                 array = array.astype(np.int64)
         state[key] = array
 
     return change
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("what", ["ids", "ids twins", "p", "p unsorted", "visits", "keys", "ids narrow", "visits type"])
+SPOILT = ["ids", "ids twins", "p", "p unsorted", "ids narrow"]
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        *[(name, what) for name in NAMES for what in SPOILT],
+        *[(name, what) for name in NAMES[1:] for what in ("visits", "keys", "visits type")],
+        *[("recycling", what) for what in ("tokens", "tokens type")],
+    ],
+)
 def test_a_state_of_something_else_is_refused_and_changes_nothing(name: str, what: str) -> None:
     runtime, drafter = Markov(2, spread=2.0), MAKE[name](VOCAB)
     tokens_per_call(drafter, runtime, 60)
