@@ -163,7 +163,7 @@ class Session:
         try:
             with np.load(self.learned(), allow_pickle=False) as kept:
                 self._drafter.restore(dict(kept))
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile, UsageError):
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, UsageError):
             self._drafter.reset()
 
     def save(self, path: str | PathLike[str]) -> None:

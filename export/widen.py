@@ -133,12 +133,15 @@ def _files(folder: Path, progress: Progress) -> dict[str, File]:
 
 
 def _widen_heads(wide: Wide, folder: Path) -> None:
-    """The source's draft heads, padded; an exit stays behind the layer where it was."""
-    more = wide.spec.hidden_size / wide.source.hidden_size
+    """The source's draft heads, padded to what `train-heads` makes for this hidden size; an exit stays behind the
+    layer where it was, a readout keeps its tokens."""
     for kind, head in wide.bundle.manifest.heads.items():
         arrays, facts = arrays_of(wide.bundle.file(head.file))
         facts = replace(
-            facts, hidden=wide.spec.hidden_size, width=round(facts.width * more), eps=facts.eps * wide.factor**2
+            facts,
+            hidden=wide.spec.hidden_size,
+            width=max(facts.width, wide.spec.hidden_size),
+            eps=facts.eps * wide.factor**2,
         )
         padded: Arrays = {}
         for name, shape in expected(facts, head.vocab).items():

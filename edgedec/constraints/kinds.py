@@ -44,11 +44,13 @@ def json_schema(
         schema = _parsed(schema)
     if not isinstance(schema, bool | Mapping):
         raise UsageError(f"json schema: must be an object or true or false, not {type(schema).__name__}")
+    if schema is False:
+        raise UsageError("json schema: false allows nothing")
     # Said outright, so that an "x-guidance" inside a schema loosens nothing.
     options: dict[str, Any] = {**_SPACES[whitespace], "lenient": lenient, "coerce_one_of": lenient}
     known = vocabulary(model)
     try:
-        text = json.dumps(schema)
+        text = json.dumps({} if schema is True else schema)
         compiled = library().LLMatcher.grammar_from_json_schema(text, overrides=options)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"json schema: {one_line(error)}") from None

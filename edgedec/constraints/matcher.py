@@ -30,8 +30,9 @@ class GrammarConstraint:
         self._matcher = matcher
         self._ahead: list[int] = []
         self._masks: dict[tuple[int, ...], Mask] = {}
-        # The matcher writes 32 tokens a word; its vocabulary may have an end token of our own.
-        self._bits = np.zeros(-(-vocabulary.tokenizer.vocab_size // 32), np.uint32)
+        # The matcher writes whole words of 32 tokens; its vocabulary may have an end token of our own.
+        self._bits = np.zeros(-(-vocabulary.tokenizer.vocab_size // 32) * 4, np.uint8)
+        self._place = self._bits.ctypes.data, self._bits.nbytes
 
     @classmethod
     def compile(cls, what: str, grammar: str, vocabulary: Vocabulary) -> GrammarConstraint:
@@ -50,15 +51,15 @@ class GrammarConstraint:
         return found
 
     def accept(self, token: int) -> None:
-        token = int(token)
-        if self._ahead[:1] == [token]:
-            del self._ahead[0]
-        elif self._follow((token,)):
-            self._ahead.clear()
+        ahead, masks = self._ahead, self._masks
+        # Mostly that of the accepted tokens alone; those behind other tokens are worth nothing now.
+        self._masks = {path[1:]: masks[path] for path in masks if path and path[0] == token}
+        if ahead and ahead[0] == token:
+            del ahead[0]
+        elif self._follow((int(token),)):
+            ahead.clear()
         elif not (token in self.vocabulary.eos and self.done):
             raise UsageError(f"{self.what}: token {token} is not allowed here: take one that `mask` allows")
-        if self._masks:
-            self._masks = {path[1:]: mask for path, mask in self._masks.items() if path[:1] == (token,)}
 
     @property
     def done(self) -> bool:
@@ -108,9 +109,9 @@ class GrammarConstraint:
         if self._matcher.is_stopped() and (not self.vocabulary.eos or self._ended()):
             self._check()
             return np.ones(size, bool)
-        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
+        self._matcher.unsafe_compute_mask_ptr(*self._place)
         self._check()
-        allowed = np.unpackbits(self._bits.view(np.uint8), count=known, bitorder="little").view(bool)
+        allowed = np.unpackbits(self._bits, count=known, bitorder="little").view(bool)
         return allowed if known == size else np.concatenate((allowed, np.zeros(size - known, bool)))
 
     def _ended(self) -> bool:

@@ -3,9 +3,9 @@
 python models/nano/lessons.py --text ../shared/data/text --work build/nano --minutes 30
 
 Stories alone teach no copying (a story hardly repeats itself), and without it nothing could be edited,
-quoted or rewritten. So the trained model reads on for a while: half stories as before, half documents that
-hold a text twice: a story and its edited twin, a story and quotes of it, a program and its rewriting, and runs
-of random tokens, which nothing but copying can foretell. Starts from build/nano/hf and replaces it.
+quoted or rewritten. So the trained model reads on for a while: one part stories as before, two parts documents
+that hold a text twice: a story and its edited twin, a story and quotes of it, a program and its rewriting, and
+runs of random tokens, which nothing but copying can foretell. Starts from build/nano/hf and replaces it.
 """
 
 import argparse
@@ -125,14 +125,14 @@ def endless(lessons, rng):
         yield from data.rows(lessons.encoded(rng), LENGTH + 1)
 
 
-def main():
-    args = arguments()
-    stories, tok = data.prepare(args.text, args.work)
-    weights = export.stacked(load_file(args.work / "hf" / "model.safetensors"))
+def teach(text, work, minutes):
+    """Trains the model in work/hf further, for so many minutes."""
+    stories, tok = data.prepare(text, work)
+    weights = export.stacked(load_file(work / "hf" / "model.safetensors"))
     optimizer, held = Optimizer(weights, [*export.model.MATRICES]), data.encode(tok, stories.held_real[:64])
     rng, short = random.Random(SEED), [s for s in stories.held_real if len(s) < 1200][:8]
-    feed = endless(Lessons(stories, list(programs(args.text)), tok), rng)
-    team, began, total = Team(weights, BATCH, (LENGTH,)), time.time(), args.minutes * 60
+    feed = endless(Lessons(stories, list(programs(text)), tok), rng)
+    team, began, total = Team(weights, BATCH, (LENGTH,)), time.time(), minutes * 60
 
     def report():
         spent = time.time() - began
@@ -141,7 +141,7 @@ def main():
             f"step {optimizer.steps} min {spent / 60:.1f} held {export.mean_loss(weights, held):.4f} copied {said:.3f}",
             flush=True,
         )
-        export.folder(weights, args.work)
+        export.folder(weights, work)
 
     report()
     while (spent := time.time() - began) < total:
@@ -165,4 +165,5 @@ def arguments():
 
 
 if __name__ == "__main__":
-    main()
+    args = arguments()
+    teach(args.text, args.work, args.minutes)

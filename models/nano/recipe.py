@@ -1,4 +1,4 @@
-"""The whole recipe: text -> corpus -> tokenizer -> training -> Hugging Face folder -> bundle.
+"""The whole recipe: text -> corpus -> tokenizer -> training -> lessons -> Hugging Face folder -> bundle.
 
 python models/nano/recipe.py --text ../shared/data/text --work build/nano --minutes 110
 """
@@ -15,11 +15,13 @@ def main():
     args = arguments()
     sys.path.insert(0, str(HERE))
     import data
+    import lessons
     from train import Trainer
 
     args.work.mkdir(parents=True, exist_ok=True)
     stories, tok = data.prepare(args.text, args.work)
     Trainer(stories, tok, args.work, args.minutes).run()
+    lessons.teach(args.text, args.work, args.lessons)
     if not args.no_bundle:
         bundle(args.work / "hf")
 
@@ -35,6 +37,7 @@ def arguments():
     parser.add_argument("--text", type=Path, required=True, help="folder with the story files")
     parser.add_argument("--work", type=Path, required=True, help="checkpoints, log and the Hugging Face folder")
     parser.add_argument("--minutes", type=float, default=110, help="training time, all of it (default 110)")
+    parser.add_argument("--lessons", type=float, default=70, help="minutes of lessons behind it (default 70)")
     parser.add_argument("--no-bundle", action="store_true", help="stop at the Hugging Face folder")
     return parser.parse_args()
 

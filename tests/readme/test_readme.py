@@ -37,7 +37,11 @@ def test_a_shown_command_on_the_bundled_model_works(command, nano, tmp_path):
     before, _, _ = command.rpartition("|")
     text = shlex.split(before)[1] if before else None
     arguments = edgedec_part(command)[1:]
-    if "bench" in arguments:
+    if "--as" in arguments:
+        pytest.skip("makes a bundle of 0.7 GB first")
+    if "spec" in arguments:
+        arguments += ["-r", "1", "-n", "8", "--limit", "1"]
+    elif "bench" in arguments:
         arguments += ["-r", "1"]
         arguments[arguments.index("512")] = "32"
         arguments[arguments.index("128")] = "8"
@@ -51,8 +55,9 @@ def test_a_shown_command_on_the_bundled_model_works(command, nano, tmp_path):
 @pytest.mark.parametrize("command", [c for c in commands() if not c.startswith("pip")])
 def test_a_shown_flag_exists(command):
     verb, *arguments = edgedec_part(command)[1:]
+    below = ["ppl"] if verb == "eval" else [a for a in arguments[:1] if verb == "bench" and not a.startswith("-")]
     shown = subprocess.run(
-        [sys.executable, "-m", "edgedec", verb, *(["ppl"] if verb == "eval" else []), "--help"],
+        [sys.executable, "-m", "edgedec", verb, *below, "--help"],
         capture_output=True,
         text=True,
         check=True,

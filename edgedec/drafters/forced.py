@@ -1,0 +1,77 @@
+"""Forced: what a constraint leaves no choice about costs no call (the jump-forward of guided decoding, as a draft).
+
+A schema's punctuation and names of keys are known before the model is asked, so they ride along in one call. They
+are a draft like any other, for the model may spell the same text with other tokens: the output stays the same.
+They come before any guess, and whatever the governor thinks of guessing: nothing is more likely to come true.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgedec.context import Context
+from edgedec.drafters import Draft, Drafter, Host, Seen, State
+from edgedec.drafters.off import Off
+from edgedec.runtime import Want
+
+_MOST = 16
+# How fast it learns that a model spells otherwise, when it then falls silent, and after how many calls it retries.
+_SMOOTH, _DOUBTFUL, _RETRY = 0.1, 0.3, 16
+
+
+def make(host: Host) -> Forced:
+    return Forced(Off())
+
+
+class Forced:
+    """Another drafter, whose turn it is where nothing is forced."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafter = drafter
+        self.proposed = self.accepted = 0
+        self._sure, self._passed, self._pending = 1.0, 0, 0
+
+    @property
+    def wants(self) -> Want:
+        return self.drafter.wants
+
+    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+        tokens = context.forced()[: min(nodes, self._limit())] if nodes > 0 else ()
+        self._pending = len(tokens)
+        if not tokens:
+            return self.drafter.propose(context, nodes, floor)
+        self.drafter.propose(context, 0, 0.0)  # the next call is not about a guess of its
+        draft = Draft.chain(tokens, [self._sure] * len(tokens))
+        return Draft(draft.tokens, draft.parents, draft.p, by=("forced",) * len(tokens), why="forced")
+
+    def _limit(self) -> int:
+        """The less sure, the shorter: one token at least, none where the model hardly ever agrees."""
+        if self._sure < _DOUBTFUL:
+            self._passed += 1
+            return self._passed % _RETRY == 0
+        return 1 + int((_MOST - 1) * self._sure**4)
+
+    def observe(self, seen: Seen) -> None:
+        if self._pending:
+            accepted = len(seen.path) - 1
+            self.proposed += self._pending
+            self.accepted += accepted
+            self._sure += (accepted / self._pending - self._sure) * _SMOOTH
+        self.drafter.observe(seen)
+
+    def reset(self) -> None:
+        self.drafter.reset()
+
+    def state(self) -> State:
+        return self.drafter.state()
+
+    def report(self) -> dict[str, Any]:
+        """The other's report, and what this one did once it had something to say."""
+        report = self.drafter.report()
+        if self.proposed:
+            mine = {"proposed": self.proposed, "accepted": self.accepted, "seconds": 0.0}
+            report = {"silent": 0, "sizes": {}, **report, "drafters": {**report.get("drafters", {}), "forced": mine}}
+        return report
+
+    def restore(self, state: State) -> None:
+        self.drafter.restore(state)

@@ -1,0 +1,122 @@
+"""What drafters learn goes into saved sessions, into the cache folder, and from fork to fork."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import edgedec
+from edgedec.errors import SessionError
+from edgedec.sampling import Sampling
+
+SPEC = "recycling:fixed=6+trigram"
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> edgedec.Model:
+    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path / "cache"))
+    return edgedec.open("nano", threads=1, kv="int8")
+
+
+def told(session: edgedec.Session, n: int = 60) -> list[int]:
+    return list(session.tokens(session.model.tokenizer.encode("Once upon a time"), max_tokens=n, ignore_eos=True))
+
+
+def states(session: edgedec.Session) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in session._drafter.state().items()}
+
+
+def test_a_saved_session_knows_what_its_drafters_knew(model: edgedec.Model, tmp_path: Path) -> None:
+    first = model.session(spec=SPEC)
+    told(first)
+    assert states(first)
+    first.save(tmp_path / "s")
+    second = model.session(spec=SPEC)
+    second.load(tmp_path / "s")
+    assert states(second) == states(first)
+    calls = [model.session(spec=SPEC), second]
+    told(calls[0]), told(calls[1])
+    assert calls[1].stats.calls < calls[0].stats.calls
+    other = model.session(spec="off")
+    other.load(tmp_path / "s")
+    assert other.ids == first.ids
+
+
+def test_a_fork_knows_it_too_and_learns_on_its_own(model: edgedec.Model) -> None:
+    first = model.session(spec=SPEC)
+    told(first)
+    before = states(first)
+    twin = first.fork()
+    assert states(twin) == before
+    list(twin.tokens(max_tokens=30, ignore_eos=True))
+    assert states(first) == before
+
+
+def test_what_is_kept_is_taken_up_by_who_asks(model: edgedec.Model) -> None:
+    first = model.session(spec=SPEC)
+    told(first)
+    first.keep()
+    assert states(model.session(spec=SPEC, learn=True)) == states(first)
+    assert states(model.session(spec=SPEC)) != states(first)
+    assert model.session(spec="recycling:fixed=5", learn=True).learned() != first.learned()
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04", b"\x00" * 400])
+def test_a_damaged_file_of_what_was_kept_is_passed_over(model: edgedec.Model, damage: bytes) -> None:
+    first = model.session(spec=SPEC)
+    told(first)
+    first.keep()
+    first.learned().write_bytes(damage)
+    again = model.session(spec=SPEC, learn=True)
+    assert told(again) == told(model.session(spec="off"))
+
+
+def test_no_code_comes_out_of_what_was_kept(model: edgedec.Model) -> None:
+    first = model.session(spec=SPEC)
+    first.keep()
+    with first.learned().open("wb") as file:
+        np.savez(file, **{"recycling.ids": np.array([print], dtype=object)})
+    model.session(spec=SPEC, learn=True)
+
+
+def test_a_saved_session_whose_learned_part_is_cut_or_wrong_is_refused(model: edgedec.Model, tmp_path: Path) -> None:
+    import hashlib
+    import json
+
+    first = model.session(spec=SPEC)
+    told(first, 20)
+    first.save(tmp_path / "s")
+    raw = (tmp_path / "s").read_bytes()
+
+    def signed(body: bytes) -> bytes:
+        return raw[:8] + hashlib.sha256(body).digest() + body
+
+    body = raw[40:]
+    size = int.from_bytes(body[:8], "little")
+    header = json.loads(body[8 : 8 + size])
+    wild = [signed(body[:-4]), signed(body + b"more")]
+    for change in ({"shape": [-1, 8]}, {"dtype": "object"}, {"shape": [1 << 40, 8]}):
+        header["learned"][0] |= change
+        text = json.dumps(header).encode()
+        wild.append(signed(len(text).to_bytes(8, "little") + text + body[8 + size :]))
+    for bad in wild:
+        (tmp_path / "s").write_bytes(bad)
+        with pytest.raises(SessionError):
+            model.session(spec=SPEC).load(tmp_path / "s")
+
+
+def test_a_drawn_draft_goes_through_the_governor(model: edgedec.Model) -> None:
+    """Rejection sampling: another text for the seed, the same each time, and drafts of a length that pays."""
+    sampling = Sampling(temperature=0.8, seed=3)
+    texts = []
+    for _ in range(2):
+        session = model.session(spec="model:path=nano,verify=block,gamma=4,fixed=4")
+        ids = model.tokenizer.encode("Once upon a time")
+        texts.append(list(session.tokens(ids, max_tokens=60, sampling=sampling, ignore_eos=True)))
+        assert session.stats.calls < 30  # the draft is the model itself
+    assert texts[0] == texts[1]
+    governed = model.session(spec="model:path=nano,verify=block,gamma=4")
+    list(governed.tokens(ids, max_tokens=60, sampling=sampling, ignore_eos=True))
+    assert set(governed.report()["drafters"]) == {"model"}
