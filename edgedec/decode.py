@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.cache import Cache
 from edgedec.constraints import Constraint
 from edgedec.context import Context
 from edgedec.drafters import Draft, Drafter, Sampled, Seen
 from edgedec.errors import UsageError
 from edgedec.rows import Rows
-from edgedec.runtime import Output, Runtime, Want, compute
+from edgedec.runtime import Begun, Output, Runtime, Want, compute
 from edgedec.sampling import Probs, Sampling, draw, logprob, probs, top_logprobs
 from edgedec.verify import VERIFIERS, walk
 
@@ -113,6 +115,24 @@ class Ask:
             raise UsageError(f"logprobs {self.logprobs}: must be from 0 to 100")
 
 
+class Call(NamedTuple):
+    """A forward call that the loop waits for: what `compute` takes."""
+
+    rows: Rows
+    cache: Cache
+    skip: int
+    want: Want
+    begun: Begun | None = None
+
+
+class Answer(NamedTuple):
+    """What came of a call; `rows` of all texts that shared it, and what it took."""
+
+    output: Output
+    rows: int
+    seconds: float
+
+
 def decode(
     runtime: Runtime,
     context: Context,
@@ -122,9 +142,36 @@ def decode(
     stats: Stats | None = None,
     trace: list[Turn] | None = None,
 ) -> Generator[Token]:
-    """Generate tokens behind `context.ids`; each is in `context.ids` when it is yielded.
+    """The loop on a runtime of its own: one text, one call at a time."""
+    loop = steps(context, ask, drafter, constraint, stats, trace)
+    try:
+        item = next(loop)
+        while True:
+            if isinstance(item, Call):
+                began = perf_counter()
+                output = compute(runtime, *item)
+                item = loop.send(Answer(output, item.rows.count, perf_counter() - began))
+            else:
+                yield item
+                item = next(loop)
+    except StopIteration:
+        return
+    finally:
+        loop.close()
 
-    At every yield `context` is what plain decoding would have made of it: cache, random state and all.
+
+def steps(
+    context: Context,
+    ask: Ask,
+    drafter: Drafter,
+    constraint: Constraint | None = None,
+    stats: Stats | None = None,
+    trace: list[Turn] | None = None,
+) -> Generator[Call | Token, Answer]:
+    """Generate tokens behind `context.ids`; each is in `context.ids` when it is yielded. Yields the calls it needs
+    as well, and waits for the answer of each: who drives it may answer many loops by one call.
+
+    At every token `context` is what plain decoding would have made of it: cache, random state and all.
     So it may be copied or saved there, and a generator may be closed at any time.
     """
     stats = stats if stats is not None else Stats()
@@ -140,9 +187,9 @@ def decode(
                 context.make_room()
                 drafter.reset()
             began = perf_counter()
-            first = prefill(runtime, context)
+            first = yield from _prefill(context)
             draft = drafter.propose(context, _room(context, left), 0.0)
-            seen, replays = _step(runtime, context, first, draft, ask, constraint, drafter.wants)
+            seen, replays = yield from _step(context, first, draft, ask, constraint, drafter.wants)
             drafter.observe(seen)
             seconds = perf_counter() - began
             stats.took(seconds, seen.seconds)
@@ -171,7 +218,7 @@ def decode(
         context.cache.truncate(min(context.cache.length, len(context.ids)))
 
 
-def prefill(runtime: Runtime, context: Context) -> Rows:
+def _prefill(context: Context) -> Generator[Call, Answer, Rows]:
     """Read pending tokens in chunks until one chunk is left; returns that chunk as rows."""
     cache = context.cache
     if len(context.ids) == cache.length + 1:
@@ -186,19 +233,18 @@ def prefill(runtime: Runtime, context: Context) -> Rows:
         rows = Rows.chain(pending[:chunk], cache.length)
         if len(pending) <= chunk:
             return rows
-        compute(runtime, rows, cache, len(rows) - 1, _NO_MORE)
+        yield Call(rows, cache, len(rows) - 1, _NO_MORE)
         cache.keep(range(len(rows)))
 
 
 def _step(
-    runtime: Runtime,
     context: Context,
     first: Rows,
     draft: Draft,
     ask: Ask,
     constraint: Constraint | None,
     wants: Want,
-) -> tuple[Seen, bool]:
+) -> Generator[Call, Answer, tuple[Seen, bool]]:
     """One forward call, verified; and whether its draws are those of plain decoding, one a token (greedy: none).
 
     The cache then ends with the last known token; the accepted rows lie in order behind it.
@@ -212,9 +258,7 @@ def _step(
         wants |= _LARGEST
     else:
         wants |= _ALL
-    began = perf_counter()
-    output = compute(runtime, rows, context.cache, root, wants, draft.begun)
-    seconds = perf_counter() - began
+    output, _, seconds = yield Call(rows, context.cache, root, wants, draft.begun)
     draws = ask.sampling.temperature > 0
     sampled = draft.sampled if draws and len(draft.tokens) else None
     replays = draws and sampled is None
