@@ -29,8 +29,9 @@ from edgedec.runtime import Begun, Want
 _ALLOWANCE, _SAVINGS, _START = 0.008, 3.0, 1.0
 # The likeliest that any guess can be taken for when the largest useful tree is worked out.
 _SURE = 0.98
-# A drafter that does not earn its time rests for so many calls, twice as many each time, and is then tried again.
-_REST, _LONGEST_REST, _TRIAL, _SMOOTH = 16, 512, 8, 0.05
+# A drafter that does not earn its time rests for so many calls, twice as many each time, and is then tried again;
+# a share of a call that is too little to matter.
+_REST, _LONGEST_REST, _TRIAL, _SMOOTH, _UNNOTICED = 16, 256, 8, 0.05, 0.002
 # Calls until the largest useful tree is worked out anew, and until a chain that never pays is tried again.
 _AGAIN, _RETRY = 256, 64
 _SILENT, _HEARING, _ACTIVE = range(3)
@@ -53,14 +54,19 @@ class Member:
         self._tried += 1
         self.takes += (seconds - self.takes) * max(_SMOOTH, 1 / self._tried)
 
-    def earned(self, seconds: float) -> None:
-        """What its last proposal brought that no other's did; who does not earn its time rests."""
+    def earned(self, seconds: float, free: float) -> None:
+        """What its last proposal brought that no other's did; who does not earn its time rests, but for so much
+        of it that nobody would notice."""
         self.earns += (seconds - self.earns) * max(_SMOOTH, 1 / self._tried)
-        if self._tried >= _TRIAL and self.earns < self.takes + self.hears:
+        if self._tried >= _TRIAL and self.earns + free < self.takes + self.hears:
             self.resting, self._tried = self._rest, 0
             self._rest = min(2 * self._rest, _LONGEST_REST)
         elif self._tried > 4 * _TRIAL:
             self._rest = _REST
+
+    def wake(self) -> None:
+        """Another text: what did not pay for the last one may for this."""
+        self.resting, self._tried, self._rest = 0, 0, _REST
 
 
 class Governor:
@@ -200,7 +206,7 @@ class Governor:
         if not self._fixed:
             for number, member in enumerate(self.members):
                 if not member.resting:
-                    member.earned(earned[number])
+                    member.earned(earned[number], _UNNOTICED * seconds[1])
 
     def _judge_drawn(self, accepted: int) -> None:
         """A draft that could be neither cut nor merged: how long shall the next one be?"""
@@ -223,6 +229,7 @@ class Governor:
     def reset(self) -> None:
         for member in self.members:
             member.drafter.reset()
+            member.wake()
         if self._costs is not None:
             self._account = min(max(self._account, 0.0), _START * self._costs.seconds[1])
         self._forget()
