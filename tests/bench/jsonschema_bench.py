@@ -101,9 +101,10 @@ def run_collection(file: Path, spec: str, tokens: int, temperature: float, close
 
 
 def closing(model: edgedec.Model, bias: float) -> dict[int, float]:
-    """A story model finds no end of a string: what closes something is made likelier."""
-    ids = range(model.tokenizer.vocab_size)
-    return {i: bias for i in ids if bias and model.tokenizer.decode([i])[:1] in ('"', "]", "}")}
+    """A story model finds no end: what only closes something is made likelier, what has a comma less likely."""
+    spelt = {i: model.tokenizer.decode([i]) for i in range(model.tokenizer.vocab_size)}
+    closes = {i: bias for i, text in spelt.items() if text and set(text) <= set('"]}')}
+    return closes | {i: -bias for i, text in spelt.items() if "," in text} if bias else {}
 
 
 def judge(tally: Tally, name: str, schema: Any, text: str) -> None:
@@ -173,7 +174,7 @@ if __name__ == "__main__":
     parser.add_argument("--spec", default="off")
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--temp", type=float, default=0.7)
-    parser.add_argument("--close", type=float, default=6.0, help="added to the logits of what closes something")
+    parser.add_argument("--close", type=float, default=10.0, help="added to the logits of what closes something")
     arguments = parser.parse_args()
     if arguments.what == "suite":
         run_suite(arguments.path)

@@ -157,10 +157,11 @@ def test_who_never_earns_rests_and_is_tried_again() -> None:
     class Asked(Wrong):
         def propose(self, context: Context, nodes: int, floor: float) -> Draft:
             asked.append(len(context.ids))
+            sum(range(3000))  # not for nothing
             return super().propose(context, nodes, floor)
 
-    run(governed(PerfectDrafter(whole(600)), Asked()), 600)
-    assert 8 <= len(asked) < 60
+    run(governed(PerfectDrafter(whole(600)), Asked(), costs={k: s / 500 for k, s in FLAT.items()}), 600)
+    assert 8 <= len(asked) < 40
 
 
 def test_the_report_adds_up() -> None:
