@@ -53,8 +53,7 @@ def follows(model: Model, constraint: GrammarConstraint, text: str) -> bool:
 def accepts(model: Model, constraint: GrammarConstraint, instance: Any) -> bool:
     """May this instance be generated, in some order of its keys?"""
     return any(
-        follows(model, constraint, json.dumps(order, ensure_ascii=False))
-        for order in islice(orders(instance), _ORDERS)
+        follows(model, constraint, json.dumps(order, ensure_ascii=False)) for order in islice(orders(instance), _ORDERS)
     )
 
 

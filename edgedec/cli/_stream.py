@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from edgedec.constraints import Constraint
 from edgedec.decode import Token
 from edgedec.sampling import Sampling
 from edgedec.session import Session
@@ -14,11 +15,13 @@ from edgedec.text import Tokenizer
 
 @dataclass(frozen=True)
 class Limits:
-    """What ends a generation; `max_tokens` -1: only the model, a stop string or a full context."""
+    """What ends a generation; `max_tokens` -1: only the model, a stop string or a full context.
+    `constraint`: what the text must be, and a complete one ends."""
 
     max_tokens: int = -1
     stop: Sequence[str] = ()
     ignore_eos: bool = False
+    constraint: Constraint | None = None
 
 
 @dataclass
@@ -41,6 +44,7 @@ class Generation:
             stop=limits.stop,
             ignore_eos=limits.ignore_eos,
             logprobs=self.logprobs,
+            constraint=limits.constraint,
         ):
             if piece.token is not None:
                 self.tokens.append(piece.token)

@@ -31,6 +31,9 @@ def chat(
     logit_bias: o.LogitBias = None,
     seed: o.Seed = None,
     stop: o.Stop = None,
+    json_schema: o.JsonSchema = None,
+    grammar: o.GrammarFile = None,
+    regex: o.Regex = None,
     threads: o.Threads = 0,
     ctx_size: o.CtxSize = 0,
     on_full: o.OnFullMode = o.OnFull.error,
@@ -67,7 +70,8 @@ def chat(
     # Refuses a bundle without a template now rather than at the first turn.
     opened.chat_prompt([{"role": "user", "content": "hello"}])
     session = o.open_session(opened, ctx_size, on_full, spec, learn)
-    talk = Chat(session, sampling, Limits(max_tokens, tuple(stop or ())), stats)
+    must = o.constraint(opened, json_schema, grammar, regex)
+    talk = Chat(session, sampling, Limits(max_tokens, tuple(stop or ()), constraint=must), stats)
     if system:
         talk.system(system)
     asks = sys.stdin.isatty()

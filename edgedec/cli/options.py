@@ -18,6 +18,7 @@ from edgedec.errors import UsageError
 
 if TYPE_CHECKING:
     import edgedec
+    from edgedec.constraints import Constraint
     from edgedec.sampling import Sampling
 
 
@@ -83,6 +84,15 @@ MaxTokens = Annotated[
 Stop = Annotated[list[str] | None, _option("--stop", metavar="TEXT", help="End before this text (repeatable).")]
 IgnoreEos = Annotated[bool, _option("--ignore-eos", help="Go on after the model's end token.")]
 
+# What the text must be
+JsonSchema = Annotated[
+    str | None, _option("--json-schema", metavar="FILE|JSON", help="Generate JSON that this schema describes.")
+]
+GrammarFile = Annotated[
+    Path | None, _option("--grammar", metavar="FILE", help="Generate what this grammar (Lark or GBNF) allows.")
+]
+Regex = Annotated[str | None, _option("--regex", metavar="PATTERN", help="Generate what this pattern matches whole.")]
+
 # Sampling
 Temp = Annotated[float | None, _option("--temp", "--temperature", help="Temperature; 0: greedy whatever the rest.")]
 TopK = Annotated[int | None, _option("--top-k", help="Keep the K likeliest tokens; 0 keeps all.")]
@@ -141,6 +151,23 @@ def with_seed(chosen: Sampling) -> Sampling:
     if chosen.temperature == 0 or chosen.seed is not None:
         return chosen
     return replace(chosen, seed=secrets.randbits(32))
+
+
+def constraint(
+    model: edgedec.Model, json_schema: str | None, grammar: Path | None, regex: str | None
+) -> Constraint | None:
+    """What the text must be; None: anything."""
+    from edgedec import constraints
+
+    if sum(flag is not None for flag in (json_schema, grammar, regex)) > 1:
+        raise typer.BadParameter("--json-schema, --grammar and --regex: give one of them")
+    if json_schema is not None:
+        # No file's name begins like a JSON object.
+        text = json_schema if json_schema.lstrip()[:1] == "{" else read_text(Path(json_schema))
+        return constraints.json_schema(model, text)
+    if grammar is not None:
+        return constraints.grammar(model, read_text(grammar))
+    return None if regex is None else constraints.regex(model, regex)
 
 
 def parse_bias(item: str) -> tuple[int, float]:

@@ -33,6 +33,9 @@ def run(
     logit_bias: o.LogitBias = None,
     seed: o.Seed = None,
     stop: o.Stop = None,
+    json_schema: o.JsonSchema = None,
+    grammar: o.GrammarFile = None,
+    regex: o.Regex = None,
     ignore_eos: o.IgnoreEos = False,
     threads: o.Threads = 0,
     ctx_size: o.CtxSize = 0,
@@ -83,12 +86,13 @@ def run(
         logit_bias=logit_bias,
         seed=seed,
     )
+    must = o.constraint(opened, json_schema, grammar, regex)
     live = o.open_session(opened, ctx_size, on_full, spec, learn)
     if session is not None and resumes:
         live.load(session)
     # A resumed session brings the state of its draws; a new seed would throw that away.
     chosen = sampling if resumes else o.with_seed(sampling)
-    generation = Generation(live, chosen, Limits(max_tokens, tuple(stop or ()), ignore_eos), logprobs)
+    generation = Generation(live, chosen, Limits(max_tokens, tuple(stop or ()), ignore_eos, must), logprobs)
     before = opened.tokenizer.decode(live.ids) if text is None else text
     ids = None if text is None else opened.tokenizer.encode(text)
     try:

@@ -17,18 +17,22 @@ from edgedec.constraints.vocabulary import Vocabulary, library
 from edgedec.errors import UsageError
 
 Mask = NDArray[np.bool_]
+# An unusual character may cost a lexer more than the library allows for (a step of 14 ms); better slow than failed.
+_LIMITS = {"initial_lexer_fuel": 20_000_000, "step_lexer_fuel": 10_000_000}
 
 
 class GrammarConstraint:
     """A `Constraint`. `what`: what the user called it, for messages.
 
-    The matcher has taken the accepted tokens and `_ahead`, drafted ones. `_masks`: those known, by path.
+    The matcher has taken the accepted tokens and `_ahead`, drafted ones; end tokens it is not told of, so
+    `_over` says that one was accepted. `_masks`: those known, by path.
     """
 
     def __init__(self, what: str, matcher: Any, vocabulary: Vocabulary) -> None:
         self.what, self.vocabulary = what, vocabulary
         self._matcher = matcher
         self._ahead: list[int] = []
+        self._over = False
         self._masks: dict[tuple[int, ...], Mask] = {}
         # The matcher writes whole words of 32 tokens; its vocabulary may have an end token of our own.
         self._bits = np.zeros(-(-vocabulary.tokenizer.vocab_size // 32) * 4, np.uint8)
@@ -37,7 +41,8 @@ class GrammarConstraint:
     @classmethod
     def compile(cls, what: str, grammar: str, vocabulary: Vocabulary) -> GrammarConstraint:
         """From llguidance's own notation; UsageError names what it cannot follow."""
-        matcher = library().LLMatcher(vocabulary.tokenizer, grammar, log_level=0)
+        limits = library().LLParserLimits(**_LIMITS)
+        matcher = library().LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=limits)
         if matcher.is_error():
             raise UsageError(f"{what}: {reason(matcher.get_error())}")
         return cls(what, matcher, vocabulary)
@@ -47,7 +52,7 @@ class GrammarConstraint:
         key = tuple(path)
         found = self._masks.get(key)
         if found is None:
-            found = self._masks[key] = self._computed() if self._follow(key) else np.zeros(self.vocabulary.size, bool)
+            found = self._masks[key] = self._computed(key)
         return found
 
     def accept(self, token: int) -> None:
@@ -56,20 +61,21 @@ class GrammarConstraint:
         self._masks = {path[1:]: masks[path] for path in masks if path and path[0] == token}
         if ahead and ahead[0] == token:
             del ahead[0]
+        elif self._over or (token in self.vocabulary.eos and self._may_end(())):
+            self._over = True
         elif self._follow((int(token),)):
             ahead.clear()
-        elif not (token in self.vocabulary.eos and self.done):
+        else:
             raise UsageError(f"{self.what}: token {token} is not allowed here: take one that `mask` allows")
 
     @property
     def done(self) -> bool:
-        if self._ahead and self._ahead[0] not in self.vocabulary.eos:
-            return False
-        self._follow(())
-        if self._matcher.is_stopped():
-            self._check()
+        if self._over:
             return True
-        return False
+        if self._ahead or not self._matcher.is_stopped():
+            return False
+        self._check()
+        return True
 
     def forced(self) -> Sequence[int]:
         """The forced text as the tokenizer would write it; the model may yet prefer other tokens for it."""
@@ -79,12 +85,13 @@ class GrammarConstraint:
 
     def reset(self) -> None:
         self._matcher.reset()
+        self._over = False
         self._ahead.clear()
         self._masks.clear()
 
     def fork(self) -> Self:
         twin = type(self)(self.what, self._matcher.deep_copy(), self.vocabulary)
-        twin._ahead, twin._masks = list(self._ahead), dict(self._masks)
+        twin._ahead, twin._over, twin._masks = list(self._ahead), self._over, dict(self._masks)
         return twin
 
     def _follow(self, path: tuple[int, ...]) -> bool:
@@ -97,25 +104,27 @@ class GrammarConstraint:
             del ahead[shared:]
         if shared < len(path):
             rest = list(path[shared:])
-            # Special tokens have no text, and tokens beyond the vocabulary no meaning.
-            if max(rest) >= self.vocabulary.known:
+            if max(rest) >= self.vocabulary.known or not self.vocabulary.eos.isdisjoint(rest):
                 return False
             ahead += rest[: matcher.try_consume_tokens(rest)]
         return len(ahead) == len(path)
 
-    def _computed(self) -> Mask:
-        """bool [vocab]: what may follow where the matcher stands."""
-        known, size = self.vocabulary.known, self.vocabulary.size
-        if self._matcher.is_stopped() and (not self.vocabulary.eos or self._ended()):
+    def _may_end(self, path: tuple[int, ...]) -> bool:
+        return self._follow(path) and bool(self._matcher.is_accepting())
+
+    def _computed(self, path: tuple[int, ...]) -> Mask:
+        """bool [vocab]: what may follow `path`."""
+        known, size, eos = self.vocabulary.known, self.vocabulary.size, self.vocabulary.eos
+        if not self._follow(path):
+            end = next((i for i, token in enumerate(path) if token in eos), None)
+            return np.full(size, end is not None and self._may_end(path[:end]))
+        if self._over or (not eos and self._matcher.is_stopped()):
             self._check()
             return np.ones(size, bool)
         self._matcher.unsafe_compute_mask_ptr(*self._place)
         self._check()
         allowed = np.unpackbits(self._bits, count=known, bitorder="little").view(bool)
         return allowed if known == size else np.concatenate((allowed, np.zeros(size - known, bool)))
-
-    def _ended(self) -> bool:
-        return str(self._matcher.stop_reason()) == "EndOfSentence"
 
     def _check(self) -> None:
         """A grammar may outgrow the matcher's limits in the middle of a text."""

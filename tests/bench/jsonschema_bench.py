@@ -83,15 +83,12 @@ def run_collection(file: Path, spec: str, tokens: int, temperature: float, close
         constraint.__class__ = Timed
         assert isinstance(constraint, Timed)
         constraint.masks, constraint.accepts = tally.masks, tally.accepts
-        began = perf_counter()
-        ids = list(
-            session.tokens(
-                prompt,
-                max_tokens=tokens,
-                constraint=constraint,
-                sampling=Sampling(temperature=temperature, seed=number, logit_bias=bias),
-            )
-        )
+        began, sampling = perf_counter(), Sampling(temperature=temperature, seed=number, logit_bias=bias)
+        try:
+            ids = list(session.tokens(prompt, max_tokens=tokens, constraint=constraint, sampling=sampling))
+        except UsageError as error:
+            tally.broken.append(f"{name}: {error}")
+            continue
         tally.seconds += perf_counter() - began
         tally.tokens, tally.calls = tally.tokens + len(ids), tally.calls + session.stats.calls
         if session.finish_reason == "eos":
