@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +16,8 @@ from edgedec.sampling import Sampling
 class Context:
     """A text's tokens, and the cache that holds all but the last few of them.
 
-    `sampling` is how the generation under way chooses; `rng` what it draws with.
+    `sampling` is how the generation under way chooses; `rng` what it draws with; `company`: how many other
+    texts share its calls; `forced()`: the tokens that its constraint leaves no choice about.
     """
 
     ids: list[int]
@@ -24,6 +26,8 @@ class Context:
     sinks: int | None = None
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
     sampling: Sampling = field(default_factory=Sampling)
+    company: int = 0
+    forced: Callable[[], Sequence[int]] = tuple
 
     def pending(self) -> list[int]:
         """The tokens not yet cached: the next call runs them, and the last of them is the root of a draft."""

@@ -15,13 +15,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.cache import Cache
 from edgedec.constraints import Constraint
 from edgedec.context import Context
 from edgedec.drafters import Draft, Drafter, Sampled, Seen
 from edgedec.errors import UsageError
 from edgedec.rows import Rows
-from edgedec.runtime import Begun, Output, Runtime, Want, compute
+from edgedec.runtime import Call, Output, Runtime, Want, compute
 from edgedec.sampling import Probs, Sampling, draw, logprob, probs, top_logprobs
 from edgedec.verify import VERIFIERS, walk
 
@@ -115,22 +114,15 @@ class Ask:
             raise UsageError(f"logprobs {self.logprobs}: must be from 0 to 100")
 
 
-class Call(NamedTuple):
-    """A forward call that the loop waits for: what `compute` takes."""
-
-    rows: Rows
-    cache: Cache
-    skip: int
-    want: Want
-    begun: Begun | None = None
-
-
 class Answer(NamedTuple):
     """What came of a call; `rows` of all texts that shared it, and what it took."""
 
     output: Output
     rows: int
     seconds: float
+
+
+Steps = Generator[Call | Token, Answer, None]
 
 
 def decode(
@@ -143,7 +135,11 @@ def decode(
     trace: list[Turn] | None = None,
 ) -> Generator[Token]:
     """The loop on a runtime of its own: one text, one call at a time."""
-    loop = steps(context, ask, drafter, constraint, stats, trace)
+    return drive(runtime, steps(context, ask, drafter, constraint, stats, trace))
+
+
+def drive(runtime: Runtime, loop: Steps) -> Generator[Token]:
+    """Answer the calls of one loop; what is left are its tokens."""
     try:
         item = next(loop)
         while True:
@@ -167,7 +163,7 @@ def steps(
     constraint: Constraint | None = None,
     stats: Stats | None = None,
     trace: list[Turn] | None = None,
-) -> Generator[Call | Token, Answer]:
+) -> Steps:
     """Generate tokens behind `context.ids`; each is in `context.ids` when it is yielded. Yields the calls it needs
     as well, and waits for the answer of each: who drives it may answer many loops by one call.
 
@@ -178,7 +174,11 @@ def steps(
     if not context.ids:
         raise UsageError("nothing to continue: give at least one token (this tokenizer adds none of its own)")
     context.sampling, left = ask.sampling, ask.max_tokens
+    context.forced = tuple if constraint is None else constraint.forced
     try:
+        if constraint is not None and constraint.done:
+            stats.finish = "eos"
+            return
         while left is None or left > 0:
             if len(context.ids) > context.cache.capacity:
                 if stats.generated and ask.max_tokens is None and context.sinks is None:
@@ -211,9 +211,13 @@ def steps(
                 if constraint is not None:
                     constraint.accept(token)
                 yield _token(token, draft, seen, at, ask.logprobs)
+                if constraint is not None and constraint.done:
+                    stats.finish = "eos"
+                    return
             left = left if left is None else left - len(seen.picked)
         stats.finish = "length"
     finally:
+        context.forced = tuple
         # For an interrupt from outside: everywhere else this holds already.
         context.cache.truncate(min(context.cache.length, len(context.ids)))
 
@@ -258,7 +262,7 @@ def _step(
         wants |= _LARGEST
     else:
         wants |= _ALL
-    output, _, seconds = yield Call(rows, context.cache, root, wants, draft.begun)
+    output, total, seconds = yield Call(rows, context.cache, root, wants, draft.begun)
     draws = ask.sampling.temperature > 0
     sampled = draft.sampled if draws and len(draft.tokens) else None
     replays = draws and sampled is None
@@ -271,7 +275,7 @@ def _step(
             context.rng.bit_generator.state = before
             context.rng.random()
     path = [row - root for row in path] if root else path
-    return Seen(rows, root, path, picked, output, seconds), replays
+    return Seen(rows, root, path, picked, output, seconds, total), replays
 
 
 def _verify(

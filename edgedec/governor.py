@@ -144,20 +144,22 @@ class Governor:
                 # The last to write is the one whose rows the cache has.
                 begun, begun_places = draft.begun, places
         self._fusion, order = fusion, fusion.best_first()[:nodes]
-        count, why = (len(order), "fixed") if self._fixed else self._best(fusion, order)
+        count, why = (len(order), "fixed") if self._fixed else self._best(fusion, order, context.company)
         self._kept = order[:count]
         self._sizes[count] = self._sizes.get(count, 0) + 1
         return fusion.cut(self._kept, self._names, why, begun_part(begun, begun_places, pending, self._kept))
 
-    def _best(self, fusion: Fusion, order: Sequence[int]) -> tuple[int, str]:
-        """How many of the likeliest nodes give the most tokens a second."""
+    def _best(self, fusion: Fusion, order: Sequence[int], company: int) -> tuple[int, str]:
+        """How many of the likeliest nodes give the most tokens a second, of all texts in the call together."""
         seconds, chances = self.costs.seconds, fusion.chances
-        best, size, tokens = 1 / seconds[1], 0, 1.0
+        others = min(company, len(seconds) - 2)
+        tokens = 1.0 + others
+        best, size = tokens / seconds[1 + others], 0
         plain = best
         if self._account > 0:
-            for rows, node in enumerate(order[: len(seconds) - 2], 2):
+            for rows, node in enumerate(order[: len(seconds) - 2 - others], 2):
                 tokens += chances[node]
-                rate = tokens / seconds[rows]
+                rate = tokens / seconds[rows + others]
                 if rate > best:
                     best, size = rate, rows - 1
         return size, f"{size} of {len(fusion)} guesses, {best / plain:.2f}x expected"
@@ -171,10 +173,10 @@ class Governor:
             self._phase += self._account > 0
             self._silent += 1
             if self._silent % 8 == 0 and seen.root == 0:
-                costs.saw(1, seen.seconds)
+                costs.saw(seen.total, seen.seconds)
             return
         if seen.root == 0:
-            costs.saw(len(seen.rows), seen.seconds)
+            costs.saw(seen.total, seen.seconds)
         if self._fusion is not None:
             self._judge(seen, self._fusion.test(seen.picked, self._calibrations))
         elif self._drawn:
@@ -220,8 +222,13 @@ class Governor:
         """Pay in and out, and say whether drafters may speak at the next call."""
         seconds, plain = self.costs.seconds, self.costs.seconds[1]
         self._account += _ALLOWANCE * plain * len(seen.picked) - spent
-        if seen.root == 0 and 1 < len(seen.rows) <= self.costs.most:
-            self._account += plain * len(seen.picked) - seconds[len(seen.rows)]
+        drafted, most = len(seen.rows) - 1, self.costs.most
+        if seen.root == 0 and drafted:
+            total = min(max(seen.total, drafted + 1), most)
+            others = max(total - drafted - 1, 0)
+            # What the tokens would have cost one a call, beside the same others, and what the drafted rows did cost.
+            saved = (len(seen.picked) - 1) * seconds[1 + others] / (1 + others)
+            self._account += saved - (seconds[total] - seconds[1 + others])
         self._account = min(self._account, _SAVINGS * plain)
         # Who was silent has to hear a call before it speaks.
         self._phase = _SILENT if self._account <= 0 else min(self._phase + 1, _ACTIVE)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +68,17 @@ class Begun:
     block: int
 
 
+class Call(NamedTuple):
+    """The whole stack on `rows`, or what is left of it for begun ones: what is wanted of the computed rows but the
+    first `skip`."""
+
+    rows: Rows
+    cache: Cache
+    skip: int
+    want: Want
+    begun: Begun | None = None
+
+
 class Runtime(Protocol):
     """Runs any slice of a bundle's stack on any rows.
 
@@ -96,6 +107,10 @@ class Runtime(Protocol):
     def call(self, rows: Rows, cache: Cache, skip: int, want: Want, begun: Begun | None = None) -> Output | None:
         """embed, run and head in one: what is wanted of the computed rows but the first `skip`, the cache written
         as by `run`. None if the runtime has no quicker way than those three."""
+        ...
+
+    def call_all(self, calls: Sequence[Call]) -> list[Output] | None:
+        """Calls of several texts in one, each with a cache of its own. None if that is no quicker here."""
         ...
 
     def new_cache(self, capacity: int) -> Cache:
@@ -154,6 +169,12 @@ def compute(runtime: Runtime, rows: Rows, cache: Cache, skip: int, want: Want, b
     logits = runtime.head(hidden) if want.logits or want.top else None
     ids, scores = best(logits, want.top) if want.top and logits is not None else (None, None)
     return Output(logits if want.logits else None, ids, scores, hidden if want.hidden else None)
+
+
+def compute_all(runtime: Runtime, calls: Sequence[Call]) -> list[Output]:
+    """`compute` for calls of several texts, together where the runtime can."""
+    together = runtime.call_all(calls) if len(calls) > 1 else None
+    return [compute(runtime, *call) for call in calls] if together is None else together
 
 
 def best(logits: Logits, k: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:

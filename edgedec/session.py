@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from os import PathLike
@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import numpy as np
 
+from edgedec.batching import Batch, Job
 from edgedec.constraints import Constraint
 from edgedec.context import Context
-from edgedec.decode import Ask, Stats, Token, Turn, decode
+from edgedec.decode import Ask, Stats, Steps, Token, Turn, drive, steps
 from edgedec.drafters import Host
 from edgedec.errors import UsageError
 from edgedec.files import cache_folder, replacing
@@ -34,17 +35,22 @@ if TYPE_CHECKING:
 GREEDY = Sampling()
 
 
-class Options(TypedDict, total=False):
-    """How to generate: see `Session.tokens` for each; `stop`: strings that end the text."""
+class TokenOptions(TypedDict, total=False):
+    """How to generate: see `Session.tokens` for each."""
 
     max_tokens: int | None
     sampling: Sampling
-    stop: str | Sequence[str]
     stop_tokens: Sequence[int]
     ignore_eos: bool
     logprobs: int | None
     constraint: Constraint | None
     trace: list[Turn] | None
+
+
+class Options(TokenOptions, total=False):
+    """How to generate text: `stop`: strings that end it."""
+
+    stop: str | Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -114,19 +120,56 @@ class Session:
         """The tokens that follow `ids`, each an int with `.token`, `.logprob`, `.top` and `.by`.
 
         `logprobs=n` fills `.logprob` and the n most likely `.top`; `trace` is given every call.
-        None goes on with the session's text. A new generation ends the one before, if it still runs.
+        None goes on with the session's text, and `constraint` (`edgedec.constraints`) where it stands; a new
+        prompt begins it anew. A new generation ends the one before, if it still runs.
         """
+        self._running = drive(
+            self.model.runtime,
+            self._loop(ids, max_tokens, sampling, stop_tokens, ignore_eos, logprobs, constraint, trace),
+        )
+        return self._running
+
+    def submit(
+        self,
+        batch: Batch,
+        ids: Sequence[int] | None,
+        tell: Callable[[Token | None], None],
+        **options: Unpack[TokenOptions],
+    ) -> Job:
+        """As `tokens`, as one of the texts of a batch: `tell` is given each token, and None at the end.
+
+        The session belongs to the batch until then.
+        """
+        loop = self._loop(ids, **options)
+        most = options.get("max_tokens")
+        need = self.capacity if most is None else min(self.capacity, len(self._context.ids) + most)
+        return batch.add(self._context, loop, tell, need)
+
+    def _loop(
+        self,
+        ids: Sequence[int] | None,
+        max_tokens: int | None = None,
+        sampling: Sampling = GREEDY,
+        stop_tokens: Sequence[int] = (),
+        ignore_eos: bool = False,
+        logprobs: int | None = None,
+        constraint: Constraint | None = None,
+        trace: list[Turn] | None = None,
+    ) -> Steps:
+        """What `tokens` is asked for, as a loop that somebody has to drive."""
         stops = frozenset(stop_tokens) | (frozenset() if ignore_eos else self.model.eos)
         ask = Ask(sampling, max_tokens, stops, logprobs)
         self._stop()
         self.stats = Stats()
         if ids is not None:
             self._read(list(map(int, ids)))
+            if constraint is not None:
+                constraint.reset()
         self.stats.prompt, self.stats.cached = len(self._context.ids), self._context.cache.length
         if sampling.seed is not None:
             self._context.rng = np.random.default_rng(sampling.seed)
-        self._running = decode(self.model.runtime, self._context, ask, self._drafter, constraint, self.stats, trace)
-        return self._running
+        self._context.company = 0
+        return steps(self._context, ask, self._drafter, constraint, self.stats, trace)
 
     def chat(self, messages: Sequence[Mapping[str, object]], **options: Unpack[Options]) -> Iterator[str]:
         """The answer to `messages`, as `generate` gives text."""

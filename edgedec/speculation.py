@@ -2,7 +2,8 @@
 
 auto: every drafter that costs next to nothing, and the bundle's trained heads, under the governor; nothing on a
 runtime whose logits depend on how many rows share a call. Of named drafters the governor still chooses how much
-they draft, unless one of them says `fixed=N`: N tokens at each call, whatever it costs.
+they draft, unless one of them says `fixed=N`: N tokens at each call, whatever it costs. What a constraint forces
+rides along with any of them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 
 from edgedec.costs import Costs, host_costs
 from edgedec.drafters import Drafter, Host, make_drafter
+from edgedec.drafters.forced import Forced
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
 from edgedec.governor import Governor
@@ -39,7 +41,7 @@ def governor(drafters: Sequence[tuple[str, Drafter]], host: Host, fixed: int = 0
     def costs() -> Costs:
         return host_costs(host.runtime, host.bundle)
 
-    return Governor(drafters, costs, fixed) if drafters else Off()
+    return Forced(Governor(drafters, costs, fixed)) if drafters else Off()
 
 
 def _auto(host: Host) -> list[str]:

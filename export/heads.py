@@ -178,6 +178,10 @@ def install(bundle: Bundle, model: onnx.ModelProto, arrays: Mapping[str, NDArray
     name, data = f"head_{facts.kind}.onnx", model.SerializeToString()
     if (bundle.path / MANIFEST).is_symlink() or (bundle.path / name).is_symlink():
         raise BundleUnsafe(f"{bundle.path}: is made of links; train heads on a copy of it")
+    now, weights = Bundle.open(bundle.path), bundle.manifest.weights
+    if now.manifest.files.get(weights) != bundle.manifest.files[weights]:
+        raise UsageError(f"{bundle.path}: is another model by now; train the head again")
+    bundle = now  # another head may have come in while this one was trained
     head = Head(name, facts.depth, facts.layer, len(arrays.get("vocab", ())), facts.top)
     heads = {**bundle.manifest.heads, facts.kind: head}
     manifest = replace(

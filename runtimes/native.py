@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.kernels import cpu
 from edgedec.kernels.cpu import loader
 from edgedec.rows import Rows
-from edgedec.runtime import Begun, Output, RuntimeOptions, Want, available_cores
+from edgedec.runtime import Begun, Call, Output, RuntimeOptions, Want, available_cores
 from edgedec.spec import ModelSpec
 
 Array = NDArray[np.float32]
@@ -133,6 +134,47 @@ class NativeRuntime:
         self._call(hidden, [(rows, cache)], tokens=tokens, blocks=blocks, head_from=head_from, logits=logits, top=top)
         return Output(logits, ids, scores, hidden[skip:] if want.hidden and hidden is not None else None)
 
+    def call_all(self, calls: Sequence[Call]) -> list[Output]:
+        """One call for the blocks of all rows, and one for the head of those that are wanted."""
+        if any(call.begun is not None for call in calls):
+            return [self.call(*call) for call in calls]
+        hidden = np.empty((sum(call.rows.count for call in calls), self.spec.hidden_size), np.float32)
+        tokens = np.concatenate([call.rows.tokens[call.rows.first :] for call in calls])
+        self._call(hidden, [(call.rows, call.cache) for call in calls], tokens=tokens, blocks=self._blocks)
+        ends = np.cumsum([call.rows.count for call in calls])
+        parts = [
+            hidden[end - call.rows.count + call.skip : end] if _says(call.want) else hidden[:0]
+            for call, end in zip(calls, ends, strict=True)
+        ]
+        said = self._heads(parts, [call.want for call in calls])
+        return [
+            replace(output, hidden=hidden[end - call.rows.count + call.skip : end]) if call.want.hidden else output
+            for output, call, end in zip(said, calls, ends, strict=True)
+        ]
+
+    def _heads(self, parts: Sequence[Array], wants: Sequence[Want]) -> list[Output]:
+        """The head on hidden states of several texts, once for those that want all logits and once for the others."""
+        outputs = [Output()] * len(parts)
+        for logits in (True, False):
+            some = [i for i, want in enumerate(wants) if want.logits is logits and len(parts[i])]
+            if not some:
+                continue
+            top = max(wants[i].top for i in some)
+            said = self._head(np.concatenate([parts[i] for i in some]), Want(logits, top))
+            at = 0
+            for i in some:
+                outputs[i] = _part(said, slice(at, at + len(parts[i])), wants[i].top)
+                at += len(parts[i])
+        return outputs
+
+    def _head(self, hidden: Array, want: Want) -> Output:
+        n, vocab = len(hidden), self.spec.vocab_size
+        logits = np.empty((n, vocab), np.float32) if want.logits else None
+        ids = np.empty((n, min(want.top, vocab)), np.int32) if want.top else None
+        scores = None if ids is None else np.empty(ids.shape, np.float32)
+        self._call(hidden, head_from=0, logits=logits, top=None if ids is None else (ids, scores))
+        return Output(logits, ids, scores)
+
     def logits_batch(self, parts: Sequence[Part], skip: int = 0) -> Array:
         """Embed, the whole stack and head, for rows of several sequences: logits of all but the first `skip`."""
         tokens = np.concatenate([rows.tokens[rows.first :] for rows, _ in parts])
@@ -222,6 +264,19 @@ def new_cache(spec: ModelSpec, capacity: int, kv: str) -> Cache:
     dtype: Any = {"f32": np.float32, "f16": np.float16}.get(kv, np.uint8)
     kind = kv if kv in ("f32", "f16") else f"{kv}-by-token"
     return Cache(spec, capacity, kv, row=(dtype, size // np.dtype(dtype).itemsize), kind=kind)
+
+
+def _says(want: Want) -> bool:
+    return want.logits or want.top > 0
+
+
+def _part(said: Output, rows: slice, top: int) -> Output:
+    """Some rows of an output, and no more of the best tokens than were wanted."""
+    return Output(
+        None if said.logits is None else said.logits[rows],
+        said.ids[rows, :top] if said.ids is not None and top else None,
+        said.scores[rows, :top] if said.scores is not None and top else None,
+    )
 
 
 def _address(array: NDArray[Any]) -> int:

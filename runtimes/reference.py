@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edgedec.bundle import Bundle
 from edgedec.cache import Cache
 from edgedec.rows import Rows
-from edgedec.runtime import Begun, RuntimeOptions, Want, choose_kv
+from edgedec.runtime import Begun, Call, RuntimeOptions, Want, choose_kv
 from edgedec.spec import ModelSpec
 
 Array = NDArray[np.float32]
@@ -64,6 +64,9 @@ class Reference:
 
     def call(self, rows: Rows, cache: Cache, skip: int, want: Want, begun: Begun | None = None) -> None:
         """Nothing quicker than embed, run and head."""
+
+    def call_all(self, calls: Sequence[Call]) -> None:
+        """Nothing quicker than one after the other."""
 
     def new_cache(self, capacity: int) -> Cache:
         return Cache(self.spec, capacity, self.kv)

@@ -63,7 +63,8 @@ class Seen:
     """What a call showed. Numbers of rows count from the last known token, which is 0; drafted rows follow.
 
     path: the rows that came true, 0 first; picked: the token that followed each of them (the last is new).
-    output: of all these rows, what `wants` asked for. seconds: what the call took.
+    output: of all these rows, what `wants` asked for. seconds: what the call took; total: the rows of all texts
+    in it.
     """
 
     rows: Rows
@@ -72,6 +73,7 @@ class Seen:
     picked: Sequence[int]
     output: Output
     seconds: float
+    total: int = 0
 
     def tokens(self) -> list[int]:
         """The token of each row, 0 first."""

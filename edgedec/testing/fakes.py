@@ -20,7 +20,7 @@ from edgedec.context import Context
 from edgedec.drafters import Draft, Drafter, Plain, Seen
 from edgedec.errors import UsageError
 from edgedec.rows import Rows
-from edgedec.runtime import Begun, Hidden, Logits, Want
+from edgedec.runtime import Begun, Call, Hidden, Logits, Want
 from edgedec.spec import Layer, ModelSpec, Rope
 
 if TYPE_CHECKING:
@@ -72,6 +72,9 @@ class FakeRuntime:
 
     def call(self, rows: Rows, cache: Cache, skip: int, want: Want, begun: Begun | None = None) -> None:
         """Nothing quicker than embed, run and head."""
+
+    def call_all(self, calls: Sequence[Call]) -> None:
+        """Nothing quicker than one after the other."""
 
     def new_cache(self, capacity: int) -> Cache:
         return Cache(self.spec, capacity, self.kv)
@@ -182,6 +185,8 @@ class SetConstraint:
     `accepted` holds what was generated, `asked` the paths that `mask` was asked about.
     """
 
+    done = False
+
     def __init__(self, followers: Followers, vocab: int = 13) -> None:
         self._followers = followers.__getitem__ if isinstance(followers, Mapping) else followers
         self._vocab = vocab
@@ -197,6 +202,17 @@ class SetConstraint:
 
     def accept(self, token: int) -> None:
         self.accepted.append(int(token))
+
+    def forced(self) -> Sequence[int]:
+        return ()
+
+    def reset(self) -> None:
+        self.accepted.clear()
+
+    def fork(self) -> SetConstraint:
+        twin = SetConstraint(self._followers, self._vocab)
+        twin.accepted = list(self.accepted)
+        return twin
 
 
 class Limited(Plain):

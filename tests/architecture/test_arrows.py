@@ -22,7 +22,19 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
 FOLDERS: dict[str, str] = SETUPTOOLS["package-dir"]
 LONGEST = 400
-HEAVY = ("torch", "transformers", "onnx", "onnxruntime", "tvm", "tokenizers", "jinja2", "typer", "rich", "safetensors")
+HEAVY = (
+    "torch",
+    "transformers",
+    "onnx",
+    "onnxruntime",
+    "tvm",
+    "tokenizers",
+    "jinja2",
+    "typer",
+    "rich",
+    "safetensors",
+    "llguidance",
+)
 
 
 @dataclass(frozen=True)

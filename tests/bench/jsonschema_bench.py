@@ -11,6 +11,7 @@ fed to the matcher. Tables in Markdown.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -65,6 +66,7 @@ class Tally:
     tokens: int = 0
     calls: int = 0
     seconds: float = 0.0
+    texts: Any = field(default_factory=hashlib.sha256)
 
 
 def run_collection(file: Path, spec: str, tokens: int, temperature: float, close: float) -> None:
@@ -90,6 +92,7 @@ def run_collection(file: Path, spec: str, tokens: int, temperature: float, close
             tally.broken.append(f"{name}: {error}")
             continue
         tally.seconds += perf_counter() - began
+        tally.texts.update(str([int(i) for i in ids]).encode())
         tally.tokens, tally.calls = tally.tokens + len(ids), tally.calls + session.stats.calls
         if session.finish_reason == "eos":
             tally.finished += 1
@@ -127,6 +130,7 @@ def show(tally: Tally, n: int, spec: str) -> None:
         f"| {n} | {compiled} ({compiled / n:.1%}) | {tally.finished} | {tally.valid} | {tally.unjudged.total()} "
         f"| {tally.tokens / tally.calls:.2f} | {tally.seconds / tally.tokens * 1e6:.0f} | |\n"
     )
+    print(f"All tokens, the same whatever --spec: sha256 {tally.texts.hexdigest()[:16]}\n")
     print("| refused for | schemas |\n| --- | --- |")
     print("\n".join(f"| {name} | {count} |" for name, count in tally.refused.most_common()))
     print("\n| microseconds | median | p99 | largest |\n| --- | --- | --- | --- |")

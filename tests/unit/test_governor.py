@@ -17,6 +17,7 @@ from edgedec.context import Context
 from edgedec.costs import Costs, host_costs
 from edgedec.decode import Ask, Stats, decode
 from edgedec.drafters import Draft, Drafter, Host, Plain, Seen
+from edgedec.drafters.forced import Forced
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
 from edgedec.fusion import Fusion
@@ -334,5 +335,5 @@ def test_auto_drafts_only_where_rows_do_not_change_each_other() -> None:
     for engine, drafts_there in (("native", True), ("reference", False)):
         model = open_model("nano", engine=engine)
         host = Host(model.runtime, model.bundle, lambda m=model: m.tokenizer)  # type: ignore[misc]
-        assert isinstance(make_speculation("auto", host), Governor) is drafts_there
+        assert isinstance(make_speculation("auto", host), Forced) is drafts_there
         assert isinstance(make_speculation("off", host), Off)
