@@ -27,6 +27,8 @@ from edgedec.runtime import Begun, Want
 # What a second of decoding pays in; the most that may be saved up, and what a new text starts with at most,
 # both in calls of one row.
 _ALLOWANCE, _SAVINGS, _START = 0.008, 3.0, 1.0
+# What a draft must promise when the account is empty, over plain decoding.
+_SURELY = 1.5
 # The likeliest that any guess can be taken for when the largest useful tree is worked out.
 _SURE = 0.98
 # A drafter that does not earn its time rests for so many calls, twice as many each time, and is then tried again;
@@ -34,6 +36,10 @@ _SURE = 0.98
 _REST, _LONGEST_REST, _TRIAL, _SMOOTH, _UNNOTICED = 16, 256, 8, 0.05, 0.002
 # Calls until the largest useful tree is worked out anew, and until a chain that never pays is tried again.
 _AGAIN, _RETRY = 256, 64
+# A drafter is dear whose proposal takes such a share of a call; it is judged apart where those before it let expect
+# up to so many tokens, up to so many, and more.
+_DEAR, _STEPS = 0.02, (0.5, 1.5)
+_LEVELS = len(_STEPS) + 1
 _SILENT, _HEARING, _ACTIVE = range(3)
 _NONE, _QUIET = Draft(why="silent, drafting has not paid lately"), Want(logits=False)
 
@@ -45,28 +51,66 @@ class Member:
         self.name, self.drafter = name, drafter
         self.calibration = Calibration()
         self.proposals = self.proposed = self.accepted = 0
-        self.seconds = self.takes = self.hears = self.earns = 0.0
-        self.resting, self._rest, self._tried = 0, _REST, 0
+        self.seconds = self.takes = self.hears = 0.0
+        # By how much was expected of the others already: little, some, much.
+        self._trials = [Trial() for _ in range(_LEVELS)]
+        self._asked: Trial | None = None
+        self.dear = False
+
+    @property
+    def rests(self) -> bool:
+        """Is it not worth a hearing, whatever the others say? One call before it speaks it has to hear again."""
+        return all(trial.resting > 1 for trial in self._trials[: _LEVELS if self.dear else 1])
+
+    def speaks(self, level: int) -> bool:
+        """Shall it propose, so much being expected of the others?"""
+        trial = self._trials[level]
+        if trial.resting:
+            trial.resting -= 1
+            return self.passes()
+        self._asked = trial
+        return True
+
+    def passes(self) -> bool:
+        """It is not asked."""
+        self._asked = None
+        return False
 
     def took(self, seconds: float) -> None:
         self.seconds += seconds
         self.proposals += 1
-        self._tried += 1
-        self.takes += (seconds - self.takes) * max(_SMOOTH, 1 / self._tried)
+        self.takes += (seconds - self.takes) * max(_SMOOTH, 1 / self.proposals)
 
     def earned(self, seconds: float, free: float) -> None:
         """What its last proposal brought that no other's did; who does not earn its time rests, but for so much
         of it that nobody would notice."""
+        if self._asked is not None:
+            self._asked.earned(seconds, self.takes + self.hears - free)
+
+    def wake(self) -> None:
+        """Another text: what did not pay for the last one may for this."""
+        for trial in self._trials:
+            trial.wake()
+
+
+class Trial:
+    """What a drafter earns a proposal in one kind of situation."""
+
+    def __init__(self) -> None:
+        self.earns, self.resting = 0.0, 0
+        self._rest, self._tried = _REST, 0
+
+    def earned(self, seconds: float, costs: float) -> None:
+        self._tried += 1
         self.earns += (seconds - self.earns) * max(_SMOOTH, 1 / self._tried)
-        if self._tried >= _TRIAL and self.earns + free < self.takes + self.hears:
-            self.resting, self._tried = self._rest, 0
+        if self._tried >= _TRIAL and self.earns < costs:
+            self.resting, self._tried = self._rest, _TRIAL - 2
             self._rest = min(2 * self._rest, _LONGEST_REST)
         elif self._tried > 4 * _TRIAL:
             self._rest = _REST
 
     def wake(self) -> None:
-        """Another text: what did not pay for the last one may for this."""
-        self.resting, self._tried, self._rest = 0, 0, _REST
+        self.resting, self._rest = 0, _REST
 
 
 class Governor:
@@ -98,7 +142,7 @@ class Governor:
         wants = _QUIET
         if self._phase != _SILENT:
             for member in self.members:
-                if member.resting <= 1:
+                if not member.rests:
                     wants |= member.drafter.wants
         return wants
 
@@ -131,7 +175,7 @@ class Governor:
         begun: Begun | None = None
         begun_places: list[int] = []
         for number, member in enumerate(self.members):
-            if member.resting:
+            if not self._fixed and not self._hears(member, fusion, nodes, context):
                 continue
             since = perf_counter()
             draft = member.drafter.propose(context, nodes, floor)
@@ -149,6 +193,19 @@ class Governor:
         self._sizes[count] = self._sizes.get(count, 0) + 1
         return fusion.cut(self._kept, self._names, why, begun_part(begun, begun_places, pending, self._kept))
 
+    def _hears(self, member: Member, fusion: Fusion, nodes: int, context: Context) -> bool:
+        """Shall this drafter propose? One whose time matters is judged by how much those before it let expect,
+        and not asked at all while the account is empty."""
+        member.dear = member.takes > _DEAR * self.costs.seconds[1]
+        if not member.dear:
+            return member.speaks(0)
+        if self._account <= 0:
+            return member.passes()
+        order = fusion.best_first()[:nodes]
+        size, _ = self._best(fusion, order, context.company)
+        tokens = sum(fusion.chances[node] for node in order[:size])
+        return member.speaks(sum(tokens > step for step in _STEPS))
+
     def _best(self, fusion: Fusion, order: Sequence[int], company: int) -> tuple[int, str]:
         """How many of the likeliest nodes give the most tokens a second, of all texts in the call together."""
         seconds, chances = self.costs.seconds, fusion.chances
@@ -156,13 +213,14 @@ class Governor:
         tokens = 1.0 + others
         best, size = tokens / seconds[1 + others], 0
         plain = best
-        if self._account > 0:
-            for rows, node in enumerate(order[: len(seconds) - 2 - others], 2):
-                tokens += chances[node]
-                rate = tokens / seconds[rows + others]
-                if rate > best:
-                    best, size = rate, rows - 1
-        return size, f"{size} of {len(fusion)} guesses, {best / plain:.2f}x expected"
+        # With nothing left in the account only what is sure to bring something is tried.
+        best *= 1.0 if self._account > 0 else _SURELY
+        for rows, node in enumerate(order[: len(seconds) - 2 - others], 2):
+            tokens += chances[node]
+            rate = tokens / seconds[rows + others]
+            if rate > best:
+                best, size = rate, rows - 1
+        return size, f"{size} of {len(fusion)} guesses, {best / plain if size else 1.0:.2f}x expected"
 
     def observe(self, seen: Seen) -> None:
         began = perf_counter()
@@ -182,11 +240,10 @@ class Governor:
         elif self._drawn:
             self._judge_drawn(len(seen.path) - 1)
         for member in self.members:
-            if member.resting <= 1:
+            if not member.rests:
                 since = perf_counter()
                 member.drafter.observe(seen)
                 member.hears += (perf_counter() - since - member.hears) * _SMOOTH
-            member.resting -= member.resting > 0
         if not self._fixed:
             self._settle(seen, self._spent + perf_counter() - began)
 
@@ -207,8 +264,7 @@ class Governor:
                 earned[guesses[node][0][0]] += seconds[1]
         if not self._fixed:
             for number, member in enumerate(self.members):
-                if not member.resting:
-                    member.earned(earned[number], _UNNOTICED * seconds[1])
+                member.earned(earned[number], _UNNOTICED * seconds[1])
 
     def _judge_drawn(self, accepted: int) -> None:
         """A draft that could be neither cut nor merged: how long shall the next one be?"""
@@ -230,8 +286,11 @@ class Governor:
             saved = (len(seen.picked) - 1) * seconds[1 + others] / (1 + others)
             self._account += saved - (seconds[total] - seconds[1 + others])
         self._account = min(self._account, _SAVINGS * plain)
-        # Who was silent has to hear a call before it speaks.
-        self._phase = _SILENT if self._account <= 0 else min(self._phase + 1, _ACTIVE)
+        # With nothing left they only guess for practice, if that costs next to nothing, and else are silent. Who was
+        # silent has to hear a call before it speaks.
+        chatter = sum(member.takes + member.hears for member in self.members if not member.dear)
+        quiet = self._account <= 0 and chatter > _ALLOWANCE * plain
+        self._phase = _SILENT if quiet else min(self._phase + 1, _ACTIVE)
 
     def reset(self) -> None:
         for member in self.members:

@@ -128,7 +128,7 @@ class NativeRuntime:
         ids = scores = None
         if want.top:
             ids = np.empty((n, min(want.top, self.spec.vocab_size)), np.int32)
-            scores = np.empty(ids.shape, np.float32) if want.top > 1 else None
+            scores = np.empty(ids.shape, np.float32)
         top = None if ids is None else (ids, scores)
         head_from = skip if want.logits or want.top else -1
         self._call(hidden, [(rows, cache)], tokens=tokens, blocks=blocks, head_from=head_from, logits=logits, top=top)
