@@ -227,7 +227,7 @@ class Governor:
         costs = self.costs
         if self._phase == _SILENT:
             # The quick way through: what silence costs must be far below what it earns.
-            self._account += _ALLOWANCE * costs.seconds[1] * len(seen.picked)
+            self._account += _ALLOWANCE * _share(costs, seen.total - 1) * len(seen.picked)
             self._phase += self._account > 0
             self._silent += 1
             if self._silent % 8 == 0 and seen.root == 0:
@@ -276,15 +276,15 @@ class Governor:
 
     def _settle(self, seen: Seen, spent: float) -> None:
         """Pay in and out, and say whether drafters may speak at the next call."""
-        seconds, plain = self.costs.seconds, self.costs.seconds[1]
+        seconds, most = self.costs.seconds, self.costs.most
+        drafted = len(seen.rows) - seen.root - 1
+        # What a token costs without drafts, beside the same other texts; and what the drafted rows did cost.
+        others = max(seen.total - drafted - 1, 0) if seen.root == 0 else 0
+        plain = _share(self.costs, others)
         self._account += _ALLOWANCE * plain * len(seen.picked) - spent
-        drafted, most = len(seen.rows) - 1, self.costs.most
         if seen.root == 0 and drafted:
-            total = min(max(seen.total, drafted + 1), most)
-            others = max(total - drafted - 1, 0)
-            # What the tokens would have cost one a call, beside the same others, and what the drafted rows did cost.
-            saved = (len(seen.picked) - 1) * seconds[1 + others] / (1 + others)
-            self._account += saved - (seconds[total] - seconds[1 + others])
+            with_drafts, without = min(others + 1 + drafted, most), min(others + 1, most)
+            self._account += plain * (len(seen.picked) - 1) - (seconds[with_drafts] - seconds[without])
         self._account = min(self._account, _SAVINGS * plain)
         # With nothing left they only guess for practice, if that costs next to nothing, and else are silent. Who was
         # silent has to hear a call before it speaks.
@@ -328,6 +328,12 @@ class Governor:
                 for member in self.members
             },
         }
+
+
+def _share(costs: Costs, others: int) -> float:
+    """What a call of one row a text costs each text, beside so many others."""
+    rows = min(max(others, 0) + 1, costs.most)
+    return costs.seconds[rows] / rows
 
 
 def chain_length(sure: float, costs: Costs) -> int:

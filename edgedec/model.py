@@ -85,14 +85,22 @@ class Model:
             session.recall()
         return session
 
-    def chat_prompt(self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = True) -> str:
-        """The messages ({"role": …, "content": …}) as the model's template writes them."""
+    def chat_prompt(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """The messages ({"role": …, "content": …}) as the model's template writes them; `tools`: the functions that
+        the model may call, as OpenAI describes them."""
         text = self.bundle.manifest.text
         if text.chat_template is None:
             raise TextError(f"{self.bundle.manifest.name}: the bundle has no chat template; use a plain prompt")
         return render_chat(
             text.chat_template,
             messages,
+            tools=tools,
             add_generation_prompt=add_generation_prompt,
             bos_token=text.bos_token,
             eos_token=text.eos_token,

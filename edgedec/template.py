@@ -24,6 +24,7 @@ def render_chat(
     template: str,
     messages: Sequence[Mapping[str, object]],
     *,
+    tools: Sequence[Mapping[str, object]] | None = None,
     add_generation_prompt: bool = True,
     **names: str | None,
 ) -> str:
@@ -34,7 +35,7 @@ def render_chat(
     """
     import jinja2
 
-    values: dict[str, Any] = {"tools": None, "documents": None}
+    values: dict[str, Any] = {"tools": _plain(tools), "documents": None}
     values |= {name: value for name, value in names.items() if value is not None}
     values |= {"messages": _plain(messages), "add_generation_prompt": add_generation_prompt}
     pieces: list[str] = []

@@ -14,7 +14,20 @@ from typer.core import TyperGroup
 
 from edgedec.errors import EdgedecError
 
-VERBS = ("run", "chat", "trace", "export", "train-heads", "inspect", "verify", "bench", "eval", "doctor")
+VERBS = (
+    "run",
+    "chat",
+    "serve",
+    "batch",
+    "trace",
+    "export",
+    "train-heads",
+    "inspect",
+    "verify",
+    "bench",
+    "eval",
+    "doctor",
+)
 FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 # Typer's own UsageError, wherever this version of it keeps that class.
 _Misuse: type[Exception] = typer.BadParameter.__bases__[0]

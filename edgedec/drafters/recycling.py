@@ -83,7 +83,7 @@ class Recycling(Plain):
         if len(set(tokens.tolist())) < len(tokens):
             raise UsageError("state tokens: one stands twice; drop the file and learn again")
         rows = {token: _checked(*row) for token, *row in zip(tokens.tolist(), ids.tolist(), p.tolist(), strict=True)}
-        self._shown = {token: (row[0], [0.0] * len(row[0])) for token, row in rows.items()}
+        self._shown = {token: (list(row[0]), [0.0] * len(row[0])) for token, row in rows.items()}
         self._ranked = dict(rows)
 
     def report(self) -> dict[str, Any]:

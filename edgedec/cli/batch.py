@@ -1,0 +1,181 @@
+"""`edgedec batch`: a file of prompts in, a file of texts out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from edgedec.cli import options as o
+from edgedec.cli._output import print_json
+
+if TYPE_CHECKING:
+    import edgedec
+    from edgedec.offline import Progress
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def batch(
+    source: Annotated[str, typer.Argument(metavar="IN", help="JSONL, CSV or Parquet, by its ending; `-`: stdin.")],
+    out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="JSONL or Parquet, by its ending.")],
+    model: o.ModelName = "nano",
+    batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1, max=1024, help="Texts at a time.")] = 16,
+    column: Annotated[str, typer.Option("--column", metavar="NAME", help="The column of prompts.")] = "prompt",
+    force: Annotated[
+        bool, typer.Option("--force", help="Start anew: throw away what an earlier run left, and replace OUT.")
+    ] = False,
+    max_tokens: o.MaxTokens = -1,
+    temp: o.Temp = None,
+    top_k: o.TopK = None,
+    top_p: o.TopP = None,
+    min_p: o.MinP = None,
+    typical: o.Typical = None,
+    repeat_penalty: o.RepeatPenalty = None,
+    presence_penalty: o.PresencePenalty = None,
+    frequency_penalty: o.FrequencyPenalty = None,
+    logit_bias: o.LogitBias = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", min=0, show_default=False, help="Row i draws with SEED + i; drawn afresh if left out."),
+    ] = None,
+    stop: o.Stop = None,
+    json_schema: o.JsonSchema = None,
+    grammar: o.GrammarFile = None,
+    regex: o.Regex = None,
+    ignore_eos: o.IgnoreEos = False,
+    threads: o.Threads = 0,
+    ctx_size: o.CtxSize = 0,
+    on_full: o.OnFullMode = o.OnFull.error,
+    kv: o.KVFormat = None,
+    engine: o.Engine = "auto",
+    spec: o.Spec = "auto",
+    ray: Annotated[
+        int,
+        typer.Option("--ray", min=0, metavar="N", help="Let N workers of a Ray cluster do it (RAY_ADDRESS, or here)."),
+    ] = 0,
+    json: o.Json = False,
+) -> None:
+    """Go on with many texts: from a file, to a file.
+
+    A row has a `prompt` or `messages`, and may have options of its own (max_tokens, temperature, seed, stop,
+    json_schema, …); other columns come back with its result. Stopped at any moment, the same command goes on.
+
+    \b
+    Examples:
+      edgedec batch prompts.jsonl -o stories.jsonl -n 200 --temp 0.8 --seed 1
+      edgedec batch questions.parquet -o answers.parquet -m ./smol -b 32
+      cat requests.jsonl | edgedec batch - -o responses.jsonl
+    """
+    from edgedec.offline import Asking, Job
+    from edgedec.offline.cluster import Opening
+    from edgedec.offline.cluster import run as run_on_ray
+
+    must = _must(json_schema, grammar, regex)
+    mode: Literal["error", "slide"] = "slide" if on_full is o.OnFull.slide else "error"
+    opening = Opening(model, engine, threads, kv and kv.value, ctx_size or None, mode, spec)
+    opened = opening.open()
+    chosen = o.sampling(
+        opened,
+        temperature=temp,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        typical_p=typical,
+        repetition_penalty=repeat_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=logit_bias,
+    )
+    most = None if max_tokens < 0 else max_tokens
+    job = Job(
+        Path(source),
+        out,
+        Asking(chosen, most, tuple(stop or ()), ignore_eos, must, column=column),
+        _about(opened, ctx_size, on_full, kv),
+        seed=seed,
+        slots=batch_size,
+        force=force,
+        pipe=sys.stdin.buffer if source == "-" else None,
+    )
+    with _bar(quiet=json) as show:
+        try:
+            if ray:
+                progress = run_on_ray(job, opening, ray, show)
+            else:
+                progress = job.run(opened, lambda: opening.session(opened), show)
+        except KeyboardInterrupt:
+            print(f"stopped; the same command goes on with {out}.partial", file=sys.stderr)
+            raise
+    if json:
+        print_json(asdict(progress))
+    print(_summary(progress, out), file=sys.stderr)
+
+
+def _must(json_schema: str | None, grammar: Path | None, regex: str | None) -> tuple[str, str] | None:
+    """Kind and text of what every result must be."""
+    given = {"json_schema": json_schema, "grammar": grammar, "regex": regex}
+    musts = {kind: value for kind, value in given.items() if value is not None}
+    if len(musts) > 1:
+        raise typer.BadParameter("--json-schema, --grammar and --regex: give one of them")
+    for kind, value in musts.items():
+        # No file's name begins like a JSON object.
+        is_text = kind == "regex" or str(value).lstrip()[:1] == "{"
+        return kind, str(value) if is_text else o.read_text(Path(value))
+    return None
+
+
+def _about(model: edgedec.Model, ctx_size: int, on_full: o.OnFull, kv: o.KV | None) -> dict[str, object]:
+    """What the texts depend on, besides what is asked. Not how many are made at a time, nor what is drafted."""
+    return {
+        "model": model.bundle.digest,
+        "engine": model.runtime.name,
+        "context": ctx_size,
+        "on-full": on_full.value,
+        "kv": kv and kv.value,
+    }
+
+
+@contextmanager
+def _bar(quiet: bool) -> Iterator[Callable[[Progress], None]]:
+    """A bar on stderr: rows, tokens per second, time left; nothing if that is no terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda progress: None
+        return
+    from rich import progress as rich
+    from rich.console import Console
+
+    columns = [rich.TextColumn(text) for text in ("{task.fields[rows]} rows", "{task.fields[speed]} tokens/s")]
+    left = rich.TimeRemainingColumn(elapsed_when_finished=True)
+    with rich.Progress(columns[0], rich.BarColumn(), columns[1], left, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=None, rows=0, speed="-")
+        first: list[int] = []
+
+        def show(progress: Progress) -> None:
+            # What was finished before tells nothing of how long the rest takes.
+            first[:] = first or [progress.at if progress.kept else 0]
+            total = None if progress.size is None else progress.size - first[0]
+            seconds = bar.tasks[0].elapsed or 0
+            speed = f"{progress.tokens / seconds:.0f}" if seconds > 0 else "-"
+            failed = f" ({progress.failed} failed)" if progress.failed else ""
+            rows = f"{progress.rows}{failed}"
+            bar.update(task, completed=progress.at - first[0], total=total, rows=rows, speed=speed)
+
+        yield show
+
+
+def _summary(progress: Progress, out: Path) -> str:
+    speed = progress.tokens / progress.seconds if progress.seconds else 0.0
+    kept = f", {progress.kept} of them by an earlier run" if progress.kept else ""
+    failed = f"; {progress.failed} failed, see their `error`" if progress.failed else ""
+    torn = f"; {progress.cut} bytes of a torn line were cut off" if progress.cut else ""
+    return (
+        f"{out}: {progress.rows} rows{kept}{torn}{failed}; "
+        f"{progress.tokens} tokens in {progress.seconds:.1f} s, {speed:.1f} tokens/s"
+    )

@@ -1,0 +1,195 @@
+"""The whole of an offline batch: rows are read, generated, kept in a journal, and written in input order."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from edgedec.errors import UsageError
+from edgedec.offline.asking import Asked, Asker, Asking, Result
+from edgedec.offline.journal import Entry, Journal
+from edgedec.offline.making import Maker
+from edgedec.offline.reading import Row, format_of, length, reading
+from edgedec.offline.writing import write
+
+if TYPE_CHECKING:
+    from edgedec.model import Model
+    from edgedec.session import Session
+
+# How far a row may be read ahead of the first that is not finished: what is held of each in between is a few numbers.
+WINDOW = 4096
+
+
+@dataclass
+class Progress:
+    """Rows finished, by this run and those before; `failed` of them; `kept` were finished before.
+
+    `tokens` of this run; `at` of `size`: how much of the input is read (`size` None: nobody knows).
+    """
+
+    rows: int = 0
+    failed: int = 0
+    kept: int = 0
+    tokens: int = 0
+    at: int = 0
+    size: int | None = None
+    seconds: float = 0.0
+    cut: int = 0
+
+
+Show = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """`source` -> `out`. The journal of what is finished is `out`.partial; run again after whatever ended it.
+
+    about: what else the texts depend on (engine, context …), by name: a journal is only gone on with if it is the
+    same. force: begin anew, and replace what is there. pipe: read rows (JSONL) from it instead of `source`.
+    """
+
+    source: Path
+    out: Path
+    asking: Asking
+    about: Mapping[str, object]
+    seed: int | None = None
+    slots: int = 16
+    window: int = WINDOW
+    force: bool = False
+    pipe: IO[bytes] | None = None
+
+    def run(self, model: Model, new_session: Callable[[], Session], show: Show = lambda _: None) -> Progress:
+        """All of it; `show` is told how it goes."""
+        return self.journaled(partial(self._generate, model, new_session), show)
+
+    def journaled(
+        self,
+        generate: Callable[[Journal, Progress, Callable[[Progress], None]], None],
+        show: Show,
+    ) -> Progress:
+        """What `generate` leaves in the journal becomes the output."""
+        began = time.monotonic()
+        journal = self._open()
+        try:
+            done = len(journal.done)
+            progress = Progress(done, journal.failed, done, size=self._size(), cut=journal.cut)
+            generate(journal, progress, show)
+            if journal.done.above:
+                raise UsageError(f"{self.source}: has fewer rows than {journal.path} has finished; --force starts anew")
+            write(self.out, format_of(self.out), journal.results)
+            progress.seconds = time.monotonic() - began
+            journal.remove()
+        finally:
+            journal.close()
+        return progress
+
+    def rows(self, journal: Journal, progress: Progress) -> Iterator[Row]:
+        """The rows not finished yet. The finished ones must be those that the input has."""
+        before, known = journal.done.copy(), journal.entries()
+        with reading(self.source, self._format(), self.pipe) as found:
+            for row in found:
+                progress.at = row.at
+                if row.number in before:
+                    self._same(row, next(known), journal)
+                else:
+                    yield row
+        if next(known, None) is not None:
+            raise UsageError(f"{self.source}: has fewer rows than {journal.path} has finished; --force starts anew")
+
+    def asker(self, model: Model, header: Mapping[str, Any]) -> Asker:
+        return Asker(model, replace(self.asking, seed=header["seed"]), header["created"], header["job"])
+
+    def _generate(
+        self,
+        model: Model,
+        new_session: Callable[[], Session],
+        journal: Journal,
+        progress: Progress,
+        show: Show,
+    ) -> None:
+        asker = self.asker(model, journal.header)
+        if self.asking.must is not None:
+            asker.constraint(self.asking.must)  # one that no text can be held to ends all before it begins
+        maker, rows, digests = Maker(asker, new_session, self.slots), self.rows(journal, progress), dict[int, str]()
+        row = next(rows, None)
+        while row is not None or digests:
+            while row is not None and not maker.full and row.number < journal.done.low + self.window:
+                digests[row.number] = row.digest
+                maker.put(row.number, asker.ask(row.number, row.data, row.error))
+                row = next(rows, None)
+                # Rows that nothing can be made of end at once, and are not to pile up.
+                if len(digests) > 2 * self.slots:
+                    break
+            for number, asked, result in maker.step():
+                _keep(journal, number, digests.pop(number), asked, result)
+            progress.rows, progress.failed, progress.tokens = len(journal.done), journal.failed, maker.tokens
+            show(progress)
+
+    def _open(self) -> Journal:
+        path = self.out.with_name(f"{self.out.name}.partial")
+        if format_of(self.out) == "csv":
+            raise UsageError(f"{self.out}: the output is JSONL or Parquet; name it so")
+        header = self._header()
+        if self.out.exists() and not self.force and not path.exists():
+            raise UsageError(f"{self.out}: exists already; choose another place or pass --force")
+        if self.out.exists() and self.pipe is None and self.out.samefile(self.source):
+            raise UsageError(f"{self.out}: is the input; choose another place")
+        if not self.out.parent.is_dir():
+            raise UsageError(f"{self.out}: there is no folder {self.out.parent}")
+        journal = Journal(path, force=self.force)
+        try:
+            if len(journal.done):
+                self._fits(journal, header)
+            else:
+                seed = secrets.randbits(32) if self.seed is None else self.seed
+                journal.begin({**header, "seed": seed, "created": int(time.time()), "job": secrets.token_hex(8)})
+        except BaseException:
+            journal.close()
+            raise
+        return journal
+
+    def _header(self) -> dict[str, Any]:
+        asking = {name: value for name, value in vars(self.asking).items() if name != "seed"}
+        sampling = {name: value for name, value in vars(asking.pop("sampling")).items() if name != "seed"}
+        about = {**self.about, **asking, **sampling}
+        return {
+            "input": {"format": self._format(), "size": self._size()},
+            "about": {name: repr(value) for name, value in about.items()},
+        }
+
+    def _fits(self, journal: Journal, header: Mapping[str, Any]) -> None:
+        """Was it begun with the same input and options?"""
+        was, now = journal.header["about"], header["about"]
+        for name in sorted({*was, *now}):
+            if was.get(name) != now.get(name):
+                self._refuse(journal, f"was begun with {name} {was.get(name)}, not {now.get(name)}")
+        if self.seed is not None and self.seed != journal.header["seed"]:
+            self._refuse(journal, f"was begun with seed {journal.header['seed']}, not {self.seed}")
+        if journal.header["input"] != header["input"]:
+            self._refuse(journal, "was begun with another input")
+
+    def _same(self, row: Row, entry: Entry, journal: Journal) -> None:
+        if row.number != entry.row or row.digest != entry.digest:
+            self._refuse(journal, f"was begun with another input (row {row.number} is not the same)")
+
+    def _refuse(self, journal: Journal, why: str) -> None:
+        raise UsageError(f"{journal.path}: {why}; go on as it was begun, or pass --force to start anew")
+
+    def _format(self) -> str:
+        return "jsonl" if self.pipe is not None else format_of(self.source)
+
+    def _size(self) -> int | None:
+        if self.pipe is not None:
+            return None
+        if not self.source.exists():
+            raise UsageError(f"{self.source}: no such file")
+        return length(self.source, self._format()) if self.source.is_file() else None
+
+
+def _keep(journal: Journal, number: int, digest: str, asked: Asked, result: Result) -> None:
+    journal.add(number, digest, asked.write(result), bool(result.error))

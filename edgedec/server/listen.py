@@ -1,0 +1,71 @@
+"""uvicorn around the app: binds, tells its port, and ends in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from edgedec.errors import UsageError
+
+if TYPE_CHECKING:
+    from edgedec.server.app import Server
+
+GRACE = 10
+_BACKLOG = 512
+
+
+class _Uvicorn(uvicorn.Server):
+    """Refuses new requests from the signal on; those that run go on."""
+
+    def __init__(self, config: uvicorn.Config, server: Server) -> None:
+        super().__init__(config)
+        self._server, self._own_loop = server, None  # type: tuple[Server, asyncio.AbstractEventLoop | None]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._own_loop = asyncio.get_running_loop()
+        await super().startup(sockets=sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # Not here: the signal may have come while this very thread holds the engine's lock.
+        if self._own_loop is not None:
+            self._own_loop.call_soon_threadsafe(self._server.engine.drain)
+        super().handle_exit(sig, frame)
+
+
+def make(server: Server, grace: int = GRACE) -> uvicorn.Server:
+    """Not yet running: `run(sockets=[bound(...)])`."""
+    config = uvicorn.Config(
+        server.app(),
+        log_level=logging.WARNING,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=grace,
+        backlog=_BACKLOG,
+        ws="none",
+    )
+    return _Uvicorn(config, server)
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A listening place."""
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        place = socket.socket(family, kind, proto)
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        place.bind(address)
+    except OSError as error:
+        raise UsageError(f"{host}:{port}: {error.strerror or error}") from None
+    return place
+
+
+def listen(server: Server, host: str, port: int, ready: Callable[[int], None]) -> None:
+    """Serve until a signal."""
+    with bound(host, port) as place:
+        ready(place.getsockname()[1])
+        make(server).run(sockets=[place])

@@ -1,0 +1,85 @@
+"""What the server counts, as Prometheus reads it (text format 0.0.4)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from itertools import accumulate
+
+from edgedec.server.engine import Engine
+from edgedec.server.tickets import End, Ticket
+
+_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Histogram:
+    """How many values lie below each bound."""
+
+    def __init__(self) -> None:
+        self.counts, self.total = [0] * (len(_BOUNDS) + 1), 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(_BOUNDS, value)] += 1
+        self.total += value
+
+    def lines(self, name: str) -> list[str]:
+        below = list(accumulate(self.counts))
+        buckets = [f'{name}_bucket{{le="{le}"}} {n}' for le, n in zip((*_BOUNDS, "+Inf"), below)]
+        return [*buckets, f"{name}_sum {self.total:.6f}", f"{name}_count {below[-1]}"]
+
+
+class Metrics:
+    """`answered` is called by the event loop, `ended` by the engine's thread; each writes fields of its own."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, int]] = Counter()
+        self.finished: Counter[str] = Counter()
+        self.tokens: Counter[str] = Counter()
+        self.waited, self.first = Histogram(), Histogram()
+
+    def answered(self, path: str, status: int) -> None:
+        self.requests[path, status] += 1
+
+    def ended(self, ticket: Ticket, end: End) -> None:
+        stats = end.stats
+        self.finished[end.finish] += 1
+        self.tokens["prompt"] += stats.prompt
+        self.tokens["cached"] += stats.cached
+        self.tokens["generated"] += stats.generated
+        self.tokens["proposed"] += stats.proposed
+        self.tokens["accepted"] += stats.accepted
+        self.tokens["calls"] += stats.calls
+        self.waited.add(end.seconds[0])
+        if stats.generated:
+            self.first.add(end.seconds[1])
+
+    def text(self, engine: Engine) -> str:
+        requests = {f'path="{path}",status="{status}"': n for (path, status), n in self.requests.copy().items()}
+        finished = {f'reason="{reason}"': n for reason, n in self.finished.copy().items()}
+        lines = [
+            *_family("requests_total", "counter", "Requests by path and status.", requests),
+            *_family("texts_total", "counter", "Texts that ended, by reason.", finished),
+            *_family("prompt_tokens_total", "counter", "Tokens of prompts.", {"": self.tokens["prompt"]}),
+            *_family("prompt_tokens_cached_total", "counter", "Those not read again.", {"": self.tokens["cached"]}),
+            *_family("generated_tokens_total", "counter", "Tokens generated.", {"": self.tokens["generated"]}),
+            *_family("calls_total", "counter", "Forward calls that gave tokens.", {"": self.tokens["calls"]}),
+            *_family("drafted_tokens_total", "counter", "Tokens guessed ahead.", {"": self.tokens["proposed"]}),
+            *_family("accepted_tokens_total", "counter", "Guesses that were right.", {"": self.tokens["accepted"]}),
+            *_family("slots", "gauge", "Texts that may run at a time.", {"": engine.limits.slots}),
+            *_family("running", "gauge", "Texts that run.", {"": engine.running}),
+            *_family("waiting", "gauge", "Texts that wait for a slot.", {"": engine.waiting}),
+            *_head("wait_seconds", "histogram", "Time until a text got its slot."),
+            *self.waited.lines("edgedec_wait_seconds"),
+            *_head("first_token_seconds", "histogram", "Time from there to its first token."),
+            *self.first.lines("edgedec_first_token_seconds"),
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def _family(name: str, kind: str, about: str, values: dict[str, int]) -> list[str]:
+    rows = [f"edgedec_{name}{{{labels}}} {n}" if labels else f"edgedec_{name} {n}" for labels, n in values.items()]
+    return [*_head(name, kind, about), *rows]
+
+
+def _head(name: str, kind: str, about: str) -> list[str]:
+    return [f"# HELP edgedec_{name} {about}", f"# TYPE edgedec_{name} {kind}"]

@@ -1,0 +1,109 @@
+"""Checks a request against the JSON schema that the server publishes for it: one table says and enforces.
+
+Of JSON Schema only what the tables in `fields.py` use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import Any
+
+from edgedec.server.problems import Problem
+
+Schema = Mapping[str, Any]
+
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "null": lambda v: v is None,
+    "boolean": lambda v: isinstance(v, bool),
+    "integer": lambda v: _number(v) and float(v).is_integer(),
+    "number": lambda v: _number(v),
+    "string": lambda v: isinstance(v, str),
+    "array": lambda v: isinstance(v, list),
+    "object": lambda v: isinstance(v, dict),
+}
+
+
+def check(value: object, schema: Schema, where: str) -> None:
+    """Problem 400 naming the place, if `value` is not what `schema` describes."""
+    wrong = _wrong(value, schema, where)
+    if wrong is not None:
+        place, what = wrong
+        raise Problem(400, f"{place or 'the request'}: {what}", param=place or None, code="invalid_value")
+
+
+def _number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return isfinite(float(value))
+    except OverflowError:
+        return False
+
+
+def _wrong(value: Any, schema: Schema, where: str) -> tuple[str, str] | None:
+    """Where it breaks the schema, and what was needed there."""
+    if "anyOf" in schema:
+        return _none_of(value, schema["anyOf"], where)
+    kinds = schema.get("type", [])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if kinds and not any(_KINDS[kind](value) for kind in kinds):
+        return where, f"must be {' or '.join(kinds)}"
+    if "enum" in schema and value not in schema["enum"]:
+        return where, f"must be one of {', '.join(map(str, schema['enum']))}"
+    if _number(value):
+        return _bounds(value, schema, where)
+    if isinstance(value, str | list | dict):
+        return _sizes(value, schema, where) or _inside(value, schema, where)
+    return None
+
+
+def _none_of(value: object, options: list[Schema], where: str) -> tuple[str, str] | None:
+    found = [_wrong(value, option, where) for option in options]
+    if None in found:
+        return None
+    # What is wrong deepest inside says most: there the kind was right.
+    return max((wrong for wrong in found if wrong is not None), key=lambda wrong: len(wrong[0]))
+
+
+def _bounds(value: float, schema: Schema, where: str) -> tuple[str, str] | None:
+    low, high, above = schema.get("minimum"), schema.get("maximum"), schema.get("exclusiveMinimum")
+    if low is not None and value < low:
+        return where, f"{value} is below {low}"
+    if above is not None and value <= above:
+        return where, f"{value} must be above {above}"
+    return (where, f"{value} is above {high}") if high is not None and value > high else None
+
+
+def _sizes(value: str | list[Any] | dict[str, Any], schema: Schema, where: str) -> tuple[str, str] | None:
+    name = {str: "Length", list: "Items", dict: "Properties"}[type(value)]
+    low, high = schema.get(f"min{name}", 0), schema.get(f"max{name}")
+    if len(value) < low:
+        return where, f"needs {low} or more, has {len(value)}"
+    return (where, f"allows {high} at most, has {len(value)}") if high is not None and len(value) > high else None
+
+
+def _inside(value: str | list[Any] | dict[str, Any], schema: Schema, where: str) -> tuple[str, str] | None:
+    if isinstance(value, list) and "items" in schema:
+        found = (_wrong(item, schema["items"], f"{where}[{i}]") for i, item in enumerate(value))
+        return next((wrong for wrong in found if wrong is not None), None)
+    return _members(value, schema, where) if isinstance(value, dict) else None
+
+
+def _members(value: dict[str, Any], schema: Schema, where: str) -> tuple[str, str] | None:
+    known, rest = schema.get("properties", {}), schema.get("additionalProperties", True)
+    for name in schema.get("required", ()):
+        if name not in value:
+            return _at(where, name), "is missing"
+    for name, item in value.items():
+        inner = known.get(name, rest)
+        if inner is False:
+            return _at(where, name), "is not supported here; leave it out"
+        wrong = None if inner is True else _wrong(item, inner, _at(where, name))
+        if wrong is not None:
+            return wrong
+    return None
+
+
+def _at(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name

@@ -1,0 +1,155 @@
+"""Many streams at once for minutes against a server of its own: is every text what it is alone, does memory stay flat?
+
+    python tests/bench/serve_load.py --streams 200 --seconds 120 --slots 16
+
+Prints one JSON object: streams ended, texts that differed, tokens a second, times to the first token, and the
+server's memory at seven times from the beginning to the end. Exits with 1 if a text differed or was lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+import edgedec
+from edgedec.sampling import Sampling
+
+PROMPTS = ["Once upon a time", "Tom and Lily", "One day, a fox", "the the the the", "Sue had a", "It was late"]
+
+
+@dataclass
+class Tally:
+    ended: int = 0
+    left: int = 0
+    wrong: int = 0
+    failed: int = 0
+    tokens: int = 0
+    first: list[float] = field(default_factory=list)
+    memory: list[float] = field(default_factory=list)
+
+
+def task(i: int) -> dict[str, Any]:
+    """What stream i asks for: one of 48 texts, so that each can be compared with itself alone."""
+    i %= 48
+    prompt = PROMPTS[i % len(PROMPTS)]
+    sampling = {"temperature": 0.8 if i % 2 else 0.0, "seed": i, "top_p": 1.0, "repetition_penalty": 1.0}
+    return {"prompt": prompt, "max_tokens": 40 + 3 * i, **sampling}
+
+
+def alone(model: edgedec.Model) -> list[str]:
+    texts = []
+    for i in range(48):
+        asked = task(i)
+        prompt, most = asked.pop("prompt"), asked.pop("max_tokens")
+        session = model.session(context=512, spec="off")
+        texts.append("".join(session.generate(prompt, max_tokens=most, sampling=Sampling(**asked))))
+    return texts
+
+
+async def stream(ask: httpx.AsyncClient, i: int, expected: str, tally: Tally) -> None:
+    began, text, done = time.perf_counter(), "", False
+    leaves = i % 17 == 16
+    body = {**task(i), "stream": True, "stream_options": {"include_usage": True}}
+    async with ask.stream("POST", "/v1/completions", json=body) as answer:
+        if answer.status_code != 200:
+            tally.failed += 1
+            return
+        async for line in answer.aiter_lines():
+            if not line.startswith("data: {"):
+                done = done or line == "data: [DONE]"
+                continue
+            chunk = json.loads(line[6:])
+            if chunk["choices"] and not text:
+                tally.first.append(time.perf_counter() - began)
+            text += "".join(choice["text"] for choice in chunk["choices"])
+            if chunk.get("usage"):
+                tally.tokens += chunk["usage"]["completion_tokens"]
+            if leaves and len(text) > 20:
+                tally.left += 1
+                return
+    tally.ended += 1
+    tally.wrong += not done or text != expected
+
+
+async def load(place: str, pid: int, expected: list[str], streams: int, seconds: float) -> Tally:
+    tally, end, numbers = Tally(), time.monotonic() + seconds, iter(range(1 << 60))
+
+    async def client(ask: httpx.AsyncClient) -> None:
+        while time.monotonic() < end:
+            i = next(numbers)
+            try:
+                await stream(ask, i, expected[i % 48], tally)
+            except httpx.TransportError:
+                tally.failed += 1
+
+    async def watch() -> None:
+        while time.monotonic() < end:
+            tally.memory.append(resident(pid))
+            await asyncio.sleep(1)
+
+    limits = httpx.Limits(max_connections=streams)
+    async with httpx.AsyncClient(base_url=place, limits=limits, timeout=300) as ask:
+        await asyncio.gather(watch(), *(client(ask) for _ in range(streams)))
+    return tally
+
+
+def resident(pid: int) -> float:
+    """MiB of memory that a process holds."""
+    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def main() -> int:
+    ask = argparse.ArgumentParser(description=__doc__)
+    ask.add_argument("--model", default="nano")
+    ask.add_argument("--streams", type=int, default=200)
+    ask.add_argument("--seconds", type=float, default=60)
+    ask.add_argument("--slots", type=int, default=16)
+    ask.add_argument("--threads", type=int, default=1)
+    ask.add_argument("--spec", default="auto")
+    given = ask.parse_args()
+    expected = alone(edgedec.open(given.model, threads=given.threads))
+    options = (
+        f"--port 0 -c 512 --slots {given.slots} --queue {given.streams} -t {given.threads} --spec {given.spec}".split()
+    )
+    command = [sys.executable, "-m", "edgedec", "serve", "-m", given.model, *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ) as server:
+        assert server.stderr is not None
+        place = server.stderr.readline().split()[3].removesuffix("/v1")
+        tally = asyncio.run(load(place, server.pid, expected, given.streams, given.seconds))
+        time.sleep(0.5)
+        health = httpx.get(f"{place}/health").json()
+        server.terminate()
+    memory = tally.memory
+    print(
+        json.dumps(
+            {
+                **vars(given),
+                "ended": tally.ended,
+                "left": tally.left,
+                "wrong": tally.wrong,
+                "failed": tally.failed,
+                "tokens_per_s": round(tally.tokens / given.seconds),
+                "first_token_s_median_p99": [round(q, 3) for q in statistics.quantiles(tally.first, n=100)[49:99:49]],
+                "memory_mib": [round(memory[i * (len(memory) - 1) // 6]) for i in range(7)],
+                "after": health,
+            }
+        )
+    )
+    return int(bool(tally.wrong or tally.failed or health["running"] or health["waiting"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

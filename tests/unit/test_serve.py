@@ -1,0 +1,583 @@
+"""`edgedec serve` as a client sees it: the real openai package against a real server."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edgedec
+from edgedec.sampling import Sampling
+
+for package in ("starlette", "uvicorn", "httpx", "openai"):
+    pytest.importorskip(package, reason=f"the server's tests need {package}")
+import httpx  # noqa: E402
+import openai  # noqa: E402
+from serving import serving, wait_for  # noqa: E402
+
+GREEDY: dict[str, Any] = {"temperature": 0.0, "extra_body": {"repetition_penalty": 1.0}}
+PROMPTS = ["Once upon a time", "Tom and Lily", "One day, a fox", "the the the the", "Sue had a big", "It was late"]
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+TOOL: Any = {
+    "type": "function",
+    "function": {
+        "name": "find",
+        "description": "Finds a thing.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "thing": {"$ref": "#/$defs/Thing"},
+                "count": {"type": "integer", "minimum": 1, "maximum": 9},
+            },
+            "required": ["thing", "count"],
+            "additionalProperties": False,
+            "$defs": {"Thing": {"enum": ["cat", "dog"]}},
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def model(nano: Any) -> edgedec.Model:
+    return edgedec.open(nano, threads=1)
+
+
+@pytest.fixture(scope="module")
+def served(model: edgedec.Model) -> Iterator[tuple[str, Any]]:
+    with serving(model, slots=4, body=100_000) as found:
+        yield found
+
+
+@pytest.fixture
+def client(served: tuple[str, Any]) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{served[0]}/v1", api_key="none", max_retries=0) as found:
+        yield found
+
+
+def alone(model: edgedec.Model, prompt: str | list[int], n: int, **options: Any) -> str:
+    """The text that a session of its own writes."""
+    options = {"sampling": Sampling(), **options}
+    return "".join(model.session(spec="off", context=512).generate(prompt, max_tokens=n, **options))
+
+
+def chat_ids(model: edgedec.Model, text: str) -> list[int]:
+    return model.chat_ids([{"role": "user", "content": text}])
+
+
+def hi(**more: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "Once upon a time"}], "model": "nano", "max_tokens": 20, **more}
+
+
+# -- texts
+
+
+def test_models(client: openai.OpenAI) -> None:
+    assert [card.id for card in client.models.list()] == ["nano"]
+    assert client.models.retrieve("nano").owned_by == "edgedec"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt-4")
+
+
+def test_a_completion_is_the_sessions_text(client: openai.OpenAI, model: edgedec.Model) -> None:
+    found = client.completions.create(model="nano", prompt=PROMPTS[0], max_tokens=30, **GREEDY)
+    assert found.choices[0].text == alone(model, PROMPTS[0], 30)
+    assert found.choices[0].finish_reason == "length"
+    assert found.usage is not None
+    assert found.usage.completion_tokens == 30
+    assert found.usage.prompt_tokens == len(model.tokenizer.encode(PROMPTS[0]))
+    details = found.usage.completion_tokens_details
+    assert details is not None
+    assert details.accepted_prediction_tokens is not None
+    assert details.model_extra is not None
+    assert details.accepted_prediction_tokens + details.model_extra["calls"] >= 30
+    assert details.rejected_prediction_tokens is not None
+    assert details.rejected_prediction_tokens >= 0
+
+
+def test_completions_take_texts_and_tokens_and_echo(client: openai.OpenAI, model: edgedec.Model) -> None:
+    ids = [model.tokenizer.encode(prompt) for prompt in PROMPTS[:2]]
+    expected = [alone(model, prompt, 8) for prompt in PROMPTS[:2]]
+    for prompt in (PROMPTS[:2], ids):
+        found = client.completions.create(model="nano", prompt=prompt, max_tokens=8, echo=True, **GREEDY)
+        assert [choice.text for choice in found.choices] == [p + t for p, t in zip(PROMPTS, expected)]
+    one = client.completions.create(model="nano", prompt=ids[1], max_tokens=8, **GREEDY)
+    assert one.choices[0].text == expected[1]
+
+
+def test_a_chat_streamed_and_whole_says_the_same(client: openai.OpenAI, model: edgedec.Model) -> None:
+    asked = hi(seed=5, temperature=0.8)
+    whole = client.chat.completions.create(**asked)
+    chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    sampling = Sampling(**{**vars(model.sampling), "temperature": 0.8, "seed": 5})
+    assert whole.choices[0].message.content == text
+    assert text == alone(model, chat_ids(model, "Once upon a time"), 20, sampling=sampling)
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage is not None
+    assert whole.usage is not None
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert chunks[-1].model_extra is not None
+    assert chunks[-1].model_extra["edgedec"]["tokens_per_call"] >= 1
+    assert {chunk.id for chunk in chunks} == {chunks[0].id}
+
+
+def test_a_chunk_says_who_had_guessed_it(model: edgedec.Model) -> None:
+    text = "The fox ran to the barn and the dog slept. "
+    with serving(model, spec="copy:fixed=4") as (place, _):
+        client = openai.OpenAI(base_url=f"{place}/v1", api_key="none")
+        chunks = client.completions.create(model="nano", prompt=text * 6, max_tokens=60, stream=True, **GREEDY)
+        names = [(chunk.choices[0].model_extra or {}).get("edgedec", {}).get("by") for chunk in chunks]
+    assert "copy" in names
+
+
+def test_stop_ends_the_text_before_it(client: openai.OpenAI, model: edgedec.Model) -> None:
+    whole = alone(model, PROMPTS[0], 40)
+    stop = whole[30:36]
+    for stream in (False, True):
+        found: Any = client.completions.create(
+            model="nano", prompt=PROMPTS[0], max_tokens=40, stop=[stop, "never said"], stream=stream, **GREEDY
+        )
+        choices = [chunk.choices[0] for chunk in found] if stream else [found.choices[0]]
+        assert "".join(choice.text for choice in choices) == whole[: whole.index(stop)]
+        assert choices[-1].finish_reason == "stop"
+
+
+def test_n_choices_have_seeds_of_their_own(client: openai.OpenAI, model: edgedec.Model) -> None:
+    found = client.completions.create(model="nano", prompt="One day", max_tokens=12, n=3, seed=7, temperature=1.0)
+    sampling = [Sampling(**{**vars(model.sampling), "temperature": 1.0, "seed": 7 + i}) for i in range(3)]
+    assert [choice.text for choice in found.choices] == [alone(model, "One day", 12, sampling=s) for s in sampling]
+    assert [choice.index for choice in found.choices] == [0, 1, 2]
+    assert found.usage is not None
+    assert found.usage.prompt_tokens == len(model.tokenizer.encode("One day"))
+
+
+def test_logprobs(client: openai.OpenAI, model: edgedec.Model) -> None:
+    ids = chat_ids(model, "Once upon a time")
+    tokens = list(model.session(context=512).tokens(ids, max_tokens=6, logprobs=3))
+    whole = client.chat.completions.create(**hi(max_tokens=6, logprobs=True, top_logprobs=3, **GREEDY))
+    chunks = client.chat.completions.create(**hi(max_tokens=6, logprobs=True, top_logprobs=3, stream=True, **GREEDY))
+    streamed = [odd for c in chunks if c.choices[0].logprobs for odd in c.choices[0].logprobs.content or ()]
+    assert whole.choices[0].logprobs is not None
+    for told in (whole.choices[0].logprobs.content, streamed):
+        assert told is not None
+        assert [odd.logprob for odd in told] == [token.logprob for token in tokens]
+        assert [[top.logprob for top in odd.top_logprobs] for odd in told] == [[p for _, p in t.top] for t in tokens]
+    assert [bytes(odd.bytes or ()).decode() for odd in streamed] == [odd.token for odd in streamed]
+    text = client.completions.create(model="nano", prompt="Once", max_tokens=5, logprobs=2, **GREEDY).choices[0]
+    assert text.logprobs is not None
+    assert text.logprobs.tokens is not None
+    assert "".join(text.logprobs.tokens) == text.text
+    assert text.logprobs.text_offset == [
+        text.text.index(t, at) for t, at in zip(text.logprobs.tokens, text.logprobs.text_offset or ())
+    ]
+    assert all(len(top) == 2 for top in text.logprobs.top_logprobs or ())
+
+
+def test_bias_and_penalties_reach_the_model(client: openai.OpenAI, model: edgedec.Model) -> None:
+    token = model.tokenizer.encode("cat", special=False)[0]
+    found = client.completions.create(model="nano", prompt="One", max_tokens=3, logit_bias={str(token): 100}, **GREEDY)
+    assert found.choices[0].text == model.tokenizer.decode([token] * 3)
+    asked: dict[str, Any] = {"presence_penalty": 1.5, "frequency_penalty": 1.0}
+    found = client.completions.create(model="nano", prompt="One", max_tokens=30, **asked, **GREEDY)
+    assert found.choices[0].text == alone(model, "One", 30, sampling=Sampling(**asked))
+
+
+# -- structured output
+
+
+def test_json_schema_output_validates(client: openai.OpenAI) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    pytest.importorskip("llguidance")
+    kind: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
+    for seed in range(3):
+        found = client.chat.completions.create(**hi(max_tokens=100, seed=seed, response_format=kind))
+        assert found.choices[0].finish_reason == "stop"
+        jsonschema.validate(json.loads(found.choices[0].message.content or ""), SCHEMA)
+    kind = {"type": "json_object"}
+    text = client.chat.completions.create(**hi(max_tokens=30, response_format=kind)).choices[0].message.content or ""
+    assert text.startswith("{")
+    kind = {"type": "json_schema", "json_schema": {"name": "no", "schema": {"not": {}}}}
+    with pytest.raises(openai.BadRequestError, match=r"response_format.*not"):
+        client.chat.completions.create(**hi(response_format=kind))
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "find"}}])
+def test_a_tool_that_must_be_called_is(client: openai.OpenAI, choice: Any) -> None:
+    pytest.importorskip("llguidance")
+    other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object", "maxProperties": 0}}}
+    asked = hi(max_tokens=80, seed=1, tools=[TOOL, other] if choice != "required" else [TOOL], tool_choice=choice)
+    whole = client.chat.completions.create(**asked).choices[0]
+    assert whole.finish_reason == "tool_calls"
+    assert whole.message.content is None
+    assert whole.message.tool_calls is not None
+    call: Any = whole.message.tool_calls[0]
+    assert call.function.name == "find"
+    arguments = json.loads(call.function.arguments)
+    assert arguments["thing"] in ("cat", "dog")
+    assert 1 <= arguments["count"] <= 9
+    deltas = [chunk.choices[0] for chunk in client.chat.completions.create(**asked, stream=True)]
+    streamed: Any = [call for choice in deltas for call in choice.delta.tool_calls or ()]
+    assert [json.loads(call.function.arguments) for call in streamed] == [arguments]
+    assert not any(choice.delta.content for choice in deltas)
+    assert deltas[-1].finish_reason == "tool_calls"
+    turns = [*asked["messages"], whole.message, {"role": "tool", "tool_call_id": call.id, "content": "a cat"}]
+    assert client.chat.completions.create(**{**asked, "messages": turns, "tool_choice": "none"}).choices
+
+
+def test_a_tool_that_may_be_called_need_not_be(client: openai.OpenAI, model: edgedec.Model) -> None:
+    pytest.importorskip("llguidance")
+    asked = hi(tools=[TOOL], **GREEDY)
+    whole = client.chat.completions.create(**asked).choices[0]
+    assert whole.finish_reason == "length"
+    chunks = client.chat.completions.create(**asked, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.message.content != ""
+    # A text that begins like a call is one.
+    brace = {str(model.tokenizer.encode("{", special=False)[-1]): 100}
+    call = client.chat.completions.create(**{**asked, "max_tokens": 80}, logit_bias=brace).choices[0]
+    assert call.finish_reason == "tool_calls"
+
+
+# -- what is refused
+
+
+def refused(served: tuple[str, Any], path: str = "/v1/chat/completions", **body: Any) -> dict[str, Any]:
+    answer = httpx.post(served[0] + path, json=body)
+    assert answer.status_code == 400, answer.text
+    error: dict[str, Any] = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return error
+
+
+@pytest.mark.parametrize(
+    ("more", "param", "code"),
+    [
+        ({"best_of": 2}, "best_of", "unsupported_parameter"),
+        ({"modalities": ["audio"]}, "modalities", "unsupported_parameter"),
+        ({"temperature": 3}, "temperature", "invalid_value"),
+        ({"temperature": True}, "temperature", "invalid_value"),
+        ({"n": 0}, "n", "invalid_value"),
+        ({"n": 100}, "n", "invalid_value"),
+        ({"stop": [""]}, "stop[0]", "invalid_value"),
+        ({"max_tokens": -1}, "max_tokens", "invalid_value"),
+        ({"messages": []}, "messages", "invalid_value"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role", "invalid_value"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, None, "invalid_value"),
+        ({"messages": [{"role": "user", "content": "word " * 600}]}, "prompt", "context_length_exceeded"),
+        ({"logit_bias": {"x": 1}}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {"999999": 1}}, "logit_bias", "invalid_value"),
+        ({"top_logprobs": 2}, "top_logprobs", "invalid_value"),
+        ({"stream_options": {}}, "stream_options", "invalid_value"),
+        ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, None, "invalid_value"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_done_is_named(served: tuple[str, Any], more: Any, param: str | None, code: str) -> None:
+    content = json.dumps({**hi(), **more}).encode()
+    answer = httpx.post(
+        f"{served[0]}/v1/chat/completions", content=content, headers={"content-type": "application/json"}
+    )
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["code"] == code
+    assert param is None or error["param"] == param
+
+
+def test_null_is_nothing(client: openai.OpenAI) -> None:
+    client.chat.completions.create(**hi(), stop=None, n=None, tools=None, response_format=None, logit_bias=None)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_00, b'{"messages": NaN}'])
+def test_bad_json_is_a_400(served: tuple[str, Any], content: bytes) -> None:
+    for path in ("/v1/chat/completions", "/v1/completions", "/v1/embeddings"):
+        answer = httpx.post(served[0] + path, content=content, headers={"content-type": "application/json"})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_other_refusals(served: tuple[str, Any]) -> None:
+    place = served[0]
+    assert httpx.post(f"{place}/v1/completions", content=b"{}").status_code == 415
+    assert httpx.post(f"{place}/v1/completions", json={"prompt": "x" * 200_000}).status_code == 413
+    parts = iter([b"x" * 60_000] * 3)
+    head = {"content-type": "application/json"}
+    assert httpx.post(f"{place}/v1/completions", content=parts, headers=head).status_code == 413
+    assert httpx.post(f"{place}/v1/completions", json={"prompt": "x", "model": "gpt-4"}).status_code == 404
+    assert httpx.get(f"{place}/v1/completions").status_code == 405
+    assert httpx.get(f"{place}/nowhere").json()["error"]["type"] == "not_found_error"
+    assert httpx.get(f"{place}/health", headers={"host": "evil.example"}).status_code == 403
+    assert httpx.get(f"{place}/health", headers={"host": "localhost:1"}).status_code == 200
+    assert "access-control-allow-origin" not in httpx.get(f"{place}/health", headers={"origin": "http://a"}).headers
+    refused(served, "/v1/completions", prompt=[1 << 30])
+    refused(served, "/v1/completions", prompt="x", logprobs=1, echo=True)
+
+
+def test_a_key_and_an_origin(model: edgedec.Model) -> None:
+    from edgedec.server.gate import Doors
+
+    doors = Doors(key="sécret", origin="https://a.example")
+    with serving(model, doors=doors) as (place, _):
+        ask = httpx.Client(base_url=place)
+        assert ask.get("/v1/models").status_code == 401
+        wrong = ask.get("/v1/models", headers={"authorization": "Bearer other"})
+        assert wrong.status_code == 401
+        assert wrong.json()["error"]["code"] == "invalid_api_key"
+        right = [(b"authorization", "Bearer sécret".encode())]
+        assert ask.get("/v1/models", headers=right).status_code == 200
+        assert ask.get("/health").status_code == 200
+        preflight = {"origin": "https://a.example", "access-control-request-method": "POST"}
+        assert (
+            ask.options("/v1/models", headers=preflight).headers["access-control-allow-origin"] == "https://a.example"
+        )
+
+
+def test_a_limit_on_tokens(model: edgedec.Model) -> None:
+    with serving(model, most=5) as (place, _):
+        ended = httpx.post(f"{place}/v1/chat/completions", json={"messages": hi()["messages"], "ignore_eos": True})
+        assert ended.json()["usage"]["completion_tokens"] == 5
+        many = httpx.post(f"{place}/v1/chat/completions", json=hi())
+        assert many.status_code == 400
+        assert many.json()["error"]["param"] == "max_tokens"
+
+
+def test_a_text_ends_where_its_context_does(client: openai.OpenAI, model: edgedec.Model) -> None:
+    asked: dict[str, Any] = {
+        "model": "nano",
+        "prompt": "word " * 400,
+        "max_tokens": 4096,
+        "extra_body": {"ignore_eos": True},
+    }
+    found = client.completions.create(**asked)
+    assert found.usage is not None
+    assert found.usage.total_tokens == 512
+    assert found.choices[0].finish_reason == "length"
+
+
+# -- load
+
+
+def test_a_full_queue_is_a_429_and_those_who_leave_make_room(model: edgedec.Model) -> None:
+    with serving(model, slots=1, queue=1) as (place, server):
+        engine, body = server.engine, {"prompt": "Once", "max_tokens": 500, "ignore_eos": True, "stream": True}
+        with httpx.Client(base_url=place, timeout=30) as ask:
+            first = ask.send(ask.build_request("POST", "/v1/completions", json=body), stream=True)
+            wait_for(lambda: engine.running == 1)
+            hold = threading.Event()
+            slow_down(server, hold)
+            second = ask.send(ask.build_request("POST", "/v1/completions", json={**body, "max_tokens": 3}), stream=True)
+            wait_for(lambda: engine.waiting == 1)
+            full = ask.post("/v1/completions", json=body)
+            assert full.status_code == 429
+            assert full.headers["retry-after"] == "1"
+            assert full.json()["error"]["code"] == "queue_full"
+            first.close()
+            hold.set()
+            assert second.read().endswith(b"data: [DONE]\n\n")
+            second.close()
+            wait_for(lambda: engine.running == 0)
+        assert server.metrics.finished["cancelled"] == 1
+
+
+def slow_down(server: Any, until: threading.Event) -> None:
+    """Its steps take 5 ms until then: what is to be seen in between can be."""
+    batch = server.engine._batch
+    step = batch.step
+
+    def slow() -> bool:
+        until.wait(0.005)
+        return bool(step())
+
+    batch.step = slow
+
+
+def test_one_who_waits_may_leave(model: edgedec.Model) -> None:
+    with serving(model, slots=1, queue=5) as (place, server):
+        slow_down(server, threading.Event())
+        body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True}
+        with httpx.Client(base_url=place, timeout=30) as ask:
+            first = ask.send(ask.build_request("POST", "/v1/completions", json={**body, "stream": True}), stream=True)
+            wait_for(lambda: server.engine.running == 1)
+            with pytest.raises(httpx.ReadTimeout):
+                ask.post("/v1/completions", json=body, timeout=0.2)
+            wait_for(lambda: server.engine.waiting == 0)
+            assert server.engine.running == 1
+            first.close()
+            wait_for(lambda: server.engine.running == 0)
+
+
+def test_a_request_that_takes_too_long_is_ended(model: edgedec.Model) -> None:
+    with serving(model, slots=1, seconds=0.15) as (place, server):
+        slow_down(server, threading.Event())
+        body = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True}
+        assert httpx.post(f"{place}/v1/completions", json=body).status_code == 504
+        streamed = httpx.post(f"{place}/v1/completions", json={**body, "stream": True})
+        assert '"code":"timeout"' in streamed.text
+        assert server.engine.running == 0
+
+
+def test_twenty_streams_say_what_each_says_alone(client: openai.OpenAI, model: edgedec.Model) -> None:
+    def streamed(i: int) -> str:
+        asked: dict[str, Any] = {"prompt": PROMPTS[i % len(PROMPTS)], "max_tokens": 20 + i, "seed": i, "stream": True}
+        return "".join(c.choices[0].text for c in client.completions.create(model="nano", temperature=i % 2, **asked))
+
+    with ThreadPoolExecutor(20) as pool:
+        texts = list(pool.map(streamed, range(20)))
+    settings = vars(model.sampling)
+    for i, text in enumerate(texts):
+        sampling = Sampling(**{**settings, "temperature": float(i % 2), "seed": i})
+        assert text == alone(model, PROMPTS[i % len(PROMPTS)], 20 + i, sampling=sampling)
+
+
+def test_a_conversation_finds_its_cache_again(model: edgedec.Model) -> None:
+    with serving(model, slots=2) as (place, _):
+        for prompt in ("Once upon a time there was a cat.", "Tom had a big red ball and a dog."):
+            httpx.post(f"{place}/v1/completions", json={"prompt": prompt, "max_tokens": 4})
+        again = {"prompt": "Once upon a time there was a cat. It", "max_tokens": 4}
+        used = httpx.post(f"{place}/v1/completions", json=again).json()["usage"]
+        assert used["prompt_tokens_details"]["cached_tokens"] >= len(model.tokenizer.encode("Once upon a time")) - 1
+
+
+def test_a_failure_inside_is_a_500_and_the_next_request_goes_on(model: edgedec.Model) -> None:
+    with serving(model, slots=2) as (place, server):
+        batch = server.engine._batch
+
+        def broken() -> bool:
+            raise RuntimeError("secret path /x")
+
+        batch.step = broken
+        answer = httpx.post(f"{place}/v1/completions", json={"prompt": "Once"})
+        assert answer.status_code == 500
+        assert "secret" not in answer.text
+        assert httpx.post(f"{place}/v1/completions", json={"prompt": "Once"}).status_code == 200
+
+
+def test_requests_leave_nothing_behind(model: edgedec.Model) -> None:
+    from edgedec.server.tickets import Run, Ticket
+
+    with serving(model, slots=2) as (place, _), httpx.Client(base_url=place) as ask:
+        for i in range(20):
+            ask.post("/v1/completions", json={"prompt": "Once", "max_tokens": 2, "stream": i % 2 == 0})
+        gc.collect()
+        # Those of the last request may still be in somebody's hands.
+        assert sum(isinstance(thing, Run | Ticket) for thing in gc.get_objects()) <= 4
+
+
+# -- the rest
+
+
+def test_embeddings(client: openai.OpenAI) -> None:
+    import math
+
+    found = client.embeddings.create(model="nano", input=["A cat sat.", "A cat sat down.", "for i in range(9):"])
+    vectors = [row.embedding for row in found.data]
+    plain = client.embeddings.create(model="nano", input="A cat sat.", encoding_format="float").data[0].embedding
+    assert vectors[0] == pytest.approx(plain, abs=1e-6)
+    assert math.hypot(*plain) == pytest.approx(1, abs=1e-4)
+    near, far = (sum(a * b for a, b in zip(vectors[0], other)) for other in vectors[1:])
+    assert near > far
+
+
+def test_metrics_are_prometheus_text(served: tuple[str, Any], client: openai.OpenAI) -> None:
+    def read() -> dict[str, float]:
+        lines = httpx.get(f"{served[0]}/metrics").text.splitlines()
+        return {key: float(value) for key, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
+
+    before = read()
+    client.completions.create(model="nano", prompt="Once", max_tokens=7, extra_body={"ignore_eos": True})
+    after = read()
+    assert after["edgedec_generated_tokens_total"] - before["edgedec_generated_tokens_total"] == 7
+    label = 'edgedec_requests_total{path="/v1/completions",status="200"}'
+    assert after[label] - before.get(label, 0) == 1
+    assert after["edgedec_first_token_seconds_count"] == after['edgedec_first_token_seconds_bucket{le="+Inf"}']
+    assert after["edgedec_running"] == 0
+    parser = pytest.importorskip("prometheus_client.parser")
+    assert list(parser.text_string_to_metric_families(httpx.get(f"{served[0]}/metrics").text))
+
+
+def test_the_page_brings_a_strict_policy(served: tuple[str, Any]) -> None:
+    from edgedec.server.page import PAGE
+
+    answer = httpx.get(f"{served[0]}/")
+    assert answer.status_code == (200 if PAGE.is_file() else 404)
+    if PAGE.is_file():
+        assert answer.headers["content-type"].startswith("text/html")
+        policy = answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'sha256-")
+        assert "unsafe" not in policy
+
+
+def test_the_description_covers_every_route(served: tuple[str, Any]) -> None:
+    described = httpx.get(f"{served[0]}/openapi.json").json()
+    routes = {route.path.replace(":path", "") for route in served[1].app().routes} - {"/", "/openapi.json"}
+    assert routes == set(described["paths"])
+
+
+@pytest.mark.skipif("EDGEDEC_SLOW_TESTS" not in os.environ, reason="a minute of fuzzing; set EDGEDEC_SLOW_TESTS")
+def test_fuzz(served: tuple[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("schemathesis")
+    command = [os.path.join(os.path.dirname(sys.executable), "schemathesis"), "run", f"{served[0]}/openapi.json"]
+    checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+    done = subprocess.run(
+        [*command, "--checks", checks, "--max-examples", "100", "--seed", "1", "--request-timeout", "30"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_sigterm_lets_what_runs_end(nano: Any) -> None:
+    command = [sys.executable, "-m", "edgedec", "serve", "-m", str(nano), "--port", "0", "-t", "1", "--slots", "1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        place = line.split()[3].removesuffix("/v1")
+        wait_for(lambda: answers(place))
+        body = {"prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{place}/v1/completions", json=body, timeout=30) as answer:
+            parts = answer.iter_text()
+            begun = next(parts)
+            process.send_signal(signal.SIGTERM)
+            rest = "".join(parts)
+        assert begun
+        assert rest.endswith("data: [DONE]\n\n")
+        assert process.wait(30) in (0, -signal.SIGTERM)
+        assert "Traceback" not in process.stderr.read()
+
+
+def answers(place: str) -> bool:
+    try:
+        return httpx.get(f"{place}/health").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_a_taken_port_is_one_line(nano: Any) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "edgedec", "serve", "-m", str(nano), "--port", port, "-t", "1"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"edgedec: 127.0.0.1:{port}: ")
+    assert done.stderr.count("\n") == 1
