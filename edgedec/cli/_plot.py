@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,10 @@ def plot_peers(report: Mapping[str, Any], path: Path) -> None:
 def plot_spec(report: Mapping[str, Any], path: Path) -> None:
     """Speed ratios with their intervals and their least, and acceptance by depth."""
     drafters, figure = report["drafters"], _figure()
-    ratios, depths = figure.subplots(1, 2, width_ratios=(3, 2))
-    names = list(drafters)
+    figure.set_size_inches(12, max(4.5, 0.45 * len(drafters)))
+    ratios, depths = figure.subplots(1, 2, width_ratios=(1, 1))
+    # A fusion has a long name: a line for each two of its drafters.
+    names = [re.sub(r"(\+[^+]+\+)", r"\1\n", name) for name in drafters]
     for i, found in enumerate(drafters.values()):
         color, mark = _STYLES[i % len(_STYLES)]
         mean, (low, high) = found["speed_ratio_mean"], found["speed_ratio_interval"]
@@ -70,7 +73,7 @@ def plot_spec(report: Mapping[str, Any], path: Path) -> None:
     depths.set_ylabel("accepted, of drafts that deep")
     depths.set_ylim(0, 1)
     if depths.lines:
-        depths.legend(frameon=False, fontsize=8)
+        depths.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     for axes in (ratios, depths):
         axes.grid(True, color="0.9")
     figure.suptitle(f"{report['model']}: {report['host']['cpu']}, {plural(report['threads'], 'thread')}", fontsize=11)
