@@ -8,7 +8,7 @@ at any step. On a runtime whose rows do not change each other every text is what
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -139,17 +139,3 @@ class Batch:
         left = [job for job in self._running if job not in chosen]
         self._running = left + chosen
         return chosen
-
-
-def texts(batch: Batch, job: Job, told: deque[Token | None]) -> Generator[Token]:
-    """The tokens of one job, stepping the whole batch as they are asked for."""
-    while True:
-        while told:
-            token = told.popleft()
-            if token is None:
-                if job.error is not None:
-                    raise job.error
-                return
-            yield token
-        if not batch.step():
-            return

@@ -9,7 +9,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Protocol
 
@@ -143,13 +142,11 @@ class Plain:
 
 @dataclass(frozen=True)
 class Host:
-    """What a drafter may use: the target's runtime, its bundle, its tokenizer (a call: some bundles have none),
-    and the folder where this bundle's drafters keep what they learn (None: nowhere)."""
+    """What a drafter may use: the target's runtime, its bundle, its tokenizer (a call: some bundles have none)."""
 
     runtime: Runtime
     bundle: Bundle
     tokenizer: Callable[[], Tokenizer]
-    keep: Path | None = None
 
 
 def drafter_names() -> list[str]:
