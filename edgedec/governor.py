@@ -55,7 +55,8 @@ class Member:
         # By how much was expected of the others already: little, some, much.
         self._trials = [Trial() for _ in range(_LEVELS)]
         self._asked: Trial | None = None
-        self.dear = False
+        # Does its time matter; and was it shown the last call?
+        self.dear, self.heard = False, True
 
     @property
     def rests(self) -> bool:
@@ -123,7 +124,7 @@ class Governor:
         self._measure, self._fixed = costs, fixed
         self._costs: Costs | None = None
         self._account, self._phase, self._silent = 0.0, _ACTIVE, 0
-        self._limit, self._floor, self._calls = fixed, 0.0, 0
+        self._limit, self._floor, self._calls, self._fed = fixed, 0.0, 0, True
         # How often a drawn token stands: of drafts that may be neither cut nor merged it sets the length.
         self._stands = _SURE
         self._sizes: dict[int, int] = {}
@@ -142,9 +143,13 @@ class Governor:
         wants = _QUIET
         if self._phase != _SILENT:
             for member in self.members:
-                if not member.rests:
+                if self._listens(member):
                     wants |= member.drafter.wants
         return wants
+
+    def _listens(self, member: Member) -> bool:
+        """Is it shown the next call? With an empty account nobody who wants more of it than the loop does."""
+        return not member.rests and (self._fed or member.drafter.wants == _QUIET)
 
     @property
     def costs(self) -> Costs:
@@ -156,6 +161,7 @@ class Governor:
 
     def propose(self, context: Context, nodes: int, floor: float) -> Draft:
         self._forget()
+        self._fed = bool(self._fixed) or self._account > 0 or self._costs is None
         if self._phase != _ACTIVE or nodes < 1:
             return _NONE
         began = perf_counter()
@@ -195,12 +201,12 @@ class Governor:
 
     def _hears(self, member: Member, fusion: Fusion, nodes: int, context: Context) -> bool:
         """Shall this drafter propose? One whose time matters is judged by how much those before it let expect,
-        and not asked at all while the account is empty."""
+        and not asked at all while the account could not pay for it."""
         member.dear = member.takes > _DEAR * self.costs.seconds[1]
+        if not member.heard or (member.dear and not (self._fed and self._account > 2 * member.takes)):
+            return member.passes()
         if not member.dear:
             return member.speaks(0)
-        if self._account <= 0:
-            return member.passes()
         order = fusion.best_first()[:nodes]
         size, _ = self._best(fusion, order, context.company)
         tokens = sum(fusion.chances[node] for node in order[:size])
@@ -240,7 +246,8 @@ class Governor:
         elif self._drawn:
             self._judge_drawn(len(seen.path) - 1)
         for member in self.members:
-            if not member.rests:
+            member.heard = self._listens(member)
+            if member.heard:
                 since = perf_counter()
                 member.drafter.observe(seen)
                 member.hears += (perf_counter() - since - member.hears) * _SMOOTH
@@ -295,6 +302,7 @@ class Governor:
     def reset(self) -> None:
         for member in self.members:
             member.drafter.reset()
+            member.heard = True
             member.wake()
         if self._costs is not None:
             self._account = min(max(self._account, 0.0), _START * self._costs.seconds[1])
