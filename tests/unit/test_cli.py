@@ -306,22 +306,7 @@ def test_a_damaged_session_is_one_line_and_stays(words: Path, tmp_path: Path) ->
 
 
 def endless(words: Path) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "edgedec",
-        "run",
-        "-m",
-        str(words),
-        "-p",
-        "w1",
-        "--on-full",
-        "slide",
-        "-c",
-        "32",
-        "--spec",
-        "off",
-    ]
+    command = [sys.executable, "-m", "edgedec", "run", "-m", str(words), "-p", "w1", "--on-full", "slide", "-c", "32"]
     # Buffered, as users have it: only then is something left to flush when the interpreter ends.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     pipe = subprocess.PIPE
