@@ -3,18 +3,22 @@
 Each text is a loop of its own (`decode.steps`), with its own sampling, constraint, drafter and cache. A batch takes
 the call that each loop waits for, makes one ragged call of them, and gives every loop its answer. Texts come and go
 at any step. On a runtime whose rows do not change each other every text is what it is alone, to the byte.
+
+A text that begins as another does takes that over instead of reading it again (`prefixes`), and waits if the other
+is just reading it.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 
 from edgedec.context import Context
 from edgedec.decode import Answer, Steps, Token
 from edgedec.errors import EdgedecError
+from edgedec.prefixes import Loan, Prefixes
 from edgedec.runtime import Call, Runtime, compute_all
 
 # Rows of one call: beyond these a text that is being read waits for the next call, so that others go on.
@@ -29,10 +33,10 @@ class Job:
     loop: Steps
     tell: Callable[[Token | None], None]
     need: int
+    shares: bool = False
     call: Call | None = None
     done: bool = False
     error: EdgedecError | None = None
-    _started: bool = field(default=False, repr=False)
 
     def advance(self, answer: Answer | None) -> None:
         """On to the next call, or to the end."""
@@ -69,14 +73,20 @@ class Batch:
         self._runtime, self._tokens, self._most = runtime, tokens, most
         self._waiting: deque[Job] = deque()
         self._running: list[Job] = []
+        self._prefixes = Prefixes()
 
     def __len__(self) -> int:
         """Texts that run or wait."""
         return len(self._running) + len(self._waiting)
 
-    def add(self, context: Context, loop: Steps, tell: Callable[[Token | None], None], need: int) -> Job:
-        """A text; it starts when the caches have room for the `need` tokens that it may come to hold."""
-        job = Job(context, loop, tell, need)
+    def add(
+        self, context: Context, loop: Steps, tell: Callable[[Token | None], None], need: int, shares: bool = False
+    ) -> Job:
+        """A text; it starts when the caches have room for the `need` tokens that it may come to hold.
+
+        `shares`: its cache may begin with that of another text, and lend its own, as long as both are there.
+        """
+        job = Job(context, loop, tell, need, shares)
         self._waiting.append(job)
         return job
 
@@ -109,21 +119,43 @@ class Batch:
 
     def _admit(self) -> None:
         self._running = [job for job in self._running if not job.done]
-        held = sum(job.need for job in self._running)
-        while self._waiting and len(self._running) < self._most:
-            job = self._waiting[0]
-            if job.done:
-                self._waiting.popleft()
+        self._waiting = deque(job for job in self._waiting if not job.done)
+        for job in list(self._waiting):
+            if len(self._running) >= self._most:
+                return
+            loan = self._loan(job)
+            if loan.later:
                 continue
             # A text larger than all the room still runs, alone.
-            if self._running and held + job.need > self._tokens:
+            if self._running and self._held() + job.need - self._lent(loan) > self._tokens:
                 return
-            self._waiting.popleft()
-            job.context.company = len(self._running)
-            job.advance(None)
-            if not job.done:
-                self._running.append(job)
-                held += job.need
+            self._waiting.remove(job)
+            self._start(job, loan)
+
+    def _loan(self, job: Job) -> Loan:
+        if not job.shares:
+            return Loan()
+        return self._prefixes.find(job.context, {id(other.context) for other in self._running})
+
+    def _lent(self, loan: Loan) -> int:
+        """How much of a text would be held already."""
+        return loan.n if any(job.context is loan.lender for job in self._running) else 0
+
+    def _held(self) -> int:
+        """Tokens that the caches of the running texts may come to hold; what several share counts once."""
+        caches = [job.context.cache for job in self._running]
+        shared = {id(cache.shared): cache.n_shared for cache in sorted(caches, key=lambda cache: cache.n_shared)}
+        return sum(shared.values()) + sum(job.need - job.context.cache.n_shared for job in self._running)
+
+    def _start(self, job: Job, loan: Loan) -> None:
+        if loan.lender is not None:
+            job.context.cache.adopt(loan.lender.cache, loan.n)
+        if job.shares:
+            self._prefixes.add(job.context)
+        job.context.company = len(self._running)
+        job.advance(None)
+        if not job.done:
+            self._running.append(job)
 
     def _turn(self) -> list[Job]:
         """Whose calls go together: those that were left out come first the next time."""

@@ -171,6 +171,7 @@ def steps(
     So it may be copied or saved there, and a generator may be closed at any time.
     """
     stats = stats if stats is not None else Stats()
+    stats.prompt, stats.cached = len(context.ids), context.cache.length
     if not context.ids:
         raise UsageError("nothing to continue: give at least one token (this tokenizer adds none of its own)")
     context.sampling, left = ask.sampling, ask.max_tokens

@@ -24,6 +24,7 @@ from edgedec.decode import Ask, Stats, Steps, Token, Turn, drive, steps
 from edgedec.drafters import Host
 from edgedec.errors import UsageError
 from edgedec.files import cache_folder, replacing
+from edgedec.prefixes import common
 from edgedec.sampling import Sampling
 from edgedec.snapshot import Snapshot, arrays_of, read_snapshot, write_snapshot
 from edgedec.speculation import make_speculation
@@ -138,12 +139,13 @@ class Session:
     ) -> Job:
         """As `tokens`, as one of the texts of a batch: `tell` is given each token, and None at the end.
 
-        The session belongs to the batch until then.
+        The session belongs to the batch until then, and to its thread as long as both are there: other texts of the
+        batch may take over the beginning of its cache.
         """
         loop = self._loop(ids, **options)
         most = options.get("max_tokens")
         need = self.capacity if most is None else min(self.capacity, len(self._context.ids) + most)
-        return batch.add(self._context, loop, tell, need)
+        return batch.add(self._context, loop, tell, need, shares=True)
 
     def _loop(
         self,
@@ -165,7 +167,6 @@ class Session:
             self._read(list(map(int, ids)))
             if constraint is not None:
                 constraint.reset()
-        self.stats.prompt, self.stats.cached = len(self._context.ids), self._context.cache.length
         if sampling.seed is not None:
             self._context.rng = np.random.default_rng(sampling.seed)
         self._context.company = 0
@@ -250,9 +251,7 @@ class Session:
             if not 0 <= token < vocab:
                 raise UsageError(f"token {token} is outside the vocabulary of {vocab}")
         context = self._context
-        pairs = zip(ids, context.ids[: context.cache.length], strict=False)
-        shared = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ids), context.cache.length))
-        context.cache.truncate(shared)
+        context.cache.truncate(min(common(ids, context.ids), context.cache.length))
         context.ids, context.n_prompt = ids, len(ids)
         self._drafter.reset()
 

@@ -138,6 +138,12 @@ class NativeRuntime:
         """One call for the blocks of all rows, and one for the head of those that are wanted."""
         if any(call.begun is not None for call in calls):
             return [self.call(*call) for call in calls]
+        order = sorted(range(len(calls)), key=lambda i: id(calls[i].cache.shared))
+        outputs = self._call_all([calls[i] for i in order])
+        return [output for _, output in sorted(zip(order, outputs, strict=True), key=lambda pair: pair[0])]
+
+    def _call_all(self, calls: Sequence[Call]) -> list[Output]:
+        """Those with one shared cache are neighbours: they attend to it together."""
         hidden = np.empty((sum(call.rows.count for call in calls), self.spec.hidden_size), np.float32)
         tokens = np.concatenate([call.rows.tokens[call.rows.first :] for call in calls])
         self._call(hidden, [(call.rows, call.cache) for call in calls], tokens=tokens, blocks=self._blocks)
@@ -235,6 +241,9 @@ class NativeRuntime:
             at += rows.count
             if cache.data.nbytes != self._cache_bytes(cache):
                 raise UsageError(f"a {cache.kind} cache of another engine or model")
+            if cache.shared is not None:
+                s.shared, s.shared_allocated = cache.n_shared, cache.shared.shape[3]
+                s.shared_cache = _address(cache.shared)
             if not rows.is_chain:
                 keep.append(parents := rows.parents.astype(np.int32))
                 s.parents = _address(parents)
@@ -263,7 +272,7 @@ def new_cache(spec: ModelSpec, capacity: int, kv: str) -> Cache:
     size = cpu.kv_row_bytes(spec.head_dim, kv)
     dtype: Any = {"f32": np.float32, "f16": np.float16}.get(kv, np.uint8)
     kind = kv if kv in ("f32", "f16") else f"{kv}-by-token"
-    return Cache(spec, capacity, kv, row=(dtype, size // np.dtype(dtype).itemsize), kind=kind)
+    return Cache(spec, capacity, kv, row=(dtype, size // np.dtype(dtype).itemsize), kind=kind, shares=True)
 
 
 def _says(want: Want) -> bool:

@@ -127,8 +127,8 @@ class Skip(Plain):
         positions and all that came before are right; what lay there is put back."""
         cache, n = context.cache, _WINDOW
         stop = cache.length
-        start, slots = stop - n, np.s_[:, :, :, stop - n : stop]
-        kept = cache.data[slots].copy()
+        start = stop - n
+        kept = cache.rows(start, stop).copy()
         try:
             cache.truncate(start)
             part = self._slice(skipped)
@@ -137,8 +137,7 @@ class Skip(Plain):
             found = guesses(self._runtime, cache, hidden, 1)[0][:, 0]
         finally:
             cache.truncate(start)
-            cache.data[slots] = kept
-            cache.keep(range(n))
+            cache.append(kept)
         return float(np.mean(found == context.ids[start + 1 : stop + 1]))
 
 

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 
 from edgedec.batching import Batch
 from edgedec.decode import Stats
+from edgedec.prefixes import common
 from edgedec.server.plans import Plan
 from edgedec.server.problems import Problem
-from edgedec.server.tickets import End, Event, Reading, Run, Ticket, Writing, shared
+from edgedec.server.tickets import End, Event, Reading, Run, Ticket, Writing
 
 if TYPE_CHECKING:
     from edgedec.model import Model
@@ -185,7 +186,7 @@ class Engine:
 
     def _slot_for(self, ids: Sequence[int]) -> Slot:
         """The free one that shares most. A new one while there may be more, if that would lose most of its text."""
-        free = [(shared(slot.session.ids, ids), slot) for slot in self._slots if slot.ticket is None]
+        free = [(common(slot.session.ids, ids), slot) for slot in self._slots if slot.ticket is None]
         same, best = max(free, key=lambda pair: (pair[0], -pair[1].used), default=(0, None))
         if best is not None and (2 * same > len(best.session.ids) or len(self._slots) == self.limits.slots):
             return best

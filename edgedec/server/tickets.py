@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -194,8 +194,3 @@ class Reading(Ticket):
         norm = 0.0 if self.total is None else float(np.linalg.norm(self.total))
         vector = None if self.total is None else (self.total / (norm or 1.0)).astype(np.float32)
         self._close(stats, vector)
-
-
-def shared(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many first tokens two texts have in common."""
-    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))

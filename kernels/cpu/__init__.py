@@ -66,7 +66,10 @@ class Model(_Struct):
 
 
 class Sequence(_Struct):
-    _fields_ = _fields((c_int32, "row rows length first allocated kv"), (c_void_p, "cache parents mass"))
+    _fields_ = _fields(
+        (c_int32, "row rows length first allocated kv shared shared_allocated"),
+        (c_void_p, "cache shared_cache parents mass"),
+    )
 
 
 class Call(_Struct):

@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 1
+#define ED_ABI 2
 
 #if defined(_WIN32)
 #define ED_API extern "C" __declspec(dllexport)
@@ -41,10 +41,12 @@ struct ed_model {
 };
 
 // The rows of one sequence: rows `row` to `row + rows - 1` of the call. `first` of its rows were run by
-// an earlier call. `parents` [first + rows], -1 for the last committed token; null for a chain.
+// an earlier call. `parents` [first + rows], -1 for the last committed token; null for a chain. Its first `shared`
+// slots lie in a cache that is other sequences' as well and only read, slot `shared` is the first of its own.
 struct ed_sequence {
-  int32_t row, rows, length, first, allocated, kv;
+  int32_t row, rows, length, first, allocated, kv, shared, shared_allocated;
   uint8_t* cache;  // keys and values [layers, 2, kv_heads, allocated, row bytes]
+  const uint8_t* shared_cache;
   const int32_t* parents;
   float* mass;  // null, or [layers, kv_heads, length + first + rows]: attention paid to each slot, added up
 };

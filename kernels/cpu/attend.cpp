@@ -12,6 +12,10 @@ namespace {
 constexpr int ITEM_QUERIES = 128;        // queries of one item, all heads of its rows
 constexpr size_t MAX_PARTS = 16u << 20;  // floats: beyond this, chunks are not summed apart
 
+bool same_shared(const ed_sequence& a, const ed_sequence& b) {
+  return a.shared && b.shared && a.shared_cache == b.shared_cache && a.kv == b.kv;
+}
+
 // Sums of no key at all.
 void empty(float* total, size_t size, size_t query) {
   std::fill_n(total, size, 0.0f);
@@ -40,32 +44,62 @@ void Engine::prepare_paths(const ed_call& call) {
   }
 }
 
+// Neighbours whose first slots are the same attend to the whole chunks of these together, rows of all by chunk: keys
+// and values are brought in once for all of them. Returns the floats of these parts.
+size_t Engine::prepare_common(const ed_call& call) {
+  commons_.clear(), common_of_.assign(call.n_sequences, -1), together_.clear();
+  if (windowed_) return 0;  // what a row sees of a chunk is then its own affair
+  const int item_rows = std::max(1, ITEM_QUERIES / group_);
+  const size_t query = m_.head_dim + 2;
+  size_t parts = 0;
+  for (int i = 0, next; i < call.n_sequences; i = next) {
+    const ed_sequence& s = call.sequences[i];
+    Common common{s.row, s.rows, s.shared, (int64_t)parts};
+    for (next = i + 1; next < call.n_sequences && same_shared(s, call.sequences[next]); next++) {
+      common.rows += call.sequences[next].rows;
+      common.chunks = std::min(common.chunks, call.sequences[next].shared);
+    }
+    common.chunks /= CHUNK;
+    const size_t size = (size_t)m_.kv_heads * common.chunks * common.rows * group_ * query;
+    if (next - i < 2 || !size || parts + size > MAX_PARTS) continue;
+    std::fill(common_of_.begin() + i, common_of_.begin() + next, (int)commons_.size());
+    for (int h = 0; h < m_.kv_heads; h++)
+      for (int c = 0; c < common.chunks; c++)
+        for (int row = 0; row < common.rows; row += item_rows)
+          together_.push_back(
+              {i, h, row, std::min(common.rows, row + item_rows), c, c + 1, common.part + (int64_t)(common.at(h, c, row) * group_ * query)});
+    parts += size;
+    commons_.push_back(common);
+  }
+  return parts;
+}
+
 // The work of a layer's attention, in pieces.
 void Engine::prepare_items(const ed_call& call) {
   items_.clear(), sums_.clear();
+  const size_t common = prepare_common(call);
   const int item_rows = std::max(1, ITEM_QUERIES / group_);
   const size_t query = m_.head_dim + 2, queries = (size_t)item_rows * group_;
   int most_chunks = 0;
-  size_t parts = 0;
+  size_t parts = common;
   bool mass = false;
   for (int i = 0; i < call.n_sequences; i++) {
     const ed_sequence& s = call.sequences[i];
     const int chunks = (s.length + s.first + s.rows + CHUNK - 1) / CHUNK;
-    most_chunks = std::max(most_chunks, chunks);
+    const int chunk0 = common_of_[i] < 0 ? 0 : commons_[common_of_[i]].chunks;
+    most_chunks = std::max(most_chunks, chunks - chunk0);
     mass |= s.mass != nullptr;
     for (int h = 0; h < m_.kv_heads; h++)
       for (int row = 0; row < s.rows; row += item_rows) {
         const int end = std::min(s.rows, row + item_rows);
-        items_.push_back({i, h, row, end, 0, chunks, (int64_t)parts});
-        parts += (size_t)chunks * (end - row) * group_ * query;
+        items_.push_back({i, h, row, end, chunk0, chunks, (int64_t)parts});
+        parts += (size_t)(chunks - chunk0) * (end - row) * group_ * query;
       }
   }
   const bool few = (int)items_.size() < 4 * team_.size() && most_chunks > 1;
   by_chunk_ = team_.size() > 1 && few && parts <= MAX_PARTS && !mass;
-  if (by_chunk_) {
-    split_by_chunks();
-    parts_.need(parts);
-  }
+  if (by_chunk_) split_by_chunks();
+  parts_.need(by_chunk_ ? parts : common);
   // Items of one head add to the same slots of a mass, so one thread does them, in order.
   item_grain_ = !mass ? 1 : (int)items_.size() / (call.n_sequences == 1 ? m_.kv_heads : 1);
   totals_.need(2 * queries * query * team_.size());
@@ -76,9 +110,9 @@ void Engine::prepare_items(const ed_call& call) {
 void Engine::split_by_chunks() {
   std::swap(sums_, items_);
   for (const Item& sum : sums_)
-    for (int c = 0; c < sum.chunk1; c++) {
+    for (int c = sum.chunk0; c < sum.chunk1; c++) {
       Item item = sum;
-      item.part += (int64_t)c * (sum.row1 - sum.row0) * group_ * (m_.head_dim + 2);
+      item.part += (int64_t)(c - sum.chunk0) * (sum.row1 - sum.row0) * group_ * (m_.head_dim + 2);
       item.chunk0 = c, item.chunk1 = c + 1;
       items_.push_back(item);
     }
@@ -96,6 +130,11 @@ Attention Engine::view(const ed_call& call, int sequence, int layer) const {
   a.head_stride = a.row_bytes * s.allocated;
   a.keys = s.cache + (size_t)layer * 2 * m_.kv_heads * a.head_stride;
   a.values = a.keys + (size_t)m_.kv_heads * a.head_stride;
+  if (s.shared) {
+    a.shared = s.shared, a.shared_stride = a.row_bytes * s.shared_allocated;
+    a.shared_keys = s.shared_cache + (size_t)layer * 2 * m_.kv_heads * a.shared_stride;
+    a.shared_values = a.shared_keys + (size_t)m_.kv_heads * a.shared_stride;
+  }
   a.q_stride = q_dim_ + 2 * kv_dim_;
   a.q = qkv_.p + (size_t)s.row * a.q_stride;
   a.out_stride = q_dim_;
@@ -104,6 +143,15 @@ Attention Engine::view(const ed_call& call, int sequence, int layer) const {
     a.path_start = path_start_.data() + start_at_[sequence];
     a.path = path_.data() + path_at_[sequence];
   }
+  return a;
+}
+
+// The same for all rows that attend to a common cache, as if they came behind it.
+Attention Engine::view_of_all(const ed_call& call, int sequence, int layer) const {
+  const Common& common = commons_[common_of_[sequence]];
+  Attention a = view(call, sequence, layer);
+  a.rows = common.rows, a.length = a.shared, a.first = 0;
+  a.path_start = a.path = nullptr;
   return a;
 }
 
@@ -148,12 +196,21 @@ void Engine::rotate(const ed_call& call, int layer, int row, int kv_head) {
   turn(k, l.k_norm);
   Attention a = view(call, sequence_of_[row], layer);
   const ed_sequence& s = call.sequences[sequence_of_[row]];
-  size_t at = kv_head * a.head_stride + (size_t)(s.length + s.first + row - s.row) * a.row_bytes;
+  size_t at = kv_head * a.head_stride + (size_t)(s.length - s.shared + s.first + row - s.row) * a.row_bytes;
   k_.store_kv(k, d, s.kv, const_cast<uint8_t*>(a.keys) + at);
   k_.store_kv(k + kv_dim_, d, s.kv, const_cast<uint8_t*>(a.values) + at);
 }
 
 void Engine::attend(const ed_call& call, int layer) {
+  if (!together_.empty())
+    team_.share((int)together_.size(), 1, [&](int begin, int end, int thread) {
+      for (int i = begin; i < end; i++) {
+        const Item& item = together_[i];
+        const Attention a = view_of_all(call, item.sequence, layer);
+        k_.attend(a, item.kv_head, item.row0, item.row1, item.chunk0, parts_.p + item.part,
+                  scratch_.p + thread * scratch_stride_);
+      }
+    });
   team_.share((int)items_.size(), item_grain_, [&](int begin, int end, int thread) {
     for (int i = begin; i < end; i++) {
       const Item& item = items_[i];
@@ -171,14 +228,26 @@ void Engine::attend(const ed_call& call, int layer) {
   });
 }
 
+// An item's sum so far: nothing, or the chunks that it attended to together with others.
+void Engine::begin_sum(const ed_call& call, const Item& item, float* total) const {
+  const int queries = (item.row1 - item.row0) * group_;
+  const size_t query = m_.head_dim + 2;
+  empty(total, queries * query, query);
+  if (common_of_[item.sequence] < 0) return;
+  const Common& common = commons_[common_of_[item.sequence]];
+  const int row = call.sequences[item.sequence].row - common.row + item.row0;
+  for (int c = 0; c < common.chunks; c++)
+    k_.merge(total, parts_.p + common.part + common.at(item.kv_head, c, row) * group_ * query, queries, m_.head_dim);
+}
+
 // All chunks of an item, one after another.
 void Engine::attend_whole(const ed_call& call, const Attention& a, const Item& item, int layer, int thread) {
   const int queries = (item.row1 - item.row0) * group_;
-  const size_t query = m_.head_dim + 2, size = queries * query;
+  const size_t query = m_.head_dim + 2;
   const size_t most = (size_t)std::max(1, ITEM_QUERIES / group_) * group_ * query;
   float *total = totals_.p + 2 * most * thread, *part = total + most;
   uint8_t* scratch = scratch_.p + thread * scratch_stride_;
-  empty(total, size, query);
+  begin_sum(call, item, total);
   for (int c = item.chunk0; c < item.chunk1; c++) {
     if (!a.sees(item.row0, item.row1, c)) continue;
     k_.attend(a, item.kv_head, item.row0, item.row1, c, part, scratch);
@@ -197,8 +266,9 @@ void Engine::add_up(const ed_call& call, int layer, const Item& item, int thread
   const size_t query = m_.head_dim + 2, size = queries * query;
   const size_t most = (size_t)std::max(1, ITEM_QUERIES / group_) * group_ * query;
   float* total = totals_.p + 2 * most * thread;
-  empty(total, size, query);
-  for (int c = 0; c < item.chunk1; c++) k_.merge(total, parts_.p + item.part + c * size, queries, m_.head_dim);
+  begin_sum(call, item, total);
+  for (int c = item.chunk0; c < item.chunk1; c++)
+    k_.merge(total, parts_.p + item.part + (c - item.chunk0) * size, queries, m_.head_dim);
   k_.finish(view(call, item.sequence, layer), item.kv_head, item.row0, item.row1, total);
 }
 

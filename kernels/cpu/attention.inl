@@ -51,12 +51,16 @@ static Sight sight(const Attention& a, int row, int base) {
   return sinks >= lo ? Sight{0, 0, hi} : Sight{sinks, lo, hi};
 }
 
-// The slots of consecutive ranks: themselves, or along a row's path.
+// The slots of consecutive ranks, counted from the first of the cache they lie in: themselves, or along a path.
 struct Slots {
   const int32_t* path;
   int start;
+  bool shared;
   int operator[](int i) const { return path ? start + path[i] : start + i; }
-  Slots from(int n) const { return path ? Slots{path + n, start} : Slots{nullptr, start + n}; }
+  Slots from(int n) const { return path ? Slots{path + n, start, shared} : Slots{nullptr, start + n, shared}; }
+  const uint8_t* in(const uint8_t* own, const uint8_t* others, const Attention& a, int head) const {
+    return shared ? others + head * a.shared_stride : own + head * a.head_stride;
+  }
 };
 
 struct Work {
@@ -69,8 +73,10 @@ struct Work {
 
   int row(int i) const { return row0 + (q0 + i) / a.group(); }
   float* scores(int i) const { return score + i * CHUNK; }
-  // Ranks that lie in the slots of their number, of this chunk.
-  int dense() const { return a.path_start ? most(least(a.length - base, CHUNK), 0) : CHUNK; }
+  // Ranks of this chunk that lie in the slots of their number; and in others' cache.
+  int dense() const { return a.path_start ? inside(a.length) : CHUNK; }
+  int shared() const { return inside(a.shared); }
+  int inside(int rank) const { return most(least(rank - base, CHUNK), 0); }
 };
 
 static Sight see(Work& w) {
@@ -135,7 +141,7 @@ ED_IN vf dots(const float* q, const float* block, int pieces) {
 template <int F>
 ED_IN void score_span(const Work& w, int dim, Slots slots, Span span, int i0, int i1) {
   const int width = (dim + 15) / 16 * 16;
-  const uint8_t* keys = w.a.keys + w.head * w.a.head_stride;
+  const uint8_t* keys = slots.in(w.a.keys, w.a.shared_keys, w.a, w.head);
   for (int k = span.lo; k < span.hi; k += SCORE_KEYS) {
     const int n = least(SCORE_KEYS, span.hi - k);
     expand_rows<F>(w, dim, keys, slots, n, 16, 16 * SCORE_KEYS, w.a.scale);
@@ -235,7 +241,7 @@ ED_IN void times_factors(float* p, const float* factor, int n) {
 template <int F>
 ED_IN void sum_span(const Work& w, int dim, Slots slots, Span span, int i0, int i1) {
   const int width = (dim + 15) / 16 * 16;
-  const uint8_t* rows = w.a.values + w.head * w.a.head_stride;
+  const uint8_t* rows = slots.in(w.a.values, w.a.shared_values, w.a, w.head);
   for (int k = span.lo; k < span.hi; k += VALUE_KEYS) {
     const int n = least(VALUE_KEYS, span.hi - k);
     expand_rows<F>(w, dim, rows, slots, n, width, 16, 1.0f);
@@ -271,8 +277,9 @@ template <class Do>
 ED_IN void over_ranks(const Work& w, Do work) {
   const Attention& a = w.a;
   for (const Span& part : exact(w.all).v) {
-    const Span span = meet(part, {0, w.dense()});
-    if (!span.empty()) work(Slots{nullptr, w.base + span.lo}, span, 0, w.n);
+    const Span others = meet(part, {0, w.shared()}), own = meet(part, {w.shared(), w.dense()});
+    if (!others.empty()) work(Slots{nullptr, w.base + others.lo, true}, others, 0, w.n);
+    if (!own.empty()) work(Slots{nullptr, w.base + own.lo - a.shared, false}, own, 0, w.n);
   }
   if (w.all.hi <= w.dense()) return;
   for (int i = 0, next; i < w.n; i = next) {
@@ -280,7 +287,8 @@ ED_IN void over_ranks(const Work& w, Do work) {
     for (const Span& part : exact(w.sights[i]).v) {
       const Span span = meet(part, {w.dense(), CHUNK});
       if (span.empty()) continue;
-      work(Slots{a.path + (a.path_start[w.row(i)] + w.base + span.lo - a.length), a.length}, span, i, next);
+      work(Slots{a.path + (a.path_start[w.row(i)] + w.base + span.lo - a.length), a.length - a.shared, false}, span, i,
+           next);
     }
   }
 }

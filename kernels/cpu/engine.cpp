@@ -33,6 +33,7 @@ Engine::Engine(const ed_model& model, int threads, const Kernels* kernels)
     widest_ = std::max(widest_, (size_t)w.kpad());
     if (w.quantized()) most_steps_ = std::max(most_steps_, (size_t)w.steps());
   }
+  for (const ed_layer& l : layers_) windowed_ |= l.window > 0;
 }
 
 int Engine::run(const ed_call& asked) {
@@ -67,9 +68,10 @@ int Engine::check(const ed_call& call) const {
   for (int i = 0; i < call.n_sequences; i++) {
     const ed_sequence& s = call.sequences[i];
     if (s.row != next || s.rows < 0 || s.rows > call.rows - next) return 5;
-    if (!kv_row_bytes(m_.head_dim, s.kv) || (s.rows && !s.cache)) return 8;
+    if (!kv_row_bytes(m_.head_dim, s.kv) || (s.rows && !s.cache) || (s.shared && !s.shared_cache)) return 8;
     next += s.rows;
-    if (s.length < 0 || s.first < 0 || (int64_t)s.length + s.first + s.rows > s.allocated) return 6;
+    if (s.shared < 0 || s.shared > s.length || s.shared > s.shared_allocated) return 6;
+    if (s.first < 0 || (int64_t)s.length - s.shared + s.first + s.rows > s.allocated) return 6;
     if (s.parents && s.first + s.rows > MAX_TREE) return 1;
     for (int r = 0; s.parents && r < s.first + s.rows; r++)
       if (s.parents[r] < -1 || s.parents[r] >= r) return 7;

@@ -47,6 +47,13 @@ class Engine {
     int32_t sequence, kv_head, row0, row1, chunk0, chunk1;
     int64_t part;  // where its first partial sum stands, if chunks are summed apart
   };
+  // `rows` rows from `row` on, of several sequences, begin with the same `chunks` chunks of one shared cache.
+  // Their partial sums [kv_heads, chunks, rows] stand at `part`.
+  struct Common {
+    int32_t row, rows, chunks;
+    int64_t part;
+    size_t at(int head, int chunk, int r) const { return ((size_t)head * chunks + chunk) * rows + r; }
+  };
 
   // engine.cpp
   int check(const ed_call& call) const;
@@ -61,6 +68,7 @@ class Engine {
 
   // attend.cpp
   void prepare_paths(const ed_call& call);
+  size_t prepare_common(const ed_call& call);
   void prepare_items(const ed_call& call);
   void split_by_chunks();
   void attention(const ed_call& call, int layer);
@@ -68,7 +76,9 @@ class Engine {
   void attend(const ed_call& call, int layer);
   void attend_whole(const ed_call& call, const Attention& a, const Item& item, int layer, int thread);
   void add_up(const ed_call& call, int layer, const Item& item, int thread);
+  void begin_sum(const ed_call& call, const Item& item, float* total) const;
   Attention view(const ed_call& call, int sequence, int layer) const;
+  Attention view_of_all(const ed_call& call, int sequence, int layer) const;
 
   // head.cpp
   void head(const ed_call& call);
@@ -86,9 +96,12 @@ class Engine {
   std::vector<int32_t> sequence_of_, path_, path_start_;
   std::vector<size_t> path_at_, start_at_;
   std::vector<Item> items_, sums_;  // what is attended; and, if by chunks, what is added up behind it
+  std::vector<Item> together_;      // before that: the chunks that several sequences share
+  std::vector<Common> commons_;
+  std::vector<int> common_of_;  // of each sequence; -1: none
   size_t widest_ = 0, most_steps_ = 0;  // of all matrices: inputs, and steps that have a scale
   size_t attend_scratch_ = 0, weight_scratch_ = 0, scratch_stride_ = 0;
-  bool by_chunk_ = false;
+  bool by_chunk_ = false, windowed_ = false;
   int item_grain_ = 1;
   Buffer<float> hidden_, x_, qkv_, mixed_, both_, inner_, post_, scale_, parts_, totals_, strip_;
   Buffer<int8_t> q_;

@@ -82,7 +82,7 @@ struct Product {
 // A key's *rank* is its number among all keys the row sees (or saw, before a window hid them), which
 // is its position; chunks of CHUNK ranks are summed apart and merged in order, so that a row's result does
 // not depend on slots, on other rows or on threads. A window of w hides ranks <= own rank - w, but never
-// the first `sinks` ranks.
+// the first `sinks` ranks. The first `shared` slots lie elsewhere, and `keys` and `values` begin with the next.
 struct Attention {
   int32_t heads, kv_heads, dim, window, format, rows, length, first;
   float scale, softcap;
@@ -93,7 +93,9 @@ struct Attention {
   float* out;  // [rows, heads * dim]
   int64_t out_stride;
   const int32_t *path_start, *path;  // null for a chain
-  int32_t sinks = 0;
+  int32_t sinks = 0, shared = 0;
+  int64_t shared_stride = 0;
+  const uint8_t *shared_keys = nullptr, *shared_values = nullptr;
 
   ED_METHOD int group() const { return heads / kv_heads; }
   ED_METHOD int rank(int row) const {

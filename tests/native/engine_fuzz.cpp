@@ -23,7 +23,7 @@ namespace {
 
 int failures = 0;
 unsigned seed = 0;
-long calls = 0, refused = 0;
+long calls = 0, refused = 0, together = 0;
 
 void check(bool ok, const std::string& what) {
   if (ok) return;
@@ -144,13 +144,33 @@ struct Cache {
   const Model* model;
   int kv, allocated, length = 0;
   std::unique_ptr<uint8_t[]> data;
+  std::shared_ptr<const Cache> others;  // the first n_shared slots, which are other texts' too
+  int n_shared = 0;
 
   Cache(const Model& m, int kv, int allocated) : model(&m), kv(kv), allocated(allocated) {
     data.reset(new uint8_t[bytes() + 1]());
   }
   size_t runs() const { return (size_t)model->m.n_layers * 2 * model->m.kv_heads; }
   size_t bytes() const { return runs() * allocated * model->row_bytes(kv); }
-  uint8_t* at(size_t run, int slot) const { return data.get() + (run * allocated + slot) * model->row_bytes(kv); }
+  uint8_t* at(size_t run, int slot) const {
+    if (slot < n_shared) return others->at(run, slot);
+    return data.get() + (run * allocated + slot - n_shared) * model->row_bytes(kv);
+  }
+  // The first `n` slots in memory of their own, which texts may share.
+  std::shared_ptr<const Cache> begin(int n, int room) const {
+    auto made = std::make_shared<Cache>(*model, kv, room);
+    for (size_t run = 0; run < runs(); run++)
+      for (int slot = 0; slot < n; slot++) std::memcpy(made->at(run, slot), at(run, slot), model->row_bytes(kv));
+    return made;
+  }
+  // Slots 0 to n as they lie there, and those up to `length` behind them.
+  void share(std::shared_ptr<const Cache> from, int n) {
+    Cache own(*model, kv, allocated + n_shared - n);
+    own.n_shared = n;
+    for (size_t run = 0; run < runs(); run++)
+      for (int slot = n; slot < length; slot++) std::memcpy(own.at(run, slot), at(run, slot), model->row_bytes(kv));
+    data = std::move(own.data), allocated = own.allocated, others = std::move(from), n_shared = n;
+  }
   void move(int to, int from) {
     for (size_t run = 0; run < runs(); run++) std::memcpy(at(run, to), at(run, from), model->row_bytes(kv));
   }
@@ -204,6 +224,9 @@ void prepare(const Model& model, Job& job, bool parents_always) {
     s.row = (int)job.tokens.size(), s.rows = (int)t->tree.size() - t->first;
     s.length = t->cache.length, s.first = t->first, s.allocated = t->cache.allocated, s.kv = t->cache.kv;
     s.cache = t->cache.data.get();
+    if ((s.shared = t->cache.n_shared)) {
+      s.shared_cache = t->cache.others->data.get(), s.shared_allocated = t->cache.others->allocated;
+    }
     if (parents_always || !chain(*t)) s.parents = t->parents.data();
     for (size_t i = t->first; i < t->tree.size(); i++) {
       job.tokens.push_back(t->tree[i]);
@@ -292,6 +315,7 @@ void grow(Random& r, const Model& model, Text& t) {
   int room = model.context - (int)t.tokens.size() - (int)t.tree.size();
   int rows = std::min(room, r.chance(10) ? r.from(60, 90) : r.chance(20) ? 1 : r.from(0, 12));
   bool branching = r.chance(60);
+  if (t.tokens.empty() && r.chance(30)) rows = r.from(room / 2, room), branching = false;  // whole chunks
   for (int i = 0; i < rows; i++) {
     int last = (int)t.tree.size() - 1;
     t.tree.push_back(r.below(model.m.vocab));
@@ -314,7 +338,7 @@ void compare(const Model& model, std::map<Text*, Oracle>& alone, const Job& job,
 
 // Commits a path of the tree, or cuts the text.
 void keep(Random& r, Text& t) {
-  int row = t.tree.empty() ? -1 : r.from(-1, (int)t.tree.size() - 1);
+  const int last = (int)t.tree.size() - 1, row = last > 60 ? last : r.from(-1, last);
   std::vector<int> path;
   for (int at = row; at >= 0; at = t.parents[at]) path.insert(path.begin(), at);
   int base = t.cache.length;
@@ -325,9 +349,21 @@ void keep(Random& r, Text& t) {
   t.cache.length += (int)path.size();
   t.tree.clear(), t.parents.clear(), t.first = 0;
   if (r.chance(15)) {
-    t.cache.length = r.from(0, t.cache.length);
+    t.cache.length = r.from(std::min(t.cache.n_shared, t.cache.length), t.cache.length);
     t.tokens.resize(t.cache.length);
   }
+}
+
+// One text begins anew with the first tokens of another, from there on in one copy for both.
+void lend(Random& r, Text& from, Text& to) {
+  if (!from.tree.empty() || !from.cache.length || &from == &to) return;
+  const int n = r.chance(50) ? from.cache.length : r.from(1, from.cache.length), room = n + (r.chance(50) ? 0 : r.from(1, 9));
+  std::shared_ptr<const Cache> shared = n <= from.cache.n_shared ? from.cache.others : from.cache.begin(n, room);
+  if (n > from.cache.n_shared) from.cache.share(shared, n);
+  to.tree.clear(), to.parents.clear(), to.first = 0;
+  to.tokens.assign(from.tokens.begin(), from.tokens.begin() + n);
+  to.cache.length = n;
+  to.cache.share(shared, n);
 }
 
 // A valid call made impossible in one way, and the number it must be refused with.
@@ -342,7 +378,7 @@ void refuse(Random& r, ed_engine* engine, const Model& model, Job job) {
   std::vector<int32_t> parents;
   constexpr int MOST = std::numeric_limits<int32_t>::max();
   int want = 0;
-  switch (r.below(22)) {
+  switch (r.below(26)) {
     case 0: c.rows = -r.from(1, 9), want = 1; break;
     case 1: c.rows = (1 << 20) + 1, want = 1; break;
     case 2: c.head_from = n + 1, want = 1; break;
@@ -356,8 +392,8 @@ void refuse(Random& r, ed_engine* engine, const Model& model, Job job) {
     case 10: s.row++, want = 5; break;
     case 11: s.rows = -1, want = 5; break;
     case 12: s.rows = MOST, want = -1; break;
-    case 13: s.allocated = s.length + s.first + s.rows - 1, want = 6; break;
-    case 14: s.length = -1, want = 6; break;
+    case 13: s.allocated = s.length - s.shared + s.first + s.rows - 1, want = 6; break;
+    case 14: s.length = s.shared - 1, want = 6; break;
     case 15: s.first = -1, want = 6; break;
     case 16: s.length = s.first = MOST, want = 6; break;
     case 17: case 18: {
@@ -371,7 +407,11 @@ void refuse(Random& r, ed_engine* engine, const Model& model, Job job) {
     }
     case 19: s.kv = r.one_of({0, -1, 5, MOST}), want = 8; break;
     case 20: s.cache = nullptr, want = s.rows ? 8 : 0; break;
-    case 21: s.rows = MOST, s.allocated = MOST, s.length = s.first = 0, s.parents = nullptr, want = -1; break;
+    case 21: s.rows = MOST, s.allocated = MOST, s.length = s.first = s.shared = 0, s.parents = nullptr, want = -1; break;
+    case 22: s.shared = s.length + 1, s.shared_allocated = MOST, s.shared_cache = s.cache, want = s.cache ? 6 : 0; break;
+    case 23: s.shared = r.one_of({-1, -MOST}), s.shared_cache = s.cache, want = s.cache ? 6 : 0; break;
+    case 24: if (s.shared) s.shared_allocated = s.shared - 1, want = 6; break;
+    case 25: if (s.shared) s.shared_cache = nullptr, want = 8; break;
   }
   if (!want) return;
   int got = ed_run(engine, &c);
@@ -413,6 +453,11 @@ void round(unsigned s, const std::vector<std::string>& isas) {
   }
   for (int step = r.from(3, 8); step; step--) {
     Job job;
+    if (r.chance(60)) {
+      Text& from = *texts[r.below((int)texts.size())];
+      for (auto& t : texts)
+        if (r.chance(60)) lend(r, from, *t);
+    }
     for (auto& t : texts) {
       if (texts.size() > 1 && r.chance(30)) continue;
       t->first = (int)t->tree.size();
@@ -421,6 +466,9 @@ void round(unsigned s, const std::vector<std::string>& isas) {
     }
     if (job.texts.empty()) continue;
     prepare(model, job, r.chance(30));
+    for (size_t i = 1; i < job.texts.size(); i++)
+      together += job.texts[i]->cache.others && job.texts[i]->cache.others == job.texts[i - 1]->cache.others &&
+                  std::min(job.texts[i]->cache.n_shared, job.texts[i - 1]->cache.n_shared) >= 256;
     refuse(r, engine, model, job);
     run(r, engine, model, job);
     compare(model, alone, job, r);
@@ -446,6 +494,7 @@ int main(int argc, char** argv) {
   const double until = now() + seconds;
   unsigned s = first;
   for (; s == first || (now() < until && failures < 20); s++) round(s, isas);
-  std::printf("%u models, %ld calls, %ld refused, %d failures\n", s - first, calls, refused, failures);
+  std::printf("%u models, %ld calls, %ld refused, %ld chunks shared, %d failures\n", s - first, calls, refused,
+              together, failures);
   return failures != 0;
 }

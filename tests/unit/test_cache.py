@@ -28,26 +28,32 @@ DTYPES = {"f32": np.float32, "f16": np.float16, "int8": np.int8, "int4": np.uint
 
 
 class Machine(RuleBasedStateMachine):
-    """`rows` is what must be committed, `pending` what the last call wrote behind it."""
+    """`rows` is what must be committed, `pending` what the last call wrote behind it; `others` are caches that have
+    rows of this one, with what they must hold."""
 
-    def __init__(self, kv: str) -> None:
+    def __init__(self, kv: str, shares: bool) -> None:
         super().__init__()
-        self.kv = kv
+        self.kv, self.shares = kv, shares
+        self.others: list[tuple[Cache, list[int]]] = []
         self.patch = mock.patch.object(edgedec.cache, "_FIRST", 3)
         self.patch.start()
         self.next = 0
 
     @initialize(capacity=st.integers(1, 30))
     def start(self, capacity: int) -> None:
-        self.cache = Cache(SPEC, capacity, self.kv)
+        self.cache = self.new(capacity)
         self.rows: list[int] = []
         self.pending: list[int] = []
 
     def teardown(self) -> None:
         self.patch.stop()
 
+    def new(self, capacity: int) -> Cache:
+        return Cache(SPEC, capacity, self.kv, shares=self.shares)
+
     def put(self, cache: Cache, slot: int, value: int) -> None:
         """A row that no other row, layer, head or part resembles."""
+        slot -= cache.n_shared
         for layer in range(SPEC.n_layers):
             cache.keys(layer)[:, slot] = (value + layer) % 100
             cache.values(layer)[:, slot] = (value + layer + 50) % 100
@@ -108,10 +114,36 @@ class Machine(RuleBasedStateMachine):
         other.data[...] = 1
         other.truncate(0)
 
+    @rule(data=st.data(), behind=st.integers(0, 5), go_on=st.booleans())
+    def adopt(self, data: st.DataObject, behind: int, go_on: bool) -> None:
+        """Another cache takes over the first n rows, before other rows of its own or none; what is pending here
+        survives, and either goes on without the other noticing."""
+        n = data.draw(st.integers(0, len(self.rows)))
+        known = data.draw(st.integers(0, n))
+        other, rows = self.new(self.cache.capacity), self.rows[:n]
+        if behind and known == n:
+            rows = rows + list(range(self.next, self.next + min(behind, other.capacity - n)))
+            known = len(rows)
+        self.next += behind
+        other.append(self.expected(rows[:known]))
+        other.adopt(self.cache, n)
+        if self.shares and n:
+            assert other.shared is self.cache.shared
+        if go_on:
+            self.others.append((self.cache, self.rows))
+            self.cache, self.rows, self.pending = other, rows, []
+        else:
+            self.others.append((other, rows))
+            for i, value in enumerate(self.pending):
+                self.holds(self.cache, self.cache.length + i, value)
+
+    def holds(self, cache: Cache, slot: int, value: int) -> None:
+        assert cache.keys(1)[1, slot - cache.n_shared, -1] == (value + 7) % 100
+
     @rule()
     def save_and_load(self) -> None:
         saved = self.cache.save().copy()
-        self.cache = Cache(SPEC, self.cache.capacity, self.kv)
+        self.cache = self.new(self.cache.capacity)
         self.cache.load(saved)
         saved[...] = 1
         self.pending = []
@@ -123,12 +155,15 @@ class Machine(RuleBasedStateMachine):
             assert self.cache.allocated <= self.cache.capacity
             assert np.array_equal(self.cache.save(), self.expected(self.rows))
             assert self.cache.data.dtype == DTYPES[self.kv]
+            for other, rows in self.others:
+                assert np.array_equal(other.save(), self.expected(rows))
 
 
+@pytest.mark.parametrize("shares", [False, True])
 @pytest.mark.parametrize("kv", KV_FORMATS)
-def test_against_a_list(kv: str) -> None:
+def test_against_a_list(kv: str, shares: bool) -> None:
     quick = settings(max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
-    run_state_machine_as_test(lambda: Machine(kv), settings=quick)
+    run_state_machine_as_test(lambda: Machine(kv, shares), settings=quick)
 
 
 def test_the_worked_example_of_keep() -> None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from edgedec.server import api, fields
 from edgedec.server.problems import Problem
 from edgedec.server.schema import check
-from edgedec.server.tickets import shared
 from edgedec.server.tools import call_schema, may_be_call, prompt, read_call
 from edgedec.template import render_chat
 
@@ -107,11 +106,6 @@ def test_content_in_parts_is_one_text() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     asked = api.chat(json.dumps({"messages": [{"role": "developer", "content": parts}]}).encode(), "m")
     assert asked.messages == ({"role": "system", "content": "ab"},)
-
-
-@pytest.mark.parametrize(("a", "b", "n"), [([], [1], 0), ([1, 2], [1, 2, 3], 2), ([1, 2], [1, 3], 1)])
-def test_shared(a: list[int], b: list[int], n: int) -> None:
-    assert shared(a, b) == n
 
 
 @pytest.mark.parametrize(
