@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from edgedec.cli import options as o
+from edgedec.cli._groups import grouped
 from edgedec.cli._output import print_json
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
+@grouped
 def batch(
+    *,
     source: Annotated[str, typer.Argument(metavar="IN", help="JSONL, CSV or Parquet, by its ending; `-`: stdin.")],
     out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="JSONL or Parquet, by its ending.")],
     model: o.ModelName = "nano",
@@ -32,23 +35,13 @@ def batch(
         bool, typer.Option("--force", help="Start anew: throw away what an earlier run left, and replace OUT.")
     ] = False,
     max_tokens: o.MaxTokens = -1,
-    temp: o.Temp = None,
-    top_k: o.TopK = None,
-    top_p: o.TopP = None,
-    min_p: o.MinP = None,
-    typical: o.Typical = None,
-    repeat_penalty: o.RepeatPenalty = None,
-    presence_penalty: o.PresencePenalty = None,
-    frequency_penalty: o.FrequencyPenalty = None,
-    logit_bias: o.LogitBias = None,
+    sampling: o.SamplingFlags,
     seed: Annotated[
         int | None,
         typer.Option("--seed", min=0, show_default=False, help="Row i draws with SEED + i; drawn afresh if left out."),
     ] = None,
     stop: o.Stop = None,
-    json_schema: o.JsonSchema = None,
-    grammar: o.GrammarFile = None,
-    regex: o.Regex = None,
+    must: o.ConstraintFlags,
     ignore_eos: o.IgnoreEos = False,
     threads: o.Threads = 0,
     ctx_size: o.CtxSize = 0,
@@ -77,27 +70,15 @@ def batch(
     from edgedec.offline.cluster import Opening
     from edgedec.offline.cluster import run as run_on_ray
 
-    must = _must(json_schema, grammar, regex)
+    constraint = must.text()
     mode: Literal["error", "slide"] = "slide" if on_full is o.OnFull.slide else "error"
     opening = Opening(model, engine, threads, kv and kv.value, ctx_size or None, mode, spec)
     opened = opening.open()
-    chosen = o.sampling(
-        opened,
-        temperature=temp,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        typical_p=typical,
-        repetition_penalty=repeat_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        logit_bias=logit_bias,
-    )
     most = None if max_tokens < 0 else max_tokens
     job = Job(
         Path(source),
         out,
-        Asking(chosen, most, tuple(stop or ()), ignore_eos, must, column=column),
+        Asking(sampling.for_model(opened), most, tuple(stop or ()), ignore_eos, constraint, column=column),
         _about(opened, ctx_size, on_full, kv),
         seed=seed,
         slots=batch_size,
@@ -116,19 +97,6 @@ def batch(
     if json:
         print_json(asdict(progress))
     print(_summary(progress, out), file=sys.stderr)
-
-
-def _must(json_schema: str | None, grammar: Path | None, regex: str | None) -> tuple[str, str] | None:
-    """Kind and text of what every result must be."""
-    given = {"json_schema": json_schema, "grammar": grammar, "regex": regex}
-    musts = {kind: value for kind, value in given.items() if value is not None}
-    if len(musts) > 1:
-        raise typer.BadParameter("--json-schema, --grammar and --regex: give one of them")
-    for kind, value in musts.items():
-        # No file's name begins like a JSON object.
-        is_text = kind == "regex" or str(value).lstrip()[:1] == "{"
-        return kind, str(value) if is_text else o.read_text(Path(value))
-    return None
 
 
 def _about(model: edgedec.Model, ctx_size: int, on_full: o.OnFull, kv: o.KV | None) -> dict[str, object]:

@@ -10,35 +10,23 @@ import typer
 
 from edgedec.cli import options as o
 from edgedec.cli._chat import Chat
+from edgedec.cli._groups import grouped
 from edgedec.cli._stream import Limits
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
+@grouped
 def chat(
+    *,
     model: o.ModelName = "nano",
     system: Annotated[str | None, typer.Option(metavar="TEXT", show_default=False, help="The system message.")] = None,
     max_tokens: o.MaxTokens = -1,
-    temp: o.Temp = None,
-    top_k: o.TopK = None,
-    top_p: o.TopP = None,
-    min_p: o.MinP = None,
-    typical: o.Typical = None,
-    repeat_penalty: o.RepeatPenalty = None,
-    presence_penalty: o.PresencePenalty = None,
-    frequency_penalty: o.FrequencyPenalty = None,
-    logit_bias: o.LogitBias = None,
-    seed: o.Seed = None,
+    sampling: o.SeededSampling,
     stop: o.Stop = None,
-    json_schema: o.JsonSchema = None,
-    grammar: o.GrammarFile = None,
-    regex: o.Regex = None,
-    threads: o.Threads = 0,
-    ctx_size: o.CtxSize = 0,
-    on_full: o.OnFullMode = o.OnFull.error,
-    kv: o.KVFormat = None,
-    engine: o.Engine = "auto",
+    must: o.ConstraintFlags,
+    machine: o.MachineFlags,
     spec: o.Spec = "auto",
     learn: o.Learn = False,
     stats: o.ShowStats = False,
@@ -53,25 +41,13 @@ def chat(
       edgedec chat -m ./smol --temp 0 --stats
       printf 'Hello!\\n/stats\\n' | edgedec chat -m ./smol
     """
-    opened = o.open_model(model, engine, threads, kv)
-    sampling = o.sampling(
-        opened,
-        temperature=temp,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        typical_p=typical,
-        repetition_penalty=repeat_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        logit_bias=logit_bias,
-        seed=seed,
-    )
+    opened = machine.open(model)
+    chosen = sampling.for_model(opened)
     # Refuses a bundle without a template now rather than at the first turn.
     opened.chat_prompt([{"role": "user", "content": "hello"}])
-    session = o.open_session(opened, ctx_size, on_full, spec, learn)
-    must = o.constraint(opened, json_schema, grammar, regex)
-    talk = Chat(session, sampling, Limits(max_tokens, tuple(stop or ()), constraint=must), stats)
+    session = machine.session(opened, spec, learn)
+    constraint = must.for_model(opened)
+    talk = Chat(session, chosen, Limits(max_tokens, tuple(stop or ()), constraint=constraint), stats)
     if system:
         talk.system(system)
     asks = sys.stdin.isatty()

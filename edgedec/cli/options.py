@@ -1,13 +1,13 @@
 """Every option that more than one verb takes, declared once; flags are those of llama.cpp and Hugging Face.
 
-A sampling flag left out (None) keeps what the bundle's makers suggest.
+Those that verbs take together are groups: one parameter stands for all of them (see `_groups.py`).
 """
 
 from __future__ import annotations
 
 import secrets
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -84,37 +84,6 @@ MaxTokens = Annotated[
 Stop = Annotated[list[str] | None, _option("--stop", metavar="TEXT", help="End before this text (repeatable).")]
 IgnoreEos = Annotated[bool, _option("--ignore-eos", help="Go on after the model's end token.")]
 
-# What the text must be
-JsonSchema = Annotated[
-    str | None, _option("--json-schema", metavar="FILE|JSON", help="Generate JSON that this schema describes.")
-]
-GrammarFile = Annotated[
-    Path | None, _option("--grammar", metavar="FILE", help="Generate what this grammar (Lark or GBNF) allows.")
-]
-Regex = Annotated[str | None, _option("--regex", metavar="PATTERN", help="Generate what this pattern matches whole.")]
-
-# Sampling
-Temp = Annotated[float | None, _option("--temp", "--temperature", help="Temperature; 0: greedy whatever the rest.")]
-TopK = Annotated[int | None, _option("--top-k", help="Keep the K likeliest tokens; 0 keeps all.")]
-TopP = Annotated[float | None, _option("--top-p", help="Keep the likeliest tokens that hold this mass.")]
-MinP = Annotated[float | None, _option("--min-p", help="Drop tokens below this share of the likeliest.")]
-Typical = Annotated[float | None, _option("--typical", "--typical-p", help="Locally typical sampling, this mass.")]
-RepeatPenalty = Annotated[
-    float | None,
-    _option("--repeat-penalty", "--repetition-penalty", help="Weakens tokens seen so far; 1 is off."),
-]
-PresencePenalty = Annotated[
-    float | None, _option("--presence-penalty", help="Subtract this from tokens generated before.")
-]
-FrequencyPenalty = Annotated[
-    float | None, _option("--frequency-penalty", help="Subtract this for every time a token was generated.")
-]
-LogitBias = Annotated[
-    list[str] | None,
-    _option("--logit-bias", metavar="TOKEN=BIAS", help="Add to a token id's logit; -inf forbids it."),
-]
-Seed = Annotated[int | None, _option("--seed", help="Makes sampling repeatable; drawn afresh if left out.")]
-
 # Output
 Json = Annotated[bool, _option("--json", help="Print one JSON object on stdout.")]
 ShowStats = Annotated[bool, _option("--stats", help="Print token counts and speed on stderr.")]
@@ -123,27 +92,105 @@ Logprobs = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class MachineFlags:
+    """What the model runs on, and in."""
+
+    threads: Threads = 0
+    ctx_size: CtxSize = 0
+    on_full: OnFullMode = OnFull.error
+    kv: KVFormat = None
+    engine: Engine = "auto"
+
+    def open(self, name: str) -> edgedec.Model:
+        return open_model(name, self.engine, self.threads, self.kv)
+
+    def session(self, model: edgedec.Model, spec: str, learn: bool = False) -> edgedec.Session:
+        mode: Literal["error", "slide"] = "slide" if self.on_full is OnFull.slide else "error"
+        # As many first tokens as a small context can spare; 4 are enough for attention to rest on.
+        sinks = min(4, (self.ctx_size or model.spec.context_length) // 4)
+        return model.session(context=self.ctx_size or None, on_full=mode, sinks=sinks, spec=spec, learn=learn)
+
+
+@dataclass(frozen=True)
+class SamplingFlags:
+    """How the next token is drawn. Fields are named as in `Sampling`; None keeps what the bundle's makers suggest."""
+
+    temperature: Annotated[
+        float | None, _option("--temp", "--temperature", help="Temperature; 0: greedy whatever the rest.")
+    ] = None
+    top_k: Annotated[int | None, _option("--top-k", help="Keep the K likeliest tokens; 0 keeps all.")] = None
+    top_p: Annotated[float | None, _option("--top-p", help="Keep the likeliest tokens that hold this mass.")] = None
+    min_p: Annotated[float | None, _option("--min-p", help="Drop tokens below this share of the likeliest.")] = None
+    typical_p: Annotated[
+        float | None, _option("--typical", "--typical-p", help="Locally typical sampling, this mass.")
+    ] = None
+    repetition_penalty: Annotated[
+        float | None,
+        _option("--repeat-penalty", "--repetition-penalty", help="Weakens tokens seen so far; 1 is off."),
+    ] = None
+    presence_penalty: Annotated[
+        float | None, _option("--presence-penalty", help="Subtract this from tokens generated before.")
+    ] = None
+    frequency_penalty: Annotated[
+        float | None, _option("--frequency-penalty", help="Subtract this for every time a token was generated.")
+    ] = None
+    logit_bias: Annotated[
+        list[str] | None,
+        _option("--logit-bias", metavar="TOKEN=BIAS", help="Add to a token id's logit; -inf forbids it."),
+    ] = None
+
+    def for_model(self, model: edgedec.Model) -> Sampling:
+        """The bundle's suggestion with every given flag in its place."""
+        flags: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        flags["logit_bias"] = tuple(parse_bias(item) for item in self.logit_bias or ()) or None
+        return replace(model.sampling, **{name: value for name, value in flags.items() if value is not None})
+
+
+@dataclass(frozen=True)
+class SeededSampling(SamplingFlags):
+    """The same for one text, which one seed repeats."""
+
+    seed: Annotated[int | None, _option("--seed", help="Makes sampling repeatable; drawn afresh if left out.")] = None
+
+
+@dataclass(frozen=True)
+class ConstraintFlags:
+    """What the text must be: one of them, or anything."""
+
+    json_schema: Annotated[
+        str | None, _option("--json-schema", metavar="FILE|JSON", help="Generate JSON that this schema describes.")
+    ] = None
+    grammar: Annotated[
+        Path | None, _option("--grammar", metavar="FILE", help="Generate what this grammar (Lark or GBNF) allows.")
+    ] = None
+    regex: Annotated[
+        str | None, _option("--regex", metavar="PATTERN", help="Generate what this pattern matches whole.")
+    ] = None
+
+    def text(self) -> tuple[str, str] | None:
+        """Kind and text of the one that was given, read if it is a file."""
+        given = [(field.name, value) for field in fields(self) if (value := getattr(self, field.name)) is not None]
+        if len(given) > 1:
+            raise typer.BadParameter("--json-schema, --grammar and --regex: give one of them")
+        for kind, value in given:
+            # No file's name begins like a JSON object.
+            is_text = kind == "regex" or (kind == "json_schema" and value.lstrip()[:1] == "{")
+            return kind, value if is_text else read_text(Path(value))
+        return None
+
+    def for_model(self, model: edgedec.Model) -> Constraint | None:
+        from edgedec import constraints
+
+        kind, text = self.text() or ("", "")
+        made: Constraint | None = getattr(constraints, kind)(model, text) if kind else None
+        return made
+
+
 def open_model(name: str, engine: str, threads: int, kv: KV | None) -> edgedec.Model:
     import edgedec
 
     return edgedec.open(name, engine=engine, threads=threads, kv=kv and kv.value)
-
-
-def open_session(
-    model: edgedec.Model, ctx_size: int, on_full: OnFull, spec: str = "auto", learn: bool = False
-) -> edgedec.Session:
-    mode: Literal["error", "slide"] = "slide" if on_full is OnFull.slide else "error"
-    # As many first tokens as a small context can spare; 4 are enough for attention to rest on.
-    sinks = min(4, (ctx_size or model.spec.context_length) // 4)
-    return model.session(context=ctx_size or None, on_full=mode, sinks=sinks, spec=spec, learn=learn)
-
-
-def sampling(model: edgedec.Model, *, logit_bias: list[str] | None = None, **flags: float | None) -> Sampling:
-    """The bundle's suggestion with every given flag (by its field in `Sampling`) in its place."""
-    given: dict[str, Any] = {field: value for field, value in flags.items() if value is not None}
-    if logit_bias:
-        given["logit_bias"] = tuple(parse_bias(item) for item in logit_bias)
-    return replace(model.sampling, **given)
 
 
 def with_seed(chosen: Sampling) -> Sampling:
@@ -151,23 +198,6 @@ def with_seed(chosen: Sampling) -> Sampling:
     if chosen.temperature == 0 or chosen.seed is not None:
         return chosen
     return replace(chosen, seed=secrets.randbits(32))
-
-
-def constraint(
-    model: edgedec.Model, json_schema: str | None, grammar: Path | None, regex: str | None
-) -> Constraint | None:
-    """What the text must be; None: anything."""
-    from edgedec import constraints
-
-    if sum(flag is not None for flag in (json_schema, grammar, regex)) > 1:
-        raise typer.BadParameter("--json-schema, --grammar and --regex: give one of them")
-    if json_schema is not None:
-        # No file's name begins like a JSON object.
-        text = json_schema if json_schema.lstrip()[:1] == "{" else read_text(Path(json_schema))
-        return constraints.json_schema(model, text)
-    if grammar is not None:
-        return constraints.grammar(model, read_text(grammar))
-    return None if regex is None else constraints.regex(model, regex)
 
 
 def parse_bias(item: str) -> tuple[int, float]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from edgedec.cli import options as o
+from edgedec.cli._groups import grouped
 from edgedec.cli._output import print_json
 from edgedec.cli._stream import Generation, Limits, describe, stats_line
 from edgedec.errors import UsageError
@@ -17,31 +18,18 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
+@grouped
 def run(
+    *,
     model: o.ModelName = "nano",
     prompt: o.Prompt = None,
     file: o.PromptFile = None,
     max_tokens: o.MaxTokens = -1,
-    temp: o.Temp = None,
-    top_k: o.TopK = None,
-    top_p: o.TopP = None,
-    min_p: o.MinP = None,
-    typical: o.Typical = None,
-    repeat_penalty: o.RepeatPenalty = None,
-    presence_penalty: o.PresencePenalty = None,
-    frequency_penalty: o.FrequencyPenalty = None,
-    logit_bias: o.LogitBias = None,
-    seed: o.Seed = None,
+    sampling: o.SeededSampling,
     stop: o.Stop = None,
-    json_schema: o.JsonSchema = None,
-    grammar: o.GrammarFile = None,
-    regex: o.Regex = None,
+    must: o.ConstraintFlags,
     ignore_eos: o.IgnoreEos = False,
-    threads: o.Threads = 0,
-    ctx_size: o.CtxSize = 0,
-    on_full: o.OnFullMode = o.OnFull.error,
-    kv: o.KVFormat = None,
-    engine: o.Engine = "auto",
+    machine: o.MachineFlags,
     spec: o.Spec = "auto",
     learn: o.Learn = False,
     session: Annotated[
@@ -72,27 +60,15 @@ def run(
         raise UsageError(f"--session {session}: there is no folder {session.parent}")
     resumes = session is not None and session.exists()
     text = o.read_prompt(prompt, file, optional=resumes)
-    opened = o.open_model(model, engine, threads, kv)
-    sampling = o.sampling(
-        opened,
-        temperature=temp,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        typical_p=typical,
-        repetition_penalty=repeat_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        logit_bias=logit_bias,
-        seed=seed,
-    )
-    must = o.constraint(opened, json_schema, grammar, regex)
-    live = o.open_session(opened, ctx_size, on_full, spec, learn)
+    opened = machine.open(model)
+    chosen = sampling.for_model(opened)
+    constraint = must.for_model(opened)
+    live = machine.session(opened, spec, learn)
     if session is not None and resumes:
         live.load(session)
-    # A resumed session brings the state of its draws; a new seed would throw that away.
-    chosen = sampling if resumes else o.with_seed(sampling)
-    generation = Generation(live, chosen, Limits(max_tokens, tuple(stop or ()), ignore_eos, must), logprobs)
+    if not resumes:  # a resumed session brings the state of its draws; a new seed would throw that away
+        chosen = o.with_seed(chosen)
+    generation = Generation(live, chosen, Limits(max_tokens, tuple(stop or ()), ignore_eos, constraint), logprobs)
     before = opened.tokenizer.decode(live.ids) if text is None else text
     ids = None if text is None else opened.tokenizer.encode(text)
     try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgedec.cli import options as o
+from edgedec.cli._groups import grouped
 from edgedec.cli._output import print_json
 from edgedec.cli._stream import Generation, Limits
 from edgedec.errors import UsageError
@@ -21,7 +22,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
+@grouped
 def trace(
+    *,
     model: o.ModelName = "nano",
     prompt: o.Prompt = None,
     file: o.PromptFile = None,
@@ -29,23 +32,10 @@ def trace(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     spec: o.Spec = "auto",
     max_tokens: o.MaxTokens = -1,
-    temp: o.Temp = None,
-    top_k: o.TopK = None,
-    top_p: o.TopP = None,
-    min_p: o.MinP = None,
-    typical: o.Typical = None,
-    repeat_penalty: o.RepeatPenalty = None,
-    presence_penalty: o.PresencePenalty = None,
-    frequency_penalty: o.FrequencyPenalty = None,
-    logit_bias: o.LogitBias = None,
-    seed: o.Seed = None,
+    sampling: o.SeededSampling,
     stop: o.Stop = None,
     ignore_eos: o.IgnoreEos = False,
-    threads: o.Threads = 0,
-    ctx_size: o.CtxSize = 0,
-    on_full: o.OnFullMode = o.OnFull.error,
-    kv: o.KVFormat = None,
-    engine: o.Engine = "auto",
+    machine: o.MachineFlags,
     json: o.Json = False,
 ) -> None:
     """Write a page that shows how a text was drafted.
@@ -58,22 +48,10 @@ def trace(
     _check_out(out, force)
     text = o.read_prompt(prompt, file)
     assert text is not None
-    opened = o.open_model(model, engine, threads, kv)
-    sampling = o.sampling(
-        opened,
-        temperature=temp,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        typical_p=typical,
-        repetition_penalty=repeat_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        logit_bias=logit_bias,
-        seed=seed,
-    )
-    session = o.open_session(opened, ctx_size, on_full, spec)
-    generation = Generation(session, o.with_seed(sampling), Limits(max_tokens, tuple(stop or ()), ignore_eos))
+    opened = machine.open(model)
+    chosen = sampling.for_model(opened)
+    session = machine.session(opened, spec)
+    generation = Generation(session, o.with_seed(chosen), Limits(max_tokens, tuple(stop or ()), ignore_eos))
     ids = opened.tokenizer.encode(text)
     tape = _tape(generation, ids, spec)
     report = _about(opened, generation, spec) | generation.stats()

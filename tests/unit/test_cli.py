@@ -265,8 +265,8 @@ def test_temp_0_is_greedy_whatever_the_rest(words: Path) -> None:
 
 def test_flags_override_the_suggestion_field_by_field() -> None:
     model: Any = SimpleNamespace(sampling=edgedec.Sampling(temperature=0.7, top_p=0.9, top_k=40))
-    found = options.sampling(model, top_p=0.5, top_k=None, seed=0, logit_bias=["5=-inf", "6=1.5"])
-    assert found == edgedec.Sampling(
+    flags = options.SeededSampling(top_p=0.5, top_k=None, seed=0, logit_bias=["5=-inf", "6=1.5"])
+    assert flags.for_model(model) == edgedec.Sampling(
         temperature=0.7, top_p=0.5, top_k=40, seed=0, logit_bias={5: float("-inf"), 6: 1.5}
     )
 
