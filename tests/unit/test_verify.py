@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from edgedec.rows import Rows
 from edgedec.sampling import Probs, draw
 from edgedec.testing.stats import chi_square
-from edgedec.verify import VERIFIERS, _rho, walk
+from edgedec.verify import VERIFIERS, walk
+from edgedec.verify.nodes import _rho
 
 VOCAB = 5
 
