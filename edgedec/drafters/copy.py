@@ -10,15 +10,14 @@ longest recent n-gram gives tracks too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from edgedec.context import Context
 from edgedec.drafters import Draft, Host, Plain
+from edgedec.drafters._tracks import CLAIMS, RUN, Track, Tree, ahead_of, strength
 from edgedec.errors import UsageError
 
 _LEAST = 0.04  # a path less likely than this is not worth its row anywhere
-_RUN = 64  # agreement beyond this makes no difference
 _WALK = 32  # how far back agreement is counted at a new place, and how many tokens of a long text are followed
 _SURE = 4  # after so long an agreement, a mismatch is taken for an edit
 _FIRM = 16  # after so long an agreement, no other place is looked for
@@ -27,24 +26,8 @@ _PATIENCE = 12  # for how many tokens a lost place is remembered
 _TRACKS = 4
 _SHIFT = 20
 _MASK = tuple((1 << (_SHIFT * n)) - 1 for n in range(9))
-# How likely the next token of a place is, after so many that agreed.
-_EARLY = (0.05, 0.17, 0.38, 0.5, 0.6, 0.67, 0.72, 0.77, 0.81)
-_CLAIM = [*_EARLY, *(min(0.975, 1 - 1.4 / run) for run in range(len(_EARLY), _RUN + 1))]
-_CLAIMS = _CLAIM + [_CLAIM[-1]] * 256
 _NEVER = [-1, 0, 0]
 _REPLACED, _INSERTED, _OMITTED = 0.62, 0.25, 0.45
-
-
-@dataclass(slots=True)
-class _Track:
-    """A place that the text may follow. at: where its next token stands; run: how many agreed; doubt: a factor on
-    the claim for its first token; old, new: the replacement it supposes (-1: none)."""
-
-    at: int
-    run: int
-    doubt: float = 1.0
-    old: int = -1
-    new: int = -1
 
 
 def make(host: Host, ngram: int = 4, length: int = 32) -> Copy:
@@ -68,7 +51,7 @@ class Copy(Plain):
         self._read = 0
         self._key = 0
         self._levels = list(zip(self._ends, _MASK[1:], strict=False))
-        self._tracks: list[_Track] = []
+        self._tracks: list[Track] = []
         self._lost: tuple[int, int] | None = None
         self._patience = 0
         # A token of the source -> [what replaced it last, how often so, how often it stayed]
@@ -113,8 +96,8 @@ class Copy(Plain):
     def _step(self, ids: list[int], i: int) -> None:
         """Token `i` has come: move the tracks, open new ones, index it."""
         token = ids[i]
-        tracks: list[_Track] = []
-        lost: _Track | None = None
+        tracks: list[Track] = []
+        lost: Track | None = None
         for track in self._tracks:
             if ids[track.at] == token:
                 self._right(track, token)
@@ -130,14 +113,14 @@ class Copy(Plain):
                 tracks += self._again(ids, i, token)
         self._look_up(ids, i, tracks)
         if len(tracks) > 1:
-            tracks.sort(key=_strength, reverse=True)
-            places: dict[int, _Track] = {}
+            tracks.sort(key=strength, reverse=True)
+            places: dict[int, Track] = {}
             for track in tracks:
                 places.setdefault(track.at, track)
             tracks = list(places.values())[:_TRACKS]
         self._tracks = tracks
 
-    def _right(self, track: _Track, token: int) -> None:
+    def _right(self, track: Track, token: int) -> None:
         track.at += 1
         track.run += 1
         if track.doubt != 1.0:
@@ -154,7 +137,7 @@ class Copy(Plain):
         known[1] = known[1] + 1 if known[0] == new else 1
         known[0] = new
 
-    def _again(self, ids: list[int], i: int, token: int) -> list[_Track]:
+    def _again(self, ids: list[int], i: int, token: int) -> list[Track]:
         """The text left its source some tokens ago: has it come back, a little further on?"""
         assert self._lost is not None
         at, run = self._lost
@@ -162,9 +145,9 @@ class Copy(Plain):
         if self._patience == 0:
             self._lost = None
         found = _next(ids, token, at, min(at + _NEAR, i))
-        return [] if found < 0 else [_Track(found + 1, 1 + run // 8, _OMITTED)]
+        return [] if found < 0 else [Track(found + 1, 1 + run // 8, _OMITTED)]
 
-    def _look_up(self, ids: list[int], i: int, tracks: list[_Track]) -> None:
+    def _look_up(self, ids: list[int], i: int, tracks: list[Track]) -> None:
         """Index the n-grams that end at `i`; their last occurrences are tracks, if they tell anything new."""
         key = self._key = (self._key << _SHIFT | ids[i]) & self._mask
         behind = i + 1
@@ -183,14 +166,14 @@ class Copy(Plain):
                 known.add(at)
                 run = _agreement(ids, at - 1, i)
                 if run:
-                    tracks.append(_Track(at, run))
+                    tracks.append(Track(at, run))
 
     def _draft(self, ids: list[int], nodes: int, floor: float) -> Draft:
         """The chains of all tracks as one tree. What an earlier sibling claims is not left for a later one."""
         most = min(nodes, self._length)
-        tree = _Tree(floor)
+        tree = Tree(floor)
         for track in self._tracks:
-            ahead = _ahead(ids, track.at, most)
+            ahead = ahead_of(ids, track.at, most)
             if self._renamed and not self._renamed.keys().isdisjoint(ahead):
                 self._chain(tree, ahead, track)
             elif not tree.tokens:
@@ -199,10 +182,10 @@ class Copy(Plain):
                 tree.extend(ahead, track)
         return tree.cut(nodes)
 
-    def _chain(self, tree: _Tree, ahead: list[int], track: _Track) -> None:
+    def _chain(self, tree: Tree, ahead: list[int], track: Track) -> None:
         """A chain with replacements: where the source has been replaced, both words, and on behind the likelier."""
         parent, doubt = -1, track.doubt
-        for token, certain in zip(ahead, _CLAIMS[min(track.run, _RUN) :], strict=False):
+        for token, certain in zip(ahead, CLAIMS[min(track.run, RUN) :], strict=False):
             claim, doubt = certain * doubt, 1.0
             new, times, stayed = self._renamed.get(token, _NEVER)
             share = (times + 0.3) / (times + stayed + 0.6) if times else 0.0
@@ -217,91 +200,16 @@ class Copy(Plain):
             parent = node
 
 
-class _Tree:
-    """A draft in the making. The first chain is laid at once, the others branch off it."""
-
-    def __init__(self, floor: float) -> None:
-        self.tokens: list[int] = []
-        self.parents: list[int] = []
-        self.claims: list[float] = []
-        self.paths: list[float] = []
-        self._floor = floor
-        self._children: dict[tuple[int, int], int] = {}
-        self._left: dict[int, float] = {}
-
-    def begin(self, ahead: list[int], track: _Track) -> None:
-        claims = _CLAIMS[min(track.run, _RUN) :][: len(ahead)]
-        claims[0] *= track.doubt
-        path, floor, paths = 1.0, self._floor, self.paths
-        for claim in claims:
-            path *= claim
-            if path < floor:
-                break
-            paths.append(path)
-        n = len(paths)
-        self.tokens, self.parents, self.claims = ahead[:n], list(range(-1, n - 1)), claims[:n]
-
-    def extend(self, ahead: list[int], track: _Track) -> None:
-        parent, doubt = -1, track.doubt
-        for token, claim in zip(ahead, _CLAIMS[min(track.run, _RUN) :], strict=False):
-            parent = self.add(parent, token, claim * doubt)
-            if parent < 0:
-                return
-            doubt = 1.0
-
-    def add(self, parent: int, token: int, claim: float) -> int:
-        """The node for `token` below `parent`, new or known; -1 if its path is less likely than the floor."""
-        if not self._children:
-            self._children = {key: i for i, key in enumerate(zip(self.parents, self.tokens, strict=True))}
-            self._left = {above: 1.0 - p for above, p in zip(self.parents, self.claims, strict=True)}
-        node = self._children.get((parent, token))
-        if node is not None:
-            return node
-        left = self._left.get(parent, 1.0)
-        claim *= left
-        path = claim if parent < 0 else claim * self.paths[parent]
-        if path < self._floor:
-            return -1
-        node = self._children[parent, token] = len(self.tokens)
-        self._left[parent] = left - claim
-        self.tokens.append(token)
-        self.parents.append(parent)
-        self.claims.append(claim)
-        self.paths.append(path)
-        return node
-
-    def cut(self, nodes: int) -> Draft:
-        """The `nodes` likeliest: a path is less likely than its parent's, so they are a tree."""
-        if len(self.tokens) <= nodes:
-            return Draft(self.tokens, self.parents, self.claims)
-        paths = self.paths
-        kept = sorted(sorted(range(len(paths)), key=paths.__getitem__, reverse=True)[:nodes])
-        place = {node: i for i, node in enumerate(kept)}
-        place[-1] = -1
-        return Draft(
-            [self.tokens[i] for i in kept], [place[self.parents[i]] for i in kept], [self.claims[i] for i in kept]
-        )
-
-
-def _ahead(ids: list[int], at: int, most: int) -> list[int]:
-    """What stands from `at` on; where that reaches the end of the text it begins again: a loop."""
-    ahead = ids[at : at + most]
-    loop = len(ahead)
-    while ahead and len(ahead) < most:
-        ahead += ahead[: min(loop, most - len(ahead))]
-    return ahead
-
-
-def _realigned(ids: list[int], i: int, lost: _Track) -> list[_Track]:
+def _realigned(ids: list[int], i: int, lost: Track) -> list[Track]:
     """Where the text may go on that has just left `lost`: its token was replaced, kept for later, or left out.
     After a short agreement it may as well have been chance."""
-    run = 2 + min(lost.run, _RUN) // 2
+    run = 2 + min(lost.run, RUN) // 2
     trust = min(1.0, lost.run / _FIRM)
-    tracks = [_Track(lost.at, run, _INSERTED * trust)]
-    tracks.append(_Track(lost.at + 1, run, _REPLACED * trust, ids[lost.at], ids[i]))
+    tracks = [Track(lost.at, run, _INSERTED * trust)]
+    tracks.append(Track(lost.at + 1, run, _REPLACED * trust, ids[lost.at], ids[i]))
     found = _next(ids, ids[i], lost.at + 1, min(lost.at + _NEAR, i))
     if found >= 0:
-        tracks.append(_Track(found + 1, run, _OMITTED * trust))
+        tracks.append(Track(found + 1, run, _OMITTED * trust))
     return tracks
 
 
@@ -319,7 +227,3 @@ def _agreement(ids: list[int], a: int, b: int) -> int:
     while run < most and ids[a - run] == ids[b - run]:
         run += 1
     return run
-
-
-def _strength(track: _Track) -> float:
-    return _CLAIM[min(track.run, _RUN)] * track.doubt
