@@ -4,7 +4,7 @@ The draft model reads the same text with a cache of its own, one forward of it f
 it proposes its likeliest chain, with the runners-up at each place as side branches (they cost no forward of it;
 DySpec, S42), and stops where nothing further is likely enough to pay (SpecDec++, S40). Under a verifier that knows
 the draft's distribution (token, block, spectr, recursive, multipath: S50, S51, S52) the tokens are drawn, in a tree
-whose shape is settled before the first draw. A draft model with other tokens drafts text: `edgedec.retokenize`.
+whose shape is settled before the first draw. A draft model with other tokens drafts text: `_retokenize.py`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from edgedec.calibration import BINS, Calibration, kind_of
 from edgedec.context import Context
 from edgedec.drafters import Draft, Host, Plain, Sampled, Seen
 from edgedec.drafters._reader import ALL, BEST, Reader, children, drawn_from, shape, shares, size
+from edgedec.drafters._retokenize import Retokenizer, same_tokens
 from edgedec.errors import BundleNotFound, UsageError
-from edgedec.retokenize import Retokenizer, same_tokens
 from edgedec.runtime import Output, Runtime, RuntimeOptions, choose_engine, open_runtime, runtime_names
 from edgedec.sampling import Probs, Sampling
 from edgedec.text import Tokenizer

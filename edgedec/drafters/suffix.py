@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 from weakref import finalize
 
-from edgedec.automaton import Automaton
 from edgedec.context import Context
-from edgedec.datastore import END, Index, Store, check_texts
 from edgedec.drafters import Draft, Host, Plain, State
+from edgedec.drafters._automaton import Automaton
+from edgedec.drafters._datastore import END, Index, Store, check_texts
 from edgedec.errors import UsageError
 from edgedec.tree import Follower, grow
 

@@ -18,12 +18,12 @@ from edgedec.context import Context
 from edgedec.decode import Ask, Stats, decode
 from edgedec.drafters import Draft, Drafter, Host, Sampled, make_drafter
 from edgedec.drafters._reader import Reader, children, shape, shares
+from edgedec.drafters._retokenize import Inside, Retokenizer, _shared, same_tokens
 from edgedec.drafters.model import VERIFY, ModelDrafter
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
 from edgedec.manifest import Text
 from edgedec.model import Model
-from edgedec.retokenize import Inside, Retokenizer, _shared, same_tokens
 from edgedec.runtime import Output, Runtime, Want
 from edgedec.sampling import Probs, Sampling
 from edgedec.testing.fakes import FakeRuntime, tiny_spec

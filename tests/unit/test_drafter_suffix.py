@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgedec
-from edgedec.automaton import MOST, Automaton
 from edgedec.cache import Cache
 from edgedec.context import Context
-from edgedec.datastore import END, Index, Store, read_texts, write_texts
 from edgedec.decode import Ask, Stats, decode
 from edgedec.drafters import Draft, Host, make_drafter
+from edgedec.drafters._automaton import MOST, Automaton
+from edgedec.drafters._datastore import END, Index, Store, read_texts, write_texts
 from edgedec.drafters.off import Off
 from edgedec.drafters.suffix import Suffix
 from edgedec.errors import UsageError
