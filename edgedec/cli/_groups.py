@@ -8,9 +8,9 @@ verb is called.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
-from functools import wraps
+from functools import cache, wraps
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
 
@@ -40,12 +40,19 @@ def grouped(verb: Callable[..., R]) -> Callable[..., R]:
     return call
 
 
-def _flags(group: Any) -> Iterator[Parameter]:
+@cache
+def _flags(group: Any) -> tuple[Parameter, ...]:
     """Its fields, as parameters."""
     hints = get_type_hints(group, include_extras=True)
-    for field in fields(group):
-        default = Parameter.empty if field.default is MISSING else field.default
-        yield Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name])
+    return tuple(
+        Parameter(
+            field.name,
+            Parameter.KEYWORD_ONLY,
+            default=Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(group)
+    )
 
 
 def _check(verb: str, groups: dict[str, Any], shown: list[Parameter]) -> None:
