@@ -6,60 +6,19 @@ from random import Random
 
 import numpy as np
 import pytest
+from drafting import accepted, check, reading, replay
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgedec
-from edgedec.cache import Cache
 from edgedec.context import Context
 from edgedec.decode import Ask, decode
-from edgedec.drafters import Draft, Drafter, Host, make_drafter
+from edgedec.drafters import Drafter, Host, make_drafter
 from edgedec.drafters.copy import Copy, make
 from edgedec.errors import UsageError
-from edgedec.testing.fakes import FakeRuntime, tiny_spec
+from edgedec.testing.fakes import FakeRuntime
 
 TEXTS = st.lists(st.integers(0, 4), min_size=1, max_size=120)
-
-
-def context(ids: list[int]) -> Context:
-    return Context(ids, len(ids), Cache(tiny_spec(), 4, "f32"))
-
-
-def check(draft: Draft, nodes: int, floor: float) -> None:
-    """What every draft must be."""
-    assert len(draft.tokens) == len(draft.parents) == len(draft.p) <= nodes
-    paths: list[float] = []
-    for i, (parent, p) in enumerate(zip(draft.parents, draft.p, strict=True)):
-        assert -1 <= parent < i
-        assert 0 < p < 1
-        paths.append(p * (paths[parent] if parent >= 0 else 1))
-        assert paths[i] >= floor
-    assert len(set(zip(draft.parents, draft.tokens, strict=True))) == len(draft.tokens)
-    for parent in set(draft.parents):
-        assert sum(p for p, above in zip(draft.p, draft.parents, strict=True) if above == parent) <= 1 + 1e-9
-
-
-def accepted(draft: Draft, coming: list[int]) -> int:
-    """How many tokens of a draft come true."""
-    children = {key: i for i, key in enumerate(zip(draft.parents, draft.tokens, strict=True))}
-    at = -1
-    for n, token in enumerate(coming):
-        if (at := children.get((at, token), -1)) < 0:
-            return n
-    return len(coming)
-
-
-def replay(drafter: Drafter, prompt: list[int], output: list[int], nodes: int = 15) -> float:
-    """Tokens per call if the target says `output` behind `prompt`."""
-    ids, calls, at = list(prompt), 0, 0
-    text = context(ids)
-    while at < len(output):
-        draft = drafter.propose(text, nodes, 0.0)
-        check(draft, nodes, 0.0)
-        n = min(accepted(draft, output[at:]) + 1, len(output) - at)
-        ids += output[at : at + n]
-        at, calls = at + n, calls + 1
-    return len(output) / calls
 
 
 def prose(n: int, seed: int = 0, vocab: int = 300) -> list[int]:
@@ -81,7 +40,7 @@ def test_every_draft_is_honest(text: list[int], nodes: int, floor: float, step: 
     drafter, ids = Copy(), []
     for start in range(0, len(text), step):
         ids += text[start : start + step]
-        check(drafter.propose(context(ids), nodes, floor), nodes, floor)
+        check(drafter.propose(reading(ids), nodes, floor), nodes, floor)
 
 
 @given(st.lists(st.integers(0, 4), min_size=80, max_size=200), st.integers(0, 90), st.integers(1, 6))
@@ -89,9 +48,9 @@ def test_every_draft_is_honest(text: list[int], nodes: int, floor: float, step: 
 def test_reading_at_once_indexes_what_reading_in_steps_does(text: list[int], head: int, ngram: int) -> None:
     slow, fast = Copy(ngram), Copy(ngram)
     for i in range(1, len(text) + 1):
-        slow.propose(context(text[:i]), 8, 0.0)
-    fast.propose(context(text[: max(1, head)]), 8, 0.0)
-    fast.propose(context(text), 8, 0.0)
+        slow.propose(reading(text[:i]), 8, 0.0)
+    fast.propose(reading(text[: max(1, head)]), 8, 0.0)
+    fast.propose(reading(text), 8, 0.0)
     assert slow._ends == fast._ends
     assert slow._key == fast._key
 
@@ -126,7 +85,7 @@ def test_realigns_at_once_in_one_call() -> None:
     source = list(range(100, 140))
     for new, follows in ((999, 111), (999, 110), (112, 113)):
         drafter = Copy()
-        draft = drafter.propose(context([*source, 1, 2, *source[:10], new]), 40, 0.0)
+        draft = drafter.propose(reading([*source, 1, 2, *source[:10], new]), 40, 0.0)
         assert accepted(draft, [follows, follows + 1, follows + 2]) >= 2, (new, follows)
 
 
@@ -136,13 +95,13 @@ def test_remembers_a_replacement() -> None:
     output = [8 if token == 7 else token for token in source]
     drafter = Copy()
     for n in range(1, 36):
-        drafter.propose(context([*source, 1, 2, *output[:n]]), 15, 0.0)
-    draft = drafter.propose(context([*source, 1, 2, *output[:36]]), 60, 0.0)
+        drafter.propose(reading([*source, 1, 2, *output[:n]]), 15, 0.0)
+    draft = drafter.propose(reading([*source, 1, 2, *output[:36]]), 60, 0.0)
     assert accepted(draft, output[36:]) >= 9
     assert {7, 8} <= set(draft.tokens)
     assert drafter.report()["replacements"] == 1
     for n in range(36, 45):
-        draft = drafter.propose(context([*source, 1, 2, *output[:n]]), 15, 0.0)
+        draft = drafter.propose(reading([*source, 1, 2, *output[:n]]), 15, 0.0)
     assert draft.tokens[0] == output[44]
 
 
@@ -153,7 +112,7 @@ def test_a_replacement_that_does_not_last_is_given_up() -> None:
     text = [*source, 1, 2, *range(100, 109)]
     drafter, taken = Copy(), []
     for i in range(10, len(output)):
-        draft = drafter.propose(context([*text, *output[10:i]]), 15, 0.0)
+        draft = drafter.propose(reading([*text, *output[10:i]]), 15, 0.0)
         if source[i] == 7:
             taken.append(draft.tokens[0])
     assert 8 in taken[2:4]
@@ -162,29 +121,29 @@ def test_a_replacement_that_does_not_last_is_given_up() -> None:
 
 def test_long_agreement_claims_much_and_a_lone_token_little() -> None:
     source = list(range(100, 180))
-    long = Copy().propose(context([*source, 1, 2, *source[:40]]), 30, 0.0)
+    long = Copy().propose(reading([*source, 1, 2, *source[:40]]), 30, 0.0)
     assert len(long.tokens) == 30
     assert min(long.p) > 0.95
-    fresh = Copy().propose(context([5, 6, 7, 8, 9, 6]), 30, 0.0)
+    fresh = Copy().propose(reading([5, 6, 7, 8, 9, 6]), 30, 0.0)
     assert 0 < fresh.p[0] < 0.3
     assert len(fresh.tokens) < 4
-    assert not Copy().propose(context([1, 2, 3]), 30, 0.0).tokens
+    assert not Copy().propose(reading([1, 2, 3]), 30, 0.0).tokens
 
 
 def test_a_loop_is_drafted_beyond_the_end_of_the_text() -> None:
-    draft = Copy().propose(context([1, 2, 3] * 12), 20, 0.0)
+    draft = Copy().propose(reading([1, 2, 3] * 12), 20, 0.0)
     assert list(draft.tokens) == [1, 2, 3] * 6 + [1, 2]
 
 
 def test_reset_forgets_the_text() -> None:
     drafter, source = Copy(), prose(60)
     ids = [*source, 999, *source[:20]]
-    first = drafter.propose(context(ids), 15, 0.0)
+    first = drafter.propose(reading(ids), 15, 0.0)
     assert first.tokens
     drafter.reset()
-    assert not drafter.propose(context([5, 11, 17]), 15, 0.0).tokens
+    assert not drafter.propose(reading([5, 11, 17]), 15, 0.0).tokens
     drafter.reset()
-    again = drafter.propose(context(ids), 15, 0.0)
+    again = drafter.propose(reading(ids), 15, 0.0)
     assert (again.tokens, again.p) == (first.tokens, first.p)
 
 
@@ -192,7 +151,7 @@ def test_a_text_that_ends_early_does_no_harm() -> None:
     """The loop accepted more than the text took up, or the text shrank without a word."""
     drafter, source = Copy(), prose(80)
     ids = [*source, *source[:10]]
-    text = context(ids)
+    text = reading(ids)
     drafter.propose(text, 15, 0.0)
     ids.append(source[10])
     check(drafter.propose(text, 15, 0.0), 15, 0.0)

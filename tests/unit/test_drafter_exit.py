@@ -5,30 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
+from drafting import PROMPT, SAMPLINGS, host, left, run
 
 import edgedec
 from edgedec.cache import Cache
 from edgedec.context import Context
-from edgedec.decode import Ask, Stats, Turn, decode
-from edgedec.drafters import Drafter, Host, Seen, _stack, make_drafter
+from edgedec.drafters import Host, Seen, _stack, make_drafter
 from edgedec.drafters._stack import Record, confidence, judged, payoff
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import loader
 from edgedec.rows import Rows
-from edgedec.runtime import Hidden, Output, Runtime
-from edgedec.sampling import Sampling
+from edgedec.runtime import Hidden, Output
 from edgedec.spec import Layer
 from edgedec.testing.fakes import FakeRuntime, random_reference, tiny_spec
 
 LAYERS = 8
 SPEC = tiny_spec(layers=(Layer(),) * LAYERS, context_length=512)
-PROMPT = [3, 1, 4, 1, 5]
-SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, seed=5)}
 needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
 
 
@@ -43,25 +39,6 @@ class Shallow(FakeRuntime):
         for block in blocks:
             self.work[block] += rows.count
         return super().run(hidden, rows, cache, [block for block in blocks if block < 2 * self.deep])
-
-
-def host(runtime: Runtime, heads: dict[str, Any] | None = None) -> Host:
-    bundle: Any = SimpleNamespace(manifest=SimpleNamespace(heads=heads or {}))
-    return Host(runtime, bundle, lambda: pytest.fail("no tokenizer is needed"))
-
-
-def run(
-    runtime: Runtime, drafter: Drafter, prompt: Sequence[int] = PROMPT, capacity: int = 256, **ask: Any
-) -> tuple[list[int], Context, Stats, list[Turn]]:
-    context = Context(list(prompt), len(prompt), runtime.new_cache(capacity), None, np.random.default_rng(7))
-    stats, trace = Stats(), list[Turn]()
-    ask = {"max_tokens": 40} | ask
-    found = [int(token) for token in decode(runtime, context, Ask(**ask), drafter, None, stats, trace)]
-    return found, context, stats, trace
-
-
-def left(context: Context) -> tuple[Any, ...]:
-    return context.ids, context.cache.save().tobytes(), str(context.rng.bit_generator.state)
 
 
 def seen(picked: Sequence[int]) -> Seen:

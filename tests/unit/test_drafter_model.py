@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drafting import PROMPT, paths
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +30,6 @@ from edgedec.sampling import Probs, Sampling
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
 from edgedec.text import Tokenizer
 
-PROMPT = [3, 1, 4, 1, 5]
 WARM = Sampling(temperature=1.0, presence_penalty=0.5)
 DRAWN = [name for name in VERIFY if name != "match"]
 
@@ -90,13 +90,6 @@ def test_drawn_drafts_are_those_of_the_seed(verify: str) -> None:
 def propose(drafter: ModelDrafter, nodes: int = 99, floor: float = 0.0, sampling: Sampling | None = None) -> Draft:
     context = Context(list(PROMPT), len(PROMPT), fake().new_cache(64), sampling=sampling or Sampling())
     return drafter.propose(context, nodes, floor)
-
-
-def paths(draft: Draft) -> list[float]:
-    found: list[float] = []
-    for parent, p in zip(draft.parents, draft.p, strict=True):
-        found.append(p if parent < 0 else p * found[parent])
-    return found
 
 
 def test_the_likeliest_paths_are_drafted() -> None:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from drafting import PROMPT, SAMPLINGS, host, left, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgedec
 from edgedec.cache import Cache
 from edgedec.context import Context
-from edgedec.decode import Ask, Stats, Turn, decode
-from edgedec.drafters import Drafter, Host, make_drafter
+from edgedec.drafters import Host, make_drafter
 from edgedec.drafters.off import Off
 from edgedec.drafters.skip import Search, Skip, even
 from edgedec.errors import UsageError
@@ -30,8 +29,6 @@ from edgedec.testing.fakes import FakeRuntime, random_reference, tiny_spec
 LAYERS = 8
 # Wide layers beside a small head, as models have them.
 SPEC = tiny_spec(layers=(Layer(),) * LAYERS, context_length=1024, hidden_size=32, intermediate_size=64)
-PROMPT = [3, 1, 4, 1, 5]
-SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, seed=5)}
 needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
 
 
@@ -78,30 +75,10 @@ class Hashed(FakeRuntime):
         return super().run(hidden, rows, cache, blocks)
 
 
-def host(runtime: Runtime) -> Host:
-    bundle: Any = SimpleNamespace(manifest=SimpleNamespace(heads={}))
-    return Host(runtime, bundle, lambda: pytest.fail("no tokenizer is needed"))
-
-
 def skipping(runtime: Runtime, **options: Any) -> Skip:
     drafter = make_drafter("skip", host(runtime), {key: str(value) for key, value in options.items()})
     assert isinstance(drafter, Skip)
     return drafter
-
-
-def run(
-    runtime: Runtime, drafter: Drafter, prompt: Sequence[int] = PROMPT, capacity: int = 512, **ask: Any
-) -> tuple[list[int], Context, Stats, list[Turn]]:
-    context = Context(list(prompt), len(prompt), runtime.new_cache(capacity), None, np.random.default_rng(7))
-    stats, trace = Stats(), list[Turn]()
-    ask = {"max_tokens": 40} | ask
-    drafter.reset()
-    found = [int(token) for token in decode(runtime, context, Ask(**ask), drafter, None, stats, trace)]
-    return found, context, stats, trace
-
-
-def left(context: Context) -> tuple[Any, ...]:
-    return context.ids, context.cache.save().tobytes(), str(context.rng.bit_generator.state)
 
 
 @settings(deadline=None, derandomize=True)

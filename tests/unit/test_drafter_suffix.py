@@ -9,56 +9,23 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from drafting import check, reading, replay
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgedec
-from edgedec.cache import Cache
 from edgedec.context import Context
 from edgedec.decode import Ask, Stats, decode
-from edgedec.drafters import Draft, Host, make_drafter
+from edgedec.drafters import Host, make_drafter
 from edgedec.drafters._automaton import MOST, Automaton
 from edgedec.drafters._datastore import END, Index, Store, read_texts, write_texts
 from edgedec.drafters.off import Off
 from edgedec.drafters.suffix import Suffix
 from edgedec.errors import UsageError
-from edgedec.testing.fakes import FakeRuntime, Limited, tiny_spec
+from edgedec.testing.fakes import FakeRuntime, Limited
 
 TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=80)
 DIGEST = "ab" * 32
-
-
-def context(ids: list[int]) -> Context:
-    return Context(ids, len(ids), Cache(tiny_spec(), 4, "f32"))
-
-
-def check(draft: Draft, nodes: int, floor: float) -> None:
-    """What every draft must be."""
-    assert len(draft.tokens) == len(draft.parents) == len(draft.p) <= nodes
-    paths: list[float] = []
-    for i, (parent, p) in enumerate(zip(draft.parents, draft.p, strict=True)):
-        assert -1 <= parent < i
-        assert 0 < p < 1
-        paths.append(p * (paths[parent] if parent >= 0 else 1))
-        assert paths[i] >= floor - 1e-12
-    assert len(set(zip(draft.parents, draft.tokens, strict=True))) == len(draft.tokens)
-    for parent in set(draft.parents):
-        assert sum(p for p, above in zip(draft.p, draft.parents, strict=True) if above == parent) <= 1 + 1e-9
-
-
-def replay(drafter: Suffix, prompt: list[int], output: list[int], nodes: int = 15) -> float:
-    """Tokens per call if the target says `output` behind `prompt`."""
-    ids, calls, at = list(prompt), 0, 0
-    text = context(ids)
-    while at < len(output):
-        draft = drafter.propose(text, nodes, 0.0)
-        children = {key: i for i, key in enumerate(zip(draft.parents, draft.tokens, strict=True))}
-        n, node = 0, -1
-        while at + n < len(output) - 1 and (node := children.get((node, output[at + n]), -1)) >= 0:
-            n += 1
-        ids += output[at : at + n + 1]
-        at, calls = at + n + 1, calls + 1
-    return len(output) / calls
 
 
 def words(n: int, seed: int = 0) -> list[int]:
@@ -120,25 +87,25 @@ def test_every_draft_is_honest(text: list[int], nodes: int, floor: float, step: 
     drafter, ids = Suffix(store if stored else None), []
     for start in range(0, len(text), step):
         ids += text[start : start + step]
-        check(drafter.propose(context(ids), nodes, floor), nodes, max(floor, 0.04))
+        check(drafter.propose(reading(ids), nodes, floor), nodes, max(floor, 0.04))
 
 
 def test_the_likelier_follower_comes_first_and_longer_matches_claim_more() -> None:
     text = [1, 2, 3, 9, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2]
-    draft = Suffix().propose(context(text), 2, 0.0)
+    draft = Suffix().propose(reading(text), 2, 0.0)
     assert (draft.tokens[0], draft.parents[0]) == (3, -1)
     assert draft.p[0] > 0.4
-    long = Suffix().propose(context([*range(100, 140), 1, *range(100, 120)]), 15, 0.0)
+    long = Suffix().propose(reading([*range(100, 140), 1, *range(100, 120)]), 15, 0.0)
     assert list(long.tokens) == list(range(120, 135))
     assert list(long.p) == sorted(long.p)
     assert long.p[0] > 0.9
-    short = Suffix().propose(context([*range(100, 140), 1, 100]), 15, 0.0)
+    short = Suffix().propose(reading([*range(100, 140), 1, 100]), 15, 0.0)
     assert short.p[0] < 0.4
 
 
 def test_shorter_suffixes_speak_where_the_longer_leave_room() -> None:
     text = [5, 1, 2, 6, 1, 3, 7, 1, 3, 8, 1, 3, 5, 1]
-    draft = Suffix().propose(context(text), 8, 0.0)
+    draft = Suffix().propose(reading(text), 8, 0.0)
     below_root = {token: p for token, parent, p in zip(draft.tokens, draft.parents, draft.p, strict=True) if parent < 0}
     assert set(below_root) == {2, 3}
 
@@ -153,12 +120,12 @@ def test_few_calls_on_texts_that_repeat() -> None:
 def test_reset_forgets_the_text() -> None:
     drafter = Suffix()
     ids = [*words(60), 999, *words(60)[:20]]
-    first = drafter.propose(context(ids), 15, 0.0)
+    first = drafter.propose(reading(ids), 15, 0.0)
     assert first.tokens
     drafter.reset()
-    assert not drafter.propose(context([5, 11, 17]), 15, 0.0).tokens
+    assert not drafter.propose(reading([5, 11, 17]), 15, 0.0).tokens
     drafter.reset()
-    again = drafter.propose(context(ids), 15, 0.0)
+    again = drafter.propose(reading(ids), 15, 0.0)
     assert (again.tokens, again.p) == (first.tokens, first.p)
     assert drafter.state() == {}
 
@@ -167,7 +134,7 @@ def test_a_text_that_ends_early_does_no_harm() -> None:
     """The loop accepted more than the text took up, or the text shrank without a word."""
     drafter = Suffix(Store(DIGEST, 1000))
     ids = [*words(80), *words(80)[:10]]
-    text = context(ids)
+    text = reading(ids)
     drafter.propose(text, 15, 0.0)
     ids.append(words(80)[10])
     check(drafter.propose(text, 15, 0.0), 15, 0.0)
@@ -217,16 +184,16 @@ def test_texts_outlive_the_session(tmp_path: Path) -> None:
     path, source = tmp_path / "texts", words(300)
     options = {"store": str(path)}
     first = make_drafter("suffix", host(), options)
-    first.propose(context(source[:200]), 8, 0.0)
+    first.propose(reading(source[:200]), 8, 0.0)
     ids = source[:200]
-    first.propose(context(ids), 8, 0.0)
+    first.propose(reading(ids), 8, 0.0)
     ids += source[200:]  # the last call's tokens: no proposal saw them
     first.reset()
     assert read_texts(path, DIGEST, 1000).tolist() == [*source, END]
     second = make_drafter("suffix", host(), options)
     assert isinstance(second, Suffix)
     assert replay(second, source[:4], source[4:]) > 8
-    draft = second.propose(context([*source[:60]]), 15, 0.0)
+    draft = second.propose(reading([*source[:60]]), 15, 0.0)
     assert list(draft.tokens) == source[60:75]
     assert draft.p[0] > 0.95
     assert replay(Suffix(), source[:4], source[4:]) < 2
@@ -236,7 +203,7 @@ def test_texts_outlive_the_session(tmp_path: Path) -> None:
 def test_the_last_text_is_kept_without_a_reset(tmp_path: Path) -> None:
     path = tmp_path / "texts"
     drafter = make_drafter("suffix", host(), {"store": str(path)})
-    drafter.propose(context([1, 2, 3, 4]), 8, 0.0)
+    drafter.propose(reading([1, 2, 3, 4]), 8, 0.0)
     assert not path.exists()
     del drafter
     gc.collect()
@@ -246,11 +213,11 @@ def test_the_last_text_is_kept_without_a_reset(tmp_path: Path) -> None:
 def test_two_sessions_share_a_file_and_a_chat_is_one_text(tmp_path: Path) -> None:
     path = tmp_path / "texts"
     a, b = (make_drafter("suffix", host(), {"store": str(path)}) for _ in range(2))
-    a.propose(context([1, 2, 3]), 8, 0.0)
-    b.propose(context([7, 8, 9]), 8, 0.0)
+    a.propose(reading([1, 2, 3]), 8, 0.0)
+    b.propose(reading([7, 8, 9]), 8, 0.0)
     a.reset()
     b.reset()
-    b.propose(context([7, 8, 9, 10, 11]), 8, 0.0)
+    b.propose(reading([7, 8, 9, 10, 11]), 8, 0.0)
     b.reset()
     assert read_texts(path, DIGEST, 1000).tolist() == [1, 2, 3, END, 7, 8, 9, 10, 11, END]
 
@@ -259,11 +226,11 @@ def test_no_match_crosses_a_border() -> None:
     store = Store(DIGEST, 1000)
     store.add(np.array([1, 2, 3, END, 4, 5, 6, END], np.int32))
     drafter = Suffix(store, DIGEST, 1000)
-    assert not drafter.propose(context([9, 1, 2, 3]), 8, 0.0).tokens
+    assert not drafter.propose(reading([9, 1, 2, 3]), 8, 0.0).tokens
     drafter.reset()
-    assert not drafter.propose(context([2, 3, 4]), 8, 0.0).tokens
+    assert not drafter.propose(reading([2, 3, 4]), 8, 0.0).tokens
     drafter.reset()
-    assert list(drafter.propose(context([9, 4, 5]), 8, 0.0).tokens) == [6]
+    assert list(drafter.propose(reading([9, 4, 5]), 8, 0.0).tokens) == [6]
 
 
 def test_the_store_keeps_the_latest_texts() -> None:
@@ -278,7 +245,7 @@ def test_the_store_keeps_the_latest_texts() -> None:
 def test_learning_survives_as_a_state(tmp_path: Path) -> None:
     source = words(200)
     first = Suffix(Store(DIGEST, 1000), DIGEST, 1000)
-    first.propose(context(source), 8, 0.0)
+    first.propose(reading(source), 8, 0.0)
     first.reset()
     state = first.state()
     second = Suffix(None, DIGEST, 1000)
@@ -346,7 +313,7 @@ def test_files_of_others_are_refused(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_stops_no_text(tmp_path: Path) -> None:
     path = tmp_path / "texts"
     drafter = make_drafter("suffix", host(), {"store": str(path)})
-    drafter.propose(context([1, 2, 3, 4]), 8, 0.0)
+    drafter.propose(reading([1, 2, 3, 4]), 8, 0.0)
     path.write_bytes(b"something else")
     drafter.reset()
     assert "texts" in drafter.report()["trouble"]

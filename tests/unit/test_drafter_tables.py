@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drafting import check, paths
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgedec
 from edgedec.context import Context
 from edgedec.decode import Ask, Stats, decode
-from edgedec.drafters import Draft, Drafter, Host, make_drafter
+from edgedec.drafters import Drafter, Host, make_drafter
 from edgedec.drafters._tables import Table, Tail, best_of, grow_ranked, keys_of
 from edgedec.drafters.off import Off
 from edgedec.drafters.recycling import Recycling
@@ -76,26 +77,6 @@ def tokens_per_call(
     return stats.generated / stats.calls
 
 
-def paths(draft: Draft) -> list[float]:
-    """How likely each token's whole path is."""
-    found: list[float] = []
-    for parent, p in zip(draft.parents, draft.p, strict=True):
-        found.append(p * (found[parent] if parent >= 0 else 1.0))
-    return found
-
-
-def check(draft: Draft, nodes: int, floor: float, vocab: int = VOCAB) -> None:
-    """At most so many tokens, a tree, no twins, honest numbers, nothing below the floor."""
-    assert len(draft.tokens) == len(draft.parents) == len(draft.p) <= nodes
-    for i, (token, parent, p) in enumerate(zip(draft.tokens, draft.parents, draft.p, strict=True)):
-        assert -1 <= parent < i
-        assert 0 <= token < vocab
-        assert isinstance(token, int)
-        assert 0 < p < 1
-    assert min(paths(draft), default=1.0) >= floor
-    assert len(set(zip(draft.tokens, draft.parents, strict=True))) == len(draft.tokens)
-
-
 @pytest.mark.parametrize("name", NAMES)
 @given(
     seed=st.integers(0, 99), nodes=st.integers(0, 12), floor=st.sampled_from([0.0, 0.05, 0.3]),
@@ -112,7 +93,7 @@ def test_drafts_are_sound(name: str, seed: int, nodes: int, floor: float, drawn:
         list(decode(runtime, context, ask, drafter))
     context.sampling = ask.sampling
     draft = drafter.propose(context, nodes, floor)
-    check(draft, min(nodes, 10), floor)
+    check(draft, min(nodes, 10), floor, VOCAB)
     assert (draft.sampled is not None) == (drawn and name == "stand" and nodes > 0)
 
 
