@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -34,6 +35,15 @@ HEAVY = (
     "rich",
     "safetensors",
     "llguidance",
+    "starlette",
+    "uvicorn",
+    "pyarrow",
+    "ray",
+    "huggingface_hub",
+    "matplotlib",
+    "playwright",
+    "onnxruntime_genai",
+    "llama_cpp",
 )
 
 
@@ -87,6 +97,11 @@ RULES = [
     Rule("edgedec.constraints", ("edgedec.drafters",)),
     Rule("edgedec.verify", ("edgedec.runtime", "edgedec.runtimes", "edgedec.session", "edgedec.decode")),
     Rule("edgedec.export", (*LOOP, "torch", "transformers"), exempt=("edgedec.export.heads_trainer",)),
+    # The server is one of the things made of the core; the core knows nothing of it, nor of what it alone needs.
+    Rule("edgedec", ("edgedec.server",), exempt=("edgedec.server", "edgedec.cli.serve")),
+    Rule("edgedec", ("starlette", "uvicorn"), exempt=("edgedec.server",)),
+    Rule("edgedec", ("llguidance",), exempt=("edgedec.constraints",)),
+    Rule("edgedec", ("pyarrow", "ray"), exempt=("edgedec.offline",)),
 ]
 PLANTED = [
     ("edgedec.session", "import edgedec.export.exporter"),
@@ -100,6 +115,10 @@ PLANTED = [
     ("edgedec.constraints.grammar", "from edgedec.drafters import off"),
     ("edgedec.verify", "from importlib import import_module\nimport_module('edgedec.runtime')"),
     ("edgedec.export.parity", "import importlib\nimportlib.import_module(f'edgedec.drafters.{name}')"),
+    ("edgedec.cli.batch", "def f():\n    from edgedec.server.engine import Limits"),
+    ("edgedec.cli.serve", "import uvicorn"),
+    ("edgedec.session", "import llguidance"),
+    ("edgedec.server.api", "from pyarrow import parquet"),
 ]
 
 
@@ -228,6 +247,14 @@ before = os.times().user
 import edgedec
 print(os.times().user - before, *(name for name in sys.argv[1:] if name in sys.modules))
 """
+
+
+def test_what_the_extras_bring_is_heavy() -> None:
+    """An import of edgedec is watched for all of it."""
+    extras = PROJECT["project"]["optional-dependencies"]
+    lines = [line for name in set(extras) - {"test", "dev"} for line in extras[name]]
+    named = {re.split(r"[\[><=]", line)[0].replace("-", "_") for line in lines}
+    assert {"llama_cpp" if name == "llama_cpp_python" else name for name in named} <= set(HEAVY)
 
 
 def test_importing_is_light() -> None:
