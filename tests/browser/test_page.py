@@ -1,6 +1,6 @@
 """The chat page of `edgedec serve` in a browser: what is seen, what hands do, and that nothing goes wrong.
 
-A server of canned chunks stands in for the real one. Needs playwright and a Chromium: its own, or one on the PATH.
+A server of canned chunks stands in for the real one, which test_serve_page.py asks.
 """
 
 from __future__ import annotations
@@ -8,10 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import re
-import shutil
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import Chat
 
 import edgedec
 
-api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 PAGE = (Path(edgedec.__file__).parent / "page.html").read_text("utf-8")
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 # What the fake model says, and who had guessed it.
 STORY = [
     ("There was a girl", ""),
@@ -136,20 +132,6 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    # Chromium's sandbox refuses the superuser, who runs tests in containers.
-    root = sys.platform == "linux" and os.geteuid() == 0
-    with api.sync_playwright() as playwright:
-        try:
-            opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"] if root else [])
-        except api.Error as error:
-            pytest.skip(f"no browser: {error.message.splitlines()[0]}")
-        yield opened
-        opened.close()
-
-
 @pytest.fixture
 def fake() -> Iterator[Fake]:
     server = Fake()
@@ -159,60 +141,11 @@ def fake() -> Iterator[Fake]:
     server.server_close()
 
 
-class Chat:
-    """A page that is open, and what it complained of."""
-
-    def __init__(self, browser: Any, url: str, width: int = 1000, scheme: str = "light", **more: Any) -> None:
-        size = {"width": width, "height": 700}
-        self.context = browser.new_context(viewport=size, color_scheme=scheme, **more)
-        self.url, self.page = url, self.context.new_page()
-        self.page.set_default_timeout(5000)
-        self.complaints: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(url)
-
-    def say(self, text: str) -> None:
-        self.page.fill("#text", text)
-        self.page.keyboard.press("Enter")
-
-    def ends(self) -> None:
-        self.wait("running === null && !document.querySelector('.live')")
-
-    def wait(self, script: str) -> None:
-        """Until it is so. (Playwright's own waiting evaluates text in the page, which the policy forbids.)"""
-        for _ in range(250):
-            if self.page.evaluate(script):
-                return
-            self.page.wait_for_timeout(20)
-        raise AssertionError(f"never came: {script}")
-
-    def answers(self) -> list[str]:
-        return list(self.page.locator(".answer .body").all_text_contents())
-
-    def users(self) -> list[str]:
-        return list(self.page.locator(".user .body").all_text_contents())
-
-    def notice(self) -> str:
-        self.page.wait_for_selector("#notice:not([hidden])")
-        return str(self.page.text_content("#notice span"))
-
-    def focus(self) -> str:
-        return str(self.page.evaluate("document.activeElement.id || document.activeElement.textContent"))
-
-    def click(self, name: str) -> None:
-        self.page.get_by_role("button", name=name, exact=True).last.click()
-
-
 @pytest.fixture
 def chat(browser: Any, fake: Fake) -> Iterator[Chat]:
     opened = Chat(browser, fake.url)
     yield opened
-    opened.context.close()
-    assert [c for c in opened.complaints if "Failed to load resource" not in c] == []
-    assert all(url.startswith(fake.url) or url == "data:," for url in opened.asked), opened.asked
+    opened.close()
 
 
 def test_an_answer_streams(chat: Chat, fake: Fake) -> None:
@@ -559,33 +492,16 @@ def test_every_screen_shows_it(browser: Any, fake: Fake, width: int, scheme: str
     chat = Chat(browser, fake.url, width, scheme)
     chat.say("A long word: " + "m" * 300)
     chat.ends()
-    red, green, blue = map(int, chat.page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g)"))
-    assert (red + green + blue < 200) == (scheme == "dark")
+    assert chat.dark() == (scheme == "dark")
     for opener in (None, "Settings"):
         if opener:
             chat.click(opener)
-        assert chat.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it does not fit the width"
+        assert chat.fits(), "it does not fit the width"
     chat.page.keyboard.press("Escape")
     for selector in (".answer .body", ".user .body", ".answer .meta", "#legend small", "#log .by.k0", ".acts button"):
-        assert contrast(chat, selector) >= 4.5, selector
+        assert chat.contrast(selector) >= 4.5, selector
     assert chat.complaints == []
     chat.context.close()
-
-
-def contrast(chat: Chat, selector: str) -> float:
-    """WCAG contrast of an element's ink on the ground below it (marks of drafters are too faint to count)."""
-    script = (
-        "s => { let e = document.querySelector(s), ink = getComputedStyle(e).color, on;"
-        " do { on = getComputedStyle(e).backgroundColor; e = e.parentElement; } while (!on.startsWith('rgb('));"
-        " return [ink, on].map(c => c.match(/[\\d.]+/g).slice(0, 3).map(Number)) }"
-    )
-    light, dark = sorted(map(luminance, chat.page.evaluate(script, selector)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def luminance(rgb: list[float]) -> float:
-    linear = [c / 255 / 12.92 if c / 255 <= 0.04045 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in rgb]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def test_the_page_needs_nothing_but_itself() -> None:

@@ -1,55 +1,26 @@
-"""The page of `edgedec trace` in a browser: what is seen, what hands do, and that nothing goes wrong.
-
-Needs playwright and a Chromium: its own, or one on the PATH.
-"""
+"""The page of `edgedec trace` in a browser: what is seen, what hands do, and that nothing goes wrong."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import Opened
 from traces import NASTY, spell_nasty, tape
 
 from edgedec.tracing import Tape, page
 
-api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 ABOUT = {"model": "fake", "engine": "fake", "spec": "auto", "temperature": 0, "prompt_tokens": 3}
 PROMPT = "A prompt with </script> and\na second line:"
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    # Chromium's sandbox refuses the superuser, who runs tests in containers.
-    root = sys.platform == "linux" and os.geteuid() == 0
-    with api.sync_playwright() as playwright:
-        try:
-            opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"] if root else [])
-        except api.Error as error:
-            pytest.skip(f"no browser: {error.message.splitlines()[0]}")
-        yield opened
-        opened.close()
-
-
-class Shown:
-    """A page that is open, and what it complained of."""
+class Shown(Opened):
+    """The page of a file."""
 
     def __init__(self, browser: Any, file: Path, width: int = 1240, scheme: str = "light") -> None:
-        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(5000)
-        self.complaints: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(file.as_uri())
+        super().__init__(browser, file.as_uri(), width, scheme)
 
     def text(self, selector: str) -> str:
         return str(self.page.evaluate("selector => document.querySelector(selector).textContent", selector))
@@ -62,10 +33,6 @@ class Shown:
         """The tokens of the call that is shown."""
         found: list[int] = self.page.evaluate("[...document.querySelectorAll('.tok.in')].map(e => +e.dataset.i)")
         return found
-
-    def press(self, *keys: str) -> None:
-        for key in keys:
-            self.page.keyboard.press(key)
 
     def heading(self) -> str:
         return self.text("#h-call")
@@ -211,29 +178,13 @@ def test_the_legend_singles_out_a_drafter(shown: Shown, made: Tape) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_screen_shows_it(browser: Any, file: Path, width: int, scheme: str) -> None:
     shown = Shown(browser, file, width, scheme)
-    red, green, blue = map(int, shown.page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g)"))
-    assert (red + green + blue < 200) == (scheme == "dark")
-    assert shown.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it does not fit the width"
+    assert shown.dark() == (scheme == "dark")
+    assert shown.fits(), "it does not fit the width"
     assert shown.page.locator("#chart svg path").count() >= 5
     for selector in (".tok.own", "#told p", "h2"):
-        assert contrast(shown, selector) >= 4.5, selector
+        assert shown.contrast(selector) >= 4.5, selector
     assert shown.complaints == []
     shown.context.close()
-
-
-def contrast(shown: Shown, selector: str) -> float:
-    """WCAG contrast of an element's ink on the card below it."""
-    script = (
-        "s => { const e = document.querySelector(s); return [getComputedStyle(e).color,"
-        " getComputedStyle(e.closest('.card')).backgroundColor].map(c => c.match(/[\\d.]+/g).slice(0, 3).map(Number)) }"
-    )
-    light, dark = sorted(map(luminance, shown.page.evaluate(script, selector)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def luminance(rgb: list[float]) -> float:
-    linear = [c / 255 / 12.92 if c / 255 <= 0.04045 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in rgb]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def test_a_long_generation_has_as_many_elements_as_tokens(browser: Any, made: Tape, tmp_path: Path) -> None:
