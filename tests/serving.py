@@ -1,10 +1,14 @@
-"""A server for tests: uvicorn in a thread, on a port that was free."""
+"""A server for tests, in a thread or as the program that people start, on a port that was free."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
@@ -33,6 +37,40 @@ def serving(model: edgedec.Model, **settings: Any) -> Iterator[tuple[str, Any]]:
         thread.join(20)
         place.close()
         assert not thread.is_alive()
+
+
+@contextmanager
+def started(bundle: Path, *more: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`edgedec serve`: (its address, the process). It is told to end, and must not have failed anywhere."""
+    command = [sys.executable, "-m", "edgedec", "serve", "-m", str(bundle), "--port", "0", "-t", "1", *more]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            place = process.stderr.readline().split()[3].removesuffix("/v1")
+            wait_for(lambda: answers(place))
+            yield place, process
+            process.terminate()
+            assert "Traceback" not in process.stderr.read()
+        finally:
+            process.kill()
+
+
+def answers(place: str) -> bool:
+    try:
+        return "ok" in fetch(f"{place}/health")
+    except OSError:
+        return False
+
+
+def fetch(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        return str(answer.read().decode())
+
+
+def metrics(place: str) -> dict[str, float]:
+    """What it tells Prometheus, by name and labels."""
+    lines = fetch(f"{place}/metrics").splitlines()
+    return {key: float(value) for key, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
 
 
 def wait_for(condition: Any, seconds: float = 20.0) -> None:

@@ -24,7 +24,7 @@ for package in ("starlette", "uvicorn", "httpx", "openai"):
     pytest.importorskip(package, reason=f"the server's tests need {package}")
 import httpx  # noqa: E402
 import openai  # noqa: E402
-from serving import serving, wait_for  # noqa: E402
+from serving import metrics, serving, started, wait_for  # noqa: E402
 
 GREEDY: dict[str, Any] = {"temperature": 0.0, "extra_body": {"repetition_penalty": 1.0}}
 PROMPTS = ["Once upon a time", "Tom and Lily", "One day, a fox", "the the the the", "Sue had a big", "It was late"]
@@ -496,13 +496,9 @@ def test_embeddings(client: openai.OpenAI) -> None:
 
 
 def test_metrics_are_prometheus_text(served: tuple[str, Any], client: openai.OpenAI) -> None:
-    def read() -> dict[str, float]:
-        lines = httpx.get(f"{served[0]}/metrics").text.splitlines()
-        return {key: float(value) for key, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
-
-    before = read()
+    before = metrics(served[0])
     client.completions.create(model="nano", prompt="Once", max_tokens=7, extra_body={"ignore_eos": True})
-    after = read()
+    after = metrics(served[0])
     assert after["edgedec_generated_tokens_total"] - before["edgedec_generated_tokens_total"] == 7
     label = 'edgedec_requests_total{path="/v1/completions",status="200"}'
     assert after[label] - before.get(label, 0) == 1
@@ -546,12 +542,7 @@ def test_fuzz(served: tuple[str, Any], tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_sigterm_lets_what_runs_end(nano: Any) -> None:
-    command = [sys.executable, "-m", "edgedec", "serve", "-m", str(nano), "--port", "0", "-t", "1", "--slots", "1"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        line = process.stderr.readline()
-        place = line.split()[3].removesuffix("/v1")
-        wait_for(lambda: answers(place))
+    with started(nano, "--slots", "1") as (place, process):
         body = {"prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}
         with httpx.stream("POST", f"{place}/v1/completions", json=body, timeout=30) as answer:
             parts = answer.iter_text()
@@ -561,14 +552,6 @@ def test_sigterm_lets_what_runs_end(nano: Any) -> None:
         assert begun
         assert rest.endswith("data: [DONE]\n\n")
         assert process.wait(30) in (0, -signal.SIGTERM)
-        assert "Traceback" not in process.stderr.read()
-
-
-def answers(place: str) -> bool:
-    try:
-        return httpx.get(f"{place}/health").status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 def test_a_taken_port_is_one_line(nano: Any) -> None:
