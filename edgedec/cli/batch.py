@@ -47,11 +47,16 @@ def batch(
     ctx_size: o.CtxSize = 0,
     on_full: o.OnFullMode = o.OnFull.error,
     kv: o.KVFormat = None,
-    engine: o.Engine = "auto",
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine", metavar="NAME", help="Runtime: auto (default), native, ort, reference; or ray: see below."
+        ),
+    ] = "auto",
     spec: o.Spec = "auto",
-    ray: Annotated[
+    workers: Annotated[
         int,
-        typer.Option("--ray", min=0, metavar="N", help="Let N workers of a Ray cluster do it (RAY_ADDRESS, or here)."),
+        typer.Option("--workers", min=0, metavar="N", show_default=False, help="Let N workers of a Ray cluster do it."),
     ] = 0,
     json: o.Json = False,
 ) -> None:
@@ -60,18 +65,24 @@ def batch(
     A row has a `prompt` or `messages`, and may have options of its own (max_tokens, temperature, seed, stop,
     json_schema, …); other columns come back with its result. Stopped at any moment, the same command goes on.
 
+    --engine ray: by the Ray cluster at RAY_ADDRESS, or one started here, on all its CPUs, a worker for each --threads
+    of them (1), each on the engine that auto means; --workers N: by N of them, on any --engine.
+
     \b
     Examples:
       edgedec batch prompts.jsonl -o stories.jsonl -n 200 --temp 0.8 --seed 1
       edgedec batch questions.parquet -o answers.parquet -m ./smol -b 32
       cat requests.jsonl | edgedec batch - -o responses.jsonl
+      edgedec batch prompts.jsonl -o stories.jsonl --engine ray
     """
     from edgedec.offline import Asking, Job
-    from edgedec.offline.cluster import Opening
     from edgedec.offline.cluster import run as run_on_ray
+    from edgedec.offline.worker import Opening
 
     constraint = must.text()
     mode: Literal["error", "slide"] = "slide" if on_full is o.OnFull.slide else "error"
+    on_ray = workers > 0 or engine == "ray"
+    engine = "auto" if engine == "ray" else engine
     opening = Opening(model, engine, threads, kv and kv.value, ctx_size or None, mode, spec)
     opened = opening.open()
     most = None if max_tokens < 0 else max_tokens
@@ -87,8 +98,8 @@ def batch(
     )
     with _bar(quiet=json) as show:
         try:
-            if ray:
-                progress = run_on_ray(job, opening, ray, show)
+            if on_ray:
+                progress = run_on_ray(job, opening, workers, show)
             else:
                 progress = job.run(opened, lambda: opening.session(opened), show)
         except KeyboardInterrupt:

@@ -1,128 +1,259 @@
-"""The same job on a Ray cluster: one actor a worker, each with a model and a continuous batch of its own.
+"""The same job through Ray Data: a stream of chunks of rows, mapped by a pool of workers.
 
-The driver reads the rows, hands them out in chunks (a few in flight at a time, so memory stays bounded) and keeps the
-journal: a run on a cluster is gone on with by a run without one, and the other way round. Workers need edgedec and the
-bundle's folder, not the input.
+The driver reads the rows and keeps the journal, so a run on a cluster is gone on with by a run without one, and the
+other way round. Rows go out no faster than results come in: Ray bounds the bytes between its operators, not how far
+ahead of one slow text the others may get. Workers need edgedec and the bundle's folder, not the input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import logging
+import os
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
 from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any
 
-from edgedec.errors import RuntimeUnavailable, UsageError
+from edgedec.errors import EdgedecError, RuntimeUnavailable, UsageError
+from edgedec.manifest import MANIFEST
 from edgedec.offline.job import Job, Progress, Show
 from edgedec.offline.journal import Journal
-from edgedec.offline.making import Maker
 from edgedec.offline.reading import Row
+from edgedec.offline.worker import Desk, Opening, Worker, pack, unpack
 
-if TYPE_CHECKING:
-    from edgedec.model import Model
-    from edgedec.session import Session
-
-# Chunks of a worker that are under way: it finds the next one there when it has done one.
-_AHEAD = 2
-# Rows of a chunk for each text at a time: the more, the less a worker waits for the last of a chunk.
-_FOLD = 4
-
-
-@dataclass(frozen=True)
-class Opening:
-    """How to open the model, here or on another machine."""
-
-    model: str = "nano"
-    engine: str = "auto"
-    threads: int = 0
-    kv: str | None = None
-    context: int | None = None
-    on_full: Literal["error", "slide"] = "error"
-    spec: str = "auto"
-
-    def open(self) -> Model:
-        from edgedec.model import open as open_model
-
-        return open_model(self.model, engine=self.engine, threads=self.threads, kv=self.kv)
-
-    def session(self, model: Model) -> Session:
-        return model.session(context=self.context, on_full=self.on_full, spec=self.spec)
+# A worker's slots are filled by several chunks at a time, so that none of them stands empty at the end of one.
+_CHUNKS = 8
+# How often the workers may die, each, while no row is finished.
+_RETRIES = 3
+_KEPT = "what is finished is kept for the same command"
+# Unless the environment says otherwise: Ray's core logs nothing on the screen, and tells nobody what it is used for.
+_UNSAID = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
-def run(job: Job, opening: Opening, workers: int, show: Show = lambda _: None) -> Progress:
-    """As `Job.run`, by `workers` actors."""
+def run(job: Job, opening: Opening, workers: int = 0, show: Show = lambda _: None) -> Progress:
+    """As `Job.run`, by `workers` (0: as many as have room) of the cluster at RAY_ADDRESS, or of one started here."""
+    with _cluster() as library:
+        workers, threads = room(_cpus(library), workers, opening.threads)
+        # Workers have folders of their own to start from.
+        path = Path(opening.model)
+        model = str(path.absolute()) if (path / MANIFEST).is_file() else opening.model
+        made = partial(_generate, library, job, replace(opening, model=model, threads=threads), workers)
+        return job.journaled(made, show)
+
+
+@contextmanager
+def _cluster() -> Iterator[Any]:
+    """Ray, begun and ended if nobody else has; what it has to say goes to stderr, and little of it."""
     library = ray()
-    library.init(ignore_reinit_error=True, log_to_driver=False)
-    return job.journaled(partial(_generate, library, job, opening, workers), show)
+    began = not library.is_initialized()
+    with redirect_stdout(sys.stderr):
+        if began:
+            _begin(library)
+        try:
+            yield library
+        finally:
+            if began:
+                library.shutdown()
+
+
+def _begin(library: Any) -> None:
+    unsaid = {name: value for name, value in _UNSAID.items() if name not in os.environ}
+    os.environ.update(unsaid)
+    try:
+        with _hushed():
+            library.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    except (library.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
+        raise RuntimeUnavailable(f"Ray: {_last_line(error)}; RAY_ADDRESS says which cluster, if any") from error
+    finally:
+        for name in unsaid:
+            del os.environ[name]
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Ray's core remarks upon the level of its log, past Python's stderr, before it heeds it."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def ray() -> Any:
     try:
         import ray as library
+        import ray.data
     except ImportError:
-        raise RuntimeUnavailable("--ray needs Ray: pip install 'edgedec[ray]'") from None
+        raise RuntimeUnavailable("--engine ray needs Ray: pip install 'edgedec[ray]'") from None
     return library
 
 
-class Worker:
-    """What an actor is: rows in, finished rows out."""
+def room(cpus: list[int], workers: int, threads: int) -> tuple[int, int]:
+    """Workers, and threads of each, on machines with so many CPUs; what is 0 follows from the other.
 
-    def __init__(self, job: Job, opening: Opening, header: dict[str, Any]) -> None:
-        model = opening.open()
-        self.engine, self.digest = model.runtime.name, model.bundle.digest
-        self._asker = job.asker(model, header)
-        self._maker = Maker(self._asker, lambda: opening.session(model), job.slots)
+    room([8, 4], 0, 2) == (6, 2); room([8, 4], 3, 0) == (3, 4): each has to find its CPUs on one machine.
+    """
+    most = max(cpus, default=0)
+    if not threads:
+        fitting = (t for t in range(most, 0, -1) if sum(n // t for n in cpus) >= workers)
+        threads = next(fitting, 1) if workers else 1
+    if threads > most:
+        raise UsageError(f"--threads {threads}: no machine of the Ray cluster has more than {most} CPUs; ask for fewer")
+    return workers or sum(n // threads for n in cpus), threads
 
-    def about(self) -> tuple[str, str]:
-        return self.engine, self.digest
 
-    def make(self, rows: list[Row]) -> tuple[list[tuple[int, str, dict[str, Any], bool]], int]:
-        """Number, digest, result, whether it failed; and the tokens made."""
-        maker, left = self._maker, iter(rows)
-        made: list[tuple[int, str, dict[str, Any], bool]] = []
-        digests = {row.number: row.digest for row in rows}
-        before = maker.tokens
-        while len(made) < len(rows):
-            while not maker.full and (row := next(left, None)) is not None:
-                maker.put(row.number, self._asker.ask(row.number, row.data, row.error))
-            made += [(n, digests[n], asked.write(found), bool(found.error)) for n, asked, found in maker.step()]
-        return made, maker.tokens - before
+def _cpus(library: Any) -> list[int]:
+    return [int(node["Resources"].get("CPU", 0)) for node in library.nodes() if node["Alive"]]
 
 
 def _generate(
     library: Any, job: Job, opening: Opening, workers: int, journal: Journal, progress: Progress, show: Show
 ) -> None:
-    told = replace(job, pipe=None)
-    new: Callable[..., Any] = library.remote(num_cpus=max(opening.threads, 1))(Worker).remote
-    actors = [new(told, opening, journal.header) for _ in range(workers)]
-    try:
-        _same(library.get([actor.about.remote() for actor in actors]), job)
-        rows = job.rows(journal, progress)
-        flying: dict[Any, Any] = {}
-        idle = actors * _AHEAD
+    rows = _Ahead(job, journal, progress, workers)
+    if rows.ended():
+        return
+    desk = library.remote(num_cpus=0, label_selector=_here(library))(Desk).remote(workers * (1 + _RETRIES))
+    told = (replace(job, pipe=None), opening, journal.header, desk)
+    with _results(library, told, workers) as found:
         while True:
-            # One slow text must not let the others run ahead without end.
-            while idle and len(journal.done.above) < job.window and (chunk := list(islice(rows, job.slots * _FOLD))):
-                actor = idle.pop(0)
-                flying[actor.make.remote(chunk)] = actor
-            if not flying:
+            for chunk in rows.chunks():
+                desk.give.remote(chunk)
+            if rows.ended() and not rows.flying:
+                desk.give.remote(None)
+            made = next(found, None)
+            if made is None:
                 break
-            (ready,), _ = library.wait(list(flying), num_returns=1)
-            idle.append(flying.pop(ready))
-            made, tokens = library.get(ready)
-            for number, digest, out, failed in made:
-                journal.add(number, digest, out, failed)
-            progress.tokens += tokens
+            if isinstance(made, EdgedecError):
+                raise made
+            digest = rows.flying.pop(made.number, None)
+            if digest is None:  # made twice
+                continue
+            journal.add(made.number, digest, made.out, made.failed)
+            progress.tokens += made.tokens
             progress.rows, progress.failed = len(journal.done), journal.failed
             show(progress)
+    if rows.flying or not rows.ended():
+        raise RuntimeUnavailable(f"Ray: its workers left rows undone; {_KEPT}")
+
+
+class _Ahead:
+    """The rows to do, in chunks, while the workers lack them. `flying`: digests of those given out."""
+
+    def __init__(self, job: Job, journal: Journal, progress: Progress, workers: int) -> None:
+        self._rows, self._journal, self._window = job.rows(journal, progress), journal, job.window
+        self._size = max(1, 2 * job.slots // _CHUNKS)
+        # Twice the chunks that a worker works on: the next lie there when it has done one.
+        self._most = 2 * _CHUNKS * self._size * workers
+        self._next = next(self._rows, None)
+        self.flying: dict[int, str] = {}
+
+    def ended(self) -> bool:
+        return self._next is None
+
+    def chunks(self) -> Iterator[list[Row]]:
+        while len(self.flying) + self._size <= self._most and (chunk := list(self._chunk())):
+            yield chunk
+
+    def _chunk(self) -> Iterator[Row]:
+        for _ in range(self._size):
+            row = self._next
+            # One slow text does not let the others run ahead without end.
+            if row is None or row.number >= self._journal.done.low + self._window:
+                return
+            self.flying[row.number] = row.digest
+            self._next = next(self._rows, None)
+            yield row
+
+
+@contextmanager
+def _results(library: Any, told: tuple[Any, ...], workers: int) -> Iterator[Iterator[Any]]:
+    """What the workers make, while it comes."""
+    with _quiet():
+        found = _unpacked(_dataset(library, told, workers))
+        try:
+            yield found
+        except library.exceptions.RayError as error:
+            raise RuntimeUnavailable(f"Ray: {_last_line(error)}; {_KEPT}") from error
+        finally:
+            found.close()
+
+
+def _dataset(library: Any, told: tuple[Any, ...], workers: int) -> Any:
+    _, opening, _, desk = told
+    pool = library.data.ActorPoolStrategy(
+        size=workers,
+        max_concurrent_calls_per_actor=_CHUNKS,
+        max_tasks_in_flight_per_actor=2 * _CHUNKS,
+        enable_true_multi_threading=True,
+    )
+    # The one task that reads waits most of the time, and needs no CPU.
+    rows = library.data.read_datasource(
+        _source(library, desk), override_num_blocks=1, num_cpus=0, label_selector=_here(library)
+    )
+    return rows.map_batches(
+        Worker,
+        fn_constructor_args=told,
+        batch_size=None,
+        batch_format="pyarrow",
+        compute=pool,
+        num_cpus=opening.threads,
+    )
+
+
+def _source(library: Any, desk: Any) -> Any:
+    """What is handed in at the desk, as Ray Data reads."""
+    from ray.data.block import BlockMetadata
+
+    def chunks() -> Iterator[Any]:
+        if not library.get(desk.may_read.remote()):
+            raise RuntimeError("the task that passes the rows on died")
+        while (chunk := library.get(desk.take.remote())) is not None:
+            yield pack(chunk)
+
+    class Rows(library.data.Datasource):  # type: ignore[misc]
+        def estimate_inmemory_data_size(self) -> int | None:
+            return None
+
+        def get_read_tasks(self, parallelism: int, *_: object, **__: object) -> list[Any]:
+            return [library.data.ReadTask(chunks, BlockMetadata(None, None, None, None))]
+
+    return Rows()
+
+
+def _here(library: Any) -> dict[str, str]:
+    """Where the driver is: a machine whose end is that of the job anyway."""
+    return {"ray.io/node-id": library.get_runtime_context().get_node_id()}
+
+
+def _last_line(error: Exception) -> str:
+    """After all the frames and advice."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()[:300]
+
+
+def _unpacked(dataset: Any) -> Generator[Any]:
+    for table in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+        yield from unpack(table)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Ray Data without bars and logs on the screen; a block as soon as it is there, and not when it is large."""
+    from ray.data import DataContext
+
+    log, context = logging.getLogger("ray.data"), DataContext.get_current().copy()
+    context.enable_progress_bars = context.print_on_execution_start = False
+    context.target_max_block_size = 1
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with DataContext.current(context):
+            yield
     finally:
-        for actor in actors:
-            library.kill(actor)
-
-
-def _same(found: list[tuple[str, str]], job: Job) -> None:
-    """Texts must not depend on who makes them."""
-    expected = {(job.about.get("engine", engine), job.about.get("model", digest)) for engine, digest in found}
-    if len({*found, *expected}) > 1:
-        raise UsageError("--ray: not all workers open the same bundle on the same engine; name --engine")
+        log.setLevel(level)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
@@ -11,7 +12,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +26,11 @@ from typer.testing import CliRunner
 import edgedec
 from edgedec.cli import _app
 from edgedec.constraints import json_schema
-from edgedec.errors import RuntimeUnavailable, UsageError
-from edgedec.offline import Asking, Job, Progress
+from edgedec.errors import EdgedecError, RuntimeUnavailable, UsageError
+from edgedec.offline import Asking, Job, Progress, worker
 from edgedec.offline.journal import Journal
 from edgedec.offline.reading import Row, plain, reading
+from edgedec.offline.worker import Desk, Opening, Worker, pack, unpack
 from edgedec.offline.writing import write
 from edgedec.runtime import choose_engine
 from edgedec.sampling import Sampling
@@ -578,27 +581,159 @@ def test_the_bar_shows_rows_speed_and_time(monkeypatch: pytest.MonkeyPatch) -> N
     assert "tokens/s" in screen.getvalue()
 
 
-def test_two_workers_of_a_local_ray_write_the_same(model: edgedec.Model, tmp_path: Path) -> None:
-    """Begun by one process, which is stopped, and finished by the cluster."""
-    ray = pytest.importorskip("ray")
-    from edgedec.offline.cluster import Opening, run
+# -- on a cluster
 
-    source, out = put(tmp_path / "in.jsonl", [*prompts(40), {"bad": 1}]), tmp_path / "out.jsonl"
-    asking = Asking(Sampling(temperature=0.9), 8)
-    make(model, source, tmp_path / "whole.jsonl", asking=asking)
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """Ray with room for two workers."""
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
+    yield
+    ray.shutdown()
+
+
+SAMPLED = Asking(Sampling(temperature=0.9), 8)
+
+
+def begun(source: Path, out: Path, way: Callable[[Job, Callable[[Progress], None]], Progress]) -> int:
+    """Stopped after some rows; how many."""
 
     def stop(progress: Progress) -> None:
         if progress.rows > 4:
             raise Killed
 
     with pytest.raises(Killed):
-        job(source, out, asking=asking).run(model, lambda: model.session(context=128), stop)
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
-    try:
-        progress = run(job(source, out, asking=asking, slots=2), Opening(threads=1, context=128), 2)
-    finally:
-        ray.shutdown()
-    assert progress.kept > 4
-    assert (progress.rows, progress.failed) == (41, 1)
+        way(job(source, out, asking=SAMPLED), stop)
+    return lines(out.with_name("out.jsonl.partial"))
+
+
+@pytest.mark.parametrize("first", ["here", "cluster"])
+def test_begun_here_or_on_ray_it_is_finished_on_the_other(
+    model: edgedec.Model, tmp_path: Path, cluster: None, first: str
+) -> None:
+    """The same bytes as of one run here. On the way, a worker of the cluster dies."""
+    from edgedec.offline.cluster import run
+
+    source, out, whole = (
+        put(tmp_path / "in.jsonl", [*prompts(60), {"bad": 1}]),
+        tmp_path / "out.jsonl",
+        tmp_path / "w.jsonl",
+    )
+    make(model, source, whole, asking=SAMPLED)
+    killed: list[int] = []
+
+    def kill(progress: Progress) -> None:
+        if first == "here" and not killed and progress.rows > progress.kept:
+            killed.extend(workers()[:1])
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+
+    def here(job: Job, show: Callable[[Progress], None]) -> Progress:
+        return job.run(model, lambda: model.session(context=128), show)
+
+    def there(job: Job, show: Callable[[Progress], None]) -> Progress:
+        return run(job, Opening(threads=1, context=128), 0, show)
+
+    ways = [here, there] if first == "here" else [there, here]
+    kept = begun(source, out, ways[0])
+    progress = ways[1](job(source, out, asking=SAMPLED), kill)
+    assert (progress.rows, progress.failed, progress.kept) == (61, 1, kept)
     assert progress.tokens > 0
-    assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    assert out.read_bytes() == whole.read_bytes()
+    if sys.platform == "linux":
+        assert bool(killed) == (first == "here")
+
+
+def workers() -> list[int]:
+    """Processes of Ray's that this one began, and that make texts."""
+    found, parents = [], {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            if b"MapWorker" in (path / "cmdline").read_bytes():
+                found.append(int(path.name))
+
+    def ours(pid: int) -> bool:
+        return pid == os.getpid() or (pid in parents and ours(parents[pid]))
+
+    return [pid for pid in found if ours(pid)]
+
+
+def test_the_command_on_ray(tmp_path: Path, cluster: None) -> None:
+    """Its rows from a pipe, and nothing of Ray's on stdout."""
+    source, out = put(tmp_path / "in.jsonl", [*prompts(5), {"bad": 1}]), tmp_path / "out.jsonl"
+    piped = call("-", "-o", out, "--temp", 0, "--engine", "ray", "--json", stdin=source.read_bytes())
+    assert piped.exit_code == 0, piped.output
+    facts = json.loads(piped.stdout)
+    assert (facts["rows"], facts["failed"]) == (6, 1)
+    assert call(source, "-o", tmp_path / "here.jsonl", "--temp", 0).exit_code == 0
+    assert out.read_bytes() == (tmp_path / "here.jsonl").read_bytes()
+
+
+def test_workers_that_open_something_else_say_so(
+    model: edgedec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("llguidance")
+    monkeypatch.setattr(worker, "_may_start", lambda desk: None)
+    header = {"seed": 7, "created": 0, "job": ""}
+    rows = [Row(i, "", {"prompt": "One day", "max_tokens": 3}) for i in range(9)]
+
+    def said(opening: Opening, **more: Any) -> list[Any]:
+        asked = job(tmp_path / "in.jsonl", tmp_path / "out.jsonl", slots=2, **more)
+        return [made for table in Worker(asked, opening, header, None)(pack(rows)) for made in unpack(table)]
+
+    assert [made.number for made in said(Opening(threads=1), about={"engine": model.runtime.name})] == list(range(9))
+    wrongs: list[tuple[Opening, dict[str, Any], str]] = [
+        (Opening(threads=1), {"about": {"engine": "other"}}, "not 'other'"),
+        (Opening(threads=1), {"about": {"model": "0"}}, "not '0'"),
+        (Opening("nowhere", threads=1), {}, "nowhere"),
+        (Opening(threads=1), {"asking": Asking(must=("regex", "("))}, "regex"),
+    ]
+    for opening, more, why in wrongs:
+        (error,) = said(opening, **more)
+        assert isinstance(error, EdgedecError)
+        assert why in str(error)
+
+
+def test_rows_go_to_a_cluster_as_results_come(tmp_path: Path) -> None:
+    """Not more than the workers can use, nor further ahead of a slow one than the window."""
+    pytest.importorskip("ray")
+    from edgedec.offline.cluster import _Ahead
+
+    source = put(tmp_path / "in.jsonl", prompts(100))
+    for window, workers, most in ((1000, 1, 16), (1000, 2, 32), (7, 2, 7)):
+        journal = Journal(tmp_path / f"j{window}{workers}")
+        journal.begin({})
+        ahead = _Ahead(job(source, tmp_path / "o.jsonl", window=window), journal, Progress(), workers)
+        given = [row.number for chunk in ahead.chunks() for row in chunk]
+        assert given == list(range(most))
+        for row in given[1:]:
+            journal.add(row, ahead.flying.pop(row), {}, failed=False)
+        given = [row.number for chunk in ahead.chunks() for row in chunk]
+        assert given == ([] if window == 7 else list(range(most, 2 * most - 1)))
+        journal.close()
+
+
+def test_workers_have_room_on_a_machine_each() -> None:
+    from edgedec.offline.cluster import room
+
+    assert room([8, 4], 0, 2) == (6, 2)
+    assert room([8, 4], 3, 0) == (3, 4)
+    assert room([8, 4], 0, 0) == (12, 1)
+    assert room([2], 5, 0) == (5, 1)  # they wait for each other, or for machines to come
+    with pytest.raises(UsageError, match="no machine"):
+        room([8, 4], 0, 9)
+
+
+def test_a_desk_lets_workers_die_so_often() -> None:
+    async def go() -> None:
+        desk = Desk(2)
+        assert [await desk.may_start() for _ in range(3)] == [True, True, False]
+        await desk.give([])
+        assert await desk.may_start()
+        assert [await desk.may_read(), await desk.may_read()] == [True, False]
+        assert await desk.take() == []
+
+    asyncio.run(go())

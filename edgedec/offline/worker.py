@@ -1,0 +1,161 @@
+"""What runs on a cluster: workers, each a model and one continuous batch, and the desk they get their rows from."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from edgedec.errors import EdgedecError, RuntimeUnavailable, UsageError
+from edgedec.offline.job import Job
+from edgedec.offline.making import Maker
+from edgedec.offline.reading import Row
+
+if TYPE_CHECKING:
+    from edgedec.model import Model
+    from edgedec.session import Session
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How to open the model, here or on another machine."""
+
+    model: str = "nano"
+    engine: str = "auto"
+    threads: int = 0
+    kv: str | None = None
+    context: int | None = None
+    on_full: Literal["error", "slide"] = "error"
+    spec: str = "auto"
+
+    def open(self) -> Model:
+        from edgedec.model import open as open_model
+
+        return open_model(self.model, engine=self.engine, threads=self.threads, kv=self.kv)
+
+    def session(self, model: Model) -> Session:
+        return model.session(context=self.context, on_full=self.on_full, spec=self.spec)
+
+
+class Made(NamedTuple):
+    """A row's number and its place in the output."""
+
+    number: int
+    out: dict[str, Any]
+    failed: bool
+    tokens: int
+
+
+def pack(value: object) -> Any:
+    """A row of Ray Data, of one column: what Arrow has no types for is in it too."""
+    import pyarrow
+
+    return pyarrow.table({"packed": pyarrow.array([pickle.dumps(value)], pyarrow.large_binary())})
+
+
+def unpack(table: Any) -> list[Any]:
+    return [pickle.loads(packed) for packed in table["packed"].to_pylist()]
+
+
+class Desk:
+    """An actor: chunks of rows from the driver, and who came for them."""
+
+    def __init__(self, most: int) -> None:
+        """most: how many workers may start while no rows are handed in, which the end of others makes room for."""
+        self._chunks: asyncio.Queue[list[Row] | None] = asyncio.Queue()
+        self._most, self._started, self._read = most, 0, False
+
+    async def give(self, chunk: list[Row] | None) -> None:
+        self._started = 0
+        self._chunks.put_nowait(chunk)
+
+    async def take(self) -> list[Row] | None:
+        return await self._chunks.get()
+
+    async def may_read(self) -> bool:
+        """Once: a task that Ray begins again would take the later rows for the first."""
+        was, self._read = self._read, True
+        return not was
+
+    async def may_start(self) -> bool:
+        self._started += 1
+        return self._started <= self._most
+
+
+class Worker:
+    """Called with a chunk by each of several threads; one thread of its own makes the texts of all of them."""
+
+    def __init__(self, job: Job, opening: Opening, header: dict[str, Any], desk: Any) -> None:
+        self._wrong: EdgedecError | None = None
+        self._due: SimpleQueue[tuple[Row, Future[Made]]] = SimpleQueue()
+        self._waiting: dict[int, Future[Made]] = {}
+        try:
+            _may_start(desk)
+            model = opening.open()
+            _same(model, job)
+            self._asker = job.asker(model, header)
+            if job.asking.must is not None:
+                self._asker.constraint(job.asking.must)
+        except EdgedecError as error:
+            self._wrong = error
+            return
+        self._maker = Maker(self._asker, lambda: opening.session(model), job.slots)
+        Thread(target=self._work, name="edgedec-worker", daemon=True).start()
+
+    def __call__(self, table: Any) -> Iterator[Any]:
+        """Each row's `Made`, in the order of the rows: Ray counts on it when it does a call again.
+
+        Instead of them, an EdgedecError if this worker cannot do anything.
+        """
+        if self._wrong is not None:
+            yield pack(self._wrong)
+            return
+        answers: list[Future[Made]] = []
+        for row in (row for chunk in unpack(table) for row in chunk):
+            answers.append(Future())
+            self._due.put((row, answers[-1]))
+        for answer in answers:
+            yield pack(answer.result())
+
+    def _work(self) -> None:
+        while True:
+            try:
+                self._step()
+            except Exception as error:
+                for answer in self._waiting.values():
+                    answer.set_exception(error)
+                self._waiting.clear()
+
+    def _step(self) -> None:
+        maker = self._maker
+        while not maker.full and (not self._waiting or not self._due.empty()):
+            row, answer = self._due.get()
+            self._waiting[row.number] = answer
+            maker.put(row.number, self._asker.ask(row.number, row.data, row.error))
+        for number, asked, result in maker.step():
+            made = Made(number, asked.write(result), bool(result.error), result.generated)
+            self._waiting.pop(number).set_result(made)
+
+
+def _may_start(desk: Any) -> None:
+    """A row that kills every worker it comes to must not do so for ever."""
+    import ray
+
+    if not ray.get(desk.may_start.remote()):
+        raise RuntimeUnavailable("Ray: its workers die again and again; what is finished is kept for the same command")
+
+
+def _same(model: Model, job: Job) -> None:
+    """A text must not depend on who makes it."""
+    for name, found in (("engine", model.runtime.name), ("model", model.bundle.digest)):
+        expected = job.about.get(name, found)
+        if found != expected:
+            raise UsageError(
+                f"{name}: a worker opens {found!r}, not {expected!r} as is opened here; "
+                "give all machines the same bundle and engine, or name --engine and --workers"
+            )
