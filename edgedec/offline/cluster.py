@@ -46,10 +46,10 @@ def run(job: Job, opening: Opening, workers: int = 0, show: Show = lambda _: Non
 
 @contextmanager
 def _cluster() -> Iterator[Any]:
-    """Ray, begun and ended if nobody else has; what it has to say goes to stderr, and little of it."""
+    """Ray, begun and ended if nobody else has. It would tell stdout of each call that it does again."""
     library = ray()
     began = not library.is_initialized()
-    with redirect_stdout(sys.stderr):
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         if began:
             _begin(library)
         try:
