@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 from edgedec.errors import EdgedecError, RuntimeUnavailable, UsageError
@@ -28,6 +31,8 @@ from edgedec.offline.worker import Desk, Opening, Worker, pack, unpack
 _CHUNKS = 8
 # How often the workers may die, each, while no row is finished.
 _RETRIES = 3
+# How often is looked whether machines were lost.
+_LOOK_S = 10.0
 _KEPT = "what is finished is kept for the same command"
 # Unless the environment says otherwise: Ray's core logs nothing on the screen, and tells nobody what it is used for.
 _UNSAID = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -63,6 +68,7 @@ def _begin(library: Any) -> None:
     unsaid = {name: value for name, value in _UNSAID.items() if name not in os.environ}
     os.environ.update(unsaid)
     try:
+        _reach(os.environ.get("RAY_ADDRESS", ""))
         with _hushed():
             library.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except (library.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
@@ -70,6 +76,13 @@ def _begin(library: Any) -> None:
     finally:
         for name in unsaid:
             del os.environ[name]
+
+
+def _reach(address: str) -> None:
+    """Ray would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "://" not in address:
+        socket.create_connection((host, int(port)), timeout=5).close()
 
 
 @contextmanager
@@ -117,34 +130,54 @@ def _generate(
     library: Any, job: Job, opening: Opening, workers: int, journal: Journal, progress: Progress, show: Show
 ) -> None:
     rows = _Ahead(job, journal, progress, workers)
-    if rows.ended():
+    if rows.done():
         return
     desk = library.remote(num_cpus=0, label_selector=_here(library))(Desk).remote(workers * (1 + _RETRIES))
     told = (replace(job, pipe=None), opening, journal.header, desk)
-    with _results(library, told, workers) as found:
-        while True:
+    with _results(library, told, workers) as found, _watched(library, rows, desk):
+        while not rows.done():
             for chunk in rows.chunks():
                 desk.give.remote(chunk)
-            if rows.ended() and not rows.flying:
-                desk.give.remote(None)
             made = next(found, None)
             if made is None:
-                break
+                raise RuntimeUnavailable(f"Ray: its workers left rows undone; {_KEPT}")
             if isinstance(made, EdgedecError):
                 raise made
-            digest = rows.flying.pop(made.number, None)
-            if digest is None:  # made twice
+            row = rows.flying.pop(made.number, None)
+            if row is None:  # made twice
                 continue
-            journal.add(made.number, digest, made.out, made.failed)
+            journal.add(made.number, row.digest, made.out, made.failed)
             progress.tokens += made.tokens
             progress.rows, progress.failed = len(journal.done), journal.failed
             show(progress)
-    if rows.flying or not rows.ended():
-        raise RuntimeUnavailable(f"Ray: its workers left rows undone; {_KEPT}")
+
+
+@contextmanager
+def _watched(library: Any, rows: _Ahead, desk: Any) -> Iterator[None]:
+    """Chunks of a machine that is gone wait at Ray for another one: if nothing else happens, they are given again."""
+    over = Event()
+
+    def watch() -> None:
+        before, cpus = list(rows.flying), sum(_cpus(library))
+        while not over.wait(_LOOK_S):
+            flying, now = list(rows.flying), sum(_cpus(library))
+            if flying == before and now < cpus:
+                for chunk in rows.again():
+                    desk.give.remote(chunk)
+                cpus = now
+            before, cpus = flying, max(cpus, now)
+
+    watcher = Thread(target=watch, name="edgedec-watch", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 class _Ahead:
-    """The rows to do, in chunks, while the workers lack them. `flying`: digests of those given out."""
+    """The rows to do, in chunks, while the workers lack them. `flying`: those given out and not come back."""
 
     def __init__(self, job: Job, journal: Journal, progress: Progress, workers: int) -> None:
         self._rows, self._journal, self._window = job.rows(journal, progress), journal, job.window
@@ -152,13 +185,18 @@ class _Ahead:
         # Twice the chunks that a worker works on: the next lie there when it has done one.
         self._most = 2 * _CHUNKS * self._size * workers
         self._next = next(self._rows, None)
-        self.flying: dict[int, str] = {}
+        self.flying: dict[int, Row] = {}
 
-    def ended(self) -> bool:
-        return self._next is None
+    def done(self) -> bool:
+        return self._next is None and not self.flying
 
     def chunks(self) -> Iterator[list[Row]]:
         while len(self.flying) + self._size <= self._most and (chunk := list(self._chunk())):
+            yield chunk
+
+    def again(self) -> Iterator[list[Row]]:
+        rows = iter(list(self.flying.values()))
+        while chunk := list(islice(rows, self._size)):
             yield chunk
 
     def _chunk(self) -> Iterator[Row]:
@@ -167,7 +205,7 @@ class _Ahead:
             # One slow text does not let the others run ahead without end.
             if row is None or row.number >= self._journal.done.low + self._window:
                 return
-            self.flying[row.number] = row.digest
+            self.flying[row.number] = row
             self._next = next(self._rows, None)
             yield row
 
@@ -214,8 +252,8 @@ def _source(library: Any, desk: Any) -> Any:
     def chunks() -> Iterator[Any]:
         if not library.get(desk.may_read.remote()):
             raise RuntimeError("the task that passes the rows on died")
-        while (chunk := library.get(desk.take.remote())) is not None:
-            yield pack(chunk)
+        while True:  # until the job is over
+            yield pack(library.get(desk.take.remote()))
 
     class Rows(library.data.Datasource):  # type: ignore[misc]
         def estimate_inmemory_data_size(self) -> int | None:

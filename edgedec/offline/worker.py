@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import count
 from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -67,14 +68,14 @@ class Desk:
 
     def __init__(self, most: int) -> None:
         """most: how many workers may start while no rows are handed in, which the end of others makes room for."""
-        self._chunks: asyncio.Queue[list[Row] | None] = asyncio.Queue()
+        self._chunks: asyncio.Queue[list[Row]] = asyncio.Queue()
         self._most, self._started, self._read = most, 0, False
 
-    async def give(self, chunk: list[Row] | None) -> None:
+    async def give(self, chunk: list[Row]) -> None:
         self._started = 0
         self._chunks.put_nowait(chunk)
 
-    async def take(self) -> list[Row] | None:
+    async def take(self) -> list[Row]:
         return await self._chunks.get()
 
     async def may_read(self) -> bool:
@@ -93,7 +94,9 @@ class Worker:
     def __init__(self, job: Job, opening: Opening, header: dict[str, Any], desk: Any) -> None:
         self._wrong: EdgedecError | None = None
         self._due: SimpleQueue[tuple[Row, Future[Made]]] = SimpleQueue()
-        self._waiting: dict[int, Future[Made]] = {}
+        # By a count of its own: a row may come twice, if Ray lost sight of a worker.
+        self._waiting: dict[int, tuple[int, Future[Made]]] = {}
+        self._keys = count()
         try:
             _may_start(desk)
             model = opening.open()
@@ -127,19 +130,19 @@ class Worker:
             try:
                 self._step()
             except Exception as error:
-                for answer in self._waiting.values():
+                for _, answer in self._waiting.values():
                     answer.set_exception(error)
                 self._waiting.clear()
 
     def _step(self) -> None:
         maker = self._maker
         while not maker.full and (not self._waiting or not self._due.empty()):
-            row, answer = self._due.get()
-            self._waiting[row.number] = answer
-            maker.put(row.number, self._asker.ask(row.number, row.data, row.error))
-        for number, asked, result in maker.step():
-            made = Made(number, asked.write(result), bool(result.error), result.generated)
-            self._waiting.pop(number).set_result(made)
+            (row, answer), key = self._due.get(), next(self._keys)
+            self._waiting[key] = row.number, answer
+            maker.put(key, self._asker.ask(row.number, row.data, row.error))
+        for key, asked, result in maker.step():
+            number, answer = self._waiting.pop(key)
+            answer.set_result(Made(number, asked.write(result), bool(result.error), result.generated))
 
 
 def _may_start(desk: Any) -> None:

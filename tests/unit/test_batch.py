@@ -678,13 +678,14 @@ def test_workers_that_open_something_else_say_so(
     pytest.importorskip("llguidance")
     monkeypatch.setattr(worker, "_may_start", lambda desk: None)
     header = {"seed": 7, "created": 0, "job": ""}
-    rows = [Row(i, "", {"prompt": "One day", "max_tokens": 3}) for i in range(9)]
+    # One of them twice: when a machine is lost, rows that others still have may come again.
+    rows = [Row(i, "", {"prompt": "One day", "max_tokens": 3}) for i in (*range(8), 3)]
 
     def said(opening: Opening, **more: Any) -> list[Any]:
         asked = job(tmp_path / "in.jsonl", tmp_path / "out.jsonl", slots=2, **more)
         return [made for table in Worker(asked, opening, header, None)(pack(rows)) for made in unpack(table)]
 
-    assert [made.number for made in said(Opening(threads=1), about={"engine": model.runtime.name})] == list(range(9))
+    assert [made.number for made in said(Opening(threads=1), about={"engine": model.runtime.name})] == [*range(8), 3]
     wrongs: list[tuple[Opening, dict[str, Any], str]] = [
         (Opening(threads=1), {"about": {"engine": "other"}}, "not 'other'"),
         (Opening(threads=1), {"about": {"model": "0"}}, "not '0'"),
@@ -710,7 +711,8 @@ def test_rows_go_to_a_cluster_as_results_come(tmp_path: Path) -> None:
         given = [row.number for chunk in ahead.chunks() for row in chunk]
         assert given == list(range(most))
         for row in given[1:]:
-            journal.add(row, ahead.flying.pop(row), {}, failed=False)
+            journal.add(row, ahead.flying.pop(row).digest, {}, failed=False)
+        assert [row.number for chunk in ahead.again() for row in chunk] == [0]
         given = [row.number for chunk in ahead.chunks() for row in chunk]
         assert given == ([] if window == 7 else list(range(most, 2 * most - 1)))
         journal.close()
@@ -725,6 +727,16 @@ def test_workers_have_room_on_a_machine_each() -> None:
     assert room([2], 5, 0) == (5, 1)  # they wait for each other, or for machines to come
     with pytest.raises(UsageError, match="no machine"):
         room([8, 4], 0, 9)
+
+
+def test_a_cluster_that_is_not_there_is_said_so_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ray = pytest.importorskip("ray")
+    from edgedec.offline.cluster import run
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(RuntimeUnavailable, match="RAY_ADDRESS"):
+        run(job(tmp_path / "in.jsonl", tmp_path / "out.jsonl"), Opening())
 
 
 def test_a_desk_lets_workers_die_so_often() -> None:
