@@ -6,6 +6,8 @@ making    what to generate -> texts, many at a time
 journal   results as they come, beside the output; what a killed run leaves
 writing   a finished journal -> JSONL or Parquet, in input order
 job       all of it
+worker    making on another machine
+cluster   all of it by many workers, through Ray Data
 """
 
 from edgedec.offline.asking import Asking
