@@ -28,7 +28,7 @@ from edgedec.offline.reading import Row
 from edgedec.offline.worker import Desk, Opening, Worker, pack, unpack
 
 # A worker's slots are filled by several chunks at a time, so that none of them stands empty at the end of one.
-_CHUNKS = 8
+_CHUNKS = 4
 # How often the workers may die, each, while no row is finished.
 _RETRIES = 3
 # How often is looked whether machines were lost.

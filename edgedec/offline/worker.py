@@ -52,11 +52,11 @@ class Made(NamedTuple):
     tokens: int
 
 
-def pack(value: object) -> Any:
-    """A row of Ray Data, of one column: what Arrow has no types for is in it too."""
+def pack(*values: object) -> Any:
+    """Rows of Ray Data, of one column: what Arrow has no types for is in it too."""
     import pyarrow
 
-    return pyarrow.table({"packed": pyarrow.array([pickle.dumps(value)], pyarrow.large_binary())})
+    return pyarrow.table({"packed": pyarrow.array([pickle.dumps(value) for value in values], pyarrow.large_binary())})
 
 
 def unpack(table: Any) -> list[Any]:
@@ -111,9 +111,8 @@ class Worker:
         Thread(target=self._work, name="edgedec-worker", daemon=True).start()
 
     def __call__(self, table: Any) -> Iterator[Any]:
-        """Each row's `Made`, in the order of the rows: Ray counts on it when it does a call again.
-
-        Instead of them, an EdgedecError if this worker cannot do anything.
+        """Each row's `Made`, in the order of the rows: Ray counts on it when it does a call again. In one block, as
+        Ray's driver never forgets a block. Instead of them, an EdgedecError if this worker cannot do anything.
         """
         if self._wrong is not None:
             yield pack(self._wrong)
@@ -122,8 +121,7 @@ class Worker:
         for row in (row for chunk in unpack(table) for row in chunk):
             answers.append(Future())
             self._due.put((row, answers[-1]))
-        for answer in answers:
-            yield pack(answer.result())
+        yield pack(*[answer.result() for answer in answers])
 
     def _work(self) -> None:
         while True:
