@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,19 +19,29 @@ Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 # Below this, waking another thread costs more than it saves.
 _BYTES_PER_THREAD = 4 << 20
+# The heads that some session uses.
+_open: WeakValueDictionary[tuple[str, str, str, int], DraftHead] = WeakValueDictionary()
+_lock = Lock()
 _INPUTS = {"medusa": ["hidden"], "hydra": ["state", "embedding"], "exit": ["hidden"]}
 _OUTPUTS = {"medusa": ["ids", "logprobs"], "hydra": ["state_out", "ids", "logprobs"], "exit": ["hidden_out"]}
 
 
 def open_head(bundle: Bundle, kind: str, threads: int = 1) -> DraftHead:
     """The bundle's head of a kind; UsageError, with what to do, if it has none. threads: at most; a small head
-    takes one."""
+    takes one. Sessions hold one head in common: it learns nothing, and ONNX Runtime runs it for many threads."""
     if kind not in bundle.manifest.heads:
         raise UsageError(
             f"{bundle.path}: the bundle has no {kind} head; make one with "
             f"`edgedec train-heads {bundle.path} DATA --kind {kind}`"
         )
-    return DraftHead(bundle, kind, threads)
+    size = bundle.manifest.files[bundle.manifest.heads[kind].file].size
+    threads = max(1, min(threads, size // _BYTES_PER_THREAD))
+    key = str(bundle.path.resolve()), bundle.digest, kind, threads
+    with _lock:
+        head = _open.get(key)
+        if head is None:
+            head = _open[key] = DraftHead(bundle, kind, threads)
+    return head
 
 
 class DraftHead:
@@ -39,8 +51,7 @@ class DraftHead:
         self.kind = kind
         self.facts: Head = bundle.manifest.heads[kind]
         self._path, self._hidden = bundle.file(self.facts.file), bundle.spec.hidden_size
-        size = bundle.manifest.files[self.facts.file].size
-        self._session = self._opened(max(1, min(threads, size // _BYTES_PER_THREAD)))
+        self._session = self._opened(threads)
         self._run, self._outputs = self._session.run, _OUTPUTS[kind]
 
     def _opened(self, threads: int) -> Any:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
+import weakref
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -156,6 +159,23 @@ def test_int8_is_near(folder: Path, kind: str) -> None:
     else:
         ids = head.medusa(hidden)[0] if kind == "medusa" else head.hydra(hidden, hidden)[1]
         assert set(ids.ravel().tolist()) <= set(arrays["vocab"].tolist())
+
+
+def test_sessions_hold_a_head_in_common(folder: Path) -> None:
+    """Its weights are there once, as long as anyone uses them, and many threads may run it."""
+    bundle, *_, facts = with_head(folder, "hydra")
+    head = open_head(bundle, "hydra")
+    assert open_head(Bundle.open(folder), "hydra", 4) is head  # a small head takes one thread
+    hidden = np.random.default_rng(1).standard_normal((3, facts.hidden), np.float32)
+    expect = head.hydra(hidden, hidden)[2].tobytes()
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(lambda _: head.hydra(hidden, hidden)[2].tobytes(), range(40))) == {expect}
+    other, *_ = with_head(folder, "hydra", format="int8")
+    assert open_head(other, "hydra") is not head
+    gone = weakref.ref(head)
+    del head
+    gc.collect()
+    assert gone() is None
 
 
 def test_wrong_arrays_are_refused(folder: Path) -> None:
