@@ -24,6 +24,14 @@ def serve(
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 8080,
     slots: Annotated[int, typer.Option("--slots", min=1, max=1024, help="Texts that run at a time.")] = 4,
+    max_total_tokens: Annotated[
+        int,
+        typer.Option(
+            "--max-total-tokens",
+            min=0,
+            help="Tokens that the caches of all texts together may hold; more texts wait. 0: slots x context.",
+        ),
+    ] = 0,
     queue: Annotated[int, typer.Option("--queue", min=0, help="How many more may wait; others get a 429.")] = 64,
     timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds that a request may take.")] = 600.0,
     max_tokens: Annotated[
@@ -56,6 +64,7 @@ def serve(
     Examples:
       edgedec serve
       edgedec serve -m ./smol --port 9000 --slots 8 -c 4096
+      edgedec serve -m ./smol --slots 64 --max-total-tokens 65536
     """
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
@@ -68,7 +77,7 @@ def serve(
         raise UsageError("--api-key: is empty; leave it out to let everyone in")
     opened = o.open_model(model, engine, threads, kv)
     context = ctx_size or opened.spec.context_length
-    limits = Limits(slots, context, queue, timeout, spec)
+    limits = Limits(slots, context, queue, timeout, spec, max_total_tokens)
     # Fails now what would fail at the first request.
     opened.session(context=context, spec=spec)
     _ = opened.tokenizer

@@ -1,7 +1,8 @@
 """One thread that owns the batch and a pool of sessions; requests come from the event loop, events go back to it.
 
 A waiting request takes the free slot whose text shares the longest beginning with its own, so that a conversation
-finds its cache again. Requests wait in the order they came; more than may wait are refused at once.
+finds its cache again. Requests wait in the order they came, for a slot and for room in the caches; more than may wait
+are refused at once. Caches of texts that ended are kept while there is room, and the longest unused go first.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from edgedec.batching import Batch
 from edgedec.decode import Stats
+from edgedec.errors import UsageError
 from edgedec.prefixes import common
 from edgedec.server.plans import Plan
 from edgedec.server.problems import Problem
@@ -32,22 +34,48 @@ log = logging.getLogger("edgedec.server")
 
 @dataclass(frozen=True)
 class Limits:
-    """slots: texts at a time, of `context` tokens each; queue: how many more may wait; seconds: for a request."""
+    """slots: texts at a time, of `context` tokens each; tokens: what all caches together may hold, 0: as many as the
+    slots; queue: how many more may wait; seconds: for a request."""
 
     slots: int = 4
     context: int = 1024
     queue: int = 64
     seconds: float = 600.0
     spec: str = "auto"
+    tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if 0 < self.tokens < self.context:
+            raise UsageError(
+                f"{self.tokens} tokens for all caches: a text of {self.context} would never fit; allow more, or take "
+                "a smaller context"
+            )
+
+    @property
+    def room(self) -> int:
+        """Tokens in all caches."""
+        return self.tokens or self.slots * self.context
 
 
 @dataclass(eq=False)
 class Slot:
-    """A session, made when it is first needed, and who uses it."""
+    """A session, made when it is first needed, and who uses it. `kept`: the most that its cache came to hold."""
 
     session: Session
     ticket: Ticket | None = None
     used: float = field(default_factory=monotonic)
+    kept: int = 0
+
+    @property
+    def need(self) -> int:
+        """What the text in it may come to hold."""
+        job = None if self.ticket is None else self.ticket.job
+        return 0 if job is None else job.need
+
+    @property
+    def held(self) -> int:
+        """Tokens in its caches, now or later: a text that is read has one beside the session's."""
+        return self.kept + self.need if isinstance(self.ticket, Reading) else max(self.kept, self.need)
 
 
 class Engine:
@@ -67,11 +95,17 @@ class Engine:
 
     @property
     def running(self) -> int:
-        return sum(slot.ticket is not None for slot in self._slots)
+        return sum(ticket.began > 0 for ticket in self._seated())
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        """For a slot, or for room in the caches."""
+        return len(self._waiting) + sum(not ticket.began for ticket in self._seated())
+
+    @property
+    def held(self) -> int:
+        """Tokens that the caches hold or may come to hold."""
+        return sum(slot.held for slot in list(self._slots))
 
     @property
     def draining(self) -> bool:
@@ -99,8 +133,9 @@ class Engine:
         """Refuse what is new and what waits; what runs goes on."""
         with self._changed:
             self._draining = True
-            for ticket in self._waiting:
-                ticket.finish = "closing"
+            for ticket in [*self._waiting, *self._seated()]:
+                if not ticket.began:
+                    ticket.finish = "closing"
             self._changed.notify()
 
     def close(self) -> None:
@@ -118,7 +153,7 @@ class Engine:
         with self._changed:
             if self._draining:
                 raise Problem(503, "the server is shutting down", code="shutting_down", wait=5)
-            if self.running + len(self._waiting) + len(tickets) > room:
+            if len(self._seated()) + len(self._waiting) + len(tickets) > room:
                 raise Problem(429, "too many requests wait already; try again later", code="queue_full", wait=1)
             self._waiting.extend(tickets)
             self._changed.notify()
@@ -127,11 +162,14 @@ class Engine:
     def _cancel(self, run: Run) -> None:
         """From any thread."""
         with self._changed:
-            slots = (slot.ticket for slot in self._slots)
-            for ticket in [*self._waiting, *(ticket for ticket in slots if ticket is not None)]:
+            for ticket in [*self._waiting, *self._seated()]:
                 if ticket.run is run and not ticket.finish:
                     ticket.finish = "cancelled"
             self._changed.notify()
+
+    def _seated(self) -> list[Ticket]:
+        """Who has a slot. From any thread."""
+        return [ticket for slot in list(self._slots) if (ticket := slot.ticket) is not None]
 
     # -- the engine's thread
 
@@ -145,22 +183,21 @@ class Engine:
                 log.exception("the engine failed; its texts are lost")
                 self._fail(error)
             self._flush()
-        for ticket in [*self._waiting, *(slot.ticket for slot in self._slots if slot.ticket)]:
+        for ticket in [*self._waiting, *self._seated()]:
             ticket.finish = "closing"
         self._end_late()
         self._flush()
 
     def _wait(self) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._waiting or self.running)
+            self._changed.wait_for(lambda: self._closed or self._waiting or self._seated())
             return not self._closed
 
     def _end_late(self) -> None:
         """Those who were cancelled, and those who took too long."""
         now = monotonic()
-        for slot in self._slots:
-            ticket = slot.ticket
-            if ticket is not None and ticket.job is not None and (ticket.finish or now > ticket.deadline):
+        for ticket in self._seated():
+            if ticket.job is not None and (ticket.finish or now > ticket.deadline):
                 ticket.finish = ticket.finish or "timeout"
                 self._batch.cancel(ticket.job)
         with self._changed:
@@ -169,12 +206,14 @@ class Engine:
                 self._waiting.remove(ticket)
         for ticket in late:
             ticket.finish = ticket.finish or "timeout"
-            ticket.began = ticket.first = ticket.last = now
             ticket.end()
 
     def _seat(self) -> None:
-        """Give free slots to those who wait."""
-        while self._waiting and self.running < self.limits.slots:
+        """Give free slots to those who wait. One of them may wait in the batch, until there is room for it."""
+        self._make_room()
+        while self._waiting and len(self._seated()) < self.limits.slots:
+            if self.held > self.limits.room:
+                return
             slot = self._slot_for(self._waiting[0].ids)
             with self._changed:
                 slot.ticket = ticket = self._waiting.popleft()
@@ -183,6 +222,16 @@ class Engine:
             except Exception as error:
                 log.exception("a text could not be begun")
                 self._lose(ticket, error)
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Caches that nobody uses go, the longest unused first, until all fit."""
+        held = self.held
+        for slot in sorted((slot for slot in self._slots if slot.ticket is None), key=lambda slot: slot.used):
+            if held <= self.limits.room:
+                return
+            held -= slot.kept
+            self._slots.remove(slot)
 
     def _slot_for(self, ids: Sequence[int]) -> Slot:
         """The free one that shares most. A new one while there may be more, if that would lose most of its text."""
@@ -199,6 +248,7 @@ class Engine:
         if isinstance(event, End):
             for slot in self._slots:
                 if slot.ticket is ticket:
+                    slot.kept = max(slot.kept, len(slot.session.ids))
                     slot.ticket, slot.used = None, monotonic()
             self._done(ticket, event)
 
@@ -223,8 +273,7 @@ class Engine:
                 self._loop.call_soon_threadsafe(_deliver, posts)
 
     def _new_batch(self) -> Batch:
-        slots = self.limits.slots
-        return Batch(self.model.runtime, tokens=slots * self.limits.context, most=slots)
+        return Batch(self.model.runtime, tokens=self.limits.room, most=self.limits.slots)
 
 
 def _deliver(posts: Sequence[tuple[Run, Event]]) -> None:

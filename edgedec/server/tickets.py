@@ -77,7 +77,10 @@ class Run:
 
 @dataclass(eq=False)
 class Ticket:
-    """A text that waits or runs. `post` takes its events; `finish` is set where it is not the model that ends it."""
+    """A text that waits or runs. `post` takes its events; `finish` is set where it is not the model that ends it.
+
+    It runs from the moment the batch has room for it; before that, with a slot or without, it waits.
+    """
 
     run: Run
     index: int
@@ -97,7 +100,23 @@ class Ticket:
 
     def end(self) -> None:
         """Told once, when the job is over or will never be."""
-        self._close(Stats(), None)
+        if not self.began:
+            self.began = self.first = self.last = monotonic()
+            self._close(Stats(), None)
+        else:
+            self._ended()
+
+    def _ended(self) -> None:
+        """What ran is over."""
+        raise NotImplementedError
+
+    def _joins(self, job: Job) -> None:
+        """The batch takes up its loop when there is room for it."""
+        self.job, job.loop = job, self._begins(job.loop)
+
+    def _begins(self, loop: Steps) -> Steps:
+        self.began = self.first = self.last = monotonic()
+        yield from loop
 
     def _seconds(self) -> tuple[float, float, float]:
         return self.began - self.came, self.first - self.began, self.last - self.first
@@ -120,19 +139,20 @@ class Writing(Ticket):
         assert self.plan is not None
         assert self.model is not None
         plan = self.plan
-        self.began = self.first = self.last = monotonic()
         self._session = session
         self._text = Detokenizer(self.model.tokenizer, prompt_ids=plan.ids)
         self._stops = StopStrings(plan.stop)
-        self.job = session.submit(
-            batch,
-            plan.ids,
-            self._told,
-            max_tokens=plan.max_tokens,
-            sampling=plan.sampling,
-            ignore_eos=plan.ignore_eos,
-            logprobs=plan.logprobs,
-            constraint=plan.constraint,
+        self._joins(
+            session.submit(
+                batch,
+                plan.ids,
+                self._told,
+                max_tokens=plan.max_tokens,
+                sampling=plan.sampling,
+                ignore_eos=plan.ignore_eos,
+                logprobs=plan.logprobs,
+                constraint=plan.constraint,
+            )
         )
 
     def _told(self, token: Token | None) -> None:
@@ -149,10 +169,7 @@ class Writing(Ticket):
             self.finish = "stop"
             self.job.end()
 
-    def end(self) -> None:
-        if self.job is None:
-            self._close(Stats(), None)
-            return
+    def _ended(self) -> None:
         if not self.finish:
             text, hit = self._stops.push(self._text.flush())
             rest, hit_late = self._stops.flush()
@@ -172,9 +189,8 @@ class Reading(Ticket):
     def start(self, session: Session, batch: Batch) -> None:
         """The session's own text is left as it is."""
         assert self.model is not None
-        self.began = self.first = self.last = monotonic()
         context = Context(list(self.ids), len(self.ids), self.model.runtime.new_cache(len(self.ids)))
-        self.job = batch.add(context, self._steps(context), self._told, len(self.ids))
+        self._joins(batch.add(context, self._steps(context), self._told, len(self.ids)))
 
     def _steps(self, context: Context) -> Steps:
         total, cache = np.zeros(self.model.spec.hidden_size if self.model else 0), context.cache
@@ -189,7 +205,7 @@ class Reading(Ticket):
     def _told(self, token: Token | None) -> None:
         self.end()
 
-    def end(self) -> None:
+    def _ended(self) -> None:
         stats = Stats(prompt=len(self.ids), finish="eos")
         norm = 0.0 if self.total is None else float(np.linalg.norm(self.total))
         vector = None if self.total is None else (self.total / (norm or 1.0)).astype(np.float32)

@@ -3,7 +3,8 @@
     python tests/bench/serve_load.py --streams 200 --seconds 120 --slots 16
 
 Prints one JSON object: streams ended, texts that differed, tokens a second, times to the first token, and the
-server's memory at seven times from the beginning to the end. Exits with 1 if a text differed or was lost.
+server's memory: every 15 seconds, what it grew by in each half, and from when on it was flat. Exits with 1 if a text
+differed or was lost.
 """
 
 from __future__ import annotations
@@ -111,6 +112,21 @@ def resident(pid: int) -> float:
     return int(found[1]) / 1024 if found else 0.0
 
 
+def flatness(memory: list[float], within: float = 0.01) -> dict[str, float]:
+    """memory: MiB, one a second. `flat_after_s`: from when on it stays so near its last value.
+
+    100 150 198 199 200 200, within 1 % -> grew 98 MiB, then 2 (1 %), flat after 2 s
+    """
+    middle, last = memory[(len(memory) - 1) // 2], memory[-1]
+    off = [i for i, mib in enumerate(memory) if abs(mib - last) > within * last]
+    return {
+        "first_half_mib": round(middle - memory[0], 1),
+        "second_half_mib": round(last - middle, 1),
+        "second_half_percent": round(100 * (last - middle) / middle, 2),
+        "flat_after_s": off[-1] + 1 if off else 0,
+    }
+
+
 def main() -> int:
     ask = argparse.ArgumentParser(description=__doc__)
     ask.add_argument("--model", default="nano")
@@ -119,11 +135,11 @@ def main() -> int:
     ask.add_argument("--slots", type=int, default=16)
     ask.add_argument("--threads", type=int, default=1)
     ask.add_argument("--spec", default="auto")
+    ask.add_argument("--max-total-tokens", type=int, default=0)
     given = ask.parse_args()
     expected = alone(edgedec.open(given.model, threads=given.threads))
-    options = (
-        f"--port 0 -c 512 --slots {given.slots} --queue {given.streams} -t {given.threads} --spec {given.spec}".split()
-    )
+    sizes = f"--slots {given.slots} --queue {given.streams} --max-total-tokens {given.max_total_tokens}"
+    options = f"--port 0 -c 512 {sizes} -t {given.threads} --spec {given.spec}".split()
     command = [sys.executable, "-m", "edgedec", "serve", "-m", given.model, *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ) as server:
         assert server.stderr is not None
@@ -143,7 +159,8 @@ def main() -> int:
                 "failed": tally.failed,
                 "tokens_per_s": round(tally.tokens / given.seconds),
                 "first_token_s_median_p99": [round(q, 3) for q in statistics.quantiles(tally.first, n=100)[49:99:49]],
-                "memory_mib": [round(memory[i * (len(memory) - 1) // 6]) for i in range(7)],
+                "memory_mib": [round(mib) for mib in memory[::15]],
+                "memory_growth": flatness(memory),
                 "after": health,
             }
         )

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -431,6 +432,107 @@ def test_a_request_that_takes_too_long_is_ended(model: edgedec.Model) -> None:
         streamed = httpx.post(f"{place}/v1/completions", json={**body, "stream": True})
         assert '"code":"timeout"' in streamed.text
         assert server.engine.running == 0
+
+
+# -- room in the caches
+
+
+@contextmanager
+def crowd(model: edgedec.Model) -> Iterator[tuple[httpx.Client, Any, Any, list[Any]]]:
+    """Room for two texts of four slots, all of which are asked for; until the event is set, slowly."""
+    hold = threading.Event()
+    with serving(model, slots=4, tokens=512) as (place, server), httpx.Client(base_url=place) as ask:
+        slow_down(server, hold)
+        asked = [{"prompt": p, "max_tokens": 200, "temperature": 0, "repetition_penalty": 1.0} for p in PROMPTS[:4]]
+        streams = []
+        for body in asked:
+            request = ask.build_request("POST", "/v1/completions", json={**body, "ignore_eos": True, "stream": True})
+            streams.append(ask.send(request, stream=True))
+        # Two run; the third has a slot and waits in the batch; the fourth waits for a slot.
+        engine = server.engine
+        wait_for(lambda: (engine.running, engine.waiting, len(engine._seated())) == (2, 2, 3))
+        yield ask, server, hold, streams
+        hold.set()
+
+
+def said(stream: httpx.Response) -> str:
+    chunks = [json.loads(line[6:]) for line in stream.iter_lines() if line.startswith("data: {")]
+    return "".join(choice["text"] for chunk in chunks for choice in chunk["choices"])
+
+
+def test_texts_beyond_the_room_in_the_caches_wait(model: edgedec.Model) -> None:
+    with crowd(model) as (ask, server, hold, streams):
+        health = ask.get("/health").json()
+        assert (health["running"], health["waiting"]) == (2, 2)
+        counts = ask.get("/metrics").text.splitlines()
+        assert {"edgedec_running 2", "edgedec_waiting 2", "edgedec_kv_tokens_limit 512"} <= set(counts)
+        assert server.metrics.waited.counts[-1] == 0
+        hold.set()
+        for prompt, stream in zip(PROMPTS, streams):
+            assert said(stream) == alone(model, prompt, 200, ignore_eos=True)
+        wait_for(lambda: server.engine.running == server.engine.waiting == 0)
+
+
+def test_one_who_waits_for_room_may_leave(model: edgedec.Model) -> None:
+    with crowd(model) as (_, server, hold, streams):
+        waits = next(ticket for ticket in server.engine._seated() if not ticket.began)
+        streams[2].close()
+        wait_for(lambda: server.engine.waiting == 1)
+        assert server.engine.running == 2
+        assert waits.job.done
+        assert server.metrics.finished["cancelled"] == 1
+        assert server.metrics.tokens["prompt"] == 0  # nothing of it was read
+        hold.set()
+        for i in (0, 1, 3):
+            assert said(streams[i]) == alone(model, PROMPTS[i], 200, ignore_eos=True)
+
+
+def test_one_who_waits_for_room_too_long_is_ended(model: edgedec.Model) -> None:
+    with crowd(model) as (_, server, _, streams):
+        for ticket in [*server.engine._waiting, *server.engine._seated()]:
+            ticket.deadline = 0.0
+        assert all('"code":"timeout"' in stream.read().decode() for stream in streams)
+        wait_for(lambda: server.metrics.finished["timeout"] == 4)
+        assert server.engine.running == server.engine.waiting == 0
+        assert all(wait >= 0 for wait in (server.metrics.waited.total, server.metrics.first.total))
+
+
+def test_who_waits_for_room_is_refused_when_the_server_goes(model: edgedec.Model) -> None:
+    with crowd(model) as (_, server, hold, streams):
+        server.engine.drain()
+        for stream in streams[2:]:
+            assert '"code":"shutting_down"' in stream.read().decode()
+        hold.set()
+        assert [said(stream) for stream in streams[:2]] == [alone(model, p, 200, ignore_eos=True) for p in PROMPTS[:2]]
+
+
+def test_caches_of_texts_that_ended_make_room(model: edgedec.Model) -> None:
+    """The longest unused go; the last one is found again."""
+    with serving(model, slots=4, tokens=512) as (place, server), httpx.Client(base_url=place, timeout=30) as ask:
+        for prompt in PROMPTS:
+            body = {"prompt": prompt, "max_tokens": 200, "ignore_eos": True, "temperature": 0.0}
+            text = ask.post("/v1/completions", json=body).json()["choices"][0]["text"]
+            wait_for(lambda: server.engine.running == 0)
+            assert server.engine.held <= 512
+            assert len(server.engine._slots) <= 3
+        used = ask.post("/v1/completions", json={"prompt": prompt + text, "max_tokens": 2}).json()["usage"]
+        assert used["prompt_tokens_details"]["cached_tokens"] > 20
+        texts = ask.post("/v1/embeddings", json={"input": ["one two three " * 30] * 8})
+        assert len(texts.json()["data"]) == 8
+        wait_for(lambda: server.engine.running == 0)
+        assert server.engine.held <= 512
+
+
+def test_room_for_less_than_one_text_is_refused() -> None:
+    from edgedec.server.engine import Limits
+
+    with pytest.raises(edgedec.UsageError, match="100 tokens for all caches: a text of 512 would never fit"):
+        Limits(slots=4, context=512, tokens=100)
+    assert Limits(slots=4, context=512).room == 2048
+    assert Limits(slots=4, context=512, tokens=512).room == 512
+
+
+# -- many at once
 
 
 def test_twenty_streams_say_what_each_says_alone(client: openai.OpenAI, model: edgedec.Model) -> None:
