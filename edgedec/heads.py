@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from threading import Lock
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
 from edgedec.errors import BundleCorrupt, UsageError
+from edgedec.opened import Opened
 
 if TYPE_CHECKING:
     from edgedec.manifest import Head
@@ -19,9 +18,7 @@ Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 # Below this, waking another thread costs more than it saves.
 _BYTES_PER_THREAD = 4 << 20
-# The heads that some session uses.
-_open: WeakValueDictionary[tuple[str, str, str, int], DraftHead] = WeakValueDictionary()
-_lock = Lock()
+_heads: Opened[DraftHead] = Opened()
 _INPUTS = {"medusa": ["hidden"], "hydra": ["state", "embedding"], "exit": ["hidden"]}
 _OUTPUTS = {"medusa": ["ids", "logprobs"], "hydra": ["state_out", "ids", "logprobs"], "exit": ["hidden_out"]}
 
@@ -37,11 +34,7 @@ def open_head(bundle: Bundle, kind: str, threads: int = 1) -> DraftHead:
     size = bundle.manifest.files[bundle.manifest.heads[kind].file].size
     threads = max(1, min(threads, size // _BYTES_PER_THREAD))
     key = str(bundle.path.resolve()), bundle.digest, kind, threads
-    with _lock:
-        head = _open.get(key)
-        if head is None:
-            head = _open[key] = DraftHead(bundle, kind, threads)
-    return head
+    return _heads.get(key, lambda: DraftHead(bundle, kind, threads))
 
 
 class DraftHead:

@@ -19,7 +19,7 @@ from edgedec.runtime import Runtime, Want
 # (path probability, order, token, parent's order, own probability, level's row of the parent)
 _Node = tuple[float, int, int, int, float, int]
 _LEAST, _MOST = 1e-4, 0.999
-_EMBEDDINGS = 4096
+_EMBEDDINGS = 1 << 18  # numbers in those that are kept: 1 MiB
 
 
 def make(host: Host, depth: int = 0, beam: int = 4) -> Hydra:
@@ -84,11 +84,11 @@ class Hydra(Plain):
 
     def _embedded(self, tokens: list[int]) -> Floats:
         """Their embeddings [n, H], each asked for once."""
-        known = self._embeddings
+        known, most = self._embeddings, max(_EMBEDDINGS // self._runtime.spec.hidden_size, 1)
+        if len(known) + len(tokens) > most:
+            known.clear()
         for token in tokens:
             if token not in known:
-                if len(known) >= _EMBEDDINGS:
-                    known.clear()
                 known[token] = self._runtime.embed(np.array([token], np.int64))
         return known[tokens[0]] if len(tokens) == 1 else np.concatenate([known[token] for token in tokens])
 

@@ -22,6 +22,7 @@ from edgedec.drafters import Draft, Host, Plain, Sampled, Seen
 from edgedec.drafters._reader import ALL, BEST, Reader, children, drawn_from, shape, shares, size
 from edgedec.drafters._retokenize import Retokenizer, same_tokens
 from edgedec.errors import BundleNotFound, UsageError
+from edgedec.opened import Opened
 from edgedec.runtime import Output, Runtime, RuntimeOptions, choose_engine, open_runtime, runtime_names
 from edgedec.sampling import Probs, Sampling
 from edgedec.text import Tokenizer
@@ -32,20 +33,27 @@ _BUSHY = {"spectr": 2, "recursive": 2, "multipath": 1}
 # How likely the first, second … drawn child is taken, before anything was seen; and how fast that is learned.
 _TAKEN, _SMOOTH = (0.7, 0.25, 0.15, 0.1), 0.03
 _PACE = 0.1
+_runtimes: Opened[Runtime] = Opened()
 
 
 def make(
     host: Host, path: str = "", threads: int = 0, gamma: int = 8, width: int = 1, verify: str = "match", kv: str = ""
 ) -> ModelDrafter:
     """path: the draft model's bundle. gamma: the longest draft. width: children at the first places, for spectr,
-    recursive and multipath. threads: as the target by default; they take turns."""
+    recursive and multipath. threads: as the target by default; they take turns. Sessions hold its weights in common."""
     bundle = _open(path)
     translator = _translator(host, bundle)
     name = host.runtime.name if host.runtime.name in runtime_names() else choose_engine()
     options = RuntimeOptions(threads=threads or getattr(host.runtime, "threads", 0), kv=kv or None)
+    key = str(bundle.path.resolve()), bundle.digest, name, options
+    runtime = _runtimes.get(key, lambda: _loaded(name, bundle, options))
+    return ModelDrafter(runtime, host.runtime.spec.vocab_size, gamma, width, verify, translator)
+
+
+def _loaded(name: str, bundle: Bundle, options: RuntimeOptions) -> Runtime:
     runtime = open_runtime(name, bundle, options)
     runtime.load()
-    return ModelDrafter(runtime, host.runtime.spec.vocab_size, gamma, width, verify, translator)
+    return runtime
 
 
 class ModelDrafter(Plain):

@@ -45,6 +45,7 @@ class Recycling(Plain):
         if ids is None or scores is None or ids.shape[1] < self.k:
             return
         shown, ranked = self._shown, self._ranked
+        ids, scores = ids[:, : self.k], scores[:, : self.k]  # others may want more of them
         for token, best, logits in zip(seen.tokens(), ids.tolist(), scores.tolist(), strict=True):
             shown[token] = best, logits
             ranked.pop(token, None)

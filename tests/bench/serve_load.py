@@ -4,7 +4,7 @@
 
 Prints one JSON object: streams ended, texts that differed, tokens a second, times to the first token, and the
 server's memory: every 15 seconds, what it grew by in each half, and from when on it was flat. Exits with 1 if a text
-differed or was lost.
+differed or was lost. Each stream begins with the longest text, so that every slot's cache has its size from then on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, field
+from itertools import chain, count, repeat
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +37,10 @@ class Tally:
     ended: int = 0
     left: int = 0
     wrong: int = 0
-    failed: int = 0
     tokens: int = 0
     first: list[float] = field(default_factory=list)
     memory: list[float] = field(default_factory=list)
+    why: Counter[str] = field(default_factory=Counter)
 
 
 def task(i: int) -> dict[str, Any]:
@@ -49,14 +51,16 @@ def task(i: int) -> dict[str, Any]:
     return {"prompt": prompt, "max_tokens": 40 + 3 * i, **sampling}
 
 
-def alone(model: edgedec.Model) -> list[str]:
-    texts = []
+def alone(model: edgedec.Model) -> tuple[list[str], int]:
+    """The 48 texts, and which is the longest."""
+    texts, lengths = [], []
     for i in range(48):
         asked = task(i)
         prompt, most = asked.pop("prompt"), asked.pop("max_tokens")
         session = model.session(context=512, spec="off")
         texts.append("".join(session.generate(prompt, max_tokens=most, sampling=Sampling(**asked))))
-    return texts
+        lengths.append(session.stats.generated)
+    return texts, lengths.index(max(lengths))
 
 
 async def stream(ask: httpx.AsyncClient, i: int, expected: str, tally: Tally) -> None:
@@ -65,7 +69,7 @@ async def stream(ask: httpx.AsyncClient, i: int, expected: str, tally: Tally) ->
     body = {**task(i), "stream": True, "stream_options": {"include_usage": True}}
     async with ask.stream("POST", "/v1/completions", json=body) as answer:
         if answer.status_code != 200:
-            tally.failed += 1
+            tally.why[str(answer.status_code)] += 1
             return
         async for line in answer.aiter_lines():
             if not line.startswith("data: {"):
@@ -84,23 +88,24 @@ async def stream(ask: httpx.AsyncClient, i: int, expected: str, tally: Tally) ->
     tally.wrong += not done or text != expected
 
 
-async def load(place: str, pid: int, expected: list[str], streams: int, seconds: float) -> Tally:
-    tally, end, numbers = Tally(), time.monotonic() + seconds, iter(range(1 << 60))
+async def load(place: str, pid: int, expected: list[str], longest: int, streams: int, seconds: float) -> Tally:
+    tally, end, numbers = Tally(), time.monotonic() + seconds, chain(repeat(longest, streams), count())
 
     async def client(ask: httpx.AsyncClient) -> None:
         while time.monotonic() < end:
             i = next(numbers)
             try:
                 await stream(ask, i, expected[i % 48], tally)
-            except httpx.TransportError:
-                tally.failed += 1
+            except httpx.TransportError as error:
+                tally.why[type(error).__name__] += 1
 
     async def watch() -> None:
         while time.monotonic() < end:
             tally.memory.append(resident(pid))
             await asyncio.sleep(1)
 
-    limits = httpx.Limits(max_connections=streams)
+    # Shorter than the server keeps a silent connection: else both may let go of it in the same moment.
+    limits = httpx.Limits(max_connections=streams, keepalive_expiry=2)
     async with httpx.AsyncClient(base_url=place, limits=limits, timeout=300) as ask:
         await asyncio.gather(watch(), *(client(ask) for _ in range(streams)))
     return tally
@@ -137,14 +142,14 @@ def main() -> int:
     ask.add_argument("--spec", default="auto")
     ask.add_argument("--max-total-tokens", type=int, default=0)
     given = ask.parse_args()
-    expected = alone(edgedec.open(given.model, threads=given.threads))
+    expected, longest = alone(edgedec.open(given.model, threads=given.threads))
     sizes = f"--slots {given.slots} --queue {given.streams} --max-total-tokens {given.max_total_tokens}"
     options = f"--port 0 -c 512 {sizes} -t {given.threads} --spec {given.spec}".split()
     command = [sys.executable, "-m", "edgedec", "serve", "-m", given.model, *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ) as server:
         assert server.stderr is not None
         place = server.stderr.readline().split()[3].removesuffix("/v1")
-        tally = asyncio.run(load(place, server.pid, expected, given.streams, given.seconds))
+        tally = asyncio.run(load(place, server.pid, expected, longest, given.streams, given.seconds))
         time.sleep(0.5)
         health = httpx.get(f"{place}/health").json()
         server.terminate()
@@ -156,7 +161,7 @@ def main() -> int:
                 "ended": tally.ended,
                 "left": tally.left,
                 "wrong": tally.wrong,
-                "failed": tally.failed,
+                "failed": tally.why,
                 "tokens_per_s": round(tally.tokens / given.seconds),
                 "first_token_s_median_p99": [round(q, 3) for q in statistics.quantiles(tally.first, n=100)[49:99:49]],
                 "memory_mib": [round(mib) for mib in memory[::15]],
@@ -165,7 +170,7 @@ def main() -> int:
             }
         )
     )
-    return int(bool(tally.wrong or tally.failed or health["running"] or health["waiting"]))
+    return int(bool(tally.wrong or tally.why or health["running"] or health["waiting"]))
 
 
 if __name__ == "__main__":

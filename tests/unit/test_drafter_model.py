@@ -264,6 +264,10 @@ def test_a_bundle_drafts_for_itself(small: Model, nano: Path) -> None:
     """Four tokens a call more, the text and the cache of plain decoding to the byte."""
     ids = small.tokenizer.encode(STORY)
     drafter = make_drafter("model", host_of(small), {"path": str(nano), "gamma": "4"})
+    other_sessions = make_drafter("model", host_of(small), {"path": str(nano), "gamma": "2"})
+    assert isinstance(drafter, ModelDrafter)
+    assert isinstance(other_sessions, ModelDrafter)
+    assert other_sessions._reader._runtime is drafter._reader._runtime  # its weights are there once
     tokens, stats, context = run(small.runtime, drafter, 40, ids=ids)
     expected, _, other = run(small.runtime, Off(), 40, ids=ids)
     assert tokens == expected
