@@ -125,6 +125,8 @@ class Ticket:
         error = None if self.job is None else self.job.error
         finish = self.finish or ("failed" if error else stats.finish)
         why = "" if error is None else str(error)
+        # It tells this ticket, which holds it: a ring, in which caches would stay until Python looks for rings.
+        self.job = None
         self.post(self, End(self.index, finish, stats, why, False, self._seconds(), vector))
 
 
