@@ -476,11 +476,11 @@ def test_texts_beyond_the_room_in_the_caches_wait(model: edgedec.Model) -> None:
 
 def test_one_who_waits_for_room_may_leave(model: edgedec.Model) -> None:
     with crowd(model) as (_, server, hold, streams):
-        waits = next(ticket for ticket in server.engine._seated() if not ticket.began)
+        job = next(ticket.job for ticket in server.engine._seated() if not ticket.began)
         streams[2].close()
         wait_for(lambda: server.engine.waiting == 1)
         assert server.engine.running == 2
-        assert waits.job.done
+        assert job.done
         assert server.metrics.finished["cancelled"] == 1
         assert server.metrics.tokens["prompt"] == 0  # nothing of it was read
         hold.set()
