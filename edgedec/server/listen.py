@@ -47,6 +47,8 @@ def make(server: Server, grace: int = GRACE) -> uvicorn.Server:
         server_header=False,
         timeout_graceful_shutdown=grace,
         backlog=_BACKLOG,
+        # Longer than httpx keeps a silent connection: else both let go of it at once, and a request is lost.
+        timeout_keep_alive=30,
         ws="none",
     )
     return _Uvicorn(config, server)
