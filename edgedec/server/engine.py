@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from edgedec.session import Session
 
 log = logging.getLogger("edgedec.server")
+_LEAST = 256  # tokens that a cache has room for from the beginning
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ class Slot:
     @property
     def held(self) -> int:
         """Tokens in its caches, now or later: a text that is read has one beside the session's."""
-        return self.kept + self.need if isinstance(self.ticket, Reading) else max(self.kept, self.need)
+        own = max(self.kept, min(_LEAST, self.session.capacity))
+        return own + self.need if isinstance(self.ticket, Reading) else max(own, self.need)
 
 
 class Engine:
@@ -230,7 +232,7 @@ class Engine:
         for slot in sorted((slot for slot in self._slots if slot.ticket is None), key=lambda slot: slot.used):
             if held <= self.limits.room:
                 return
-            held -= slot.kept
+            held -= slot.held
             self._slots.remove(slot)
 
     def _slot_for(self, ids: Sequence[int]) -> Slot:
@@ -250,6 +252,7 @@ class Engine:
                 if slot.ticket is ticket:
                     slot.kept = max(slot.kept, len(slot.session.ids))
                     slot.ticket, slot.used = None, monotonic()
+            self._make_room()
             self._done(ticket, event)
 
     def _fail(self, error: Exception) -> None:
