@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from edgedec.bundle import Bundle
+from edgedec.drafters import Tables
 from edgedec.errors import BundleNotFound, TextError, UsageError
 from edgedec.manifest import MANIFEST
 from edgedec.runtime import Runtime, RuntimeOptions, choose_engine, open_runtime
@@ -62,6 +63,7 @@ class Model:
         sinks: int | None = None,
         spec: str = "auto",
         learn: bool = False,
+        tables: Tables | None = None,
     ) -> Session:
         """A new text. `context`: how many tokens it may hold (the model's own limit by default).
 
@@ -69,7 +71,8 @@ class Model:
         `sinks` tokens (4 by default) and the latest half, and goes on.
 
         `spec`: how to guess ahead, "auto", "off" or drafters by name (`edgedec.speculation`); the text is the
-        same. `learn`: take up what earlier sessions kept (`Session.keep`).
+        same. `learn`: take up what earlier sessions kept (`Session.keep`). `tables`: an empty dict, given to all
+        sessions of one thread, where their drafters hold in common what they learn of the model.
         """
         limit = self.spec.context_length
         capacity = context or limit
@@ -80,7 +83,7 @@ class Model:
         sinks = min(4, capacity // 4) if sinks is None else sinks
         if on_full == "slide" and not 0 <= sinks <= capacity // 4:
             raise UsageError(f"sinks {sinks}: must be from 0 to {capacity // 4}, a quarter of the context")
-        session = Session(self, capacity, sinks if on_full == "slide" else None, spec)
+        session = Session(self, capacity, sinks if on_full == "slide" else None, spec, tables)
         if learn:
             session.recall()
         return session

@@ -21,7 +21,7 @@ from edgedec.batching import Batch, Job
 from edgedec.constraints import Constraint
 from edgedec.context import Context
 from edgedec.decode import Ask, Stats, Steps, Token, Turn, drive, steps
-from edgedec.drafters import Host
+from edgedec.drafters import Host, Tables
 from edgedec.errors import UsageError
 from edgedec.files import cache_folder, replacing
 from edgedec.prefixes import common
@@ -65,10 +65,10 @@ class Piece:
 class Session:
     """Made by `Model.session()`. Not for two threads at once; sessions of one model may run in several."""
 
-    def __init__(self, model: Model, capacity: int, sinks: int | None, spec: str) -> None:
+    def __init__(self, model: Model, capacity: int, sinks: int | None, spec: str, tables: Tables | None = None) -> None:
         self.model = model
-        self._spec = spec
-        self._drafter = make_speculation(spec, Host(model.runtime, model.bundle, lambda: model.tokenizer))
+        self._spec, self._tables = spec, tables
+        self._drafter = make_speculation(spec, Host(model.runtime, model.bundle, lambda: model.tokenizer, tables))
         self._context = Context([], 0, model.runtime.new_cache(capacity), sinks)
         self.stats = Stats()
         self._running: Generator[Token] | None = None
@@ -179,11 +179,12 @@ class Session:
     def fork(self) -> Session:
         """An independent session with the same text and a copy of its cache."""
         context = self._context
-        twin = Session(self.model, self.capacity, context.sinks, self._spec)
+        twin = Session(self.model, self.capacity, context.sinks, self._spec, self._tables)
         twin._context.ids, twin._context.n_prompt = list(context.ids), context.n_prompt
         twin._context.cache = context.cache.fork()
         twin._context.rng.bit_generator.state = context.rng.bit_generator.state
-        twin._drafter.restore(self._drafter.state())
+        if self._tables is None:
+            twin._drafter.restore(self._drafter.state())
         return twin
 
     def report(self) -> dict[str, Any]:

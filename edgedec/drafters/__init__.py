@@ -6,11 +6,11 @@ Whatever a drafter guesses, the output stays what it would have been (`edgedec.v
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
@@ -23,6 +23,9 @@ from edgedec.sampling import Probs
 from edgedec.text import Tokenizer
 
 State = dict[str, NDArray[Any]]
+# What several sessions learned of their model and hold in common. Not for two threads at once.
+Tables = dict[Hashable, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -142,11 +145,22 @@ class Plain:
 
 @dataclass(frozen=True)
 class Host:
-    """What a drafter may use: the target's runtime, its bundle, its tokenizer (a call: some bundles have none)."""
+    """What a drafter may use: the target's runtime, its bundle, its tokenizer (a call: some bundles have none), and
+    what other sessions learned of this model (None: each learns for itself)."""
 
     runtime: Runtime
     bundle: Bundle
     tokenizer: Callable[[], Tokenizer]
+    tables: Tables | None = None
+
+    def table(self, name: Hashable, make: Callable[[], T]) -> T:
+        """The table of this name: the one that sessions hold in common, or a new one."""
+        if self.tables is None:
+            return make()
+        if name not in self.tables:
+            self.tables[name] = make()
+        found: T = self.tables[name]
+        return found
 
 
 def drafter_names() -> list[str]:

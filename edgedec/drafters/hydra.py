@@ -28,7 +28,9 @@ def make(host: Host, depth: int = 0, beam: int = 4) -> Hydra:
     if depth < 0 or beam < 1:
         raise UsageError(f"drafter hydra: depth={depth}, beam={beam}: must be from 0 and from 1")
     head = open_head(host.bundle, "hydra", getattr(host.runtime, "threads", 1))
-    return Hydra(head, host.runtime, depth or head.facts.depth, beam)
+    drafter = Hydra(head, host.runtime, depth or head.facts.depth, beam)
+    drafter._embeddings = host.table("embeddings", lambda: drafter._embeddings)
+    return drafter
 
 
 class Hydra(Plain):

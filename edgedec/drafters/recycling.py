@@ -23,7 +23,9 @@ _TRUST = 0.7  # the token stood in another text, so its next ones are less sure 
 
 
 def make(host: Host, nodes: int = 16, k: int = 8) -> Recycling:
-    return Recycling(host.bundle.spec.vocab_size, nodes, k)
+    drafter = Recycling(host.bundle.spec.vocab_size, nodes, k)
+    drafter._shown, drafter._ranked = host.table(("recycling", drafter.k), lambda: (drafter._shown, drafter._ranked))
+    return drafter
 
 
 class Recycling(Plain):

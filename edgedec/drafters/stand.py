@@ -41,7 +41,9 @@ Place = tuple[int, History]  # depth, the last tokens
 
 
 def make(host: Host, nodes: int = 16, k: int = 8, verify: str = "match") -> Stand:
-    return Stand(host.bundle.spec.vocab_size, nodes, k, verify)
+    drafter = Stand(host.bundle.spec.vocab_size, nodes, k, verify)
+    drafter.table = host.table(("stand", drafter.k), lambda: drafter.table)
+    return drafter
 
 
 class Record:
@@ -120,9 +122,10 @@ class Stand(Plain):
         claimed, came = (array(state, name, np.float32, record.shape) for name in ("claimed", "came"))
         if not (np.isfinite([claimed, came]).all() and min(claimed.min(), came.min()) >= 0):
             raise UsageError("state claimed, came: out of range; drop the file and learn again")
-        self.table.restore(state)
+        table = Table(self.k, _CAP, self.vocab)
+        table.restore(state)
         record.take_up(claimed.ravel().tolist(), came.ravel().tolist())
-        self.record = record
+        self.table, self.record = table, record
 
     def report(self) -> dict[str, Any]:
         return {"contexts": len(self.table)}

@@ -30,7 +30,9 @@ Pair = tuple[int, int]
 
 
 def make(host: Host, nodes: int = 16, k: int = 8, rate: float = 0.3, explore: float = 0.05) -> Trigram:
-    return Trigram(host.bundle.spec.vocab_size, nodes, k, rate, explore)
+    drafter = Trigram(host.bundle.spec.vocab_size, nodes, k, rate, explore)
+    drafter.pairs, drafter.singles = host.table(("trigram", drafter.k), lambda: (drafter.pairs, drafter.singles))
+    return drafter
 
 
 class Trigram(Plain):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from edgedec.batching import Batch
 from edgedec.decode import Stats
+from edgedec.drafters import Tables
 from edgedec.errors import UsageError
 from edgedec.prefixes import common
 from edgedec.server.plans import Plan
@@ -88,6 +89,7 @@ class Engine:
         self.model, self.limits, self._done = model, limits, done
         self._batch = self._new_batch()
         self._slots: list[Slot] = []
+        self._tables: Tables = {}
         self._waiting: deque[Ticket] = deque()
         self._changed = threading.Condition()
         self._posts: list[tuple[Run, Event]] = []
@@ -241,7 +243,8 @@ class Engine:
         same, best = max(free, key=lambda pair: (pair[0], -pair[1].used), default=(0, None))
         if best is not None and (2 * same > len(best.session.ids) or len(self._slots) == self.limits.slots):
             return best
-        made = Slot(self.model.session(context=self.limits.context, spec=self.limits.spec))
+        limits = self.limits
+        made = Slot(self.model.session(context=limits.context, spec=limits.spec, tables=self._tables))
         self._slots.append(made)
         return made
 
@@ -257,7 +260,7 @@ class Engine:
 
     def _fail(self, error: Exception) -> None:
         """Nothing of what ran can be trusted: new sessions, a new batch."""
-        slots, self._slots = self._slots, []
+        slots, self._slots, self._tables = self._slots, [], {}
         self._batch = self._new_batch()
         for slot in slots:
             if slot.ticket is not None:

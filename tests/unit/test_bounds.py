@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgedec
-from edgedec.automaton import Automaton
 from edgedec.cache import Cache
 from edgedec.context import Context
-from edgedec.datastore import Store
 from edgedec.drafters import Drafter, Seen, _tables, recycling, stand, trigram
 from edgedec.drafters import hydra as hydra_file
+from edgedec.drafters._automaton import Automaton
+from edgedec.drafters._datastore import Store
 from edgedec.drafters.copy import Copy
 from edgedec.drafters.hydra import Hydra
 from edgedec.drafters.recycling import Recycling

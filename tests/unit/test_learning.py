@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import edgedec
+from edgedec.batching import Batch
+from edgedec.drafters import Tables
 from edgedec.errors import SessionError
 from edgedec.sampling import Sampling
 
@@ -51,6 +53,50 @@ def test_a_fork_knows_it_too_and_learns_on_its_own(model: edgedec.Model) -> None
     twin = first.fork()
     assert states(twin) == before
     list(twin.tokens(max_tokens=30, ignore_eos=True))
+    assert states(first) == before
+
+
+@pytest.mark.parametrize("spec", [SPEC, "stand:fixed=6", "hydra:fixed=4"])
+def test_sessions_hold_in_common_what_they_learn(model: edgedec.Model, spec: str) -> None:
+    """Twenty sessions hold what one does, each knows what all have seen, and every text is what it is alone."""
+    tables: Tables = {}
+    sessions = [model.session(spec=spec, context=256, tables=tables) for _ in range(20)]
+    batch, texts = Batch(model.runtime), [list[int]() for _ in sessions]
+    for i, (session, text) in enumerate(zip(sessions, texts)):
+        ids = model.tokenizer.encode(f"Once upon a time {i % 5}")
+        session.submit(batch, ids, lambda t, text=text: t is not None and text.append(int(t)), max_tokens=30)  # type: ignore[misc]
+    batch.run()
+    for i in range(5):
+        alone = model.session(spec="off")
+        expected = list(alone.tokens(model.tokenizer.encode(f"Once upon a time {i}"), max_tokens=30))
+        assert all(text == expected for text in texts[i::5])
+    common = states(sessions[0])
+    assert all(states(session).keys() == common.keys() for session in sessions)
+    learned = [key for key in common if not key.endswith(("claimed", "came"))]  # a record of a session's own drafts
+    assert all(states(session)[key] == common[key] for session in sessions for key in learned)
+    late = model.session(spec=spec, tables=tables)
+    told(late)
+    assert late.stats.calls <= told_calls(model.session(spec=spec))
+
+
+def told_calls(session: edgedec.Session) -> int:
+    told(session)
+    return session.stats.calls
+
+
+def test_a_loaded_session_leaves_alone_what_others_hold_in_common(model: edgedec.Model, tmp_path: Path) -> None:
+    other = model.session(spec=SPEC)
+    told(other)
+    other.save(tmp_path / "s")
+    tables: Tables = {}
+    first, second = (model.session(spec=SPEC, tables=tables) for _ in range(2))
+    told(first, 10)
+    before = states(first)
+    second.load(tmp_path / "s")
+    assert states(second) == states(other)
+    assert states(first) == before
+    assert states(first.fork()) == before
+    told(second)
     assert states(first) == before
 
 

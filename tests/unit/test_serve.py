@@ -546,6 +546,17 @@ def test_caches_of_texts_that_ended_make_room(model: edgedec.Model, caches: list
         wait_for(lambda: alive() <= len(server.engine._slots) <= 4)
 
 
+def test_slots_learn_in_common(model: edgedec.Model) -> None:
+    with serving(model, slots=3) as (place, server):
+        with ThreadPoolExecutor(3) as pool:
+            bodies = [{"prompt": prompt, "max_tokens": 40} for prompt in PROMPTS[:3]]
+            list(pool.map(lambda body: httpx.post(f"{place}/v1/completions", json=body), bodies))
+        wait_for(lambda: server.engine.running == 0)
+        learned = [slot.session.report()["drafters"]["trigram"]["pairs"] for slot in server.engine._slots]
+        assert len(set(learned)) == 1
+        assert learned[0] > 0
+
+
 def test_room_for_less_than_one_text_is_refused() -> None:
     from edgedec.server.engine import Limits
 
