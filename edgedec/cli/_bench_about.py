@@ -17,12 +17,23 @@ Plot = Annotated[
 ]
 
 
-def parse_rows(text: str) -> tuple[int, ...]:
+def parse_rows(text: str, flag: str = "--rows") -> tuple[int, ...]:
     """ "1,2,4" -> (1, 2, 4), ascending and each once."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) for part in parts):
-        raise typer.BadParameter(f"--rows {text}: must be numbers of 1 or more with commas between")
+        raise typer.BadParameter(f"{flag} {text}: must be numbers of 1 or more with commas between")
     return tuple(sorted({int(part) for part in parts}))
+
+
+def spec_list(text: str) -> list[str]:
+    """ "copy,recycling:fixed=8,top=4" -> ["copy", "recycling:fixed=8,top=4"]: options have commas of their own."""
+    names: list[str] = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        if names and "=" in part and ":" not in part:
+            names[-1] += f",{part}"
+        else:
+            names.append(part)
+    return list(dict.fromkeys(names))
 
 
 def plural(n: int, noun: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.benchmark import Config
+from edgedec.cli._bench_together import Together
 from edgedec.errors import RuntimeUnavailable
 
 Call = Callable[[list[int]], float]
@@ -156,6 +157,14 @@ class LlamaCpp:
             return seconds
 
         return call
+
+    def together(self, prompts: list[list[int]], tokens: int, size: int) -> float:
+        """Seconds for so many tokens behind each prompt, `size` texts at a time."""
+        texts = Together(self._lib, self._model, size, max(map(len, prompts)) + tokens, self._threads)
+        try:
+            return texts.run(prompts, tokens)
+        finally:
+            texts.close()
 
     def _open(self, capacity: int) -> LlamaContext:
         return LlamaContext(self._lib, self._model, capacity, self._threads)

@@ -100,11 +100,16 @@ def _with_gguf(configs: Mapping[str, Config], bundle: Bundle) -> Iterator[tuple[
 
 
 def _convert(bundle: Bundle, path: Path) -> str | None:
-    """Write the weights for llama.cpp; why not, if not."""
-    from edgedec.errors import RuntimeUnavailable
-
+    """Write the weights for llama.cpp's library; why not, if not."""
     if find_spec("llama_cpp") is None:
         return 'needs llama-cpp-python: pip install "edgedec[peers]"'
+    return write_weights(bundle, path)
+
+
+def write_weights(bundle: Bundle, path: Path) -> str | None:
+    """The weights as llama.cpp reads them; why not, if not."""
+    from edgedec.errors import RuntimeUnavailable
+
     try:
         import_module("edgedec.export.gguf").write_gguf(bundle, path)
     except (RuntimeUnavailable, OSError) as error:

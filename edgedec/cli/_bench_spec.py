@@ -11,7 +11,7 @@ import typer
 
 from edgedec.cli import _plot
 from edgedec.cli import options as o
-from edgedec.cli._bench_about import Plot, describe, plural
+from edgedec.cli._bench_about import Plot, describe, plural, spec_list
 from edgedec.cli._output import print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def spec(
     _plot.check(plot)
     threads = threads or available_cores()
     with progress_bar(quiet=json) as show:
-        path = str(_widened(model, geometry, show).path) if geometry else model
+        path = str(widened(model, geometry, show).path) if geometry else model
         opened = o.open_model(path, engine, threads, kv)
         bench = Bench(opened, tasks, generate, ignore_eos)
         names = _drafters(drafters) or _every_drafter()
@@ -100,14 +100,8 @@ def _list(text: str) -> list[str]:
 
 
 def _drafters(text: str) -> list[str]:
-    """ "copy,recycling:fixed=8,top=4" -> ["copy", "recycling:fixed=8,top=4"]: options have commas of their own."""
-    names: list[str] = []
-    for part in text.split(","):
-        if names and "=" in part and ":" not in part:
-            names[-1] += f",{part.strip()}"
-        elif part.strip():
-            names.append(part.strip())
-    return [name for name in dict.fromkeys(names) if name != "off"]
+    """Plain decoding takes part anyway."""
+    return [name for name in spec_list(text) if name != "off"]
 
 
 def _every_drafter() -> list[str]:
@@ -116,7 +110,7 @@ def _every_drafter() -> list[str]:
     return ["auto", *(name for name in drafter_names() if name != "off")]
 
 
-def _widened(model: str, geometry: str, show: Any) -> Bundle:
+def widened(model: str, geometry: str, show: Any) -> Bundle:
     """The model at another's sizes, from the cache or made now."""
     from edgedec.bundle import Bundle
     from edgedec.errors import RuntimeUnavailable
@@ -132,7 +126,7 @@ def _widened(model: str, geometry: str, show: Any) -> Bundle:
     source = Bundle.open(find(model))
     path = widen.widened_path(source, geometry)
     if not path.is_dir():
-        print(f"edgedec bench spec: {source.manifest.name} as {geometry} is made once, in {path}", file=sys.stderr)
+        print(f"edgedec bench: {source.manifest.name} as {geometry} is made once, in {path}", file=sys.stderr)
     found: Bundle = widen.widened(source, geometry, show)
     return found
 

@@ -6,10 +6,13 @@ It says {"load_s", …}; answers
 
     {"do": "run"}                                     with {"prefill_s", "decode_s"}
     {"do": "rows", "context": 64, "counts": [1, 8]}   with {"rows_s": {"1": …, "8": …}, "all_logits": true}
+    {"do": "together", "size": 4, "tokens": 8,
+     "prompts": [[1, 2], …]}                          with {"seconds"}
     {"do": "end"}                                     with {"peak_bytes"}
 
 and ends with its input. Prefill runs up to the first new token, decoding is `generate` calls of one token
-each behind it; `rows` are calls of so many tokens behind a cached prefix, each forgotten again.
+each behind it; `rows` are calls of so many tokens behind a cached prefix, each forgotten again; `together`
+makes many texts at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from time import perf_counter, sleep
 from typing import Any, TextIO
 
 from edgedec.benchmark import Config, peak_memory
-from edgedec.cli._bench_engines import ENGINES, Call, Edgedec, Engine
+from edgedec.cli._bench_engines import ENGINES, Call, Edgedec, Engine, LlamaCpp
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.rowcost import prompt_ids
 from edgedec.runtime import available_cores
@@ -65,6 +68,8 @@ def _serve(config: Config, out: TextIO) -> None:
         request = json.loads(line)
         if request["do"] == "end":
             _say(out, {"peak_bytes": peak_memory()})
+        elif request["do"] == "together" and isinstance(engine, LlamaCpp):
+            _say(out, {"seconds": engine.together(request["prompts"], request["tokens"], request["size"])})
         elif request["do"] == "rows":
             _say(out, rows.turn(request["context"], request["counts"]))
         else:
