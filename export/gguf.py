@@ -63,11 +63,7 @@ def _require_llama(bundle: Bundle) -> None:
     if not plain or biased or scaled or not turned:
         raise RuntimeUnavailable(f"only the arithmetic of a Llama is converted to GGUF, not this {spec.architecture}")
     rope = spec.ropes[0]
-    if (
-        rope.scale != 1
-        or 2 * len(rope.inv_freq) != spec.head_dim
-        or not np.isclose(spec.attn_scale**2 * spec.head_dim, 1)
-    ):
+    if rope.scale != 1 or 2 * len(rope.inv_freq) != spec.head_dim:
         raise RuntimeUnavailable("only ropes over a whole head, unscaled, are converted to GGUF")
     for name, t in bundle.manifest.tensors.items():
         if t.format in ("int4", "int8") and (t.shape[-1] % BLOCK or t.block % BLOCK):
@@ -164,22 +160,27 @@ def nibbles(blocks: Bytes) -> Bytes:
 
 def _metadata(bundle: Bundle) -> dict[str, str | int | float]:
     spec = bundle.spec
+    # Granite is a Llama that may scale what it attends by; the logits it has to scale stay as they are.
+    own = not np.isclose(spec.attn_scale**2 * spec.head_dim, 1)
+    of = "granite" if own else "llama"
+    scales = {"granite.attention.scale": float(spec.attn_scale), "granite.logit_scale": 1.0} if own else {}
     return {
-        "general.architecture": "llama",
+        "general.architecture": of,
         "general.name": bundle.manifest.name,
         "general.alignment": ALIGNMENT,
-        "llama.vocab_size": spec.vocab_size,
-        "llama.context_length": spec.context_length,
-        "llama.embedding_length": spec.hidden_size,
-        "llama.block_count": spec.n_layers,
-        "llama.feed_forward_length": spec.intermediate_size,
-        "llama.attention.head_count": spec.n_heads,
-        "llama.attention.head_count_kv": spec.n_kv_heads,
-        "llama.attention.key_length": spec.head_dim,
-        "llama.attention.value_length": spec.head_dim,
-        "llama.attention.layer_norm_rms_epsilon": spec.norm_eps,
-        "llama.rope.dimension_count": spec.head_dim,
-        "llama.rope.freq_base": rope_base(spec),
+        f"{of}.vocab_size": spec.vocab_size,
+        f"{of}.context_length": spec.context_length,
+        f"{of}.embedding_length": spec.hidden_size,
+        f"{of}.block_count": spec.n_layers,
+        f"{of}.feed_forward_length": spec.intermediate_size,
+        f"{of}.attention.head_count": spec.n_heads,
+        f"{of}.attention.head_count_kv": spec.n_kv_heads,
+        f"{of}.attention.key_length": spec.head_dim,
+        f"{of}.attention.value_length": spec.head_dim,
+        f"{of}.attention.layer_norm_rms_epsilon": spec.norm_eps,
+        f"{of}.rope.dimension_count": spec.head_dim,
+        f"{of}.rope.freq_base": rope_base(spec),
+        **scales,
         "tokenizer.ggml.model": "no_vocab",
     }
 

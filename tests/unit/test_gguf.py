@@ -113,9 +113,28 @@ def test_llama_cpp_computes_the_same(bundle: Bundle, path: Path) -> None:
         assert same > 0.75
 
 
+def test_attention_may_have_a_scale_of_its_own(tiny: Path, tmp_path: Path) -> None:
+    """As that of a model padded to wider heads."""
+    pytest.importorskip("llama_cpp", reason="llama.cpp is an extra")
+    from edgedec.cli._bench_engines import LlamaCpp
+
+    plain = Bundle.open(tiny)
+    spec = replace(plain.spec, attn_scale=3 * plain.spec.attn_scale)
+    bundle, path = replace(plain, manifest=replace(plain.manifest, spec=spec)), tmp_path / "x.gguf"
+    write_gguf(bundle, path)
+    ids = np.random.default_rng(1).integers(0, spec.vocab_size, 40).tolist()
+    theirs = LlamaCpp(Config("llama.cpp", str(tiny), 40, 1, gguf=str(path)), 1)._open(40).feed(ids, all_logits=True)
+    ours, other = (
+        forward(runtime, Rows.chain(ids, 0), runtime.new_cache(40))
+        for runtime in (open_runtime("reference", bundle), open_runtime("reference", plain))
+    )
+    far = float(np.abs(ours - other).max())
+    assert np.abs(theirs - ours).max() < 0.1 * far
+
+
 @pytest.mark.parametrize(
     "change",
-    [{"qkv_bias": True}, {"qk_norm": "head"}, {"attn_scale": 0.5}, {"norm_after": True}, {"final_softcap": 30.0}],
+    [{"qkv_bias": True}, {"qk_norm": "head"}, {"norm_after": True}, {"final_softcap": 30.0}],
     ids=str,
 )
 def test_another_arithmetic_is_refused(tiny: Path, tmp_path: Path, change: dict[str, Any]) -> None:
