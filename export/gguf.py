@@ -2,7 +2,7 @@
 
 A stored block becomes one or more blocks of 32 with the same float16 scale: int4 becomes Q4_0 and int8 Q8_0,
 exactly. llama.cpp rotates neighbours where a bundle rotates halves, so the rows of q and k change places.
-There is no tokenizer in the file: whoever runs it feeds ids.
+There is no tokenizer in the file, only a name for each token: whoever runs it feeds ids.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from edgedec.manifest import LANES, Tensor
 from edgedec.spec import ModelSpec
 
 Bytes = NDArray[np.uint8]
+Value = str | int | float | list[str]
 BLOCK = 32
 ALIGNMENT = 32
 # ggml's numbers of a type, and the bytes of a row's block of `BLOCK` values.
@@ -158,12 +159,14 @@ def nibbles(blocks: Bytes) -> Bytes:
     return values[..., : BLOCK // 2] | values[..., BLOCK // 2 :] << 4
 
 
-def _metadata(bundle: Bundle) -> dict[str, str | int | float]:
+def _metadata(bundle: Bundle) -> dict[str, Value]:
     spec = bundle.spec
     # Granite is a Llama that may scale what it attends by; the logits it has to scale stay as they are.
     own = not np.isclose(spec.attn_scale**2 * spec.head_dim, 1)
     of = "granite" if own else "llama"
-    scales = {"granite.attention.scale": float(spec.attn_scale), "granite.logit_scale": 1.0} if own else {}
+    scales: dict[str, Value] = (
+        {"granite.attention.scale": float(spec.attn_scale), "granite.logit_scale": 1.0} if own else {}
+    )
     return {
         "general.architecture": of,
         "general.name": bundle.manifest.name,
@@ -181,7 +184,9 @@ def _metadata(bundle: Bundle) -> dict[str, str | int | float]:
         f"{of}.rope.dimension_count": spec.head_dim,
         f"{of}.rope.freq_base": rope_base(spec),
         **scales,
-        "tokenizer.ggml.model": "no_vocab",
+        # Its server writes texts and ends where it has no words for tokens.
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": [f"<{token}>" for token in range(spec.vocab_size)],
     }
 
 
@@ -197,7 +202,7 @@ def rope_factors(spec: ModelSpec) -> NDArray[np.float32]:
     return (rope_base(spec) ** -exponents / np.array(spec.ropes[0].inv_freq)).astype(np.float32)
 
 
-def _write_header(file: BinaryIO, metadata: dict[str, str | int | float], tensors: dict[str, _Table]) -> None:
+def _write_header(file: BinaryIO, metadata: dict[str, Value], tensors: dict[str, _Table]) -> None:
     """Magic, version, counts; the metadata; and of each tensor its name, shape, type and offset in the data."""
     file.write(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata)))
     for key, value in metadata.items():
@@ -214,8 +219,10 @@ def _string(text: str) -> bytes:
     return struct.pack("<Q", len(raw)) + raw
 
 
-def _value(value: str | int | float) -> bytes:
-    """A metadata value behind its type: string 8, float32 6, uint32 4."""
+def _value(value: Value) -> bytes:
+    """A metadata value behind its type: strings 9 of 8, string 8, float32 6, uint32 4."""
+    if isinstance(value, list):
+        return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(_string, value))
     if isinstance(value, str):
         return struct.pack("<I", 8) + _string(value)
     return struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value)

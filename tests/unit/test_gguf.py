@@ -82,6 +82,7 @@ def test_the_file_says_what_the_model_is(bundle: Bundle, path: Path) -> None:
     assert fields["llama.block_count"].contents() == spec.n_layers
     assert fields["llama.attention.head_count_kv"].contents() == spec.n_kv_heads
     assert fields["llama.vocab_size"].contents() == spec.vocab_size
+    assert len(fields["tokenizer.ggml.tokens"].contents()) == spec.vocab_size
     base = fields["llama.rope.freq_base"].contents()
     (factors,) = (t.data for t in gguf.GGUFReader(path).tensors if t.name == "rope_freqs.weight")
     turned = base ** -(np.arange(0, spec.head_dim, 2) / spec.head_dim) / factors
