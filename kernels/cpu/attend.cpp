@@ -101,7 +101,7 @@ void Engine::prepare_items(const ed_call& call) {
   if (by_chunk_) split_by_chunks();
   parts_.need(by_chunk_ ? parts : common);
   // Items of one head add to the same slots of a mass, so one thread does them, in order.
-  item_grain_ = !mass ? 1 : (int)items_.size() / (call.n_sequences == 1 ? m_.kv_heads : 1);
+  item_grain_ = !mass ? grain((int)items_.size()) : (int)items_.size() / (call.n_sequences == 1 ? m_.kv_heads : 1);
   totals_.need(2 * queries * query * team_.size());
   attend_scratch_ = attention_scratch(m_.head_dim, (int)queries);
 }
@@ -171,7 +171,8 @@ void Engine::attention(const ed_call& call, int layer) {
         k_.norm(q + q_dim_, l.k_norm, kv_dim_, m_.norm_eps, q + q_dim_);
       }
     });
-  team_.share(call.rows * m_.kv_heads, 1, [&](int begin, int end, int) {
+  const int turned = call.rows * m_.kv_heads;
+  team_.share(turned, grain(turned), [&](int begin, int end, int) {
     for (int i = begin; i < end; i++) rotate(call, layer, i / m_.kv_heads, i % m_.kv_heads);
   });
   attend(call, layer);
@@ -203,7 +204,7 @@ void Engine::rotate(const ed_call& call, int layer, int row, int kv_head) {
 
 void Engine::attend(const ed_call& call, int layer) {
   if (!together_.empty())
-    team_.share((int)together_.size(), 1, [&](int begin, int end, int thread) {
+    team_.share((int)together_.size(), grain((int)together_.size()), [&](int begin, int end, int thread) {
       for (int i = begin; i < end; i++) {
         const Item& item = together_[i];
         const Attention a = view_of_all(call, item.sequence, layer);

@@ -124,7 +124,7 @@ Rows Engine::rows_for(const Matrix& w, const float* x) const {
 // Rows of the hidden state made ready for `w`, normed if there is a weight.
 void Engine::normed(const float* x, int rows, const float* weight, const Matrix& w) {
   Rows a = rows_for(w, x_.p);
-  team_.share(rows, 1, [&](int begin, int end, int) {
+  team_.share(rows, grain(rows), [&](int begin, int end, int) {
     for (int r = begin; r < end; r++) {
       const float* from = x + (size_t)r * m_.hidden;
       float* to = x_.p + (size_t)r * m_.hidden;
@@ -141,7 +141,7 @@ void Engine::ready(const float* x, int rows, const Matrix& w) {
   Rows a = rows_for(w, x);
   // Few rows are cut, so that all threads have some.
   int cuts = rows < 2 * team_.size() ? std::min(a.steps, 2 * team_.size()) : 1;
-  team_.share(rows * cuts, 1, [&](int begin, int end, int) {
+  team_.share(rows * cuts, grain(rows * cuts), [&](int begin, int end, int) {
     for (int i = begin; i < end; i++) {
       int r = i / cuts, part = i % cuts;
       k_.quantize(x + (size_t)r * w.k, w.k, w.format, w.step(), a, r, a.steps * part / cuts, a.steps * (part + 1) / cuts);

@@ -1,5 +1,6 @@
 // The stack of layers on the CPU: any blocks, any rows, of any number of sequences.
 #pragma once
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -65,6 +66,8 @@ class Engine {
   void multiply(const Matrix& w, Product p);
   void residual(const ed_call& call, const Matrix& w, const float* x, const float* bias, const float* post_norm);
   Rows rows_for(const Matrix& w, const float* x) const;
+  // Pieces of n equal small tasks: some for each thread, as who is late is helped, but not each by itself.
+  int grain(int n) const { return std::max(1, n / (6 * team_.size())); }
 
   // attend.cpp
   void prepare_paths(const ed_call& call);

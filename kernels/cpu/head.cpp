@@ -50,6 +50,7 @@ static bool better(float logit, int32_t id, float than, int32_t than_id) {
 void Engine::best_of(const ed_call& call, int row, const float* logits, int from, int count, int thread) {
   Best* best = best_.p + ((size_t)thread * (call.rows - call.head_from) + row) * call.top;
   Best& least = best[call.top - 1];
+  if (k_.most_of(logits, count) < least.logit) return;
   for (int i = 0; i < count; i++) {
     if (!better(logits[i], from + i, least.logit, least.id)) continue;
     int at = call.top - 1;

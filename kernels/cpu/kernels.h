@@ -127,6 +127,8 @@ struct Kernels {
   // y[i] = activation(gate[i]) * up[i]; y[i] += x[i].
   void (*glu)(const float* gate, const float* up, int n, int activation, float* y);
   void (*add)(const float* x, int n, float* y);
+  // The largest of n floats.
+  float (*most_of)(const float* x, int n);
   // One key or value of `dim` floats in a cache's format, and back.
   void (*store_kv)(const float* x, int dim, int format, uint8_t* out);
   void (*load_kv)(const uint8_t* row, int dim, int format, float* x);

@@ -24,6 +24,10 @@ static void norm(const float* x, const float* weight, int n, float eps, float* y
 
 // Sixteen bytes, every eight of them put in the order 0 2 4 6 1 3 5 7.
 ED_IN void order16(int8_t* q) {
+#if defined(__AVX2__)
+  const __m128i order = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+  _mm_storeu_si128((__m128i*)q, _mm_shuffle_epi8(_mm_loadu_si128((const __m128i*)q), order));
+#else
   for (int half = 0; half < 2; half++) {
     uint64_t x;
     std::memcpy(&x, q + 8 * half, 8);
@@ -35,6 +39,7 @@ ED_IN void order16(int8_t* q) {
     x = even(x) | even(x >> 8) << 32;
     std::memcpy(q + 8 * half, &x, 8);
   }
+#endif
 }
 
 static void quantize(const float* x, int k, int format, int step, const Rows& a, int m, int step0, int step1) {
@@ -83,6 +88,16 @@ static void glu(const float* gate, const float* up, int n, int activation, float
 
 static void add(const float* x, int n, float* y) {
   for (int i = 0; i < n; i += 16) vstore_n(y + i, vadd(vload_n(y + i, n - i), vload_n(x + i, n - i)), n - i);
+}
+
+// The largest of n floats; NaN is passed over.
+static float most_of(const float* x, int n) {
+  vf top = vset(-INFINITY);
+  int i = 0;
+  for (; i + 16 <= n; i += 16) top = vmax(vload(x + i), top);
+  float most = vtop(top);
+  for (; i < n; i++) most = x[i] > most ? x[i] : most;
+  return most;
 }
 
 // ---- embedding rows ----------------------------------------------------------------------------

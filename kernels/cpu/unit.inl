@@ -9,7 +9,7 @@
 namespace ED_NS {
 
 static const edgedec::Kernels TABLE = {ED_NAME, OFFSET8, norm,     quantize, product, embed,  rope,
-                                       glu,     add,     store_kv, load_kv,  attend,  merge,  finish,
+                                       glu,     add,     most_of, store_kv, load_kv,  attend,  merge,  finish,
                                        mass,    probe_read, probe_int8};
 
 }  // namespace ED_NS
