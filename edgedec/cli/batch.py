@@ -71,9 +71,8 @@ def batch(
     \b
     Examples:
       edgedec batch prompts.jsonl -o stories.jsonl -n 200 --temp 0.8 --seed 1
-      edgedec batch questions.parquet -o answers.parquet -m ./smol -b 32
+      edgedec batch questions.parquet -o answers.parquet -m ./smol -b 32 --engine ray
       cat requests.jsonl | edgedec batch - -o responses.jsonl
-      edgedec batch prompts.jsonl -o stories.jsonl --engine ray
     """
     from edgedec.offline import Asking, Job
     from edgedec.offline.cluster import run as run_on_ray

@@ -100,13 +100,15 @@ class Alone:
         for i, (token, parent) in enumerate(zip(rows.tokens.tolist(), rows.parents.tolist(), strict=True)):
             caches[i] = cache = caches[parent].fork()
             logits.append(self._step(cache, token))
-            stored.append(cache.data[:, :, :, cache.length - 1].copy())
+            stored.append(cache.rows(cache.length - 1, cache.length)[:, :, :, 0].copy())
         return np.array(logits), np.array(stored)
 
 
 def slots(cache: Cache, start: int, stop: int) -> np.ndarray:
-    """[n, ...]"""
-    return cache.data[:, :, :, start:stop].transpose(3, 0, 1, 2, 4)
+    """[n, ...]: committed or, behind those, of the last call."""
+    own = cache.n_shared
+    found = cache.rows(start, stop) if start < own else cache.data[:, :, :, start - own : stop - own]
+    return found.transpose(3, 0, 1, 2, 4)
 
 
 def same(found: np.ndarray, expected: np.ndarray) -> None:
