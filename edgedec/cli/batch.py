@@ -100,7 +100,7 @@ def batch(
             if on_ray:
                 progress = run_on_ray(job, opening, workers, show)
             else:
-                progress = job.run(opened, lambda: opening.session(opened), show)
+                progress = job.run(opened, opening.sessions(opened), show)
         except KeyboardInterrupt:
             print(f"stopped; the same command goes on with {out}.partial", file=sys.stderr)
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import count
@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from edgedec.drafters import Tables
 from edgedec.errors import EdgedecError, RuntimeUnavailable, UsageError
 from edgedec.offline.job import Job
 from edgedec.offline.making import Maker
@@ -39,8 +40,10 @@ class Opening:
 
         return open_model(self.model, engine=self.engine, threads=self.threads, kv=self.kv)
 
-    def session(self, model: Model) -> Session:
-        return model.session(context=self.context, on_full=self.on_full, spec=self.spec)
+    def sessions(self, model: Model) -> Callable[[], Session]:
+        """What makes sessions for one thread: they learn in common."""
+        tables: Tables = {}
+        return lambda: model.session(context=self.context, on_full=self.on_full, spec=self.spec, tables=tables)
 
 
 class Made(NamedTuple):
@@ -107,7 +110,7 @@ class Worker:
         except EdgedecError as error:
             self._wrong = error
             return
-        self._maker = Maker(self._asker, lambda: opening.session(model), job.slots)
+        self._maker = Maker(self._asker, opening.sessions(model), job.slots)
         Thread(target=self._work, name="edgedec-worker", daemon=True).start()
 
     def __call__(self, table: Any) -> Iterator[Any]:
