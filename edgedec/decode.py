@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.constraints import Constraint
+from edgedec.constraint import Constraint
 from edgedec.context import Context
 from edgedec.drafters import Draft, Drafter, Sampled, Seen
 from edgedec.errors import UsageError

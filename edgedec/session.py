@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 import numpy as np
 
 from edgedec.batching import Batch, Job
-from edgedec.constraints import Constraint
+from edgedec.constraint import Constraint
 from edgedec.context import Context
 from edgedec.decode import Ask, Stats, Steps, Token, Turn, drive, steps
 from edgedec.drafters import Host, Tables

@@ -1,50 +1,10 @@
-"""Constraints: what the next token may be. The loop asks at every node of a draft tree.
+"""Constraints: what the next token may be.
 
-`json_schema`, `json_object`, `regex`, `grammar` and `choices` make them for a model; anything else with these
-methods will do as well.
+`json_schema`, `json_object`, `regex`, `grammar` and `choices` make them for a model; anything else with the methods
+of `Constraint` will do as well.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Protocol, Self
-
-import numpy as np
-from numpy.typing import NDArray
-
+from edgedec.constraint import Constraint
 from edgedec.constraints.kinds import choices, grammar, json_object, json_schema, regex
 
 __all__ = ["Constraint", "choices", "grammar", "json_object", "json_schema", "regex"]
-
-
-class Constraint(Protocol):
-    """A set of allowed texts, followed token by token. It belongs to one generation at a time."""
-
-    def mask(self, path: Sequence[int]) -> NDArray[np.bool_]:
-        """bool [vocab]: what may follow the accepted tokens and then `path` (drafted, not accepted).
-
-        An end token is allowed where the text may end, no other token where it must. Behind the end itself
-        everything is allowed, as nobody will see it.
-        """
-        ...
-
-    def accept(self, token: int) -> None:
-        """`token` was generated."""
-        ...
-
-    @property
-    def done(self) -> bool:
-        """Is the text complete, so that nothing but its end may follow the accepted tokens?"""
-        ...
-
-    def forced(self) -> Sequence[int]:
-        """Tokens that very likely come next, as their text must; empty if there is a choice."""
-        ...
-
-    def reset(self) -> None:
-        """Another text begins."""
-        ...
-
-    def fork(self) -> Self:
-        """An independent constraint that stands where this one does."""
-        ...
