@@ -119,6 +119,8 @@ class Batch:
 
     def _admit(self) -> None:
         self._running = [job for job in self._running if not job.done]
+        if not self._waiting or len(self._running) >= self._most:
+            return
         self._waiting = deque(job for job in self._waiting if not job.done)
         for job in list(self._waiting):
             if len(self._running) >= self._most:

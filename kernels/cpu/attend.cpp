@@ -65,9 +65,10 @@ size_t Engine::prepare_common(const ed_call& call) {
     std::fill(common_of_.begin() + i, common_of_.begin() + next, (int)commons_.size());
     for (int h = 0; h < m_.kv_heads; h++)
       for (int c = 0; c < common.chunks; c++)
-        for (int row = 0; row < common.rows; row += item_rows)
-          together_.push_back(
-              {i, h, row, std::min(common.rows, row + item_rows), c, c + 1, common.part + (int64_t)(common.at(h, c, row) * group_ * query)});
+        for (int row = 0; row < common.rows; row += item_rows) {
+          const int64_t part = common.part + (int64_t)(common.at(h, c, row) * group_ * query);
+          together_.push_back({i, h, row, std::min(common.rows, row + item_rows), c, c + 1, part});
+        }
     parts += size;
     commons_.push_back(common);
   }
