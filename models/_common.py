@@ -165,6 +165,14 @@ def heads(r: Reader, *, kv_heads: int | None = None, head_dim: int | None = None
     )
 
 
+def either(r: Reader, usual: str, other: str) -> str:
+    """Which of two names of one fact the config has; `usual` if neither or both alike."""
+    values = [r.value(key, None) for key in (usual, other)]
+    if None not in values and values[0] != values[1]:
+        raise r.fail(usual, f"is {values[0]!r:.40}, {other} is {values[1]!r:.40}: make them equal")
+    return other if values[0] is None and values[1] is not None else usual
+
+
 def activation(r: Reader, key: str = "hidden_act", default: str = "silu") -> Activation:
     name = r.text(key, default)
     if name not in ACTIVATIONS:
