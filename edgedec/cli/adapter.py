@@ -17,10 +17,10 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def adapter(
     checkpoint: Annotated[Path, typer.Argument(metavar="PATH", help="Folder of a PEFT LoRA checkpoint.")],
     model: o.ModelName = "nano",
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="The file to write; PATH.lora by
-    default.")]
-    = None, json:
-    o.Json = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="The file to write; PATH.lora by default.")
+    ] = None,
+    json: o.Json = False,
 ) -> None:
     """Make an adapter file of a PEFT LoRA checkpoint, for a bundle of the model that it was trained on.
 
