@@ -8,9 +8,10 @@ from functools import cached_property
 from typing import Literal
 
 from edgedec.bundle import Bundle
+from edgedec.bundle.adapter import LoraAdapter, open_adapter
 from edgedec.bundle.locate import NANO, find
 from edgedec.drafters import Tables
-from edgedec.errors import TextError, UsageError
+from edgedec.errors import RuntimeUnavailable, TextError, UsageError
 from edgedec.runtime import Adapter, Runtime, RuntimeOptions, choose_runtime, open_runtime
 from edgedec.sampling import Sampling
 from edgedec.session import Session
@@ -85,6 +86,12 @@ class Model:
         if learn:
             session.load_drafters()
         return session
+
+    def adapter(self, path: str | os.PathLike[str]) -> LoraAdapter:
+        """The LoRA adapter of an adapter file, for `session(adapter=…)`; any number of them may be in use at once."""
+        if not self.runtime.capabilities.adapters:
+            raise RuntimeUnavailable(f"engine {self.runtime.name} cannot use adapters; use --engine native")
+        return open_adapter(path, self.spec)
 
     def chat_prompt(
         self,
