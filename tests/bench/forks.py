@@ -1,4 +1,5 @@
-"""What a fork costs, what 64 of them hold, and what a prefix of an ended sequence saves: `python tests/bench/forks.py BUNDLE`.
+"""What a fork costs, what 64 of them hold, and what a prefix of an ended sequence saves: `python tests/bench/forks.py
+BUNDLE`.
 
 Prints medians of several rounds with their spread; memory is the process's own (Linux).
 """
@@ -45,7 +46,11 @@ def forks(model: edgedec.Model, ids: list[int]) -> None:
     traced = tracemalloc.get_traced_memory()[0]
     print(f"fork of {len(ids)} tokens: {spread(seconds, 'ms', 1e3)}")
     print(
-        f"  {traced / FORKS / 1024:.1f} KiB of Python objects, {(resident() - before) / FORKS / 1024:.1f} KiB resident each"
+        f"  {traced / FORKS / 1024:.1f} KiB of
+        Python objects, {(resident()
+        - before) / FORKS /
+        1024:.1f} KiB
+        resident each"
     )
     tracemalloc.stop()
     for seed, twin in enumerate(kept):
@@ -53,10 +58,17 @@ def forks(model: edgedec.Model, ids: list[int]) -> None:
     pages = [twin._context.cache.page_ids() for twin in kept]
     distinct, slots = len(np.unique(np.concatenate(pages))), model.runtime.capabilities.page_slots
     print(
-        f"{FORKS} forks that each added {EACH} tokens: {distinct} pages of {slots} slots for {sum(map(len, pages))} in use"
+        f"{FORKS} forks that each added
+        {EACH} tokens: {distinct} pages of
+        {slots} slots for {sum(map(len,
+        pages))} in use"
     )
     print(
-        f"  {(resident() - before) / 2**20:.1f} MiB more resident; a cache of one is {kept[0]._context.cache.nbytes / 2**20:.1f} MiB"
+        f"  {(resident() - before) /
+        2**20:.1f} MiB more resident; a
+        cache of one is {kept[0]._context.cache.nbytes
+        / 2**20:.1f}
+        MiB"
     )
 
 
