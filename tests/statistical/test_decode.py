@@ -19,10 +19,9 @@ from edgedec.decoding import verify
 from edgedec.decoding.context import Context
 from edgedec.drafters import Drafter
 from edgedec.drafters.off import Off
-from edgedec.runtime.core import forward
+from edgedec.runtime import logits_of
 from edgedec.runtime.rows import Rows
 from edgedec.sampling import Sampling, probs
-from edgedec.spec import Layer
 from edgedec.testing.fakes import FakeRuntime, Limited, RandomDrafter, SetConstraint, tiny_spec
 from edgedec.testing.stats import chi_square
 
@@ -32,7 +31,7 @@ DRAWS = 1500
 PROMPT = [2, 0, 1]
 SAMPLING = Sampling(temperature=1.2, presence_penalty=2.0)
 FOLLOWERS = {-1: {0, 2}, 0: {1, 2}, 1: {0, 1, 2}, 2: {0, 2}}
-SPEC = tiny_spec(vocab_size=VOCAB, layers=(Layer(),))
+SPEC = tiny_spec(vocab_size=VOCAB, n_layers=1)
 TEXTS = list(product(range(VOCAB), repeat=TOKENS))
 
 
@@ -43,7 +42,7 @@ def expected(constrained: bool) -> list[float]:
         p = 1.0
         for i, token in enumerate(text):
             ids = [*PROMPT, *text[:i]]
-            logits = forward(runtime, Rows.chain(ids, 0), runtime.new_cache(16))[-1]
+            logits = logits_of(runtime, Rows.chain(ids, 0), runtime.new_cache(16))[-1]
             if constrained:
                 mask = np.isin(np.arange(VOCAB), list(FOLLOWERS[([-1, *text[:i]])[-1]]))
                 logits = np.where(mask, logits, -np.inf).astype(np.float32)
@@ -59,7 +58,7 @@ def fit(module: ModuleType, drafter: Drafter, constrained: bool = False) -> tupl
         np.random.default_rng(5),
         Counter[tuple[int, ...]](),
     )
-    ask, drafter = module.Ask(SAMPLING), Limited(drafter, 6)
+    ask, drafter = module.GenerationConfig(SAMPLING), Limited(drafter, 6)
     for _ in range(DRAWS):
         context = Context(list(PROMPT), len(PROMPT), runtime.new_cache(16), rng=rng)
         constraint = SetConstraint(FOLLOWERS, VOCAB) if constrained else None

@@ -17,15 +17,17 @@ from hypothesis import strategies as st
 import edgedec
 from edgedec.bundle.manifest import Text
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import Ask, Stats, decode
-from edgedec.drafters import Draft, Drafter, Host, Sampled, make_drafter
+from edgedec.decoding.loop import decode
+from edgedec.decoding.step import Stats
+from edgedec.generation import GenerationConfig
+from edgedec.drafters import Draft, Drafter, DrafterContext, Sampled, make_drafter
 from edgedec.drafters._reader import Reader, children, shape, shares
 from edgedec.drafters._retokenize import Inside, Retokenizer, _shared, same_tokens
 from edgedec.drafters.model import VERIFY, ModelDrafter
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
 from edgedec.model import Model
-from edgedec.runtime.core import Output, Runtime, Want
+from edgedec.runtime import CallResult, Runtime, Outputs
 from edgedec.sampling import Probs, Sampling
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
 from edgedec.text.tokenizer import Tokenizer
@@ -39,7 +41,7 @@ def run(
 ) -> tuple[list[int], Stats, Context]:
     stats = Stats()
     context = Context(list(ids), len(ids), runtime.new_cache(256), rng=np.random.default_rng(7))
-    found = decode(runtime, context, Ask(sampling or Sampling(), n), drafter, stats=stats)
+    found = decode(runtime, context, GenerationConfig(sampling or Sampling(), max_tokens=n), drafter, stats=stats)
     return list(map(int, found)), stats, context
 
 
@@ -87,9 +89,9 @@ def test_drawn_drafts_are_those_of_the_seed(verify: str) -> None:
     assert greedy == plain(fake())  # where nothing is drawn it drafts as under match
 
 
-def propose(drafter: ModelDrafter, nodes: int = 99, floor: float = 0.0, sampling: Sampling | None = None) -> Draft:
+def propose(drafter: ModelDrafter, nodes: int = 99, min_path_prob: float = 0.0, sampling: Sampling | None = None) -> Draft:
     context = Context(list(PROMPT), len(PROMPT), fake().new_cache(64), sampling=sampling or Sampling())
-    return drafter.propose(context, nodes, floor)
+    return drafter.propose(context, nodes, min_path_prob)
 
 
 def test_the_likeliest_paths_are_drafted() -> None:
@@ -106,18 +108,18 @@ def test_the_likeliest_paths_are_drafted() -> None:
 
 def test_nothing_unlikely_is_drafted() -> None:
     sizes = []
-    for floor in (0.02, 0.1, 0.3):
-        draft = propose(ModelDrafter(fake(), 13, 6), floor=floor)
-        assert all(path >= floor for path in paths(draft))
+    for min_path_prob in (0.02, 0.1, 0.3):
+        draft = propose(ModelDrafter(fake(), 13, 6), min_path_prob=min_path_prob)
+        assert all(path >= min_path_prob for path in paths(draft))
         sizes.append(len(draft.tokens))
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] > sizes[-1]
-    assert not propose(ModelDrafter(fake(), 13, 6), floor=0.9999).tokens
+    assert not propose(ModelDrafter(fake(), 13, 6), min_path_prob=0.9999).tokens
 
 
 def test_it_stops_before_the_draft_model_is_asked_in_vain() -> None:
     runtime = fake()
-    propose(ModelDrafter(runtime, 13, 8), floor=0.9999)
+    propose(ModelDrafter(runtime, 13, 8), min_path_prob=0.9999)
     assert runtime.calls == 1
 
 
@@ -167,7 +169,7 @@ def test_draws_without_replacement_end_with_the_tokens() -> None:
 
 
 def test_shares() -> None:
-    output = Output(ids=np.array([[7, 2, 9, -1]], np.int32), scores=np.log(np.array([[4, 2, 2, 1e-30]], np.float32)))
+    output = CallResult(ids=np.array([[7, 2, 9, -1]], np.int32), scores=np.log(np.array([[4, 2, 2, 1e-30]], np.float32)))
 
     def rounded(vocab: int, sampling: Sampling | None = None) -> list[tuple[int, float]]:
         return [(token, round(p, 6)) for token, p in shares(output, sampling or Sampling(), vocab)]
@@ -184,7 +186,7 @@ def test_shares() -> None:
 
 def test_what_two_texts_share_is_read_once() -> None:
     runtime = fake()
-    reader, want = Reader(runtime), Want(logits=False, top=1)
+    reader, want = Reader(runtime), Outputs(top=1)
     reader.read(list(range(10)), want, 4)
     reader.step(3, want)
     reader.reset()
@@ -205,9 +207,9 @@ def test_a_reader_knows_the_text_whatever_it_read_before(data: st.DataObject) ->
     runtime = fake(context_length=24)
     reader, ids = Reader(runtime), list(data.draw(small))
     for _ in range(data.draw(st.integers(1, 8))):
-        output = reader.read(ids, Want(), 6)
+        output = reader.read(ids, Outputs(), 6)
         text = ids[reader._base :]
-        fresh = Reader(fake(context_length=24)).read(text, Want(), 0)
+        fresh = Reader(fake(context_length=24)).read(text, Outputs(), 0)
         assert output.logits is not None
         assert fresh.logits is not None
         np.testing.assert_array_equal(output.logits, fresh.logits)
@@ -215,7 +217,7 @@ def test_a_reader_knows_the_text_whatever_it_read_before(data: st.DataObject) ->
         new = data.draw(small)
         if what == "chain":
             for token in data.draw(small)[:6]:
-                reader.step(token, Want())
+                reader.step(token, Outputs())
         elif what == "tree":
             reader.grow([new[0], 3], [-1, -1])
             reader.grow([1, new[-1]], [0, 1])
@@ -253,8 +255,8 @@ def small(nano: Path) -> Model:
     return edgedec.open(nano, threads=1)
 
 
-def host_of(model: Model) -> Host:
-    return Host(model.runtime, model.bundle, lambda: model.tokenizer)
+def host_of(model: Model) -> DrafterContext:
+    return DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer)
 
 
 STORY = "Once upon a time there was a little girl. One day, she went to the"
