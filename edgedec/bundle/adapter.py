@@ -41,7 +41,10 @@ class LoraAdapter:
     def apply(self, name: str, x: Array, y: Array) -> Array:
         """y [n, out] of the matrix `name` on x [n, in], with what the adapter adds to it."""
         part = self.matrices.get(name)
-        return y if part is None else y + (x @ part.a.T) @ part.b.T
+        if part is None:
+            return y
+        added: Array = (x @ part.a.T) @ part.b.T
+        return y + added
 
     @property
     def rank(self) -> int:

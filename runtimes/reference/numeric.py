@@ -79,7 +79,8 @@ def activation(x: Array, kind: str) -> Array:
 
 def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x))."""
-    return 1 / (1 + np.exp(-np.clip(x, -80, None)))
+    found: Array = np.float32(1) / (1 + np.exp(-np.clip(x, -80, None)))
+    return found
 
 
 def softmax(x: Array) -> Array:
