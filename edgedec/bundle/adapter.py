@@ -43,8 +43,7 @@ class LoraAdapter:
         part = self.matrices.get(name)
         if part is None:
             return y
-        added: Array = (x @ part.a.T) @ part.b.T
-        return y + added
+        return (y + (x @ part.a.T) @ part.b.T).astype(np.float32, copy=False)
 
     @property
     def rank(self) -> int:

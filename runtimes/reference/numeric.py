@@ -79,8 +79,7 @@ def activation(x: Array, kind: str) -> Array:
 
 def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x))."""
-    found: Array = np.float32(1) / (1 + np.exp(-np.clip(x, -80, None)))
-    return found
+    return (1 / (1 + np.exp(-np.clip(x, -80, None)))).astype(np.float32)
 
 
 def softmax(x: Array) -> Array:
