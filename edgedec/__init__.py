@@ -6,7 +6,7 @@
 ...     print(piece, end="")
 """
 
-from edgedec.decode import Stats, Token
+from edgedec.decoding.loop import Stats, Token
 from edgedec.errors import (
     BadTensor,
     BundleCorrupt,

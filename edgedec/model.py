@@ -9,16 +9,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.folder import Bundle
+from edgedec.bundle.manifest import MANIFEST
 from edgedec.drafters import Tables
 from edgedec.errors import BundleNotFound, TextError, UsageError
-from edgedec.manifest import MANIFEST
-from edgedec.runtime import Runtime, RuntimeOptions, choose_engine, open_runtime
+from edgedec.runtime.core import Runtime, RuntimeOptions, choose_engine, open_runtime
 from edgedec.sampling import Sampling
 from edgedec.session import Session
 from edgedec.spec import ModelSpec
-from edgedec.template import render_chat
-from edgedec.text import Tokenizer
+from edgedec.text.template import render_chat
+from edgedec.text.tokenizer import Tokenizer
 
 NANO = "nano"
 
@@ -70,7 +70,7 @@ class Model:
         When the context is full, `on_full="error"` raises ContextFull; "slide" keeps the first
         `sinks` tokens (4 by default) and the latest half, and goes on.
 
-        `spec`: how to guess ahead, "auto", "off" or drafters by name (`edgedec.speculation`); the text is the
+        `spec`: how to guess ahead, "auto", "off" or drafters by name (`edgedec.speculation.choose`); the text is the
         same. `learn`: take up what earlier sessions kept (`Session.keep`). `tables`: an empty dict, given to all
         sessions of one thread, where their drafters hold in common what they learn of the model.
         """

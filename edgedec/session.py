@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import numpy as np
 
-from edgedec.batching import Batch, Job
-from edgedec.constraint import Constraint
-from edgedec.context import Context
-from edgedec.decode import Ask, Stats, Steps, Token, Turn, drive, steps
+from edgedec.cache.prefixes import common
+from edgedec.cache.snapshot import Snapshot, arrays_of, read_snapshot, write_snapshot
+from edgedec.decoding.batching import Batch, Job
+from edgedec.decoding.constraint import Constraint
+from edgedec.decoding.context import Context
+from edgedec.decoding.loop import Ask, Stats, Steps, Token, Turn, drive, steps
 from edgedec.drafters import Host, Tables
 from edgedec.errors import UsageError
-from edgedec.files import cache_folder, replacing
-from edgedec.prefixes import common
 from edgedec.sampling import Sampling
-from edgedec.snapshot import Snapshot, arrays_of, read_snapshot, write_snapshot
-from edgedec.speculation import make_speculation
-from edgedec.text import Detokenizer, StopStrings
+from edgedec.speculation.choose import make_speculation
+from edgedec.storage.files import cache_folder, replacing
+from edgedec.text.tokenizer import Detokenizer, StopStrings
 
 if TYPE_CHECKING:
     from edgedec.model import Model

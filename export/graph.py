@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from edgedec.manifest import LANES, Tensor
+from edgedec.bundle.manifest import LANES, Tensor
 
 MICROSOFT = "com.microsoft"
 OPSET, MICROSOFT_OPSET, IR_VERSION = 21, 1, 10

@@ -12,10 +12,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import ALIGN
+from edgedec.bundle.folder import ALIGN
+from edgedec.bundle.interleave import pack
+from edgedec.bundle.manifest import LANES, Tensor, WeightFormat, WeightLayout
 from edgedec.export.quantize import Bytes, Format, Half, quantize
-from edgedec.lanes import pack
-from edgedec.manifest import LANES, Tensor, WeightFormat, WeightLayout
 from edgedec.spec import ModelSpec, Rope
 
 Read = Callable[[int, int], NDArray[np.float32]]

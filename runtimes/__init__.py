@@ -1,1 +1,1 @@
-"""Runtimes: each file is one, named as `--engine` names it. `edgedec.runtime` says what one is."""
+"""Runtimes: each file is one, named as `--engine` names it. `edgedec.runtime.core` says what one is."""

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
-from edgedec.cache import Cache
-from edgedec.rows import Rows
-from edgedec.runtime import Begun, Call, RuntimeOptions, Want, choose_kv
+from edgedec.bundle.folder import Bundle
+from edgedec.cache.host import Cache
+from edgedec.runtime.core import Begun, Call, RuntimeOptions, Want, choose_kv
+from edgedec.runtime.rows import Rows
 from edgedec.spec import ModelSpec
 
 Array = NDArray[np.float32]

@@ -76,7 +76,7 @@ def _import_problem(name: str) -> str | None:
 
 def _engine(problems: list[str]) -> dict[str, Any]:
     """What `--engine auto` means here, and why."""
-    from edgedec.runtime import choose_engine, runtime_names
+    from edgedec.runtime.core import choose_engine, runtime_names
 
     native = _native()
     auto = None if problems else choose_engine()
@@ -105,7 +105,7 @@ def _native() -> dict[str, Any]:
 
 def _nano() -> dict[str, Any]:
     """Is the model that ships with edgedec there and whole? A source checkout may lack it."""
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.folder import Bundle
     from edgedec.errors import BundleNotFound, EdgedecError
     from edgedec.model import NANO, find
 

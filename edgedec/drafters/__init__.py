@@ -1,6 +1,6 @@
 """Drafters: each file guesses the tokens ahead in its own way; file name = registry key.
 
-Whatever a drafter guesses, the output stays what it would have been (`edgedec.verify`).
+Whatever a drafter guesses, the output stays what it would have been (`edgedec.decoding.verify`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
-from edgedec.context import Context
+from edgedec.bundle.folder import Bundle
+from edgedec.decoding.context import Context
 from edgedec.errors import UsageError
-from edgedec.rows import Rows
-from edgedec.runtime import Begun, Output, Runtime, Want
+from edgedec.runtime.core import Begun, Output, Runtime, Want
+from edgedec.runtime.rows import Rows
 from edgedec.sampling import Probs
-from edgedec.text import Tokenizer
+from edgedec.text.tokenizer import Tokenizer
 
 State = dict[str, NDArray[Any]]
 # What several sessions learned of their model and hold in common. Not for two threads at once.
@@ -31,7 +31,7 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Sampled:
     """Of a draft whose tokens were drawn: from which distributions, and the verifier (a name in
-    `edgedec.verify.VERIFIERS`) that is right for the way they were drawn. One `Probs` for each token."""
+    `edgedec.decoding.verify.VERIFIERS`) that is right for the way they were drawn. One `Probs` for each token."""
 
     verifier: str
     probs: Sequence[Probs]

@@ -8,9 +8,9 @@ from math import exp
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.context import Context
-from edgedec.rows import Rows
-from edgedec.runtime import Output, Runtime, Want, compute
+from edgedec.decoding.context import Context
+from edgedec.runtime.core import Output, Runtime, Want, compute
+from edgedec.runtime.rows import Rows
 from edgedec.sampling import Probs, Sampling, draw, probs
 
 _CHUNK = 128

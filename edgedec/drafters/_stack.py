@@ -16,12 +16,12 @@ from math import exp, isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.cache import Cache
+from edgedec.cache.host import Cache
 from edgedec.drafters import Draft, Host
-from edgedec.heads import open_head
-from edgedec.rows import Rows
-from edgedec.runtime import Begun, Hidden, Runtime, Want, best
+from edgedec.runtime.core import Begun, Hidden, Runtime, Want, best
+from edgedec.runtime.rows import Rows
 from edgedec.spec import ModelSpec
+from edgedec.speculation.heads import open_head
 
 # More pending tokens than this: the prompt is being read, nothing is drafted yet.
 READING = 32

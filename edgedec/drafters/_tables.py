@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgedec.drafters import Draft, Seen, State
 from edgedec.errors import UsageError
-from edgedec.runtime import Output
+from edgedec.runtime.core import Output
 
 S = TypeVar("S")
 # Of the tokens that may follow, the first to take first: the tokens, how likely each is, how soon to take it.
@@ -221,8 +221,8 @@ class Tail:
 def grow_ranked(
     root: S, ranked: Callable[[S], Ranked | None], behind: Callable[[S, int], S], nodes: int, floor: float = 0.0
 ) -> Draft:
-    """`edgedec.tree.grow` for followers that come ranked: of siblings only the next one waits in the heap, so that
-    a tree costs two heap steps a token however many may follow each.
+    """`tree.grow` for followers that come ranked: of siblings only the next one waits in the heap, so that a tree
+    costs two heap steps a token however many may follow each.
 
     `behind(state, token)`: the state with that token at its end. No token whose path is less likely than `floor`,
     or not likely at all.

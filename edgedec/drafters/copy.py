@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgedec.context import Context
+from edgedec.decoding.context import Context
 from edgedec.drafters import Draft, Host, Plain
 from edgedec.drafters._tracks import CLAIMS, RUN, Track, Tree, ahead_of, strength
 from edgedec.errors import UsageError

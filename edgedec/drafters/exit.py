@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from edgedec.context import Context
+from edgedec.decoding.context import Context
 from edgedec.drafters import Draft, Host, Plain, Seen, State
 from edgedec.drafters._stack import (
     READING,
@@ -34,7 +34,7 @@ from edgedec.drafters._stack import (
     payoff,
 )
 from edgedec.errors import UsageError
-from edgedec.runtime import Begun
+from edgedec.runtime.core import Begun
 
 # So many exits at most are watched; rounds that look: the first, and later one in so many.
 _EXITS, _FIRST, _EVERY = 8, 8, 24

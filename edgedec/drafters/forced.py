@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgedec.context import Context
+from edgedec.decoding.context import Context
 from edgedec.drafters import Draft, Drafter, Host, Seen, State
 from edgedec.drafters.off import Off
-from edgedec.runtime import Want
+from edgedec.runtime.core import Want
 
 _MOST = 16
 # How fast it learns that a model spells otherwise, when it then falls silent, and after how many calls it retries.

@@ -10,11 +10,11 @@ from math import exp
 
 import numpy as np
 
-from edgedec.context import Context
+from edgedec.decoding.context import Context
 from edgedec.drafters import Draft, Host, Plain, Seen
 from edgedec.errors import UsageError
-from edgedec.heads import DraftHead, Floats, open_head
-from edgedec.runtime import Runtime, Want
+from edgedec.runtime.core import Runtime, Want
+from edgedec.speculation.heads import DraftHead, Floats, open_head
 
 # (path probability, order, token, parent's order, own probability, level's row of the parent)
 _Node = tuple[float, int, int, int, float, int]

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from math import exp
 
-from edgedec.context import Context
+from edgedec.decoding.context import Context
 from edgedec.drafters import Draft, Host, Plain, Seen
 from edgedec.errors import UsageError
-from edgedec.heads import DraftHead, Floats, open_head
-from edgedec.runtime import Want
-from edgedec.tree import Follower, grow
+from edgedec.runtime.core import Want
+from edgedec.speculation.heads import DraftHead, Floats, open_head
+from edgedec.speculation.tree import Follower, grow
 
 _LEAST, _MOST = 1e-4, 0.999
 

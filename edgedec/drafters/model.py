@@ -15,17 +15,17 @@ from operator import mul
 from time import perf_counter
 from typing import Any
 
-from edgedec.bundle import Bundle
-from edgedec.calibration import BINS, Calibration, kind_of
-from edgedec.context import Context
+from edgedec.bundle.folder import Bundle
+from edgedec.decoding.context import Context
 from edgedec.drafters import Draft, Host, Plain, Sampled, Seen
 from edgedec.drafters._reader import ALL, BEST, Reader, children, drawn_from, shape, shares, size
 from edgedec.drafters._retokenize import Retokenizer, same_tokens
 from edgedec.errors import BundleNotFound, UsageError
-from edgedec.opened import Opened
-from edgedec.runtime import Output, Runtime, RuntimeOptions, choose_engine, open_runtime, runtime_names
+from edgedec.runtime.core import Output, Runtime, RuntimeOptions, choose_engine, open_runtime, runtime_names
 from edgedec.sampling import Probs, Sampling
-from edgedec.text import Tokenizer
+from edgedec.speculation.calibration import BINS, Calibration, kind_of
+from edgedec.speculation.shared import Opened
+from edgedec.text.tokenizer import Tokenizer
 
 VERIFY = ("match", "token", "block", "spectr", "recursive", "multipath")
 # At how many places, from the first on, there are `width` children.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgedec.context import Context
+from edgedec.decoding.context import Context
 from edgedec.drafters import Draft, Host, Plain
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from edgedec.context import Context
+from edgedec.decoding.context import Context
 from edgedec.drafters import Draft, Host, Plain, Seen, State
 from edgedec.drafters._tables import Ranked, array, grow_ranked, sized
 from edgedec.errors import UsageError
-from edgedec.runtime import Want
+from edgedec.runtime.core import Want
 
 _CAP = 1 << 14
 _TRUST = 0.7  # the token stood in another text, so its next ones are less sure than they were there

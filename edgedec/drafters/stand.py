@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from edgedec.context import Context
+from edgedec.decoding.context import Context
 from edgedec.drafters import Draft, Host, Plain, Sampled, Seen, State
 from edgedec.drafters._tables import Ranked, Table, Tail, array, best_of, grow_ranked, keys_of, sized
 from edgedec.errors import UsageError
-from edgedec.runtime import Want
+from edgedec.runtime.core import Want
 from edgedec.sampling import Probs, Sampling
 
 _CAP = 1 << 16

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 from weakref import finalize
 
-from edgedec.context import Context
+from edgedec.decoding.context import Context
 from edgedec.drafters import Draft, Host, Plain, State
 from edgedec.drafters._automaton import Automaton
 from edgedec.drafters._datastore import END, Index, Store, check_texts
 from edgedec.errors import UsageError
-from edgedec.tree import Follower, grow
+from edgedec.speculation.tree import Follower, grow
 
 _LEAST = 0.04  # a path less likely than this is not worth its row anywhere
 _LEVELS = 3  # how many suffixes speak, the longest first

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from edgedec.context import Context
+from edgedec.decoding.context import Context
 from edgedec.drafters import Draft, Host, Plain, Seen, State
 from edgedec.drafters._tables import Ranked, Table, Tail, best_of, grow_ranked, sized
 from edgedec.errors import UsageError
-from edgedec.runtime import Want
+from edgedec.runtime.core import Want
 
 _PAIRS, _SINGLES = 1 << 16, 1 << 15
 _TEXT = 2048  # of a long prompt the last tokens are learned

@@ -15,12 +15,12 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.cache import Cache
-from edgedec.context import Context
+from edgedec.cache.host import Cache
+from edgedec.decoding.context import Context
 from edgedec.drafters import Draft, Drafter, Plain, Seen
 from edgedec.errors import UsageError
-from edgedec.rows import Rows
-from edgedec.runtime import Begun, Call, Hidden, Logits, Want
+from edgedec.runtime.core import Begun, Call, Hidden, Logits, Want
+from edgedec.runtime.rows import Rows
 from edgedec.spec import Layer, ModelSpec, Rope
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""KV caches in host memory, prefix sharing, saved sessions."""

@@ -1,0 +1,1 @@
+"""What every runtime shares: rows, calls, outputs, capabilities, the registry."""
