@@ -50,7 +50,7 @@ from edgedec.text.tokenizer import Tokenizer
 
 Progress = Callable[[str, int, int], None]
 WEIGHTS = "weights.bin"
-LAYOUTS: dict[str, WeightLayout] = {"cpu": "lanes16", "portable": "rows"}
+LAYOUTS: dict[str, WeightLayout] = {"cpu": "interleave16", "portable": "rows"}
 CALIBRATION_TOKENS = 512
 PARITY_TOKENS = 256
 

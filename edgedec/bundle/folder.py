@@ -1,4 +1,4 @@
-"""A bundle: a folder with a manifest, graphs, one weights file and a tokenizer. Read, checked, hashed.
+"""A bundle: a folder with a manifest, one weights file, a tokenizer and artifacts of runtimes. Read, checked, hashed.
 
 Opening checks every size; `Bundle.verify` checks every sha256. Nothing from a bundle is executed,
 unpickled or followed out of its folder.
@@ -144,7 +144,9 @@ def _parse(raw: bytes, folder: Path) -> Manifest:
     if type(version) is not int or version < 1:
         raise BundleCorrupt(f"{where}: version {version!r} is not a version")
     if version > VERSION:
-        raise BundleVersion(f"{where}: format version {version}, this edgedec reads up to {VERSION}; upgrade edgedec")
+        raise BundleVersion(f"{where}: format version {version}, this edgedec reads {VERSION}; upgrade edgedec")
+    if version < VERSION:
+        raise BundleVersion(f"{where}: format version {version} of an older edgedec; export the model again")
     return from_json(Manifest, data, MANIFEST)
 
 
@@ -166,20 +168,14 @@ def _check_references(manifest: Manifest, folder: Path) -> None:
     """Every name and offset in the manifest leads to something that is there."""
     where = str(folder / MANIFEST)
     spec = manifest.spec.check()
-    graphs = manifest.graphs
     tokenizer = [manifest.text.tokenizer] if manifest.text.tokenizer is not None else []
     heads = [head.file for head in manifest.heads.values()]
-    for name in [manifest.weights, *tokenizer, *graphs.names(), *heads]:
+    artifacts = [name for artifact in manifest.artifacts.values() for name in artifact.files]
+    for name in [manifest.weights, *tokenizer, *artifacts, *heads]:
         if name not in manifest.files:
             raise BundleCorrupt(f"{where}: names {name!r}, which is not among its files")
-    for kv in manifest.kv_formats:
-        for group in (graphs.layers, graphs.attention):
-            if len(group.get(kv, ())) != spec.n_layers:
-                raise BundleCorrupt(f"{where}: KV format {kv} lacks graphs for all {spec.n_layers} layers")
-        if kv not in graphs.stack:
-            raise BundleCorrupt(f"{where}: KV format {kv} lacks the graph of the whole stack")
-    if not manifest.kv_formats or len(graphs.mlp) != spec.n_layers:
-        raise BundleCorrupt(f"{where}: graphs are missing for the {spec.n_layers} layers")
+    if not manifest.kv_formats:
+        raise BundleCorrupt(f"{where}: names no KV format")
     _check_heads(manifest, where)
     shapes = {name: t.shape for name, t in manifest.tensors.items()}
     if shapes != spec.tensors():
@@ -207,7 +203,7 @@ def _extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
     spec = manifest.spec
     for name, tensor in manifest.tensors.items():
         if tensor.format in ("int4", "int8"):
-            if tensor.block not in (16, 32, 64, 128, 256) or len(tensor.shape) != 2:
+            if tensor.block not in (16, 32, 64, 128, 256) or name not in spec.matrices:
                 raise BundleCorrupt(f"tensor {name}: block {tensor.block} of shape {tensor.shape}")
             yield f"{name} (scales)", tensor.scales, tensor.scale_bytes
         elif tensor.layout != "rows":
@@ -225,7 +221,7 @@ def _extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
             offset = getattr(manifest.kv_scales, kv)
             if offset is None:
                 raise BundleCorrupt(f"kv_scales.{kv}: missing")
-            yield f"kv_scales.{kv}", offset, 4 * spec.n_layers * 2 * spec.kv_dim
+            yield f"kv_scales.{kv}", offset, sum(4 * 2 * block.kv_dim for block in spec.attention.values())
 
 
 def _sha256(path: Path) -> str:

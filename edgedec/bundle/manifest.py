@@ -1,11 +1,10 @@
-"""The manifest `edgedec.json`: what stands in a bundle, as frozen dataclasses.
+"""The manifest `edgedec.json`: what a bundle holds, as frozen dataclasses.
 
 `docs/bundle-format.md` is the specification; this file is the same thing for machines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal
@@ -13,13 +12,13 @@ from typing import Any, Literal
 from edgedec.spec import ModelSpec
 
 FORMAT = "edgedec-bundle"
-VERSION = 3
+VERSION = 4
 MANIFEST = "edgedec.json"
 LANES = 16
 
 WeightFormat = Literal["f32", "f16", "int8", "int4"]
 KVFormat = Literal["f32", "f16", "int8", "int4"]
-WeightLayout = Literal["rows", "lanes16"]
+WeightLayout = Literal["rows", "interleave16"]
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,8 @@ class Tensor:
     int8: uint8 [out, blocks, block],                      value (q - 128) * scale
     both with float16 scales [out, blocks]; f32 and f16 are plain arrays of `shape`.
 
-    That is the layout `rows`. In `lanes16` the same bytes of 16 rows lie side by side, four and four:
-    data [groups, blocks * bytes of a block / 4, 16, 4], scales [groups, blocks, 16] (`edgedec.bundle.interleave`).
+    That is the layout `rows`. In `interleave16` the same bytes of 16 rows lie side by side, four and four:
+    data [groups, blocks * bytes of a block / 4, 16, 4], scales [groups, blocks, 16] (`interleave.py`).
     """
 
     format: WeightFormat
@@ -82,36 +81,20 @@ class Head:
     top: int = 0
 
 
-def least_version(tensors: Iterable[Tensor], heads: Collection[str] = ()) -> int:
-    """The version to write: the oldest that can say it all, so that older readers refuse no more than they must."""
-    if heads:
-        return 3
-    return 2 if any(tensor.layout != "rows" for tensor in tensors) else 1
-
-
 @dataclass(frozen=True)
-class Graphs:
-    """ONNX files: the stack by block, by layer and whole, each once for every KV format (`mlp` serves
-    all), and `model`, which is all of it for other programs."""
+class Artifact:
+    """What one runtime needs besides manifest, weights and tokenizer. `files`: all of it, hashed like the rest;
+    `facts`: what the runtime wants to know of them, read by itself. A runtime without an artifact needs none, or
+    cannot open the bundle."""
 
-    embed: str
-    head: str
-    mlp: tuple[str, ...]
-    attention: dict[str, tuple[str, ...]]
-    layers: dict[str, tuple[str, ...]]
-    stack: dict[str, str]
-    model: str
-
-    def names(self) -> list[str]:
-        """Every graph file."""
-        per_format = [name for group in (self.attention, self.layers) for names in group.values() for name in names]
-        return [self.embed, self.head, *self.mlp, *per_format, *self.stack.values(), self.model]
+    files: tuple[str, ...]
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class KVScales:
-    """Static cache scales for int8 and int4: byte offsets of f32 [layers, 2, n_kv_heads, head_dim]
-    (keys, then values; one scale a channel) in the weights file."""
+    """Static cache scales for int8 and int4: byte offset in the weights file of f32 [2, n_kv_heads, head_dim] (keys,
+    then values; one scale a channel) of each attention block, one after another."""
 
     int8: int | None = None
     int4: int | None = None
@@ -165,9 +148,9 @@ class Manifest:
     ropes: tuple[tuple[int, ...], ...]
     kv_formats: tuple[KVFormat, ...]
     kv_scales: KVScales
-    graphs: Graphs
     text: Text
     files: dict[str, File]
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
     parity: Parity | None = None
     source: dict[str, Any] = field(default_factory=dict)
     heads: dict[str, Head] = field(default_factory=dict)

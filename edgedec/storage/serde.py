@@ -11,15 +11,17 @@ from typing import Any, TypeVar
 from edgedec.errors import BundleCorrupt
 
 T = TypeVar("T")
+# The field by which the dataclasses of a union are told apart.
+TAG = "kind"
 
 
 def to_json(value: Any) -> Any:
-    """A dataclass as plain dicts and lists; fields at their default are left out."""
+    """A dataclass as plain dicts and lists; fields at their default are left out, but for the tag of a union."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             f.name: to_json(getattr(value, f.name))
             for f in dataclasses.fields(value)
-            if getattr(value, f.name) != _default(f)
+            if f.name == TAG or getattr(value, f.name) != _default(f)
         }
     if isinstance(value, dict):
         return {key: to_json(item) for key, item in value.items()}
@@ -60,6 +62,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in args:
             return None
+        if all(dataclasses.is_dataclass(a) for a in args):
+            return from_json(_tagged(args, value, where), value, where)
         return _convert(next(a for a in args if a is not type(None)), value, where)
     if origin is typing.Literal:
         if value not in args:
@@ -84,3 +88,12 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if hint is float and not math.isfinite(value):
         raise BundleCorrupt(f"{where}: {value} is not a finite number")
     return value
+
+
+def _tagged(union: tuple[Any, ...], value: Any, where: str) -> Any:
+    """The dataclass of a union that a JSON object says it is."""
+    kinds = {typing.get_args(typing.get_type_hints(cls)[TAG])[0]: cls for cls in union}
+    found = value.get(TAG) if isinstance(value, dict) else None
+    if not isinstance(found, str) or found not in kinds:
+        raise BundleCorrupt(f"{where}: {TAG} {found!r} is not one of {', '.join(map(repr, kinds))}")
+    return kinds[found]
