@@ -20,9 +20,11 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# The package is spread over top-level folders; type checkers see it whole only where it is installed.
+# The package is spread over top-level folders; a type checker sees it whole in a tree of links.
 types: $(VENV)/.dev
-	mkdir -p build/types && cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p edgedec
+	rm -rf build/types && mkdir -p build/types/edgedec && cd build/types/edgedec && \
+	ln -s ../../../edgedec/* ../../../export ../../../runtimes ../../../kernels ../../../models .
+	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p edgedec
 
 pytest: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist loadfile
@@ -40,7 +42,7 @@ $(VENV)/.base: $(VENV)/bin/python $(SOURCES)
 
 $(VENV)/.dev: $(VENV)/bin/python $(SOURCES)
 	$(PIP) $(TORCH)
-	$(PIP) ".[dev]"
+	$(PIP) --editable ".[dev]"
 	touch $@
 
 clean:

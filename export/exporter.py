@@ -18,19 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import edgedec
-from edgedec.bundle import Bundle
-from edgedec.cache import Cache
-from edgedec.errors import BundleError, CheckpointError, UsageError
-from edgedec.export.calibrate import kv_scales
-from edgedec.export.checkpoint import Checkpoint, open_checkpoint
-from edgedec.export.genai import write_genai_config
-from edgedec.export.onnx import Layout, write_graphs
-from edgedec.export.parity import parity
-from edgedec.export.text import copy_text
-from edgedec.export.weights import WeightsFile, format_of, names_of
-from edgedec.files import replacing_folder
-from edgedec.frozen import to_json
-from edgedec.manifest import (
+from edgedec.bundle.folder import Bundle
+from edgedec.bundle.manifest import (
     FORMAT,
     MANIFEST,
     File,
@@ -42,15 +31,26 @@ from edgedec.manifest import (
     WeightLayout,
     least_version,
 )
+from edgedec.cache.host import Cache
+from edgedec.errors import BundleError, CheckpointError, UsageError
+from edgedec.export.calibrate import kv_scales
+from edgedec.export.checkpoint import Checkpoint, open_checkpoint
+from edgedec.export.genai import write_genai_config
+from edgedec.export.onnx import Layout, write_graphs
+from edgedec.export.parity import parity
+from edgedec.export.text import copy_text
+from edgedec.export.weights import WeightsFile, format_of, names_of
 from edgedec.models import Source, architecture
-from edgedec.rows import Rows
+from edgedec.runtime.rows import Rows
 from edgedec.runtimes.reference import Reference
 from edgedec.spec import KV_FORMATS, WEIGHT_FORMATS, ModelSpec
-from edgedec.text import Tokenizer
+from edgedec.storage.files import replacing_folder
+from edgedec.storage.serde import to_json
+from edgedec.text.tokenizer import Tokenizer
 
 Progress = Callable[[str, int, int], None]
 WEIGHTS = "weights.bin"
-LAYOUTS: dict[str, WeightLayout] = {"cpu": "lanes16", "portable": "rows"}
+LAYOUTS: dict[str, WeightLayout] = {"cpu": "interleave16", "portable": "rows"}
 CALIBRATION_TOKENS = 512
 PARITY_TOKENS = 256
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from edgedec.manifest import Text
+from edgedec.bundle.manifest import Text
 from edgedec.spec import ModelSpec
 
 GENAI_CONFIG = "genai_config.json"

@@ -17,10 +17,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.folder import Bundle
+from edgedec.bundle.interleave import unpack
+from edgedec.bundle.manifest import LANES, Tensor
 from edgedec.errors import RuntimeUnavailable
-from edgedec.lanes import unpack
-from edgedec.manifest import LANES, Tensor
 from edgedec.spec import ModelSpec
 
 Bytes = NDArray[np.uint8]

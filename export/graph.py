@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from edgedec.manifest import LANES, Tensor
+from edgedec.bundle.manifest import LANES, Tensor
 
 MICROSOFT = "com.microsoft"
 OPSET, MICROSOFT_OPSET, IR_VERSION = 21, 1, 10
@@ -101,7 +101,7 @@ class Graph:
         if tensor.format not in ("int4", "int8"):
             rows = self.node("Gather", [self._raw(name), ids])
             return rows if tensor.format == "f32" else self.node("Cast", [rows], to=FLOAT)
-        if tensor.layout == "lanes16":
+        if tensor.layout == "interleave16":
             return self._picked(ids, name)
         bits = 4 if tensor.format == "int4" else 8
         shape = (tensor.shape[0], tensor.blocks * tensor.block * bits // 8)
@@ -156,14 +156,14 @@ class Graph:
     def _stored(self, name: str) -> str:
         """What MatMulNBits multiplies by: uint8 [out, blocks, bytes of a block]."""
         tensor = self.tensors[name]
-        if tensor.layout == "lanes16":
+        if tensor.layout == "interleave16":
             return self._unpacked(self._packed(name), (0, 2, 1, 3), name, [tensor.blocks, tensor.block_bytes])
         return self.external(name, UINT8, (tensor.shape[0], tensor.blocks, tensor.block_bytes), tensor.data)
 
     def _scales(self, name: str) -> str:
         """The block scales [out, blocks], as f32: ONNX Runtime widens them once, when it loads."""
         tensor = self.tensors[name]
-        if tensor.layout == "lanes16":
+        if tensor.layout == "interleave16":
             half = self._unpacked(self._packed_scales(name), (0, 2, 1), name, [tensor.blocks])
         else:
             half = self.external(f"{name}.scales", FLOAT16, (tensor.shape[0], tensor.blocks), tensor.scales)

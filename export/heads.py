@@ -19,14 +19,14 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from edgedec.bundle import Bundle, dequantize
+from edgedec.bundle.folder import Bundle, dequantize
+from edgedec.bundle.manifest import MANIFEST, File, Head, least_version
 from edgedec.errors import BundleCorrupt, BundleUnsafe, UsageError
 from edgedec.export.graph import FLOAT, INT64, MICROSOFT, Graph
 from edgedec.export.quantize import quantize
-from edgedec.files import replacing
-from edgedec.frozen import from_json, to_json
-from edgedec.manifest import MANIFEST, File, Head, least_version
 from edgedec.models.heads import Ops, architecture, hydra
+from edgedec.storage.files import replacing
+from edgedec.storage.serde import from_json, to_json
 
 Arrays = dict[str, NDArray[Any]]
 BLOCK = 32

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
-from edgedec.files import replacing
-from edgedec.rows import Rows
-from edgedec.runtime import Runtime, Want, best, compute
+from edgedec.bundle.folder import Bundle
+from edgedec.runtime.core import Runtime, Want, best, compute
+from edgedec.runtime.rows import Rows
+from edgedec.storage.files import replacing
 
 Progress = Callable[[str, int, int], None]
 WINDOW = 512

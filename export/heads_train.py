@@ -15,13 +15,13 @@ from time import monotonic
 import numpy as np
 from safetensors import SafetensorError
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.folder import Bundle
+from edgedec.bundle.manifest import Head
 from edgedec.export.heads import Facts, build, install
 from edgedec.export.heads_data import Data, Progress, collect, key_of, windows
 from edgedec.export.heads_trainer import Plan, Trainer
-from edgedec.manifest import Head
 from edgedec.models.heads import architecture
-from edgedec.runtime import Runtime
+from edgedec.runtime.core import Runtime
 
 __all__ = ["Plan", "Trained", "run", "train"]
 

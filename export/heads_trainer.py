@@ -16,12 +16,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch.nn import functional
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.folder import Bundle
 from edgedec.errors import UsageError
 from edgedec.export.heads import Arrays, Facts
 from edgedec.export.heads_data import Data, most_said
-from edgedec.files import replacing
 from edgedec.models.heads import Architecture, architecture
+from edgedec.storage.files import replacing
 
 WARMUP, HELD = 50, 4096
 _BROAD = 1024  # of small models the inner layer is four times the hidden size, up to this

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from edgedec.bundle.manifest import Graphs, KVScales, Tensor
 from edgedec.export.graph import FLOAT, FLOAT16, INT8, INT32, INT64, MICROSOFT, UINT8, Graph
-from edgedec.manifest import Graphs, KVScales, Tensor
 from edgedec.spec import ModelSpec
 
 Shape = list[int | str]

@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
-from edgedec.cache import Cache
-from edgedec.manifest import Parity
-from edgedec.rows import Rows
-from edgedec.runtime import Runtime, RuntimeOptions, open_runtime
+from edgedec.bundle.folder import Bundle
+from edgedec.bundle.manifest import Parity
+from edgedec.cache.host import Cache
+from edgedec.runtime.core import Runtime, RuntimeOptions, open_runtime
+from edgedec.runtime.rows import Rows
 
 Logits = NDArray[np.float32]
 _ROWS = 32

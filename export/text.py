@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from edgedec.bundle.manifest import Text
 from edgedec.errors import CheckpointError
-from edgedec.manifest import Text
-from edgedec.text import Tokenizer
+from edgedec.text.tokenizer import Tokenizer
 
 TOKENIZER = "tokenizer.json"
 # Not read by edgedec: onnxruntime-genai and Hugging Face tools want them beside tokenizer.json.

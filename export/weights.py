@@ -12,10 +12,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import ALIGN
+from edgedec.bundle.folder import ALIGN
+from edgedec.bundle.interleave import pack
+from edgedec.bundle.manifest import LANES, Tensor, WeightFormat, WeightLayout
 from edgedec.export.quantize import Bytes, Format, Half, quantize
-from edgedec.lanes import pack
-from edgedec.manifest import LANES, Tensor, WeightFormat, WeightLayout
 from edgedec.spec import ModelSpec, Rope
 
 Read = Callable[[int, int], NDArray[np.float32]]
@@ -53,7 +53,7 @@ class WeightsFile:
         offset, scales = self._align(), []
         for start, stop in _chunks(shape, step=LANES):
             data, chunk_scales = quantize(read(start, stop), fmt, block)
-            if self._layout == "lanes16":
+            if self._layout == "interleave16":
                 words, chunk_scales = packed(data, chunk_scales, fmt)
                 self._write(words)
             else:
@@ -85,7 +85,7 @@ class WeightsFile:
 
 
 def packed(data: Bytes, scales: Half, fmt: Format) -> tuple[NDArray[np.uint32], Half]:
-    """What `quantize` gives, in the layout lanes16; the rows that fill up the last group are zeros.
+    """What `quantize` gives, in the layout interleave16; the rows that fill up the last group are zeros.
 
     data uint8 [n, blocks, bytes of a block] -> uint32 [groups, blocks * bytes of a block / 4, 16];
     scales [n, blocks] -> [groups, blocks, 16].

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.folder import Bundle
 from edgedec.errors import UsageError
 from edgedec.export.weights import Read
 from edgedec.spec import ModelSpec, Rope

@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 import edgedec
-from edgedec.bundle import Bundle
+from edgedec.bundle.folder import Bundle
+from edgedec.bundle.manifest import FORMAT, MANIFEST, File, KVScales, Manifest, WeightFormat, least_version
 from edgedec.errors import BundleError
 from edgedec.export.exporter import LAYOUTS, WEIGHTS, Progress
 from edgedec.export.genai import write_genai_config
@@ -26,9 +27,8 @@ from edgedec.export.onnx import Layout, write_graphs
 from edgedec.export.text import COMPANIONS
 from edgedec.export.weights import WeightsFile
 from edgedec.export.wide import BLOCK, GEOMETRIES, Geometry, Wide, geometry_named
-from edgedec.files import cache_folder, replacing_folder
-from edgedec.frozen import to_json
-from edgedec.manifest import FORMAT, MANIFEST, File, KVScales, Manifest, WeightFormat, least_version
+from edgedec.storage.files import cache_folder, replacing_folder
+from edgedec.storage.serde import to_json
 
 __all__ = ["GEOMETRIES", "Geometry", "Wide", "geometry_named", "widen", "widened", "widened_path"]
 

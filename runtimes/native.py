@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
-from edgedec.cache import Cache
+from edgedec.bundle.folder import Bundle
+from edgedec.cache.host import Cache
 from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.kernels import cpu
 from edgedec.kernels.cpu import loader
-from edgedec.rows import Rows
-from edgedec.runtime import Begun, Call, Output, RuntimeOptions, Want, available_cores
+from edgedec.runtime.core import Begun, Call, Output, RuntimeOptions, Want, available_cores
+from edgedec.runtime.rows import Rows
 from edgedec.spec import ModelSpec
 
 Array = NDArray[np.float32]

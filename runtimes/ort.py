@@ -19,11 +19,11 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
-from edgedec.cache import Cache
+from edgedec.bundle.folder import Bundle
+from edgedec.cache.host import Cache
 from edgedec.errors import BundleCorrupt
-from edgedec.rows import Rows
-from edgedec.runtime import Begun, Call, Output, RuntimeOptions, Want, available_cores, best, choose_kv
+from edgedec.runtime.core import Begun, Call, Output, RuntimeOptions, Want, available_cores, best, choose_kv
+from edgedec.runtime.rows import Rows
 from edgedec.spec import ModelSpec
 
 Array = NDArray[np.float32]

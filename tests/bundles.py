@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.folder import Bundle
+from edgedec.bundle.manifest import FORMAT, VERSION, File, Graphs, KVScales, Manifest, Text
 from edgedec.export.weights import WeightsFile, format_of
-from edgedec.manifest import FORMAT, VERSION, File, Graphs, KVScales, Manifest, Text
 from edgedec.spec import KV_FORMATS, Layer, ModelSpec, Rope
 
 Read = Callable[[str], NDArray[np.float32]]

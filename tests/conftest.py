@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.manifest import MANIFEST
+from edgedec.bundle.manifest import MANIFEST
 from edgedec.model import find
 from edgedec.spec import KV_FORMATS
 

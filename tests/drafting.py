@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.cache import Cache
-from edgedec.context import Context
-from edgedec.decode import Ask, Stats, Turn, decode
+from edgedec.cache.host import Cache
+from edgedec.decoding.context import Context
+from edgedec.decoding.loop import Ask, Stats, Turn, decode
 from edgedec.drafters import Draft, Drafter, Host
-from edgedec.runtime import Runtime
+from edgedec.runtime.core import Runtime
 from edgedec.sampling import Sampling
 from edgedec.testing.fakes import tiny_spec
 

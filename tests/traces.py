@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from edgedec.context import Context
-from edgedec.decode import Ask, Turn, decode
+from edgedec.bench.trace import Tape
+from edgedec.decoding.context import Context
+from edgedec.decoding.loop import Ask, Turn, decode
 from edgedec.drafters import Draft
 from edgedec.drafters.off import Off
 from edgedec.session import Piece
 from edgedec.testing.fakes import FakeRuntime, Limited, PerfectDrafter
-from edgedec.tracing import Tape
 
 # One for each token of the fake vocabulary.
 NASTY = (

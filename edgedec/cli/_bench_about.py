@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.folder import Bundle
 
 RowList = Annotated[str, typer.Option("--rows", metavar="K,K,…", help="Rows of a call.")]
 Context = Annotated[int, typer.Option("--context", min=0, help="Cached tokens in front of the rows.")]

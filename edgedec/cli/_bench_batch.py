@@ -21,7 +21,7 @@ from edgedec.cli._bench_spec import As, widened
 from edgedec.cli._output import print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from edgedec.batchbench import Contestant, Measured, Work
+    from edgedec.bench.batch import Contestant, Measured, Work
     from edgedec.model import Model
 
 PEER = "llama.cpp"
@@ -57,8 +57,8 @@ def batch(
       edgedec bench batch --as smollm-135m --sizes 1,16 --spec off -t 1
       edgedec bench batch --prompts 1000 --peer llama.cpp --json
     """
-    from edgedec.batchbench import Ours, measure, work_of
-    from edgedec.prompts import read_prompts
+    from edgedec.bench.batch import Ours, measure, work_of
+    from edgedec.bench.prompts import read_prompts
     from edgedec.runtime import available_cores
 
     counts, names = parse_rows(sizes, "--sizes"), spec_list(specs)
@@ -106,8 +106,8 @@ def _nobody() -> Iterator[tuple[dict[str, Contestant], dict[str, str]]]:
 @contextmanager
 def _peers(model: Model, work: Work, threads: int) -> Iterator[tuple[dict[str, Contestant], dict[str, str]]]:
     """llama.cpp on the same weights, while it is measured; or nobody, and why."""
-    from edgedec.batchpeers import SERVER, LlamaDecode, LlamaServer
-    from edgedec.benchmark import Config, Worker
+    from edgedec.bench.batch_peers import SERVER, LlamaDecode, LlamaServer
+    from edgedec.bench.timing import Config, Worker
     from edgedec.errors import EdgedecError
 
     binary = which(SERVER)
@@ -134,7 +134,7 @@ def _peers(model: Model, work: Work, threads: int) -> Iterator[tuple[dict[str, C
 
 def _results(found: Measured, names: Sequence[str]) -> dict[str, Any]:
     """Speeds by size, 0 for the loop; ours over the loop beside it, and over each peer at the same size."""
-    from edgedec.batchbench import SEQUENTIAL
+    from edgedec.bench.batch import SEQUENTIAL
 
     def ratios(who: str, sizes: Iterable[int], other: str, base: int | None = None) -> dict[str, Any]:
         return {str(size): asdict(found.ratio(who, size, other, size if base is None else base)) for size in sizes}

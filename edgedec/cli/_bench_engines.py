@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.benchmark import Config
+from edgedec.bench.timing import Config
 from edgedec.cli._bench_together import Together
 from edgedec.errors import RuntimeUnavailable
 
@@ -50,7 +50,7 @@ class Edgedec:
         return _timed(step, step, n)
 
     def behind(self, prefix: list[int], longest: int) -> Call:
-        from edgedec.rowcost import RowCall
+        from edgedec.speculation.rowcost import RowCall
 
         return RowCall(self._model.runtime, prefix, longest)
 
@@ -65,7 +65,7 @@ class Genai:
             import onnxruntime_genai as og
         except ImportError:
             raise RuntimeUnavailable('needs onnxruntime-genai: pip install "edgedec[peers]"') from None
-        from edgedec.bundle import Bundle
+        from edgedec.bundle.folder import Bundle
         from edgedec.model import find
 
         self._og = og

@@ -15,7 +15,7 @@ from edgedec.cli._output import print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
     from edgedec.cli._ceilings import Ceilings
-    from edgedec.rowcost import Work
+    from edgedec.speculation.rowcost import Work
 
 
 def kernels(
@@ -37,10 +37,10 @@ def kernels(
       edgedec bench kernels -m ./smol --engine ort -t 2 --rows 1,4,16 --plot cost.png
       edgedec bench kernels -m ./smol --json
     """
-    from edgedec.benchmark import Spread
+    from edgedec.bench.timing import Spread
     from edgedec.cli._ceilings import Ceilings
-    from edgedec.rowcost import Work, row_costs
     from edgedec.runtime import available_cores
+    from edgedec.speculation.rowcost import Work, row_costs
 
     counts = parse_rows(rows)
     _plot.check(plot)

@@ -19,9 +19,9 @@ from edgedec.cli._bench_about import Context, Plot, RowList, describe, parse_row
 from edgedec.cli._output import print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from edgedec.benchmark import Config, Spread
-    from edgedec.bundle import Bundle
-    from edgedec.peers import Standing
+    from edgedec.bench.peers import Standing
+    from edgedec.bench.timing import Config, Spread
+    from edgedec.bundle.folder import Bundle
 
 # What each is called here, and by the process that measures it.
 NAMES = {"native": "native", "onnxruntime": "ort", "onnxruntime-genai": "genai", "llama.cpp": "llama.cpp"}
@@ -47,12 +47,12 @@ def peers(
       edgedec bench peers -m ./smol --rows 1,4,16 -p 256 -r 5 -t 4 --plot peers.png
       edgedec bench peers -m ./smol --engines native,llama.cpp --json
     """
-    from edgedec.benchmark import Config
-    from edgedec.bundle import Bundle
+    from edgedec.bench.peers import Rounds, compare
+    from edgedec.bench.timing import Config
+    from edgedec.bundle.folder import Bundle
     from edgedec.model import find
-    from edgedec.peers import Rounds, compare
-    from edgedec.rowcost import check_rows
     from edgedec.runtime import available_cores
+    from edgedec.speculation.rowcost import check_rows
 
     names, rounds = _names(engines), Rounds(parse_rows(rows), context, repetitions)
     _plot.check(plot)

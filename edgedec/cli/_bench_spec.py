@@ -15,7 +15,7 @@ from edgedec.cli._bench_about import Plot, describe, plural, spec_list
 from edgedec.cli._output import print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.folder import Bundle
 
 _AS = "At the cost of a larger model: llama-1b, smollm-135m."
 As = Annotated[str | None, typer.Option("--as", metavar="GEOMETRY", show_default=False, help=_AS)]
@@ -55,11 +55,11 @@ def spec(
       edgedec bench spec --as llama-1b -n 64 --limit 1 --plot spec.png
       edgedec bench spec -m ./smol --prompts question.jsonl --drafters auto,copy,recycling --json
     """
-    from edgedec.prompts import choose_prompts, read_prompts
+    from edgedec.bench.prompts import choose_prompts, read_prompts
+    from edgedec.bench.speculation import Bench, tasks_of
+    from edgedec.bench.speculation_results import results
     from edgedec.runtime import available_cores
     from edgedec.sampling import Sampling
-    from edgedec.specbench import Bench, tasks_of
-    from edgedec.specresults import results
 
     chosen = choose_prompts(read_prompts(prompts), _list(categories), limit)
     tasks = tasks_of(chosen, Sampling(temperature=temp, seed=seed), seed)
@@ -112,7 +112,7 @@ def _every_drafter() -> list[str]:
 
 def widened(model: str, geometry: str, show: Any) -> Bundle:
     """The model at another's sizes, from the cache or made now."""
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.folder import Bundle
     from edgedec.errors import RuntimeUnavailable
     from edgedec.model import find
 

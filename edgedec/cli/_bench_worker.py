@@ -23,11 +23,11 @@ import sys
 from time import perf_counter, sleep
 from typing import Any, TextIO
 
-from edgedec.benchmark import Config, peak_memory
+from edgedec.bench.timing import Config, peak_memory
 from edgedec.cli._bench_engines import ENGINES, Call, Edgedec, Engine, LlamaCpp
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.rowcost import prompt_ids
 from edgedec.runtime import available_cores
+from edgedec.speculation.rowcost import prompt_ids
 
 # Threads of whoever had the turn before may wait awake for a while; rows are short calls.
 _SETTLE_S = 0.05
@@ -49,7 +49,7 @@ def main(raw: str) -> None:
 
 
 def _serve(config: Config, out: TextIO) -> None:
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.folder import Bundle
     from edgedec.model import find
 
     spec = Bundle.open(find(config.model)).spec

@@ -12,9 +12,9 @@ from edgedec.cli._app import complain
 from edgedec.cli._stream import Generation, Limits, stats_line
 from edgedec.cli.options import with_seed
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.files import replacing
 from edgedec.sampling import Sampling
 from edgedec.session import Session
+from edgedec.storage.files import replacing
 
 FORMAT = "edgedec-chat"
 # /set knows the flags' names and those of `Sampling`.

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from edgedec.constraints import Constraint
-from edgedec.decode import Token
+from edgedec.decoding.loop import Token
 from edgedec.sampling import Sampling
 from edgedec.session import Session
-from edgedec.text import Tokenizer
+from edgedec.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

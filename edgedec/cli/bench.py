@@ -16,7 +16,7 @@ from edgedec.cli._bench_spec import spec
 from edgedec.cli._output import print_json, print_table, progress_bar, size
 
 if TYPE_CHECKING:
-    from edgedec.benchmark import Ratio, Result, Spread
+    from edgedec.bench.timing import Ratio, Result, Spread
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -58,9 +58,9 @@ def bench(
     if ctx.invoked_subcommand is not None:
         _refuse_options_before(ctx)
         return
-    from edgedec.benchmark import Config
-    from edgedec.benchmark import bench as measure
-    from edgedec.bundle import Bundle
+    from edgedec.bench.timing import Config
+    from edgedec.bench.timing import bench as measure
+    from edgedec.bundle.folder import Bundle
     from edgedec.cli._bench_engines import PEERS
     from edgedec.model import find
 

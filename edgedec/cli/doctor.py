@@ -105,7 +105,7 @@ def _native() -> dict[str, Any]:
 
 def _nano() -> dict[str, Any]:
     """Is the model that ships with edgedec there and whole? A source checkout may lack it."""
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.folder import Bundle
     from edgedec.errors import BundleNotFound, EdgedecError
     from edgedec.model import NANO, find
 

@@ -50,7 +50,7 @@ def ppl(
       edgedec eval ppl wiki.txt -m ./smol --window 512 --stride 256
       edgedec eval ppl wiki.txt --limit 4096 --kv int8 --json
     """
-    from edgedec.evaluate import perplexity, text_bytes
+    from edgedec.bench.perplexity import perplexity, text_bytes
 
     text = o.read_text(file)
     opened = o.open_model(model, engine, threads, kv)

@@ -13,7 +13,7 @@ from edgedec.cli import options as o
 from edgedec.cli._output import print_json, print_table, progress_bar, size
 
 if TYPE_CHECKING:
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.folder import Bundle
 
 
 class Target(StrEnum):
@@ -100,7 +100,7 @@ def _exporter() -> Any:
 
 
 def _tell(bundle: Bundle, seconds: float, json: bool) -> None:
-    from edgedec.benchmark import peak_memory
+    from edgedec.bench.timing import peak_memory
     from edgedec.cli.inspect import PARITY_HEADER, describe, parity_rows
 
     peak = peak_memory()

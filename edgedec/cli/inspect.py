@@ -13,8 +13,8 @@ from edgedec.cli._output import print_json, print_table, size
 from edgedec.cli.options import Json
 
 if TYPE_CHECKING:
-    from edgedec.bundle import Bundle
-    from edgedec.manifest import Manifest, Tensor
+    from edgedec.bundle.folder import Bundle
+    from edgedec.bundle.manifest import Manifest, Tensor
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -31,7 +31,7 @@ def inspect(
       edgedec inspect ./smol
       edgedec inspect nano --json
     """
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.folder import Bundle
     from edgedec.model import find
 
     report = describe(Bundle.open(find(bundle)))
@@ -101,7 +101,7 @@ def bits(tensors: Iterable[Tensor]) -> float:
 
 def kv_costs(manifest: Manifest) -> dict[str, dict[str, int]]:
     """Cache bytes of one token, and of a full context, for every format of the bundle."""
-    from edgedec.cache import kv_bytes_per_token
+    from edgedec.cache.host import kv_bytes_per_token
 
     tokens = {kv: kv_bytes_per_token(manifest.spec, kv) for kv in manifest.kv_formats}
     context = manifest.spec.context_length

@@ -12,11 +12,11 @@ from edgedec.cli._groups import grouped
 from edgedec.cli._output import print_json
 from edgedec.cli._stream import Generation, Limits
 from edgedec.errors import UsageError
-from edgedec.files import replacing
+from edgedec.storage.files import replacing
 
 if TYPE_CHECKING:
     import edgedec
-    from edgedec.tracing import Tape
+    from edgedec.bench.trace import Tape
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -70,7 +70,7 @@ def _check_out(out: Path, force: bool) -> None:
 
 
 def _tape(generation: Generation, ids: list[int], spec: str) -> Tape:
-    from edgedec.tracing import Tape
+    from edgedec.bench.trace import Tape
 
     # A drafter that is alone need not sign its guesses.
     tape = Tape("draft" if spec == "auto" or "+" in spec else spec.partition(":")[0])
@@ -100,7 +100,7 @@ def _about(model: edgedec.Model, generation: Generation, spec: str) -> dict[str,
 
 
 def _write(out: Path, tape: Tape, report: dict[str, Any], text: str, model: edgedec.Model, anchor: int) -> None:
-    from edgedec.tracing import Spelling, page
+    from edgedec.bench.trace import Spelling, page
 
     about = {key: value for key, value in report.items() if key != "speculation"}  # the page counts for itself
     html = page(tape, about, text, Spelling(model.tokenizer, anchor))

@@ -15,8 +15,8 @@ import typer
 from edgedec.cli import options as o
 from edgedec.cli._output import print_json, progress_bar, size
 from edgedec.errors import UsageError
-from edgedec.files import replacing
 from edgedec.runtime import available_cores
+from edgedec.storage.files import replacing
 
 if TYPE_CHECKING:
     import edgedec

@@ -11,7 +11,7 @@ from edgedec.cli.options import Json
 from edgedec.errors import EdgedecError
 
 if TYPE_CHECKING:
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.folder import Bundle
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -28,7 +28,7 @@ def verify(
       edgedec verify ./smol
       edgedec verify nano --json
     """
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.folder import Bundle
     from edgedec.model import find
 
     try:

@@ -4,7 +4,7 @@
 of `Constraint` will do as well.
 """
 
-from edgedec.constraint import Constraint
 from edgedec.constraints.kinds import choices, grammar, json_object, json_schema, regex
+from edgedec.decoding.constraint import Constraint
 
 __all__ = ["Constraint", "choices", "grammar", "json_object", "json_schema", "regex"]

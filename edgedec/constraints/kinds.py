@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from edgedec.constraints.matcher import GrammarConstraint
 from edgedec.constraints.vocabulary import library, vocabulary
 from edgedec.errors import UsageError
-from edgedec.text import one_line
+from edgedec.text.tokenizer import one_line
 
 if TYPE_CHECKING:
     from edgedec.model import Model

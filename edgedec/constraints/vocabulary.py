@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from edgedec.errors import RuntimeUnavailable, TextError
-from edgedec.text import one_line
+from edgedec.text.tokenizer import one_line
 
 if TYPE_CHECKING:
     import llguidance

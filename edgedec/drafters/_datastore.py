@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
-from edgedec.files import replacing
+from edgedec.storage.files import replacing
 
 MAGIC = b"EDGETEXT"
 END = -1

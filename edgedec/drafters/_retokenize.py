@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import accumulate, takewhile
 
 from edgedec.errors import TextError
-from edgedec.text import Detokenizer, Tokenizer
+from edgedec.text.tokenizer import Detokenizer, Tokenizer
 
 # Characters encoded anew at each call, at least and about at most; target tokens of a "word" without borders.
 _NEAR, _FAR, _LONG = 48, 160, 48

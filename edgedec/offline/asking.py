@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.sampling import Sampling
-from edgedec.text import StopStrings, one_line
+from edgedec.text.tokenizer import StopStrings, one_line
 
 if TYPE_CHECKING:
     from edgedec.constraints import Constraint

@@ -20,8 +20,8 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+from edgedec.bundle.manifest import MANIFEST
 from edgedec.errors import EdgedecError, RuntimeUnavailable, UsageError
-from edgedec.manifest import MANIFEST
 from edgedec.offline.job import Job, Progress, Show
 from edgedec.offline.journal import Journal
 from edgedec.offline.reading import Row

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from edgedec.batching import Batch, Job
-from edgedec.decode import Token
+from edgedec.decoding.batching import Batch, Job
+from edgedec.decoding.loop import Token
 from edgedec.errors import ContextFull, EdgedecError
 from edgedec.offline.asking import Asked, Asker, Result
-from edgedec.text import Detokenizer, StopStrings
+from edgedec.text.tokenizer import Detokenizer, StopStrings
 
 if TYPE_CHECKING:
     from edgedec.session import Session

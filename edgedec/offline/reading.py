@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from edgedec.errors import RuntimeUnavailable, UsageError
-from edgedec.text import one_line
+from edgedec.text.tokenizer import one_line
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 # A longer line is no row but a mistake.

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from edgedec.batching import Batch
-from edgedec.decode import Stats
+from edgedec.cache.prefixes import common
+from edgedec.decoding.batching import Batch
+from edgedec.decoding.loop import Stats
 from edgedec.drafters import Tables
 from edgedec.errors import UsageError
-from edgedec.prefixes import common
 from edgedec.server.plans import Plan
 from edgedec.server.problems import Problem
 from edgedec.server.tickets import End, Event, Reading, Run, Ticket, Writing

@@ -9,9 +9,7 @@ from pathlib import Path
 
 from starlette.responses import Response
 
-import edgedec
-
-PAGE = Path(edgedec.__file__).with_name("page.html")
+PAGE = Path(__file__).with_name("page.html")
 
 
 def page() -> Response:

@@ -7,8 +7,8 @@ from itertools import accumulate
 from secrets import token_hex
 from typing import Any, Protocol
 
-from edgedec.decode import Token
-from edgedec.text import Tokenizer
+from edgedec.decoding.loop import Token
+from edgedec.text.tokenizer import Tokenizer
 
 Json = dict[str, Any]
 

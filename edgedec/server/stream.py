@@ -9,14 +9,14 @@ from secrets import token_hex
 from time import time
 from typing import Any
 
-from edgedec.decode import Stats, Token
+from edgedec.decoding.step import Stats, Token
 from edgedec.server.api import Asked
 from edgedec.server.plans import Plan
 from edgedec.server.problems import Problem
 from edgedec.server.shapes import ChatShape, Shape, TextShape
 from edgedec.server.tickets import End, Event, Run
 from edgedec.server.tools import may_be_call, read_call
-from edgedec.text import Tokenizer
+from edgedec.text.tokenizer import Tokenizer
 
 Json = dict[str, Any]
 DONE = "data: [DONE]\n\n"

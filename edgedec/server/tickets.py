@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.batching import Batch, Job
-from edgedec.context import Context
-from edgedec.decode import CHUNK, Stats, Steps, Token
-from edgedec.rows import Rows
+from edgedec.decoding.batching import Batch, Job
+from edgedec.decoding.context import Context
+from edgedec.decoding.loop import CHUNK, Stats, Steps, Token
 from edgedec.runtime import Call, Want
+from edgedec.runtime.rows import Rows
 from edgedec.server.plans import Plan
-from edgedec.text import Detokenizer, StopStrings
+from edgedec.text.tokenizer import Detokenizer, StopStrings
 
 if TYPE_CHECKING:
     from edgedec.model import Model

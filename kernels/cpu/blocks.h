@@ -17,7 +17,9 @@ enum NormKind { NO_NORM = 0, RMS = 1, LAYER = 2 };
 // What the computed rows of a sequence see of its tree: row r (0: the first computed) sees the committed tokens and the
 // rows path[begin[r]] .. path[end[r] - 1] of the tree, ascending. A chain has no lists: row r sees rows 0 .. first + r.
 struct Tree {
-  bool chain = true, grouped = false;
+  bool chain = true;
+  int64_t base = -1;  // position of a first row, if every row's position is base + its depth; -1: they are not
+  std::vector<int32_t> depth;  // of every row of the tree, computed or not; not of a chain
   std::vector<int32_t> begin, end, path;
 };
 
@@ -36,6 +38,7 @@ struct SequenceRows {
 struct BlockCall {
   float* hidden;  // [rows, hidden], in and out
   int rows;
+  int64_t active;  // the same number: the same sequences of the same engine call
   std::vector<SequenceRows> sequences;
 };
 

@@ -20,6 +20,13 @@ struct PendingRows {
   const int64_t* numbers;    // [count], ascending; null: 0 ..
 };
 
+// Numbers and positions of a pending tree, for all blocks of a cache.
+struct RowNames {
+  std::vector<int64_t> numbers, positions;
+  // Null if row i has number i and position base + i.
+  static std::shared_ptr<const RowNames> of(const PendingRows& rows);
+};
+
 // A pending row that is committed: its index among the block's pending rows, and which token of the text it is of.
 struct KeptRow {
   int32_t row, token;
@@ -34,14 +41,18 @@ class BlockState {
   int slots() const { return slots_; }  // committed slots; of a recurrent block: committed tokens
   int start() const { return start_; }
   int rows() const { return rows_; }  // pending
+  int text_start() const { return text_start_; }  // committed tokens of the text when the pending tree began
   int64_t position(int row) const { return names_ ? names_->positions[row] : base_ + row; }
+  int row_of(int64_t number) const;  // the pending row of a number; -1: not held
 
   // Whether a call may write these rows: those before `first` are held, and none of them is committed.
   bool accepts(const PendingRows& rows) const;
-  // Before a call writes rows first .. count - 1: they replace the pending ones from `first` on.
-  void begin(const PendingRows& rows);
+  // Before a call writes rows first .. count - 1: they replace the pending ones from `first` on. `names`: RowNames::of.
+  // `text_length`: committed tokens of the text.
+  void begin(const PendingRows& rows, const std::shared_ptr<const RowNames>& names, int text_length);
   // Commits those of the pending rows `numbers` that are held; number i becomes token `token` + i of the text.
   void commit(const int64_t* numbers, int n, int token);
+  bool holds(const int64_t* numbers, int n) const;  // all of them, none committed before
   void rollback();
 
   // The largest number of tokens <= length that truncate and fork can leave.
@@ -53,6 +64,8 @@ class BlockState {
   virtual bool drop(const int64_t* /*slots*/, int /*n*/) { return false; }
   virtual void positions(int64_t* out) const = 0;
   virtual void tokens(int64_t* out) const = 0;
+  // Two states with the same one (but null) begin with the same page.
+  virtual const void* lead() const { return nullptr; }
   virtual void pages(int64_t* /*held*/, int64_t* /*shared*/) const {}  // added to both
   // Memory for pending rows 0 .. rows - 1 of a new tree.
   virtual void reserve(int /*rows*/) {}
@@ -75,16 +88,12 @@ class BlockState {
   int slots_ = 0;
 
  private:
-  // Numbers and positions of pending rows that are not a chain of all numbers and positions. Shared by copies of a state.
-  struct Names {
-    std::vector<int64_t> numbers, positions;
-  };
   int64_t number(int row) const { return names_ ? names_->numbers[row] : row; }
 
-  int start_ = 0, rows_ = 0;
+  int start_ = 0, rows_ = 0, text_start_ = 0;
   int64_t done_ = -1;  // the last number that was committed
   int64_t base_ = 0;   // position of pending row 0, if there are no names
-  std::shared_ptr<const Names> names_;
+  std::shared_ptr<const RowNames> names_;
 };
 
 // The caches of one model in one format.
@@ -92,7 +101,11 @@ struct CachePool {
   std::shared_ptr<PagePool> pages;
   std::vector<std::unique_ptr<BlockState>> empty;  // of each block, null: it keeps nothing
   int kv;
+  uint64_t shape;  // state_shape() of the model
 };
+
+// A number that two models have in common if caches of one can be used with the other.
+uint64_t state_shape(const ed_model& model);
 
 class Cache {
  public:
@@ -101,6 +114,7 @@ class Cache {
   int capacity() const { return capacity_; }
   int blocks() const { return (int)states_.size(); }
   const CachePool& pool() const { return *pool_; }
+  const std::shared_ptr<const CachePool>& shared_pool() const { return pool_; }
   BlockState* state(int block) const { return states_[block].get(); }  // null: the block keeps none
 
   std::unique_ptr<Cache> fork(int length) const;

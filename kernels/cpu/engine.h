@@ -35,7 +35,15 @@ class Buffer {
   size_t size_ = 0;
 };
 
-struct BlockPlan;
+// The rows of a call that the head runs on, and where what it says of them goes.
+struct HeadRow {
+  const float* hidden;
+  float* logits;  // null: not wanted
+  int32_t* ids;   // [top], if top
+  float* scores;  // or null
+  double* logsum;  // null: not wanted
+  int top;
+};
 
 class Engine {
  public:
@@ -63,7 +71,7 @@ class Engine {
   void need_scratch(size_t bytes);
 
   // norm(x) of one row.
-  void norm_row(const ed_norm& norm, const float* x, int n, float* y) const;
+  void norm_row(const ed_norm& norm, const float* x, float* y) const;
   // Rows x [rows, hidden] normed into normed() and made ready for products with `w`.
   QuantizedActivations norm(const ed_norm& norm, const float* x, int rows, const Matrix& w);
   const float* normed() const { return normed_.p; }  // [rows, hidden], after norm()
@@ -83,18 +91,85 @@ class Engine {
   void adapt(const BlockCall& call, int which, const float* x, int k, float* y, int n);
 
  private:
-  friend class Head;
+  // A sequence of the call that has rows; in the order of the rows.
+  struct Planned {
+    const ed_sequence* asked;
+    Cache* cache;
+    int row, next, text_length;  // its first row; the next of its blocks; committed tokens
+    const void* lead;            // sequences with the same one begin with the same page
+    PendingRows pending;
+    Tree tree;
+    std::shared_ptr<const RowNames> names;
+    bool runs(int block) const {
+      return asked->n_blocks < 0 || (next < asked->n_blocks && asked->blocks[next] == block);
+    }
+  };
+  struct Best {
+    float logit;
+    int32_t id;
+  };
+  // Of a strip of logits: the largest, and the sum of exp(logit - max).
+  struct StripSum {
+    float max, sum;
+  };
+
+  int blocks_of(const ed_sequence& s) const { return s.n_blocks < 0 ? model_.n_blocks : s.n_blocks; }
+  static int block_of(const ed_sequence& s, int i) { return s.n_blocks < 0 ? i : s.blocks[i]; }
+  static BlockState* state_of(const Planned& s, int block) { return s.cache ? s.cache->state(block) : nullptr; }
+
+  // check.cpp
+  int check(const ed_sequence* sequences, int n) const;
+  int check_sequence(const ed_sequence& s) const;
+  int check_tree(const ed_sequence& s) const;
+  int check_cache(const ed_sequence& s) const;
+  // engine.cpp
+  void prepare(const ed_sequence* sequences, int n);
+  void reserve(int rows);
+  void begin(Planned& s, const ed_sequence& asked);
+  void embed();
+  void run_block(int block);
+  void choose(int block);
+  void gather();
+  void scatter();
+  void keep_hidden(const Planned& s, int block, const float* from) const;
+  QuantizedActivations activations(const Matrix& w, const float* x) const;
+  template <class At>
+  QuantizedActivations norm_rows(const ed_norm& norm, int rows, const Matrix& w, At at);
+  QuantizedActivations norm_head(const Matrix& w);
+  // head.cpp
+  void head(const ed_sequence* sequences, int n);
+  void head_rows(const ed_sequence* sequences, int n);
+  void strips(const Product& p, bool made);
+  void take_best(int r, const float* logits, int from, int count, int thread);
+  void merge_best(int r);
+  void merge_sums(int r);
+
   const ed_model model_;
   const std::vector<ed_block> blocks_;
   const std::vector<ed_rope> ropes_;
   const Kernels& kernels_;
   ThreadPool pool_;
   std::mutex turn_;
+  const uint64_t shape_;  // of the caches
   std::unordered_map<std::type_index, std::shared_ptr<void>> shared_;
   std::vector<std::unique_ptr<Block>> made_;
   size_t widest_ = 0, most_steps_ = 0;  // of all matrices: inputs, and steps that have a scale
   size_t weight_scratch_ = 0, scratch_stride_ = 0;
-  Buffer<float> normed_, post_, scale_;
+
+  // Of the call that runs.
+  int rows_ = 0;
+  int64_t active_ = 0;  // changes with the sequences that a block runs on
+  std::vector<Planned> planned_;
+  std::vector<int> running_, choice_;  // those that a block runs on, of planned_
+  std::vector<int> gathered_;          // those whose rows lie in gather_ now
+  BlockCall call_{};
+  std::vector<HeadRow> head_rows_;
+  int top_ = 0;           // of all head rows the most
+  bool logsums_ = false;  // whether any wants its logsum
+
+  Buffer<float> hidden_, gather_, normed_, post_, scale_, lora_, strip_;
+  Buffer<Best> best_;      // [threads, head rows, top_]
+  Buffer<StripSum> sums_;  // [head rows, strips]
   Buffer<int8_t> q_;
   Buffer<int32_t> offset_;
   Buffer<uint8_t> scratch_;

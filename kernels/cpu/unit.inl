@@ -1,4 +1,4 @@
-// The table of one instruction set. Included by each unit_*.cpp behind its vectors.
+// The table of one instruction set. Included by each unit_*.cpp after its vectors.
 #pragma once
 #include "attention.inl"
 #include "gemm.inl"
@@ -8,8 +8,8 @@
 
 namespace ED_NS {
 
-static const edgedec::Kernels TABLE = {ED_NAME, OFFSET8, norm,     quantize, product, embed,  rope,
-                                       glu,     add,     most_of, store_kv, load_kv,  attend,  merge,  finish,
-                                       mass,    probe_read, probe_int8};
+static const edgedec::Kernels TABLE = {ED_NAME, OFFSET8,    norm,    layer_norm, quantize, product, embed,
+                                       rope,    glu,        activate, add,      reduce_max, sum_exp, store_kv,
+                                       load_kv, attend,     merge,   finish,     attention_sums, probe_read, probe_int8};
 
 }  // namespace ED_NS

@@ -66,7 +66,14 @@ class Rule:
 
 
 ABOVE = ("edgedec.export", "edgedec.models", "edgedec.runtimes", "edgedec.kernels")
-LOOP = ("edgedec.session", "edgedec.decode", "edgedec.model", "edgedec.drafters", "edgedec.constraints", "edgedec.cli")
+LOOP = (
+    "edgedec.session",
+    "edgedec.decoding.loop",
+    "edgedec.model",
+    "edgedec.drafters",
+    "edgedec.constraints",
+    "edgedec.cli",
+)
 RULES = [
     # A command that writes bundles opens the exporter when it runs, and not before.
     Rule(
@@ -88,14 +95,17 @@ RULES = [
     Rule(
         "edgedec",
         ("edgedec.runtimes",),
-        exempt=(*ABOVE, "edgedec.runtime", "edgedec.cli._bench_worker", "edgedec.testing"),
+        exempt=(*ABOVE, "edgedec.runtime.core", "edgedec.cli._bench_worker", "edgedec.testing"),
     ),
     Rule("edgedec.runtimes", (*LOOP, "edgedec.export", "edgedec.models", "torch", "transformers", "onnx")),
     Rule("edgedec.models", ("edgedec",), but=("edgedec.models", "edgedec.spec", "edgedec.errors")),
     Rule("edgedec.kernels", ("edgedec",), but=("edgedec.kernels",)),
     Rule("edgedec.drafters", ("edgedec.constraints",)),
     Rule("edgedec.constraints", ("edgedec.drafters",)),
-    Rule("edgedec.verify", ("edgedec.runtime", "edgedec.runtimes", "edgedec.session", "edgedec.decode")),
+    Rule(
+        "edgedec.decoding.verify",
+        ("edgedec.runtime.core", "edgedec.runtimes", "edgedec.session", "edgedec.decoding.loop"),
+    ),
     Rule("edgedec.export", (*LOOP, "torch", "transformers"), exempt=("edgedec.export.heads_trainer",)),
     # The server is one of the things made of the core; the core knows nothing of it, nor of what it alone needs.
     Rule("edgedec", ("edgedec.server",), exempt=("edgedec.server", "edgedec.cli.serve")),
@@ -105,15 +115,15 @@ RULES = [
 ]
 PLANTED = [
     ("edgedec.session", "import edgedec.export.exporter"),
-    ("edgedec.bundle", "from edgedec.models import architecture"),
-    ("edgedec.text", "def f():\n    import torch.nn as nn"),
-    ("edgedec.decode", "from edgedec.runtimes import ort"),
+    ("edgedec.bundle.folder", "from edgedec.models import architecture"),
+    ("edgedec.text.tokenizer", "def f():\n    import torch.nn as nn"),
+    ("edgedec.decoding.loop", "from edgedec.runtimes import ort"),
     ("edgedec.runtimes.ort", "from edgedec import rows, session"),
-    ("edgedec.models.llama", "from edgedec.bundle import Bundle"),
+    ("edgedec.models.llama", "from edgedec.bundle.folder import Bundle"),
     ("edgedec.kernels.loader", "if True:\n    from edgedec.errors import EdgedecError"),
     ("edgedec.drafters.copy", "from ..constraints import Constraint"),
     ("edgedec.constraints.grammar", "from edgedec.drafters import off"),
-    ("edgedec.verify", "from importlib import import_module\nimport_module('edgedec.runtime')"),
+    ("edgedec.decoding.verify", "from importlib import import_module\nimport_module('edgedec.runtime.core')"),
     ("edgedec.export.parity", "import importlib\nimportlib.import_module(f'edgedec.drafters.{name}')"),
     ("edgedec.cli.batch", "def f():\n    from edgedec.server.engine import Limits"),
     ("edgedec.cli.serve", "import uvicorn"),
@@ -129,7 +139,7 @@ def _under(name: str, places: tuple[str, ...]) -> bool:
 def imported(text: str, module: str, package: bool = False) -> set[str]:
     """The full names that a module's text imports anywhere, `import_module("...")` included.
 
-    >>> imported("from edgedec import rows", "x") == {"edgedec", "edgedec.rows"}
+    >>> imported("from edgedec import rows", "x") == {"edgedec", "edgedec.runtime.rows"}
     True
     """
     found: set[str] = set()

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 import edgedec
-from edgedec.cache import Cache
+from edgedec.cache.host import Cache
 from edgedec.cli._bench_spec import widened
-from edgedec.rows import Rows
-from edgedec.runtime import Call, Runtime, Want, compute, compute_all
+from edgedec.runtime.core import Call, Runtime, Want, compute, compute_all
+from edgedec.runtime.rows import Rows
 
 BEST = Want(logits=False, top=1)
 

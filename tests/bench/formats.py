@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 import edgedec
-from edgedec.evaluate import perplexity
+from edgedec.bench.perplexity import perplexity
 from edgedec.export.exporter import ExportOptions, export
 
 WEIGHTS = {

@@ -13,10 +13,10 @@ from time import perf_counter
 
 import numpy as np
 
-from edgedec.bundle import Bundle
-from edgedec.cache import Cache
-from edgedec.rows import Rows
-from edgedec.runtime import Runtime, RuntimeOptions, forward, open_runtime
+from edgedec.bundle.folder import Bundle
+from edgedec.cache.host import Cache
+from edgedec.runtime.core import Runtime, RuntimeOptions, forward, open_runtime
+from edgedec.runtime.rows import Rows
 from edgedec.spec import KV_FORMATS
 
 BLOCK, TURNS = 16, 25

@@ -10,7 +10,7 @@ import pytest
 from pages import Opened
 from traces import NASTY, spell_nasty, tape
 
-from edgedec.tracing import Tape, page
+from edgedec.bench.trace import Tape, page
 
 ABOUT = {"model": "fake", "engine": "fake", "spec": "auto", "temperature": 0, "prompt_tokens": 3}
 PROMPT = "A prompt with </script> and\na second line:"

@@ -20,8 +20,8 @@ import pytest
 
 import edgedec
 from edgedec.kernels.cpu import loader
-from edgedec.rows import Rows
-from edgedec.runtime import forward, runtime_names
+from edgedec.runtime.core import forward, runtime_names
+from edgedec.runtime.rows import Rows
 from edgedec.spec import KV_FORMATS
 
 GOLDEN = Path(__file__).with_name("nano.json")

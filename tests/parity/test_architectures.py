@@ -110,7 +110,7 @@ def _without(spec: ModelSpec) -> list[ModelSpec]:
 
 def test_the_reference_runtime_agrees(saved: Saved) -> None:
     reference = pytest.importorskip("edgedec.runtimes.reference", reason="the reference runtime is not there")
-    rows = pytest.importorskip("edgedec.rows", reason="the reference runtime is not there")
+    rows = pytest.importorskip("edgedec.runtime.rows", reason="the reference runtime is not there")
     runtime = reference.Reference(saved.spec(), lambda name, start, stop: saved.get(name)[start:stop])
     hidden = runtime.embed(np.array(TOKENS))
     hidden = runtime.run(hidden, rows.Rows.chain(TOKENS, 0), runtime.new_cache(32), saved.spec().blocks())

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from checkpoints import write_safetensors
 
-from edgedec.bundle import Bundle
-from edgedec.cache import Cache
+from edgedec.bundle.folder import Bundle
+from edgedec.cache.host import Cache
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
 from edgedec.export.exporter import ExportOptions, export
 from edgedec.kernels.cpu.loader import why_not
-from edgedec.rows import Rows
-from edgedec.runtime import Runtime, RuntimeOptions, forward, open_runtime
+from edgedec.runtime.core import Runtime, RuntimeOptions, forward, open_runtime
+from edgedec.runtime.rows import Rows
 from edgedec.spec import KV_FORMATS
 
 ENGINES = ["ort", *(["native"] if why_not() is None else [])]

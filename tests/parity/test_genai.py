@@ -13,7 +13,7 @@ import pytest
 from checkpoints import write_llama
 
 import edgedec
-from edgedec.bundle import Bundle
+from edgedec.bundle.folder import Bundle
 
 genai = pytest.importorskip("onnxruntime_genai", reason="needs onnxruntime-genai")
 pytest.importorskip("onnx", reason="exporting needs onnx")

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from bundles import ODD, Read, random_weights, write_bundle
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.folder import Bundle
 from edgedec.kernels.cpu import loader
-from edgedec.rows import Rows
-from edgedec.runtime import Runtime, RuntimeOptions, forward, open_runtime
+from edgedec.runtime.core import Runtime, RuntimeOptions, forward, open_runtime
+from edgedec.runtime.rows import Rows
 from edgedec.runtimes.reference import Reference
 from edgedec.spec import KV_FORMATS, ModelSpec
 

@@ -16,11 +16,11 @@ from bundles import ODD, random_weights, write_bundle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec.bundle import Bundle
-from edgedec.cache import Cache
+from edgedec.bundle.folder import Bundle
+from edgedec.cache.host import Cache
 from edgedec.kernels.cpu import loader
-from edgedec.rows import Rows
-from edgedec.runtime import forward
+from edgedec.runtime.core import forward
+from edgedec.runtime.rows import Rows
 from edgedec.spec import KV_FORMATS, ModelSpec
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")

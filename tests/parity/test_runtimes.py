@@ -13,12 +13,12 @@ zoo = pytest.importorskip("zoo", reason="needs torch and transformers to build t
 import onnxruntime as ort  # noqa: E402
 import torch  # noqa: E402
 
-from edgedec.bundle import Bundle  # noqa: E402
-from edgedec.cache import Cache  # noqa: E402
+from edgedec.bundle.folder import Bundle  # noqa: E402
+from edgedec.cache.host import Cache  # noqa: E402
 from edgedec.export.exporter import ExportOptions, export  # noqa: E402
 from edgedec.kernels.cpu.loader import why_not  # noqa: E402
-from edgedec.rows import Rows  # noqa: E402
-from edgedec.runtime import Runtime, RuntimeOptions, forward, open_runtime  # noqa: E402
+from edgedec.runtime.core import Runtime, RuntimeOptions, forward, open_runtime  # noqa: E402
+from edgedec.runtime.rows import Rows  # noqa: E402
 
 KV = ("f32", "f16", "int8", "int4")
 ENGINES = ("reference", "ort")

@@ -140,8 +140,8 @@ def test_a_stopped_session_goes_on_as_if_it_had_never_drafted() -> None:
 @pytest.mark.parametrize("kv", KV_FORMATS)
 def test_a_thousand_random_rounds_leave_the_cache_of_a_straight_reading(kv: str) -> None:
     """Propose, accept a random path, reject the rest: the bytes are those of a cache built straight."""
-    from edgedec.rows import Rows
-    from edgedec.runtime import Want, compute
+    from edgedec.runtime.core import Want, compute
+    from edgedec.runtime.rows import Rows
 
     rng, runtime = np.random.default_rng(7), nano(kv).runtime
     cache, ids = runtime.new_cache(1024), [3]

@@ -12,7 +12,7 @@ import pytest
 from checkpoints import write_safetensors
 
 import edgedec
-from edgedec.text import Tokenizer
+from edgedec.text.tokenizer import Tokenizer
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
 from edgedec.export.exporter import ExportOptions, export

@@ -14,12 +14,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from edgedec import decode, verify
-from edgedec.context import Context
+from edgedec.decoding import loop as decode
+from edgedec.decoding import verify
+from edgedec.decoding.context import Context
 from edgedec.drafters import Drafter
 from edgedec.drafters.off import Off
-from edgedec.rows import Rows
-from edgedec.runtime import forward
+from edgedec.runtime.core import forward
+from edgedec.runtime.rows import Rows
 from edgedec.sampling import Sampling, probs
 from edgedec.spec import Layer
 from edgedec.testing.fakes import FakeRuntime, Limited, RandomDrafter, SetConstraint, tiny_spec

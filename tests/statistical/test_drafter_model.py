@@ -12,12 +12,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from edgedec.context import Context
-from edgedec.decode import Ask, Stats, decode
+from edgedec.decoding.context import Context
+from edgedec.decoding.loop import Ask, Stats, decode
 from edgedec.drafters import Draft
 from edgedec.drafters.model import VERIFY, ModelDrafter
-from edgedec.rows import Rows
-from edgedec.runtime import forward
+from edgedec.runtime.core import forward
+from edgedec.runtime.rows import Rows
 from edgedec.sampling import Probs, Sampling, probs
 from edgedec.spec import Layer
 from edgedec.testing.fakes import FakeRuntime, tiny_spec

@@ -19,16 +19,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.context import Context
-from edgedec.decode import Ask, Stats, decode
+from edgedec.decoding.context import Context
+from edgedec.decoding.loop import Ask, Stats, decode
+from edgedec.decoding.verify import VERIFIERS, Verifier
 from edgedec.drafters import Draft, Plain, Sampled
-from edgedec.rows import Rows
-from edgedec.runtime import forward
+from edgedec.runtime.core import forward
+from edgedec.runtime.rows import Rows
 from edgedec.sampling import Probs, Sampling, probs
 from edgedec.spec import Layer
 from edgedec.testing.fakes import FakeRuntime, SetConstraint, tiny_spec
 from edgedec.testing.stats import chi_square
-from edgedec.verify import VERIFIERS, Verifier
 
 VOCAB = 4
 TOKENS = 3

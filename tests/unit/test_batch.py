@@ -32,7 +32,7 @@ from edgedec.offline.journal import Journal
 from edgedec.offline.reading import Row, plain, reading
 from edgedec.offline.worker import Desk, Opening, Worker, pack, unpack
 from edgedec.offline.writing import write
-from edgedec.runtime import choose_engine
+from edgedec.runtime.core import choose_engine
 from edgedec.sampling import Sampling
 
 Rows = list[dict[str, Any]]

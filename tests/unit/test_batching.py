@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgedec
-from edgedec.batching import Batch, Job
-from edgedec.context import Context
-from edgedec.decode import Ask, Token, steps
+from edgedec.decoding.batching import Batch, Job
+from edgedec.decoding.context import Context
+from edgedec.decoding.loop import Ask, Token, steps
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
-from edgedec.rows import Rows
-from edgedec.runtime import Begun, Call, Want, compute, compute_all
+from edgedec.runtime.core import Begun, Call, Want, compute, compute_all
+from edgedec.runtime.rows import Rows
 from edgedec.runtimes import native
 from edgedec.sampling import Sampling
 from edgedec.testing.fakes import FakeRuntime, Limited, RandomDrafter, tiny_spec
@@ -138,7 +138,7 @@ def test_who_comes_and_goes_changes_nothing_for_the_others(
     assert len(batch) == 0
     for i, (prompt, n) in enumerate(texts):
         context, _ = fake(prompt, n, runtime)
-        from edgedec.decode import decode
+        from edgedec.decoding.loop import decode
 
         expected = list(decode(runtime, context, Ask(Sampling(), n), Off()))
         assert told[i][-1] is None

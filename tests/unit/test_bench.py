@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from edgedec import peers
-from edgedec.benchmark import Config
-from edgedec.bundle import Bundle
-from edgedec.cache import Cache
+from edgedec.bench import peers
+from edgedec.bench.timing import Config
+from edgedec.bundle.folder import Bundle
+from edgedec.cache.host import Cache
 from edgedec.cli import _app, _bench_peers
 from edgedec.errors import EdgedecError
-from edgedec.rowcost import RowCall, Work, row_costs
-from edgedec.rows import Rows
+from edgedec.speculation.rowcost import RowCall, Work, row_costs
+from edgedec.runtime.rows import Rows
 from edgedec.runtimes.reference import Reference
 
 KERNELS = ["bench", "kernels", "--rows", "4,1,2", "-r", "2", "-t", "1", "--engine", "ort"]

@@ -13,13 +13,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import edgedec
-from edgedec import batchbench
-from edgedec.batchbench import SEQUENTIAL, Measured, Ours, Took, Work, measure, texts_of, work_of
-from edgedec.batchpeers import LlamaServer
+from edgedec.bench import batch as batchbench
+from edgedec.bench.batch import SEQUENTIAL, Measured, Ours, Took, Work, measure, texts_of, work_of
+from edgedec.bench.batch_peers import LlamaServer
+from edgedec.bench.prompts import Prompt, read_prompts
 from edgedec.cli import _app, _bench_batch
 from edgedec.cli._bench_about import spec_list
 from edgedec.errors import RuntimeUnavailable, UsageError
-from edgedec.prompts import Prompt, read_prompts
 
 ARGS = ["bench", "batch", "--prompts", "5", "-n", "4", "-r", "2", "-t", "1", "--sizes", "1,3"]
 WORK = Work(((1, 2), (3, 4, 5)), 4)

@@ -12,17 +12,17 @@ from typer.testing import CliRunner, Result
 
 import edgedec
 from edgedec import session as sessions
+from edgedec.bench.prompts import Prompt, choose_prompts, read_prompts
+from edgedec.bench.speculation import HOT, Bench, Run, _depth, tasks_of
+from edgedec.bench.speculation_results import interval, results
 from edgedec.cli import _app, _bench_spec
-from edgedec.context import Context
-from edgedec.decode import Turn
+from edgedec.decoding.context import Context
+from edgedec.decoding.loop import Turn
 from edgedec.drafters import Draft, Host, Plain, Seen
 from edgedec.errors import UsageError
-from edgedec.prompts import Prompt, choose_prompts, read_prompts
-from edgedec.rows import Rows
-from edgedec.runtime import Output
+from edgedec.runtime.core import Output
+from edgedec.runtime.rows import Rows
 from edgedec.sampling import Sampling
-from edgedec.specbench import HOT, Bench, Run, _depth, tasks_of
-from edgedec.specresults import interval, results
 
 ARGS = ["bench", "spec", "-r", "2", "-t", "1", "-n", "8", "--ignore-eos"]
 GREEDY = Sampling()

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgedec
-from edgedec.cache import Cache
-from edgedec.context import Context
+from edgedec.cache.host import Cache
+from edgedec.decoding.context import Context
 from edgedec.drafters import Drafter, Seen, _tables, recycling, stand, trigram
 from edgedec.drafters import hydra as hydra_file
 from edgedec.drafters._automaton import Automaton
@@ -25,11 +25,11 @@ from edgedec.drafters.recycling import Recycling
 from edgedec.drafters.stand import Stand
 from edgedec.drafters.suffix import Suffix
 from edgedec.drafters.trigram import Trigram
-from edgedec.governor import Governor
-from edgedec.heads import DraftHead
-from edgedec.rows import Rows
-from edgedec.runtime import Output
+from edgedec.runtime.core import Output
+from edgedec.runtime.rows import Rows
 from edgedec.session import Session
+from edgedec.speculation.governor import Governor
+from edgedec.speculation.heads import DraftHead
 from edgedec.testing.fakes import FakeRuntime
 
 VOCAB, CAP = 97, 40

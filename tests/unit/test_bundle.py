@@ -19,7 +19,8 @@ from checkpoints import write_llama
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edgedec.bundle import Bundle
+from edgedec.bundle.folder import Bundle
+from edgedec.bundle.manifest import MANIFEST, Manifest
 from edgedec.errors import (
     BundleCorrupt,
     BundleNotFound,
@@ -27,9 +28,8 @@ from edgedec.errors import (
     BundleVersion,
     EdgedecError,
 )
-from edgedec.frozen import from_json, to_json
-from edgedec.manifest import MANIFEST, Manifest
-from edgedec.runtime import open_runtime
+from edgedec.runtime.core import open_runtime
+from edgedec.storage.serde import from_json, to_json
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
 from edgedec.export.exporter import ExportOptions, export
@@ -435,10 +435,10 @@ def test_any_byte_of_any_file_is_caught_by_its_hash(good: Path, fuzzed: Path, da
 OPEN_MUTATED = """
 import sys, numpy as np
 from pathlib import Path
-from edgedec.bundle import Bundle
+from edgedec.bundle.folder import Bundle
 from edgedec.errors import EdgedecError
-from edgedec.rows import Rows
-from edgedec.runtime import RuntimeOptions, forward, open_runtime
+from edgedec.runtime.rows import Rows
+from edgedec.runtime.core import RuntimeOptions, forward, open_runtime
 folder, seed = Path(sys.argv[1]), int(sys.argv[2])
 rng, refused, ran = np.random.default_rng(seed), 0, 0
 path = folder / "stack.f32.onnx"

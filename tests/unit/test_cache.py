@@ -17,8 +17,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-import edgedec.cache
-from edgedec.cache import Cache, kv_bytes_per_token
+import edgedec.cache.host
+from edgedec.cache.host import Cache, kv_bytes_per_token
 from edgedec.errors import ContextFull, SessionError, UsageError
 from edgedec.spec import KV_FORMATS
 from edgedec.testing.fakes import tiny_spec
@@ -35,7 +35,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.kv, self.shares = kv, shares
         self.others: list[tuple[Cache, list[int]]] = []
-        self.patch = mock.patch.object(edgedec.cache, "_FIRST", 3)
+        self.patch = mock.patch.object(edgedec.cache.host, "_FIRST", 3)
         self.patch.start()
         self.next = 0
 

@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 import edgedec
 from edgedec.cli import _app, _chat, options
 from edgedec.cli._stream import Generation, Limits
-from edgedec.runtime import choose_engine
+from edgedec.runtime.core import choose_engine
 
 COMMANDS = [[verb] for verb in _app.VERBS] + [["eval", "ppl"], ["bench", "kernels"], ["bench", "peers"]]
 TEMPLATE = "{% for m in messages %}{% if m.role == 'system' %}w9 {% endif %}{{ m.content }} w7 {% endfor %}"
@@ -549,7 +549,7 @@ def test_doctor_tells_why_the_native_engine_is_not_used(monkeypatch: pytest.Monk
         raise ImportError("not built (so this test says)")
 
     monkeypatch.setattr("edgedec.kernels.cpu.loader.library", missing)
-    monkeypatch.setattr("edgedec.runtime.choose_engine", lambda: "ort")
+    monkeypatch.setattr("edgedec.runtime.core.choose_engine", lambda: "ort")
     report = json.loads(ok("doctor", "--json"))
     assert report["engine"]["native"] == {
         "isa": None,
@@ -565,7 +565,7 @@ def test_doctor_tells_why_the_native_engine_is_not_used(monkeypatch: pytest.Monk
 def test_doctor_names_the_instruction_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     built = SimpleNamespace(ed_isa=lambda: b"avx2", ed_isas=lambda: b"avx512vnni,avx2+,scalar+")
     monkeypatch.setattr("edgedec.kernels.cpu.loader.library", lambda: built)
-    monkeypatch.setattr("edgedec.runtime.choose_engine", lambda: "native")
+    monkeypatch.setattr("edgedec.runtime.core.choose_engine", lambda: "native")
     engine = json.loads(ok("doctor", "--json"))["engine"]
     assert engine["native"] == {
         "isa": "avx2",
@@ -626,7 +626,7 @@ def test_bench_fails_in_one_line(words: Path) -> None:
 
 
 def test_eval_ppl(words: Path, tmp_path: Path) -> None:
-    from edgedec.evaluate import perplexity
+    from edgedec.bench.perplexity import perplexity
 
     ids = [(7 * i) % 90 + 3 for i in range(30)]
     file = tmp_path / "text.txt"

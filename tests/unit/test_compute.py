@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from bundles import ODD, random_weights, write_bundle
 
-from edgedec.cache import Cache
+from edgedec.cache.host import Cache
 from edgedec.kernels.cpu.loader import why_not
-from edgedec.rows import Rows
-from edgedec.runtime import Begun, Output, Runtime, RuntimeOptions, Want, best, compute, forward, open_runtime
+from edgedec.runtime.core import Begun, Output, Runtime, RuntimeOptions, Want, best, compute, forward, open_runtime
+from edgedec.runtime.rows import Rows
 from edgedec.testing.fakes import FakeRuntime, random_reference
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -23,7 +23,7 @@ RUNTIMES = ["fake", "random", "reference", "native", "ort"]
 
 @pytest.fixture(scope="module", params=RUNTIMES)
 def runtime(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Runtime:
-    from edgedec.bundle import Bundle
+    from edgedec.bundle.folder import Bundle
 
     if request.param == "fake":
         return FakeRuntime()

@@ -20,13 +20,13 @@ from edgedec.cli._app import app
 from edgedec.constraints import choices, grammar, json_object, json_schema, regex
 from edgedec.constraints.matcher import GrammarConstraint, reason
 from edgedec.constraints.vocabulary import vocabulary
-from edgedec.context import Context
+from edgedec.decoding.context import Context
 from edgedec.drafters import Draft, Plain, Seen
 from edgedec.drafters.forced import Forced
 from edgedec.errors import RuntimeUnavailable, TextError, UsageError
 from edgedec.model import Model
-from edgedec.rows import Rows
-from edgedec.runtime import Output
+from edgedec.runtime.core import Output
+from edgedec.runtime.rows import Rows
 from edgedec.runtimes import native
 from edgedec.sampling import Sampling
 
@@ -366,7 +366,7 @@ def test_a_vocabulary_of_pieces_and_bytes(model: Model, data: Path) -> None:
     file = data / "tokenizers" / "phi-3-mini" / "tokenizer.json"
     if not file.is_file():
         pytest.skip("no tokenizer of that kind at hand")
-    from edgedec.text import Tokenizer
+    from edgedec.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(file)
     constraint = json_schema(standing_in(model, file, {32000, 32007}, 32064), {"const": "é中 a b"})

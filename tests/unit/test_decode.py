@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec import decode as loop
-from edgedec.context import Context
-from edgedec.decode import Ask, Stats, Token, Turn, decode
+from edgedec.decoding import loop as loop
+from edgedec.decoding.context import Context
+from edgedec.decoding.loop import Ask, Stats, Token, Turn, decode
 from edgedec.drafters import Draft, Drafter, Seen
 from edgedec.drafters.off import Off
 from edgedec.errors import ContextFull, UsageError
-from edgedec.rows import Rows
-from edgedec.runtime import Runtime, Want, forward
+from edgedec.runtime.core import Runtime, Want, forward
+from edgedec.runtime.rows import Rows
 from edgedec.sampling import Sampling, draw, logprob, probs
 from edgedec.spec import KV_FORMATS
 from edgedec.testing.fakes import (

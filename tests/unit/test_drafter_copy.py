@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgedec
-from edgedec.context import Context
-from edgedec.decode import Ask, decode
+from edgedec.decoding.context import Context
+from edgedec.decoding.loop import Ask, decode
 from edgedec.drafters import Drafter, Host, make_drafter
 from edgedec.drafters.copy import Copy, make
 from edgedec.errors import UsageError

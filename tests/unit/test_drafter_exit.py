@@ -11,15 +11,15 @@ import pytest
 from drafting import PROMPT, SAMPLINGS, host, left, run
 
 import edgedec
-from edgedec.cache import Cache
-from edgedec.context import Context
+from edgedec.cache.host import Cache
+from edgedec.decoding.context import Context
 from edgedec.drafters import Host, Seen, _stack, make_drafter
 from edgedec.drafters._stack import Record, confidence, judged, payoff
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import loader
-from edgedec.rows import Rows
-from edgedec.runtime import Hidden, Output
+from edgedec.runtime.core import Hidden, Output
+from edgedec.runtime.rows import Rows
 from edgedec.spec import Layer
 from edgedec.testing.fakes import FakeRuntime, random_reference, tiny_spec
 

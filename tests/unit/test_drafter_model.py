@@ -15,20 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgedec
-from edgedec.context import Context
-from edgedec.decode import Ask, Stats, decode
+from edgedec.bundle.manifest import Text
+from edgedec.decoding.context import Context
+from edgedec.decoding.loop import Ask, Stats, decode
 from edgedec.drafters import Draft, Drafter, Host, Sampled, make_drafter
 from edgedec.drafters._reader import Reader, children, shape, shares
 from edgedec.drafters._retokenize import Inside, Retokenizer, _shared, same_tokens
 from edgedec.drafters.model import VERIFY, ModelDrafter
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
-from edgedec.manifest import Text
 from edgedec.model import Model
-from edgedec.runtime import Output, Runtime, Want
+from edgedec.runtime.core import Output, Runtime, Want
 from edgedec.sampling import Probs, Sampling
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
-from edgedec.text import Tokenizer
+from edgedec.text.tokenizer import Tokenizer
 
 WARM = Sampling(temperature=1.0, presence_penalty=0.5)
 DRAWN = [name for name in VERIFY if name != "match"]

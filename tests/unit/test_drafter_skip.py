@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgedec
-from edgedec.cache import Cache
-from edgedec.context import Context
+from edgedec.cache.host import Cache
+from edgedec.decoding.context import Context
 from edgedec.drafters import Host, make_drafter
 from edgedec.drafters.off import Off
 from edgedec.drafters.skip import Search, Skip, even
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import loader
-from edgedec.rows import Rows
-from edgedec.runtime import Hidden, Logits, Runtime, forward
+from edgedec.runtime.core import Hidden, Logits, Runtime, forward
+from edgedec.runtime.rows import Rows
 from edgedec.sampling import Sampling
 from edgedec.spec import Layer
 from edgedec.testing.fakes import FakeRuntime, random_reference, tiny_spec

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgedec
-from edgedec.context import Context
-from edgedec.decode import Ask, Stats, decode
+from edgedec.decoding.context import Context
+from edgedec.decoding.loop import Ask, Stats, decode
 from edgedec.drafters import Host, make_drafter
 from edgedec.drafters._automaton import MOST, Automaton
 from edgedec.drafters._datastore import END, Index, Store, read_texts, write_texts

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgedec
-from edgedec.context import Context
-from edgedec.decode import Ask, Stats, decode
+from edgedec.decoding.context import Context
+from edgedec.decoding.loop import Ask, Stats, decode
 from edgedec.drafters import Drafter, Host, make_drafter
 from edgedec.drafters._tables import Table, Tail, best_of, grow_ranked, keys_of
 from edgedec.drafters.off import Off
@@ -23,12 +23,12 @@ from edgedec.drafters.recycling import Recycling
 from edgedec.drafters.stand import Stand
 from edgedec.drafters.trigram import Trigram
 from edgedec.errors import UsageError
-from edgedec.rows import Rows
-from edgedec.runtime import Output, compute
+from edgedec.runtime.core import Output, compute
+from edgedec.runtime.rows import Rows
 from edgedec.sampling import Sampling
 from edgedec.spec import Layer
+from edgedec.speculation.tree import grow
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
-from edgedec.tree import grow
 
 VOCAB = 13
 NAMES = ("recycling", "trigram", "stand")

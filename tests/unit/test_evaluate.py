@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import edgedec
-from edgedec import evaluate
+from edgedec.bench import perplexity as evaluate
+from edgedec.bench.perplexity import Perplexity, perplexity, windows
 from edgedec.errors import UsageError
-from edgedec.evaluate import Perplexity, perplexity, windows
-from edgedec.rows import Rows
-from edgedec.runtime import forward
+from edgedec.runtime.core import forward
+from edgedec.runtime.rows import Rows
 
 
 def naive(model: Any, ids: list[int], window: int, stride: int, begin: list[int]) -> float:

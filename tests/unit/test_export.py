@@ -16,11 +16,11 @@ import pytest
 from checkpoints import LLAMA, VOCAB, llama_shapes, write_llama
 
 import edgedec
-from edgedec.bundle import Bundle
+from edgedec.bundle.folder import Bundle
+from edgedec.bundle.manifest import MANIFEST
 from edgedec.errors import BadTensor, BundleError, CheckpointError, EdgedecError, UnknownArchitecture, UsageError
-from edgedec.manifest import MANIFEST
-from edgedec.rows import Rows
-from edgedec.runtime import RuntimeOptions, forward, open_runtime
+from edgedec.runtime.core import RuntimeOptions, forward, open_runtime
+from edgedec.runtime.rows import Rows
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
 from edgedec.export.exporter import ExportOptions, export

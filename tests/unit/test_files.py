@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgedec.errors import UsageError
-from edgedec.files import replacing, replacing_folder
+from edgedec.storage.files import replacing, replacing_folder
 
 
 def tree(folder: Path) -> dict[str, str]:

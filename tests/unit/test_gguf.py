@@ -11,12 +11,12 @@ import pytest
 from checkpoints import write_llama
 from zoo import LLAMA3
 
-from edgedec.benchmark import Config
-from edgedec.bundle import Bundle
+from edgedec.bench.timing import Config
+from edgedec.bundle.folder import Bundle
 from edgedec.errors import RuntimeUnavailable
 from edgedec.export.gguf import interleaved, nibbles, write_gguf
-from edgedec.rows import Rows
-from edgedec.runtime import forward, open_runtime
+from edgedec.runtime.core import forward, open_runtime
+from edgedec.runtime.rows import Rows
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
 

@@ -12,20 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec.calibration import BINS, Calibration
-from edgedec.context import Context
-from edgedec.costs import Costs, host_costs
-from edgedec.decode import Ask, Stats, decode
+from edgedec.decoding.context import Context
+from edgedec.decoding.loop import Ask, Stats, decode
 from edgedec.drafters import Draft, Drafter, Host, Plain, Seen
 from edgedec.drafters.forced import Forced
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
-from edgedec.fusion import Fusion
-from edgedec.governor import Governor, chain_length, useful
 from edgedec.model import open as open_model
-from edgedec.runtime import Want
+from edgedec.runtime.core import Want
 from edgedec.sampling import Sampling
-from edgedec.speculation import make_speculation
+from edgedec.speculation.calibration import BINS, Calibration
+from edgedec.speculation.choose import make_speculation
+from edgedec.speculation.costs import Costs, host_costs
+from edgedec.speculation.governor import Governor, chain_length, useful
+from edgedec.speculation.merger import Fusion
 from edgedec.testing.fakes import FakeRuntime, PerfectDrafter, RandomDrafter, tiny_spec
 
 FLAT = {1: 1.0, 8: 1.3, 32: 5.0}

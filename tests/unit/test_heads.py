@@ -17,20 +17,20 @@ import pytest
 from numpy.typing import NDArray
 
 import edgedec
-from edgedec import bundle as bundles
-from edgedec.bundle import Bundle
-from edgedec.context import Context
-from edgedec.decode import Ask, Stats, decode
+from edgedec.bundle import folder as bundles
+from edgedec.bundle.folder import Bundle
+from edgedec.bundle.manifest import MANIFEST, least_version
+from edgedec.decoding.context import Context
+from edgedec.decoding.loop import Ask, Stats, decode
 from edgedec.drafters import Drafter, Host, Seen, make_drafter
 from edgedec.errors import BundleCorrupt, BundleUnsafe, BundleVersion, UsageError
-from edgedec.frozen import to_json
-from edgedec.heads import open_head
-from edgedec.manifest import MANIFEST, least_version
-from edgedec.rows import Rows
-from edgedec.runtime import Output, Want
+from edgedec.runtime.core import Output, Want
+from edgedec.runtime.rows import Rows
 from edgedec.sampling import Sampling
+from edgedec.speculation.heads import open_head
+from edgedec.speculation.tree import grow
+from edgedec.storage.serde import to_json
 from edgedec.testing.fakes import Limited
-from edgedec.tree import grow
 
 pytest.importorskip("onnx", reason="heads are built with onnx")
 from edgedec.export.heads import Arrays, Facts, arrays_of, build, expected, install

@@ -14,12 +14,12 @@ from checkpoints import VOCAB, write_llama
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edgedec.bundle import Bundle, dequantize
+from edgedec.bundle.folder import Bundle, dequantize
+from edgedec.bundle.interleave import LANES, pack, pick, unpack
+from edgedec.bundle.manifest import MANIFEST, Tensor, least_version
 from edgedec.errors import BundleCorrupt, EdgedecError
-from edgedec.lanes import LANES, pack, pick, unpack
-from edgedec.manifest import MANIFEST, Tensor, least_version
-from edgedec.rows import Rows
-from edgedec.runtime import RuntimeOptions, Want, choose_engine, forward, open_runtime
+from edgedec.runtime.core import RuntimeOptions, Want, choose_engine, forward, open_runtime
+from edgedec.runtime.rows import Rows
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
 from edgedec.export.exporter import ExportOptions, export
@@ -35,7 +35,7 @@ sizes, blocks, formats = st.integers(1, 70), st.sampled_from([16, 32, 64, 128, 2
 
 
 def test_the_example_of_the_docstring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgedec.lanes.LANES", 2)
+    monkeypatch.setattr("edgedec.bundle.interleave.LANES", 2)
     found = pack(np.array([[1, 2], [3, 4], [5, 6]]), 0)
     assert found.tolist() == [[[1, 3], [2, 4]], [[5, 0], [6, 0]]]
     assert unpack(found, 0, 3).tolist() == [[1, 2], [3, 4], [5, 6]]

@@ -16,12 +16,12 @@ import pytest
 from bundles import ODD, random_weights, write_bundle
 
 import edgedec
-from edgedec.bundle import Bundle
+from edgedec.bundle.folder import Bundle
 from edgedec.errors import ContextFull, RuntimeUnavailable, SessionError, UsageError
 from edgedec.kernels import cpu
 from edgedec.kernels.cpu import loader
-from edgedec.rows import Rows
-from edgedec.runtime import RuntimeOptions, Want, forward, open_runtime
+from edgedec.runtime.core import RuntimeOptions, Want, forward, open_runtime
+from edgedec.runtime.rows import Rows
 from edgedec.spec import KV_FORMATS, Layer
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import edgedec
-from edgedec.batching import Batch
-from edgedec.context import Context
-from edgedec.decode import Token
-from edgedec.prefixes import Loan, Prefixes, common
-from edgedec.runtime import Call, Output
+from edgedec.cache.prefixes import Loan, Prefixes, common
+from edgedec.decoding.batching import Batch
+from edgedec.decoding.context import Context
+from edgedec.decoding.loop import Token
+from edgedec.runtime.core import Call, Output
 from edgedec.runtimes import native
 from edgedec.sampling import Sampling
 from edgedec.session import Session

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from edgedec.bundle import dequantize
+from edgedec.bundle.folder import dequantize
 from edgedec.errors import BadTensor, UsageError
 from edgedec.export import quantize as module
 from edgedec.export.quantize import Format, quantize

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.errors import UsageError
-from edgedec.rows import Rows
+from edgedec.runtime.rows import Rows
 
 
 @st.composite

@@ -14,7 +14,7 @@ from edgedec.server import api, fields
 from edgedec.server.problems import Problem
 from edgedec.server.schema import check
 from edgedec.server.tools import call_schema, may_be_call, prompt, read_call
-from edgedec.template import render_chat
+from edgedec.text.template import render_chat
 
 SCHEMAS: dict[str, Any] = {"f": {"type": "object"}, "g": {}}
 JSON = st.recursive(

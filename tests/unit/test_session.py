@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import edgedec
-from edgedec.context import Context
+from edgedec.cache.snapshot import MAGIC
+from edgedec.decoding.context import Context
 from edgedec.errors import ContextFull, EdgedecError, SessionError, UsageError
 from edgedec.kernels.cpu.loader import why_not
 from edgedec.model import Model
 from edgedec.sampling import Sampling
 from edgedec.session import Session
-from edgedec.snapshot import MAGIC
 from edgedec.spec import KV_FORMATS
 
 ENGINES = ["ort", "native", "reference"]

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.errors import TextError, UsageError
-from edgedec.template import render_chat
-from edgedec.text import Detokenizer, StopStrings, Tokenizer
+from edgedec.text.template import render_chat
+from edgedec.text.tokenizer import Detokenizer, StopStrings, Tokenizer
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "tokenizers"
 CORPUS = [
@@ -424,7 +424,7 @@ def test_a_template_sees_plain_data_only() -> None:
 
 
 def test_importing_text_pulls_neither_tokenizers_nor_jinja2() -> None:
-    code = "import sys, edgedec.template; print(sorted({'tokenizers', 'jinja2'} & set(sys.modules)))"
+    code = "import sys, edgedec.text.template; print(sorted({'tokenizers', 'jinja2'} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
 

@@ -18,14 +18,14 @@ from traces import NAMES, NASTY, START, Signed, generate, plain, spell_nasty, ta
 from typer.testing import CliRunner, Result
 
 import edgedec
+from edgedec.bench.trace import Spelling, Tape, embed, page, record
 from edgedec.cli import _app
-from edgedec.decode import Turn
+from edgedec.decoding.loop import Turn
 from edgedec.drafters import Draft, Host, Seen
-from edgedec.rows import Rows
-from edgedec.runtime import Output
+from edgedec.runtime.core import Output
+from edgedec.runtime.rows import Rows
 from edgedec.testing.fakes import Limited, PerfectDrafter
-from edgedec.text import Tokenizer
-from edgedec.tracing import Spelling, Tape, embed, page, record
+from edgedec.text.tokenizer import Tokenizer
 
 PROMPT = "Once upon a time"
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 import edgedec
-from edgedec.bundle import Bundle
+from edgedec.bundle.folder import Bundle
 from edgedec.cli._app import run_app
 from edgedec.cli.train_heads import documents
-from edgedec.context import Context
-from edgedec.decode import Ask, Stats, decode
+from edgedec.decoding.context import Context
+from edgedec.decoding.loop import Ask, Stats, decode
 from edgedec.drafters import Host, make_drafter
 from edgedec.errors import UsageError
-from edgedec.rows import Rows
-from edgedec.runtime import forward
+from edgedec.runtime.core import forward
+from edgedec.runtime.rows import Rows
 from edgedec.testing.fakes import Limited
 
 pytest.importorskip("onnx", reason="heads are built with onnx")

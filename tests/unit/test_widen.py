@@ -13,11 +13,11 @@ import pytest
 from checkpoints import write_llama
 
 import edgedec
-from edgedec.bundle import Bundle
+from edgedec.bundle.folder import Bundle
+from edgedec.bundle.manifest import Tensor
 from edgedec.errors import UsageError
-from edgedec.manifest import Tensor
-from edgedec.rows import Rows
-from edgedec.runtime import RuntimeOptions, forward, open_runtime
+from edgedec.runtime.core import RuntimeOptions, forward, open_runtime
+from edgedec.runtime.rows import Rows
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
 from edgedec.export import heads

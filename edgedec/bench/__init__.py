@@ -1,0 +1,1 @@
+"""Measurements: speed, peers, perplexity, traces."""

@@ -1,0 +1,189 @@
+"""What batching is worth: the same texts one after another and many at a time, beside other engines, in turns.
+
+Who takes part makes all texts at one size, then the next one does, and so on through the sizes; each repetition begins
+at another place of that order, so that a machine that slows down slows all of them alike. A speed is that of new
+tokens over the whole of the time, reading the prompts included.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from edgedec.bench.prompts import Prompt
+from edgedec.bench.timing import Spread
+from edgedec.errors import EdgedecError, UsageError
+from edgedec.offline.asking import Asked, Asker, Asking
+from edgedec.offline.making import Maker
+
+if TYPE_CHECKING:
+    from edgedec.model import Model
+
+SEQUENTIAL = 0
+"""The size of a plain loop: no batch at all."""
+_LENGTHS = (8, 16, 32, 64)
+_WARM_UP = 8
+
+
+@dataclass(frozen=True)
+class Work:
+    """Prompts as tokens, and how many tokens follow each."""
+
+    prompts: tuple[tuple[int, ...], ...]
+    tokens: int
+
+    @property
+    def total(self) -> int:
+        return len(self.prompts) * self.tokens
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text at its end."""
+        return max(map(len, self.prompts)) + self.tokens
+
+    def few(self, size: int) -> Work:
+        """Enough to wake everything that a run at this size needs."""
+        return replace(self, prompts=self.prompts[: max(1, size)], tokens=min(self.tokens, _WARM_UP))
+
+
+class Took(NamedTuple):
+    """Seconds for all texts; the texts themselves, if they are to be compared."""
+
+    seconds: float
+    texts: list[str] | None = None
+
+
+class Contestant(Protocol):
+    """Who takes part."""
+
+    def run(self, work: Work, size: int) -> Took:
+        """All texts, `size` at a time."""
+        ...
+
+
+@dataclass
+class Measured:
+    """tokens/s by who, then by size, one a repetition; `differ`: how many texts were others than those of the first
+    loop; `skipped`: who could not take part, and why."""
+
+    speeds: dict[str, dict[int, list[float]]] = field(default_factory=dict)
+    differ: dict[str, dict[int, int]] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def identical(self) -> bool:
+        return not any(count for sizes in self.differ.values() for count in sizes.values())
+
+    def speed(self, who: str, size: int) -> Spread:
+        return Spread.of(self.speeds[who][size])
+
+    def ratio(self, who: str, size: int, other: str, base: int) -> Spread:
+        """One's speed over another's, repetitions beside each other."""
+        pairs = zip(self.speeds[who][size], self.speeds[other][base], strict=True)
+        return Spread.of([a / b for a, b in pairs])
+
+
+def work_of(model: Model, prompts: Sequence[Prompt], n: int, tokens: int) -> Work:
+    """n texts for this model."""
+    work = Work(tuple(tuple(model.tokenizer.encode(text)) for text in texts_of(prompts, n)), tokens)
+    if work.longest >= model.spec.context_length:
+        raise UsageError(
+            f"a prompt of {work.longest - tokens} tokens and {tokens} more do not fit the context of "
+            f"{model.spec.context_length}: ask for fewer tokens"
+        )
+    return work
+
+
+def texts_of(prompts: Sequence[Prompt], n: int) -> Iterator[str]:
+    """The prompts over and over, each time begun a word later and of another length, the front put behind the end.
+
+    Hardly two begin alike, so that no session finds a prompt in its cache.
+    """
+    for i in range(n):
+        turn, which = divmod(i, len(prompts))
+        words = prompts[which].turns[0].split(" ")
+        at = turn % len(words)
+        yield " ".join((words[at:] + words[:at])[: _LENGTHS[(turn + which) % len(_LENGTHS)]])
+
+
+class Ours:
+    """edgedec with one way to draft."""
+
+    def __init__(self, model: Model, spec: str) -> None:
+        self._model, self._spec = model, spec
+        model.session(context=1, spec=spec)  # refuses now what would be refused at the first turn
+
+    def run(self, work: Work, size: int) -> Took:
+        began = perf_counter()
+        texts = self._one_by_one(work) if size == SEQUENTIAL else self._together(work, size)
+        return Took(perf_counter() - began, texts)
+
+    def _one_by_one(self, work: Work) -> list[str]:
+        session = self._model.session(context=work.longest, spec=self._spec)
+        return ["".join(session.generate(ids, max_tokens=work.tokens, ignore_eos=True)) for ids in work.prompts]
+
+    def _together(self, work: Work, size: int) -> list[str]:
+        """As `edgedec batch` makes them."""
+        maker = Maker(
+            Asker(self._model, Asking()), lambda: self._model.session(context=work.longest, spec=self._spec), size
+        )
+        waiting, texts = deque(enumerate(work.prompts)), [""] * len(work.prompts)
+        while waiting or maker.running:
+            while waiting and not maker.full:
+                number, ids = waiting.popleft()
+                maker.put(number, Asked(lambda result: {}, ids, max_tokens=work.tokens, ignore_eos=True))
+            for number, _, result in maker.step():
+                if result.error or result.generated != work.tokens:
+                    raise EdgedecError(
+                        f"text {number} ended after {result.generated} of {work.tokens} tokens: "
+                        f"{result.error or result.finish}"
+                    )
+                texts[number] = result.text
+        return texts
+
+
+def measure(
+    ours: Mapping[str, Contestant],
+    peers: Mapping[str, Contestant],
+    sizes: Sequence[int],
+    work: Work,
+    repetitions: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Measured:
+    """`repetitions` of everyone at every size, ours one after another as well, behind a few texts to warm up.
+
+    A peer that fails is left out from then on.
+    """
+    everyone, found = {**ours, **peers}, Measured()
+    cells = [(who, size) for size in (SEQUENTIAL, *sizes) for who in everyone if who in ours or size != SEQUENTIAL]
+    expected: list[str] = []
+    for turn in range(repetitions + 1):
+        at = max(0, turn - 1) * max(1, len(cells) // repetitions)
+        for done, (who, size) in enumerate(cells[at:] + cells[:at], 1):
+            if who not in found.skipped:
+                try:
+                    took = everyone[who].run(work if turn else work.few(size), size)
+                except EdgedecError as error:
+                    if who in ours:
+                        raise
+                    found.skipped[who] = str(error)
+                    found.speeds.pop(who, None)
+                else:
+                    expected = _count(found, work, who, size, took, expected) if turn else expected
+            progress(turn * len(cells) + done, (repetitions + 1) * len(cells))
+    return found
+
+
+def _count(found: Measured, work: Work, who: str, size: int, took: Took, expected: list[str]) -> list[str]:
+    """Take up a run; what every text has to be."""
+    found.speeds.setdefault(who, {}).setdefault(size, []).append(work.total / took.seconds)
+    if took.texts is None:
+        return expected
+    expected = expected or took.texts
+    others = sum(a != b for a, b in zip(took.texts, expected, strict=True))
+    sizes = found.differ.setdefault(who, {})
+    sizes[size] = max(sizes.get(size, 0), others)
+    return expected

@@ -1,0 +1,121 @@
+"""llama.cpp making many texts at a time: by its own server, or, where there is none, by the library under it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPException
+from time import monotonic, perf_counter, sleep
+from typing import Any
+
+from edgedec.bench.batch import Took, Work
+from edgedec.bench.timing import Worker
+from edgedec.errors import RuntimeUnavailable
+
+SERVER = "llama-server"
+_START_S, _ANSWER_S = 120.0, 3600.0
+# llama.cpp keeps the cache of a sequence in whole blocks of this many tokens.
+_BLOCK = 256
+
+
+class LlamaServer:
+    """`llama-server` with as many slots as texts at a time, and a client for each; started anew for every turn, so that
+    none waits in memory while others are measured. Starting is not counted."""
+
+    name = "llama.cpp's server"
+
+    def __init__(self, binary: str, gguf: str, threads: int) -> None:
+        self._binary, self._gguf, self._threads = binary, gguf, threads
+
+    def run(self, work: Work, size: int) -> Took:
+        with self._serving(work, size) as port, ThreadPoolExecutor(size) as pool:
+            _complete(port, work.prompts[0], 2)
+            began = perf_counter()
+            made = list(pool.map(lambda ids: _complete(port, ids, work.tokens), work.prompts))
+            seconds = perf_counter() - began
+        if short := [n for n in made if n != work.tokens]:
+            raise RuntimeUnavailable(f"{SERVER}: {len(short)} texts have {short[0]} tokens and not {work.tokens}")
+        return Took(seconds)
+
+    @contextmanager
+    def _serving(self, work: Work, size: int) -> Iterator[int]:
+        port = _free_port()
+        each = -(-(work.longest + 1) // _BLOCK) * _BLOCK
+        options = ["-np", size, "-cb", "-c", size * each, "-t", self._threads, "-tb", self._threads]
+        command = [self._binary, "-m", self._gguf, "--host", "127.0.0.1", "--port", port, *options]
+        # Prompts that are all different need no memory of earlier ones. By the environment: older servers have no flag.
+        env = {**os.environ, "LLAMA_ARG_CACHE_RAM": "0"}
+        quiet = subprocess.DEVNULL
+        process = subprocess.Popen(list(map(str, command)), stdin=quiet, stdout=quiet, stderr=quiet, env=env)
+        try:
+            _wait(process, port)
+            yield port
+        finally:
+            process.terminate()
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+class LlamaDecode:
+    """The library in a process of its own: one token of every text in a call, as the server does it."""
+
+    name = "llama.cpp, batched decode"
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def run(self, work: Work, size: int) -> Took:
+        asked = {"do": "together", "size": size, "tokens": work.tokens, "prompts": work.prompts}
+        return Took(float(self._worker.ask(asked)["seconds"]))
+
+
+def _complete(port: int, ids: tuple[int, ...], tokens: int) -> int:
+    """How many tokens the server wrote behind `ids`."""
+    largest = {"temperature": 0, "samplers": ["top_k"], "top_k": 1}
+    asked = {"prompt": ids, "n_predict": tokens, "ignore_eos": True, "cache_prompt": False, "stream": False, **largest}
+    try:
+        answer = _ask(port, "POST", "/completion", _ANSWER_S, json.dumps(asked))
+    except (OSError, HTTPException, ValueError) as error:
+        raise RuntimeUnavailable(f"{SERVER}: {error or type(error).__name__}") from None
+    if "tokens_predicted" not in answer:
+        raise RuntimeUnavailable(f"{SERVER}: {' '.join(json.dumps(answer.get('error', answer)).split())[:200]}")
+    return int(answer["tokens_predicted"])
+
+
+def _ask(port: int, method: str, path: str, seconds: float, body: str | None = None) -> dict[str, Any]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=seconds)
+    try:
+        connection.request(method, path, body, {"Content-Type": "application/json"})
+        answer: dict[str, Any] = json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+    return answer
+
+
+def _wait(process: subprocess.Popen[bytes], port: int) -> None:
+    """Until the model is loaded."""
+    end = monotonic() + _START_S
+    while monotonic() < end:
+        if process.poll() is not None:
+            raise RuntimeUnavailable(f"{SERVER} ended with code {process.returncode} as it started")
+        try:
+            if _ask(port, "GET", "/health", 5).get("status") == "ok":
+                return
+        except (OSError, HTTPException, ValueError):
+            pass
+        sleep(0.05)
+    raise RuntimeUnavailable(f"{SERVER} was not ready after {_START_S:.0f} s")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,214 @@
+"""What speculation is worth: plain decoding and every drafter on the same prompts, in turns, on one model.
+
+For each prompt everyone decodes once, one after another (plain A B, plain A B, …), so that a machine that slows
+down slows all of them. A repetition begins with new sessions, which go through all of its prompts: what is learned
+on one prompt serves the next, as in use, and no drafter meets a prompt whose answer it has seen. Counted are the
+tokens behind the first call, which reads the prompt; a ratio is that of the seconds a token took.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from edgedec.bench.prompts import Prompt
+from edgedec.decoding.loop import Turn
+from edgedec.errors import UsageError
+from edgedec.sampling import Sampling
+
+if TYPE_CHECKING:
+    from edgedec.model import Model
+    from edgedec.session import Session
+
+PLAIN = "off"
+# Text that nothing foretells is read a second time, sampled: nothing foretells that answer either.
+RANDOM, HOT = "random", "random T=1"
+_WARM_UP = 16
+
+
+@dataclass(frozen=True)
+class Task:
+    """A prompt, how to sample its answer, and the category it counts for."""
+
+    prompt: Prompt
+    category: str
+    sampling: Sampling
+
+
+@dataclass
+class Run:
+    """A task done once. Tokens, calls and seconds are those behind the first call of each turn."""
+
+    ids: list[int] = field(default_factory=list)
+    tokens: int = 0
+    calls: int = 0
+    seconds: float = 0.0
+    forward_s: float = 0.0
+    proposed: int = 0
+    accepted: int = 0
+    drafted_at: Counter[int] = field(default_factory=Counter)
+    accepted_at: Counter[int] = field(default_factory=Counter)
+    by: Counter[str] = field(default_factory=Counter)
+
+    def take(self, turn: Turn) -> None:
+        """Count how deep the draft of a call went, and how deep it was accepted."""
+        if not turn.draft.tokens:
+            return
+        reached = len(turn.seen.path) - 1
+        for depth in range(1, _depth(turn.draft.parents) + 1):
+            self.drafted_at[depth] += 1
+            self.accepted_at[depth] += depth <= reached
+
+
+Runs = list[list[Run]]
+"""By repetition, then by task."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """`runs` by drafter, plain decoding among them; `skipped`: the drafters left out, and why; `notes` for people."""
+
+    runs: dict[str, Runs]
+    skipped: dict[str, str]
+    notes: list[str]
+
+
+def tasks_of(prompts: Sequence[Prompt], sampling: Sampling, seed: int) -> list[Task]:
+    """One a prompt; random text is also sampled at temperature 1."""
+    tasks = [Task(prompt, prompt.category, sampling) for prompt in prompts]
+    if sampling.temperature != 1:
+        hot = Sampling(temperature=1.0, seed=seed)
+        tasks += [Task(task.prompt, HOT, hot) for task in tasks if task.category == RANDOM]
+    return tasks
+
+
+class Bench:
+    """One model, and the drafters that it can have."""
+
+    def __init__(self, model: Model, tasks: Sequence[Task], tokens: int, ignore_eos: bool = False) -> None:
+        self.model, self.tasks, self.tokens, self.ignore_eos = model, tasks, tokens, ignore_eos
+        self.capacity = _capacity(model, tasks, tokens)
+        self.notes: dict[str, None] = {}
+
+    def measure(
+        self,
+        names: Sequence[str],
+        repetitions: int,
+        optional: bool = False,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Measured:
+        """Everyone on every task, `repetitions` times. optional: a drafter that this bundle cannot have is left out."""
+        ready, skipped = self._warm_up(names, optional)
+        runs: dict[str, Runs] = {name: [] for name in ready}
+        done, total = 0, repetitions * len(self.tasks) * len(ready)
+        for _ in range(repetitions):
+            sessions = {name: self._session(name) for name in ready}
+            found: dict[str, list[Run]] = {name: [] for name in ready}
+            for task in self.tasks:
+                for name, session in sessions.items():
+                    found[name].append(self._run(session, task, self.tokens))
+                    done += 1
+                    progress(done, total)
+            for name in ready:
+                runs[name].append(found[name])
+        return Measured(runs, skipped, list(self.notes))
+
+    def _warm_up(self, names: Sequence[str], optional: bool) -> tuple[list[str], dict[str, str]]:
+        """BaseDrafter decoding and the drafters that can be had, each after a few tokens; the others, and why not."""
+        ready, skipped = [PLAIN], dict[str, str]()
+        few = min(self.tokens, _WARM_UP)
+        self._run(self._session(PLAIN), self.tasks[0], few)
+        for name in names:
+            try:
+                session = self._session(name)
+            except UsageError as error:
+                if not optional:
+                    raise
+                skipped[name] = str(error)
+                continue
+            self._run(session, self.tasks[0], few)
+            ready.append(name)
+        return ready, skipped
+
+    def _session(self, name: str) -> Session:
+        return self.model.session(context=self.capacity, spec=name)
+
+    def _run(self, session: Session, task: Task, tokens: int) -> Run:
+        """All turns of a task, the answers in between."""
+        run, said = Run(), list[dict[str, object]]()
+        for text in task.prompt.turns:
+            said.append({"role": "user", "content": text})
+            answer = self._turn(session, self._ids(said, tokens), task.sampling, tokens, run)
+            run.ids += answer
+            if len(task.prompt.turns) > 1:
+                said.append({"role": "assistant", "content": self.model.tokenizer.decode(answer)})
+        return run
+
+    def _turn(self, session: Session, ids: list[int], sampling: Sampling, tokens: int, run: Run) -> list[int]:
+        answer, trace, first = list[int](), list[Turn](), 0
+        generation = session.tokens(ids, max_tokens=tokens, sampling=sampling, ignore_eos=self.ignore_eos, trace=trace)
+        for token in generation:
+            first = first or len(trace[0].seen.picked)
+            answer.append(int(token))
+            run.by[token.by] += 1
+            _drain(trace, run)
+        first = first or sum(len(turn.seen.picked) for turn in trace)
+        _drain(trace, run)
+        stats = session.stats
+        # The end token took its call, though nobody sees it.
+        run.tokens += max(0, stats.generated + (stats.finish == "eos") - first)
+        run.calls += stats.calls - 1
+        run.seconds += stats.decode_s
+        run.forward_s += stats.forward_s
+        run.proposed += stats.proposed
+        run.accepted += stats.accepted
+        return answer
+
+    def _ids(self, said: Sequence[Mapping[str, object]], tokens: int) -> list[int]:
+        """The talk so far as tokens; the front goes if it is too long."""
+        ids = _encode(self.model, said)
+        room = self.capacity - tokens
+        if len(ids) > room:
+            self.notes[
+                f"a prompt of {len(ids)} tokens was cut to its last {room}: {str(said[-1]['content'])[:40]!r}"
+            ] = None
+            # The first token may be the one that begins every text.
+            ids = [*ids[:1], *ids[len(ids) - room + 1 :]]
+        return ids
+
+
+def _drain(trace: list[Turn], run: Run) -> None:
+    """Count the turns and let them go: with sampling each holds the logits of all its rows."""
+    for turn in trace:
+        run.take(turn)
+    trace.clear()
+
+
+def _capacity(model: Model, tasks: Sequence[Task], tokens: int) -> int:
+    """A context for the longest talk, as far as the model has one."""
+    limit = model.spec.context_length
+    if tokens >= limit:
+        raise UsageError(f"{tokens} tokens leave no room for a prompt in the model's context of {limit}")
+    longest = 0
+    for turns in {task.prompt.turns for task in tasks}:
+        read = len(_encode(model, [{"role": "user", "content": text} for text in turns]))
+        # Answers read again may be more tokens than were generated.
+        longest = max(longest, read + 2 * tokens * len(turns) + 64)
+    return min(limit, longest)
+
+
+def _encode(model: Model, said: Sequence[Mapping[str, object]]) -> list[int]:
+    """By the model's chat template; where there is none, as one text."""
+    if model.bundle.manifest.text.chat_template is not None:
+        return model.chat_ids(said)
+    return model.tokenizer.encode("\n\n".join(str(message["content"]) for message in said))
+
+
+def _depth(parents: Sequence[int]) -> int:
+    """Of a tree whose parents stand before their children: [-1, 0, 0, 1] -> 3."""
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(1 if parent < 0 else depths[parent] + 1)
+    return max(depths, default=0)

@@ -1,0 +1,166 @@
+"""A generation on record: each call as plain numbers and words, and the page that shows them.
+
+The loop reports a `Turn` a call. A turn holds what the call put out (logits among it), so the tape takes
+the numbers out of it at once and lets it go: a long generation costs memory for its draft trees only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any, TypedDict, TypeVar
+
+from edgedec.decoding.loop import Turn
+from edgedec.errors import TextError
+from edgedec.session import Piece
+from edgedec.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
+DATA = "@@DATA@@"  # where the data go in the page; no resource is loaded from anywhere
+
+
+class Call(TypedDict):
+    """One forward call. Drafted tokens are numbered from 0; parent -1 is the last known token.
+
+    path: the drafted tokens that came true, from the root on; picked: what the model said at the root and behind
+    each of them; emitted: how many of these became text (fewer if the text ended there).
+    """
+
+    tokens: list[int]
+    parents: list[int]
+    p: list[float | None]
+    by: list[str]
+    why: str
+    path: list[int]
+    picked: list[int]
+    emitted: int
+    seconds: float
+    forward_s: float
+
+
+def record(turn: Turn, name: str = "draft") -> Call:
+    """A turn as numbers and words; `name` stands for a drafter that left no name."""
+    draft, seen = turn.draft, turn.seen
+    n = len(draft.tokens)
+    claims: list[float | None] = [round(float(p), 4) if math.isfinite(p) else None for p in draft.p]
+    return {
+        "tokens": [int(token) for token in draft.tokens],
+        "parents": [int(parent) for parent in draft.parents],
+        "p": claims or [None] * n,
+        "by": [by or name for by in draft.by] or [name] * n,
+        "why": draft.why,
+        "path": [int(row) - 1 for row in seen.path[1:]],
+        "picked": [int(token) for token in seen.picked],
+        "emitted": 0,
+        "seconds": turn.seconds,
+        "forward_s": seen.seconds,
+    }
+
+
+@dataclass
+class Tape:
+    """Give `turns` to the generation as its `trace`, and every piece it yields to `push`; `close` at the end.
+
+    texts: what each token added to the text, none where more was needed to be sure of it;
+    tail: what came after the last token.
+    """
+
+    name: str = "draft"
+    turns: list[Turn] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    tail: str = ""
+
+    def run(self, pieces: Iterable[Piece]) -> Tape:
+        """Take all of a generation."""
+        for piece in pieces:
+            self.push(piece)
+        self.close()
+        return self
+
+    def push(self, piece: Piece) -> None:
+        """A token belongs to the last call made before it."""
+        self.close()
+        if piece.token is None:
+            self.tail += piece.text
+            return
+        self.texts.append(piece.text)
+        self.calls[-1]["emitted"] += 1
+
+    def close(self) -> None:
+        """Take up the calls that are new; the last may have given no token, but the end."""
+        self.calls += [record(turn, self.name) for turn in self.turns]
+        self.turns.clear()
+
+
+class Spelling:
+    """The text of single tokens, with the space they begin with, which `decode` drops at the start of a text."""
+
+    def __init__(self, tokenizer: Tokenizer, anchor: int) -> None:
+        self._tokenizer, self._anchor = tokenizer, anchor
+        self._before = tokenizer.decode([anchor], special=True)
+        self._known: dict[int, str] = {}
+
+    def __call__(self, token: int) -> str:
+        if token not in self._known:
+            self._known[token] = self._spell(token)
+        return self._known[token]
+
+    def _spell(self, token: int) -> str:
+        """What it adds behind the anchor; part of a character is spelt as the vocabulary does."""
+        text = self._tokenizer.decode([self._anchor, token], special=True)
+        whole = text.startswith(self._before) and len(text) > len(self._before) and "\ufffd" not in text
+        if whole:
+            return text[len(self._before) :]
+        try:
+            return self._tokenizer.token(token)
+        except TextError:
+            return f"#{token}"
+
+
+def page(tape: Tape, about: Mapping[str, Any], prompt: str, spell: Callable[[int], str]) -> str:
+    """One HTML file without any outside resource. `about`: what its header tells."""
+    template = files("edgedec.bench").joinpath("trace.html").read_text("utf-8")
+    before, _, after = template.partition(DATA)
+    data = {"about": dict(about), "prompt": prompt, "texts": tape.texts, "tail": tape.tail, **_pack(tape.calls, spell)}
+    return before + embed(data) + after
+
+
+def embed(data: Any) -> str:
+    """JSON that may stand in a script element: all ASCII, and nothing that an HTML parser would look at."""
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _pack(calls: Iterable[Call], spell: Callable[[int], str]) -> dict[str, Any]:
+    """Calls as rows of numbers: token, drafter and reason are places in the lists `vocab`, `names` and `whys`.
+
+    A row: emitted, µs, µs of the forward call, why, picked, path, tokens, parents, p, by.
+    """
+    vocab, names, whys = _Numbers[int](), _Numbers[str](), _Numbers[str]()
+    rows = [
+        [
+            call["emitted"],
+            round(call["seconds"] * 1e6),
+            round(call["forward_s"] * 1e6),
+            whys(call["why"]),
+            [vocab(token) for token in call["picked"]],
+            call["path"],
+            [vocab(token) for token in call["tokens"]],
+            call["parents"],
+            call["p"],
+            [names(by) for by in call["by"]],
+        ]
+        for call in calls
+    ]
+    return {"calls": rows, "vocab": [spell(token) for token in vocab], "names": [*names], "whys": [*whys]}
+
+
+class _Numbers(dict[T, int]):
+    """Values by the order in which they came."""
+
+    def __call__(self, value: T) -> int:
+        return self.setdefault(value, len(self))

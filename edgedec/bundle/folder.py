@@ -1,0 +1,229 @@
+"""A bundle: a folder with a manifest, one weights file, a tokenizer and artifacts of runtimes. Read, checked, hashed.
+
+Opening checks every size; `Bundle.verify` checks every sha256. Nothing from a bundle is executed,
+unpickled or followed out of its folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.bundle.interleave import pick, unpack
+from edgedec.bundle.manifest import FORMAT, LANES, MANIFEST, VERSION, Manifest, Tensor
+from edgedec.errors import BundleCorrupt, BundleNotFound, BundleUnsafe, BundleVersion
+from edgedec.spec import ModelSpec
+from edgedec.storage.serde import from_json
+
+ALIGN = 64
+MANIFEST_LIMIT = 8 << 20
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*\Z")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A folder whose manifest has been read and whose sizes have been checked."""
+
+    path: Path
+    manifest: Manifest
+    digest: str
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, verify: bool = False) -> Bundle:
+        """The bundle at `path`; `verify` also checks every hash (reads every byte)."""
+        folder = Path(path)
+        raw = _read_manifest(folder)
+        manifest = _parse(raw, folder)
+        bundle = cls(folder, manifest, hashlib.sha256(raw).hexdigest())
+        _check_files(folder, manifest)
+        _check_references(manifest, folder)
+        if verify:
+            bundle.verify()
+        return bundle
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.manifest.spec
+
+    def file(self, name: str) -> Path:
+        """The path of a file of this bundle."""
+        if name not in self.manifest.files:
+            raise BundleCorrupt(f"{self.path}: the manifest does not list {name!r}")
+        return self.path / name
+
+    def verify(self, progress: Callable[[str, int], None] = lambda name, size: None) -> None:
+        """Check every file's sha256; BundleCorrupt names the first that differs."""
+        for name, file in self.manifest.files.items():
+            if _sha256(self.path / name) != file.sha256:
+                raise BundleCorrupt(f"{self.path / name}: content differs from its hash; export or download it again")
+            progress(name, file.size)
+
+    @cached_property
+    def weights(self) -> NDArray[np.uint8]:
+        """The weights file, memory-mapped read-only."""
+        return np.memmap(self.file(self.manifest.weights), np.uint8, mode="r").view(np.ndarray)
+
+    def array(self, offset: int, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+        """A view of the weights file."""
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        return self.weights[offset : offset + size].view(dtype).reshape(shape)
+
+    def rows(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
+        """Rows start..stop of a weight as float32 (all of them by default)."""
+        return self._floats(name, slice(start, stop))
+
+    def gather(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The rows of a matrix that `rows` [n] names, as float32 [n, width]; only their bytes are touched."""
+        return self._floats(name, rows)
+
+    def _floats(self, name: str, rows: slice | NDArray[np.int64]) -> NDArray[np.float32]:
+        t = self.manifest.tensors[name]
+        if t.format == "f32" or t.format == "f16":
+            dtype = np.float32 if t.format == "f32" else np.float16
+            return self.array(t.data, dtype, t.shape)[rows].astype(np.float32)
+        stored = self._rows_of(t, rows, t.data, np.uint32, t.blocks * t.block_bytes // 4)
+        scales = self._rows_of(t, rows, t.scales, np.float16, t.blocks)
+        return dequantize(stored.view(np.uint8).reshape(*scales.shape, t.block_bytes), scales, t.format, t.shape[-1])
+
+    def _rows_of(self, t: Tensor, rows: slice | NDArray[np.int64], offset: int, dtype: Any, width: int) -> NDArray[Any]:
+        """Some rows of a matrix of words [out, width], whichever its layout."""
+        n = t.shape[0]
+        if t.layout == "rows":
+            return self.array(offset, dtype, (n, width))[rows]
+        packed = self.array(offset, dtype, (t.groups, width, LANES))
+        if isinstance(rows, slice):
+            start, stop, _ = rows.indices(n)
+            return unpack(packed, start, max(start, stop))
+        if ((rows < 0) | (rows >= n)).any():
+            raise IndexError(f"rows {rows.min()} to {rows.max()} of {n} were asked for")
+        return pick(packed, rows)
+
+
+def dequantize(
+    data: NDArray[np.uint8], scales: NDArray[Any], fmt: Literal["int4", "int8"], width: int
+) -> NDArray[np.float32]:
+    """data uint8 [n, blocks, bytes of a block], scales [n, blocks] -> float32 [n, width]."""
+    if fmt == "int4":
+        data = np.stack([data & 15, data >> 4], axis=-1).reshape(*scales.shape, -1)
+    q = data.astype(np.float32) - np.float32(8 if fmt == "int4" else 128)
+    values = q * scales.astype(np.float32)[..., None]
+    return np.ascontiguousarray(values.reshape(len(scales), -1)[:, :width])
+
+
+def _read_manifest(folder: Path) -> bytes:
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise BundleNotFound(f"{folder}: no {MANIFEST} there; make a bundle with `edgedec export`")
+    if path.stat().st_size > MANIFEST_LIMIT:
+        raise BundleCorrupt(f"{path}: larger than any manifest")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BundleNotFound(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _parse(raw: bytes, folder: Path) -> Manifest:
+    where = str(folder / MANIFEST)
+    try:
+        data = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise BundleCorrupt(f"{where}: not JSON ({error})") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise BundleCorrupt(f"{where}: not a manifest of edgedec")
+    version = data.get("version")
+    if type(version) is not int or version < 1:
+        raise BundleCorrupt(f"{where}: version {version!r} is not a version")
+    if version > VERSION:
+        raise BundleVersion(f"{where}: format version {version}, this edgedec reads {VERSION}; upgrade edgedec")
+    if version < VERSION:
+        raise BundleVersion(f"{where}: format version {version} of an older edgedec; export the model again")
+    return from_json(Manifest, data, MANIFEST)
+
+
+def _check_files(folder: Path, manifest: Manifest) -> None:
+    for name, file in manifest.files.items():
+        if not _NAME.match(name) or name == MANIFEST:
+            raise BundleUnsafe(f"{folder}: the manifest lists {name!r}, which is not a plain file name")
+        path = folder / name
+        # realpath and not resolve: a circle of links is no error to it.
+        if path.is_symlink() and os.path.dirname(os.path.realpath(path)) != os.path.realpath(folder):
+            raise BundleUnsafe(f"{path}: a link out of the bundle; copy the file in")
+        if not path.is_file():
+            raise BundleCorrupt(f"{path}: missing; export or download the bundle again")
+        if path.stat().st_size != file.size:
+            raise BundleCorrupt(f"{path}: {path.stat().st_size} bytes, the manifest says {file.size}")
+
+
+def _check_references(manifest: Manifest, folder: Path) -> None:
+    """Every name and offset in the manifest leads to something that is there."""
+    where = str(folder / MANIFEST)
+    spec = manifest.spec.check()
+    tokenizer = [manifest.text.tokenizer] if manifest.text.tokenizer is not None else []
+    heads = [head.file for head in manifest.heads.values()]
+    artifacts = [name for artifact in manifest.artifacts.values() for name in artifact.files]
+    for name in [manifest.weights, *tokenizer, *artifacts, *heads]:
+        if name not in manifest.files:
+            raise BundleCorrupt(f"{where}: names {name!r}, which is not among its files")
+    if not manifest.kv_formats:
+        raise BundleCorrupt(f"{where}: names no KV format")
+    _check_heads(manifest, where)
+    shapes = {name: t.shape for name, t in manifest.tensors.items()}
+    if shapes != spec.tensors():
+        raise BundleCorrupt(f"{where}: the weights are not those of the spec")
+    size = manifest.files[manifest.weights].size
+    for name, start, length in _extents(manifest):
+        if start < 0 or start % ALIGN or start + length > size:
+            raise BundleCorrupt(f"{where}: {name} lies outside {manifest.weights} or is not aligned")
+
+
+def _check_heads(manifest: Manifest, where: str) -> None:
+    """Draft heads fit the model; what they hold is the business of who opens them."""
+    spec = manifest.spec
+    for kind, head in manifest.heads.items():
+        if not 1 <= head.depth <= 64:
+            raise BundleCorrupt(f"{where}: heads.{kind}.depth: {head.depth} is out of range")
+        if not 0 <= head.layer < spec.n_layers:
+            raise BundleCorrupt(f"{where}: heads.{kind}.layer: {head.layer} of {spec.n_layers} layers")
+        if not 0 <= head.top <= head.vocab <= spec.vocab_size:
+            raise BundleCorrupt(f"{where}: heads.{kind}: names {head.top} of {head.vocab} of {spec.vocab_size} tokens")
+
+
+def _extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
+    """(name, offset, bytes) of everything in the weights file."""
+    spec = manifest.spec
+    for name, tensor in manifest.tensors.items():
+        if tensor.format in ("int4", "int8"):
+            if tensor.block not in (16, 32, 64, 128, 256) or name not in spec.matrices:
+                raise BundleCorrupt(f"tensor {name}: block {tensor.block} of shape {tensor.shape}")
+            yield f"{name} (scales)", tensor.scales, tensor.scale_bytes
+        elif tensor.layout != "rows":
+            raise BundleCorrupt(f"tensor {name}: {tensor.format} in the layout {tensor.layout}")
+        yield name, tensor.data, tensor.data_bytes
+    if len(manifest.ropes) != len(spec.ropes):
+        raise BundleCorrupt("ropes: not one table for each rope of the spec")
+    for i, (pair, rope) in enumerate(zip(manifest.ropes, spec.ropes, strict=True)):
+        if len(pair) != 2:
+            raise BundleCorrupt(f"ropes[{i}]: expected a cos and a sin offset")
+        for offset in pair:
+            yield f"rope {i}", offset, 4 * spec.context_length * len(rope.inv_freq)
+    for kv in manifest.kv_formats:
+        if kv in ("int8", "int4"):
+            offset = getattr(manifest.kv_scales, kv)
+            if offset is None:
+                raise BundleCorrupt(f"kv_scales.{kv}: missing")
+            yield f"kv_scales.{kv}", offset, sum(4 * 2 * block.kv_dim for block in spec.attention.values())
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,156 @@
+"""The manifest `edgedec.json`: what a bundle holds, as frozen dataclasses.
+
+`docs/bundle-format.md` is the specification; this file is the same thing for machines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Literal
+
+from edgedec.spec import ModelSpec
+
+FORMAT = "edgedec-bundle"
+VERSION = 4
+MANIFEST = "edgedec.json"
+LANES = 16
+
+WeightFormat = Literal["f32", "f16", "int8", "int4"]
+KVFormat = Literal["f32", "f16", "int8", "int4"]
+WeightLayout = Literal["rows", "interleave16"]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One weight in the weights file. `data` and `scales` are byte offsets, 64-byte aligned.
+
+    int4: uint8 [out, blocks, block/2], low nibble first, value (q - 8) * scale
+    int8: uint8 [out, blocks, block],                      value (q - 128) * scale
+    both with float16 scales [out, blocks]; f32 and f16 are plain arrays of `shape`.
+
+    That is the layout `rows`. In `interleave16` the same bytes of 16 rows lie side by side, four and four:
+    data [groups, blocks * bytes of a block / 4, 16, 4], scales [groups, blocks, 16] (`interleave.py`).
+    """
+
+    format: WeightFormat
+    shape: tuple[int, ...]
+    data: int
+    scales: int = 0
+    block: int = 0
+    layout: WeightLayout = "rows"
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.shape[-1] // self.block) if self.block else 0
+
+    @property
+    def block_bytes(self) -> int:
+        return self.block // 2 if self.format == "int4" else self.block
+
+    @property
+    def groups(self) -> int:
+        """Of 16 rows each; the last may be filled up."""
+        return -(-prod(self.shape[:-1]) // LANES)
+
+    @property
+    def data_bytes(self) -> int:
+        if self.format in ("int4", "int8"):
+            return self._stored_rows * self.blocks * self.block_bytes
+        return prod(self.shape) * (4 if self.format == "f32" else 2)
+
+    @property
+    def scale_bytes(self) -> int:
+        return self._stored_rows * self.blocks * 2
+
+    @property
+    def _stored_rows(self) -> int:
+        return prod(self.shape[:-1]) if self.layout == "rows" else self.groups * LANES
+
+
+@dataclass(frozen=True)
+class Head:
+    """A draft head (`models/heads`): its graph, how many tokens ahead it was trained to guess, and, of those that
+    guess tokens, how many tokens it knows and how many it names. layer: an exit's hidden states are those
+    behind so many layers."""
+
+    file: str
+    depth: int
+    layer: int = 0
+    vocab: int = 0
+    top: int = 0
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What one runtime needs besides manifest, weights and tokenizer. `files`: all of it, hashed like the rest;
+    `facts`: what the runtime wants to know of them, read by itself. A runtime without an artifact needs none, or
+    cannot open the bundle."""
+
+    files: tuple[str, ...]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class KVScales:
+    """Static cache scales for int8 and int4: byte offset in the weights file of f32 [2, n_kv_heads, head_dim] (keys,
+    then values; one scale a channel) of each attention block, one after another."""
+
+    int8: int | None = None
+    int4: int | None = None
+
+
+@dataclass(frozen=True)
+class Text:
+    """How text becomes tokens and when generation ends. `sampling`: what the model's makers suggest."""
+
+    tokenizer: str | None
+    bos: int | None = None
+    eos: tuple[int, ...] = ()
+    bos_token: str = ""
+    eos_token: str = ""
+    chat_template: str | None = None
+    sampling: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of the bundle."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Parity:
+    """The bundle beside the float checkpoint on `tokens` tokens of text, per KV format."""
+
+    text: str
+    tokens: int
+    reference_perplexity: float
+    perplexity: dict[str, float]
+    kl: dict[str, float]
+    top1: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The whole of `edgedec.json`."""
+
+    format: str
+    version: int
+    producer: str
+    name: str
+    spec: ModelSpec
+    weights: str
+    quantization: dict[str, str]
+    tensors: dict[str, Tensor]
+    ropes: tuple[tuple[int, ...], ...]
+    kv_formats: tuple[KVFormat, ...]
+    kv_scales: KVScales
+    text: Text
+    files: dict[str, File]
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
+    parity: Parity | None = None
+    source: dict[str, Any] = field(default_factory=dict)
+    heads: dict[str, Head] = field(default_factory=dict)

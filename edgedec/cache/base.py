@@ -1,0 +1,87 @@
+"""What a cache is: the state of every block for one sequence, in memory that belongs to the runtime that made it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.spec import ModelSpec
+
+Ints = NDArray[np.int64]
+Arrays = dict[str, NDArray[Any]]
+
+
+class Cache(Protocol):
+    """`length` tokens are committed, of at most `capacity`; rows of later calls are pending until they are committed.
+
+    kind: the layout of what `save` returns. kv: the format of keys and values.
+    """
+
+    spec: ModelSpec
+    capacity: int
+    kv: str
+    kind: str
+
+    @property
+    def length(self) -> int:
+        """Committed tokens of the text. A block that was run on fewer of them holds fewer slots."""
+        ...
+
+    def slots(self, block: int) -> int:
+        """Committed slots of an attention block."""
+        ...
+
+    def positions(self, block: int) -> Ints:
+        """The position of each committed slot of an attention block, ascending."""
+        ...
+
+    def commit(self, rows: Sequence[int]) -> None:
+        """Keep these rows of the pending tree, by their numbers in it, ascending. Every block keeps those it was run
+        on. May be called again for later rows of the same tree, until the next call begins another."""
+        ...
+
+    def rollback(self) -> None:
+        """Forget the pending rows."""
+        ...
+
+    def truncate(self, length: int) -> None:
+        """Forget all but the first `length` tokens. A recurrent block goes back to the last state that it kept, so
+        that `length` may then be smaller than asked for."""
+        ...
+
+    def fork(self, length: int | None = None, capacity: int | None = None) -> Cache:
+        """Another cache with the first `length` committed tokens (all by default; fewer where a recurrent block kept
+        no state there) and room for `capacity` (as here by default); what happens to one does not change the other.
+        With pages, nothing is copied."""
+        ...
+
+    def drop(self, block: int, slots: Sequence[int]) -> None:
+        """Forget committed slots of one attention block; the others keep their order and their positions."""
+        ...
+
+    def save(self) -> Arrays:
+        """The committed content."""
+        ...
+
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Replace the content by what `save` returned; SessionError if it is not of such a cache."""
+        ...
+
+    def page_ids(self) -> Ints:
+        """The pages that hold the committed tokens of the first attention block, in order: equal ids are one page.
+        Empty for a cache without pages."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the cache holds, shared pages included."""
+        ...
+
+
+def kv_bytes_per_token(spec: ModelSpec, kv: str) -> int:
+    """Bytes that one token costs in a cache of this format."""
+    bits = {"f32": 32, "f16": 16, "int8": 8, "int4": 4}[kv]
+    return sum(2 * block.kv_dim * bits // 8 for block in spec.attention.values())

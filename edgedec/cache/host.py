@@ -1,0 +1,222 @@
+"""A cache in host memory, one plain array a block: what the portable runtimes use, and the oracle of paged caches.
+
+Keys and values of attention block b are `data(b)` [2, n_kv_heads, allocated, width], grown by doubling up to the
+capacity. `f32` and `f16` hold numbers; `int8` and `int4` hold q with a static scale a channel (value = q * scale;
+int4: two channels a byte, low nibble first, stored q + 8). Blocks that hold the same slots share one `SlotMap`; a
+block that was run on fewer rows, or dropped some, has one of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.cache.base import Arrays, Ints
+from edgedec.cache.recurrent import Recurrent, RecurrentState
+from edgedec.cache.slots import SlotMap
+from edgedec.errors import ContextFull, SessionError, UsageError
+from edgedec.runtime.rows import Rows
+from edgedec.spec import KV_FORMATS, ModelSpec
+
+_DTYPES: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "int8": np.int8, "int4": np.uint8}
+_FIRST = 256
+
+
+class HostCache:
+    """Room for `capacity` tokens, of which the first `length` are committed."""
+
+    def __init__(self, spec: ModelSpec, capacity: int, kv: str = "f32") -> None:
+        if kv not in KV_FORMATS:
+            raise UsageError(f"no KV format {kv!r}; there are: {', '.join(KV_FORMATS)}")
+        if capacity < 1:
+            raise UsageError(f"capacity {capacity}: a cache needs room for at least one token")
+        self.spec, self.capacity, self.kv, self.kind = spec, capacity, kv, kv
+        self._length = 0
+        shared = SlotMap(min(_FIRST, capacity))
+        self._maps = dict.fromkeys(spec.attention, shared)
+        self._data = {b: self._allocate(b, min(_FIRST, capacity)) for b in spec.attention}
+        self._recurrent = {b: RecurrentState(block) for b, block in spec.recurrent.items()}
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    def page_ids(self) -> Ints:
+        return np.zeros(0, np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self._data.values())
+
+    def data(self, block: int) -> NDArray[Any]:
+        """[2, n_kv_heads, allocated, width], writable: keys and values of an attention block."""
+        return self._data[block]
+
+    def state(self, block: int) -> RecurrentState:
+        """What a recurrent block keeps."""
+        return self._recurrent[block]
+
+    def slots(self, block: int) -> int:
+        return self._maps[block].committed
+
+    def positions(self, block: int) -> Ints:
+        return self._maps[block].positions
+
+    def reserve(self, rows: Rows) -> None:
+        """ContextFull unless the rows fit after the committed tokens."""
+        need = self._length + (int(rows.row_numbers()[-1]) + 1 if len(rows) else 0)
+        if need > self.capacity:
+            raise ContextFull(f"{need} rows do not fit a cache of {self.capacity}")
+
+    def write(self, blocks: Sequence[int], rows: Rows) -> dict[int, tuple[int, int]]:
+        """Begin a call: the slots (from, to) of the computed rows in each of its attention blocks, with room for
+        them."""
+        chosen = [b for b in blocks if b in self._maps]
+        self._split(chosen)
+        spans = {
+            id(slots): slots.write(rows) for slots in {id(m): m for m in map(self._maps.__getitem__, chosen)}.values()
+        }
+        found = {b: spans[id(self._maps[b])] for b in chosen}
+        for b, (_, stop) in found.items():
+            self._grow(b, stop)
+        return found
+
+    def commit(self, rows: Sequence[int]) -> None:
+        for slots, blocks in self._by_map():
+            source, target = slots.commit(rows, self._length)
+            for b in blocks if source else ():
+                self._data[b][:, :, target] = self._data[b][:, :, source]
+        self._length += len(rows)
+        for state in self._recurrent.values():
+            state.commit(rows, self._length)
+        self._join()
+
+    def rollback(self) -> None:
+        for slots, _ in self._by_map():
+            slots.rollback()
+        for state in self._recurrent.values():
+            state.rollback()
+        self._join()
+
+    def truncate(self, length: int) -> None:
+        if not 0 <= length <= self._length:
+            raise UsageError(f"cannot truncate {self._length} cached tokens to {length}")
+        length = self._reachable(length)
+        for slots, _ in self._by_map():
+            slots.truncate(length)
+        for state in self._recurrent.values():
+            state.truncate(length, self._length)
+        self._length = length
+        self._join()
+
+    def fork(self, length: int | None = None, capacity: int | None = None) -> HostCache:
+        twin = HostCache(self.spec, capacity or self.capacity, self.kv)
+        copies = {id(slots): slots.copy() for slots, _ in self._by_map()}
+        twin._maps = {b: copies[id(slots)] for b, slots in self._maps.items()}
+        twin._data = {b: data.copy() for b, data in self._data.items()}
+        twin._recurrent = {b: state.copy() for b, state in self._recurrent.items()}
+        twin._length = self._length
+        twin.truncate(self._length if length is None else length)
+        return twin
+
+    def drop(self, block: int, slots: Sequence[int]) -> None:
+        if block not in self._maps:
+            raise UsageError(f"block {block} keeps no slots that could be dropped")
+        self._split([block])
+        stay = self._maps[block].drop(slots)
+        self._data[block][:, :, : len(stay)] = self._data[block][:, :, stay]
+
+    def save(self) -> Arrays:
+        arrays: Arrays = {"length": np.array([self._length], np.int64)}
+        for b, slots in self._maps.items():
+            arrays[f"kv.{b}"] = self._data[b][:, :, : slots.committed]
+            arrays[f"slots.{b}"] = np.stack([slots.positions, slots.tokens])
+        for b, state in self._recurrent.items():
+            arrays |= {f"conv.{b}": state.committed.conv, f"state.{b}": state.committed.state}
+        return arrays
+
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._check(arrays)
+        self._length = int(arrays["length"][0])
+        for b in self._maps:
+            positions, tokens = arrays[f"slots.{b}"]
+            self._maps[b] = SlotMap(len(positions))
+            self._maps[b].load(positions, tokens)
+            self._grow(b, len(positions))
+            self._data[b][:, :, : len(positions)] = arrays[f"kv.{b}"]
+        for b, state in self._recurrent.items():
+            state.load(Recurrent(arrays[f"conv.{b}"], arrays[f"state.{b}"]), self._length)
+        self._join()
+
+    def _check(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """SessionError unless these are arrays that such a cache saved, of a text that fits."""
+        like = HostCache(self.spec, 1, self.kv).save()
+        length = int(arrays["length"][0]) if "length" in arrays and arrays["length"].shape == (1,) else -1
+        if arrays.keys() != like.keys() or not 0 <= length <= self.capacity:
+            raise SessionError(f"cached values are not of a {self.kind} cache of this model")
+        for name, array in arrays.items():
+            part, _, block = name.partition(".")
+            n = arrays[f"slots.{block}"].shape[-1] if part in ("kv", "slots") else 0
+            shape = _with_slots(like[name].shape, part, n)
+            if array.dtype != like[name].dtype or array.shape != shape or n > length:
+                what = f"cached values {name} {array.dtype}{list(array.shape)}"
+                raise SessionError(f"{what} are not of a {self.kind} cache of this model")
+            if part == "slots" and n:
+                _check_slots(name, array, length)
+
+    def _allocate(self, block: int, rows: int) -> NDArray[Any]:
+        facts = self.spec.attention[block]
+        width = facts.head_dim // 2 if self.kv == "int4" else facts.head_dim
+        return np.zeros((2, facts.n_kv_heads, rows, width), _DTYPES[self.kv])
+
+    def _grow(self, block: int, rows: int) -> None:
+        have = self._data[block].shape[2]
+        if rows > have:
+            grown = self._allocate(block, max(rows, min(self.capacity, 2 * have)))
+            grown[:, :, :have] = self._data[block]
+            self._data[block] = grown
+
+    def _reachable(self, length: int) -> int:
+        """The longest text up to `length` that all recurrent blocks can go back to."""
+        while True:
+            found = min((state.reachable(length, self._length) for state in self._recurrent.values()), default=length)
+            if found == length:
+                return length
+            length = found
+
+    def _by_map(self) -> list[tuple[SlotMap, list[int]]]:
+        """Each slot map with the blocks that share it."""
+        groups: dict[int, tuple[SlotMap, list[int]]] = {}
+        for b, slots in self._maps.items():
+            groups.setdefault(id(slots), (slots, []))[1].append(b)
+        return list(groups.values())
+
+    def _split(self, blocks: Sequence[int]) -> None:
+        """Give these blocks slot maps that no other block shares."""
+        chosen = set(blocks)
+        for slots, members in self._by_map():
+            apart = [b for b in members if b in chosen]
+            if apart and len(apart) < len(members):
+                self._maps |= dict.fromkeys(apart, slots.copy())
+
+    def _join(self) -> None:
+        """Blocks that hold the same slots again share a map again."""
+        groups = self._by_map()
+        for i, (slots, blocks) in enumerate(groups):
+            first = next(other for other, _ in groups[: i + 1] if other is slots or other.same_as(slots))
+            if first is not slots:
+                self._maps |= dict.fromkeys(blocks, first)
+
+
+def _with_slots(shape: tuple[int, ...], part: str, n: int) -> tuple[int, ...]:
+    """The shape of a saved array of an empty cache, with n slots."""
+    return {"kv": (*shape[:2], n, *shape[3:]), "slots": (2, n)}.get(part, shape)
+
+
+def _check_slots(name: str, slots: Ints, length: int) -> None:
+    """slots [2, n]: positions and tokens, ascending, of a text of `length` tokens."""
+    if slots.min() < 0 or (np.diff(slots) <= 0).any() or slots[1, -1] >= length:
+        raise SessionError(f"cached values {name}: slots are not in order")

@@ -1,0 +1,96 @@
+"""The state of a recurrent block for one sequence: committed, pending by row, and the few that truncation can go back
+to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.runtime.rows import Rows
+from edgedec.spec import Ssm
+
+Array = NDArray[np.float32]
+# The end of a chunk of this many rows is worth going back to; so many of them are kept.
+_WORTH, _KEPT = 16, 4
+
+
+class Recurrent(NamedTuple):
+    """conv [conv_size - 1, conv_dim]: the last inputs of the convolution; state [n_heads, head_dim, state_size]."""
+
+    conv: Array
+    state: Array
+
+
+class RecurrentState:
+    """What one block keeps. Pending states are given by whoever ran the rows, one by one or as a way to compute
+    them."""
+
+    def __init__(self, block: Ssm) -> None:
+        self._block = block
+        self.reset()
+
+    def reset(self) -> None:
+        """No text at all."""
+        block = self._block
+        zero = Recurrent(
+            np.zeros((block.conv_size - 1, block.conv_dim), np.float32),
+            np.zeros((block.n_heads, block.head_dim, block.state_size), np.float32),
+        )
+        self.committed, self._checkpoints = zero, [(0, zero)]
+        self._start, self._numbers = zero, list[int]()
+        self._at: list[Callable[[], Recurrent]] = []
+
+    def write(self, rows: Rows, states: Sequence[Callable[[], Recurrent]]) -> None:
+        """The states after the computed rows of a call."""
+        if rows.first == 0:
+            self._start = self.committed
+        self._numbers[rows.first :] = rows.row_numbers()[rows.first :].tolist()
+        self._at[rows.first :] = states
+
+    def before(self, rows: Rows, row: int) -> Recurrent:
+        """The state that row `row` of a call starts from: its parent's, or the committed one. Earlier rows must be
+        written."""
+        parent = int(rows.parents[row])
+        if parent < 0:
+            return self.committed if rows.first == 0 else self._start
+        return self._at[parent]()
+
+    def commit(self, rows: Sequence[int], length: int) -> None:
+        """Go on to the last of these rows that the block was run on; the text then has `length` tokens."""
+        held = [row for row in rows if row in self._numbers]
+        if not held:
+            return
+        self.committed = self._at[self._numbers.index(held[-1])]()
+        if len(held) >= _WORTH:
+            self._checkpoints = [self._checkpoints[0], *self._checkpoints[1:][1 - _KEPT :], (length, self.committed)]
+
+    def rollback(self) -> None:
+        self._start, self._numbers, self._at = self.committed, [], []
+
+    def reachable(self, length: int, now: int) -> int:
+        """The longest text of at most `length` tokens whose state is known, `now` being the present length."""
+        return length if length >= now else max(n for n, _ in self._checkpoints if n <= length)
+
+    def truncate(self, length: int, now: int) -> None:
+        """Go back to `length`, which `reachable` returned."""
+        if length < now:
+            self._checkpoints = [pair for pair in self._checkpoints if pair[0] <= length]
+            self.committed = self._checkpoints[-1][1]
+        self.rollback()
+
+    def copy(self) -> RecurrentState:
+        """An independent one with the same committed state (states are never written in place)."""
+        twin = RecurrentState(self._block)
+        twin.committed, twin._checkpoints = self.committed, list(self._checkpoints)
+        twin.rollback()
+        return twin
+
+    def load(self, state: Recurrent, length: int) -> None:
+        """Hold this state of a text of `length` tokens."""
+        self.reset()
+        self.committed = state
+        self._checkpoints = [*self._checkpoints, (length, state)] if length else self._checkpoints
+        self.rollback()

@@ -1,0 +1,114 @@
+"""Which row of which tree lies in which slot of a block, apart from what is stored there.
+
+    committed        pending tree
+    0 1 2 ... c-1 | start + 0, start + 1, ...     start = c when the tree began
+
+Committing rows moves them down, so that committed slots stay contiguous: `commit` returns the moves, and who owns the
+storage carries them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import UsageError
+from edgedec.runtime.rows import Rows
+
+Ints = NDArray[np.int64]
+Moves = tuple[list[int], list[int]]
+
+
+class SlotMap:
+    """The slots of one or more blocks that hold the same rows: for each its position and its token's number in the
+    text."""
+
+    def __init__(self, room: int) -> None:
+        self.committed = self._start = 0
+        self._numbers: list[int] = []
+        self._positions, self._tokens = np.zeros(room, np.int64), np.zeros(room, np.int64)
+
+    def copy(self) -> SlotMap:
+        twin = SlotMap(0)
+        twin.committed, twin._start, twin._numbers = self.committed, self._start, list(self._numbers)
+        twin._positions, twin._tokens = self._positions.copy(), self._tokens.copy()
+        return twin
+
+    def same_as(self, other: SlotMap) -> bool:
+        """Do both hold the same committed rows, and the same pending ones?"""
+        n = self.committed
+        return (
+            n == other.committed
+            and (self._start, self._numbers) == (other._start, other._numbers)
+            and np.array_equal(self._positions[:n], other._positions[:n])
+            and np.array_equal(self._tokens[:n], other._tokens[:n])
+        )
+
+    @property
+    def positions(self) -> Ints:
+        """Of the committed slots."""
+        return self._positions[: self.committed]
+
+    @property
+    def tokens(self) -> Ints:
+        """The place in the text of each committed slot's token."""
+        return self._tokens[: self.committed]
+
+    def write(self, rows: Rows) -> tuple[int, int]:
+        """Make room for the computed rows of a call: the slots from the first to before the last. The rows before
+        `rows.first` must be the pending ones."""
+        if rows.first == 0:
+            self._start, self._numbers = self.committed, []
+        elif rows.first > len(self._numbers) or self._start != self.committed:
+            raise UsageError(f"rows from {rows.first} on cannot be added to {len(self._numbers)} pending ones")
+        del self._numbers[rows.first :]
+        self._numbers += rows.row_numbers()[rows.first :].tolist()
+        start, stop = self._start + rows.first, self._start + len(rows)
+        self._grow(stop)
+        self._positions[start:stop] = rows.positions[rows.first :]
+        return start, stop
+
+    def commit(self, rows: Sequence[int], length: int) -> Moves:
+        """Keep rows by number as tokens `length`, `length + 1`, ... of the text: the slots to move and where to."""
+        at = {number: self._start + i for i, number in enumerate(self._numbers)}
+        source = [at[row] for row in rows if row in at]
+        target = list(range(self.committed, self.committed + len(source)))
+        self._positions[target] = self._positions[source]
+        self._tokens[target] = [length + i for i, row in enumerate(rows) if row in at]
+        self.committed += len(source)
+        moved = [(s, t) for s, t in zip(source, target, strict=True) if s != t]
+        return [s for s, _ in moved], [t for _, t in moved]
+
+    def rollback(self) -> None:
+        self._start, self._numbers = self.committed, []
+
+    def truncate(self, length: int) -> None:
+        """Forget tokens from `length` on."""
+        self.committed = int(np.searchsorted(self.tokens, length))
+        self.rollback()
+
+    def drop(self, slots: Sequence[int]) -> Ints:
+        """Forget committed slots: the ones that stay, ascending."""
+        gone = np.asarray(slots, np.int64)
+        if len(gone) and not (gone.min() >= 0 and gone.max() < self.committed):
+            raise UsageError(f"slots {gone.min()} to {gone.max()}: the block holds {self.committed}")
+        stay = np.setdiff1d(np.arange(self.committed), gone)
+        self._positions[: len(stay)], self._tokens[: len(stay)] = self._positions[stay], self._tokens[stay]
+        self.committed = len(stay)
+        self.rollback()
+        return stay
+
+    def load(self, positions: Ints, tokens: Ints) -> None:
+        """Hold these committed slots and nothing else."""
+        self._grow(len(positions))
+        self.committed = len(positions)
+        self._positions[: self.committed], self._tokens[: self.committed] = positions, tokens
+        self.rollback()
+
+    def _grow(self, room: int) -> None:
+        if room > len(self._positions):
+            more = np.zeros(max(room, 2 * len(self._positions)) - len(self._positions), np.int64)
+            self._positions = np.concatenate([self._positions, more])
+            self._tokens = np.concatenate([self._tokens, more])

@@ -1,0 +1,1 @@
+"""The decoding loop, continuous batching, verification."""

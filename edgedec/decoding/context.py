@@ -1,0 +1,55 @@
+"""One text in the making, as the loop and the drafters see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from edgedec.cache import Cache
+from edgedec.errors import ContextFull
+from edgedec.runtime import Adapter
+from edgedec.sampling import Sampling
+
+
+@dataclass
+class Context:
+    """A text's tokens, and the cache that holds all but the last few of them.
+
+    `sampling` is how the generation in progress chooses; `rng` what it draws with; `concurrent`: how many other
+    sequences share its calls; `jump_forward()`: the tokens that its constraint leaves no choice about; `adapter`: the
+    low-rank weights that its calls use.
+    """
+
+    ids: list[int]
+    n_prompt: int
+    cache: Cache
+    sinks: int | None = None
+    rng: np.random.Generator = field(default_factory=np.random.default_rng)
+    sampling: Sampling = field(default_factory=Sampling)
+    concurrent: int = 0
+    jump_forward: Callable[[], Sequence[int]] = tuple
+    adapter: Adapter | None = None
+
+    def pending(self) -> list[int]:
+        """The tokens not yet cached: the next call runs them, and the last of them is the root of a draft."""
+        return self.ids[self.cache.length :]
+
+    def make_room(self) -> None:
+        """For a full context with sliding on: keep the first tokens and the latest, read again.
+
+        What is kept is half of the capacity, so that one re-reading pays for many tokens; the
+        kept tokens get new positions and forget what was dropped, exactly as in a new session.
+        """
+        capacity = self.cache.capacity
+        if self.sinks is None:
+            raise ContextFull(
+                f"{len(self.ids)} tokens do not fit a context of {capacity}: shorten the prompt, ask for fewer "
+                "tokens, or open the session with on_full='slide'"
+            )
+        latest = max(capacity // 2 - self.sinks, 1)
+        dropped = len(self.ids) - self.sinks - latest
+        self.ids[self.sinks : -latest] = []
+        self.n_prompt = max(self.n_prompt - dropped, min(self.n_prompt, self.sinks))
+        self.cache.truncate(0)

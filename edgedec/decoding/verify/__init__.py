@@ -1,0 +1,67 @@
+"""Verification: which drafted rows of a tree stand, and what comes after them. Pure functions.
+
+`walk` is right for any draft, the others (`VERIFIERS`, in nodes.py and paths.py) for drafts whose tokens were
+drawn from known distributions: they accept more of such a draft, and need to be told the truth about it. They keep
+the target's distribution exactly, by the rule of rejection sampling: a token drawn from q is accepted with
+probability min(1, p/q); a refused one is replaced by a draw from what p has beyond q, the residual.
+
+In all of them row `root` is the last known token, run by this very call; rows before it are prompt, rows
+behind it are drafted. They return the accepted rows, `root` first, and the token that follows each: the next
+row's, and for the last row one that no row has run yet. `target(row, path)` is the distribution behind `row`,
+`path` being the drafted tokens from the root to it; `drafted[i]` the one that row root + 1 + i was drawn from.
+How many tokens are drawn at a node may depend on the path to it, never on what is drawn there or elsewhere.
+A token to which its own q gives nothing was not drawn from q: it counts as not drafted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edgedec.decoding.verify._drawn import Verifier
+from edgedec.decoding.verify.nodes import recursive, spectr, token
+from edgedec.decoding.verify.paths import block, multipath
+from edgedec.runtime.rows import Rows
+
+__all__ = ["VERIFIERS", "Verifier", "walk"]
+
+# How a tree is verified whose tokens were drawn, by name.
+VERIFIERS: dict[str, Verifier] = {
+    "token": token,
+    "spectr": spectr,
+    "recursive": recursive,
+    "block": block,
+    "multipath": multipath,
+}
+
+
+def walk(rows: Rows, pick: Callable[[int, list[int]], int], root: int = 0) -> tuple[list[int], list[int]]:
+    """Follow the target's own choices through a tree -> (accepted rows, tokens picked, one a row).
+
+    `pick(row, path)` draws the token that follows `row` from the target's distribution there, `path` being the
+    drafted tokens accepted so far.
+
+    Lossless for any draft. Every token returned was drawn from the target's own distribution given
+    its path, the very draw that plain decoding makes; the draft only decides whether the logits for
+    the draw after it are at hand. A drafter cannot make a token likelier by proposing it: greedy
+    output is the same token for token, sampled output has the same distribution, and as `pick` is
+    called once a token, in order, one seed even gives the same tokens.
+
+    Worked example, root 7 with drafts 8 -> 5 and 9; the target says 7 -> 8 -> 4:
+
+        7 ─┬─ 8 ── 5       rows 0, 1, 2 and 3 (the 9)
+           └─ 9            pick(0, []) = 8 matches row 1; pick(1, [8]) = 4 matches nothing
+                           -> ([0, 1], [8, 4])
+
+    Of several children with one token the first wins.
+    """
+    accepted, picked, last = [root], [pick(root, [])], root
+    if root == len(rows) - 1:
+        return accepted, picked
+    token, tokens = picked[0], rows.tokens.tolist()
+    # A parent comes before its children, so the path lies in order.
+    for row, parent in enumerate(rows.parents.tolist()):
+        if parent == last and tokens[row] == token:
+            last, token = row, pick(row, list(picked))
+            accepted.append(row)
+            picked.append(token)
+    return accepted, picked

@@ -1,0 +1,119 @@
+"""Verifiers that take a whole path at once, so that one of its tokens makes up for another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgedec.decoding.verify._drawn import Drawn, Target, chances, children_of, drawn_of
+from edgedec.runtime.rows import Rows
+from edgedec.sampling import Ids, Probs, draw, residual
+
+
+def block(
+    rows: Rows, target: Target, drafted: Sequence[Probs], rng: np.random.Generator, root: int
+) -> tuple[list[int], list[int]]:
+    """Block verification (S52; Sun et al. 2024) of a chain, of a node's children the first: the whole path at once.
+
+    A token that p likes better than q does makes up for one before it that p liked less. `_block` has the rule.
+
+    Worked example:  p = 1/3 2/3     q = 2/3 1/3, whatever came before; two tokens are drafted
+    0 1 is always accepted (weights 1/2, 1), where token by token the 0 falls every other time; in the mean
+    11/9 tokens are accepted instead of 10/9
+    """
+    children, chain = children_of(rows, root), [root]
+    targets, drawn = [target(root, [])], Drawn()
+    while below := drawn_of(rows, children.get(chain[-1], [])[:1], drafted, root):
+        ((row, token, q),) = below
+        chain.append(row)
+        drawn.append((token, q))
+        if targets[-1].of(token) == 0:
+            break  # nothing can be accepted from here on
+        targets.append(target(row, [t for t, _ in drawn]))
+    kept, new = _block(targets, drawn, rng)
+    return chain[: kept + 1], [*[t for t, _ in drawn[:kept]], new]
+
+
+def multipath(
+    rows: Rows, target: Target, drafted: Sequence[Probs], rng: np.random.Generator, root: int
+) -> tuple[list[int], list[int]]:
+    """Greedy multi-path block verification (S52): of several independent paths the one most welcome, as a block.
+
+    A path is a leaf's, so as many paths run through a row as leaves lie below it. Paths may share rows as long
+    as they agree, but each ends in a row of its own: two that agree to the end have twin leaves. How long
+    a path is may depend on its own tokens only.
+
+    At every node the token with the largest p/q is chosen (of equals the largest) among those of the m paths
+    that agree so far; those that have it go on. As they are independent, the chosen token is x with
+    q~(x) = F(x)^m - F(below x)^m, F adding up q in the order of p/q. So the chosen path is one draw
+    from q~, which `_block` verifies; that m follows from tokens not chosen changes nothing, for p/q~ is
+    the same whatever becomes of m, and the paths that go on are again independent.
+
+    Worked example:  p = 0.7 0.3     q = 0.3 0.7     two paths of one token
+    order 1, 0; F = 0.7, 1; q~ = 0.51 0.49: 0 is always accepted, 1 with 0.3 / 0.49, together 0.81
+    """
+    children, agree = children_of(rows, root), [[root]]
+    leaves = _leaves(rows, root)
+    targets, drawn = [target(root, [])], Drawn()
+    while below := drawn_of(rows, [c for row in agree[-1] for c in children.get(row, [])], drafted, root):
+        q = below[0][2]
+        token, law = _greedy(targets[-1], q, [t for _, t, _ in below], sum(leaves[row] for row, _, _ in below))
+        agree.append([row for row, t, _ in below if t == token])
+        drawn.append((token, law))
+        if targets[-1].of(token) == 0:
+            break
+        targets.append(target(agree[-1][0], [t for t, _ in drawn]))
+    kept, new = _block(targets, drawn, rng)
+    path = [agree[kept][0]]
+    while path[0] != root:
+        path.insert(0, int(rows.parents[path[0]]))
+    return path, [*[t for t, _ in drawn[:kept]], new]
+
+
+def _block(targets: Sequence[Probs], drawn: Drawn, rng: np.random.Generator) -> tuple[int, int]:
+    """How many drawn tokens of a path stand, and the token after them.
+
+    targets: behind none, one, two … of them. After i tokens the path is worth weight_i = min(1, weight_i-1 p/q).
+    Ending there with what weight_i p has beyond q makes up for gap_i = sum max(weight_i p - q, 0) of it, so
+    that i tokens stand with gap / (gap + 1 - weight), all of them with their weight; the longest such i counts.
+    """
+    kept, left, weight = 0, 1.0, 1.0
+    for i, (token, q) in enumerate(drawn):
+        p, drew = targets[i].of(token), q.of(token)
+        if p == 0 or drew == 0:  # the latter by rounding only
+            break
+        weight = min(1.0, weight * p / drew)
+        stands = weight
+        if i + 1 < len(drawn):
+            gap = float(np.maximum(weight * targets[i + 1].p - chances(drawn[i + 1][1], targets[i + 1].ids), 0).sum())
+            # At weight 1 without a gap p is q: the next token's weight is 1 as well, and decides.
+            stands = gap / (gap + 1 - weight) if weight < 1 else 1.0
+        if rng.random() < stands:
+            kept, left = i + 1, weight
+    last = targets[kept]
+    if kept < len(drawn):
+        last = residual(Probs(last.ids, left * last.p), drawn[kept][1])
+    return kept, draw(last, rng)
+
+
+def _greedy(p: Probs, q: Probs, tokens: Sequence[int], m: int) -> tuple[int, Probs]:
+    """Of tokens that m draws from q gave, the one with the largest p/q; and what such a choice is drawn from."""
+    ratio = chances(p, q.ids) / q.p
+    order = np.argsort(ratio, kind="stable")
+    upto = np.cumsum(q.p[order])
+    upto = (upto / upto[-1]) ** m
+    law = np.empty(len(order))
+    law[order] = np.diff(upto, prepend=0.0)
+    at = max(np.searchsorted(q.ids, tokens).tolist(), key=lambda i: (ratio[i], i))
+    kept: Ids = q.ids[law > 0]
+    return int(q.ids[at]), Probs(kept, law[law > 0])
+
+
+def _leaves(rows: Rows, root: int) -> list[int]:
+    """How many leaves lie at or below each row."""
+    leaves, parents = [0] * len(rows), rows.parents.tolist()
+    for row in range(len(rows) - 1, root, -1):
+        leaves[row] = leaves[row] or 1
+        leaves[parents[row]] += leaves[row]
+    return leaves

@@ -1,0 +1,51 @@
+"""What every runtime shares: rows, calls, outputs, capabilities, the registry."""
+
+from edgedec.runtime.call import (
+    ALL_LOGITS,
+    Adapter,
+    Call,
+    CallResult,
+    Hidden,
+    Logits,
+    Outputs,
+    Runtime,
+    best,
+    forward_one,
+    head_outputs,
+    logits_of,
+)
+from edgedec.runtime.capabilities import Capabilities
+from edgedec.runtime.registry import (
+    RuntimeOptions,
+    available_cores,
+    choose_kv,
+    choose_runtime,
+    lacking_kinds,
+    open_runtime,
+    runtime_names,
+)
+from edgedec.runtime.rows import Rows
+
+__all__ = [
+    "ALL_LOGITS",
+    "Adapter",
+    "Call",
+    "CallResult",
+    "Capabilities",
+    "Hidden",
+    "Logits",
+    "Outputs",
+    "Rows",
+    "Runtime",
+    "RuntimeOptions",
+    "available_cores",
+    "best",
+    "choose_kv",
+    "choose_runtime",
+    "forward_one",
+    "head_outputs",
+    "lacking_kinds",
+    "logits_of",
+    "open_runtime",
+    "runtime_names",
+]

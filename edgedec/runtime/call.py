@@ -1,0 +1,161 @@
+"""A call: any blocks on any rows of one sequence; and what comes of it. A runtime runs any mix of calls in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.runtime.capabilities import Capabilities
+from edgedec.runtime.rows import Rows
+from edgedec.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from edgedec.cache import Cache
+
+Hidden = NDArray[np.float32]
+Logits = NDArray[np.float32]
+
+
+class Outputs(NamedTuple):
+    """Which outputs a call returns.
+
+    logits, and the `top` best tokens, of the computed rows from `logits_from` on; `logsum`: log of the sum of exp of
+    all logits of these rows; hidden: blocks after which the state of all computed rows is returned (-1: the embedding);
+    attention: what the rows pay to each slot, in every attention block of the call.
+    """
+
+    logits: bool = False
+    top: int = 0
+    logsum: bool = False
+    hidden: tuple[int, ...] = ()
+    attention: bool = False
+    logits_from: int = 0
+
+    def __or__(self, other: Outputs) -> Outputs:  # type: ignore[override]
+        """What either of them returns; of the rows that both are about."""
+        return Outputs(
+            self.logits or other.logits,
+            max(self.top, other.top),
+            self.logsum or other.logsum,
+            tuple(sorted({*self.hidden, *other.hidden})),
+            self.attention or other.attention,
+            min(self.logits_from, other.logits_from),
+        )
+
+    @property
+    def head(self) -> bool:
+        """Does the head run?"""
+        return self.logits or self.top > 0 or self.logsum
+
+
+@dataclass(frozen=True)
+class CallResult:
+    """One line for each row; None for what was not asked for.
+
+    logits [m, vocab_size]; ids int32 [m, top]: the best tokens, the best first, the lowest id of equals first, -1
+    where a logit is not finite; scores [m, top]: their logits; logsum float64 [m]; hidden: [count, hidden_size] by
+    block; attention: [n_kv_heads, slots] by block, summed over rows and the query heads of a kv head.
+    """
+
+    logits: Logits | None = None
+    ids: NDArray[np.int32] | None = None
+    scores: NDArray[np.float32] | None = None
+    logsum: NDArray[np.float64] | None = None
+    hidden: dict[int, Hidden] = field(default_factory=dict)
+    attention: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+
+
+class Adapter(Protocol):
+    """Low-rank weights that a runtime adds to matrices of a bundle, for the calls that name it
+    (`edgedec.bundle.adapter`)."""
+
+    digest: str
+
+
+class Call(NamedTuple):
+    """`blocks` (ascending; None: the whole stack) on `rows`. `hidden` [count, hidden_size]: the state that enters the
+    first block, for rows that have been through the blocks before it; None: the rows are embedded first."""
+
+    rows: Rows
+    cache: Cache
+    blocks: Sequence[int] | None = None
+    hidden: Hidden | None = None
+    outputs: Outputs = Outputs()
+    adapter: Adapter | None = None
+
+
+class Runtime(Protocol):
+    """Runs any blocks of a bundle's stack on any rows of any number of sequences.
+
+    Rows are written to their cache as pending rows; the caller commits those it keeps (`Cache.commit`). Safe to share
+    between sessions and threads.
+    """
+
+    name: str
+    spec: ModelSpec
+    capabilities: Capabilities
+
+    def forward(self, calls: Sequence[Call]) -> list[CallResult]:
+        """The results of calls of any sequences, each with a cache of its own, run together as far as that is
+        quicker."""
+        ...
+
+    def new_cache(self, capacity: int) -> Cache:
+        """An empty cache for at most `capacity` tokens."""
+        ...
+
+    def load(self) -> None:
+        """Open now what the whole stack needs, rather than at first use."""
+        ...
+
+    def release(self) -> None:
+        """Give back what can be opened again."""
+        ...
+
+
+ALL_LOGITS = Outputs(logits=True)
+
+
+def forward_one(runtime: Runtime, call: Call) -> CallResult:
+    """The result of one call."""
+    return runtime.forward([call])[0]
+
+
+def logits_of(runtime: Runtime, rows: Rows, cache: Cache, logits_from: int = 0) -> Logits:
+    """The whole stack on `rows`: logits of the computed rows from `logits_from` on [count - logits_from,
+    vocab_size]."""
+    logits = forward_one(runtime, Call(rows, cache, outputs=ALL_LOGITS._replace(logits_from=logits_from))).logits
+    assert logits is not None
+    return logits
+
+
+def best(logits: Logits, k: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """logits [n, vocab] -> the k best tokens of each row and their logits.
+
+    The best first, the lowest of equals first; -1 where a logit is not finite.
+    """
+    ids = np.stack([_best(row, min(k, logits.shape[1])) for row in logits])
+    scores = np.take_along_axis(logits, ids, axis=1)
+    # argmax stops at the first NaN, so that a row which has one says so in its first place.
+    return np.where(np.isfinite(scores), ids, -1).astype(np.int32), scores
+
+
+def _best(row: Logits, k: int) -> NDArray[np.int64]:
+    """row [vocab] -> [k]."""
+    if k == 1 or np.isnan(row[row.argmax()]):
+        first = row.argmax()
+        return np.array([first] * k, np.int64)
+    near = np.flatnonzero(row >= np.partition(row, len(row) - k)[len(row) - k])
+    return near[np.argsort(-row[near], kind="stable")][:k]
+
+
+def head_outputs(logits: Logits, outputs: Outputs) -> CallResult:
+    """The result of a runtime that computes all logits [m, vocab] anyway."""
+    ids, scores = best(logits, outputs.top) if outputs.top else (None, None)
+    top = logits.max(axis=1, keepdims=True).astype(np.float64)
+    logsum = (top[:, 0] + np.log(np.exp(logits - top).sum(axis=1))) if outputs.logsum else None
+    return CallResult(logits if outputs.logits else None, ids, scores, logsum)

@@ -1,0 +1,36 @@
+"""What a runtime can do, declared instead of guessed: core code reads this and never a runtime's name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """kinds: block kinds it runs. kv_formats: cache formats it can open. batch_invariant: a row's outputs are the
+    same bytes whatever shares its call. trees, groups (rows that see each other), slices (some blocks, resumed rows),
+    selections (blocks run on fewer rows), embeddings, drop, attention_sums, adapters, logsum: what a call may bring
+    or want. page_slots: slots of a cache page, shared between forks; 0: a fork copies. largest_call: rows of one
+    forward; prefill_chunk: rows that prefill gives it at once. row_buckets: the row counts that it has static shapes
+    for (none: any).
+    """
+
+    kinds: tuple[str, ...]
+    kv_formats: tuple[str, ...]
+    batch_invariant: bool = False
+    trees: bool = True
+    groups: bool = True
+    slices: bool = True
+    selections: bool = True
+    embeddings: bool = True
+    drop: bool = True
+    attention_sums: bool = True
+    adapters: bool = True
+    logsum: bool = True
+    page_slots: int = 0
+    largest_call: int = 256
+    prefill_chunk: int = 128
+    row_buckets: tuple[int, ...] = ()
+    device: str = "cpu"
+    threads: int = 0
+    isa: str = ""

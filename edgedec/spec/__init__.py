@@ -1,0 +1,167 @@
+"""ModelSpec: what a model computes, as plain facts that every runtime reads and none infers.
+
+A model is an embedding, a stack of layers and a head. A layer is a tuple of blocks; a block is a frozen dataclass of
+one kind (one file each here) that owns its dimensions and its tensors. The blocks of all layers are numbered in
+order, so a slice of the stack is an ascending sequence of block numbers: `spec.span(3, 5)` are the blocks of layers 3
+and 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from edgedec.errors import BundleCorrupt
+from edgedec.spec._common import Activation, Norm, Shapes, norm_tensors, require_sizes
+from edgedec.spec.attention import Attention
+from edgedec.spec.mlp import Mlp
+from edgedec.spec.moe import Moe
+from edgedec.spec.ssm import Ssm
+
+__all__ = [
+    "KV_FORMATS",
+    "WEIGHT_FORMATS",
+    "Activation",
+    "Attention",
+    "Block",
+    "Mlp",
+    "ModelSpec",
+    "Moe",
+    "Norm",
+    "Rope",
+    "Shapes",
+    "Ssm",
+]
+
+KV_FORMATS = ("f32", "f16", "int8", "int4")
+WEIGHT_FORMATS = ("f32", "f16", "int8", "int4")
+# A union in a manifest is told apart by `kind`.
+Block = Attention | Mlp | Moe | Ssm
+# Block kinds whose state is a fixed number of values instead of slots.
+RECURRENT = ("ssm",)
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary positions: pair j turns by `inv_freq[j] * position`; cos and sin are scaled by `scale`.
+
+    `2 * len(inv_freq)` dims of a head are rotated, first half with second half; the rest pass.
+    """
+
+    inv_freq: tuple[float, ...]
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """The whole arithmetic of a model. A block adds post_norm(f(norm(x))) to the hidden state x."""
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    context_length: int
+    layers: tuple[tuple[Block, ...], ...]
+    norm_eps: float
+    tied: bool
+    ropes: tuple[Rope, ...] = field(default=())
+    final_norm: Literal["rms", "layer"] = "rms"
+    final_softcap: float = 0.0
+    embed_scale: float = 1.0
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of all layers, in order: a block's number is its place here."""
+        return tuple(block for layer in self.layers for block in layer)
+
+    @cached_property
+    def attention(self) -> dict[int, Attention]:
+        """The attention blocks by number."""
+        return {b: block for b, block in enumerate(self.blocks) if isinstance(block, Attention)}
+
+    @cached_property
+    def recurrent(self) -> dict[int, Ssm]:
+        """The blocks by number that keep a state of fixed size."""
+        return {b: block for b, block in enumerate(self.blocks) if isinstance(block, Ssm)}
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of blocks that occur, sorted."""
+        return tuple(sorted({block.kind for block in self.blocks}))
+
+    @property
+    def n_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def n_blocks(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def windows(self) -> tuple[tuple[int | None, int], ...]:
+        """The distinct (window, sinks) of the attention blocks, in order of first use."""
+        return tuple(dict.fromkeys((block.window, block.sinks) for block in self.attention.values()))
+
+    @cached_property
+    def _starts(self) -> tuple[int, ...]:
+        """The first block of each layer, and the number of all blocks."""
+        starts = [0]
+        for layer in self.layers:
+            starts.append(starts[-1] + len(layer))
+        return tuple(starts)
+
+    def span(self, start: int = 0, stop: int | None = None) -> range:
+        """The block numbers of layers start to stop-1; of all layers by default."""
+        stop = self.n_layers if stop is None else stop
+        return range(self._starts[start], self._starts[stop])
+
+    def layer_of(self, block: int) -> int:
+        """The layer that a block is part of."""
+        return next(i for i in range(self.n_layers) if self._starts[i] <= block < self._starts[i + 1])
+
+    def check(self, where: str = "spec") -> ModelSpec:
+        """Refuse numbers that no model can have, before anything is allocated by them."""
+        names = ("vocab_size", "hidden_size", "context_length", "n_layers")
+        require_sizes(where, {name: getattr(self, name) for name in names})
+        for i, layer in enumerate(self.layers):
+            if not layer:
+                raise BundleCorrupt(f"{where}.layers[{i}]: has no blocks")
+            for j, block in enumerate(layer):
+                block.check(f"{where}.layers[{i}][{j}]")
+                if isinstance(block, Attention):
+                    self._check_rope(block, f"{where}.layers[{i}][{j}].rope")
+        for i, rope in enumerate(self.ropes):
+            if not rope.inv_freq:
+                raise BundleCorrupt(f"{where}.ropes[{i}]: rotates nothing")
+        return self
+
+    def _check_rope(self, block: Attention, where: str) -> None:
+        if block.rope is None:
+            return
+        if not 0 <= block.rope < len(self.ropes):
+            raise BundleCorrupt(f"{where}: no rope {block.rope}")
+        rotated = 2 * len(self.ropes[block.rope].inv_freq)
+        if not 1 <= rotated <= block.head_dim:
+            raise BundleCorrupt(f"{where}: rotates {rotated} of {block.head_dim} dims")
+
+    def tensors(self) -> Shapes:
+        """Every weight by its name in a bundle, with its shape; matrices are (out, in)."""
+        shapes: Shapes = {"embed": (self.vocab_size, self.hidden_size)}
+        for b in range(self.n_blocks):
+            shapes |= self.block_tensors(b)
+        shapes |= norm_tensors(self.final_norm, "final_norm", self.hidden_size)
+        if not self.tied:
+            shapes["head"] = (self.vocab_size, self.hidden_size)
+        return shapes
+
+    def block_tensors(self, b: int) -> Shapes:
+        """The weights of block b by their names in a bundle."""
+        return {f"blocks.{b}.{name}": shape for name, shape in self.blocks[b].tensors(self.hidden_size).items()}
+
+    @cached_property
+    def matrices(self) -> frozenset[str]:
+        """The names of the tensors that are quantized: all others are kept as float32."""
+        inner = {
+            f"blocks.{b}.{name}" for b, block in enumerate(self.blocks) for name in block.matrices(self.hidden_size)
+        }
+        return frozenset(inner | {"embed", "head"})

@@ -1,0 +1,27 @@
+"""What all kinds of blocks share: norms, range checks, the shapes of their norms' tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from edgedec.errors import BundleCorrupt
+
+Norm = Literal["rms", "layer", "none"]
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu"]
+Shapes = dict[str, tuple[int, ...]]
+LARGEST = 1 << 24
+
+
+def norm_tensors(norm: Norm, name: str, width: int) -> Shapes:
+    """The tensors of a norm: a weight, and of LayerNorm a bias; none for "none"."""
+    if norm == "none":
+        return {}
+    return {name: (width,)} | ({f"{name}_bias": (width,)} if norm == "layer" else {})
+
+
+def require_sizes(where: str, sizes: Mapping[str, int], least: int = 1) -> None:
+    """BundleCorrupt for a size that no model can have, before anything is allocated by it."""
+    for name, value in sizes.items():
+        if not least <= value <= LARGEST:
+            raise BundleCorrupt(f"{where}.{name}: {value} is out of range")

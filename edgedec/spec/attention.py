@@ -1,0 +1,66 @@
+"""The attention block: grouped queries over cached keys and values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from edgedec.errors import BundleCorrupt
+from edgedec.spec._common import Norm, Shapes, norm_tensors, require_sizes
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Causal attention. `rope`: which of the model's ropes turns queries and keys (None: none). A window of w lets
+    position p see positions p-w+1 to p, and always the first `sinks` tokens."""
+
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    scale: float
+    rope: int | None = 0
+    window: int | None = None
+    sinks: int = 0
+    softcap: float = 0.0
+    qk_norm: Literal["none", "head", "full"] = "none"
+    qkv_bias: bool = False
+    o_bias: bool = False
+    norm: Norm = "rms"
+    post_norm: Norm = "none"
+    kind: Literal["attention"] = "attention"
+
+    @property
+    def q_dim(self) -> int:
+        return self.n_heads * self.head_dim
+
+    @property
+    def kv_dim(self) -> int:
+        return self.n_kv_heads * self.head_dim
+
+    def tensors(self, hidden: int) -> Shapes:
+        """Every weight of the block with its shape; matrices are (out, in)."""
+        qkv = self.q_dim + 2 * self.kv_dim
+        shapes: Shapes = {"qkv": (qkv, hidden), "o": (hidden, self.q_dim)}
+        shapes |= norm_tensors(self.norm, "norm", hidden) | norm_tensors(self.post_norm, "post_norm", hidden)
+        if self.qk_norm == "head":
+            shapes |= {"q_norm": (self.head_dim,), "k_norm": (self.head_dim,)}
+        if self.qk_norm == "full":
+            shapes |= {"q_norm": (self.q_dim,), "k_norm": (self.kv_dim,)}
+        if self.qkv_bias:
+            shapes["qkv_bias"] = (qkv,)
+        if self.o_bias:
+            shapes["o_bias"] = (hidden,)
+        return shapes
+
+    def matrices(self, hidden: int) -> Shapes:
+        """The tensors that are quantized; of them a row reads every byte."""
+        return {"qkv": (self.q_dim + 2 * self.kv_dim, hidden), "o": (hidden, self.q_dim)}
+
+    def check(self, where: str) -> None:
+        """Refuse numbers that no model can have."""
+        require_sizes(where, {name: getattr(self, name) for name in ("n_heads", "n_kv_heads", "head_dim")})
+        require_sizes(where, {"sinks": self.sinks}, least=0)
+        if self.n_heads % self.n_kv_heads:
+            raise BundleCorrupt(f"{where}: {self.n_heads} heads do not share {self.n_kv_heads} kv heads evenly")
+        if self.window is not None and self.window < 1:
+            raise BundleCorrupt(f"{where}.window: {self.window} is out of range")

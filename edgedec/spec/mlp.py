@@ -1,0 +1,46 @@
+"""The feed-forward block: gated (activation(gate) * up) or plain (activation(up))."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from edgedec.spec._common import Activation, Norm, Shapes, norm_tensors, require_sizes
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """Two matrices with an activation between them; gated ones have gate and up in one."""
+
+    inner_size: int
+    gated: bool = True
+    activation: Activation = "silu"
+    bias: bool = False
+    norm: Norm = "rms"
+    post_norm: Norm = "none"
+    kind: Literal["mlp"] = "mlp"
+
+    @property
+    def up(self) -> str:
+        """The name of the first matrix."""
+        return "gate_up" if self.gated else "up"
+
+    @property
+    def up_rows(self) -> int:
+        return 2 * self.inner_size if self.gated else self.inner_size
+
+    def tensors(self, hidden: int) -> Shapes:
+        """Every weight of the block with its shape; matrices are (out, in)."""
+        shapes = self.matrices(hidden)
+        shapes |= norm_tensors(self.norm, "norm", hidden) | norm_tensors(self.post_norm, "post_norm", hidden)
+        if self.bias:
+            shapes |= {f"{self.up}_bias": (self.up_rows,), "down_bias": (hidden,)}
+        return shapes
+
+    def matrices(self, hidden: int) -> Shapes:
+        """The tensors that are quantized."""
+        return {self.up: (self.up_rows, hidden), "down": (hidden, self.inner_size)}
+
+    def check(self, where: str) -> None:
+        """Refuse numbers that no model can have."""
+        require_sizes(where, {"inner_size": self.inner_size})

@@ -1,0 +1,1 @@
+"""Speculative decoding: which drafters run, how much they draft, what that costs."""

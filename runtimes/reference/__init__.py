@@ -1,0 +1,136 @@
+"""The oracle: the model in numpy float32, one file a kind of block. Every other runtime is held against it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgedec.bundle import Bundle
+from edgedec.cache.host import HostCache
+from edgedec.errors import UsageError
+from edgedec.runtime import Call, CallResult, Capabilities, Rows, RuntimeOptions, choose_kv, head_outputs, lacking_kinds
+from edgedec.runtimes.reference import attention, mlp, moe, ssm
+from edgedec.runtimes.reference.numeric import Array, BlockWeights, Weights, normed
+from edgedec.spec import KV_FORMATS, Attention, Block, Mlp, ModelSpec, Moe, Ssm
+
+__all__ = ["KINDS", "Reference", "open", "unavailable_reason"]
+
+KINDS = ("attention", "mlp", "moe", "ssm")
+_VOCAB_CHUNK = 8192
+Scales = dict[int, Array]
+
+
+def unavailable_reason(bundle: Bundle) -> str | None:
+    """None if this runtime can open the bundle here, else the reason in one line."""
+    return lacking_kinds(bundle, KINDS)
+
+
+def open(bundle: Bundle, options: RuntimeOptions) -> Reference:  # noqa: A001
+    kv = choose_kv(bundle, options.kv)
+    return Reference(bundle.spec, _Widened(bundle), kv, kv_scales(bundle, kv))
+
+
+class _Widened:
+    """A bundle's weights, widened to float32 once."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle, self._stored = bundle, dict[str, Array]()
+
+    def __call__(self, name: str, start: int, stop: int) -> Array:
+        if name not in self._stored:
+            self._stored[name] = self._bundle.rows(name)
+        return self._stored[name][start:stop]
+
+
+def kv_scales(bundle: Bundle, kv: str) -> Scales | None:
+    """Static cache scales [2, n_kv_heads, 1, head_dim] by attention block; None for float caches."""
+    if kv not in ("int8", "int4"):
+        return None
+    offset, found = getattr(bundle.manifest.kv_scales, kv), dict[int, Array]()
+    for b, block in bundle.spec.attention.items():
+        found[b] = bundle.array(offset, np.float32, (2, block.n_kv_heads, 1, block.head_dim))
+        offset += found[b].nbytes
+    return found
+
+
+class Reference:
+    """A runtime over any source of float weights: a bundle's, or a checkpoint's at export."""
+
+    name = "reference"
+
+    def __init__(self, spec: ModelSpec, weights: Weights, kv: str = "f32", scales: Scales | None = None) -> None:
+        self.spec, self._weights, self.kv, self._scales = spec, weights, kv, scales or {}
+        self._shapes = spec.tensors()
+        self.capabilities = Capabilities(kinds=KINDS, kv_formats=KV_FORMATS)
+
+    def load(self) -> None:
+        """Nothing to open."""
+
+    def release(self) -> None:
+        """Nothing to give back."""
+
+    def new_cache(self, capacity: int) -> HostCache:
+        return HostCache(self.spec, capacity, self.kv)
+
+    def forward(self, calls: Sequence[Call]) -> list[CallResult]:
+        if len({id(call.cache) for call in calls}) < len(calls):
+            raise UsageError("two calls for one cache at once: join their rows to a tree")
+        return [self._forward(call) for call in calls]
+
+    def _forward(self, call: Call) -> CallResult:
+        rows, cache, wanted = call.rows, call.cache, call.outputs
+        if not isinstance(cache, HostCache):
+            raise UsageError("a cache of another engine")
+        blocks = range(self.spec.n_blocks) if call.blocks is None else call.blocks
+        x = self.embed(rows) if call.hidden is None else np.asarray(call.hidden, np.float32)
+        states = {-1: x} if -1 in wanted.hidden else {}
+        paid: dict[int, Array] = {}
+        cache.reserve(rows)
+        spans = cache.write(blocks, rows)
+        for b in blocks:
+            w = BlockWeights(self.spec, b, self._weights, getattr(call.adapter, "apply", None))
+            y, attention_paid = self._run(self.spec.blocks[b], w, x, rows, cache, spans)
+            x = x + w.norm(y, self.spec.blocks[b].post_norm, "post_norm")
+            if b in wanted.hidden:
+                states[b] = x
+            if wanted.attention and attention_paid is not None:
+                paid[b] = attention_paid
+        result = head_outputs(self.head(x[wanted.logits_from :]), wanted) if wanted.head else CallResult()
+        return CallResult(result.logits, result.ids, result.scores, result.logsum, states, paid)
+
+    def _run(
+        self, block: Block, w: BlockWeights, x: Array, rows: Rows, cache: HostCache, spans: dict[int, tuple[int, int]]
+    ) -> tuple[Array, Array | None]:
+        match block:
+            case Attention():
+                return attention.run(block, w, x, rows, cache, spans[w.number], self._scales.get(w.number))
+            case Mlp():
+                return mlp.run(block, w, x), None
+            case Moe():
+                return moe.run(block, w, x), None
+            case Ssm():
+                return ssm.run(block, w, x, rows, cache.state(w.number)), None
+
+    def embed(self, rows: Rows) -> Array:
+        """The hidden state [count, hidden_size] that enters the first block."""
+        if rows.embeddings is not None:
+            return np.asarray(rows.embeddings, np.float32)
+        found = [self._weights("embed", int(t), int(t) + 1) for t in rows.tokens[rows.first :]]
+        return np.concatenate(found) * np.float32(self.spec.embed_scale)
+
+    def head(self, hidden: Array) -> Array:
+        """hidden [n, hidden_size] -> logits [n, vocab_size]."""
+        bias = self._get("final_norm_bias") if self.spec.final_norm == "layer" else None
+        x = normed(hidden, self.spec.final_norm, self._get("final_norm"), bias, self.spec.norm_eps)
+        name = "embed" if self.spec.tied else "head"
+        vocab = self.spec.vocab_size
+        logits = np.empty((len(hidden), vocab), np.float32)
+        for at in range(0, vocab, _VOCAB_CHUNK):
+            stop = min(at + _VOCAB_CHUNK, vocab)
+            logits[:, at:stop] = x @ self._weights(name, at, stop).T
+        cap = np.float32(self.spec.final_softcap)
+        return np.tanh(logits / cap) * cap if cap else logits
+
+    def _get(self, name: str) -> Array:
+        return self._weights(name, 0, self._shapes[name][0])

@@ -1,0 +1,95 @@
+"""The attention block in numpy: the whole of what a row may see, masked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.cache.host import HostCache
+from edgedec.runtime import Rows
+from edgedec.runtimes.reference.numeric import Array, BlockWeights, softmax
+from edgedec.spec import Attention
+
+
+def run(
+    block: Attention,
+    w: BlockWeights,
+    x: Array,
+    rows: Rows,
+    cache: HostCache,
+    span: tuple[int, int],
+    scales: Array | None,
+) -> tuple[Array, Array]:
+    """f(norm(x)) [count, hidden], and the attention paid to each slot [n_kv_heads, slots]. span: the slots of the
+    computed rows; scales [2, n_kv_heads, 1, head_dim]: static scales of a quantized cache."""
+    q, k, v = _qkv(block, w, w.norm(x, block.norm))
+    positions = rows.positions[rows.first :]
+    q, k = _rotate(block, w, q, positions), _rotate(block, w, k, positions)
+    data, stop = cache.data(w.number), span[1]
+    for i, values in enumerate((k, v)):
+        data[i][:, slice(*span)] = store(values, cache.kv, None if scales is None else scales[i])
+    keys, values = (load(data[i][:, :stop], cache.kv, None if scales is None else scales[i]) for i in range(2))
+    mask = rows.mask(cache.positions(w.number), block.window, block.sinks)
+    y, paid = attend(q, keys, values, mask, block)
+    return w.linear(y, "o", block.o_bias), paid
+
+
+def _qkv(block: Attention, w: BlockWeights, x: Array) -> tuple[Array, Array, Array]:
+    """x [n, hidden] -> q [n_heads, n, head_dim], k and v [n_kv_heads, n, head_dim]."""
+    qkv = w.linear(x, "qkv", block.qkv_bias)
+    q, k, v = np.split(qkv, [block.q_dim, block.q_dim + block.kv_dim], axis=1)
+    if block.qk_norm == "full":
+        q, k = w.norm(q, "rms", "q_norm"), w.norm(k, "rms", "k_norm")
+    q, k, v = (a.reshape(len(x), -1, block.head_dim).transpose(1, 0, 2) for a in (q, k, v))
+    if block.qk_norm == "head":
+        q, k = w.norm(q, "rms", "q_norm"), w.norm(k, "rms", "k_norm")
+    return q, k, v
+
+
+def _rotate(block: Attention, w: BlockWeights, x: Array, positions: NDArray[np.int64]) -> Array:
+    """x [heads, n, head_dim] turned by its positions."""
+    if block.rope is None:
+        return x
+    rope = w.spec.ropes[block.rope]
+    angles = positions[:, None] * np.array(rope.inv_freq)
+    cos, sin = (np.float32(rope.scale) * f(angles).astype(np.float32) for f in (np.cos, np.sin))
+    half = len(rope.inv_freq)
+    a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
+
+
+def store(x: Array, kv: str, scales: Array | None) -> NDArray[Any]:
+    """x [n_kv_heads, n, head_dim] in the cache's format."""
+    if scales is None:
+        return x.astype(np.float16 if kv == "f16" else np.float32)
+    q = np.rint(x / scales)
+    if kv == "int8":
+        return np.clip(q, -128, 127).astype(np.int8)
+    stored = (np.clip(q, -8, 7) + 8).astype(np.uint8)
+    return stored[..., 0::2] | stored[..., 1::2] << 4
+
+
+def load(stored: NDArray[Any], kv: str, scales: Array | None) -> Array:
+    """The inverse of `store`."""
+    if scales is None:
+        return stored.astype(np.float32)
+    if kv == "int4":
+        pairs = np.stack([stored & 15, stored >> 4], axis=-1)
+        stored = pairs.reshape(*stored.shape[:2], -1).astype(np.int8) - 8
+    return stored * scales
+
+
+def attend(q: Array, keys: Array, values: Array, mask: NDArray[np.bool_], block: Attention) -> tuple[Array, Array]:
+    """q [heads, n, d], keys and values [kv_heads, total, d], mask [n, total] -> [n, heads * d], and the attention
+    paid to each slot [kv_heads, total]."""
+    group, n, kv = block.n_heads // block.n_kv_heads, q.shape[1], block.n_kv_heads
+    q = q.reshape(kv, group * n, block.head_dim)
+    scores = (q @ keys.transpose(0, 2, 1)).reshape(kv, group, n, -1) * np.float32(block.scale)
+    if block.softcap:
+        scores = np.tanh(scores / np.float32(block.softcap)) * np.float32(block.softcap)
+    weights = softmax(np.where(mask, scores, -np.inf))
+    mixed = weights.reshape(kv, group * n, -1) @ values
+    y = mixed.reshape(block.n_heads, n, block.head_dim).transpose(1, 0, 2).reshape(n, -1)
+    return y, weights.sum(axis=(1, 2))

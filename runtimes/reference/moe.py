@@ -1,0 +1,50 @@
+"""The mixture-of-experts block in numpy: each row through its own experts, one expert at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.runtimes.reference.numeric import Array, BlockWeights, activation, sigmoid, softmax
+from edgedec.spec import Moe
+
+
+def run(block: Moe, w: BlockWeights, x: Array) -> Array:
+    """f(norm(x)) [n, hidden] of x [n, hidden]."""
+    x = w.norm(x, block.norm)
+    bias = w.get("router_bias") if block.router_bias else None
+    experts, weights = route(block, x @ w.get("router").T, bias)
+    y = np.zeros_like(x)
+    for expert in np.unique(experts):
+        rows, place = np.nonzero(experts == expert)
+        y[rows] += weights[rows, place, None] * _expert(block, w, x[rows], int(expert))
+    return y + _shared(block, w, x) if block.shared_size else y
+
+
+def route(block: Moe, logits: Array, bias: Array | None = None) -> tuple[NDArray[np.int64], Array]:
+    """logits [n, n_experts] -> the experts of each row [n, top_k] and their weights [n, top_k], the best first.
+
+    logits 1 3 2, top_k 2, "softmax_topk" -> experts 1 2, weights softmax(3 2) = 0.73 0.27
+    """
+    weights = sigmoid(logits) if block.router == "sigmoid" else softmax(logits)
+    ranked = weights + bias if bias is not None else logits if block.router != "sigmoid" else weights
+    experts = np.argsort(-ranked, axis=1, kind="stable")[:, : block.top_k]
+    chosen = np.take_along_axis(logits if block.router == "softmax_topk" else weights, experts, axis=1)
+    if block.router == "softmax_topk":
+        chosen = softmax(chosen)
+    if block.normalize:
+        chosen = chosen / chosen.sum(axis=1, keepdims=True)
+    return experts, chosen * np.float32(block.scale)
+
+
+def _expert(block: Moe, w: BlockWeights, x: Array, expert: int) -> Array:
+    inner, hidden = block.inner_size, x.shape[1]
+    gate_up = x @ w.get("gate_up", expert * 2 * inner, (expert + 1) * 2 * inner).T
+    down = w.get("down", expert * hidden, (expert + 1) * hidden)
+    return (activation(gate_up[:, :inner], block.activation) * gate_up[:, inner:]) @ down.T
+
+
+def _shared(block: Moe, w: BlockWeights, x: Array) -> Array:
+    gate, up = np.split(w.linear(x, "shared_gate_up"), 2, axis=1)
+    y = w.linear(activation(gate, block.activation) * up, "shared_down")
+    return sigmoid(x @ w.get("shared_gate").T) * y if block.shared_gate else y
