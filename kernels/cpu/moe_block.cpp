@@ -11,6 +11,8 @@ namespace edgedec {
 
 namespace {
 
+constexpr int ROWS_AT_ONCE = 4;  // of an expert, in one task between the products
+
 enum Router { SOFTMAX = 0, SOFTMAX_TOPK = 1, SIGMOID = 2 };
 
 // Rows made ready for products, in memory of their own.
@@ -311,14 +313,16 @@ class MoeBlock : public Block {
   // What comes between the products: activations that are apart, and rows made ready for `down`.
   void activate() {
     const Kernels& k = engine_.kernels();
-    each([](const Part& p) { return p.fused() && !p.down.quantized() ? 0 : p.rows; }, 1,
-         [&](const Part& p, const Item& item, int) {
-           const size_t r = item.begin, n = p.inner;
-           const float* gate = p.gate_up_out + r * 2 * n;
-           if (!p.fused()) k.glu(gate, gate + n, p.inner, m_.activation, p.act + r * n);
-           if (p.down.quantized())
-             k.quantize(p.act + r * n, p.inner, p.down.format, p.down.step(), p.hidden, item.begin, 0, p.hidden.steps);
-         });
+    const auto rows = [](const Part& p) { return p.fused() && !p.down.quantized() ? 0 : p.rows; };
+    each(rows, ROWS_AT_ONCE, [&](const Part& p, const Item& item, int) {
+      for (int r = item.begin; r < item.end; r++) {
+        const float* gate = p.gate_up_out + (size_t)r * 2 * p.inner;
+        float* act = p.act + (size_t)r * p.inner;
+        if (!p.fused()) k.glu(gate, gate + p.inner, p.inner, m_.activation, act);
+        if (p.down.quantized())
+          k.quantize(act, p.inner, p.down.format, p.down.step(), p.hidden, r, 0, p.hidden.steps);
+      }
+    });
   }
 
   // The weighted sum of a row's experts.
@@ -345,7 +349,8 @@ class MoeBlock : public Block {
 
 // An expert must be whole groups of outputs.
 std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {
-  if (2 * block.moe->inner % LANES || engine.hidden() % LANES) return nullptr;
+  const ed_moe& m = *block.moe;
+  if (2 * m.inner % LANES || engine.hidden() % LANES || m.top_k > m.experts) return nullptr;
   return std::make_unique<MoeBlock>(engine, block);
 }
 

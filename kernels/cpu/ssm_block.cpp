@@ -139,7 +139,13 @@ class SsmBlock : public Block {
   std::vector<std::vector<SsmUpdate>> updates_;
 };
 
-std::unique_ptr<Block> make(Engine& engine, const ed_block& block) { return std::make_unique<SsmBlock>(engine, block); }
+std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {
+  const ed_ssm& m = *block.ssm;
+  const SsmShape shape = shape_of(m);
+  if (m.conv_size < 1 || m.heads % m.groups || shape.inner() % m.norm_groups) return nullptr;
+  if (m.in_proj.n != shape.inner() + shape.conv_dim() + m.heads) return nullptr;
+  return std::make_unique<SsmBlock>(engine, block);
+}
 
 std::unique_ptr<BlockState> make_state(const ed_model&, const ed_block& block, int, const std::shared_ptr<PagePool>&) {
   return std::make_unique<RecurrentState>(shape_of(*block.ssm));
