@@ -137,7 +137,7 @@ class _HeadGraph(Graph):
         best, rows = self.nodes("TopK", [probs, top], ["best", "rows"])
         ids = self.node("Gather", [self.inline("vocab", self.arrays["vocab"].astype(np.int64)), rows])
         if shape:
-            ids, best = (self._reshaped(x, shape) for x in (ids, best))
+            ids, best = (self.reshaped(x, shape) for x in (ids, best))
         return ids, best
 
 
@@ -147,7 +147,7 @@ def _medusa(g: _HeadGraph, facts: Facts) -> None:
     states = architecture("medusa").states(ops, g.input("hidden", FLOAT, ["n", facts.hidden]), (), facts.depth)
     one = g.constant(np.array([1], np.int64))
     rows = g.node("Concat", [g.node("Unsqueeze", [state, one]) for state in states], axis=1)
-    ids, best = g.guesses(g._reshaped(rows, [-1, facts.hidden]), [-1, facts.depth, facts.top])
+    ids, best = g.guesses(g.reshaped(rows, [-1, facts.hidden]), [-1, facts.depth, facts.top])
     _give(g, {"ids": (ids, INT64), "logprobs": (best, FLOAT)}, ["n", facts.depth, facts.top])
 
 

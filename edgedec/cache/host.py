@@ -9,6 +9,7 @@ some, has one of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from edgedec.spec import KV_FORMATS, ModelSpec
 
 _DTYPES: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "int8": np.int8, "int4": np.uint8}
 _FIRST = 256
+_storages = count()
 
 
 class HostCache:
@@ -39,6 +41,8 @@ class HostCache:
         self._maps = dict.fromkeys(spec.attention, shared)
         self._data = {b: self._allocate(b, min(_FIRST, capacity)) for b in spec.attention}
         self._recurrent = {b: RecurrentState(block) for b, block in spec.recurrent.items()}
+        # Another number whenever arrays are made or moved: what is bound to their addresses can be kept until then.
+        self.storage = next(_storages)
 
     @property
     def length(self) -> int:
@@ -72,14 +76,26 @@ class HostCache:
         if need > self.capacity:
             raise ContextFull(f"{need} rows do not fit a cache of {self.capacity}")
 
-    def write(self, blocks: Sequence[int], rows: Rows) -> dict[int, tuple[int, int]]:
-        """Begin a call: the slots (from, to) of the computed rows in each of its attention blocks, with room for them."""
+    def same_slots(self, blocks: Sequence[int]) -> bool:
+        """Do these attention blocks hold the same slots?"""
+        return len({id(self._maps[b]) for b in blocks}) <= 1
+
+    def is_whole(self) -> bool:
+        """Does every attention block hold the whole text, each token in the slot of its position?"""
+        if len({id(slots) for slots in self._maps.values()}) > 1:
+            return False
+        slots = next(iter(self._maps.values()), None)
+        return slots is None or (slots.committed == self._length and (not self._length or slots.positions[-1] == self._length - 1))
+
+    def write(self, blocks: Sequence[int], rows: Rows, spare: int = 0) -> dict[int, tuple[int, int]]:
+        """Begin a call: the slots (from, to) of the computed rows in each of its attention blocks, with room for them and for
+        `spare` slots after them."""
         chosen = [b for b in blocks if b in self._maps]
         self._split(chosen)
         spans = {id(slots): slots.write(rows) for slots in {id(m): m for m in map(self._maps.__getitem__, chosen)}.values()}
         found = {b: spans[id(self._maps[b])] for b in chosen}
         for b, (_, stop) in found.items():
-            self._grow(b, stop)
+            self._grow(b, stop + spare)
         return found
 
     def commit(self, rows: Sequence[int]) -> None:
@@ -114,7 +130,7 @@ class HostCache:
         twin = HostCache(self.spec, self.capacity, self.kv)
         copies = {id(slots): slots.copy() for slots, _ in self._by_map()}
         twin._maps = {b: copies[id(slots)] for b, slots in self._maps.items()}
-        twin._data = {b: data.copy() for b, data in self._data.items()}
+        twin._data, twin.storage = {b: data.copy() for b, data in self._data.items()}, next(_storages)
         twin._recurrent = {b: state.copy() for b, state in self._recurrent.items()}
         twin._length = self._length
         twin.truncate(self._length if length is None else length)
@@ -174,7 +190,7 @@ class HostCache:
         if rows > have:
             grown = self._allocate(block, max(rows, min(self.capacity, 2 * have)))
             grown[:, :, :have] = self._data[block]
-            self._data[block] = grown
+            self._data[block], self.storage = grown, next(_storages)
 
     def _reachable(self, length: int) -> int:
         """The longest text up to `length` that all recurrent blocks can go back to."""
