@@ -6,7 +6,7 @@
 ...     print(piece, end="")
 """
 
-from edgedec.decoding.loop import Stats, Token
+from edgedec.decoding.step import Stats, Token
 from edgedec.errors import (
     BadTensor,
     BundleCorrupt,
@@ -23,6 +23,7 @@ from edgedec.errors import (
     UnknownArchitecture,
     UsageError,
 )
+from edgedec.generation import GenerationConfig
 from edgedec.model import Model, open  # noqa: A004
 from edgedec.sampling import Sampling
 from edgedec.session import Session
@@ -39,6 +40,7 @@ __all__ = [
     "CheckpointError",
     "ContextFull",
     "EdgedecError",
+    "GenerationConfig",
     "Model",
     "RuntimeUnavailable",
     "Sampling",

@@ -13,7 +13,7 @@ from edgedec.bundle.folder import Bundle
 from edgedec.bundle.manifest import MANIFEST
 from edgedec.drafters import Tables
 from edgedec.errors import BundleNotFound, TextError, UsageError
-from edgedec.runtime.core import Runtime, RuntimeOptions, choose_engine, open_runtime
+from edgedec.runtime import Adapter, Runtime, RuntimeOptions, choose_runtime, open_runtime
 from edgedec.sampling import Sampling
 from edgedec.session import Session
 from edgedec.spec import ModelSpec
@@ -61,18 +61,20 @@ class Model:
         context: int | None = None,
         on_full: Literal["error", "slide"] = "error",
         sinks: int | None = None,
-        spec: str = "auto",
+        speculate: str = "auto",
         learn: bool = False,
         tables: Tables | None = None,
+        adapter: Adapter | None = None,
     ) -> Session:
         """A new text. `context`: how many tokens it may hold (the model's own limit by default).
 
         When the context is full, `on_full="error"` raises ContextFull; "slide" keeps the first
         `sinks` tokens (4 by default) and the latest half, and goes on.
 
-        `spec`: how to guess ahead, "auto", "off" or drafters by name (`edgedec.speculation.choose`); the text is the
-        same. `learn`: take up what earlier sessions kept (`Session.keep`). `tables`: an empty dict, given to all
-        sessions of one thread, where their drafters hold in common what they learn of the model.
+        `speculate`: how to draft, "auto", "off" or drafters by name (`edgedec.speculation.choose`); the text is the
+        same. `learn`: load what earlier sessions saved (`Session.save_drafters`). `tables`: an empty dict, given to all
+        sessions of one thread, in which their drafters share what they learn of the model. `adapter`: low-rank
+        weights that its calls use.
         """
         limit = self.spec.context_length
         capacity = context or limit
@@ -83,9 +85,9 @@ class Model:
         sinks = min(4, capacity // 4) if sinks is None else sinks
         if on_full == "slide" and not 0 <= sinks <= capacity // 4:
             raise UsageError(f"sinks {sinks}: must be from 0 to {capacity // 4}, a quarter of the context")
-        session = Session(self, capacity, sinks if on_full == "slide" else None, spec, tables)
+        session = Session(self, capacity, sinks if on_full == "slide" else None, speculate, tables, adapter)
         if learn:
-            session.recall()
+            session.load_drafters()
         return session
 
     def chat_prompt(
@@ -131,7 +133,7 @@ def open(  # noqa: A001
     bundle = Bundle.open(find(path_or_name), verify=verify)
     if threads < 0:
         raise UsageError(f"threads {threads}: must be 0 (all cores) or more")
-    runtime = open_runtime(choose_engine(engine), bundle, RuntimeOptions(threads=threads, kv=kv))
+    runtime = open_runtime(choose_runtime(bundle, engine), bundle, RuntimeOptions(threads=threads, kv=kv))
     runtime.load()
     return Model(bundle, runtime)
 

@@ -10,52 +10,36 @@ import hashlib
 import zipfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
+from edgedec.cache import Cache
 from edgedec.cache.prefixes import common
-from edgedec.cache.snapshot import Snapshot, arrays_of, read_snapshot, write_snapshot
+from edgedec.cache.snapshot import Snapshot, read_snapshot, write_snapshot
 from edgedec.decoding.batching import Batch, Job
-from edgedec.decoding.constraint import Constraint
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import Ask, Stats, Steps, Token, Turn, drive, steps
-from edgedec.drafters import Host, Tables
+from edgedec.decoding.loop import StepTrace, decode_loop
+from edgedec.decoding.step import DecodeLoop, Stats, Token, run_loop
+from edgedec.drafters import DrafterContext, Tables
 from edgedec.errors import UsageError
-from edgedec.sampling import Sampling
+from edgedec.generation import GenerationConfig
+from edgedec.runtime import Adapter, Call, Outputs, Rows, forward_one
+from edgedec.sampling import logprob
 from edgedec.speculation.choose import make_speculation
 from edgedec.storage.files import cache_folder, replacing
-from edgedec.text.tokenizer import Detokenizer, StopStrings
+from edgedec.text.stream import TextStream
 
 if TYPE_CHECKING:
     from edgedec.model import Model
 
-GREEDY = Sampling()
-
-
-class TokenOptions(TypedDict, total=False):
-    """How to generate: see `Session.tokens` for each."""
-
-    max_tokens: int | None
-    sampling: Sampling
-    stop_tokens: Sequence[int]
-    ignore_eos: bool
-    logprobs: int | None
-    constraint: Constraint | None
-    trace: list[Turn] | None
-
-
-class Options(TokenOptions, total=False):
-    """How to generate text: `stop`: strings that end it."""
-
-    stop: str | Sequence[str]
-
 
 @dataclass(frozen=True)
-class Piece:
+class TextPiece:
     """Text that is certain, and the token that made it so (None: what was held back until the end)."""
 
     text: str
@@ -65,11 +49,20 @@ class Piece:
 class Session:
     """Made by `Model.session()`. Not for two threads at once; sessions of one model may run in several."""
 
-    def __init__(self, model: Model, capacity: int, sinks: int | None, spec: str, tables: Tables | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        capacity: int,
+        sinks: int | None,
+        speculate: str,
+        tables: Tables | None = None,
+        adapter: Adapter | None = None,
+    ) -> None:
         self.model = model
-        self._spec, self._tables = spec, tables
-        self._drafter = make_speculation(spec, Host(model.runtime, model.bundle, lambda: model.tokenizer, tables))
-        self._context = Context([], 0, model.runtime.new_cache(capacity), sinks)
+        self._speculate, self._tables = speculate, tables
+        host = DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer, tables)
+        self._drafter = make_speculation(speculate, host)
+        self._context = Context([], 0, model.runtime.new_cache(capacity), sinks, adapter=adapter)
         self.stats = Stats()
         self._running: Generator[Token] | None = None
 
@@ -88,101 +81,147 @@ class Session:
         """Why the last generation ended: eos, stop, length, context; empty if it was not finished."""
         return self.stats.finish
 
-    def generate(self, prompt: str | Sequence[int] | None = None, **options: Unpack[Options]) -> Iterator[str]:
-        """The text that follows `prompt`, piece by piece; None goes on with the session's text.
+    def generate(self, prompt: str | Sequence[int] | None = None, **options: Any) -> Iterator[str]:
+        """The text that follows `prompt`, piece by piece; None continues the session's text.
 
         Ends at the model's end token, at a stop string or token (neither is yielded), after
-        `max_tokens`, or, if that is None, when the context is full. `options` are those of `stream`.
+        `max_tokens`, or, if that is None, when the context is full. `options`: those of `tokens`.
 
         >>> "".join(edgedec.open("nano").session().generate("Once upon a time", max_tokens=8))
         """
         return (piece.text for piece in self.stream(prompt, **options) if piece.text)
 
-    def stream(self, prompt: str | Sequence[int] | None = None, **options: Unpack[Options]) -> Iterator[Piece]:
-        """As `generate`, with the token behind each piece. `prompt` may be text or tokens."""
-        tokenizer, stop = self.model.tokenizer, options.pop("stop", ())
+    def stream(
+        self,
+        prompt: str | Sequence[int] | None = None,
+        config: GenerationConfig | None = None,
+        *,
+        trace: list[StepTrace] | None = None,
+        **options: Any,
+    ) -> Iterator[TextPiece]:
+        """As `generate`, with the token of each piece. `prompt` may be text or tokens."""
+        tokenizer = self.model.tokenizer
+        config = (config or GenerationConfig()).override(options)
         ids = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        stops = StopStrings([stop] if isinstance(stop, str) else stop)
-        tokens = self.tokens(ids, **options)  # type: ignore[misc]
-        return _pieces(tokens, Detokenizer(tokenizer, prompt_ids=self._context.ids), stops, self.stats)
+        tokens = self.tokens(ids, config, trace=trace)
+        return _pieces(tokens, TextStream(tokenizer, config.stop, self._context.ids), self.stats)
 
     def tokens(
         self,
         ids: Sequence[int] | None = None,
+        config: GenerationConfig | None = None,
         *,
-        max_tokens: int | None = None,
-        sampling: Sampling = GREEDY,
-        stop_tokens: Sequence[int] = (),
-        ignore_eos: bool = False,
-        logprobs: int | None = None,
-        constraint: Constraint | None = None,
-        trace: list[Turn] | None = None,
+        trace: list[StepTrace] | None = None,
+        **options: Any,
     ) -> Generator[Token]:
         """The tokens that follow `ids`, each an int with `.token`, `.logprob`, `.top` and `.by`.
 
-        `logprobs=n` fills `.logprob` and the n most likely `.top`; `trace` is given every call.
-        None goes on with the session's text, and `constraint` (`edgedec.constraints`) where it stands; a new
-        prompt begins it anew. A new generation ends the one before, if it still runs.
+        `options` are the fields of `GenerationConfig`; `trace` collects every call. None continues the session's
+        text, and the config's constraint where it stands; a new prompt begins it anew. A new generation ends the one
+        before, if it still runs.
         """
-        self._running = drive(
-            self.model.runtime,
-            self._loop(ids, max_tokens, sampling, stop_tokens, ignore_eos, logprobs, constraint, trace),
-        )
+        config = (config or GenerationConfig()).override(options)
+        self._running = run_loop(self.model.runtime, self._loop(ids, config, trace))
         return self._running
 
     def submit(
         self,
         batch: Batch,
         ids: Sequence[int] | None,
-        tell: Callable[[Token | None], None],
-        **options: Unpack[TokenOptions],
+        on_token: Callable[[Token | None], None],
+        config: GenerationConfig | None = None,
+        on_start: Callable[[], None] = lambda: None,
+        **options: Any,
     ) -> Job:
-        """As `tokens`, as one of the texts of a batch: `tell` is given each token, and None at the end.
+        """As `tokens`, as one of the sequences of a batch: `on_token` gets each token, and None at the end.
 
-        The session belongs to the batch until then, and to its thread as long as both are there: other texts of the
-        batch may take over the beginning of its cache.
+        The session belongs to the batch until then.
         """
-        loop = self._loop(ids, **options)
-        most = options.get("max_tokens")
-        need = self.capacity if most is None else min(self.capacity, len(self._context.ids) + most)
-        return batch.add(self._context, loop, tell, need, shares=True)
+        config = (config or GenerationConfig()).override(options)
+        loop = self._loop(ids, config)
+        need = len(self._context.ids) + config.max_tokens if config.max_tokens is not None else self.capacity
+        return batch.add(self._context, loop, on_token, min(self.capacity, need), shares=True, on_start=on_start)
 
     def _loop(
-        self,
-        ids: Sequence[int] | None,
-        max_tokens: int | None = None,
-        sampling: Sampling = GREEDY,
-        stop_tokens: Sequence[int] = (),
-        ignore_eos: bool = False,
-        logprobs: int | None = None,
-        constraint: Constraint | None = None,
-        trace: list[Turn] | None = None,
-    ) -> Steps:
-        """What `tokens` is asked for, as a loop that somebody has to drive."""
-        stops = frozenset(stop_tokens) | (frozenset() if ignore_eos else self.model.eos)
-        ask = Ask(sampling, max_tokens, stops, logprobs)
+        self, ids: Sequence[int] | None, config: GenerationConfig, trace: list[StepTrace] | None = None
+    ) -> DecodeLoop:
+        """What `tokens` generates, as a loop that somebody has to run."""
         self._stop()
         self.stats = Stats()
         if ids is not None:
             self._read(list(map(int, ids)))
-            if constraint is not None:
-                constraint.reset()
-        if sampling.seed is not None:
-            self._context.rng = np.random.default_rng(sampling.seed)
-        self._context.company = 0
-        return steps(self._context, ask, self._drafter, constraint, self.stats, trace)
+            if config.constraint is not None:
+                config.constraint.reset()
+        if config.sampling.seed is not None:
+            self._context.rng = np.random.default_rng(config.sampling.seed)
+        self._context.concurrent = 0
+        model = self.model
+        chunk = model.runtime.capabilities.prefill_chunk
+        return decode_loop(self._context, config, self._drafter, self.stats, trace, model.eos, chunk)
 
-    def chat(self, messages: Sequence[Mapping[str, object]], **options: Unpack[Options]) -> Iterator[str]:
+    def append(self, ids: Sequence[int]) -> None:
+        """Add tokens to the session's text; they are read by the next call."""
+        self._stop()
+        self._context.ids += self._checked(ids)
+        self._context.n_prompt = len(self._context.ids)
+
+    def next_probs(self) -> NDArray[np.float64]:
+        """The model's distribution of the next token [vocab_size], before any sampling setting."""
+        logits = self._logits_after(len(self._context.ids) - 1)[-1].astype(np.float64)
+        p = np.exp(logits - logits.max())
+        return cast("NDArray[np.float64]", p / p.sum())
+
+    def score(self, ids: Sequence[int]) -> list[float]:
+        """The log-probability of each of these tokens after the session's text and those before it; the text stays as
+        it is."""
+        ids, known = self._checked(ids), len(self._context.ids)
+        if not ids:
+            return []
+        twin = self._context.cache.fork()
+        logits = self._logits_after(known - 1, ids[:-1], twin)
+        return [logprob(row, token) for row, token in zip(logits, ids, strict=True)]
+
+    def _logits_after(self, first: int, more: Sequence[int] = (), cache: Cache | None = None) -> NDArray[np.float32]:
+        """Logits of the text's tokens from number `first` on, and of `more` after them."""
+        self._stop()
+        context, runtime = self._context, self.model.runtime
+        if not context.ids:
+            raise UsageError("nothing to continue: give at least one token (this tokenizer adds none of its own)")
+        own = cache is None
+        cache = context.cache if cache is None else cache
+        ids, chunk, found = [*context.ids, *more], runtime.capabilities.prefill_chunk, list[NDArray[np.float32]]()
+        if cache.length > first:
+            cache.truncate(first)
+        while cache.length < len(ids):
+            start = cache.length
+            rows = Rows.chain(ids[start : start + chunk], start)
+            skip = max(first - start, 0)
+            outputs = Outputs(logits=skip < len(rows), logits_from=min(skip, len(rows)))
+            logits = forward_one(runtime, Call(rows, cache, outputs=outputs, adapter=context.adapter)).logits
+            if logits is not None:
+                found.append(logits)
+            # The last token of the text is left to the next call, as after generating.
+            cache.commit(range(min(len(rows), len(context.ids) - 1 - start) if own else len(rows)))
+            if own and cache.length == len(context.ids) - 1:
+                break
+        cache.rollback()
+        return np.concatenate(found)
+
+    def chat(self, messages: Sequence[Mapping[str, object]], **options: Any) -> Iterator[str]:
         """The answer to `messages`, as `generate` gives text."""
         return self.generate(self.model.chat_ids(messages), **options)
 
     def fork(self) -> Session:
-        """An independent session with the same text and a copy of its cache."""
+        """An independent session with the same text; on a runtime with pages the cache is shared, not copied."""
         context = self._context
-        twin = Session(self.model, self.capacity, context.sinks, self._spec, self._tables)
-        twin._context.ids, twin._context.n_prompt = list(context.ids), context.n_prompt
-        twin._context.cache = context.cache.fork()
-        twin._context.rng.bit_generator.state = context.rng.bit_generator.state
+        twin = Session.__new__(Session)
+        twin.__dict__ |= self.__dict__
+        host = DrafterContext(self.model.runtime, self.model.bundle, lambda: self.model.tokenizer, self._tables)
+        twin._drafter = make_speculation(self._speculate, host)
+        rng = np.random.default_rng()
+        rng.bit_generator.state = context.rng.bit_generator.state
+        twin._context = replace(context, ids=list(context.ids), cache=context.cache.fork(), rng=rng)
+        twin.stats, twin._running = Stats(), None
         if self._tables is None:
             twin._drafter.restore(self._drafter.state())
         return twin
@@ -191,22 +230,22 @@ class Session:
         """What the drafters did so far, and what the governor chose."""
         return self._drafter.report()
 
-    def learned(self) -> Path:
-        """Where `keep` writes: a file for this bundle and these drafters."""
-        names = hashlib.sha256(self._spec.encode()).hexdigest()[:8]
+    def drafter_state_path(self) -> Path:
+        """Where `save_drafters` writes: a file for this bundle and these drafters."""
+        names = hashlib.sha256(self._speculate.encode()).hexdigest()[:8]
         return cache_folder() / "learned" / f"{self.model.bundle.digest[:32]}-{names}.npz"
 
-    def keep(self) -> None:
-        """Keep what the drafter learned for later sessions of this bundle: `Model.session(learn=True)` takes it up."""
-        path, state = self.learned(), self._drafter.state()
+    def save_drafters(self) -> None:
+        """Save what the drafters learned for later sessions of this bundle: `Model.session(learn=True)` loads it."""
+        path, state = self.drafter_state_path(), self._drafter.state()
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             np.savez(file, **cast(Any, state))
 
-    def recall(self) -> None:
-        """Take up what an earlier session kept; nothing if there is none, or it is damaged."""
+    def load_drafters(self) -> None:
+        """Load what an earlier session saved; nothing if there is none, or it is damaged."""
         try:
-            with np.load(self.learned(), allow_pickle=False) as kept:
+            with np.load(self.drafter_state_path(), allow_pickle=False) as kept:
                 self._drafter.restore(dict(kept))
         except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, UsageError):
             self._drafter.reset()
@@ -214,28 +253,25 @@ class Session:
     def save(self, path: str | PathLike[str]) -> None:
         """Write the text, its cache, the state of the random draws and what the drafter learned to a file."""
         context = self._context
-        write_snapshot(
-            path,
-            Snapshot(
-                bundle=self.model.bundle.digest,
-                ids=tuple(context.ids),
-                n_prompt=context.n_prompt,
-                kv=context.cache.kind,
-                rng=dict(context.rng.bit_generator.state),
-                length=context.cache.length,
-                learned=arrays_of(state := self._drafter.state()),
-            ),
-            context.cache.save(),
-            state,
+        snapshot = Snapshot(
+            bundle=self.model.bundle.digest,
+            ids=tuple(context.ids),
+            n_prompt=context.n_prompt,
+            kv=context.cache.kind,
+            rng=dict(context.rng.bit_generator.state),
+            length=context.cache.length,
+            adapter="" if context.adapter is None else context.adapter.digest,
         )
+        write_snapshot(path, snapshot, context.cache.save(), self._drafter.state())
 
     def load(self, path: str | PathLike[str]) -> None:
-        """Become the session that was saved; it goes on exactly as that one would have."""
+        """Become the session that was saved; it continues exactly as that one would have."""
         context = self._context
-        snapshot, data, state = read_snapshot(path, self.model.bundle.digest, context.cache)
+        adapter = "" if context.adapter is None else context.adapter.digest
+        snapshot, arrays, state = read_snapshot(path, self.model.bundle.digest, context.cache, adapter)
         self._stop()
         self._drafter.restore(state)
-        context.cache.load(data)
+        context.cache.load(arrays)
         context.ids, context.n_prompt = list(snapshot.ids), snapshot.n_prompt
         context.rng.bit_generator.state = snapshot.rng
         self._drafter.reset()
@@ -245,30 +281,36 @@ class Session:
         if self._running is not None:
             self._running.close()
 
-    def _read(self, ids: list[int]) -> None:
-        """Make `ids` the text; the cache keeps what they share with the text before."""
-        vocab = self.model.spec.vocab_size
-        for token in ids:
+    def _checked(self, ids: Sequence[int]) -> list[int]:
+        """These ids, if all are of the vocabulary."""
+        vocab, found = self.model.spec.vocab_size, list(map(int, ids))
+        for token in found:
             if not 0 <= token < vocab:
                 raise UsageError(f"token {token} is outside the vocabulary of {vocab}")
+        return found
+
+    def _read(self, ids: list[int]) -> None:
+        """Make `ids` the text; the cache keeps what they share with the text before."""
         context = self._context
-        context.cache.truncate(min(common(ids, context.ids), context.cache.length))
+        self._checked(ids)
+        same = min(common(ids, context.ids), context.cache.length)
+        if same < context.cache.length:
+            context.cache.truncate(same)
         context.ids, context.n_prompt = ids, len(ids)
         self._drafter.reset()
 
 
-def _pieces(tokens: Generator[Token], detokenizer: Detokenizer, stops: StopStrings, stats: Stats) -> Iterator[Piece]:
+def _pieces(tokens: Generator[Token], stream: TextStream, stats: Stats) -> Iterator[TextPiece]:
     with closing(tokens):
         for token in tokens:
-            text, hit = stops.push(detokenizer.push(token))
-            if hit:
+            text, stopped = stream.push(token)
+            if stopped:
                 stats.finish = "stop"
-            yield Piece(text, token)
-            if hit:
+            yield TextPiece(text, token)
+            if stopped:
                 return
-        text, hit = stops.push(detokenizer.flush())
-        rest, hit_late = stops.flush()
-        if hit or hit_late:
+        text, stopped = stream.flush()
+        if stopped:
             stats.finish = "stop"
-        if text or rest:
-            yield Piece(text + rest, None)
+        if text:
+            yield TextPiece(text, None)

@@ -56,7 +56,7 @@ class Checkpoint:
         """Rows start to stop-1 of the stacked source: float32 [stop - start, ...]."""
         shape = self.shape(source)
         if not 0 <= start <= stop <= shape[0]:
-            raise BadTensor(f"{source[0].name}: rows {start} to {stop} of {shape[0]} were asked for")
+            raise BadTensor(f"{source[0].name}: rows {start} to {stop} of {shape[0]} do not exist")
         out = np.empty((stop - start, *shape[1:]), np.float32)
         at = 0
         for part in source:
@@ -107,6 +107,8 @@ class Checkpoint:
         shape = self.tensors[part.name].shape
         if not shape:
             raise BadTensor(f"{part.name}: a scalar has no rows")
+        if part.flat and len(shape) > 2:
+            shape = (math.prod(shape[:-1]), shape[-1])
         a, b = part.rows or (0, shape[0])
         if not 0 <= a <= b <= shape[0]:
             raise BadTensor(f"{part.name}: has {shape[0]} rows, not {a} to {b}")
@@ -114,11 +116,12 @@ class Checkpoint:
 
     def _fill(self, out: Array, part: Part, row: int) -> None:
         """Rows from `row` of `part` on, as many as `out` has."""
-        stored = self.tensors[part.name]
         row += part.rows[0] if part.rows else 0
-        width = math.prod(stored.shape[1:])
-        flat = elements(part.name, stored, row * width, out.size)
-        np.add(flat.reshape(out.shape), np.float32(part.add), out=out)
+        width = math.prod(out.shape[1:])
+        values = elements(part.name, self.tensors[part.name], row * width, out.size).reshape(out.shape)
+        with np.errstate(over="ignore"):  # what overflows is refused below
+            np.multiply(np.exp(values) if part.exp else values, np.float32(part.times), out=out)
+        np.add(out, np.float32(part.add), out=out)
         if not np.isfinite(out).all():
             raise BadTensor(f"{part.name}: holds values that are not finite")
 

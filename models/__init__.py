@@ -17,12 +17,19 @@ from edgedec.spec import ModelSpec
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of a checkpoint tensor: its name, a range of its rows (None: all of them), and a constant
-    to add to every value (Gemma stores its norms less one)."""
+    """A piece of a checkpoint tensor: its name, a range of its rows (None: all of them), and how a value x is read:
+    times * x + add, with exp(x) for x if `exp` (Gemma stores norms less 1, Mamba log(-a)).
+
+    `flat`: a tensor of more than two axes is read as the matrix [product of all but the last, last], such as experts
+    [E, 2I, H] as [E * 2I, H], or a depthwise convolution [C, 1, K] as [C, K].
+    """
 
     name: str
     rows: tuple[int, int] | None = None
     add: float = 0.0
+    times: float = 1.0
+    exp: bool = False
+    flat: bool = False
 
 
 Source = tuple[Part, ...]
@@ -38,11 +45,12 @@ class Architecture(Protocol):
     ignored: tuple[str, ...]
 
     def spec(self, config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
-        """The facts of `config`. `context` asks for a context length other than the usual one, which is
+        """The spec that `config` describes. `context`: another context length than the usual one, which is
         `max_position_embeddings`, or the original length if the rope has a short and a long form."""
 
-    def weights(self, spec: ModelSpec) -> dict[str, Source]:
-        """Every name of `spec.tensors()` with the checkpoint tensors it is stacked from."""
+    def weights(self, spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Source]:
+        """Every name of `spec.tensors()` with the checkpoint tensors it is stacked from. Multipliers of the config that
+        have no place in a spec are in the parts."""
 
 
 def known() -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What the architecture files share: a strict reader of configs, the common sizes, the usual weight names."""
+"""What the architecture files share: a strict reader of configs, and the common sizes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from edgedec.errors import BundleCorrupt, CheckpointError
-from edgedec.models import Part, Source
-from edgedec.spec import ModelSpec
+from edgedec.spec import Activation, ModelSpec
 
 T = TypeVar("T")
 
@@ -22,15 +21,18 @@ HARMLESS = re.compile(
     r"|id2label|label2id|problem_type|task_specific_params|is_llama_config|attn_implementation"
     r"|cache_implementation|max_sequence_length|seq_length|max_length|min_length|temperature|top_k|top_p|typical_p|num_beam.*"
     r"|num_return_sequences|repetition_penalty|length_penalty|diversity_penalty|.*ngram_size|early_stopping"
+    r"|router_aux_loss_coef|router_jitter_noise|z_loss_coefficient|num_logits_to_keep|init_method"
 )
 REFUSED = {
     "quantization_config": "is already quantized; export the original checkpoint",
     "compression_config": "is already quantized; export the original checkpoint",
-    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), "mixtures of experts are not supported"),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), "this architecture has no experts"),
 }
-ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {
+ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
+    "gelu": "gelu",
+    "relu": "relu",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
 }
@@ -40,20 +42,20 @@ REQUIRED: Any = object()
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads a JSON object key by key and refuses what is missing, of another type, or never asked for.
+    """Reads a JSON object key by key and refuses what is missing, of another type, or never read.
 
     An absent key has the default given; a null is None where None is allowed and wrong elsewhere.
     """
 
     values: Mapping[str, Any]
     where: str = "config.json"
-    asked: set[str] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
 
     def fail(self, key: str, why: str) -> CheckpointError:
         return CheckpointError(f"{self.where}: {key} {why}")
 
     def value(self, key: str, default: Any = REQUIRED) -> Any:
-        self.asked.add(key)
+        self.read.add(key)
         found = self.values.get(key, default)
         if found is REQUIRED:
             raise self.fail(key, "is missing")
@@ -110,11 +112,11 @@ class Reader:
         return found
 
     def done(self) -> None:
-        """Refuse every key that was never asked for, unless it is harmless or switched off."""
+        """Refuse every key that was not read, unless it is harmless or switched off."""
         for key, found in self.values.items():
-            if key in REFUSED and found:
+            if key in REFUSED and found and key not in self.read:
                 raise self.fail(key, f"is set: {REFUSED[key]}")
-            if found and key not in self.asked and not HARMLESS.fullmatch(key):
+            if found and key not in self.read and not HARMLESS.fullmatch(key):
                 raise self.fail(key, f"is not known ({found!r:.40}); if it changes no arithmetic, remove it")
 
 
@@ -124,39 +126,54 @@ class Sizes(TypedDict):
     architecture: str
     vocab_size: int
     hidden_size: int
-    intermediate_size: int
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
     norm_eps: float
-    attn_scale: float
     tied: bool
 
 
-def sizes(
-    r: Reader, *, tied: bool, kv_heads: int | None = None, head_dim: int | None = None, eps: float = 1e-6
-) -> Sizes:
-    """The common fields; the keywords are what the architecture assumes where the config is silent."""
-    hidden, heads = r.whole("hidden_size"), r.whole("num_attention_heads")
-    dim = r.maybe_whole("head_dim", head_dim)
-    if dim is None and hidden % heads:
-        raise r.fail("head_dim", f"is missing and hidden_size {hidden} is not a multiple of {heads} heads")
-    dim = dim or hidden // heads
+class Heads(TypedDict):
+    """The fields of an Attention that every architecture reads alike."""
+
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    scale: float
+
+
+def sizes(r: Reader, *, tied: bool, eps: float = 1e-6) -> Sizes:
+    """The common fields of the model; the keywords are what the architecture assumes where the config is silent."""
     return Sizes(
         architecture=r.text("model_type"),
         vocab_size=r.whole("vocab_size"),
-        hidden_size=hidden,
-        intermediate_size=r.whole("intermediate_size"),
-        n_heads=heads,
-        n_kv_heads=r.maybe_whole("num_key_value_heads", kv_heads) or heads,
-        head_dim=dim,
+        hidden_size=r.whole("hidden_size"),
         norm_eps=r.number("rms_norm_eps", eps),
-        attn_scale=dim**-0.5,
         tied=r.flag("tie_word_embeddings", tied),
     )
 
 
-def activation(r: Reader, key: str = "hidden_act", default: str = "silu") -> Literal["silu", "gelu_tanh"]:
+def heads(r: Reader, *, kv_heads: int | None = None, head_dim: int | None = None) -> Heads:
+    """The common fields of its attention; a scale of 1 over the root of the width of a head."""
+    hidden, n = r.whole("hidden_size"), r.whole("num_attention_heads")
+    dim = r.maybe_whole("head_dim", head_dim)
+    if dim is None and hidden % n:
+        raise r.fail("head_dim", f"is missing and hidden_size {hidden} is not a multiple of {n} heads")
+    dim = dim or hidden // n
+    return Heads(
+        n_heads=n,
+        n_kv_heads=r.maybe_whole("num_key_value_heads", kv_heads) or n,
+        head_dim=dim,
+        scale=dim**-0.5,
+    )
+
+
+def either(r: Reader, usual: str, other: str) -> str:
+    """Which of two names of one fact the config has; `usual` if neither or both alike."""
+    values = [r.value(key, None) for key in (usual, other)]
+    if None not in values and values[0] != values[1]:
+        raise r.fail(usual, f"is {values[0]!r:.40}, {other} is {values[1]!r:.40}: make them equal")
+    return other if values[0] is None and values[1] is not None else usual
+
+
+def activation(r: Reader, key: str = "hidden_act", default: str = "silu") -> Activation:
     name = r.text(key, default)
     if name not in ACTIVATIONS:
         raise r.fail(key, f"{name!r} is not supported; known: {', '.join(ACTIVATIONS)}")
@@ -190,38 +207,3 @@ def finish(r: Reader, spec: ModelSpec) -> ModelSpec:
         return spec.check(r.where)
     except BundleCorrupt as error:
         raise CheckpointError(str(error)) from None
-
-
-OUTER = {"embed": "model.embed_tokens.weight", "final_norm": "model.norm.weight", "head": "lm_head.weight"}
-LLAMA: dict[str, tuple[str, ...]] = {
-    "attn_norm": ("input_layernorm.weight",),
-    "qkv": ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"),
-    "qkv_bias": ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"),
-    "q_norm": ("self_attn.q_norm.weight",),
-    "k_norm": ("self_attn.k_norm.weight",),
-    "o": ("self_attn.o_proj.weight",),
-    "o_bias": ("self_attn.o_proj.bias",),
-    "mlp_norm": ("post_attention_layernorm.weight",),
-    "gate_up": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
-    "gate_up_bias": ("mlp.gate_proj.bias", "mlp.up_proj.bias"),
-    "down": ("mlp.down_proj.weight",),
-    "down_bias": ("mlp.down_proj.bias",),
-}
-
-
-def named(
-    spec: ModelSpec, layer: Mapping[str, tuple[str, ...]] = LLAMA, *, prefix: str = "", norm_add: float = 0.0
-) -> dict[str, Source]:
-    """Every tensor of `spec`, found under the names of `layer` inside a layer.
-
-    "layers.3.gate_up" -> model.layers.3.mlp.gate_proj.weight over model.layers.3.mlp.up_proj.weight
-    """
-
-    def source(name: str) -> Source:
-        add = norm_add if name.endswith("norm") else 0.0
-        if name in OUTER:
-            return (Part(prefix + OUTER[name], add=add),)
-        stack, index, tensor = name.split(".")
-        return tuple(Part(f"{prefix}model.{stack}.{index}.{path}", add=add) for path in layer[tensor])
-
-    return {name: source(name) for name in spec.tensors()}

@@ -1,4 +1,4 @@
-"""Gemma 3, multimodal: the text model inside it; the vision tower is left behind."""
+"""Gemma 3, multimodal: the text model inside it; the vision tower is not exported."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from edgedec.models import Source, gemma3_text
-from edgedec.models._common import Reader, named
+from edgedec.models._common import Reader
+from edgedec.models._names import named
 from edgedec.models.gemma2 import GEMMA
 from edgedec.spec import ModelSpec
 
@@ -26,11 +27,11 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     text = r.table("text_config")
     tied = r.flag("tie_word_embeddings", True)
     if text.get("tie_word_embeddings", tied) != tied:
-        raise r.fail("tie_word_embeddings", "differs from that of text_config: no telling which is meant")
+        raise r.fail("tie_word_embeddings", "differs from that of text_config: make them equal")
     r.done()
     inner = gemma3_text.spec({"model_type": "gemma3_text", **text, "tie_word_embeddings": tied}, context)
     return replace(inner, architecture=r.text("model_type"))
 
 
-def weights(spec: ModelSpec) -> dict[str, Source]:
+def weights(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Source]:
     return named(spec, GEMMA, prefix=PREFIX, norm_add=1.0)

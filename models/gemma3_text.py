@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from edgedec.models import Source
-from edgedec.models._common import IGNORED, Reader, activation, finish, named, sizes, sliding, windows
+from edgedec.models._common import IGNORED, Reader, finish, sizes, sliding, windows
+from edgedec.models._names import named
 from edgedec.models._rope import context_length, rope, rope_table
-from edgedec.models.gemma2 import GEMMA, embed_scale, refuse_bidirectional
-from edgedec.spec import Layer, ModelSpec
+from edgedec.models.gemma2 import GEMMA, embed_scale, gemma_heads, gemma_mlp, refuse_bidirectional
+from edgedec.spec import Attention, ModelSpec
 
 ignored = IGNORED
 # Published multimodal configs leave these out of text_config wherever they are the usual ones.
@@ -28,29 +30,26 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     refuse_bidirectional(r)
     r.value("hidden_act", None)  # a leftover: the activation is hidden_activation
     if r.value("attn_logit_softcapping", None) is not None:
-        raise r.fail("attn_logit_softcapping", "is set, but transformers ignores it: no telling what is meant")
-    common, full = sizes(r, tied=True, kv_heads=4, head_dim=256), rope_table(r, 1e6, "full_attention")
+        raise r.fail("attn_logit_softcapping", "is set, but transformers ignores it: what is meant is not clear")
+    full = rope_table(r, 1e6, "full_attention")
     local = rope_table(r, r.number("rope_local_base_freq", 1e4), "sliding_attention", legacy=False)
     length = context_length(r, full, context)
     bias, every = r.flag("attention_bias", False), r.whole("sliding_window_pattern", 6)
     slides = sliding(r, [(i + 1) % every != 0 for i in range(r.whole("num_hidden_layers"))])
     spans = windows(r, slides, r.maybe_whole("sliding_window", 4096), length)
-    common["attn_scale"] = r.number("query_pre_attn_scalar", 256) ** -0.5
+    attention = Attention(**gemma_heads(r), qk_norm="head", qkv_bias=bias, o_bias=bias, post_norm="rms")
+    mlp, common = gemma_mlp(r), sizes(r, tied=True)
+    kinds = [replace(attention, rope=int(on), window=w) for on, w in zip(slides, spans, strict=True)]
     found = ModelSpec(
         **common,
         context_length=length,
-        layers=tuple(Layer(rope=int(on), window=w) for on, w in zip(slides, spans, strict=True)),
-        ropes=tuple(rope(r, table, common["head_dim"], length) for table in (full, local)),
-        norm_after=True,
-        qk_norm="head",
-        qkv_bias=bias,
-        o_bias=bias,
-        activation=activation(r, "hidden_activation", "gelu_pytorch_tanh"),
+        layers=tuple((kind, mlp) for kind in kinds),
+        ropes=tuple(rope(r, table, attention.head_dim, length) for table in (full, local)),
         final_softcap=r.maybe_number("final_logit_softcapping") or 0.0,
         embed_scale=embed_scale(common["hidden_size"]),
     )
     return finish(r, found)
 
 
-def weights(spec: ModelSpec) -> dict[str, Source]:
+def weights(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Source]:
     return named(spec, GEMMA, norm_add=1.0)

@@ -6,30 +6,29 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgedec.models import Source
-from edgedec.models._common import IGNORED, Reader, activation, finish, named, sizes
+from edgedec.models._common import IGNORED, Reader, activation, finish, heads, sizes
+from edgedec.models._names import named
 from edgedec.models._rope import context_length, rope, rope_table
-from edgedec.spec import Layer, ModelSpec
+from edgedec.spec import Attention, Mlp, ModelSpec
 
 ignored = IGNORED
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     r = Reader(config)
-    common, table = sizes(r, tied=False), rope_table(r)
+    table = rope_table(r)
     length = context_length(r, table, context)
     bias, mlp_bias = r.flag("attention_bias", False), r.flag("mlp_bias", False)
+    attention = Attention(**heads(r), qkv_bias=bias, o_bias=bias)
+    mlp = Mlp(r.whole("intermediate_size"), bias=mlp_bias, activation=activation(r))
     found = ModelSpec(
-        **common,
+        **sizes(r, tied=False),
         context_length=length,
-        layers=(Layer(),) * r.whole("num_hidden_layers"),
-        ropes=(rope(r, table, common["head_dim"], length),),
-        qkv_bias=bias,
-        o_bias=bias,
-        mlp_bias=mlp_bias,
-        activation=activation(r),
+        layers=((attention, mlp),) * r.whole("num_hidden_layers"),
+        ropes=(rope(r, table, attention.head_dim, length),),
     )
     return finish(r, found)
 
 
-def weights(spec: ModelSpec) -> dict[str, Source]:
+def weights(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Source]:
     return named(spec)

@@ -6,36 +6,33 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgedec.models import Source
-from edgedec.models._common import IGNORED, LLAMA, Reader, activation, finish, named, sizes
+from edgedec.models._common import IGNORED, Reader, activation, finish, heads, sizes
+from edgedec.models._names import ATTENTION, MLP, Names, named
 from edgedec.models._rope import context_length, rope, rope_table
-from edgedec.spec import Layer, ModelSpec
+from edgedec.spec import Attention, Mlp, ModelSpec
 
 ignored = IGNORED
-OLMO = LLAMA | {
-    "attn_post_norm": ("post_attention_layernorm.weight",),
-    "mlp_post_norm": ("post_feedforward_layernorm.weight",),
+OLMO: Names = {
+    "attention": ATTENTION | {"post_norm": ("post_attention_layernorm.weight",)},
+    "mlp": MLP | {"post_norm": ("post_feedforward_layernorm.weight",)},
 }
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     r = Reader(config)
-    common, table = sizes(r, tied=False, eps=1e-5), rope_table(r)
+    table = rope_table(r)
     length = context_length(r, table, context)
     bias = r.flag("attention_bias", False)
+    attention = Attention(**heads(r), qk_norm="full", qkv_bias=bias, o_bias=bias, norm="none", post_norm="rms")
+    mlp = Mlp(r.whole("intermediate_size"), activation=activation(r), norm="none", post_norm="rms")
     found = ModelSpec(
-        **common,
+        **sizes(r, tied=False, eps=1e-5),
         context_length=length,
-        layers=(Layer(),) * r.whole("num_hidden_layers"),
-        ropes=(rope(r, table, common["head_dim"], length),),
-        norm_before=False,
-        norm_after=True,
-        qk_norm="full",
-        qkv_bias=bias,
-        o_bias=bias,
-        activation=activation(r),
+        layers=((attention, mlp),) * r.whole("num_hidden_layers"),
+        ropes=(rope(r, table, attention.head_dim, length),),
     )
     return finish(r, found)
 
 
-def weights(spec: ModelSpec) -> dict[str, Source]:
+def weights(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Source]:
     return named(spec, OLMO)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from edgedec.models import Source
-from edgedec.models._common import IGNORED, Reader, activation, finish, named, sizes, sliding, windows
+from edgedec.models._common import IGNORED, Reader, activation, finish, heads, sizes, sliding, windows
+from edgedec.models._names import named
 from edgedec.models._rope import context_length, rope, rope_table
-from edgedec.spec import Layer, ModelSpec
+from edgedec.spec import Attention, Mlp, ModelSpec
 
 ignored = IGNORED
 
 
 def qwen_windows(r: Reader, context: int) -> list[int | None]:
-    """The window of every layer, as Qwen configs tell it."""
+    """The window of every layer, as Qwen configs give it."""
     window = r.maybe_whole("sliding_window", 4096)
     window = window if r.flag("use_sliding_window", False) else None
     first = r.whole("max_window_layers", 28, least=0)
@@ -24,18 +26,18 @@ def qwen_windows(r: Reader, context: int) -> list[int | None]:
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     r = Reader(config)
-    common, table = sizes(r, tied=False, kv_heads=32), rope_table(r)
+    table = rope_table(r)
     length = context_length(r, table, context)
+    attention = Attention(**heads(r, kv_heads=32), qkv_bias=True)
+    mlp = Mlp(r.whole("intermediate_size"), activation=activation(r))
     found = ModelSpec(
-        **common,
+        **sizes(r, tied=False),
         context_length=length,
-        layers=tuple(Layer(window=w) for w in qwen_windows(r, length)),
-        ropes=(rope(r, table, common["head_dim"], length),),
-        qkv_bias=True,
-        activation=activation(r),
+        layers=tuple((replace(attention, window=w), mlp) for w in qwen_windows(r, length)),
+        ropes=(rope(r, table, attention.head_dim, length),),
     )
     return finish(r, found)
 
 
-def weights(spec: ModelSpec) -> dict[str, Source]:
+def weights(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Source]:
     return named(spec)

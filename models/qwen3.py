@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from edgedec.models import Source
-from edgedec.models._common import IGNORED, Reader, activation, finish, named, sizes
+from edgedec.models._common import IGNORED, Reader, activation, finish, heads, sizes
+from edgedec.models._names import named
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.models.qwen2 import qwen_windows
-from edgedec.spec import Layer, ModelSpec
+from edgedec.spec import Attention, Mlp, ModelSpec
 
 ignored = IGNORED
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     r = Reader(config)
-    common, table = sizes(r, tied=False, kv_heads=32, head_dim=128), rope_table(r)
+    table = rope_table(r)
     length = context_length(r, table, context)
     bias = r.flag("attention_bias", False)
+    attention = Attention(**heads(r, kv_heads=32, head_dim=128), qk_norm="head", qkv_bias=bias, o_bias=bias)
+    mlp = Mlp(r.whole("intermediate_size"), activation=activation(r))
     found = ModelSpec(
-        **common,
+        **sizes(r, tied=False),
         context_length=length,
-        layers=tuple(Layer(window=w) for w in qwen_windows(r, length)),
-        ropes=(rope(r, table, common["head_dim"], length),),
-        qk_norm="head",
-        qkv_bias=bias,
-        o_bias=bias,
-        activation=activation(r),
+        layers=tuple((replace(attention, window=w), mlp) for w in qwen_windows(r, length)),
+        ropes=(rope(r, table, attention.head_dim, length),),
     )
     return finish(r, found)
 
 
-def weights(spec: ModelSpec) -> dict[str, Source]:
+def weights(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Source]:
     return named(spec)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from edgedec.models import Source
-from edgedec.models._common import IGNORED, Reader, activation, finish, named, sizes, sliding, windows
+from edgedec.models._common import IGNORED, Reader, activation, finish, heads, sizes, sliding, windows
+from edgedec.models._names import named
 from edgedec.models._rope import context_length, rope, rope_table
-from edgedec.spec import Layer, ModelSpec
+from edgedec.spec import Attention, Mlp, ModelSpec
 
 ignored = IGNORED
 
@@ -25,7 +27,7 @@ def roped(r: Reader) -> list[bool]:
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     r = Reader(config)
-    common, table, ropes = sizes(r, tied=True, kv_heads=4), rope_table(r, 2e6), roped(r)
+    table, ropes = rope_table(r, 2e6), roped(r)
     length = context_length(r, table, context)
     r.value("max_window_layers", None)  # a leftover of Qwen: layer_types decides
     window, use = r.maybe_whole("sliding_window"), r.flag("use_sliding_window", False)
@@ -34,18 +36,17 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
         raise r.fail("layer_types", "names sliding_attention while use_sliding_window is false")
     spans = windows(r, slides, window, length)
     bias, mlp_bias = r.flag("attention_bias", False), r.flag("mlp_bias", False)
+    attention = Attention(**heads(r, kv_heads=4), qkv_bias=bias, o_bias=bias)
+    mlp = Mlp(r.whole("intermediate_size"), bias=mlp_bias, activation=activation(r))
+    kinds = [replace(attention, rope=0 if on else None, window=w) for on, w in zip(ropes, spans, strict=True)]
     found = ModelSpec(
-        **common,
+        **sizes(r, tied=True),
         context_length=length,
-        layers=tuple(Layer(rope=0 if on else None, window=w) for on, w in zip(ropes, spans, strict=True)),
-        ropes=(rope(r, table, common["head_dim"], length),),
-        qkv_bias=bias,
-        o_bias=bias,
-        mlp_bias=mlp_bias,
-        activation=activation(r),
+        layers=tuple((kind, mlp) for kind in kinds),
+        ropes=(rope(r, table, attention.head_dim, length),),
     )
     return finish(r, found)
 
 
-def weights(spec: ModelSpec) -> dict[str, Source]:
+def weights(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Source]:
     return named(spec)

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
-from edgedec.runtime.core import Hidden, Runtime
+from edgedec.runtime import Hidden, Runtime
 from edgedec.runtime.rows import Rows
 
 if TYPE_CHECKING:

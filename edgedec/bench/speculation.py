@@ -116,7 +116,7 @@ class Bench:
         return Measured(runs, skipped, list(self.notes))
 
     def _warm_up(self, names: Sequence[str], optional: bool) -> tuple[list[str], dict[str, str]]:
-        """Plain decoding and the drafters that can be had, each after a few tokens; the others, and why not."""
+        """BaseDrafter decoding and the drafters that can be had, each after a few tokens; the others, and why not."""
         ready, skipped = [PLAIN], dict[str, str]()
         few = min(self.tokens, _WARM_UP)
         self._run(self._session(PLAIN), self.tasks[0], few)

@@ -90,8 +90,9 @@ class Head:
 
 @dataclass(frozen=True)
 class Artifact:
-    """What one runtime needs besides manifest, weights and tokenizer. `files`: all of it, hashed like the rest; `facts`: what the
-    runtime wants to know of them, read by itself. A runtime without an artifact needs none, or cannot open the bundle."""
+    """What one runtime needs besides manifest, weights and tokenizer. `files`: all of it, hashed like the rest;
+    `facts`: what the runtime wants to know of them, read by itself. A runtime without an artifact needs none, or
+    cannot open the bundle."""
 
     files: tuple[str, ...]
     facts: dict[str, Any] = field(default_factory=dict)
@@ -99,8 +100,8 @@ class Artifact:
 
 @dataclass(frozen=True)
 class KVScales:
-    """Static cache scales for int8 and int4: byte offset in the weights file of f32 [2, n_kv_heads, head_dim] (keys, then
-    values; one scale a channel) of each attention block, one after another."""
+    """Static cache scales for int8 and int4: byte offset in the weights file of f32 [2, n_kv_heads, head_dim] (keys,
+    then values; one scale a channel) of each attention block, one after another."""
 
     int8: int | None = None
     int4: int | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +12,6 @@ from edgedec.spec import ModelSpec
 
 Ints = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
-
-
-class Pages(NamedTuple):
-    """Pages that a cache holds, and how many of them other caches hold too; of caches without pages, both are 0."""
-
-    held: int = 0
-    shared: int = 0
 
 
 class Cache(Protocol):
@@ -46,8 +39,8 @@ class Cache(Protocol):
         ...
 
     def commit(self, rows: Sequence[int]) -> None:
-        """Keep these rows of the pending tree, by their numbers in it, ascending. Every block keeps those it was run on.
-        May be called again for later rows of the same tree, until the next call begins another."""
+        """Keep these rows of the pending tree, by their numbers in it, ascending. Every block keeps those it was run
+        on. May be called again for later rows of the same tree, until the next call begins another."""
         ...
 
     def rollback(self) -> None:
@@ -59,9 +52,10 @@ class Cache(Protocol):
         that `length` may then be smaller than asked for."""
         ...
 
-    def fork(self, length: int | None = None) -> Cache:
-        """Another cache with the first `length` committed tokens (all by default; fewer where a recurrent block kept no state
-        there); what happens to one is not noticed by the other. With pages, nothing is copied."""
+    def fork(self, length: int | None = None, capacity: int | None = None) -> Cache:
+        """Another cache with the first `length` committed tokens (all by default; fewer where a recurrent block kept
+        no state there) and room for `capacity` (as here by default); what happens to one does not change the other.
+        With pages, nothing is copied."""
         ...
 
     def drop(self, block: int, slots: Sequence[int]) -> None:
@@ -76,9 +70,9 @@ class Cache(Protocol):
         """Replace the content by what `save` returned; SessionError if it is not of such a cache."""
         ...
 
-    @property
-    def pages(self) -> Pages:
-        """What the cache holds, in pages."""
+    def page_ids(self) -> Ints:
+        """The pages that hold the committed tokens of the first attention block, in order: equal ids are one page.
+        Empty for a cache without pages."""
         ...
 
     @property

@@ -1,9 +1,9 @@
 """A cache in host memory, one plain array a block: what the portable runtimes use, and the oracle of paged caches.
 
-Keys and values of attention block b are `data(b)` [2, n_kv_heads, allocated, width], grown by doubling up to the capacity. `f32` and
-`f16` hold numbers; `int8` and `int4` hold q with a static scale a channel (value = q * scale; int4: two channels a byte, low nibble
-first, stored q + 8). Blocks that hold the same slots share one `SlotMap`; a block that was run on fewer rows, or dropped
-some, has one of its own.
+Keys and values of attention block b are `data(b)` [2, n_kv_heads, allocated, width], grown by doubling up to the
+capacity. `f32` and `f16` hold numbers; `int8` and `int4` hold q with a static scale a channel (value = q * scale;
+int4: two channels a byte, low nibble first, stored q + 8). Blocks that hold the same slots share one `SlotMap`; a
+block that was run on fewer rows, or dropped some, has one of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.cache.base import Arrays, Ints, Pages
+from edgedec.cache.base import Arrays, Ints
 from edgedec.cache.recurrent import Recurrent, RecurrentState
 from edgedec.cache.slots import SlotMap
 from edgedec.errors import ContextFull, SessionError, UsageError
@@ -48,9 +48,8 @@ class HostCache:
     def length(self) -> int:
         return self._length
 
-    @property
-    def pages(self) -> Pages:
-        return Pages()
+    def page_ids(self) -> Ints:
+        return np.zeros(0, np.int64)
 
     @property
     def nbytes(self) -> int:
@@ -85,14 +84,18 @@ class HostCache:
         if len({id(slots) for slots in self._maps.values()}) > 1:
             return False
         slots = next(iter(self._maps.values()), None)
-        return slots is None or (slots.committed == self._length and (not self._length or slots.positions[-1] == self._length - 1))
+        if slots is None or not self._length:
+            return True
+        return slots.committed == self._length == int(slots.positions[-1]) + 1
 
     def write(self, blocks: Sequence[int], rows: Rows, spare: int = 0) -> dict[int, tuple[int, int]]:
-        """Begin a call: the slots (from, to) of the computed rows in each of its attention blocks, with room for them and for
-        `spare` slots after them."""
+        """Begin a call: the slots (from, to) of the computed rows in each of its attention blocks, with room for
+        them and for `spare` slots after them."""
         chosen = [b for b in blocks if b in self._maps]
         self._split(chosen)
-        spans = {id(slots): slots.write(rows) for slots in {id(m): m for m in map(self._maps.__getitem__, chosen)}.values()}
+        spans = {
+            id(slots): slots.write(rows) for slots in {id(m): m for m in map(self._maps.__getitem__, chosen)}.values()
+        }
         found = {b: spans[id(self._maps[b])] for b in chosen}
         for b, (_, stop) in found.items():
             self._grow(b, stop + spare)
@@ -126,8 +129,8 @@ class HostCache:
         self._length = length
         self._join()
 
-    def fork(self, length: int | None = None) -> HostCache:
-        twin = HostCache(self.spec, self.capacity, self.kv)
+    def fork(self, length: int | None = None, capacity: int | None = None) -> HostCache:
+        twin = HostCache(self.spec, capacity or self.capacity, self.kv)
         copies = {id(slots): slots.copy() for slots, _ in self._by_map()}
         twin._maps = {b: copies[id(slots)] for b, slots in self._maps.items()}
         twin._data, twin.storage = {b: data.copy() for b, data in self._data.items()}, next(_storages)
@@ -167,18 +170,19 @@ class HostCache:
 
     def _check(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """SessionError unless these are arrays that such a cache saved, of a text that fits."""
-        expected = {name: array for name, array in HostCache(self.spec, 1, self.kv).save().items()}
-        if set(arrays) != set(expected):
+        like = HostCache(self.spec, 1, self.kv).save()
+        length = int(arrays["length"][0]) if "length" in arrays and arrays["length"].shape == (1,) else -1
+        if arrays.keys() != like.keys() or not 0 <= length <= self.capacity:
             raise SessionError(f"cached values are not of a {self.kind} cache of this model")
-        length = int(arrays["length"].reshape(-1)[0]) if arrays["length"].size else -1
         for name, array in arrays.items():
-            n = arrays[f"slots.{name[3:]}"].shape[-1] if name.startswith("kv.") else array.shape[-1] if name.startswith("slots.") else 0
-            like = expected[name]
-            shape = (*like.shape[:2], n, *like.shape[3:]) if name.startswith("kv.") else (2, n) if name.startswith("slots.") else like.shape
-            if array.dtype != like.dtype or array.shape != shape or not 0 <= n <= length <= self.capacity:
-                raise SessionError(f"cached values {name} {array.dtype}{list(array.shape)} are not of a {self.kind} cache of this model")
-            if name.startswith("slots.") and n and (array.min() < 0 or (np.diff(array) <= 0).any() or array[1].max() >= length):
-                raise SessionError(f"cached values {name}: slots are not in order")
+            part, _, block = name.partition(".")
+            n = arrays[f"slots.{block}"].shape[-1] if part in ("kv", "slots") else 0
+            shape = _with_slots(like[name].shape, part, n)
+            if array.dtype != like[name].dtype or array.shape != shape or n > length:
+                what = f"cached values {name} {array.dtype}{list(array.shape)}"
+                raise SessionError(f"{what} are not of a {self.kind} cache of this model")
+            if part == "slots" and n:
+                _check_slots(name, array, length)
 
     def _allocate(self, block: int, rows: int) -> NDArray[Any]:
         facts = self.spec.attention[block]
@@ -222,3 +226,14 @@ class HostCache:
             first = next(other for other, _ in groups[: i + 1] if other is slots or other.same_as(slots))
             if first is not slots:
                 self._maps |= dict.fromkeys(blocks, first)
+
+
+def _with_slots(shape: tuple[int, ...], part: str, n: int) -> tuple[int, ...]:
+    """The shape of a saved array of an empty cache, with n slots."""
+    return {"kv": (*shape[:2], n, *shape[3:]), "slots": (2, n)}.get(part, shape)
+
+
+def _check_slots(name: str, slots: Ints, length: int) -> None:
+    """slots [2, n]: positions and tokens, ascending, of a text of `length` tokens."""
+    if slots.min() < 0 or (np.diff(slots) <= 0).any() or slots[1, -1] >= length:
+        raise SessionError(f"cached values {name}: slots are not in order")

@@ -1,58 +1,140 @@
-"""What texts have in common at their beginnings: read once, and held once where the cache can lie in two places."""
+"""A radix index of texts that are in caches: a text that begins like another one continues from its pages.
+
+    insert "the cat sat", "the cat ran", "a dog"        the cat ─┬─ sat      match "the cat runs" -> the cache of "the
+    cat ran",
+                                                                 └─ ran         and how many tokens they share
+                                                        a dog
+
+Only leaves hold caches: a text that another one begins with is in the other's pages. Texts of different adapters are
+apart, as their keys and values differ. When room is needed the least recently used leaf goes first (vLLM, SGLang's
+RadixAttention).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
-from weakref import WeakValueDictionary
 
-from edgedec.decoding.context import Context
+from edgedec.cache.base import Cache
 
-# Tokens that are worth moving into memory which two texts can read, and those worth waiting for.
-_WORTH, _SOON = 64, 16
+_STRIDE = 64
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
     """How many first tokens two texts have in common."""
-    most, at = min(len(a), len(b)), 0
-    while at < most and list(a[at : at + _WORTH]) == list(b[at : at + _WORTH]):
-        at += _WORTH
-    pairs = zip(a[at : at + _WORTH], b[at : at + _WORTH], strict=False)
-    return next((at + i for i, (x, y) in enumerate(pairs) if x != y), most)
+    longest, at = min(len(a), len(b)), 0
+    while at < longest and list(a[at : at + _STRIDE]) == list(b[at : at + _STRIDE]):
+        at += _STRIDE
+    pairs = zip(a[at : at + _STRIDE], b[at : at + _STRIDE], strict=False)
+    return next((at + i for i, (x, y) in enumerate(pairs) if x != y), longest)
 
 
-class Loan(NamedTuple):
-    """The first `n` cached tokens of `lender` are those of another text too; `later`: so will be more, if it waits."""
+class PrefixMatch(NamedTuple):
+    """A cache whose first `n` tokens are those of the text that was looked up; None if there is none."""
 
-    lender: Context | None = None
+    cache: Cache | None = None
     n: int = 0
-    later: bool = False
 
 
-class Prefixes:
-    """Texts whose caches may be read by others: they must all be of one thread. Texts that are gone are forgotten."""
+@dataclass(eq=False)
+class _Node:
+    """The tokens on the way here from its parent; a leaf has a cache that holds all tokens down to it."""
+
+    tokens: list[int]
+    parent: _Node | None = None
+    children: dict[int, _Node] = field(default_factory=dict)
+    cache: Cache | None = None
+    used: int = 0
+
+    def leaves(self) -> Iterator[_Node]:
+        if self.cache is not None:
+            yield self
+        for child in self.children.values():
+            yield from child.leaves()
+
+
+class PrefixIndex:
+    """Not for two threads at once. `key`: the adapter's digest, empty for none."""
 
     def __init__(self) -> None:
-        self._known: WeakValueDictionary[int, Context] = WeakValueDictionary()
+        self._roots: dict[str, _Node] = {}
+        self._clock = 0
 
-    def add(self, context: Context) -> None:
-        self._known[id(context)] = context
+    def __len__(self) -> int:
+        """Caches that are held."""
+        return sum(1 for _ in self.caches())
 
-    def find(self, context: Context, reading: Collection[int]) -> Loan:
-        """The longest beginning that another text's cache has; `reading`: ids of the contexts that go on reading."""
-        best, own = Loan(), context.cache
-        had, soon = own.length, 0
-        for other in list(self._known.values()):
-            if other is context or (same := common(context.ids, other.ids)) < _WORTH:
-                continue
-            there, lent = min(same, other.cache.length), min(same, other.cache.n_shared)
-            had, soon = max(had, there), max(soon, same if id(other) in reading else 0)
-            # What is lent already costs no more memory; to lend out more moves it, and few tokens are not worth that.
-            n = there if there - max(lent, own.length) >= _WORTH or not lent else lent
-            if n > best.n:
-                best = Loan(other, n)
-        if soon - had >= _SOON:
-            return Loan(later=True)
-        if best.lender is None or best.n < _WORTH or best.n <= own.n_shared:
-            return Loan()
-        return best
+    def caches(self) -> Iterator[Cache]:
+        """The caches that are held."""
+        for root in self._roots.values():
+            yield from (leaf.cache for leaf in root.leaves() if leaf.cache is not None)
+
+    def insert(self, ids: Sequence[int], cache: Cache, key: str = "") -> None:
+        """Hold a cache of the text `ids`, all of which it has committed. It must not change from now on: give a
+        fork."""
+        node, at = self._walk(ids, key, split=True)
+        if at == len(ids) and (node.children or node.cache is not None):
+            self._touch(next(node.leaves()))
+            return
+        if at < len(ids):
+            leaf = _Node(list(ids[at:]), node)
+            node.children[ids[at]] = leaf
+            node.cache = None  # a beginning of the new one
+            node = leaf
+        node.cache = cache
+        self._touch(node)
+
+    def match(self, ids: Sequence[int], key: str = "") -> PrefixMatch:
+        """The held cache that has most of the beginning of `ids`."""
+        if key not in self._roots:
+            return PrefixMatch()
+        node, depth = self._walk(ids, key, split=False)
+        leaf = next(node.leaves(), None)
+        if leaf is None or not depth:
+            return PrefixMatch()
+        self._touch(leaf)
+        return PrefixMatch(leaf.cache, depth)
+
+    def evict(self, enough: Callable[[], bool]) -> None:
+        """Let go of caches, the least recently used first, until `enough()` or none is left."""
+        leaves = sorted((leaf for root in self._roots.values() for leaf in root.leaves()), key=lambda leaf: leaf.used)
+        for leaf in leaves:
+            if enough():
+                return
+            self._remove(leaf)
+
+    def clear(self) -> None:
+        self._roots.clear()
+
+    def _touch(self, leaf: _Node) -> None:
+        self._clock += 1
+        leaf.used = self._clock
+
+    def _walk(self, ids: Sequence[int], key: str, split: bool) -> tuple[_Node, int]:
+        """The node below which all texts begin with ids[:n], and n. `split`: make one where an edge is left
+        half-way."""
+        node, at = self._roots.setdefault(key, _Node([])), 0
+        while at < len(ids) and (child := node.children.get(ids[at])) is not None:
+            same = common(child.tokens, ids[at : at + len(child.tokens)])
+            at += same
+            if same < len(child.tokens):
+                return (self._split(child, same) if split else child), at
+            node = child
+        return node, at
+
+    def _split(self, child: _Node, n: int) -> _Node:
+        """A node after the first `n` tokens of an edge."""
+        assert child.parent is not None
+        middle = _Node(child.tokens[:n], child.parent)
+        child.parent.children[child.tokens[0]] = middle
+        child.tokens, child.parent = child.tokens[n:], middle
+        middle.children[child.tokens[0]] = child
+        return middle
+
+    def _remove(self, node: _Node) -> None:
+        """A leaf goes, and with it nodes that lead nowhere any more."""
+        node.cache = None
+        while node.parent is not None and not node.children and node.cache is None:
+            del node.parent.children[node.tokens[0]]
+            node = node.parent

@@ -1,4 +1,5 @@
-"""The state of a recurrent block for one sequence: committed, pending by row, and the few that truncation can go back to."""
+"""The state of a recurrent block for one sequence: committed, pending by row, and the few that truncation can go back
+to."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class Recurrent(NamedTuple):
 
 
 class RecurrentState:
-    """What one block keeps. Pending states are given by whoever ran the rows, one by one or as a way to compute them."""
+    """What one block keeps. Pending states are given by whoever ran the rows, one by one or as a way to compute
+    them."""
 
     def __init__(self, block: Ssm) -> None:
         self._block = block
@@ -59,7 +61,8 @@ class RecurrentState:
         return self._at
 
     def before(self, rows: Rows, row: int) -> Recurrent:
-        """The state that row `row` of a call starts from: its parent's, or the committed one. Earlier rows must be written."""
+        """The state that row `row` of a call starts from: its parent's, or the committed one. Earlier rows must be
+        written."""
         parent = int(rows.parents[row])
         if parent < 0:
             return self.committed if rows.first == 0 else self._start

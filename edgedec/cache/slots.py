@@ -22,7 +22,8 @@ Moves = tuple[list[int], list[int]]
 
 
 class SlotMap:
-    """The slots of one or more blocks that hold the same rows: for each its position and its token's number in the text."""
+    """The slots of one or more blocks that hold the same rows: for each its position and its token's number in the
+    text."""
 
     def __init__(self, room: int) -> None:
         self.committed = self._start = 0
@@ -56,8 +57,8 @@ class SlotMap:
         return self._tokens[: self.committed]
 
     def write(self, rows: Rows) -> tuple[int, int]:
-        """Make room for the computed rows of a call: the slots from the first to before the last. The rows before `rows.first`
-        must be the pending ones."""
+        """Make room for the computed rows of a call: the slots from the first to before the last. The rows before
+        `rows.first` must be the pending ones."""
         if rows.first == 0:
             self._start, self._numbers = self.committed, []
         elif rows.first > len(self._numbers) or self._start != self.committed:
@@ -91,7 +92,7 @@ class SlotMap:
     def drop(self, slots: Sequence[int]) -> Ints:
         """Forget committed slots: the ones that stay, ascending."""
         gone = np.asarray(slots, np.int64)
-        if len(gone) and not (0 <= gone.min() and gone.max() < self.committed):
+        if len(gone) and not (gone.min() >= 0 and gone.max() < self.committed):
             raise UsageError(f"slots {gone.min()} to {gone.max()}: the block holds {self.committed}")
         stay = np.setdiff1d(np.arange(self.committed), gone)
         self._positions[: len(stay)], self._tokens[: len(stay)] = self._positions[stay], self._tokens[stay]

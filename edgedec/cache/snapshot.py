@@ -4,7 +4,8 @@
 32 bytes  sha256 of all that follows
 8 bytes   length of the header, little endian
 header    JSON: Snapshot
-rest      the cache, [n_layers, 2, n_kv_heads, length, width], C order; then the arrays that the header lists
+rest      the arrays that the header lists, one after another, C order: the cache (`Cache.save`), then what the
+drafters learned
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.cache.host import Cache
+from edgedec.cache.base import Cache
 from edgedec.errors import BundleCorrupt, SessionError
 from edgedec.storage.files import replacing
 from edgedec.storage.serde import from_json, to_json
@@ -32,18 +33,18 @@ _PREFIX = len(MAGIC) + 32 + 8
 
 
 @dataclass(frozen=True)
-class Array:
-    """One of the arrays behind the cache."""
+class SavedArray:
+    """One of the arrays after the header."""
 
     name: str
-    dtype: Literal["int32", "int64", "float32", "float64", "uint8"]
+    dtype: Literal["int8", "int32", "int64", "float16", "float32", "float64", "uint8"]
     shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What stands in the header; `bundle` is the digest of the session's bundle, `kv` the kind of its cache and
-    `length` its length; `learned`: what its drafter knew."""
+    """What stands in the header; `bundle`: the digest of the session's bundle, `adapter`: of its adapter; `kv`: the
+    kind of its cache, `length` its tokens; `cache` and `learned`: the arrays that follow."""
 
     bundle: str
     ids: tuple[int, ...]
@@ -51,20 +52,26 @@ class Snapshot:
     kv: str
     rng: dict[str, Any]
     length: int
-    learned: tuple[Array, ...] = ()
+    adapter: str = ""
+    cache: tuple[SavedArray, ...] = ()
+    learned: tuple[SavedArray, ...] = ()
 
 
-def arrays_of(state: Mapping[str, NDArray[Any]]) -> tuple[Array, ...]:
+def _listed(arrays: Mapping[str, NDArray[Any]]) -> tuple[SavedArray, ...]:
     """What the header says of them."""
-    return tuple(Array(name, array.dtype.name, array.shape) for name, array in state.items())  # type: ignore[arg-type]
+    return tuple(SavedArray(name, array.dtype.name, array.shape) for name, array in arrays.items())  # type: ignore[arg-type]
 
 
 def write_snapshot(
-    path: str | os.PathLike[str], snapshot: Snapshot, data: NDArray[Any], state: Mapping[str, NDArray[Any]]
+    path: str | os.PathLike[str],
+    snapshot: Snapshot,
+    cache: Mapping[str, NDArray[Any]],
+    learned: Mapping[str, NDArray[Any]],
 ) -> None:
-    """`data`: what `Cache.save` returned; `state`: what the drafter knows, listed in `snapshot.learned`."""
+    """cache: what `Cache.save` returned; learned: what the drafters learned."""
+    snapshot = replace(snapshot, cache=_listed(cache), learned=_listed(learned))
     header = json.dumps(to_json(snapshot)).encode()
-    arrays = [np.ascontiguousarray(array).tobytes() for array in (data, *state.values())]
+    arrays = [np.ascontiguousarray(array).tobytes() for array in (*cache.values(), *learned.values())]
     parts = [len(header).to_bytes(8, "little"), header, *arrays]
     digest = hashlib.sha256()
     for part in parts:
@@ -77,9 +84,9 @@ def write_snapshot(
 
 
 def read_snapshot(
-    path: str | os.PathLike[str], bundle: str, cache: Cache
-) -> tuple[Snapshot, NDArray[Any], dict[str, NDArray[Any]]]:
-    """The header, the cache's content and what the drafter knew, if they fit `bundle` and `cache`."""
+    path: str | os.PathLike[str], bundle: str, cache: Cache, adapter: str = ""
+) -> tuple[Snapshot, dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    """The header, the cache's arrays and what the drafters learned, if they fit `bundle`, `adapter` and `cache`."""
     try:
         raw = Path(path).read_bytes()
     except OSError as error:
@@ -93,26 +100,29 @@ def read_snapshot(
         snapshot = from_json(Snapshot, json.loads(raw[_PREFIX : _PREFIX + size]), "session")
     except (ValueError, RecursionError, BundleCorrupt) as error:
         raise SessionError(f"{path}: damaged header ({error})") from None
-    payload = memoryview(raw)[_PREFIX + size :]
-    _check(path, snapshot, bundle, cache)
-    shape = (*cache.data.shape[:3], snapshot.length, cache.data.shape[4])
-    at, state = prod(shape) * cache.data.itemsize, dict[str, NDArray[Any]]()
-    data = payload[:at]
-    for array in snapshot.learned:
-        if min(array.shape, default=0) < 0:
-            raise SessionError(f"{path}: damaged header (an array of shape {array.shape})")
-        size = prod(array.shape) * np.dtype(array.dtype).itemsize
-        part, at = payload[at : at + size], at + size
-        if len(part) == size:
-            state[array.name] = np.frombuffer(part, array.dtype).reshape(array.shape)
+    _check(path, snapshot, bundle, cache, adapter)
+    payload, at = memoryview(raw)[_PREFIX + size :], 0
+    found: list[dict[str, NDArray[Any]]] = [{}, {}]
+    for arrays, listed in zip(found, (snapshot.cache, snapshot.learned), strict=True):
+        for array in listed:
+            if min(array.shape, default=0) < 0:
+                raise SessionError(f"{path}: damaged header (an array of shape {array.shape})")
+            bytes_ = prod(array.shape) * np.dtype(array.dtype).itemsize
+            part, at = payload[at : at + bytes_], at + bytes_
+            if len(part) == bytes_:
+                arrays[array.name] = np.frombuffer(part, array.dtype).reshape(array.shape)
     if len(payload) != at:
         raise SessionError(f"{path}: what is in it has another size than its header says")
-    return snapshot, np.frombuffer(data, cache.data.dtype).reshape(shape), state
+    return snapshot, found[0], found[1]
 
 
-def _check(path: object, snapshot: Snapshot, bundle: str, cache: Cache) -> None:
+def _check(path: object, snapshot: Snapshot, bundle: str, cache: Cache, adapter: str) -> None:
     if snapshot.bundle != bundle:
         raise SessionError(f"{path}: saved from another bundle; open that one, or start anew")
+    if snapshot.adapter != adapter:
+        raise SessionError(
+            f"{path}: saved with another adapter than this session's; open the session with the same one"
+        )
     if snapshot.kv != cache.kind:
         raise SessionError(
             f"{path}: saved with a {snapshot.kv} cache, this session has {cache.kind}; open the model with the "

@@ -59,7 +59,7 @@ def batch(
     """
     from edgedec.bench.batch import Ours, measure, work_of
     from edgedec.bench.prompts import read_prompts
-    from edgedec.runtime.core import available_cores
+    from edgedec.runtime import available_cores
 
     counts, names = parse_rows(sizes, "--sizes"), spec_list(specs)
     if unknown := [name for name in peer or [] if name != PEER]:

@@ -50,7 +50,7 @@ class Edgedec:
         return _timed(step, step, n)
 
     def behind(self, prefix: list[int], longest: int) -> Call:
-        from edgedec.runtime.rowcost import RowCall
+        from edgedec.speculation.rowcost import RowCall
 
         return RowCall(self._model.runtime, prefix, longest)
 

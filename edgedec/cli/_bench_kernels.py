@@ -15,7 +15,7 @@ from edgedec.cli._output import print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
     from edgedec.cli._ceilings import Ceilings
-    from edgedec.runtime.rowcost import Work
+    from edgedec.speculation.rowcost import Work
 
 
 def kernels(
@@ -39,8 +39,8 @@ def kernels(
     """
     from edgedec.bench.timing import Spread
     from edgedec.cli._ceilings import Ceilings
-    from edgedec.runtime.core import available_cores
-    from edgedec.runtime.rowcost import Work, row_costs
+    from edgedec.runtime import available_cores
+    from edgedec.speculation.rowcost import Work, row_costs
 
     counts = parse_rows(rows)
     _plot.check(plot)

@@ -51,8 +51,8 @@ def peers(
     from edgedec.bench.timing import Config
     from edgedec.bundle.folder import Bundle
     from edgedec.model import find
-    from edgedec.runtime.core import available_cores
-    from edgedec.runtime.rowcost import check_rows
+    from edgedec.runtime import available_cores
+    from edgedec.speculation.rowcost import check_rows
 
     names, rounds = _names(engines), Rounds(parse_rows(rows), context, repetitions)
     _plot.check(plot)

@@ -58,7 +58,7 @@ def spec(
     from edgedec.bench.prompts import choose_prompts, read_prompts
     from edgedec.bench.speculation import Bench, tasks_of
     from edgedec.bench.speculation_results import results
-    from edgedec.runtime.core import available_cores
+    from edgedec.runtime import available_cores
     from edgedec.sampling import Sampling
 
     chosen = choose_prompts(read_prompts(prompts), _list(categories), limit)

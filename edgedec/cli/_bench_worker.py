@@ -26,8 +26,8 @@ from typing import Any, TextIO
 from edgedec.bench.timing import Config, peak_memory
 from edgedec.cli._bench_engines import ENGINES, Call, Edgedec, Engine, LlamaCpp
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.runtime.core import available_cores
-from edgedec.runtime.rowcost import prompt_ids
+from edgedec.runtime import available_cores
+from edgedec.speculation.rowcost import prompt_ids
 
 # Threads of whoever had the turn before may wait awake for a while; rows are short calls.
 _SETTLE_S = 0.05
@@ -101,7 +101,7 @@ def _import(config: Config) -> None:
     """Import the engine's packages, which is not loading a model."""
     from importlib import import_module
 
-    from edgedec.runtime.core import choose_engine, runtime_names
+    from edgedec.runtime import choose_engine, runtime_names
 
     name = choose_engine(config.engine)
     if name in runtime_names():

@@ -10,7 +10,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from edgedec.runtime.core import available_cores as cores
+from edgedec.runtime import available_cores as cores
 
 __all__ = ["cores", "cpu_features", "cpu_model", "extras", "memory", "system", "versions"]
 

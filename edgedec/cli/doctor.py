@@ -76,7 +76,7 @@ def _import_problem(name: str) -> str | None:
 
 def _engine(problems: list[str]) -> dict[str, Any]:
     """What `--engine auto` means here, and why."""
-    from edgedec.runtime.core import choose_engine, runtime_names
+    from edgedec.runtime import choose_engine, runtime_names
 
     native = _native()
     auto = None if problems else choose_engine()

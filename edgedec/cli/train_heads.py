@@ -15,7 +15,7 @@ import typer
 from edgedec.cli import options as o
 from edgedec.cli._output import print_json, progress_bar, size
 from edgedec.errors import UsageError
-from edgedec.runtime.core import available_cores
+from edgedec.runtime import available_cores
 from edgedec.storage.files import replacing
 
 if TYPE_CHECKING:

@@ -1,11 +1,13 @@
-"""Continuous batching: many texts that step together.
+"""Continuous batching: many sequences that step together, and the one place that decides who may run.
 
-Each text is a loop of its own (`decode.steps`), with its own sampling, constraint, drafter and cache. A batch takes
-the call that each loop waits for, makes one ragged call of them, and gives every loop its answer. Texts come and go
-at any step. On a runtime whose rows do not change each other every text is what it is alone, to the byte.
+Each sequence is a loop of its own (`loop.decode_loop`), with its own sampling, constraint, drafter and cache. A batch
+takes the calls that each loop waits for, runs them in one ragged forward, and gives every loop its result. Sequences
+come and go at any step. On a batch-invariant runtime every text is what it is alone, to the byte.
 
-A text that begins as another does takes that over instead of reading it again (`prefixes`), and waits if the other
-is just reading it.
+Admission counts pages: those of running sequences and of idle prefixes once each, and those that running ones may
+still fill. A text that begins as another one, running or ended, continues from its pages (`cache.prefixes`); it waits
+while the other is still reading that beginning. Idle prefixes are evicted, the least recently used first, when a waiting
+sequence needs the room.
 """
 
 from __future__ import annotations
@@ -13,41 +15,47 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import perf_counter
 
-from edgedec.cache.prefixes import Loan, Prefixes
+import numpy as np
+
+from edgedec.cache.prefixes import PrefixIndex, PrefixMatch, common
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import Answer, Steps, Token
+from edgedec.decoding.step import Completed, DecodeLoop, ForwardOn, Request, Token, run_requests
 from edgedec.errors import EdgedecError
-from edgedec.runtime.core import Call, Runtime, compute_all
+from edgedec.runtime import Runtime
 
-# Rows of one call: beyond these a text that is being read waits for the next call, so that others go on.
-_ROWS = 256
+# A common beginning of fewer tokens is read again; and one that another text is about to have read is waited for if it
+# brings so many more.
+_LEAST_SHARED, _WORTH_WAITING = 64, 16
 
 
 @dataclass(eq=False)
 class Job:
-    """A text in a batch. `tell` is given each token, and None at the end; `error` is what ended it, if anything did."""
+    """A sequence in a batch. `on_token` gets each token, and None at the end; `error` is what ended it, if anything
+    did. `need`: tokens that its cache may come to hold; `shares`: may it continue from the pages of others, and they
+    from its?"""
 
     context: Context
-    loop: Steps
-    tell: Callable[[Token | None], None]
+    loop: DecodeLoop
+    on_token: Callable[[Token | None], None]
     need: int
     shares: bool = False
-    call: Call | None = None
+    on_start: Callable[[], None] = lambda: None
+    request: Request | None = None
+    started: bool = False
     done: bool = False
     error: EdgedecError | None = None
 
-    def advance(self, answer: Answer | None) -> None:
+    def advance(self, completed: Completed | None) -> None:
         """On to the next call, or to the end."""
         try:
-            item = next(self.loop) if answer is None else self.loop.send(answer)
-            while not isinstance(item, Call):
-                self.tell(item)
+            item = next(self.loop) if completed is None else self.loop.send(completed)
+            while isinstance(item, Token):
+                self.on_token(item)
                 if self.done:
                     return
                 item = next(self.loop)
-            self.call = item
+            self.request = item
         except StopIteration:
             self.end()
         except EdgedecError as error:
@@ -57,119 +65,179 @@ class Job:
     def end(self) -> None:
         """At its end, or cancelled: its text stands as it is."""
         if not self.done:
-            self.done, self.call = True, None
+            self.done, self.request = True, None
             self.loop.close()
-            self.tell(None)
+            self.on_token(None)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the call that it waits for."""
+        request = self.request
+        return 0 if request is None else (request.call if isinstance(request, ForwardOn) else request).rows.count
 
 
 class Batch:
-    """Texts that step together, as many as `tokens` of caches allow; the others wait in the order they came.
+    """Sequences that step together, as many as `tokens` of cache allow; the others wait in the order they came.
 
     Not for two threads at once.
     """
 
-    def __init__(self, runtime: Runtime, *, tokens: int = 1 << 20, most: int = 256) -> None:
-        """tokens: how many the caches of all running texts may come to hold; most: texts at a time."""
+    def __init__(
+        self, runtime: Runtime, *, tokens: int = 1 << 20, most: int = 256, prefixes: PrefixIndex | None = None
+    ) -> None:
+        """tokens: how many the caches may come to hold; most: sequences at a time; prefixes: an index to share with
+        others of this thread."""
         self._runtime, self._tokens, self._most = runtime, tokens, most
         self._waiting: deque[Job] = deque()
         self._running: list[Job] = []
-        self._prefixes = Prefixes()
+        self.prefixes = PrefixIndex() if prefixes is None else prefixes
+        self._paged = runtime.capabilities.page_slots > 0
 
     def __len__(self) -> int:
-        """Texts that run or wait."""
+        """Sequences that run or wait."""
         return len(self._running) + len(self._waiting)
 
-    def add(
-        self, context: Context, loop: Steps, tell: Callable[[Token | None], None], need: int, shares: bool = False
-    ) -> Job:
-        """A text; it starts when the caches have room for the `need` tokens that it may come to hold.
+    @property
+    def running(self) -> int:
+        return len(self._running)
 
-        `shares`: its cache may begin with that of another text, and lend its own, as long as both are there.
-        """
-        job = Job(context, loop, tell, need, shares)
+    def add(
+        self,
+        context: Context,
+        loop: DecodeLoop,
+        on_token: Callable[[Token | None], None],
+        need: int,
+        shares: bool = False,
+        on_start: Callable[[], None] = lambda: None,
+    ) -> Job:
+        """A sequence; it starts (`on_start`) when there is room for the `need` tokens that it may come to hold."""
+        job = Job(context, loop, on_token, need, shares, on_start)
         self._waiting.append(job)
         return job
 
     def cancel(self, job: Job) -> None:
-        """Its place is free at once."""
+        """End a sequence; its room is free at once."""
         job.end()
 
     def step(self) -> bool:
-        """One call for the texts that wait for one; False if there is nothing left to do."""
+        """One forward for the sequences that wait for a call; False if there is nothing left to do."""
         self._admit()
-        jobs = self._turn()
+        jobs = self._next_jobs()
         if not jobs:
             return False
-        calls = [job.call for job in jobs if job.call is not None]
-        began = perf_counter()
-        outputs = compute_all(self._runtime, calls)
-        seconds, rows = perf_counter() - began, sum(call.rows.count for call in calls)
-        for job, output in zip(jobs, outputs, strict=True):
-            job.context.company = len(self._running) - 1
-            job.call = None
+        done = run_requests(self._runtime, [job.request for job in jobs if job.request is not None])
+        for job, completed in zip(jobs, done, strict=True):
+            job.context.concurrent = len(self._running) - 1
+            job.request = None
             if not job.done:
-                job.advance(Answer(output, rows, seconds))
-        self._running = [job for job in self._running if not job.done]
+                job.advance(completed)
+                self._index_prompt(job)
+        self._retire()
         return True
 
     def run(self) -> None:
-        """Until nothing is left."""
+        """Step until nothing is left."""
         while self.step():
             pass
 
+    def held(self) -> int:
+        """Tokens of cache in use or promised: pages of running sequences and idle prefixes once each, and what running
+        sequences may still fill."""
+        page = max(self._runtime.capabilities.page_slots, 1)
+        pages = [job.context.cache.page_ids() for job in self._running]
+        promised = sum(max(job.need - page * len(ids), 0) for job, ids in zip(self._running, pages, strict=True))
+        idle = [cache.page_ids() for cache in self.prefixes.caches()]
+        unpaged = 0 if self._paged else sum(cache.length for cache in self.prefixes.caches())
+        return page * len(np.unique(np.concatenate([*pages, *idle, np.zeros(0, np.int64)]))) + promised + unpaged
+
     def _admit(self) -> None:
-        self._running = [job for job in self._running if not job.done]
+        self._retire()
         if not self._waiting or len(self._running) >= self._most:
             return
         self._waiting = deque(job for job in self._waiting if not job.done)
         for job in list(self._waiting):
             if len(self._running) >= self._most:
                 return
-            loan = self._loan(job)
-            if loan.later:
+            match = self._match(job)
+            if match is None:
                 continue
-            # A text larger than all the room still runs, alone.
-            if self._running and self._held() + job.need - self._lent(loan) > self._tokens:
+            if not self._fits(job.need - (match.n if self._paged else 0)):
                 return
             self._waiting.remove(job)
-            self._start(job, loan)
+            self._start(job, match)
 
-    def _loan(self, job: Job) -> Loan:
+    def _fits(self, tokens: int) -> bool:
+        """Is there room for so many more tokens, if need be after evicting idle prefixes? A sequence larger than all
+        the room still runs, alone."""
+        if self.held() + tokens <= self._tokens:
+            return True
+        self.prefixes.evict(lambda: self.held() + tokens <= self._tokens)
+        return not self._running or self.held() + tokens <= self._tokens
+
+    def _match(self, job: Job) -> PrefixMatch | None:
+        """What the job can continue from; None if it had better wait for a sequence that reads its beginning."""
         if not job.shares:
-            return Loan()
-        return self._prefixes.find(job.context, {id(other.context) for other in self._running})
+            return PrefixMatch()
+        context = job.context
+        ids, key = context.ids, _key(context)
+        match = self.prefixes.match(ids[:-1], key)
+        have = max(match.n, context.cache.length)
+        for other in self._running:
+            if other.shares and other.context.cache.length < other.context.n_prompt - 1 and _key(other.context) == key:
+                soon = min(common(ids, other.context.ids), other.context.n_prompt) - have
+                if soon >= max(_WORTH_WAITING, _LEAST_SHARED - have):
+                    return None
+        return match if match.n >= context.cache.length + _LEAST_SHARED else PrefixMatch()
 
-    def _lent(self, loan: Loan) -> int:
-        """How much of a text would be held already."""
-        return loan.n if any(job.context is loan.lender for job in self._running) else 0
-
-    def _held(self) -> int:
-        """Tokens that the caches of the running texts may come to hold; what several share counts once."""
-        caches = [job.context.cache for job in self._running]
-        shared = {id(cache.shared): cache.n_shared for cache in sorted(caches, key=lambda cache: cache.n_shared)}
-        return sum(shared.values()) + sum(job.need - job.context.cache.n_shared for job in self._running)
-
-    def _start(self, job: Job, loan: Loan) -> None:
-        if loan.lender is not None:
-            job.context.cache.adopt(loan.lender.cache, loan.n)
-        if job.shares:
-            self._prefixes.add(job.context)
-        job.context.company = len(self._running)
+    def _start(self, job: Job, match: PrefixMatch) -> None:
+        context = job.context
+        if match.cache is not None:
+            forked = match.cache.fork(match.n, context.cache.capacity)
+            if forked.length > context.cache.length:
+                context.cache = forked
+        context.concurrent, job.started = len(self._running), True
+        job.on_start()
         job.advance(None)
         if not job.done:
             self._running.append(job)
 
-    def _turn(self) -> list[Job]:
-        """Whose calls go together: those that were left out come first the next time."""
-        chosen: list[Job] = []
-        rows = 0
+    def _retire(self) -> None:
+        """Ended sequences leave; what they read can be continued from."""
+        if not any(job.done for job in self._running):
+            return
         for job in self._running:
-            if job.call is None:
-                continue
-            if chosen and rows + job.call.rows.count > _ROWS:
-                continue
-            chosen.append(job)
-            rows += job.call.rows.count
-        left = [job for job in self._running if job not in chosen]
-        self._running = left + chosen
+            if job.done and job.shares:
+                self._index(job.context, job.context.cache.length)
+        self._running = [job for job in self._running if not job.done]
+
+    def _index_prompt(self, job: Job) -> None:
+        """A prompt that has just been read can be continued from at once, where that copies nothing."""
+        context = job.context
+        if (
+            job.shares
+            and self._paged
+            and job.request is not None
+            and context.n_prompt <= len(context.ids) <= context.n_prompt + 1
+        ):
+            self._index(context, min(context.cache.length, context.n_prompt))
+
+    def _index(self, context: Context, n: int) -> None:
+        if n >= _LEAST_SHARED:
+            fork = context.cache.fork(n)
+            self.prefixes.insert(context.ids[: fork.length], fork, _key(context))
+
+    def _next_jobs(self) -> list[Job]:
+        """Whose calls go together, at most the rows that the runtime takes: those left out come first the next time."""
+        chosen: list[Job] = []
+        others: list[Job] = []
+        rows, limit = 0, self._runtime.capabilities.largest_call
+        for job in self._running:
+            fits = job.request is not None and (not chosen or rows + job.rows <= limit)
+            (chosen if fits else others).append(job)
+            rows += job.rows if fits else 0
+        self._running = others + chosen
         return chosen
+
+
+def _key(context: Context) -> str:
+    return "" if context.adapter is None else context.adapter.digest

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from edgedec.cache.host import Cache
+from edgedec.cache import Cache
 from edgedec.errors import ContextFull
+from edgedec.runtime import Adapter
 from edgedec.sampling import Sampling
 
 
@@ -16,8 +17,9 @@ from edgedec.sampling import Sampling
 class Context:
     """A text's tokens, and the cache that holds all but the last few of them.
 
-    `sampling` is how the generation under way chooses; `rng` what it draws with; `company`: how many other
-    texts share its calls; `forced()`: the tokens that its constraint leaves no choice about.
+    `sampling` is how the generation in progress chooses; `rng` what it draws with; `concurrent`: how many other
+    sequences share its calls; `jump_forward()`: the tokens that its constraint leaves no choice about; `adapter`: the
+    low-rank weights that its calls use.
     """
 
     ids: list[int]
@@ -26,8 +28,9 @@ class Context:
     sinks: int | None = None
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
     sampling: Sampling = field(default_factory=Sampling)
-    company: int = 0
-    forced: Callable[[], Sequence[int]] = tuple
+    concurrent: int = 0
+    jump_forward: Callable[[], Sequence[int]] = tuple
+    adapter: Adapter | None = None
 
     def pending(self) -> list[int]:
         """The tokens not yet cached: the next call runs them, and the last of them is the root of a draft."""

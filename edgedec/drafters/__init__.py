@@ -1,12 +1,12 @@
-"""Drafters: each file guesses the tokens ahead in its own way; file name = registry key.
+"""Drafters: each file proposes the tokens ahead in its own way; file name = registry key.
 
-Whatever a drafter guesses, the output stays what it would have been (`edgedec.decoding.verify`).
+Whatever a drafter proposes, the output stays what it would have been (`edgedec.decoding.verify`).
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
@@ -14,16 +14,16 @@ from typing import Any, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
-from edgedec.bundle.folder import Bundle
+from edgedec.bundle import Bundle
 from edgedec.decoding.context import Context
+from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.errors import UsageError
-from edgedec.runtime.core import Begun, Output, Runtime, Want
-from edgedec.runtime.rows import Rows
+from edgedec.runtime import Hidden, Outputs, Runtime
 from edgedec.sampling import Probs
 from edgedec.text.tokenizer import Tokenizer
 
 State = dict[str, NDArray[Any]]
-# What several sessions learned of their model and hold in common. Not for two threads at once.
+# What several sessions learned of their model and share. Not for two threads at once.
 Tables = dict[Hashable, Any]
 T = TypeVar("T")
 
@@ -39,18 +39,19 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Draft:
-    """A tree of guessed tokens below the last known one; parent -1 is that last known token.
+    """A tree of proposed tokens below the last known one; parent -1 is that last known token.
 
-    p: how likely each token is to come true if its parent does, as the drafter sees it (the governor
-    learns what such words are worth); empty: nothing is said. begun: the pending rows and these have been
-    through the first blocks already. by: the names of the drafters behind each token, and why: the governor's
-    reason for a draft of this size; both for people.
+    p: how likely each token is to be accepted if its parent is, as the drafter estimates it (the governor
+    calibrates such claims); empty: unknown. blocks, hidden: the blocks that verification still has to run, and the
+    state that enters them, of the pending rows and these: they have been through the blocks before. by: the names of
+    the drafters of each token, and why: the governor's reason for a draft of this size; both for people.
     """
 
     tokens: Sequence[int] = ()
     parents: Sequence[int] = ()
     p: Sequence[float] = ()
-    begun: Begun | None = None
+    blocks: Sequence[int] | None = None
+    hidden: Hidden | None = None
     sampled: Sampled | None = None
     by: Sequence[str] = ()
     why: str = ""
@@ -60,48 +61,30 @@ class Draft:
         return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), p)
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What a call showed. Numbers of rows count from the last known token, which is 0; drafted rows follow.
-
-    path: the rows that came true, 0 first; picked: the token that followed each of them (the last is new).
-    output: of all these rows, what `wants` asked for. seconds: what the call took; total: the rows of all texts
-    in it.
-    """
-
-    rows: Rows
-    root: int
-    path: Sequence[int]
-    picked: Sequence[int]
-    output: Output
-    seconds: float
-    total: int = 0
-
-    def tokens(self) -> list[int]:
-        """The token of each row, 0 first."""
-        ids: list[int] = self.rows.tokens[self.root :].tolist()
-        return ids
+# A proposal that needs forward calls yields them, so that those of many sequences run together.
+Proposal = Draft | Generator[Request, Completed, Draft]
 
 
 class Drafter(Protocol):
-    """What the loop asks of a drafter. An empty proposal is plain decoding.
+    """What the loop needs of a drafter. An empty proposal is plain decoding.
 
-    `wants`: what calls shall show to `observe`, besides what the loop itself needs.
+    `outputs`: what calls return for `observe`, besides what the loop itself needs.
     """
 
     @property
-    def wants(self) -> Want: ...
+    def outputs(self) -> Outputs: ...
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
-        """At most `nodes` tokens that may follow `context.ids`, none of which is less likely than `floor`
-        to come true (its whole path, that is): such a row costs more than it brings.
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
+        """At most `nodes` tokens that may follow `context.ids`, on no path less likely to be accepted than
+        `min_path_prob`: such a row costs more than it brings. A generator that yields calls returns the draft at its
+        end.
 
         Between `reset` and `reset` the ids only grow: what was indexed once stays true.
         """
         ...
 
-    def observe(self, seen: Seen) -> None:
-        """A call was made and verified; what it added to the text stands in `context.ids` at the next proposal
+    def observe(self, step: StepResult) -> None:
+        """Learn from a verified call; what it added to the text stands in `context.ids` at the next proposal
         (less, if the text ended in the middle)."""
         ...
 
@@ -118,16 +101,16 @@ class Drafter(Protocol):
         ...
 
     def restore(self, state: State) -> None:
-        """Take up what an earlier `state` gave; UsageError if it cannot be of this drafter and model."""
+        """Continue from what an earlier `state` returned; UsageError if it cannot be of this drafter and model."""
         ...
 
 
-class Plain:
-    """What most drafters have in common: nothing wanted, nothing learned."""
+class BaseDrafter:
+    """What most drafters have in common: no extra outputs, nothing learned."""
 
-    wants: Want = Want(logits=False)
+    outputs: Outputs = Outputs()
 
-    def observe(self, seen: Seen) -> None:
+    def observe(self, step: StepResult) -> None:
         pass
 
     def reset(self) -> None:
@@ -144,8 +127,8 @@ class Plain:
 
 
 @dataclass(frozen=True)
-class Host:
-    """What a drafter may use: the target's runtime, its bundle, its tokenizer (a call: some bundles have none), and
+class DrafterContext:
+    """What a drafter may use: the target's runtime, its bundle, its tokenizer (a function: some bundles have none), and
     what other sessions learned of this model (None: each learns for itself)."""
 
     runtime: Runtime
@@ -154,7 +137,7 @@ class Host:
     tables: Tables | None = None
 
     def table(self, name: Hashable, make: Callable[[], T]) -> T:
-        """The table of this name: the one that sessions hold in common, or a new one."""
+        """The table of this name: the shared one, or a new one."""
         if self.tables is None:
             return make()
         if name not in self.tables:
@@ -167,7 +150,7 @@ def drafter_names() -> list[str]:
     return sorted(m.name for m in iter_modules(__path__) if not m.name.startswith("_"))
 
 
-def make_drafter(name: str, host: Host, options: Mapping[str, str] | None = None) -> Drafter:
+def make_drafter(name: str, host: DrafterContext, options: Mapping[str, str] | None = None) -> Drafter:
     """The drafter `drafters/<name>.py`; options are arguments of its `make`, as text."""
     if name not in drafter_names():
         raise UsageError(f"no drafter {name!r}; there are: {', '.join(drafter_names())}")

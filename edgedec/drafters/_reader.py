@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.decoding.context import Context
-from edgedec.runtime.core import Output, Runtime, Want, compute
+from edgedec.runtime import CallResult, Runtime, Outputs, compute
 from edgedec.runtime.rows import Rows
 from edgedec.sampling import Probs, Sampling, draw, probs
 
 _CHUNK = 128
 # Of so many logits a share is worked out (a softmax over all would cost more than it tells); that many branches.
 _TOP, _BRANCHES = 16, 3
-_NOTHING, BEST, ALL = Want(logits=False), Want(logits=False, top=_TOP), Want()
+_NOTHING, BEST, ALL = Outputs(), Outputs(logits=False, top=_TOP), Outputs(logits=True)
 
 
 class Reader:
@@ -40,7 +40,7 @@ class Reader:
         if self._base:
             self._begin(0)
 
-    def read(self, ids: Sequence[int], want: Want, room: int, settled: int | None = None) -> Output:
+    def read(self, ids: Sequence[int], want: Outputs, room: int, settled: int | None = None) -> CallResult:
         """Catch up with the text `ids` -> what is wanted of its last token, with `room` tokens to come.
 
         The text only grows between resets; if `settled`, only its first so many tokens stay.
@@ -59,11 +59,11 @@ class Reader:
         self._sure = len(self._ids)
         return output
 
-    def step(self, token: int, want: Want) -> Output:
+    def step(self, token: int, want: Outputs) -> CallResult:
         """One token further, which may turn out wrong."""
         return self._run([token], want)
 
-    def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Output:
+    def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> CallResult:
         """More rows of the tree below the text: all logits of these."""
         if self._rows is None:
             rows = Rows.tree(tokens, parents, self._cache.length)
@@ -72,7 +72,7 @@ class Reader:
         self._rows, self.calls = rows, self.calls + 1
         return compute(self._runtime, rows, self._cache, 0, ALL)
 
-    def _run(self, tokens: list[int], want: Want) -> Output:
+    def _run(self, tokens: list[int], want: Outputs) -> CallResult:
         rows = Rows.chain(tokens, self._cache.length)
         output = compute(self._runtime, rows, self._cache, len(tokens) - 1, want)
         self._cache.keep(range(len(tokens)))
@@ -114,7 +114,7 @@ def _known(token: int, vocab: int) -> int:
     return token if token < vocab else 0
 
 
-def shares(output: Output, sampling: Sampling, vocab: int) -> list[tuple[int, float]]:
+def shares(output: CallResult, sampling: Sampling, vocab: int) -> list[tuple[int, float]]:
     """The likeliest tokens that the target has, with their share of the likelihood (of the `_TOP` best)."""
     assert output.ids is not None
     assert output.scores is not None

@@ -16,9 +16,9 @@ from math import exp, isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.cache.host import Cache
-from edgedec.drafters import Draft, Host
-from edgedec.runtime.core import Begun, Hidden, Runtime, Want, best
+from edgedec.cache import Cache
+from edgedec.drafters import Draft, DrafterContext
+from edgedec.runtime import Begun, Hidden, Runtime, Outputs, best
 from edgedec.runtime.rows import Rows
 from edgedec.spec import ModelSpec
 from edgedec.speculation.heads import open_head
@@ -94,7 +94,7 @@ def guesses(
     """
     rows = Rows.chain(np.zeros(len(hidden), np.int64), cache.length)
     end = Begun(hidden, 2 * runtime.spec.n_layers)
-    output = runtime.call(rows, cache, 0, Want(logits=False, top=top), end)
+    output = runtime.call(rows, cache, 0, Outputs(logits=False, top=top), end)
     if output is None or output.ids is None:
         return best(runtime.head(hidden), top)
     return output.ids, output.scores
@@ -198,12 +198,12 @@ def payoff(rate: float, cost: float, length: int) -> tuple[float, int]:
     return found, best_length
 
 
-def adapted_layer(host: Host) -> int:
+def adapted_layer(host: DrafterContext) -> int:
     """Behind so many layers stands the exit that the bundle trained an adapter for; 0: it has none."""
     head = host.bundle.manifest.heads.get("exit")
     return head.layer if head else 0
 
 
-def adapter(host: Host, layer: int) -> Adapter | None:
+def adapter(host: DrafterContext, layer: int) -> Adapter | None:
     """What makes hidden states behind `layer` layers fit the head, if the bundle has it."""
     return open_head(host.bundle, "exit").exit if layer and layer == adapted_layer(host) else None

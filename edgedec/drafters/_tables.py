@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.drafters import Draft, Seen, State
+from edgedec.drafters import Draft, StepResult, State
 from edgedec.errors import UsageError
-from edgedec.runtime.core import Output
+from edgedec.runtime import CallResult
 
 S = TypeVar("S")
 # Of the tokens that may follow, the first to take first: the tokens, how likely each is, how soon to take it.
@@ -170,7 +170,7 @@ def keys_of(tokens: Sequence[int], vocab: int) -> list[int]:
     return keys
 
 
-def best_of(output: Output, k: int) -> tuple[Ids, Floats] | None:
+def best_of(output: CallResult, k: int) -> tuple[Ids, Floats] | None:
     """The k best tokens of each row and a softmax over their scores, [n, k] each; None if nothing was shown.
 
     A row with a logit that is not finite among them says nothing: its ids are -1.
@@ -204,7 +204,7 @@ class Tail:
     def reset(self) -> None:
         self.tokens = ()
 
-    def histories(self, seen: Seen) -> list[tuple[int, ...]]:
+    def histories(self, step: StepResult) -> list[tuple[int, ...]]:
         """The last tokens up to each row of a call, its own the last of them; fewer at a text's beginning."""
         n, root = self.n, seen.root
         tokens, parents = seen.rows.tokens[root:].tolist(), seen.rows.parents[root:].tolist()
@@ -219,13 +219,13 @@ class Tail:
 
 
 def grow_ranked(
-    root: S, ranked: Callable[[S], Ranked | None], behind: Callable[[S, int], S], nodes: int, floor: float = 0.0
+    root: S, ranked: Callable[[S], Ranked | None], behind: Callable[[S, int], S], nodes: int, min_path_prob: float = 0.0
 ) -> Draft:
     """`tree.grow` for followers that come ranked: of siblings only the next one waits in the heap, so that a tree
     costs two heap steps a token however many may follow each.
 
-    `behind(state, token)`: the state with that token at its end. No token whose path is less likely than `floor`,
-    or not likely at all.
+    `behind(state, token)`: the state with that token at its end. No token whose path is less likely than
+    `min_path_prob`, or not likely at all.
     """
     heap: list[tuple[float, int, int, float, float, int, Ranked, S]] = []
     tokens: list[int] = []
@@ -244,7 +244,7 @@ def grow_ranked(
             else:
                 heappop(heap)
             p = found[1][i]
-            if p > 0 and worth * p >= floor:
+            if p > 0 and worth * p >= min_path_prob:
                 break
         else:
             break

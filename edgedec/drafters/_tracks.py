@@ -32,22 +32,22 @@ def strength(track: Track) -> float:
 class Tree:
     """A draft in the making. The first chain is laid at once, the others branch off it."""
 
-    def __init__(self, floor: float) -> None:
+    def __init__(self, min_path_prob: float) -> None:
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.claims: list[float] = []
         self.paths: list[float] = []
-        self._floor = floor
+        self._floor = min_path_prob
         self._children: dict[tuple[int, int], int] = {}
         self._left: dict[int, float] = {}
 
     def begin(self, ahead: list[int], track: Track) -> None:
         claims = CLAIMS[min(track.run, RUN) :][: len(ahead)]
         claims[0] *= track.doubt
-        path, floor, paths = 1.0, self._floor, self.paths
+        path, min_path_prob, paths = 1.0, self._floor, self.paths
         for claim in claims:
             path *= claim
-            if path < floor:
+            if path < min_path_prob:
                 break
             paths.append(path)
         n = len(paths)
@@ -62,7 +62,7 @@ class Tree:
             doubt = 1.0
 
     def add(self, parent: int, token: int, claim: float) -> int:
-        """The node for `token` below `parent`, new or known; -1 if its path is less likely than the floor."""
+        """The node for `token` below `parent`, new or known; -1 if its path is less likely than the min_path_prob."""
         if not self._children:
             self._children = {key: i for i, key in enumerate(zip(self.parents, self.tokens, strict=True))}
             self._left = {above: 1.0 - p for above, p in zip(self.parents, self.claims, strict=True)}

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import Draft, Host, Plain
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext
 from edgedec.drafters._tracks import CLAIMS, RUN, Track, Tree, ahead_of, strength
 from edgedec.errors import UsageError
 
@@ -30,12 +30,12 @@ _NEVER = [-1, 0, 0]
 _REPLACED, _INSERTED, _OMITTED = 0.62, 0.25, 0.45
 
 
-def make(host: Host, ngram: int = 4, length: int = 32) -> Copy:
+def make(host: DrafterContext, ngram: int = 4, length: int = 32) -> Copy:
     """ngram: the longest run of tokens looked up; length: the longest chain proposed."""
     return Copy(ngram, length)
 
 
-class Copy(Plain):
+class Copy(BaseDrafter):
     def __init__(self, ngram: int = 4, length: int = 32) -> None:
         if not 1 <= ngram < len(_MASK):
             raise UsageError(f"drafter copy: ngram={ngram}: must be from 1 to {len(_MASK) - 1}")
@@ -60,12 +60,12 @@ class Copy(Plain):
     def report(self) -> dict[str, Any]:
         return dict(self._found)
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         ids = context.ids
         self._follow(ids)
         if nodes <= 0 or not self._tracks:
             return Draft()
-        return self._draft(ids, nodes, max(floor, _LEAST))
+        return self._draft(ids, nodes, max(min_path_prob, _LEAST))
 
     def _follow(self, ids: list[int]) -> None:
         """Take up what came since the last call."""
@@ -168,10 +168,10 @@ class Copy(Plain):
                 if run:
                     tracks.append(Track(at, run))
 
-    def _draft(self, ids: list[int], nodes: int, floor: float) -> Draft:
+    def _draft(self, ids: list[int], nodes: int, min_path_prob: float) -> Draft:
         """The chains of all tracks as one tree. What an earlier sibling claims is not left for a later one."""
         most = min(nodes, self._length)
-        tree = Tree(floor)
+        tree = Tree(min_path_prob)
         for track in self._tracks:
             ahead = ahead_of(ids, track.at, most)
             if self._renamed and not self._renamed.keys().isdisjoint(ahead):

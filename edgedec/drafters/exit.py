@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import Draft, Host, Plain, Seen, State
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, StepResult, State
 from edgedec.drafters._stack import (
     READING,
     Guess,
@@ -34,7 +34,7 @@ from edgedec.drafters._stack import (
     payoff,
 )
 from edgedec.errors import UsageError
-from edgedec.runtime.core import Begun
+from edgedec.runtime import Begun
 
 # So many exits at most are watched; rounds that look: the first, and later one in so many.
 _EXITS, _FIRST, _EVERY = 8, 8, 24
@@ -42,7 +42,7 @@ _EXITS, _FIRST, _EVERY = 8, 8, 24
 _AGAIN = 8
 
 
-def make(host: Host, layer: int = 0, gamma: int = 6, threshold: float = 0.4) -> Exit:
+def make(host: DrafterContext, layer: int = 0, gamma: int = 6, threshold: float = 0.4) -> Exit:
     """layer: leave behind so many layers, 0: where it pays best; gamma: the longest draft; threshold: the least
     confidence to draft a token with."""
     n = host.runtime.spec.n_layers
@@ -53,8 +53,8 @@ def make(host: Host, layer: int = 0, gamma: int = 6, threshold: float = 0.4) -> 
     return Exit(host, layer, gamma, threshold)
 
 
-class Exit(Plain):
-    def __init__(self, host: Host, layer: int, gamma: int, threshold: float) -> None:
+class Exit(BaseDrafter):
+    def __init__(self, host: DrafterContext, layer: int, gamma: int, threshold: float) -> None:
         self._runtime, self._gamma, self._threshold = host.runtime, gamma, threshold
         spec = host.runtime.spec
         self._layers = [layer] if layer else _exits(spec.n_layers, adapted_layer(host))
@@ -67,25 +67,25 @@ class Exit(Plain):
         self._guessed: list[Guess] = []
         self._looked: list[Guess] = []
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         self._guessed, self._looked = [], []
         pending = context.pending()
         if nodes < 1 or len(pending) > READING or not self._layers:
             return Draft()
-        looks = not self._fixed and self._plan(floor)
+        looks = not self._fixed and self._plan(min_path_prob)
         if not looks and not self._length:
             return Draft()
         strand = Strand(self._runtime, context.cache, pending)
         if looks:
             return self._look(strand, context)
         layer = self._layers[self._chosen]
-        least, trust = max(floor, self._costs[self._chosen]), self._records[self._chosen].trust
+        least, trust = max(min_path_prob, self._costs[self._chosen]), self._records[self._chosen].trust
         limits = Limits(min(self._length, nodes), least, self._threshold, trust)
         part = Slice(self._runtime.spec.blocks(0, layer), adapt=self._adapt[layer])
         draft, self._guessed = draft_chain(strand, part, limits)
         return draft
 
-    def observe(self, seen: Seen) -> None:
+    def observe(self, step: StepResult) -> None:
         for hit, sure in judged(self._guessed, seen.picked):
             self._records[self._chosen].saw(hit, sure)
         for record, (guess, sure) in zip(self._records, self._looked, strict=False):
@@ -118,18 +118,20 @@ class Exit(Plain):
         rates = {str(layer): round(record.rate, 3) for layer, record in zip(self._layers, self._records, strict=True)}
         return {"layer": self._layers[self._chosen] if self._layers else 0, "length": self._length, "rates": rates}
 
-    def _plan(self, floor: float) -> bool:
+    def _plan(self, min_path_prob: float) -> bool:
         """Choose anew if it is time for that; and say whether this round only looks."""
         self._rounds += 1
         if self._rounds <= _FIRST:
             return True
         if self._rounds % _AGAIN == _FIRST % _AGAIN + 1:
-            self._choose(floor)
+            self._choose(min_path_prob)
         return self._rounds % _EVERY == 0
 
-    def _choose(self, floor: float) -> None:
+    def _choose(self, min_path_prob: float) -> None:
         """The exit and length that bring the most tokens for the time of a plain call; no length if none does."""
-        offers = [(*payoff(self._records[i].rate, cost + floor, self._gamma), i) for i, cost in enumerate(self._costs)]
+        offers = [
+            (*payoff(self._records[i].rate, cost + min_path_prob, self._gamma), i) for i, cost in enumerate(self._costs)
+        ]
         value, length, self._chosen = max(offers)
         self._length = length if value > 1.0 else 0
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 from typing import Any
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import Draft, Drafter, Host, Seen, State
+from edgedec.drafters import Draft, Drafter, DrafterContext, StepResult, State
 from edgedec.drafters.off import Off
-from edgedec.runtime.core import Want
+from edgedec.runtime import Outputs
 
 _MOST = 16
 # How fast it learns that a model spells otherwise, when it then falls silent, and after how many calls it retries.
 _SMOOTH, _DOUBTFUL, _RETRY = 0.1, 0.3, 16
 
 
-def make(host: Host) -> Forced:
+def make(host: DrafterContext) -> Forced:
     return Forced(Off())
 
 
@@ -32,14 +32,14 @@ class Forced:
         self._sure, self._passed, self._pending = 1.0, 0, 0
 
     @property
-    def wants(self) -> Want:
-        return self.drafter.wants
+    def outputs(self) -> Outputs:
+        return self.drafter.outputs
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         tokens = context.forced()[: min(nodes, self._limit())] if nodes > 0 else ()
         self._pending = len(tokens)
         if not tokens:
-            return self.drafter.propose(context, nodes, floor)
+            return self.drafter.propose(context, nodes, min_path_prob)
         self.drafter.propose(context, 0, 0.0)  # the next call is not about a guess of its
         draft = Draft.chain(tokens, [self._sure] * len(tokens))
         return Draft(draft.tokens, draft.parents, draft.p, by=("forced",) * len(tokens), why="forced")
@@ -51,7 +51,7 @@ class Forced:
             return self._passed % _RETRY == 0
         return 1 + int((_MOST - 1) * self._sure**4)
 
-    def observe(self, seen: Seen) -> None:
+    def observe(self, step: StepResult) -> None:
         if self._pending:
             accepted = len(seen.path) - 1
             self.proposed += self._pending

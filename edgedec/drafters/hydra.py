@@ -11,9 +11,9 @@ from math import exp
 import numpy as np
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import Draft, Host, Plain, Seen
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, StepResult
 from edgedec.errors import UsageError
-from edgedec.runtime.core import Runtime, Want
+from edgedec.runtime import Runtime, Outputs
 from edgedec.speculation.heads import DraftHead, Floats, open_head
 
 # (path probability, order, token, parent's order, own probability, level's row of the parent)
@@ -22,7 +22,7 @@ _LEAST, _MOST = 1e-4, 0.999
 _EMBEDDINGS = 1 << 18  # numbers in those that are kept: 1 MiB
 
 
-def make(host: Host, depth: int = 0, beam: int = 4) -> Hydra:
+def make(host: DrafterContext, depth: int = 0, beam: int = 4) -> Hydra:
     """depth: how many tokens ahead at most; 0 as many as the head was trained for. beam: nodes stepped on at
     once."""
     if depth < 0 or beam < 1:
@@ -33,8 +33,8 @@ def make(host: Host, depth: int = 0, beam: int = 4) -> Hydra:
     return drafter
 
 
-class Hydra(Plain):
-    wants = Want(logits=False, hidden=True)
+class Hydra(BaseDrafter):
+    outputs = HIDDEN
 
     def __init__(self, head: DraftHead, runtime: Runtime, depth: int, beam: int) -> None:
         self._head, self._runtime, self._depth, self._beam = head, runtime, depth, beam
@@ -42,13 +42,13 @@ class Hydra(Plain):
         self._token = -1
         self._embeddings: dict[int, Floats] = {}
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         # What was observed belongs to the token before the last; the text may have ended earlier.
         if self._hidden is None or nodes < 1 or context.ids[-1] != self._token:
             return Draft()
-        return _tree(self._search(nodes, max(floor, _LEAST)))
+        return _tree(self._search(nodes, max(min_path_prob, _LEAST)))
 
-    def observe(self, seen: Seen) -> None:
+    def observe(self, step: StepResult) -> None:
         hidden = seen.output.hidden
         assert hidden is not None
         last = seen.path[-1]
@@ -57,7 +57,7 @@ class Hydra(Plain):
     def reset(self) -> None:
         self._hidden, self._token = None, -1
 
-    def _search(self, nodes: int, floor: float) -> list[_Node]:
+    def _search(self, nodes: int, min_path_prob: float) -> list[_Node]:
         """The best nodes found, by falling path probability; a parent stands before its children."""
         assert self._hidden is not None
         states, frontier = self._hidden, [(-1.0, -1, self._token, -1, 1.0, 0)]
@@ -72,7 +72,7 @@ class Hydra(Plain):
                 for token, score in zip(tokens, scores):
                     p = min(exp(score), _MOST)
                     path = node[0] * p
-                    if -path < floor:
+                    if -path < min_path_prob:
                         break  # the likeliest come first
                     fresh.append((path, order, token, node[1], p, row))
                     order += 1

@@ -17,11 +17,11 @@ from typing import Any
 
 from edgedec.bundle.folder import Bundle
 from edgedec.decoding.context import Context
-from edgedec.drafters import Draft, Host, Plain, Sampled, Seen
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Sampled, StepResult
 from edgedec.drafters._reader import ALL, BEST, Reader, children, drawn_from, shape, shares, size
 from edgedec.drafters._retokenize import Retokenizer, same_tokens
 from edgedec.errors import BundleNotFound, UsageError
-from edgedec.runtime.core import Output, Runtime, RuntimeOptions, choose_engine, open_runtime, runtime_names
+from edgedec.runtime import CallResult, Runtime, RuntimeOptions, choose_engine, open_runtime, runtime_names
 from edgedec.sampling import Probs, Sampling
 from edgedec.speculation.calibration import BINS, Calibration, kind_of
 from edgedec.speculation.shared import Opened
@@ -37,7 +37,13 @@ _runtimes: Opened[Runtime] = Opened()
 
 
 def make(
-    host: Host, path: str = "", threads: int = 0, gamma: int = 8, width: int = 1, verify: str = "match", kv: str = ""
+    host: DrafterContext,
+    path: str = "",
+    threads: int = 0,
+    gamma: int = 8,
+    width: int = 1,
+    verify: str = "match",
+    kv: str = "",
 ) -> ModelDrafter:
     """path: the draft model's bundle. gamma: the longest draft. width: children at the first places, for spectr,
     recursive and multipath. threads: as the target by default; they take turns. Sessions hold its weights in common."""
@@ -56,7 +62,7 @@ def _loaded(name: str, bundle: Bundle, options: RuntimeOptions) -> Runtime:
     return runtime
 
 
-class ModelDrafter(Plain):
+class ModelDrafter(BaseDrafter):
     """vocab: the target's. translator: None if both models have the same tokens."""
 
     def __init__(
@@ -84,19 +90,19 @@ class ModelDrafter(Plain):
         self._below: dict[int, list[tuple[int, int, int]]] = {}
         self._drawn = False
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         self._below, self._drawn = {}, False
         nodes = min(nodes, self._reader.room)
         if nodes < 1 or not context.ids:
             return Draft()
         if self._verify != "match" and context.sampling.temperature > 0:
             self._drawn = True
-            return self._draw(context, nodes, floor)
+            return self._draw(context, nodes, min_path_prob)
         if self._translator is not None:
-            return self._translate(self._translator, context, nodes, floor)
-        return self._likely(context, nodes, floor)
+            return self._translate(self._translator, context, nodes, min_path_prob)
+        return self._likely(context, nodes, min_path_prob)
 
-    def observe(self, seen: Seen) -> None:
+    def observe(self, step: StepResult) -> None:
         """Learn what guesses were worth: of all whose parent came true, whether they did."""
         if not seen.root:  # a call that read no prompt
             self._call_s += (seen.seconds - self._call_s) * (_PACE if self._call_s else 1.0)
@@ -136,12 +142,12 @@ class ModelDrafter(Plain):
         else:
             self._side.saw(kind - BINS, right)
 
-    def _pays(self, worth: float, floor: float) -> bool:
+    def _pays(self, worth: float, min_path_prob: float) -> bool:
         """Is a path likely enough to ask the draft model what follows? A step of it costs a part of a call."""
-        own = self._step_s / self._call_s if self._call_s and floor > 0 else 0.0
-        return worth >= floor + min(own, 0.9)
+        own = self._step_s / self._call_s if self._call_s and min_path_prob > 0 else 0.0
+        return worth >= min_path_prob + min(own, 0.9)
 
-    def _likely(self, context: Context, nodes: int, floor: float) -> Draft:
+    def _likely(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         """The likeliest chain and its side branches, the likeliest paths of all of these."""
         sampling, reader, first, side = context.sampling, self._reader, self._first.estimates, self._side.estimates
         # (chance of the path, parent, token, chance, kind); parents are numbers in this list
@@ -158,14 +164,14 @@ class ModelDrafter(Plain):
                 kind += 0 if chain < 0 else BINS
                 if chain < 0:
                     chain = len(found)
-                if worth * chance >= floor:
+                if worth * chance >= min_path_prob:
                     found.append((worth * chance, above, token, chance, kind))
                 elif chain == len(found):
                     return self._best(found, nodes)
             if chain < 0:
                 break
             worth, parent = found[chain][0], chain
-            if not self._pays(worth, floor) or sum(guess[0] > worth for guess in found) >= nodes:
+            if not self._pays(worth, min_path_prob) or sum(guess[0] > worth for guess in found) >= nodes:
                 break
         return self._best(found, nodes)
 
@@ -184,13 +190,13 @@ class ModelDrafter(Plain):
         for node, (token, parent, kind) in enumerate(zip(tokens, parents, kinds, strict=True)):
             self._below.setdefault(parent, []).append((token, node, kind))
 
-    def _step(self, token: int) -> Output:
+    def _step(self, token: int) -> CallResult:
         began = perf_counter()
         output = self._reader.step(token, BEST)
         self._step_s += (perf_counter() - began - self._step_s) * (_PACE if self._step_s else 1.0)
         return output
 
-    def _translate(self, translator: Retokenizer, context: Context, nodes: int, floor: float) -> Draft:
+    def _translate(self, translator: Retokenizer, context: Context, nodes: int, min_path_prob: float) -> Draft:
         """Draft in the draft model's own tokens, and say it in the target's."""
         followed = translator.follow(context.ids)
         if followed is None:
@@ -199,16 +205,18 @@ class ModelDrafter(Plain):
         output = self._reader.read(ids, BEST, self._gamma, settled)
         # The last of the target's tokens may yet grow, so one more is drafted.
         limit = min(self._gamma, (nodes + 1) * len(ids) // len(context.ids)) + 1
-        tokens, shared = translator.say(*self._onward(output, context.sampling, limit, floor))
+        tokens, shared = translator.say(*self._onward(output, context.sampling, limit, min_path_prob))
         kinds = [kind_of(claim) for claim in shared]
         chances = [self._first.estimates[kind] for kind in kinds]
         worths = list(accumulate(chances, mul))
-        n = min(nodes, sum(worth >= floor for worth in worths))
+        n = min(nodes, sum(worth >= min_path_prob for worth in worths))
         draft = Draft.chain(tokens[:n], chances[:n])
         self._hold(draft.tokens, draft.parents, kinds[:n])
         return draft
 
-    def _onward(self, output: Output, sampling: Sampling, limit: int, floor: float) -> tuple[list[int], list[float]]:
+    def _onward(
+        self, output: CallResult, sampling: Sampling, limit: int, min_path_prob: float
+    ) -> tuple[list[int], list[float]]:
         """The draft model's likeliest chain, and its claims."""
         drafted: list[int] = []
         claims: list[float] = []
@@ -218,14 +226,14 @@ class ModelDrafter(Plain):
             claims.append(guesses[0][1])
             worth *= claims[-1]
             # Even one that is unlikely shows where the word before it ends.
-            if len(drafted) >= limit or not self._pays(worth, floor):
+            if len(drafted) >= limit or not self._pays(worth, min_path_prob):
                 break
             output = self._step(drafted[-1])
         return drafted, claims
 
-    def _draw(self, context: Context, nodes: int, floor: float) -> Draft:
+    def _draw(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         """Tokens drawn from the draft model's distributions, place by place; each with what it was drawn from."""
-        branching = shape(self._depth(nodes, floor), self._width, _BUSHY.get(self._verify, 0), nodes)
+        branching = shape(self._depth(nodes, min_path_prob), self._width, _BUSHY.get(self._verify, 0), nodes)
         again = self._verify != "recursive"
         tokens: list[int] = []
         parents: list[int] = []
@@ -250,10 +258,10 @@ class ModelDrafter(Plain):
         self._hold(tokens, parents, kinds)
         return Draft(tokens, parents, [self._taken[kind] for kind in kinds], sampled=Sampled(self._verify, sources))
 
-    def _depth(self, nodes: int, floor: float) -> int:
+    def _depth(self, nodes: int, min_path_prob: float) -> int:
         """How far to draw; settled before anything is drawn, or what is drawn would not have its distribution."""
         depth, worth = 1, self._taken[0] ** 2
-        while depth < min(self._gamma, nodes) and worth >= floor:
+        while depth < min(self._gamma, nodes) and worth >= min_path_prob:
             depth, worth = depth + 1, worth * self._taken[0]
         return depth
 
@@ -269,7 +277,7 @@ def _open(path: str) -> Bundle:
         raise UsageError(f"drafter model: path={path}: {error}") from None
 
 
-def _translator(host: Host, bundle: Bundle) -> Retokenizer | None:
+def _translator(host: DrafterContext, bundle: Bundle) -> Retokenizer | None:
     """None if the target's token numbers mean the same to the draft model."""
     ours, theirs = host.bundle.manifest, bundle.manifest
     if ours.text.tokenizer is None and theirs.text.tokenizer is None and ours.spec.vocab_size == theirs.spec.vocab_size:

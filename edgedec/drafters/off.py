@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import Draft, Host, Plain
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext
 
 
-def make(host: Host) -> Off:
+def make(host: DrafterContext) -> Off:
     return Off()
 
 
-class Off(Plain):
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+class Off(BaseDrafter):
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         return Draft()

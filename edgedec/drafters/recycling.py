@@ -13,25 +13,25 @@ from typing import Any
 import numpy as np
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import Draft, Host, Plain, Seen, State
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, StepResult, State
 from edgedec.drafters._tables import Ranked, array, grow_ranked, sized
 from edgedec.errors import UsageError
-from edgedec.runtime.core import Want
+from edgedec.runtime import Outputs
 
 _CAP = 1 << 14
 _TRUST = 0.7  # the token stood in another text, so its next ones are less sure than they were there
 
 
-def make(host: Host, nodes: int = 16, k: int = 8) -> Recycling:
+def make(host: DrafterContext, nodes: int = 16, k: int = 8) -> Recycling:
     drafter = Recycling(host.bundle.spec.vocab_size, nodes, k)
     drafter._shown, drafter._ranked = host.table(("recycling", drafter.k), lambda: (drafter._shown, drafter._ranked))
     return drafter
 
 
-class Recycling(Plain):
+class Recycling(BaseDrafter):
     def __init__(self, vocab: int, nodes: int = 16, k: int = 8) -> None:
         self.nodes, self.k, self._vocab = sized("nodes", nodes), min(sized("k", k), vocab), vocab
-        self.wants = Want(logits=False, top=self.k)
+        self.outputs = Outputs(logits=False, top=self.k)
         # As the target showed them, with logits; and, once asked for, with probabilities.
         self._shown: dict[int, tuple[list[int], list[float]]] = {}
         self._ranked: dict[int, Ranked] = {}
@@ -39,10 +39,10 @@ class Recycling(Plain):
     def __len__(self) -> int:
         return len(self._shown)
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
-        return grow_ranked(context.ids[-1], self._followers, _behind, min(nodes, self.nodes), floor)
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
+        return grow_ranked(context.ids[-1], self._followers, _behind, min(nodes, self.nodes), min_path_prob)
 
-    def observe(self, seen: Seen) -> None:
+    def observe(self, step: StepResult) -> None:
         ids, scores = seen.output.ids, seen.output.scores
         if ids is None or scores is None or ids.shape[1] < self.k:
             return

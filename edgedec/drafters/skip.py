@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import Draft, Host, Plain, Seen, State
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, StepResult, State
 from edgedec.drafters._stack import (
     READING,
     Guess,
@@ -47,7 +47,7 @@ Floats = NDArray[np.float64]
 Skipped = tuple[int, ...]
 
 
-def make(host: Host, skip: float = 0.45, gamma: int = 6, search: float = 0.03) -> Skip:
+def make(host: DrafterContext, skip: float = 0.45, gamma: int = 6, search: float = 0.03) -> Skip:
     """skip: the share of layers to start with; gamma: the longest draft; search: the share of the calls' time
     that trials may take (0: the set stays as it is)."""
     if not 0 < skip < 1 or gamma < 1 or not search >= 0:
@@ -57,15 +57,15 @@ def make(host: Host, skip: float = 0.45, gamma: int = 6, search: float = 0.03) -
     return Skip(host, skip, gamma, search)
 
 
-class Skip(Plain):
-    def __init__(self, host: Host, skip: float, gamma: int, search: float) -> None:
+class Skip(BaseDrafter):
+    def __init__(self, host: DrafterContext, skip: float, gamma: int, search: float) -> None:
         self._runtime, self._gamma, self._share = host.runtime, gamma, search
         self.search = Search(host.runtime.spec, even(host.runtime.spec.n_layers, skip), gamma)
         self._guessed: list[Guess] = []
         self._calls, self._spent, self._time = 0, 0.0, 0.0
         self._record = Record()
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         self._guessed = []
         pending = context.pending()
         if nodes < 1 or len(pending) > READING or not self.search.skipped:
@@ -73,12 +73,12 @@ class Skip(Plain):
         if self._due(context):
             self._trial(context)
         part = self._slice(self.search.skipped)
-        least = max(floor, self.search.cost(self.search.skipped))
+        least = max(min_path_prob, self.search.cost(self.search.skipped))
         limits = Limits(min(self._gamma, nodes), least, trust=self._record.trust)
         draft, self._guessed = draft_chain(Strand(self._runtime, context.cache, pending), part, limits)
         return draft
 
-    def observe(self, seen: Seen) -> None:
+    def observe(self, step: StepResult) -> None:
         self._calls += 1
         self._time += seen.seconds
         for hit, sure in judged(self._guessed, seen.picked):

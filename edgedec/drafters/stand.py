@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import Draft, Host, Plain, Sampled, Seen, State
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Sampled, StepResult, State
 from edgedec.drafters._tables import Ranked, Table, Tail, array, best_of, grow_ranked, keys_of, sized
 from edgedec.errors import UsageError
-from edgedec.runtime.core import Want
+from edgedec.runtime import Outputs
 from edgedec.sampling import Probs, Sampling
 
 _CAP = 1 << 16
@@ -40,7 +40,7 @@ History = tuple[int, ...]
 Place = tuple[int, History]  # depth, the last tokens
 
 
-def make(host: Host, nodes: int = 16, k: int = 8, verify: str = "match") -> Stand:
+def make(host: DrafterContext, nodes: int = 16, k: int = 8, verify: str = "match") -> Stand:
     drafter = Stand(host.bundle.spec.vocab_size, nodes, k, verify)
     drafter.table = host.table(("stand", drafter.k), lambda: drafter.table)
     return drafter
@@ -73,25 +73,25 @@ class Record:
         self.scale = [(b + _STRENGTH) / (a + _STRENGTH) for a, b in zip(claimed, came, strict=True)]
 
 
-class Stand(Plain):
+class Stand(BaseDrafter):
     def __init__(self, vocab: int, nodes: int = 16, k: int = 8, verify: str = "match") -> None:
         if verify not in _VERIFIERS:
             raise UsageError(f"drafter stand: verify={verify}: must be one of {', '.join(_VERIFIERS)}")
         self.vocab, self.nodes, self.k, self.verify = vocab, sized("nodes", nodes), min(sized("k", k), vocab), verify
-        self.wants = Want(logits=False, top=self.k)
+        self.outputs = Outputs(logits=False, top=self.k)
         self.table, self.record = Table(self.k, _CAP, vocab), Record(self.k)
         self._tail = Tail(_ORDER)
         self._drawn: _Drawing | None = None
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         tail, nodes = self._tail.follow(context.ids), min(nodes, self.nodes)
         if self.verify == "recursive" and context.sampling.temperature > 0 and nodes > 0:
             self._drawn = _Drawing(self, context.sampling, context.rng, nodes)
-            return self._drawn.draft(tail, floor)
+            return self._drawn.draft(tail, min_path_prob)
         self._drawn = None
-        return grow_ranked((0, tail), self._followers, _behind, nodes, floor)
+        return grow_ranked((0, tail), self._followers, _behind, nodes, min_path_prob)
 
-    def observe(self, seen: Seen) -> None:
+    def observe(self, step: StepResult) -> None:
         histories = self._tail.histories(seen)
         if self._drawn is None:
             self._score(seen, histories)
@@ -152,7 +152,7 @@ class Stand(Plain):
         p = [p[rank] for rank in ranks]
         return [ids[rank] for rank in ranks], p, p
 
-    def _score(self, seen: Seen, histories: Sequence[History]) -> None:
+    def _score(self, step: StepResult, histories: Sequence[History]) -> None:
         """What the table claimed to follow each accepted row, and what did; drafted or not."""
         for depth, (row, token) in enumerate(zip(seen.path, seen.picked, strict=True)):
             order, ids, p = self.known(histories[row])
@@ -192,7 +192,7 @@ class _Drawing:
         self._opened: dict[int, _Open] = {}
         self._noise: list[list[float]] = rng.gumbel(size=(nodes + 1, owner.k)).tolist()
 
-    def draft(self, history: History, floor: float) -> Draft:
+    def draft(self, history: History, min_path_prob: float) -> Draft:
         """Drawn next is always the place likeliest to come true, by its parent's table and its own rank."""
         # (-path, count, path of the parent, rank, parent, history and depth of the parent)
         heap: list[tuple[float, int, float, int, _Open, History, int]] = []
@@ -201,7 +201,7 @@ class _Drawing:
             if (place := self._open(node, history, depth)) is not None:
                 heappush(heap, (-worth * place.claims[0], count, worth, 0, place, history, depth))
                 count += 1
-            if not heap or -heap[0][0] < floor:
+            if not heap or -heap[0][0] < min_path_prob:
                 break
             negative, _, above, rank, place, history, depth = heappop(heap)
             if rank + 1 < len(place.tokens):
@@ -217,7 +217,7 @@ class _Drawing:
             history, depth = (*history, token)[-_ORDER:], depth + 1
         return Draft(self.tokens, self.parents, self.claims, sampled=Sampled("recursive", self.probs))
 
-    def score(self, seen: Seen) -> None:
+    def score(self, step: StepResult) -> None:
         """Which of the children that were tried along the accepted path came true."""
         record, node = self.owner.record, -1
         tokens, parents = seen.tokens(), (seen.rows.parents[seen.root :] - seen.root).tolist()

@@ -13,7 +13,7 @@ from typing import Any
 from weakref import finalize
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import Draft, Host, Plain, State
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, State
 from edgedec.drafters._automaton import Automaton
 from edgedec.drafters._datastore import END, Index, Store, check_texts
 from edgedec.errors import UsageError
@@ -34,13 +34,13 @@ Places = list[tuple[int, list[int]]]
 Match = tuple[int, int, float, Places, int]
 
 
-def make(host: Host, store: str = "") -> Suffix:
+def make(host: DrafterContext, store: str = "") -> Suffix:
     """store: a file that keeps finished texts for later ones; empty: no text outlives itself."""
     digest, vocab = host.bundle.digest, host.bundle.spec.vocab_size
     return Suffix(Store(digest, vocab, Path(store)) if store else None, digest, vocab)
 
 
-class Suffix(Plain):
+class Suffix(BaseDrafter):
     def __init__(self, store: Store | None = None, digest: str = "", vocab: int = 0) -> None:
         self._digest, self._vocab = digest, vocab
         self._keep(store)
@@ -80,15 +80,17 @@ class Suffix(Plain):
             return {}
         return {"stored": len(self._store), **({"trouble": self._store.trouble} if self._store.trouble else {})}
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         ids = context.ids
         self._catch_up(ids)
         if nodes <= 0:
             return Draft()
         state, length = self._automaton.matched()
         places = self._elsewhere(ids)
-        floor = max(floor, _LEAST)
-        return grow((state, length, floor, places, -1), self._followers if places else self._local, nodes, floor)
+        min_path_prob = max(min_path_prob, _LEAST)
+        return grow(
+            (state, length, min_path_prob, places, -1), self._followers if places else self._local, nodes, min_path_prob
+        )
 
     def _elsewhere(self, ids: list[int]) -> Places:
         """Where past texts have what the text ends with; the index itself does not look far back."""

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import Draft, Host, Plain, Seen, State
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, StepResult, State
 from edgedec.drafters._tables import Ranked, Table, Tail, best_of, grow_ranked, sized
 from edgedec.errors import UsageError
-from edgedec.runtime.core import Want
+from edgedec.runtime import Outputs
 
 _PAIRS, _SINGLES = 1 << 16, 1 << 15
 _TEXT = 2048  # of a long prompt the last tokens are learned
@@ -29,13 +29,13 @@ _TRIED = 4  # so many followers are looked up; behind the others there is hardly
 Pair = tuple[int, int]
 
 
-def make(host: Host, nodes: int = 16, k: int = 8, rate: float = 0.3, explore: float = 0.05) -> Trigram:
+def make(host: DrafterContext, nodes: int = 16, k: int = 8, rate: float = 0.3, explore: float = 0.05) -> Trigram:
     drafter = Trigram(host.bundle.spec.vocab_size, nodes, k, rate, explore)
     drafter.pairs, drafter.singles = host.table(("trigram", drafter.k), lambda: (drafter.pairs, drafter.singles))
     return drafter
 
 
-class Trigram(Plain):
+class Trigram(BaseDrafter):
     """explore: the most that the exploration bonus adds to a token's probability."""
 
     def __init__(self, vocab: int, nodes: int = 16, k: int = 8, rate: float = 0.3, explore: float = 0.05) -> None:
@@ -45,19 +45,23 @@ class Trigram(Plain):
         if not 0 <= explore <= 1:
             raise UsageError(f"explore={explore}: must be from 0 to 1")
         self.rate, self.explore = rate, explore
-        self.wants = Want(logits=False, top=self.k)
+        self.outputs = Outputs(logits=False, top=self.k)
         self.pairs, self.singles = self._tables()
         self._tail, self._read = Tail(2), False
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         if not self._read:
             self._read_text(context.ids[: context.n_prompt][-_TEXT:])
         tail = self._tail.follow(context.ids)
         return grow_ranked(
-            (tail[0] if len(tail) > 1 else -1, tail[-1]), self._followers, _behind, min(nodes, self.nodes), floor
+            (tail[0] if len(tail) > 1 else -1, tail[-1]),
+            self._followers,
+            _behind,
+            min(nodes, self.nodes),
+            min_path_prob,
         )
 
-    def observe(self, seen: Seen) -> None:
+    def observe(self, step: StepResult) -> None:
         histories = self._tail.histories(seen)
         if (shown := best_of(seen.output, self.k)) is None:
             return

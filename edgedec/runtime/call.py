@@ -23,9 +23,9 @@ Logits = NDArray[np.float32]
 class Outputs(NamedTuple):
     """Which outputs a call returns.
 
-    logits, and the `top` best tokens, of the computed rows from `logits_from` on; `logsum`: log of the sum of exp of all logits
-    of these rows; hidden: blocks after which the state of all computed rows is returned (-1: the embedding); attention: what the
-    rows pay to each slot, in every attention block of the call.
+    logits, and the `top` best tokens, of the computed rows from `logits_from` on; `logsum`: log of the sum of exp of
+    all logits of these rows; hidden: blocks after which the state of all computed rows is returned (-1: the embedding);
+    attention: what the rows pay to each slot, in every attention block of the call.
     """
 
     logits: bool = False
@@ -56,9 +56,9 @@ class Outputs(NamedTuple):
 class CallResult:
     """One line for each row; None for what was not asked for.
 
-    logits [m, vocab_size]; ids int32 [m, top]: the best tokens, the best first, the lowest id of equals first, -1 where a
-    logit is not finite; scores [m, top]: their logits; logsum float64 [m]; hidden: [count, hidden_size] by block; attention:
-    [n_kv_heads, slots] by block, summed over rows and the query heads of a kv head.
+    logits [m, vocab_size]; ids int32 [m, top]: the best tokens, the best first, the lowest id of equals first, -1
+    where a logit is not finite; scores [m, top]: their logits; logsum float64 [m]; hidden: [count, hidden_size] by
+    block; attention: [n_kv_heads, slots] by block, summed over rows and the query heads of a kv head.
     """
 
     logits: Logits | None = None
@@ -70,14 +70,15 @@ class CallResult:
 
 
 class Adapter(Protocol):
-    """Low-rank weights that a runtime adds to matrices of a bundle, for the calls that name it (`edgedec.bundle.adapter`)."""
+    """Low-rank weights that a runtime adds to matrices of a bundle, for the calls that name it
+    (`edgedec.bundle.adapter`)."""
 
     digest: str
 
 
 class Call(NamedTuple):
-    """`blocks` (ascending; None: the whole stack) on `rows`. `hidden` [count, hidden_size]: the state that enters the first
-    block, for rows that have been through the blocks before it; None: the rows are embedded first."""
+    """`blocks` (ascending; None: the whole stack) on `rows`. `hidden` [count, hidden_size]: the state that enters the
+    first block, for rows that have been through the blocks before it; None: the rows are embedded first."""
 
     rows: Rows
     cache: Cache
@@ -90,8 +91,8 @@ class Call(NamedTuple):
 class Runtime(Protocol):
     """Runs any blocks of a bundle's stack on any rows of any number of sequences.
 
-    Rows are written to their cache as pending rows; the caller commits those it keeps (`Cache.commit`). Safe to share between
-    sessions and threads.
+    Rows are written to their cache as pending rows; the caller commits those it keeps (`Cache.commit`). Safe to share
+    between sessions and threads.
     """
 
     name: str
@@ -99,7 +100,8 @@ class Runtime(Protocol):
     capabilities: Capabilities
 
     def forward(self, calls: Sequence[Call]) -> list[CallResult]:
-        """The results of calls of any sequences, each with a cache of its own, run together as far as that is quicker."""
+        """The results of calls of any sequences, each with a cache of its own, run together as far as that is
+        quicker."""
         ...
 
     def new_cache(self, capacity: int) -> Cache:
@@ -124,7 +126,8 @@ def forward_one(runtime: Runtime, call: Call) -> CallResult:
 
 
 def logits_of(runtime: Runtime, rows: Rows, cache: Cache, logits_from: int = 0) -> Logits:
-    """The whole stack on `rows`: logits of the computed rows from `logits_from` on [count - logits_from, vocab_size]."""
+    """The whole stack on `rows`: logits of the computed rows from `logits_from` on [count - logits_from,
+    vocab_size]."""
     logits = forward_one(runtime, Call(rows, cache, outputs=ALL_LOGITS._replace(logits_from=logits_from))).logits
     assert logits is not None
     return logits

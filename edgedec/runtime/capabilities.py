@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Capabilities:
-    """kinds: block kinds it runs. kv_formats: cache formats it can open. batch_invariant: a row's outputs are the same bytes
-    whatever shares its call. trees, groups (rows that see each other), slices (some blocks, resumed rows), selections
-    (blocks run on fewer rows), embeddings, drop, attention_sums, adapters, logsum: what a call may bring or want.
-    page_slots: slots of a cache page, shared between forks; 0: a fork copies. largest_call: rows of one forward;
-    prefill_chunk: rows that prefill gives it at once. row_buckets: the row counts that it has static shapes for (none: any).
+    """kinds: block kinds it runs. kv_formats: cache formats it can open. batch_invariant: a row's outputs are the
+    same bytes whatever shares its call. trees, groups (rows that see each other), slices (some blocks, resumed rows),
+    selections (blocks run on fewer rows), embeddings, drop, attention_sums, adapters, logsum: what a call may bring
+    or want. page_slots: slots of a cache page, shared between forks; 0: a fork copies. largest_call: rows of one
+    forward; prefill_chunk: rows that prefill gives it at once. row_buckets: the row counts that it has static shapes
+    for (none: any).
     """
 
     kinds: tuple[str, ...]

@@ -31,7 +31,8 @@ def runtime_names() -> list[str]:
 
 
 def choose_runtime(bundle: Bundle, wanted: str = "auto") -> str:
-    """The runtime that a name means on this bundle; "auto" is the first of `runtimes.PREFERRED` that can run it here."""
+    """The runtime that a name means on this bundle; "auto" is the first of `runtimes.PREFERRED` that can run it
+    here."""
     if wanted != "auto":
         return wanted
     reasons = []

@@ -1,7 +1,8 @@
 """Rows: one token each, at one position, with one parent. A chain is the simple tree.
 
 The rows of a call come after the committed tokens; a parent comes before its children; parent -1 is the last committed
-token. `first` lets a tree grow: rows before it were run by an earlier call and only those from `first` on are computed now.
+token. `first` lets a tree grow: rows before it were run by an earlier call and only those from `first` on are
+computed now.
 
 Worked example, a tree of four rows after three committed tokens:
 
@@ -14,7 +15,8 @@ Worked example, a tree of four rows after three committed tokens:
                  1 0 1 0
                  1 0 1 1     (every row also sees all committed tokens)
 
-Rows of one group see each other: with groups [-1, 0, -1, 0] rows 1 and 3 both see rows 0 to 3, what either of them sees alone.
+Rows of one group see each other: with groups [-1, 0, -1, 0] rows 1 and 3 both see rows 0 to 3, what either of them
+sees alone.
 """
 
 from __future__ import annotations
@@ -35,9 +37,9 @@ Ints = NDArray[np.int64]
 class Rows:
     """tokens, positions, parents: int64 [n]; `first`: the rows before it are already in the cache.
 
-    `groups` [n]: rows of one group (-1: of none) see what any of them sees. `numbers` [n], ascending: the rows' numbers in
-    the tree that the cache keeps, if they are not 0 to n-1: a block may be run on fewer rows than others. `embeddings`
-    float32 [count, hidden_size] take the place of the tokens' own.
+    `groups` [n]: rows of one group (-1: of none) see what any of them sees. `numbers` [n], ascending: the rows'
+    numbers in the tree that the cache keeps, if they are not 0 to n-1: a block may be run on fewer rows than others.
+    `embeddings` float32 [count, hidden_size] take the place of the tokens' own.
     """
 
     tokens: Ints
@@ -97,8 +99,8 @@ class Rows:
         return Rows(tree.tokens, tree.positions, tree.parents, first=len(self))
 
     def select(self, chosen: Sequence[int]) -> Rows:
-        """Some of these rows, ascending, as a block sees them that is run on no others: a row's parent is the nearest chosen
-        ancestor; numbers and positions stay.
+        """Some of these rows, ascending, as a block sees them that is run on no others: a row's parent is the nearest
+        chosen ancestor; numbers and positions stay.
 
             chain of 4, select([0, 3]) -> parents -1 0, positions 0 3, numbers 0 3
         """
@@ -136,8 +138,9 @@ class Rows:
         return sees[self.first :]
 
     def mask(self, committed: Ints, window: int | None = None, sinks: int = 0) -> NDArray[np.bool_]:
-        """bool [count, slots + n]: what each computed row may attend to. committed [slots]: positions of the slots that are
-        committed. A window hides positions of a row's own minus `window` and below, but never the first `sinks`."""
+        """bool [count, slots + n]: what each computed row may attend to. committed [slots]: positions of the slots
+        that are committed. A window hides positions of a row's own minus `window` and below, but never the first
+        `sinks`."""
         sees = np.concatenate([np.ones((self.count, len(committed)), bool), self.visible()], axis=1)
         if window is not None:
             keys = np.concatenate([committed, self.positions])

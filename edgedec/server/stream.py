@@ -9,7 +9,7 @@ from secrets import token_hex
 from time import time
 from typing import Any
 
-from edgedec.decoding.loop import Stats, Token
+from edgedec.decoding.step import Stats, Token
 from edgedec.server.api import Asked
 from edgedec.server.plans import Plan
 from edgedec.server.problems import Problem

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from edgedec.decoding.batching import Batch, Job
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import CHUNK, Stats, Steps, Token
-from edgedec.runtime.core import Call, Want
+from edgedec.runtime import Call, Want
 from edgedec.runtime.rows import Rows
 from edgedec.server.plans import Plan
 from edgedec.text.tokenizer import Detokenizer, StopStrings

@@ -1,8 +1,9 @@
 """ModelSpec: what a model computes, as plain facts that every runtime reads and none infers.
 
-A model is an embedding, a stack of layers and a head. A layer is a tuple of blocks; a block is a frozen dataclass of one
-kind (one file each here) that owns its dimensions and its tensors. The blocks of all layers are numbered in order, so a slice
-of the stack is an ascending sequence of block numbers: `spec.span(3, 5)` are the blocks of layers 3 and 4.
+A model is an embedding, a stack of layers and a head. A layer is a tuple of blocks; a block is a frozen dataclass of
+one kind (one file each here) that owns its dimensions and its tensors. The blocks of all layers are numbered in
+order, so a slice of the stack is an ascending sequence of block numbers: `spec.span(3, 5)` are the blocks of layers 3
+and 4.
 """
 
 from __future__ import annotations
@@ -18,7 +19,20 @@ from edgedec.spec.mlp import Mlp
 from edgedec.spec.moe import Moe
 from edgedec.spec.ssm import Ssm
 
-__all__ = ["KV_FORMATS", "WEIGHT_FORMATS", "Activation", "Attention", "Block", "Mlp", "ModelSpec", "Moe", "Norm", "Rope", "Shapes", "Ssm"]
+__all__ = [
+    "KV_FORMATS",
+    "WEIGHT_FORMATS",
+    "Activation",
+    "Attention",
+    "Block",
+    "Mlp",
+    "ModelSpec",
+    "Moe",
+    "Norm",
+    "Rope",
+    "Shapes",
+    "Ssm",
+]
 
 KV_FORMATS = ("f32", "f16", "int8", "int4")
 WEIGHT_FORMATS = ("f32", "f16", "int8", "int4")
@@ -147,5 +161,7 @@ class ModelSpec:
     @cached_property
     def matrices(self) -> frozenset[str]:
         """The names of the tensors that are quantized: all others are kept as float32."""
-        inner = {f"blocks.{b}.{name}" for b, block in enumerate(self.blocks) for name in block.matrices(self.hidden_size)}
+        inner = {
+            f"blocks.{b}.{name}" for b, block in enumerate(self.blocks) for name in block.matrices(self.hidden_size)
+        }
         return frozenset(inner | {"embed", "head"})

@@ -1,7 +1,7 @@
 """The mixture-of-experts block: a router sends each row to a few of many gated MLPs.
 
-router: "softmax" weighs all experts and takes the k likeliest; "softmax_topk" takes the k largest logits and weighs these;
-"sigmoid" weighs each by itself and chooses by weight + router_bias. `normalize`: weights of the chosen sum to 1.
+router: "softmax" weighs all experts and takes the k likeliest; "softmax_topk" takes the k largest logits and weighs
+these; "sigmoid" weighs each by itself and chooses by weight + router_bias. `normalize`: weights of the chosen sum to 1.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Moe:
     kind: Literal["moe"] = "moe"
 
     def tensors(self, hidden: int) -> Shapes:
-        """Every weight of the block with its shape. Experts are stacked: rows e * 2 * inner_size on are expert e's gate and up."""
+        """Every weight of the block with its shape. Experts are stacked: rows e * 2 * inner_size on are expert e's
+        gate and up."""
         shapes = self.matrices(hidden) | {"router": (self.n_experts, hidden)}
         shapes |= norm_tensors(self.norm, "norm", hidden) | norm_tensors(self.post_norm, "post_norm", hidden)
         if self.router_bias:

@@ -1,7 +1,7 @@
 """The state-space block of Mamba-2: a short convolution, then a recurrence with a state of fixed size.
 
-For a row with parent state S: x, B, C = silu(conv(xBC)); dt = clip(softplus(dt + dt_bias)); S' = exp(dt a) S + dt x B^T;
-y = S' C + d x, normed together with silu(z), then projected.
+For a row with parent state S: x, B, C = silu(conv(xBC)); dt = clip(softplus(dt + dt_bias)); S' = exp(dt a) S + dt x
+B^T; y = S' C + d x, normed together with silu(z), then projected.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgedec.drafters import Drafter, Host, make_drafter
+from edgedec.drafters import Drafter, DrafterContext, make_drafter
 from edgedec.drafters.forced import Forced
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
@@ -22,7 +22,7 @@ _FREE = ("copy", "suffix", "recycling", "trigram")
 _HEADS = ("hydra", "medusa")
 
 
-def make_speculation(words: str, host: Host) -> Drafter:
+def make_speculation(words: str, host: DrafterContext) -> Drafter:
     """The drafter that `words` mean."""
     if words == "off":
         return Off()
@@ -37,14 +37,14 @@ def make_speculation(words: str, host: Host) -> Drafter:
     return governor(drafters, host, fixed)
 
 
-def governor(drafters: Sequence[tuple[str, Drafter]], host: Host, fixed: int = 0) -> Drafter:
+def governor(drafters: Sequence[tuple[str, Drafter]], host: DrafterContext, fixed: int = 0) -> Drafter:
     def costs() -> Costs:
         return host_costs(host.runtime, host.bundle)
 
     return Forced(Governor(drafters, costs, fixed)) if drafters else Off()
 
 
-def _auto(host: Host) -> list[str]:
+def _auto(host: DrafterContext) -> list[str]:
     if not host.runtime.invariant:
         return []
     heads = [name for name in _HEADS if name in host.bundle.manifest.heads]

@@ -15,8 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from edgedec.bundle.folder import Bundle
-from edgedec.runtime.core import Runtime, available_cores
-from edgedec.runtime.rowcost import row_costs
+from edgedec.runtime import Runtime, available_cores
+from edgedec.speculation.rowcost import row_costs
 from edgedec.storage.files import cache_folder, replacing
 
 _COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)

@@ -18,11 +18,11 @@ from time import perf_counter
 from typing import Any
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import Draft, Drafter, Seen, State
-from edgedec.runtime.core import Begun, Want
+from edgedec.drafters import Draft, Drafter, StepResult, State
+from edgedec.runtime import Outputs
 from edgedec.speculation.calibration import Calibration
 from edgedec.speculation.costs import Costs
-from edgedec.speculation.merger import Fusion, begun_part
+from edgedec.speculation.merger import Fusion
 
 # What a second of decoding pays in; the most that may be saved up, and what a new text starts with at most,
 # both in calls of one row.
@@ -41,7 +41,7 @@ _AGAIN, _RETRY = 256, 64
 _DEAR, _STEPS = 0.02, (0.5, 1.5)
 _LEVELS = len(_STEPS) + 1
 _SILENT, _HEARING, _ACTIVE = range(3)
-_NONE, _QUIET = Draft(why="silent, drafting has not paid lately"), Want(logits=False)
+_NONE, _QUIET = Draft(why="silent, drafting has not paid lately"), Outputs()
 
 
 class Member:
@@ -139,17 +139,17 @@ class Governor:
         self._spent = 0.0
 
     @property
-    def wants(self) -> Want:
+    def outputs(self) -> Outputs:
         wants = _QUIET
         if self._phase != _SILENT:
             for member in self.members:
                 if self._listens(member):
-                    wants |= member.drafter.wants
+                    wants |= member.drafter.outputs
         return wants
 
     def _listens(self, member: Member) -> bool:
         """Is it shown the next call? With an empty account nobody who wants more of it than the loop does."""
-        return not member.rests and (self._fed or member.drafter.wants == _QUIET)
+        return not member.rests and (self._fed or member.drafter.outputs == _QUIET)
 
     @property
     def costs(self) -> Costs:
@@ -159,7 +159,7 @@ class Governor:
             self._account = _START * self._costs.seconds[1]
         return self._costs
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         self._forget()
         self._fed = bool(self._fixed) or self._account > 0 or self._costs is None
         if self._phase != _ACTIVE or nodes < 1:
@@ -172,19 +172,19 @@ class Governor:
         limit = min(nodes, self._limit)
         if self._stands < _SURE and not self._fixed and self._calls % _RETRY:
             limit = min(limit, chain_length(self._stands, self.costs)) if self._account > 0 else 0
-        draft = self._merged(context, limit, max(floor, self._floor)) if limit else _NONE
+        draft = self._merged(context, limit, max(min_path_prob, self._floor)) if limit else _NONE
         self._spent = perf_counter() - began
         return draft
 
-    def _merged(self, context: Context, nodes: int, floor: float) -> Draft:
+    def _merged(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         fusion, pending = Fusion(), len(context.ids) - context.cache.length
-        begun: Begun | None = None
+        begun = None
         begun_places: list[int] = []
         for number, member in enumerate(self.members):
             if not self._fixed and not self._hears(member, fusion, nodes, context):
                 continue
             since = perf_counter()
-            draft = member.drafter.propose(context, nodes, floor)
+            draft = member.drafter.propose(context, nodes, min_path_prob)
             member.took(perf_counter() - since)
             if draft.sampled is not None and context.sampling.temperature > 0:
                 self._drawn, self._drawer = len(draft.tokens), member
@@ -197,7 +197,7 @@ class Governor:
         count, why = (len(order), "fixed") if self._fixed else self._best(fusion, order, context.company)
         self._kept = order[:count]
         self._sizes[count] = self._sizes.get(count, 0) + 1
-        return fusion.cut(self._kept, self._names, why, begun_part(begun, begun_places, pending, self._kept))
+        return fusion.cut(self._kept, self._names, why)
 
     def _hears(self, member: Member, fusion: Fusion, nodes: int, context: Context) -> bool:
         """Shall this drafter propose? One whose time matters is judged by how much those before it let expect,
@@ -228,7 +228,7 @@ class Governor:
                 best, size = rate, rows - 1
         return size, f"{size} of {len(fusion)} guesses, {best / plain if size else 1.0:.2f}x expected"
 
-    def observe(self, seen: Seen) -> None:
+    def observe(self, step: StepResult) -> None:
         began = perf_counter()
         costs = self.costs
         if self._phase == _SILENT:
@@ -254,7 +254,7 @@ class Governor:
         if not self._fixed:
             self._settle(seen, self._spent + perf_counter() - began)
 
-    def _judge(self, seen: Seen, path: Sequence[int]) -> None:
+    def _judge(self, step: StepResult, path: Sequence[int]) -> None:
         """Who brought what: a node counts for the first of its drafters."""
         assert self._fusion is not None
         kept, guesses, seconds = set(self._kept), self._fusion.guesses, self.costs.seconds
@@ -281,7 +281,7 @@ class Governor:
         rate = accepted / min(self._drawn, accepted + 1)
         self._stands += (min(rate, 0.97) - self._stands) * _SMOOTH
 
-    def _settle(self, seen: Seen, spent: float) -> None:
+    def _settle(self, step: StepResult, spent: float) -> None:
         """Pay in and out, and say whether drafters may speak at the next call."""
         seconds, most = self.costs.seconds, self.costs.most
         drafted = len(seen.rows) - seen.root - 1

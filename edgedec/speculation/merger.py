@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgedec.drafters import Draft
-from edgedec.runtime.core import Begun
+from edgedec.runtime import Hidden
 from edgedec.speculation.calibration import BINS, Calibration
 
 _ROOT = -1
@@ -61,7 +61,7 @@ class Fusion:
         self.chances = chances
         return sorted(range(len(chances)), key=lambda node: -chances[node])
 
-    def cut(self, nodes: Sequence[int], by: Sequence[str], why: str, begun: Begun | None = None) -> Draft:
+    def cut(self, nodes: Sequence[int], by: Sequence[str], why: str) -> Draft:
         """These nodes, with the parent of each, as a draft; `by`: the drafters' names."""
         kept = sorted(nodes)
         place = {node: i for i, node in enumerate(kept)}
@@ -71,7 +71,6 @@ class Fusion:
             [place[self.parents[node]] for node in kept],
             [self._likely[node] for node in kept],
             by=["+".join([by[number] for number, _ in self.guesses[node]]) for node in kept],
-            begun=begun,
             why=why,
         )
 
@@ -94,12 +93,3 @@ class Fusion:
                 for number, kind in self.guesses[node]:
                     calibrations[number].saw(kind, child == token)
         return path
-
-
-def begun_part(begun: Begun | None, places: Sequence[int], pending: int, nodes: Sequence[int]) -> Begun | None:
-    """What of the begun rows serves a draft of these nodes: the cache has them in the order they were drafted in,
-    so the draft must be the first of them, as they are. `places`: which nodes they became."""
-    kept = sorted(nodes)
-    if begun is None or kept != list(range(len(kept))) or kept != list(places[: len(kept)]):
-        return None
-    return Begun(begun.hidden[: pending + len(kept)], begun.block)

@@ -17,8 +17,8 @@ S = TypeVar("S")
 Follower = tuple[int, float, S]
 
 
-def grow(root: S, followers: Callable[[S], Iterable[Follower[S]]], nodes: int, floor: float = 0.0) -> Draft:
-    """The `nodes` likeliest tokens below `root`, but none whose path is less likely than `floor`.
+def grow(root: S, followers: Callable[[S], Iterable[Follower[S]]], nodes: int, min_path_prob: float = 0.0) -> Draft:
+    """The `nodes` likeliest tokens below `root`, but none whose path is less likely than `min_path_prob`.
 
     `followers(state)`: tokens that may follow, no token twice.
 
@@ -33,7 +33,7 @@ def grow(root: S, followers: Callable[[S], Iterable[Follower[S]]], nodes: int, f
     while True:
         for token, p, follower in followers(state):
             path = worth * p
-            if path >= floor and path > 0.0:
+            if path >= min_path_prob and path > 0.0:
                 heappush(heap, (-path, count, token, parent, p, follower))
                 count += 1
         if not heap or len(tokens) >= nodes:

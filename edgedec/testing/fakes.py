@@ -15,11 +15,11 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.cache.host import Cache
+from edgedec.cache import Cache
 from edgedec.decoding.context import Context
-from edgedec.drafters import Draft, Drafter, Plain, Seen
+from edgedec.drafters import Draft, Drafter, BaseDrafter, StepResult
 from edgedec.errors import UsageError
-from edgedec.runtime.core import Begun, Call, Hidden, Logits, Want
+from edgedec.runtime import Begun, Call, Hidden, Logits, Want
 from edgedec.runtime.rows import Rows
 from edgedec.spec import Layer, ModelSpec, Rope
 
@@ -133,7 +133,7 @@ def random_reference(spec: ModelSpec | None = None, seed: int = 0, kv: str = "f3
     return Reference(spec, lambda name, start, stop: weights[name][start:stop], kv)
 
 
-class PerfectDrafter(Plain):
+class PerfectDrafter(BaseDrafter):
     """Knows the whole text, prompt included, and drafts what comes next as far as it may.
 
     With `decoys`, every right token stands behind that many wrong siblings, so that accepted rows
@@ -145,7 +145,7 @@ class PerfectDrafter(Plain):
         self.observed: list[int] = []
         self.resets = 0
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         ids = context.ids
         coming = self.tokens[len(ids) :] if list(ids) == self.tokens[: len(ids)] else []
         tokens: list[int] = []
@@ -157,20 +157,20 @@ class PerfectDrafter(Plain):
             parent = len(tokens) - 1
         return Draft(tuple(tokens), tuple(parents))
 
-    def observe(self, seen: Seen) -> None:
+    def observe(self, step: StepResult) -> None:
         self.observed.append(len(seen.path) - 1)
 
     def reset(self) -> None:
         self.resets += 1
 
 
-class RandomDrafter(Plain):
+class RandomDrafter(BaseDrafter):
     """Random trees of up to `nodes` tokens, twin siblings included."""
 
     def __init__(self, seed: int, vocab: int = 13) -> None:
         self._rng, self.vocab = np.random.default_rng(seed), vocab
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         n = int(self._rng.integers(0, nodes + 1))
         tokens = self._rng.integers(0, self.vocab, n).tolist()
         return Draft(tuple(tokens), tuple(int(self._rng.integers(-1, i)) for i in range(n)))
@@ -215,16 +215,16 @@ class SetConstraint:
         return twin
 
 
-class Limited(Plain):
+class Limited(BaseDrafter):
     """Another drafter, held to so many tokens."""
 
     def __init__(self, drafter: Drafter, nodes: int) -> None:
         self.drafter, self.nodes, self.wants = drafter, nodes, drafter.wants
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
-        return self.drafter.propose(context, min(nodes, self.nodes), floor)
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
+        return self.drafter.propose(context, min(nodes, self.nodes), min_path_prob)
 
-    def observe(self, seen: Seen) -> None:
+    def observe(self, step: StepResult) -> None:
         self.drafter.observe(seen)
 
     def reset(self) -> None:

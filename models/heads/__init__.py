@@ -1,7 +1,7 @@
 """Draft heads: small networks on top of a model's hidden states. One file a kind; file name = kind.
 
-A file describes the arithmetic once, over `Ops`; training, the ONNX graph and the tests' oracle each bring
-their own. What a head says is read through the model's own final norm and rows of its own head matrix.
+A file describes the arithmetic once, over `Ops`; training, the ONNX graph and the tests' oracle each have
+their own. A head's state is read through the model's own final norm and rows of its own head matrix.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Ops(Protocol[V]):
 
 
 class Architecture(Protocol):
-    """What a file of this folder provides. AHEAD: does its first state speak of the token after the next one
-    (1), or of the next (0)? READS: does it take the tokens in between?"""
+    """What a file of this folder provides. AHEAD: does its first state predict the token after the next one
+    (1), or the next one (0)? READS: does it take the tokens in between?"""
 
     AHEAD: int
     READS: bool
@@ -41,7 +41,7 @@ class Architecture(Protocol):
         """The weights by name; one that starts at zero ends in `down`."""
 
     def states(self, ops: Ops[Any], hidden: Any, embeddings: Sequence[Any], depth: int) -> list[Any]:
-        """hidden [n, H], embeddings of the `depth` tokens behind it [n, H] each -> a state [n, H] for each depth."""
+        """hidden [n, H], embeddings of the `depth` tokens after it [n, H] each -> a state [n, H] for each depth."""
 
 
 def kinds() -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Kangaroo's adapter (S11): a hidden state behind the first E layers becomes one that the model's own norm and
+"""Kangaroo's adapter (S11): a hidden state after the first E layers becomes one that the model's own norm and
 head can read, as if the other layers had been run."""
 
 from __future__ import annotations

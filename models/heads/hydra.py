@@ -1,4 +1,4 @@
-"""Hydra (S20): heads that depend on each other; each reads the token before the one it guesses.
+"""Hydra (S20): heads that depend on each other; each reads the token before the one it predicts.
 
 One step serves every depth, as in a recurrent drafter: its weights are stored once, and it can go on
 beyond the depth it was trained for.
@@ -33,7 +33,7 @@ def step(ops: Ops[V], state: V, embedding: V) -> V:
 
 
 def states(ops: Ops[V], hidden: V, embeddings: Sequence[V], depth: int) -> list[V]:
-    """s_0 is the hidden state; step i reads the token i places behind it."""
+    """s_0 is the hidden state; step i reads the token i places after it."""
     found = [hidden]
     for embedding in embeddings[:depth]:
         found.append(step(ops, found[-1], embedding))

@@ -135,7 +135,7 @@ class OnnxRuntime:
         blocks = list(range(self.spec.n_blocks)) if call.blocks is None else list(call.blocks)
         x = self._embed(rows) if call.hidden is None else np.ascontiguousarray(call.hidden, np.float32)
         states, sums = ({-1: x} if -1 in wanted.hidden else {}), dict[int, Array]()
-        step = Step(self.spec, blocks, rows, cache)
+        step = Step(self.spec, blocks, rows, cache, lambda b: self._bundle.rows(f"blocks.{b}.a"))
         if self._takes_stack(blocks, call, step):
             x = self._run(self._graphs.stack[self.kv], blocks, x, step)
         else:

@@ -6,7 +6,7 @@ therefore written one slot up, after a slot that the mask hides, and moved down 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -15,18 +15,20 @@ from numpy.typing import NDArray
 
 from edgedec.cache.host import HostCache
 from edgedec.runtime import Rows
-from edgedec.runtimes.ort.recurrent import Tree
+from edgedec.runtimes.ort.recurrent import OUTPUTS, Tree
 from edgedec.spec import ModelSpec
 
 Array = NDArray[np.float32]
 MASKED = np.float32(-1e9)
+# The tensor `a` of a recurrent block [n_heads].
+Decays = Callable[[int], Array]
 
 
 class Step:
     """One call on some blocks. spans: the slots of its computed rows by attention block; shared: all hold the same slots."""
 
-    def __init__(self, spec: ModelSpec, blocks: list[int], rows: Rows, cache: HostCache) -> None:
-        self.spec, self.rows, self.cache = spec, rows, cache
+    def __init__(self, spec: ModelSpec, blocks: list[int], rows: Rows, cache: HostCache, decays: Decays) -> None:
+        self.spec, self.rows, self.cache, self._decays = spec, rows, cache, decays
         attention = [b for b in blocks if b in spec.attention]
         self._apart = not np.array_equal(rows.positions, np.arange(len(rows)) + rows.positions[:1])
         self.spans = cache.write(blocks, rows, spare=int(self._apart))
@@ -52,6 +54,10 @@ class Step:
                 bias = np.concatenate([np.full((len(bias), 1), MASKED), bias], axis=1)
             self._biases[key] = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(bias[None, None]))
         return self._biases[key]
+
+    def tree(self, b: int) -> Tree:
+        """The pending tree of recurrent block b, with the rows of this call."""
+        return Tree(self.spec.recurrent[b], self._decays(b), self.rows, self.cache.state(b))
 
     def settle(self, blocks: Iterable[int]) -> None:
         """Move what was written one slot up to where it belongs."""
@@ -98,13 +104,12 @@ class Plan:
         self._fill(x, blocks, step)
         for bias, b in biases:
             binding.bind_ortvalue_input(bias, step.bias(b))
-        trees = {b: Tree(self._spec, b, step.rows, step.cache.state(b)) for b in recurrent}
-        for tree in trees.values():
-            tree.bind(binding)
+        trees = {b: step.tree(b) for b in recurrent}
+        kept = [_bind_tree(binding, b, tree) for b, tree in trees.items()]
         session.run_with_iobinding(binding)
-        outputs = binding.get_outputs() if trees else []
+        outputs = binding.get_outputs()[-len(kept) * len(OUTPUTS) :] if kept else []
         for i, tree in enumerate(trees.values()):
-            tree.take([value.numpy() for value in outputs[len(outputs) - len(tree.OUTPUTS) * (len(trees) - i) :]])
+            tree.take(*(value.numpy() for value in outputs[i * len(OUTPUTS) : (i + 1) * len(OUTPUTS)]))
         return self._out[0].copy()
 
     def whole(self, name: str, session: Any, rows: Rows, length: int, vocab: int) -> Array:
@@ -156,6 +161,17 @@ class Plan:
                 cache = ("cpu", 0, self._dtype, self._shape[b], address)
                 binding.bind_input(f"past_key_values.{self._numbers[b]}.{part}", *cache)
                 binding.bind_output(f"present.{self._numbers[b]}.{part}", *cache)
+
+
+def _bind_tree(binding: Any, b: int, tree: Tree) -> list[NDArray[Any]]:
+    """Bind the inputs and outputs of a recurrent block: the arrays to keep until the call is over."""
+    names, values = zip(*tree.inputs(b).items(), strict=True)
+    kept = [np.ascontiguousarray(value) for value in values]
+    for name, value in zip(names, kept, strict=True):
+        binding.bind_cpu_input(name, value)
+    for name in OUTPUTS:
+        binding.bind_output(f"{name}.{b}", "cpu")
+    return kept
 
 
 def _bind_array(binding: Any, name: str, a: NDArray[Any]) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-
 from edgedec.bundle import Bundle
 from edgedec.cache.host import HostCache
 from edgedec.errors import UsageError

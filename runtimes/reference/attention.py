@@ -14,10 +14,16 @@ from edgedec.spec import Attention, ModelSpec
 
 
 def run(
-    block: Attention, w: BlockWeights, x: Array, rows: Rows, cache: HostCache, span: tuple[int, int], scales: Array | None
+    block: Attention,
+    w: BlockWeights,
+    x: Array,
+    rows: Rows,
+    cache: HostCache,
+    span: tuple[int, int],
+    scales: Array | None,
 ) -> tuple[Array, Array]:
-    """f(norm(x)) [count, hidden], and the attention paid to each slot [n_kv_heads, slots]. span: the slots of the computed rows;
-    scales [2, n_kv_heads, 1, head_dim]: static scales of a quantized cache."""
+    """f(norm(x)) [count, hidden], and the attention paid to each slot [n_kv_heads, slots]. span: the slots of the
+    computed rows; scales [2, n_kv_heads, 1, head_dim]: static scales of a quantized cache."""
     q, k, v = _qkv(block, w, w.norm(x, block.norm))
     positions = rows.positions[rows.first :]
     q, k = _rotate(block, w.spec, q, positions), _rotate(block, w.spec, k, positions)
@@ -89,8 +95,8 @@ def load(stored: NDArray[Any], kv: str, scales: Array | None) -> Array:
 
 
 def attend(q: Array, keys: Array, values: Array, mask: NDArray[np.bool_], block: Attention) -> tuple[Array, Array]:
-    """q [heads, n, d], keys and values [kv_heads, total, d], mask [n, total] -> [n, heads * d], and the attention paid to
-    each slot [kv_heads, total]."""
+    """q [heads, n, d], keys and values [kv_heads, total, d], mask [n, total] -> [n, heads * d], and the attention
+    paid to each slot [kv_heads, total]."""
     group, n, kv = block.n_heads // block.n_kv_heads, q.shape[1], block.n_kv_heads
     q = q.reshape(kv, group * n, block.head_dim)
     scores = (q @ keys.transpose(0, 2, 1)).reshape(kv, group, n, -1) * np.float32(block.scale)

@@ -17,7 +17,7 @@ from edgedec.bundle.folder import Bundle
 from edgedec.cache.host import Cache
 from edgedec.cli import _app, _bench_peers
 from edgedec.errors import EdgedecError
-from edgedec.runtime.rowcost import RowCall, Work, row_costs
+from edgedec.speculation.rowcost import RowCall, Work, row_costs
 from edgedec.runtime.rows import Rows
 from edgedec.runtimes.reference import Reference
 

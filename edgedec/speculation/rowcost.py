@@ -16,7 +16,7 @@ import numpy as np
 
 from edgedec.bundle.manifest import Manifest
 from edgedec.errors import UsageError
-from edgedec.runtime.core import Runtime, forward
+from edgedec.runtime.call import Runtime, logits_of
 from edgedec.runtime.rows import Rows
 from edgedec.spec import ModelSpec
 
@@ -46,13 +46,13 @@ class RowCall:
         self._runtime = runtime
         self._cache = runtime.new_cache(len(prefix) + longest)
         if prefix:
-            forward(runtime, Rows.chain(prefix, 0), self._cache, skip=len(prefix) - 1)
-            self._cache.keep(range(len(prefix)))
+            logits_of(runtime, Rows.chain(prefix, 0), self._cache, len(prefix) - 1)
+            self._cache.commit(range(len(prefix)))
 
     def __call__(self, ids: Sequence[int]) -> float:
         rows = Rows.chain(ids, self._cache.length)
         began = perf_counter()
-        forward(self._runtime, rows, self._cache)
+        logits_of(self._runtime, rows, self._cache)
         return perf_counter() - began
 
 

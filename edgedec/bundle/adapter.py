@@ -1,0 +1,81 @@
+"""LoRA adapters: low-rank weights added to matrices of a bundle, y = W x + B (A x), for the calls that name them.
+
+An adapter file holds, for each matrix it changes, `name.a` [rank, in] and `name.b` [out, rank] in float32; the scale
+is in b. `edgedec adapter` makes one of a PEFT checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import UsageError
+from edgedec.spec import ModelSpec
+from edgedec.storage.arrays import read_arrays, write_arrays
+
+MAGIC = b"EDGELORA"
+_VERSION = 1
+Array = NDArray[np.float32]
+
+
+class LowRank(NamedTuple):
+    """a [rank, in], b [out, rank]: what is added to a matrix [out, in] is b @ a."""
+
+    a: Array
+    b: Array
+
+
+@dataclass(frozen=True, eq=False)
+class LoraAdapter:
+    """The low-rank weights of one adapter, by the names of a bundle's matrices. `digest` names its content."""
+
+    name: str
+    digest: str
+    matrices: Mapping[str, LowRank]
+
+    def apply(self, name: str, x: Array, y: Array) -> Array:
+        """y [n, out] of the matrix `name` on x [n, in], with what the adapter adds to it."""
+        part = self.matrices.get(name)
+        return y if part is None else y + (x @ part.a.T) @ part.b.T
+
+    @property
+    def rank(self) -> int:
+        """The largest rank of its matrices."""
+        return max((len(part.a) for part in self.matrices.values()), default=0)
+
+
+def save_adapter(path: str | os.PathLike[str], name: str, spec: ModelSpec, matrices: Mapping[str, LowRank]) -> None:
+    """Write an adapter file for bundles of this spec."""
+    arrays = {f"{matrix}.{part}": getattr(low, part) for matrix, low in matrices.items() for part in ("a", "b")}
+    header = {"version": _VERSION, "name": name, "architecture": spec.architecture}
+    write_arrays(path, MAGIC, header, arrays, UsageError)
+
+
+def open_adapter(path: str | os.PathLike[str], spec: ModelSpec) -> LoraAdapter:
+    """The adapter at `path`; UsageError if it is not one for models of this spec."""
+    file = read_arrays(path, MAGIC, "an adapter file", UsageError)
+    if file.header.get("version") != _VERSION:
+        raise UsageError(
+            f"{path}: adapter version {file.header.get('version')!r}; make it again with `edgedec adapter`"
+        )
+    if file.header.get("architecture") != spec.architecture:
+        raise UsageError(f"{path}: an adapter for {file.header.get('architecture')!r}, not for {spec.architecture!r}")
+    names = sorted({name.rpartition(".")[0] for name in file.arrays})
+    matrices = {name: _low_rank(path, spec, name, file.arrays) for name in names}
+    return LoraAdapter(str(file.header.get("name", "")), file.digest, matrices)
+
+
+def _low_rank(path: object, spec: ModelSpec, name: str, arrays: Mapping[str, NDArray[Any]]) -> LowRank:
+    a, b, shape = arrays.get(f"{name}.a"), arrays.get(f"{name}.b"), spec.tensors().get(name)
+    if a is None or b is None or shape is None or name not in spec.matrices or a.ndim != 2 or b.ndim != 2:
+        raise UsageError(f"{path}: {name} is no matrix of this model; make the adapter again for this bundle")
+    if (b.shape[0], a.shape[1]) != shape or b.shape[1] != len(a):
+        raise UsageError(f"{path}: {name} does not fit this model; make the adapter again for this bundle")
+    if a.dtype != np.float32 or b.dtype != np.float32 or not (np.isfinite(a).all() and np.isfinite(b).all()):
+        raise UsageError(f"{path}: {name} is not finite float32; make the adapter again")
+    return LowRank(a, b)

@@ -1,0 +1,138 @@
+"""What passes between the decoding loop, whoever runs its calls, and its drafters."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import NamedTuple
+
+from edgedec.runtime import Call, CallResult, Rows, Runtime
+
+
+class Token(int):
+    """A generated token: an int that also carries its log-probability, if asked for.
+
+    `logprob` is the model's own, before temperature and the like; `top` the most likely tokens. `by`: the
+    drafter that proposed it, empty if none did.
+    """
+
+    logprob: float | None
+    top: tuple[tuple[int, float], ...]
+    by: str
+
+    def __new__(
+        cls, token: int, logprob: float | None = None, top: tuple[tuple[int, float], ...] = (), by: str = ""
+    ) -> Token:
+        self = super().__new__(cls, token)
+        self.logprob, self.top, self.by = logprob, top, by
+        return self
+
+    @property
+    def token(self) -> int:
+        return int(self)
+
+
+class ForwardOn(NamedTuple):
+    """A call for another runtime than the sequence's own: a draft model's."""
+
+    runtime: Runtime
+    call: Call
+
+
+class Completed(NamedTuple):
+    """What came of a call: its result, the rows of all sequences that shared the forward, and the seconds it took."""
+
+    result: CallResult
+    rows: int
+    seconds: float
+
+
+Request = Call | ForwardOn
+# Yields the calls that a text needs and the tokens that it gets; each call is answered by what came of it.
+DecodeLoop = Generator[Request | Token, Completed, None]
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a verified call showed. Rows are numbered from the last known token, which is 0; drafted rows follow.
+
+    path: the accepted rows, 0 first; picked: the token that followed each of them (the last is new). result: of all
+    these rows, what the drafter's `outputs` named; its hidden states are of `rows` from its first computed row on.
+    seconds: of the forward; total: the rows of all sequences in it.
+    """
+
+    rows: Rows
+    root: int
+    path: Sequence[int]
+    picked: Sequence[int]
+    result: CallResult
+    seconds: float
+    total: int = 0
+
+    def tokens(self) -> list[int]:
+        """The token of each row, 0 first."""
+        ids: list[int] = self.rows.tokens[self.root :].tolist()
+        return ids
+
+
+@dataclass
+class Stats:
+    """What a generation cost. `calls`: forward calls that gave tokens, one each when plain.
+    Times are of the loop alone: up to the first token, and all others, `forward_s` of which the calls took."""
+
+    prompt: int = 0
+    cached: int = 0
+    generated: int = 0
+    calls: int = 0
+    proposed: int = 0
+    accepted: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    forward_s: float = 0.0
+    finish: str = ""
+
+    def add_call(self, seconds: float, forward: float) -> None:
+        """One more call; the first is the one that read the prompt."""
+        if self.calls:
+            self.decode_s += seconds
+            self.forward_s += forward
+        else:
+            self.prefill_s = seconds
+        self.calls += 1
+
+
+def run_requests(runtime: Runtime, requests: Sequence[Request]) -> list[Completed]:
+    """What came of calls that are run together: one forward for each runtime among them."""
+    found: list[Completed | None] = [None] * len(requests)
+    groups: dict[int, tuple[Runtime, list[int]]] = {}
+    for i, request in enumerate(requests):
+        owner = request.runtime if isinstance(request, ForwardOn) else runtime
+        groups.setdefault(id(owner), (owner, []))[1].append(i)
+    for owner, members in groups.values():
+        calls = [request.call if isinstance(request := requests[i], ForwardOn) else request for i in members]
+        began = perf_counter()
+        results = owner.forward(calls)
+        seconds, rows = perf_counter() - began, sum(call.rows.count for call in calls)
+        for i, result in zip(members, results, strict=True):
+            found[i] = Completed(result, rows, seconds)
+    return [completed for completed in found if completed is not None]
+
+
+def run_loop(runtime: Runtime, loop: DecodeLoop) -> Generator[Token]:
+    """The tokens of one loop, its calls run one at a time."""
+    try:
+        item = next(loop)
+        while True:
+            if isinstance(item, Token):
+                yield item
+                item = next(loop)
+                continue
+            owner, call = item if isinstance(item, ForwardOn) else (runtime, item)
+            began = perf_counter()
+            result = owner.forward((call,))[0]
+            item = loop.send(Completed(result, call.rows.count, perf_counter() - began))
+    except StopIteration:
+        return
+    finally:
+        loop.close()

@@ -1,0 +1,54 @@
+"""GenerationConfig: how to generate, as one value that the CLI, Python programs, the server and batch jobs all read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from edgedec.decoding.constraint import Constraint
+from edgedec.errors import UsageError
+from edgedec.sampling import Sampling
+
+
+@dataclass(frozen=True)
+class GenerationConfig:
+    """sampling: how a token is chosen. max_tokens: None until the context is full; min_tokens: no end token before so
+    many. stop: strings, stop_tokens: tokens that end it; ignore_eos: the model's own end tokens do not. logprobs: how
+    many of the likeliest tokens are reported with each. constraint: what the text must be (`edgedec.constraints`)."""
+
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_tokens: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    constraint: Constraint | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        object.__setattr__(self, "stop", stop)
+        object.__setattr__(self, "stop_tokens", frozenset(map(int, self.stop_tokens)))
+        if self.max_tokens is not None and self.max_tokens < 0:
+            raise UsageError(f"max_tokens {self.max_tokens}: must be 0 or more")
+        if self.min_tokens < 0:
+            raise UsageError(f"min_tokens {self.min_tokens}: must be 0 or more")
+        if self.logprobs is not None and not 0 <= self.logprobs <= 100:
+            raise UsageError(f"logprobs {self.logprobs}: must be from 0 to 100")
+
+    def override(self, options: Mapping[str, Any]) -> GenerationConfig:
+        """This config with some fields replaced; UsageError for an option that there is none of."""
+        unknown = sorted(set(options) - {f.name for f in fields(self)})
+        if unknown:
+            raise UsageError(f"no option {unknown[0]!r}; there are: {', '.join(f.name for f in fields(self))}")
+        return replace(self, **options) if options else self
+
+    def ends(self, eos: frozenset[int]) -> frozenset[int]:
+        """The tokens that end the text of a model with these end tokens."""
+        return self.stop_tokens if self.ignore_eos else self.stop_tokens | eos
+
+    @property
+    def takes_largest(self) -> bool:
+        """Is nothing needed of the logits but which is the largest?"""
+        return self.sampling.takes_largest and self.logprobs is None and self.constraint is None and not self.min_tokens

@@ -1,0 +1,33 @@
+"""Tokens to text as it becomes certain: detokenized, cut at stop strings. The one place where that is done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from edgedec.text.tokenizer import Detokenizer, StopStrings, Tokenizer
+
+
+class Piece(NamedTuple):
+    """Text that became certain, and whether a stop string ended the text there."""
+
+    text: str
+    stopped: bool
+
+
+class TextStream:
+    """The text of one generation. `stop`: strings that end it and are left out."""
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), prompt_ids: Sequence[int] = ()) -> None:
+        self._detokenizer = Detokenizer(tokenizer, prompt_ids=prompt_ids)
+        self._stops = StopStrings(stop)
+
+    def push(self, token: int) -> Piece:
+        """What one more token makes certain."""
+        return Piece(*self._stops.push(self._detokenizer.push(token)))
+
+    def flush(self) -> Piece:
+        """The rest, the tokens having ended."""
+        text, stopped = self._stops.push(self._detokenizer.flush())
+        rest, stopped_late = self._stops.flush()
+        return Piece(text + rest, stopped or stopped_late)

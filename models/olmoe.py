@@ -1,0 +1,42 @@
+"""OLMoE: Llama with experts in every layer, and norms on the whole of q and of k."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from edgedec.models import Source
+from edgedec.models._common import IGNORED, Reader, activation, either, finish, heads, sizes
+from edgedec.models._names import named
+from edgedec.models._rope import context_length, rope, rope_table
+from edgedec.spec import Attention, ModelSpec, Moe
+
+ignored = IGNORED
+
+
+def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
+    r = Reader(config)
+    table = rope_table(r)
+    length = context_length(r, table, context)
+    if r.value("clip_qkv", None) is not None:
+        raise r.fail("clip_qkv", "is set: clipped queries, keys and values are not supported")
+    bias = r.flag("attention_bias", False)
+    attention = Attention(**heads(r), qk_norm="full", qkv_bias=bias, o_bias=bias)
+    moe = Moe(
+        n_experts=r.whole(either(r, "num_experts", "num_local_experts")),
+        top_k=r.whole("num_experts_per_tok"),
+        inner_size=r.whole("intermediate_size"),
+        normalize=r.flag("norm_topk_prob", False),
+        activation=activation(r),
+    )
+    found = ModelSpec(
+        **sizes(r, tied=False, eps=1e-5),
+        context_length=length,
+        layers=((attention, moe),) * r.whole("num_hidden_layers"),
+        ropes=(rope(r, table, attention.head_dim, length),),
+    )
+    return finish(r, found)
+
+
+def weights(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Source]:
+    return named(spec)
