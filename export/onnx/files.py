@@ -21,18 +21,19 @@ EMIT: dict[str, Callable[[Graph, Layout, int, str, Step], str]] = {
 }
 
 
-def write_ort(folder: Path, layout: Layout, kv_formats: Iterable[str]) -> dict[str, object]:
-    """Write the graphs that the ort runtime drives; returns their names (`runtimes.ort.graphs.Graphs`)."""
-    plain: dict[int, str] = {}
-    for b in range(layout.spec.n_blocks):
-        if b not in layout.spec.attention:
-            plain[b] = _stack(layout, f"block_{b:03d}", [b], "").save(folder)
-    blocks, stack = {}, {}
+def write_ort(
+    folder: Path, layout: Layout, kv_formats: Iterable[str]
+) -> tuple[str, dict[str, tuple[str, ...]], dict[str, str]]:
+    """Write the graphs that the ort runtime drives: the head's name, the blocks' and the stack's by cache format."""
+    every = range(layout.spec.n_blocks)
+    plain = {b: _stack(layout, f"block_{b:03d}", [b], "") for b in every if b not in layout.spec.attention}
+    names = {b: graph.save(folder) for b, graph in plain.items()}
+    blocks, stack = dict[str, tuple[str, ...]](), dict[str, str]()
     for kv in kv_formats:
         own = {b: _stack(layout, f"block_{b:03d}.{kv}", [b], kv).save(folder) for b in layout.spec.attention}
-        blocks[kv] = [(plain | own)[b] for b in range(layout.spec.n_blocks)]
-        stack[kv] = _stack(layout, f"stack.{kv}", range(layout.spec.n_blocks), kv).save(folder)
-    return {"head": _head_graph(layout).save(folder), "blocks": blocks, "stack": stack}
+        blocks[kv] = tuple((names | own)[b] for b in every)
+        stack[kv] = _stack(layout, f"stack.{kv}", every, kv).save(folder)
+    return _head_graph(layout).save(folder), blocks, stack
 
 
 def write_whole_model(folder: Path, layout: Layout, kv: str) -> str:
