@@ -114,7 +114,7 @@ def widened(model: str, geometry: str, show: Any) -> Bundle:
     """The model at another's sizes, from the cache or made now."""
     from edgedec.bundle.folder import Bundle
     from edgedec.errors import RuntimeUnavailable
-    from edgedec.model import find
+    from edgedec.bundle.locate import find
 
     try:
         widen = import_module("edgedec.export.widen")

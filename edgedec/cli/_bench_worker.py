@@ -50,7 +50,7 @@ def main(raw: str) -> None:
 
 def _serve(config: Config, out: TextIO) -> None:
     from edgedec.bundle.folder import Bundle
-    from edgedec.model import find
+    from edgedec.bundle.locate import find
 
     spec = Bundle.open(find(config.model)).spec
     if config.prompt + config.generate + 1 > spec.context_length:

@@ -32,7 +32,7 @@ def adapter(
     from edgedec.bundle import Bundle
     from edgedec.bundle.adapter import open_adapter, save_adapter
     from edgedec.export.adapter import read_peft
-    from edgedec.model import find
+    from edgedec.bundle.locate import find
 
     bundle = Bundle.open(find(model))
     out = out or checkpoint.with_name(f"{checkpoint.name}.lora")

@@ -62,7 +62,7 @@ def bench(
     from edgedec.bench.timing import bench as measure
     from edgedec.bundle.folder import Bundle
     from edgedec.cli._bench_engines import PEERS
-    from edgedec.model import find
+    from edgedec.bundle.locate import find
 
     unknown = [name for name in peer or [] if name not in PEERS]
     if unknown:

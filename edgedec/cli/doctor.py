@@ -107,7 +107,7 @@ def _nano() -> dict[str, Any]:
     """Is the model that ships with edgedec there and whole? A source checkout may lack it."""
     from edgedec.bundle.folder import Bundle
     from edgedec.errors import BundleNotFound, EdgedecError
-    from edgedec.model import NANO, find
+    from edgedec.bundle.locate import NANO, find
 
     facts: dict[str, Any] = {"path": None, "present": False, "whole": False, "problem": None}
     try:

@@ -88,7 +88,7 @@ def _tape(generation: Generation, ids: list[int], spec: str) -> Tape:
 
 
 def _about(model: edgedec.Model, generation: Generation, spec: str) -> dict[str, Any]:
-    from edgedec import __version__
+    from edgedec.version import __version__
 
     return {
         "version": __version__,
