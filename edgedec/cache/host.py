@@ -8,7 +8,8 @@ block that was run on fewer rows, or dropped some, has one of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from edgedec.spec import KV_FORMATS, ModelSpec
 
 _DTYPES: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "int8": np.int8, "int4": np.uint8}
 _FIRST = 256
+_storages = count()
 
 
 class HostCache:
@@ -37,8 +39,11 @@ class HostCache:
         self._length = 0
         shared = SlotMap(min(_FIRST, capacity))
         self._maps = dict.fromkeys(spec.attention, shared)
+        self._groups: list[tuple[SlotMap, list[int]]] | None = None
         self._data = {b: self._allocate(b, min(_FIRST, capacity)) for b in spec.attention}
         self._recurrent = {b: RecurrentState(block) for b, block in spec.recurrent.items()}
+        # Another number whenever arrays are made or moved: what is bound to their addresses can be kept until then.
+        self.storage = next(_storages)
 
     @property
     def length(self) -> int:
@@ -71,17 +76,31 @@ class HostCache:
         if need > self.capacity:
             raise ContextFull(f"{need} rows do not fit a cache of {self.capacity}")
 
-    def write(self, blocks: Sequence[int], rows: Rows) -> dict[int, tuple[int, int]]:
+    def same_slots(self, blocks: Sequence[int]) -> bool:
+        """Do these attention blocks hold the same slots?"""
+        return len({id(self._maps[b]) for b in blocks}) <= 1
+
+    def is_whole(self) -> bool:
+        """Does every attention block hold the whole text, each token in the slot of its position?"""
+        groups = self._by_map()
+        if len(groups) > 1:
+            return False
+        if not groups or not self._length:
+            return True
+        slots = groups[0][0]
+        return slots.committed == self._length == int(slots.positions[-1]) + 1
+
+    def write(self, blocks: Sequence[int], rows: Rows, spare: int = 0) -> dict[int, tuple[int, int]]:
         """Begin a call: the slots (from, to) of the computed rows in each of its attention blocks, with room for
-        them."""
-        chosen = [b for b in blocks if b in self._maps]
+        them and for `spare` slots after them."""
+        chosen = {b for b in blocks if b in self._maps}
         self._split(chosen)
-        spans = {
-            id(slots): slots.write(rows) for slots in {id(m): m for m in map(self._maps.__getitem__, chosen)}.values()
-        }
-        found = {b: spans[id(self._maps[b])] for b in chosen}
-        for b, (_, stop) in found.items():
-            self._grow(b, stop)
+        found = {}
+        for slots, members in self._by_map():
+            if members[0] in chosen:
+                found |= dict.fromkeys(members, slots.write(rows))
+                for b in members:
+                    self._grow(b, found[b][1] + spare)
         return found
 
     def commit(self, rows: Sequence[int]) -> None:
@@ -115,8 +134,9 @@ class HostCache:
     def fork(self, length: int | None = None, capacity: int | None = None) -> HostCache:
         twin = HostCache(self.spec, capacity or self.capacity, self.kv)
         copies = {id(slots): slots.copy() for slots, _ in self._by_map()}
+        twin._groups = None
         twin._maps = {b: copies[id(slots)] for b, slots in self._maps.items()}
-        twin._data = {b: data.copy() for b, data in self._data.items()}
+        twin._data, twin.storage = {b: data.copy() for b, data in self._data.items()}, next(_storages)
         twin._recurrent = {b: state.copy() for b, state in self._recurrent.items()}
         twin._length = self._length
         twin.truncate(self._length if length is None else length)
@@ -125,7 +145,7 @@ class HostCache:
     def drop(self, block: int, slots: Sequence[int]) -> None:
         if block not in self._maps:
             raise UsageError(f"block {block} keeps no slots that could be dropped")
-        self._split([block])
+        self._split({block})
         stay = self._maps[block].drop(slots)
         self._data[block][:, :, : len(stay)] = self._data[block][:, :, stay]
 
@@ -143,7 +163,7 @@ class HostCache:
         self._length = int(arrays["length"][0])
         for b in self._maps:
             positions, tokens = arrays[f"slots.{b}"]
-            self._maps[b] = SlotMap(len(positions))
+            self._assign([b], SlotMap(len(positions)))
             self._maps[b].load(positions, tokens)
             self._grow(b, len(positions))
             self._data[b][:, :, : len(positions)] = arrays[f"kv.{b}"]
@@ -177,7 +197,7 @@ class HostCache:
         if rows > have:
             grown = self._allocate(block, max(rows, min(self.capacity, 2 * have)))
             grown[:, :, :have] = self._data[block]
-            self._data[block] = grown
+            self._data[block], self.storage = grown, next(_storages)
 
     def _reachable(self, length: int) -> int:
         """The longest text up to `length` that all recurrent blocks can go back to."""
@@ -189,18 +209,24 @@ class HostCache:
 
     def _by_map(self) -> list[tuple[SlotMap, list[int]]]:
         """Each slot map with the blocks that share it."""
-        groups: dict[int, tuple[SlotMap, list[int]]] = {}
-        for b, slots in self._maps.items():
-            groups.setdefault(id(slots), (slots, []))[1].append(b)
-        return list(groups.values())
+        if self._groups is None:
+            groups: dict[int, tuple[SlotMap, list[int]]] = {}
+            for b, slots in self._maps.items():
+                groups.setdefault(id(slots), (slots, []))[1].append(b)
+            self._groups = list(groups.values())
+        return self._groups
 
-    def _split(self, blocks: Sequence[int]) -> None:
+    def _assign(self, blocks: Iterable[int], slots: SlotMap) -> None:
+        """Give these blocks a slot map."""
+        self._maps |= dict.fromkeys(blocks, slots)
+        self._groups = None
+
+    def _split(self, chosen: Collection[int]) -> None:
         """Give these blocks slot maps that no other block shares."""
-        chosen = set(blocks)
         for slots, members in self._by_map():
             apart = [b for b in members if b in chosen]
             if apart and len(apart) < len(members):
-                self._maps |= dict.fromkeys(apart, slots.copy())
+                self._assign(apart, slots.copy())
 
     def _join(self) -> None:
         """Blocks that hold the same slots again share a map again."""
@@ -208,7 +234,7 @@ class HostCache:
         for i, (slots, blocks) in enumerate(groups):
             first = next(other for other, _ in groups[: i + 1] if other is slots or other.same_as(slots))
             if first is not slots:
-                self._maps |= dict.fromkeys(blocks, first)
+                self._assign(blocks, first)
 
 
 def _with_slots(shape: tuple[int, ...], part: str, n: int) -> tuple[int, ...]:
