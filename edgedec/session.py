@@ -10,7 +10,7 @@ import hashlib
 import zipfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -216,14 +216,11 @@ class Session:
 
     def fork(self) -> Session:
         """An independent session with the same text; on a runtime with pages the cache is shared, not copied."""
-        context = self._context
         twin = Session.__new__(Session)
         twin.__dict__ |= self.__dict__
         host = DrafterContext(self.model.runtime, self.model.bundle, lambda: self.model.tokenizer, self._tables)
         twin._drafter = make_speculation(self._speculate, host)
-        rng = np.random.default_rng()
-        rng.bit_generator.state = context.rng.bit_generator.state
-        twin._context = replace(context, ids=list(context.ids), cache=context.cache.fork(), rng=rng)
+        twin._context = self._context.fork()
         twin.stats, twin._running = Stats(), None
         if self._tables is None:
             twin._drafter.restore(self._drafter.state())

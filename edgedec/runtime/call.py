@@ -35,7 +35,7 @@ class Outputs(NamedTuple):
     attention: bool = False
     logits_from: int = 0
 
-    def __or__(self, other: Outputs) -> Outputs:  # type: ignore[override]
+    def __or__(self, other: Outputs) -> Outputs:
         """What either of them returns; of the rows that both are about."""
         return Outputs(
             self.logits or other.logits,
