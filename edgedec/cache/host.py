@@ -9,6 +9,7 @@ block that was run on fewer rows, or dropped some, has one of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from edgedec.spec import KV_FORMATS, ModelSpec
 
 _DTYPES: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "int8": np.int8, "int4": np.uint8}
 _FIRST = 256
+_storages = count()
 
 
 class HostCache:
@@ -42,6 +44,8 @@ class HostCache:
         self._maps = dict.fromkeys(spec.attention, shared)
         self._data = {b: self._allocate(b, min(_FIRST, capacity)) for b in spec.attention}
         self._recurrent = {b: RecurrentState(block) for b, block in spec.recurrent.items()}
+        # Another number whenever arrays are made or moved: what is bound to their addresses can be kept until then.
+        self.storage = next(_storages)
 
     @property
     def length(self) -> int:
@@ -75,9 +79,23 @@ class HostCache:
         if need > self.capacity:
             raise ContextFull(f"{need} rows do not fit a cache of {self.capacity}")
 
-    def write(self, blocks: Sequence[int], rows: Rows) -> dict[int, tuple[int, int]]:
+    def same_slots(self, blocks: Sequence[int]) -> bool:
+        """Do these attention blocks hold the same slots?"""
+        return len({id(self._maps[b]) for b in blocks}) <= 1
+
+    def is_whole(self) -> bool:
+        """Does every attention block hold the whole text, each token in the slot of its position?"""
+        if len({id(slots) for slots in self._maps.values()}) > 1:
+            return False
+        slots = next(iter(self._maps.values()), None)
+        if slots is None or not self._length:
+            return True
+        return slots.committed == self._length == int(slots.positions[-1]) + 1
+
+    def write(self, blocks: Sequence[int], rows: Rows, spare: int = 0) -> dict[int, tuple[int, int]]:
         """Begin a call: the slots (from, to) of the computed rows in each of its attention blocks, with room for
-        them; ContextFull if the rows do not fit after the committed tokens. Blocks without a state change nothing."""
+        them and for `spare` slots after them; ContextFull if the rows do not fit after the committed tokens. Blocks
+        without a state change nothing."""
         chosen = [b for b in blocks if b in self._maps]
         if not chosen and not any(b in self._recurrent for b in blocks):
             return {}
@@ -90,7 +108,7 @@ class HostCache:
         }
         found = {b: spans[id(self._maps[b])] for b in chosen}
         for b, (_, stop) in found.items():
-            self._grow(b, stop)
+            self._grow(b, stop + spare)
         return found
 
     def commit(self, rows: Sequence[int]) -> None:
@@ -198,7 +216,7 @@ class HostCache:
         if rows > have:
             grown = self._allocate(block, max(rows, min(self.capacity, 2 * have)))
             grown[:, :, :have] = self._data[block]
-            self._data[block] = grown
+            self._data[block], self.storage = grown, next(_storages)
 
     def _reachable(self, length: int) -> int:
         """The longest text up to `length` that all recurrent blocks can go back to."""

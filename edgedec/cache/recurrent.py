@@ -50,6 +50,16 @@ class RecurrentState:
         self._numbers[rows.first :] = rows.row_numbers()[rows.first :].tolist()
         self._at[rows.first :] = states
 
+    @property
+    def start(self) -> Recurrent:
+        """The state that the pending tree began with."""
+        return self._start
+
+    @property
+    def pending(self) -> Sequence[Callable[[], Recurrent]]:
+        """What `write` was given for the pending rows."""
+        return self._at
+
     def before(self, rows: Rows, row: int) -> Recurrent:
         """The state that row `row` of a call starts from: its parent's, or the committed one. Earlier rows must be
         written."""

@@ -189,6 +189,41 @@ def test_greedy_text_is_that_of_transformers_across_a_saved_state(saved: Saved) 
     np.testing.assert_allclose(np.concatenate(logits), expected, atol=1e-4, rtol=1e-4)
 
 
+# 3 ─┬─ 9 ─┬─ 4 ── 8        two nodes carry the same token after different parents, and there are two roots
+#    │     └─ 5
+#    └─ 4 ── 9 ── 7
+# 6
+TREE = ([3, 9, 4, 4, 5, 8, 9, 7, 6], [-1, 0, 0, 1, 1, 3, 2, 6, -1])
+
+
+def test_a_trees_nodes_are_the_ends_of_their_chains(saved: Saved) -> None:
+    """Also after a branch is committed, and in a fork of the text before the tree."""
+    runtime, before = saved.runtime(), TOKENS[:13]
+    cache = runtime.new_cache(24)
+    logits_of(runtime, Rows.chain(before, 0), cache)
+    cache.commit(range(len(before)))
+    tree = Rows.tree(*TREE, start=len(before))
+    found = logits_of(runtime, tree, cache)
+    for row, logits in enumerate(found):
+        expected = _whole(runtime, [*before, *_path(tree, row)])
+        np.testing.assert_allclose(logits, expected[-1], atol=1e-4, rtol=1e-4)
+    fork = cache.fork()
+    cache.commit([0, 2, 6])  # the branch 3 4 9
+    for text, kept in (([*before, 3, 4, 9], cache), (before, fork)):
+        assert kept.length == len(text)
+        following = logits_of(runtime, Rows.chain([11], kept.length), kept)
+        np.testing.assert_allclose(following, _whole(runtime, [*text, 11])[-1:], atol=1e-4, rtol=1e-4)
+
+
+def _whole(runtime: Reference, ids: list[int]) -> np.ndarray:
+    return logits_of(runtime, Rows.chain(ids, 0), runtime.new_cache(len(ids)))
+
+
+def _path(tree: Rows, row: int) -> list[int]:
+    parent = int(tree.parents[row])
+    return [*(_path(tree, parent) if parent >= 0 else []), int(tree.tokens[row])]
+
+
 KINDS = {
     "mixtral": {"moe"},
     "qwen3_moe": {"moe"},
