@@ -214,6 +214,7 @@ def test_ropes_of_real_sizes(table: dict[str, Any]) -> None:
         ({"model_type": "mixtral"}, "num_local_experts is missing"),
         (MIXTRAL | {"intermediate_size": 20}, "is not a multiple of 16"),
         (MIXTRAL | {"num_experts_per_tok": 5}, "top_k: 5 of 4 experts"),
+        (MIXTRAL | {"hidden_size": 40}, "hidden_size: 40 is not a multiple of 16"),
         (
             ASKED["qwen3_moe"] | {"model_type": "qwen3_moe", "num_local_experts": 8},
             "num_experts is 4, num_local_experts",
