@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.cache.base import Arrays, Ints
+from edgedec.cache.pending import PendingTree
 from edgedec.cache.recurrent import Recurrent, RecurrentState
 from edgedec.cache.slots import SlotMap
 from edgedec.errors import ContextFull, SessionError, UsageError
@@ -35,8 +36,10 @@ class HostCache:
             raise UsageError(f"no KV format {kv!r}; there are: {', '.join(KV_FORMATS)}")
         if capacity < 1:
             raise UsageError(f"capacity {capacity}: a cache needs room for at least one token")
+        if kv == "int4" and any(block.head_dim % 2 for block in spec.attention.values()):
+            raise UsageError("KV format int4 holds two channels a byte: this model's heads have an odd number")
         self.spec, self.capacity, self.kv, self.kind = spec, capacity, kv, kv
-        self._length = 0
+        self._length, self._tree = 0, PendingTree()
         shared = SlotMap(min(_FIRST, capacity))
         self._maps = dict.fromkeys(spec.attention, shared)
         self._groups: list[tuple[SlotMap, list[int]]] | None = None
@@ -54,7 +57,8 @@ class HostCache:
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in self._data.values())
+        states = sum(part.nbytes for state in self._recurrent.values() for part in state.committed)
+        return states + sum(array.nbytes for array in self._data.values())
 
     def data(self, block: int) -> NDArray[Any]:
         """[2, n_kv_heads, allocated, width], writable: keys and values of an attention block."""
@@ -92,8 +96,14 @@ class HostCache:
 
     def write(self, blocks: Sequence[int], rows: Rows, spare: int = 0) -> dict[int, tuple[int, int]]:
         """Begin a call: the slots (from, to) of the computed rows in each of its attention blocks, with room for
-        them and for `spare` slots after them."""
+        them and for `spare` slots after them; ContextFull if the rows do not fit after the committed tokens. Blocks
+        without a state change nothing."""
         chosen = {b for b in blocks if b in self._maps}
+        if not chosen and not any(b in self._recurrent for b in blocks):
+            return {}
+        self.reserve(rows)
+        if self._tree.write(rows):
+            self._forget_pending()
         self._split(chosen)
         found = {}
         for slots, members in self._by_map():
@@ -104,6 +114,7 @@ class HostCache:
         return found
 
     def commit(self, rows: Sequence[int]) -> None:
+        self._tree.commit(rows)
         for slots, blocks in self._by_map():
             source, target = slots.commit(rows, self._length)
             for b in blocks if source else ():
@@ -114,15 +125,13 @@ class HostCache:
         self._join()
 
     def rollback(self) -> None:
-        for slots, _ in self._by_map():
-            slots.rollback()
-        for state in self._recurrent.values():
-            state.rollback()
-        self._join()
+        self._tree.reset()
+        self._forget_pending()
 
     def truncate(self, length: int) -> None:
         if not 0 <= length <= self._length:
             raise UsageError(f"cannot truncate {self._length} cached tokens to {length}")
+        self._tree.reset()
         length = self._reachable(length)
         for slots, _ in self._by_map():
             slots.truncate(length)
@@ -132,22 +141,27 @@ class HostCache:
         self._join()
 
     def fork(self, length: int | None = None, capacity: int | None = None) -> HostCache:
-        twin = HostCache(self.spec, capacity or self.capacity, self.kv)
+        length = self._length if length is None else length
+        twin = HostCache(self.spec, self.capacity if capacity is None else capacity, self.kv)
+        if twin.capacity < min(length, self._length):
+            raise UsageError(f"capacity {twin.capacity}: the fork has {length} tokens")
         copies = {id(slots): slots.copy() for slots, _ in self._by_map()}
         twin._groups = None
         twin._maps = {b: copies[id(slots)] for b, slots in self._maps.items()}
-        twin._data, twin.storage = {b: data.copy() for b, data in self._data.items()}, next(_storages)
         twin._recurrent = {b: state.copy() for b, state in self._recurrent.items()}
         twin._length = self._length
-        twin.truncate(self._length if length is None else length)
+        twin.truncate(length)
+        twin._data = {b: data[:, :, : max(twin.slots(b), 1)].copy() for b, data in self._data.items()}
         return twin
 
     def drop(self, block: int, slots: Sequence[int]) -> None:
         if block not in self._maps:
             raise UsageError(f"block {block} keeps no slots that could be dropped")
+        self.rollback()
         self._split({block})
         stay = self._maps[block].drop(slots)
         self._data[block][:, :, : len(stay)] = self._data[block][:, :, stay]
+        self._join()
 
     def save(self) -> Arrays:
         arrays: Arrays = {"length": np.array([self._length], np.int64)}
@@ -160,6 +174,7 @@ class HostCache:
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._check(arrays)
+        self._tree.reset()
         self._length = int(arrays["length"][0])
         for b in self._maps:
             positions, tokens = arrays[f"slots.{b}"]
@@ -186,6 +201,13 @@ class HostCache:
                 raise SessionError(f"{what} are not of a {self.kind} cache of this model")
             if part == "slots" and n:
                 _check_slots(name, array, length)
+
+    def _forget_pending(self) -> None:
+        for slots, _ in self._by_map():
+            slots.rollback()
+        for state in self._recurrent.values():
+            state.rollback()
+        self._join()
 
     def _allocate(self, block: int, rows: int) -> NDArray[Any]:
         facts = self.spec.attention[block]
@@ -243,6 +265,6 @@ def _with_slots(shape: tuple[int, ...], part: str, n: int) -> tuple[int, ...]:
 
 
 def _check_slots(name: str, slots: Ints, length: int) -> None:
-    """slots [2, n]: positions and tokens, ascending, of a text of `length` tokens."""
-    if slots.min() < 0 or (np.diff(slots) <= 0).any() or slots[1, -1] >= length:
+    """slots [2, n]: positions, and tokens in order, of a text of `length` tokens."""
+    if slots.min() < 0 or (np.diff(slots[1]) <= 0).any() or slots[1, -1] >= length:
         raise SessionError(f"cached values {name}: slots are not in order")

@@ -138,10 +138,11 @@ def best(logits: Logits, k: int) -> tuple[NDArray[np.int32], NDArray[np.float32]
 
     The best first, the lowest of equals first; -1 where a logit is not finite.
     """
+    k = min(k, logits.shape[1])
     if k == 1:
         ids = logits.argmax(axis=1)[:, None]
     else:
-        ids = np.stack([_best(row, min(k, logits.shape[1])) for row in logits])
+        ids = np.array([_best(row, k) for row in logits], np.int64).reshape(-1, k)
     scores = logits[np.arange(len(ids))[:, None], ids]
     # argmax stops at the first NaN, so that a row which has one says so in its first place.
     return np.where(np.isfinite(scores), ids, -1).astype(np.int32), scores
