@@ -45,6 +45,11 @@ def draft_of(runtime: Runtime, proposal: Proposal) -> Draft:
     return proposal if isinstance(proposal, Draft) else finish(runtime, proposal)
 
 
+def settled(proposal: Proposal) -> Generator[Request, Completed, Draft]:
+    """The draft of a proposal, for a drafter that wraps another."""
+    return proposal if isinstance(proposal, Draft) else (yield from proposal)
+
+
 def finish(runtime: Runtime, generator: Generator[Request, Completed, T]) -> T:
     """What a generator of calls returns."""
     done: Completed | None = None

@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Generator
 from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
+from drafting import settled
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
-from edgedec.decoding.step import Stats
+from edgedec.decoding.step import Completed, Request, Stats
 from edgedec.generation import GenerationConfig
 from edgedec.drafters import Draft
 from edgedec.drafters.model import VERIFY, ModelDrafter
@@ -63,7 +65,7 @@ def fit(model: ModelDrafter) -> tuple[float, float, int]:
         stats = Stats()
         context = Context(list(PROMPT), len(PROMPT), runtime.new_cache(16), rng=rng)
         model.reset()
-        tokens = decode(runtime, context, GenerationConfig(SAMPLING, TOKENS), model, stats=stats)
+        tokens = decode(runtime, context, GenerationConfig(SAMPLING, max_tokens=TOKENS), model, stats=stats)
         counts[tuple(map(int, tokens))] += 1
         accepted += stats.accepted
     return *chi_square([counts[text] for text in TEXTS], expected()), accepted
@@ -79,8 +81,8 @@ def test_the_distribution_is_kept(verify: str, vocab: int) -> None:
 class Even(ModelDrafter):
     """Says that all tokens were equally likely."""
 
-    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
-        draft = super().propose(context, nodes, min_path_prob)
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
+        draft = yield from settled(super().propose(context, nodes, min_path_prob))
         if draft.sampled is None:
             return draft
         even = Probs(np.arange(VOCAB), np.full(VOCAB, 1 / VOCAB))
@@ -90,9 +92,9 @@ class Even(ModelDrafter):
 class Choosy(ModelDrafter):
     """Draws until it likes what it sees."""
 
-    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
         while True:
-            draft = super().propose(context, nodes, min_path_prob)
+            draft = yield from settled(super().propose(context, nodes, min_path_prob))
             if not draft.tokens or draft.tokens[0] != 0 or context.rng.random() < 0.2:
                 return draft
 

@@ -193,7 +193,7 @@ def test_a_trial_reads_generated_tokens_only() -> None:
 
 def test_where_a_recurrent_block_cannot_go_back_there_is_no_trial() -> None:
     mixed = (Ssm(2, 4, 4), Mlp(24))
-    runtime = FakeRuntime(tiny_spec(layers=(tiny_layer(), mixed, tiny_layer(), tiny_layer()), context_length=256))
+    runtime = FakeRuntime(tiny_spec(layers=(tiny_layer(), mixed, tiny_layer(), tiny_layer()), context_length=256), spread=60.0)
     drafter = skipping(runtime, search=1e9)
     found, _, stats, _ = run(runtime, drafter, capacity=256, max_tokens=100)
     assert stats.proposed > 0
@@ -266,11 +266,9 @@ def test_one_lucky_window_is_not_enough() -> None:
 
 def test_on_real_arithmetic_the_text_stays() -> None:
     for seed in range(3):
-        runtime = random_reference(
-            tiny_spec(layers=(tiny_layer(), tiny_layer(window=4), tiny_layer(), tiny_layer())), seed
-        )
+        runtime = random_reference(tiny_spec(window=4, n_layers=8), seed)
         expected = run(runtime, Off(), capacity=64, max_tokens=50)[0]
-        found, _, stats, _ = run(runtime, skipping(runtime, skip=0.3, search=1e9), capacity=64, max_tokens=50)
+        found, _, stats, _ = run(runtime, skipping(runtime, skip=0.6, search=1e9), capacity=64, max_tokens=50)
         assert found == expected
         assert stats.proposed > 0
 
