@@ -29,7 +29,7 @@ class GenerationConfig:
 
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        if not all(isinstance(text, str) and text for text in stop):
+        if not all(map(_is_text, stop)):
             raise UsageError(f"stop strings: {stop!r} is out of range; allowed: a list of non-empty strings")
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "stop_tokens", frozenset(map(int, self.stop_tokens)))
@@ -61,6 +61,10 @@ class GenerationConfig:
     def takes_largest(self) -> bool:
         """Is nothing needed of the logits but which is the largest?"""
         return self.sampling.takes_largest and self.logprobs is None and self.constraint is None and not self.min_tokens
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 SAMPLING = options_of(Sampling)

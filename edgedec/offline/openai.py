@@ -76,9 +76,7 @@ def _schema(form: Mapping[str, Any]) -> str:
     return json.dumps(inner["schema"])
 
 
-def writer(
-    number: int, data: Mapping[str, Any], model: str, created: int, job: str
-) -> Callable[[RowResult], Out]:
+def writer(number: int, data: Mapping[str, Any], model: str, created: int, job: str) -> Callable[[RowResult], Out]:
     """What makes the response of a line; created, job: the time and the name of the batch."""
     name = blake2b(f"{job} {number}".encode(), digest_size=12).hexdigest()
 

@@ -21,6 +21,7 @@ CONSTRAINTS = ("json_schema", "grammar", "regex")
 RESULTS = ("row", "text", "finish_reason", "prompt_tokens", "generated_tokens", "seed", "error")
 _KEPT = 16
 
+
 class RequestParser:
     """Reads the rows of a batch for one model."""
 

@@ -43,7 +43,9 @@ class Opening:
     def sessions(self, model: Model) -> Callable[[], Session]:
         """A function that makes sessions for one thread, whose drafters share what they learn."""
         tables: Tables = {}
-        return lambda: model.session(context=self.context, on_full=self.on_full, speculate=self.speculate, tables=tables)
+        return lambda: model.session(
+            context=self.context, on_full=self.on_full, speculate=self.speculate, tables=tables
+        )
 
 
 class Made(NamedTuple):
