@@ -28,7 +28,8 @@ class GenerationConfig:
     constraint: Constraint | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        given: Any = self.stop
+        stop = (given,) if isinstance(given, str) else tuple(given)
         if not all(map(_is_text, stop)):
             raise UsageError(f"stop strings: {stop!r} is out of range; allowed: a list of non-empty strings")
         object.__setattr__(self, "stop", stop)

@@ -61,12 +61,7 @@ class Engine:
     """`start` it in a running event loop, `generate` and `embed` from there; `drain` refuses what is new, `close` ends
     it."""
 
-    def __init__(
-        self,
-        model: Model,
-        limits: Limits,
-        on_end: Callable[[EngineRequest, EndEvent], None] = lambda request, end: None,
-    ) -> None:
+    def __init__(self, model: Model, limits: Limits, on_end: Callable[[EndEvent], None] = lambda end: None) -> None:
         """on_end: called in the engine's thread at the end of every text."""
         self.model, self.limits, self._on_end = model, limits, on_end
         self._batch = self._new_batch()
