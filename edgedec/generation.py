@@ -30,8 +30,8 @@ class GenerationConfig:
     processors: tuple[LogitsProcessor, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        object.__setattr__(self, "stop", stop)
+        stop: Any = self.stop
+        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
         object.__setattr__(self, "stop_tokens", frozenset(map(int, self.stop_tokens)))
         if self.max_tokens is not None and self.max_tokens < 0:
             raise UsageError(f"max_tokens {self.max_tokens}: must be 0 or more")

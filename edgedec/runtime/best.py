@@ -26,8 +26,12 @@ def best(logits: NDArray[np.float32], k: int) -> tuple[NDArray[np.int32], NDArra
 
     The best first, the lowest of equals first; -1 where a logit is not finite.
     """
-    ids = np.stack([_best(row, min(k, logits.shape[1])) for row in logits])
-    scores = np.take_along_axis(logits, ids, axis=1)
+    k = min(k, logits.shape[1])
+    if k == 1:
+        ids = logits.argmax(axis=1)[:, None]
+    else:
+        ids = np.array([_best(row, k) for row in logits], np.int64).reshape(-1, k)
+    scores = logits[np.arange(len(ids))[:, None], ids]
     # argmax stops at the first NaN, so that a row which has one says so in its first place.
     return np.where(np.isfinite(scores), ids, -1).astype(np.int32), scores
 
@@ -35,7 +39,7 @@ def best(logits: NDArray[np.float32], k: int) -> tuple[NDArray[np.int32], NDArra
 def _best(row: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     """row [vocab] -> [k]."""
     first = row.argmax()
-    if k == 1 or np.isnan(row[first]):
+    if np.isnan(row[first]):
         return np.array([first] * k, np.int64)
     near = np.flatnonzero(row >= kth_largest(row, k))
     return near[np.argsort(-row[near], kind="stable")][:k]

@@ -38,7 +38,7 @@ class Outputs(NamedTuple):
     logits_from: int = 0
     temperature: float = 1.0
 
-    def __or__(self, other: Outputs) -> Outputs:  # type: ignore[override]
+    def __or__(self, other: Outputs) -> Outputs:
         """What either of them returns; of the rows that both are about."""
         return Outputs(
             self.logits or other.logits,
@@ -140,10 +140,14 @@ def logits_of(runtime: Runtime, rows: Rows, cache: Cache, logits_from: int = 0) 
 def head_outputs(logits: Logits, outputs: Outputs) -> CallResult:
     """The result of a runtime that computes all logits [m, vocab] anyway."""
     ids, scores = best(logits, outputs.top) if outputs.top else (None, None)
-    logsum = None
-    if outputs.logsum:
-        heated = logits.astype(np.float64) / outputs.temperature
-        top = heated.max(axis=1, keepdims=True)
-        heated -= top
-        logsum = top[:, 0] + np.log(np.exp(heated, out=heated).sum(axis=1))
+    logsum = _logsum(logits, outputs.temperature) if outputs.logsum else None
     return CallResult(logits if outputs.logits else None, ids, scores, logsum)
+
+
+def _logsum(logits: Logits, temperature: float) -> NDArray[np.float64]:
+    """The log of the sum of exp of each row over the temperature."""
+    heated = logits.astype(np.float64) / temperature
+    top = heated.max(axis=1, keepdims=True)
+    heated -= top
+    total: NDArray[np.float64] = top[:, 0] + np.log(np.exp(heated, out=heated).sum(axis=1))
+    return total

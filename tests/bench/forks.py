@@ -43,33 +43,19 @@ def forks(model: edgedec.Model, ids: list[int]) -> None:
     tracemalloc.start()
     before = resident()
     kept = [session.fork() for _ in range(FORKS)]
-    traced = tracemalloc.get_traced_memory()[0]
-    print(f"fork of {len(ids)} tokens: {spread(seconds, 'ms', 1e3)}")
-    print(
-        f"  {traced / FORKS / 1024:.1f} KiB of
-        Python objects, {(resident()
-        - before) / FORKS /
-        1024:.1f} KiB
-        resident each"
-    )
+    traced, grown = tracemalloc.get_traced_memory()[0] / FORKS / 1024, (resident() - before) / FORKS / 1024
     tracemalloc.stop()
+    print(f"fork of {len(ids)} tokens: {spread(seconds, 'ms', 1e3)}")
+    print(f"  {traced:.1f} KiB of Python objects, {grown:.1f} KiB resident each")
     for seed, twin in enumerate(kept):
         list(twin.tokens(max_tokens=EACH, sampling=edgedec.Sampling(temperature=1.0, seed=seed), ignore_eos=True))
     pages = [twin._context.cache.page_ids() for twin in kept]
     distinct, slots = len(np.unique(np.concatenate(pages))), model.runtime.capabilities.page_slots
+    grown, alone = (resident() - before) / 2**20, kept[0]._context.cache.nbytes / 2**20
     print(
-        f"{FORKS} forks that each added
-        {EACH} tokens: {distinct} pages of
-        {slots} slots for {sum(map(len,
-        pages))} in use"
+        f"{FORKS} forks that each added {EACH} tokens: {distinct} pages of {slots} slots, {sum(map(len, pages))} uses"
     )
-    print(
-        f"  {(resident() - before) /
-        2**20:.1f} MiB more resident; a
-        cache of one is {kept[0]._context.cache.nbytes
-        / 2**20:.1f}
-        MiB"
-    )
+    print(f"  {grown:.1f} MiB more resident; a cache of one is {alone:.1f} MiB")
 
 
 def prefix(model: edgedec.Model, ids: list[int]) -> None:
