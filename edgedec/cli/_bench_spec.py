@@ -36,15 +36,15 @@ def spec(
     generate: Annotated[int, typer.Option("--generate", "-n", min=2, help="Tokens to generate a prompt.")] = 128,
     repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Rounds, after a warm-up.")] = 3,
     temp: Annotated[float, typer.Option("--temp", "--temperature", min=0, help="0 is greedy.")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of sampling, for each prompt anew.")] = 0,
-    ignore_eos: o.IgnoreEos = False,
+    seed: Annotated[int, typer.Option(min=0, help="Sampling seed, reset for each prompt.")] = 0,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")] = False,
     engine: o.Engine = "auto",
     threads: o.Threads = 0,
     kv: o.KVFormat = None,
     plot: Plot = None,
     json: o.Json = False,
 ) -> None:
-    """Measure what each drafter is worth, prompt by prompt.
+    """Measure what each drafter gains, prompt by prompt.
 
     Plain decoding and all drafters take turns on the same prompts; their answers must be the same. With --as
     the model is padded to the sizes of a larger one: its own text, at that one's cost (kept in the cache folder).
