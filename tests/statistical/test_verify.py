@@ -343,7 +343,8 @@ def told(guesser: Guesser, stops: frozenset[int], constrained: bool, pauses: boo
         constraint = SetConstraint(FOLLOWERS, VOCAB) if constrained else None
         while len(context.ids) < len(PROMPT) + TOKENS:
             stats = Stats()
-            tokens = decode(runtime, context, GenerationConfig(SAMPLING, stop_tokens=stops), guesser, constraint, stats)
+            config = GenerationConfig(SAMPLING, stop_tokens=stops, constraint=constraint)
+            tokens = decode(runtime, context, config, guesser, stats)
             for _ in islice(tokens, 1 if pauses else TOKENS):
                 pass
             tokens.close()

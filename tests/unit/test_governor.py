@@ -17,7 +17,7 @@ from edgedec.decoding.loop import decode
 from edgedec.decoding.step import Stats
 from edgedec.generation import GenerationConfig
 from edgedec.decoding.step import StepResult
-from edgedec.drafters import Draft, Drafter, DrafterContext, BaseDrafter
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Proposal
 from edgedec.drafters.forced import Forced
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
@@ -27,7 +27,8 @@ from edgedec.sampling import Sampling
 from edgedec.speculation.calibration import BINS, Calibration
 from edgedec.speculation.choose import make_speculation
 from edgedec.speculation.costs import Costs, host_costs
-from edgedec.speculation.governor import Governor, chain_length, useful
+from edgedec.speculation.governor import Governor
+from edgedec.speculation.selection import best_size, chain_length, useful
 from edgedec.speculation.merger import TreeMerger
 from edgedec.testing.fakes import FakeRuntime, PerfectDrafter, RandomDrafter, tiny_spec
 
@@ -53,7 +54,7 @@ def run(drafter: Drafter, n: int = 300, sampling: Sampling | None = None) -> tup
     runtime = FakeRuntime(tiny_spec(context_length=2048))
     stats = Stats()
     ask = GenerationConfig(sampling or Sampling(), max_tokens=n)
-    return list(map(int, decode(runtime, fresh(runtime), ask, drafter, None, stats))), stats
+    return list(map(int, decode(runtime, fresh(runtime), ask, drafter, stats))), stats
 
 
 def whole(n: int = 300, sampling: Sampling | None = None) -> list[int]:
@@ -75,12 +76,12 @@ class Counted(BaseDrafter):
     def outputs(self) -> Outputs:  # type: ignore[override]
         return self.governor.outputs
 
-    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
         return self.governor.propose(context, nodes, min_path_prob)
 
-    def observe(self, seen: StepResult) -> None:
-        self.rows.append(1 if seen.root else len(seen.rows))
-        self.governor.observe(seen)
+    def observe(self, step: StepResult) -> None:
+        self.rows.append(1 if step.root else len(step.rows))
+        self.governor.observe(step)
 
     def reset(self) -> None:
         self.governor.reset()

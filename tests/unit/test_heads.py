@@ -289,7 +289,7 @@ def drafter_for(model: edgedec.Model, name: str, **options: str) -> Drafter:
 def told(model: edgedec.Model, drafter: Drafter, ids: Sequence[int], sampling: Sampling) -> tuple[list[int], Stats]:
     context, stats = Context(list(ids), len(ids), model.runtime.new_cache(160)), Stats()
     context.rng = np.random.default_rng(7)
-    return list(map(int, decode(model.runtime, context, GenerationConfig(sampling, 60), drafter, stats=stats))), stats
+    return list(map(int, decode(model.runtime, context, GenerationConfig(sampling, max_tokens=60), drafter, stats=stats))), stats
 
 
 @pytest.mark.parametrize("name", ["medusa", "hydra"])
