@@ -46,6 +46,11 @@ class Slice:
     rest: Sequence[int] = ()
     adapt: Adapter | None = None
 
+    @property
+    def blocks(self) -> Sequence[int]:
+        """All of them."""
+        return [*self.shared, *self.rest] if self.rest else self.shared
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -74,7 +79,7 @@ class SliceCalls:
         part = self._part
         if part.adapt is None:
             outputs = Outputs(top=TOP, hidden=(self._last,), logits_from=rows.count - 1)
-            return (yield from self._run(rows, [*part.shared, *part.rest], outputs))
+            return (yield from self._run(rows, part.blocks, outputs))
         hidden = yield from self.shared(rows)
         best = yield from self._edge.best(part.adapt(hidden[-1:]), TOP)
         assert best.ids is not None
