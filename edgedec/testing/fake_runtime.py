@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edgedec.cache import HostCache
 from edgedec.cache.recurrent import Recurrent
 from edgedec.errors import UsageError
-from edgedec.runtime import Call, CallResult, Capabilities, Hidden, Logits, Rows, head_outputs
+from edgedec.runtime import Call, CallResult, Capabilities, Hidden, Logits, Rows, check_calls, head_outputs
 from edgedec.spec import KV_FORMATS, Attention, Block, Mlp, ModelSpec, Rope, Ssm
 
 if TYPE_CHECKING:
@@ -69,7 +69,11 @@ class FakeRuntime:
         narrow = any(block.head_dim < 4 for block in self.spec.attention.values())
         if self.spec.vocab_size > _SMALL or narrow or self.spec.hidden_size < 2:
             raise UsageError(f"FakeRuntime: needs a vocabulary up to {_SMALL}, head_dim from 4 and hidden_size from 2")
-        declared = {"kinds": ("attention", "mlp", "moe", "ssm"), "kv_formats": KV_FORMATS, "batch_invariant": True}
+        declared: dict[str, Any] = {
+            "kinds": ("attention", "mlp", "moe", "ssm"),
+            "kv_formats": KV_FORMATS,
+            "batch_invariant": True,
+        }
         self.capabilities = Capabilities(**declared | capabilities)
         self.calls = self.rows = 0
         self.forwards: list[int] = []
@@ -85,10 +89,7 @@ class FakeRuntime:
         return HostCache(self.spec, capacity, self.kv)
 
     def forward(self, calls: Sequence[Call]) -> list[CallResult]:
-        if len({id(call.cache) for call in calls}) < len(calls):
-            raise UsageError("two calls for one cache at once: join their rows to a tree")
-        for call in calls:
-            self._check(call)
+        check_calls(calls, self.spec, self.capabilities)
         self.forwards.append(len(calls))
         self.calls, self.rows = self.calls + len(calls), self.rows + sum(call.rows.count for call in calls)
         return [self._forward(call) for call in calls]
@@ -103,19 +104,6 @@ class FakeRuntime:
         unit = (x >> _SHIFTS[0]).astype(np.float64) / 2.0**34
         return ((unit - 0.5) * self._spread).astype(np.float32)
 
-    def _check(self, call: Call) -> None:
-        """UsageError for a call that goes beyond the capabilities."""
-        can, n = self.capabilities, self.spec.n_blocks
-        blocks = list(range(n) if call.blocks is None else call.blocks)
-        if not can.trees and not call.rows.is_chain:
-            raise UsageError("this runtime runs no trees")
-        if not can.slices and (call.hidden is not None or blocks != list(range(n))):
-            raise UsageError("this runtime runs no slices of the stack")
-        if blocks != sorted({*blocks} & {*range(n)}):
-            raise UsageError(f"blocks {blocks}: must be ascending, from 0 to {n - 1}")
-        if call.hidden is not None and len(call.hidden) != call.rows.count:
-            raise UsageError(f"{len(call.hidden)} hidden states for {call.rows.count} rows")
-
     def _forward(self, call: Call) -> CallResult:
         rows, cache, wanted = call.rows, call.cache, call.outputs
         assert isinstance(cache, HostCache)
@@ -123,7 +111,6 @@ class FakeRuntime:
         hidden = self._embed(rows) if call.hidden is None else call.hidden.copy()
         states = {-1: hidden.copy()} if -1 in wanted.hidden else {}
         paid: dict[int, NDArray[np.float32]] = {}
-        cache.reserve(rows)
         spans = cache.write(blocks, rows)
         salt = b"" if call.adapter is None else call.adapter.digest.encode()
         for b in blocks:

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <new>
+#include <stdexcept>
 
 #include "tree.h"
 
@@ -17,6 +18,7 @@ Engine::Engine(const ed_model& model, int threads, const Kernels* kernels)
   std::vector<Matrix> all{matrix(model_.embed), matrix(model_.head)};
   for (const ed_block& block : blocks_) {
     made_.push_back(block_kind(block.kind)->make(*this, block));
+    if (!made_.back()) throw std::invalid_argument("a block that is not supported");
     for (const Matrix& w : made_.back()->matrices()) all.push_back(w);
   }
   for (const Matrix& w : all) {

@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "kv.h"
+#include "ssm.h"
 
 #if defined(_MSC_VER)
 #define ED_IN static __forceinline
@@ -171,6 +172,17 @@ struct Kernels {
   // For `probe.cpp`: reads memory; and multiplies and adds from registers, saying how often it did.
   void (*probe_read)(const uint8_t* p, uint64_t bytes);
   int64_t (*probe_int8)(int64_t rounds);
+  // y[i] = exp(x[i] - shift); y[i] = 1 / (1 + exp(-x[i])); y[i] = fma(scale, x[i], y[i]).
+  void (*exp_shifted)(const float* x, int n, float shift, float* y);
+  void (*sigmoid)(const float* x, int n, float* y);
+  void (*scale_add)(const float* x, int n, float scale, float* y);
+  // out[i] = silu(sum of weights[t * stride + i] * taps[t][i], the first tap first, + bias[i]).
+  void (*conv)(const float* const* taps, int n_taps, const float* weights, int64_t stride, const float* bias, int n,
+               float* out);
+  // dt[i] = softplus(x[i] + bias[i]) clipped to min .. max; decay[i] = exp(dt[i] * a[i]).
+  void (*ssm_dt)(const float* x, const float* bias, const float* a, int n, float min, float max, float* dt, float* decay);
+  // Lane groups group0 to group1 of one head.
+  void (*ssm_step)(const SsmStep& s, int group0, int group1);
 };
 
 }  // namespace edgedec
