@@ -41,7 +41,9 @@ class LoraAdapter:
     def apply(self, name: str, x: Array, y: Array) -> Array:
         """y [n, out] of the matrix `name` on x [n, in], with what the adapter adds to it."""
         part = self.matrices.get(name)
-        return y if part is None else y + (x @ part.a.T) @ part.b.T
+        if part is None:
+            return y
+        return (y + (x @ part.a.T) @ part.b.T).astype(np.float32, copy=False)
 
     @property
     def rank(self) -> int:
@@ -72,15 +74,9 @@ def open_adapter(path: str | os.PathLike[str], spec: ModelSpec) -> LoraAdapter:
 
 def _low_rank(path: object, spec: ModelSpec, name: str, arrays: Mapping[str, NDArray[Any]]) -> LowRank:
     a, b, shape = arrays.get(f"{name}.a"), arrays.get(f"{name}.b"), spec.tensors().get(name)
-    fits = a is not None and b is not None and shape is not None and name in spec.matrices and len(shape) == 2
-    if (
-        not fits
-        or a is None
-        or b is None
-        or shape is None
-        or (b.shape[0], a.shape[-1]) != shape
-        or b.shape[1:] != a.shape[:1]
-    ):
+    if a is None or b is None or shape is None or name not in spec.matrices or a.ndim != 2 or b.ndim != 2:
+        raise UsageError(f"{path}: {name} is no matrix of this model; make the adapter again for this bundle")
+    if (b.shape[0], a.shape[1]) != shape or b.shape[1] != len(a):
         raise UsageError(f"{path}: {name} does not fit this model; make the adapter again for this bundle")
     if a.dtype != np.float32 or b.dtype != np.float32 or not (np.isfinite(a).all() and np.isfinite(b).all()):
         raise UsageError(f"{path}: {name} is not finite float32; make the adapter again")

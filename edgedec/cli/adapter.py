@@ -17,10 +17,10 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def adapter(
     checkpoint: Annotated[Path, typer.Argument(metavar="PATH", help="Folder of a PEFT LoRA checkpoint.")],
     model: o.ModelName = "nano",
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="The file to write; PATH.lora by
-    default.")]
-    = None, json:
-    o.Json = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="The file to write; PATH.lora by default.")
+    ] = None,
+    json: o.Json = False,
 ) -> None:
     """Make an adapter file of a PEFT LoRA checkpoint, for a bundle of the model that it was trained on.
 
@@ -32,7 +32,7 @@ def adapter(
     from edgedec.bundle import Bundle
     from edgedec.bundle.adapter import open_adapter, save_adapter
     from edgedec.export.adapter import read_peft
-    from edgedec.model import find
+    from edgedec.bundle.locate import find
 
     bundle = Bundle.open(find(model))
     out = out or checkpoint.with_name(f"{checkpoint.name}.lora")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from edgedec.runtime import Call, CallResult, Rows, Runtime
 
@@ -49,8 +49,18 @@ class Completed(NamedTuple):
 
 
 Request = Call | ForwardOn
+
+
+class Together(NamedTuple):
+    """Calls of several forks of one text, to be run in one forward; answered by a list, one `Completed` each."""
+
+    requests: Sequence[Request]
+
+
 # Yields the calls that a text needs and the tokens that it gets; each call is answered by what came of it.
 DecodeLoop = Generator[Request | Token, Completed, None]
+# The same of a job that holds several forks: a search, best of n.
+ForkLoop = Generator[Together | Request | Token, Any, None]
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,8 @@ class StepResult:
 
 @dataclass
 class Stats:
-    """What a generation cost. `calls`: forward calls that gave tokens, one each when plain.
+    """What a generation cost. `calls`: forward calls that gave tokens, one each when plain. `sufficed`: of how many the
+    k best decided the tokens, without all logits; `fallbacks`: of how many they did not, so that the head ran again.
     Times are of the loop alone: up to the first token, and all others, `forward_s` of which the calls took."""
 
     prompt: int = 0
@@ -87,6 +98,8 @@ class Stats:
     calls: int = 0
     proposed: int = 0
     accepted: int = 0
+    sufficed: int = 0
+    fallbacks: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
     forward_s: float = 0.0

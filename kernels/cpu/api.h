@@ -98,7 +98,7 @@ ED_API ed_cache* ed_cache_new(ed_cache_pool* pool, int capacity);
 ED_API void ed_cache_free(ed_cache* cache);
 ED_API int ed_cache_length(const ed_cache* cache);
 // Another cache with the first `length` committed tokens, or fewer where recurrent blocks keep no such state.
-ED_API ed_cache* ed_cache_fork(const ed_cache* cache, int length);
+ED_API ed_cache* ed_cache_fork(const ed_cache* cache, int length, int capacity);
 // Become a fork of `other`; the capacity stays.
 ED_API int ed_cache_adopt(ed_cache* cache, const ed_cache* other, int length);
 // Numbers of pending rows, ascending; null: 0 .. n - 1. 0, or why not (ERRORS in __init__.py).
@@ -111,6 +111,9 @@ ED_API void ed_cache_positions(const ed_cache* cache, int block, int64_t* out);
 ED_API void ed_cache_tokens(const ed_cache* cache, int block, int64_t* out);  // index in the text of each slot's token
 ED_API int ed_cache_reserve(ed_cache* cache, int rows);  // memory for that many rows after the committed ones
 ED_API void ed_cache_pages(const ed_cache* cache, int64_t* held, int64_t* shared);
+// The pages of the committed slots of the first attention block: equal numbers are one page. `out` null: only how many.
+ED_API int ed_cache_page_ids(const ed_cache* cache, int64_t* out);
+ED_API uint64_t ed_cache_bytes(const ed_cache* cache);  // of memory, shared pages included
 ED_API uint64_t ed_cache_save_bytes(const ed_cache* cache);
 ED_API void ed_cache_save(const ed_cache* cache, uint8_t* out);
 ED_API int ed_cache_load(ed_cache* cache, const uint8_t* data, uint64_t size);

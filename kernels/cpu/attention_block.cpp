@@ -18,7 +18,7 @@ struct AttentionScratch {
   Buffer<float> qkv, attn_out, parts, totals;
   AttentionPlan plan;
   std::vector<Attention> views;      // of each sequence
-  std::vector<SlotNames> slot_names;  // of each sequence, where positions are not ranks
+  std::vector<SlotPositions> slot_positions;  // of each sequence, where positions are not ranks
 };
 
 // Sums of no key at all.
@@ -62,7 +62,7 @@ class AttentionBlock : public Block {
  private:
   void project(const BlockCall& call);
   void plan(const BlockCall& call);
-  Attention view(const SequenceRows& s, SlotNames& names);
+  Attention view(const SequenceRows& s, SlotPositions& positions);
   void store(const BlockCall& call);
   void norm_heads(float* q, float* k) const;
   void rope_heads(float* q, float* k, int64_t position) const;
@@ -103,15 +103,15 @@ void AttentionBlock::project(const BlockCall& call) {
 // What every sequence attends to, and the work cut into items.
 void AttentionBlock::plan(const BlockCall& call) {
   s_.views.clear();
-  if (s_.slot_names.size() < call.sequences.size()) s_.slot_names.resize(call.sequences.size());
-  for (size_t i = 0; i < call.sequences.size(); i++) s_.views.push_back(view(call.sequences[i], s_.slot_names[i]));
+  if (s_.slot_positions.size() < call.sequences.size()) s_.slot_positions.resize(call.sequences.size());
+  for (size_t i = 0; i < call.sequences.size(); i++) s_.views.push_back(view(call.sequences[i], s_.slot_positions[i]));
   s_.plan.make(call, s_.views, engine_.pool().size());
   s_.parts.need(s_.plan.parts);
   s_.totals.need(2 * s_.plan.total_floats() * engine_.pool().size());
   engine_.need_scratch(s_.plan.scratch_bytes());
 }
 
-Attention AttentionBlock::view(const SequenceRows& s, SlotNames& names) {
+Attention AttentionBlock::view(const SequenceRows& s, SlotPositions& positions) {
   const AttentionState& state = *static_cast<const AttentionState*>(s.state);
   Attention a{};
   a.heads = m_.heads, a.kv_heads = m_.kv_heads, a.dim = d_;
@@ -125,9 +125,9 @@ Attention AttentionBlock::view(const SequenceRows& s, SlotNames& names) {
   a.out = s_.attn_out.p + (size_t)s.row * q_dim_, a.out_stride = q_dim_;
   const Tree& tree = *s.tree;
   if (!tree.chain) a.begin = tree.begin.data(), a.end = tree.end.data(), a.path = tree.path.data();
-  if (m_.window && !(state.identity() && tree.base == state.start() && state.text_start() == state.start())) {
-    names.fill(state, s);
-    a.slot_positions = names.positions.data(), a.slot_tokens = names.tokens.data();
+  if (m_.window && !(state.identity() && tree.base == state.start())) {
+    positions.fill(state, s);
+    a.slot_positions = positions.all.data();
     a.row_positions = s.pending.positions + s.pending.first;
   }
   return a;

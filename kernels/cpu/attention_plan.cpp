@@ -24,14 +24,11 @@ int common_chunks(const Attention& a, const Attention& b) {
 
 }  // namespace
 
-void SlotNames::fill(const AttentionState& state, const SequenceRows& s) {
-  const int committed = state.start(), all = committed + s.pending.count;
-  positions.resize(all), tokens.resize(all);
-  for (int i = 0; i < committed; i++) positions[i] = state.slot_position(i), tokens[i] = state.slot_token(i);
-  for (int i = 0; i < s.pending.count; i++) {
-    positions[committed + i] = s.pending.positions[i];
-    tokens[committed + i] = state.text_start() + (s.tree->chain ? i : s.tree->depth[i]);
-  }
+void SlotPositions::fill(const AttentionState& state, const SequenceRows& s) {
+  const int committed = state.start();
+  all.resize(committed + s.pending.count);
+  for (int i = 0; i < committed; i++) all[i] = state.slot_position(i);
+  std::copy_n(s.pending.positions, s.pending.count, all.begin() + committed);
 }
 
 int AttentionPlan::item_rows() const { return std::max(1, ITEM_QUERIES / group_); }

@@ -22,9 +22,9 @@ struct Common {
   size_t at(int head, int chunk, int r) const { return ((size_t)head * chunks + chunk) * rows + r; }
 };
 
-// Positions and tokens of all slots that a sequence sees, where they are not ranks.
-struct SlotNames {
-  std::vector<int64_t> positions, tokens;
+// Positions of all slots that a sequence sees, where they are not ranks.
+struct SlotPositions {
+  std::vector<int64_t> all;
   void fill(const class AttentionState& state, const SequenceRows& rows);
 };
 

@@ -145,6 +145,12 @@ void AttentionState::pages(int64_t* held, int64_t* shared) const {
   for (const uint8_t* page : pages_) *shared += PagePool::holders(page) > 1;
 }
 
+std::vector<int64_t> AttentionState::page_ids() const {
+  std::vector<int64_t> ids;
+  for (int slot = 0; slot < slots_; slot += PAGE_SLOTS) ids.push_back((int64_t)(intptr_t)pages_[slot / PAGE_SLOTS]);
+  return ids;
+}
+
 // ---- saving: slots, whether they are named, tokens, positions, then rows [k and v][kv_heads][slots] ---------
 
 // work(bytes of rows that lie side by side, where) for the first `slots` slots, in the order of a saved state.

@@ -29,6 +29,8 @@ class AttentionState : public BlockState {
   void tokens(int64_t* out) const override;
   const void* lead() const override { return pages_.empty() ? nullptr : pages_[0]; }
   void pages(int64_t* held, int64_t* shared) const override;
+  std::vector<int64_t> page_ids() const override;
+  size_t bytes() const override { return pages_.size() * page_bytes(); }
   void reserve(int rows) override { need_slots(slots_, slots_ + rows); }
   size_t save_bytes() const override;
   uint8_t* save(uint8_t* out) const override;

@@ -26,14 +26,14 @@ std::shared_ptr<const RowNames> RowNames::of(const PendingRows& rows) {
 
 bool BlockState::accepts(const PendingRows& rows) const {
   if (rows.first == 0) return true;
-  if (rows.first > rows_) return false;
+  if (rows.first > rows_ || start_ != slots_) return false;
   for (int i = 0; (names_ || rows.numbers) && i < rows.first; i++)
     if (number(i) != (rows.numbers ? rows.numbers[i] : i)) return false;
-  return done_ <= number(rows.first - 1);
+  return true;
 }
 
-void BlockState::begin(const PendingRows& rows, const std::shared_ptr<const RowNames>& names, int text_length) {
-  if (rows.first == 0) forget(), text_start_ = text_length;
+void BlockState::begin(const PendingRows& rows, const std::shared_ptr<const RowNames>& names) {
+  if (rows.first == 0) forget();
   reserve_rows(rows);
   rows_ = rows.count, names_ = names;
   base_ = rows.count ? rows.positions[0] : 0;
@@ -108,16 +108,29 @@ void Cache::adopt(const Cache& other, int length) {
 
 int Cache::commit(const int64_t* rows, int n) {
   if (n <= 0) return n ? 1 : 0;
-  bool kept = true;
   for (int i = 1; rows && i < n; i++)
     if (rows[i] <= rows[i - 1]) return 10;
-  for (const auto& state : states_)
-    if (state && (kept = state->holds(rows, n))) break;
-  if (!kept) return 9;
+  if (!pending(rows, n)) return 9;
   for (const auto& state : states_)
     if (state) state->commit(rows, n, length_);
   length_ += n;
   return 0;
+}
+
+// Whether each of these rows is held by a block, if any block holds rows.
+bool Cache::pending(const int64_t* rows, int n) const {
+  bool stateless = true;
+  for (const auto& state : states_) {
+    if (state && state->holds(rows, n)) return true;  // as good as always
+    stateless = stateless && !state;
+  }
+  for (int i = 0; !stateless && i < n; i++) {
+    const int64_t row = rows ? rows[i] : i;
+    bool held = false;
+    for (const auto& state : states_) held = held || (state && state->holds(&row, 1));
+    if (!held) return false;
+  }
+  return true;
 }
 
 void Cache::rollback() {
@@ -150,6 +163,22 @@ void Cache::pages(int64_t* held, int64_t* shared) const {
   *held = *shared = 0;
   for (const auto& state : states_)
     if (state) state->pages(held, shared);
+}
+
+std::vector<int64_t> Cache::page_ids() const {
+  for (const auto& state : states_)
+    if (state) {
+      std::vector<int64_t> ids = state->page_ids();
+      if (!ids.empty()) return ids;
+    }
+  return {};
+}
+
+size_t Cache::bytes() const {
+  size_t bytes = 0;
+  for (const auto& state : states_)
+    if (state) bytes += state->bytes();
+  return bytes;
 }
 
 // ---- saving ----------------------------------------------------------------------------------------
@@ -261,9 +290,9 @@ void ed_cache_free(ed_cache* cache) { delete cache; }
 
 int ed_cache_length(const ed_cache* cache) { return cache->cache.length(); }
 
-ed_cache* ed_cache_fork(const ed_cache* cache, int length) {
+ed_cache* ed_cache_fork(const ed_cache* cache, int length, int capacity) {
   return guarded<ed_cache*>(nullptr, [&] {
-    auto made = std::make_unique<ed_cache>(ed_cache{{cache->cache.shared_pool(), cache->cache.capacity()}});
+    auto made = std::make_unique<ed_cache>(ed_cache{{cache->cache.shared_pool(), capacity}});
     made->cache.adopt(cache->cache, length);
     return made.release();
   });
@@ -310,6 +339,14 @@ int ed_cache_reserve(ed_cache* cache, int rows) {
 }
 
 void ed_cache_pages(const ed_cache* cache, int64_t* held, int64_t* shared) { cache->cache.pages(held, shared); }
+
+int ed_cache_page_ids(const ed_cache* cache, int64_t* out) {
+  const std::vector<int64_t> ids = cache->cache.page_ids();
+  if (out) std::copy(ids.begin(), ids.end(), out);
+  return (int)ids.size();
+}
+
+uint64_t ed_cache_bytes(const ed_cache* cache) { return cache->cache.bytes(); }
 
 uint64_t ed_cache_save_bytes(const ed_cache* cache) { return cache->cache.save_bytes(); }
 

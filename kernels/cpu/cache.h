@@ -41,15 +41,13 @@ class BlockState {
   int slots() const { return slots_; }  // committed slots; of a recurrent block: committed tokens
   int start() const { return start_; }
   int rows() const { return rows_; }  // pending
-  int text_start() const { return text_start_; }  // committed tokens of the text when the pending tree began
   int64_t position(int row) const { return names_ ? names_->positions[row] : base_ + row; }
   int row_of(int64_t number) const;  // the pending row of a number; -1: not held
 
-  // Whether a call may write these rows: those before `first` are held, and none of them is committed.
+  // Whether a call may write these rows: those before `first` are held, and no pending row is committed.
   bool accepts(const PendingRows& rows) const;
   // Before a call writes rows first .. count - 1: they replace the pending ones from `first` on. `names`: RowNames::of.
-  // `text_length`: committed tokens of the text.
-  void begin(const PendingRows& rows, const std::shared_ptr<const RowNames>& names, int text_length);
+  void begin(const PendingRows& rows, const std::shared_ptr<const RowNames>& names);
   // Commits those of the pending rows `numbers` that are held; number i becomes token `token` + i of the text.
   void commit(const int64_t* numbers, int n, int token);
   bool holds(const int64_t* numbers, int n) const;  // all of them, none committed before
@@ -67,6 +65,9 @@ class BlockState {
   // Two states with the same one (but null) begin with the same page.
   virtual const void* lead() const { return nullptr; }
   virtual void pages(int64_t* /*held*/, int64_t* /*shared*/) const {}  // added to both
+  // The pages of the committed slots, if the state is in pages.
+  virtual std::vector<int64_t> page_ids() const { return {}; }
+  virtual size_t bytes() const { return 0; }
   // Memory for pending rows 0 .. rows - 1 of a new tree.
   virtual void reserve(int /*rows*/) {}
   virtual size_t save_bytes() const = 0;
@@ -90,7 +91,7 @@ class BlockState {
  private:
   int64_t number(int row) const { return names_ ? names_->numbers[row] : row; }
 
-  int start_ = 0, rows_ = 0, text_start_ = 0;
+  int start_ = 0, rows_ = 0;
   int64_t done_ = -1;  // the last number that was committed
   int64_t base_ = 0;   // position of pending row 0, if there are no names
   std::shared_ptr<const RowNames> names_;
@@ -125,12 +126,15 @@ class Cache {
   int drop(int block, const int64_t* slots, int n);
   int reserve(int rows);
   void pages(int64_t* held, int64_t* shared) const;
+  std::vector<int64_t> page_ids() const;
+  size_t bytes() const;
   size_t save_bytes() const;
   void save(uint8_t* out) const;
   int load(const uint8_t* data, size_t size);
 
  private:
   int checkpoint(int length) const;
+  bool pending(const int64_t* rows, int n) const;
 
   std::shared_ptr<const CachePool> pool_;
   int capacity_, length_ = 0;

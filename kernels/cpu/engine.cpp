@@ -85,7 +85,7 @@ void Engine::begin(Planned& s, const ed_sequence& asked) {
   for (int i = 0; i < blocks_of(asked); i++) {
     BlockState* state = state_of(s, block_of(asked, i));
     if (!state) continue;
-    state->begin(s.pending, s.names, s.text_length);
+    state->begin(s.pending, s.names);
     if (!s.lead) s.lead = state->lead();
   }
 }

@@ -95,8 +95,8 @@ struct Product {
 // rows 0 to first + r, the last its own.
 // A key's *rank* is its number among all keys the row sees (or saw, before a window hid them); chunks of CHUNK ranks are
 // summed apart and merged in order, so that a row's result does not depend on slots, on other rows or on threads.
-// A window of w hides positions <= own position - w, but never the first `sinks` tokens. `slot_positions` null:
-// positions and tokens are ranks, and a row's own key is its last.
+// A window of w hides positions <= own position - w, but never those below `sinks`. `slot_positions` null: positions
+// are ranks, and a row's own key is its last.
 struct Attention {
   int32_t heads, kv_heads, dim, window, format, rows, length, first;
   float scale, softcap;
@@ -108,8 +108,8 @@ struct Attention {
   int64_t out_stride;
   const int32_t *begin, *end, *path;  // null for a chain
   int32_t sinks = 0;
-  const int64_t *slot_positions = nullptr, *slot_tokens = nullptr;  // [length + rows of the tree]
-  const int64_t* row_positions = nullptr;                           // [rows]
+  const int64_t* slot_positions = nullptr;  // [length + rows of the tree]
+  const int64_t* row_positions = nullptr;   // [rows]
 
   ED_METHOD int group() const { return heads / kv_heads; }
   // The last rank that a row sees.
@@ -123,7 +123,7 @@ struct Attention {
   }
   // Whether a window hides a slot from a row, where positions are not ranks.
   ED_METHOD bool hides(int row, int slot) const {
-    return slot_positions[slot] <= row_positions[row] - window && slot_tokens[slot] >= sinks;
+    return slot_positions[slot] <= row_positions[row] - window && slot_positions[slot] >= sinks;
   }
   // Whether any of rows row0 to row1 may see a key of the chunk: if not, there is nothing to attend or merge.
   ED_METHOD bool sees(int row0, int row1, int chunk) const {

@@ -23,7 +23,7 @@ struct Aligned {
 struct Shape {
   int dim, kv_heads, group, length, rows, first, format, window, sinks;
   float softcap;
-  bool tree, groups = false, named = false;  // named: positions and tokens are not ranks
+  bool tree, groups = false, named = false;  // named: positions are not ranks
 };
 
 // Keys and values [kv_heads, slots, row bytes] in pages; what no slot lies in is not a number.
@@ -52,7 +52,7 @@ struct Case {
   std::vector<float> q;
   std::vector<uint8_t> keys, values;  // [kv_heads, slots, row_bytes], exactly
   std::vector<int32_t> begin, end, path;
-  std::vector<int64_t> slot_positions, slot_tokens, row_positions;
+  std::vector<int64_t> slot_positions, row_positions;
   Attention a{};
 
   size_t row_bytes() const { return edgedec::kv_row_bytes(s.dim, s.format); }
@@ -82,15 +82,14 @@ struct Case {
     a.q = q.data(), a.q_stride = heads() * s.dim, a.out_stride = heads() * s.dim;
     if (s.tree) a.begin = begin.data(), a.end = end.data(), a.path = path.data();
     if (s.named) {
-      a.slot_positions = slot_positions.data(), a.slot_tokens = slot_tokens.data();
-      a.row_positions = row_positions.data();
+      a.slot_positions = slot_positions.data(), a.row_positions = row_positions.data();
     }
   }
 
   // Some slots before these were dropped, and rows may have any positions.
   void name(std::mt19937& rng) {
-    for (int i = 0, at = 0; i < slots; i++) slot_tokens.push_back(at += 1 + (int)(rng() % 3));
-    for (int i = 0; i < slots; i++) slot_positions.push_back(slot_tokens[i] + (i < s.length ? 0 : (int)(rng() % 5)));
+    for (int i = 0, at = 0; i < slots; i++)
+      slot_positions.push_back((at += 1 + (int)(rng() % 3)) + (i < s.length ? 0 : (int)(rng() % 5)));
     row_positions.assign(slot_positions.begin() + s.length + s.first, slot_positions.end());
   }
 

@@ -34,7 +34,7 @@ static std::vector<int> seen(const Attention& a, int row) {
   for (int rank = 0; rank <= own; rank++) {
     const int slot = all[rank];
     const bool inside = a.slot_positions ? a.slot_positions[slot] > a.row_positions[row] - a.window : rank > own - a.window;
-    const bool sink = (a.slot_tokens ? a.slot_tokens[slot] : rank) < a.sinks;
+    const bool sink = (a.slot_positions ? a.slot_positions[slot] : rank) < a.sinks;
     if (!a.window || inside || sink) kept.push_back(slot);
   }
   return kept;

@@ -398,7 +398,7 @@ void keep(Random& r, Text& t, Oracle& oracle) {
 }
 
 // One text begins anew with the first tokens of another, in the same pages.
-void fork(Random& r, ed_cache_pool* pool, Text& from, Text& to) {
+void fork(Random& r, int context, Text& from, Text& to) {
   if (from.tokens.empty() || &from == &to) return;
   const int n = (int)from.tokens.size(), length = r.chance(50) ? n : r.from(1, n);
   if (r.chance(20) && from.tree.empty()) {  // by way of its bytes
@@ -408,9 +408,8 @@ void fork(Random& r, ed_cache_pool* pool, Text& from, Text& to) {
   } else if (r.chance(50)) {
     check(ed_cache_adopt(to.cache.get(), from.cache.get(), length) == 0, "not adopted");
   } else {
-    to.cache.reset(ed_cache_fork(from.cache.get(), length));
+    to.cache.reset(ed_cache_fork(from.cache.get(), length, context));
   }
-  (void)pool;
   check(ed_cache_length(to.cache.get()) == length, "another length of a fork");
   to.tree.clear(), to.parents.clear(), to.first = 0;
   to.tokens.assign(from.tokens.begin(), from.tokens.begin() + length);
@@ -473,7 +472,7 @@ void refuse(Random& r, ed_engine* engine, const Model& model, const Job& job) {
 void crowd(Random& r, ed_engine* engine, const Model& model, const Text& t) {
   if (t.tokens.empty()) return;
   std::vector<Cache> caches;
-  for (int i = 0; i < 3; i++) caches.emplace_back(ed_cache_fork(t.cache.get(), (int)t.tokens.size() - 1));
+  for (int i = 0; i < 3; i++) caches.emplace_back(ed_cache_fork(t.cache.get(), (int)t.tokens.size() - 1, model.context));
   std::vector<Floats> all(3, Floats(model.m.vocab));
   std::vector<std::thread> threads;
   for (int i = 0; i < 3; i++)
@@ -515,7 +514,7 @@ void round(unsigned s, const std::vector<std::string>& isas) {
       if (r.chance(60)) {
         Text& from = *texts[r.below((int)texts.size())];
         for (auto& t : texts)
-          if (r.chance(60)) fork(r, pool.get(), from, *t);
+          if (r.chance(60)) fork(r, model.context, from, *t);
       }
       for (auto& t : texts) {
         if (texts.size() > 1 && r.chance(30)) continue;
