@@ -28,7 +28,7 @@ from edgedec.errors import (
     BundleVersion,
     EdgedecError,
 )
-from edgedec.runtime.core import open_runtime
+from edgedec.runtime import Rows, open_runtime
 from edgedec.storage.serde import from_json, to_json
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
@@ -437,8 +437,7 @@ import sys, numpy as np
 from pathlib import Path
 from edgedec.bundle.folder import Bundle
 from edgedec.errors import EdgedecError
-from edgedec.runtime.rows import Rows
-from edgedec.runtime.core import RuntimeOptions, forward, open_runtime
+from edgedec.runtime import Rows, RuntimeOptions, logits_of, open_runtime
 folder, seed = Path(sys.argv[1]), int(sys.argv[2])
 rng, refused, ran = np.random.default_rng(seed), 0, 0
 path = folder / "stack.f32.onnx"
@@ -450,7 +449,7 @@ for _ in range(100):
     path.write_bytes(raw)
     try:
         runtime = open_runtime("ort", Bundle.open(folder), RuntimeOptions(threads=1))
-        forward(runtime, Rows.chain([1, 2, 3], 0), runtime.new_cache(8))
+        logits_of(runtime, Rows.chain([1, 2, 3], 0), runtime.new_cache(8))
         ran += 1
     except EdgedecError as error:
         assert "\\n" not in str(error), str(error)

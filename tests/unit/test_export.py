@@ -19,8 +19,7 @@ import edgedec
 from edgedec.bundle.folder import Bundle
 from edgedec.bundle.manifest import MANIFEST
 from edgedec.errors import BadTensor, BundleError, CheckpointError, EdgedecError, UnknownArchitecture, UsageError
-from edgedec.runtime.core import RuntimeOptions, forward, open_runtime
-from edgedec.runtime.rows import Rows
+from edgedec.runtime import Rows, RuntimeOptions, logits_of, open_runtime
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
 from edgedec.export.exporter import ExportOptions, export
@@ -334,7 +333,7 @@ def test_neither_does_the_type_of_the_checkpoint(checkpoint: Path, place: Path, 
 def logits(bundle: Bundle, engine: str = "ort") -> np.ndarray:
     runtime = open_runtime(engine, bundle, RuntimeOptions(threads=1))
     ids = [3, 50, 200, 7, 7, 100]
-    return forward(runtime, Rows.chain(ids, 0), runtime.new_cache(8))
+    return logits_of(runtime, Rows.chain(ids, 0), runtime.new_cache(8))
 
 
 def test_a_tied_matrix_is_stored_once(tmp_path: Path, place: Path) -> None:

@@ -15,8 +15,7 @@ from edgedec.bench.timing import Config
 from edgedec.bundle.folder import Bundle
 from edgedec.errors import RuntimeUnavailable
 from edgedec.export.gguf import interleaved, nibbles, write_gguf
-from edgedec.runtime.core import forward, open_runtime
-from edgedec.runtime.rows import Rows
+from edgedec.runtime import Rows, logits_of, open_runtime
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
 
@@ -96,7 +95,7 @@ def test_llama_cpp_computes_the_same(bundle: Bundle, path: Path) -> None:
 
     ids = np.random.default_rng(1).integers(0, bundle.spec.vocab_size, 120).tolist()
     reference = open_runtime("reference", bundle)
-    ours = forward(reference, Rows.chain(ids, 0), reference.new_cache(len(ids)))
+    ours = logits_of(reference, Rows.chain(ids, 0), reference.new_cache(len(ids)))
     context = LlamaCpp(Config("llama.cpp", str(bundle.path), 1, 1, gguf=str(path)), 1)._open(len(ids))
     first = context.feed(ids[:100], all_logits=True).copy()
     context.feed(ids[:7], all_logits=False)
@@ -126,7 +125,7 @@ def test_attention_may_have_a_scale_of_its_own(tiny: Path, tmp_path: Path) -> No
     ids = np.random.default_rng(1).integers(0, spec.vocab_size, 40).tolist()
     theirs = LlamaCpp(Config("llama.cpp", str(tiny), 40, 1, gguf=str(path)), 1)._open(40).feed(ids, all_logits=True)
     ours, other = (
-        forward(runtime, Rows.chain(ids, 0), runtime.new_cache(40))
+        logits_of(runtime, Rows.chain(ids, 0), runtime.new_cache(40))
         for runtime in (open_runtime("reference", bundle), open_runtime("reference", plain))
     )
     far = float(np.abs(ours - other).max())

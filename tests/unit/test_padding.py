@@ -16,8 +16,7 @@ import edgedec
 from edgedec.bundle.folder import Bundle
 from edgedec.bundle.manifest import Tensor
 from edgedec.errors import UsageError
-from edgedec.runtime.core import RuntimeOptions, forward, open_runtime
-from edgedec.runtime.rows import Rows
+from edgedec.runtime import Rows, RuntimeOptions, logits_of, open_runtime
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
 from edgedec.export import heads
@@ -61,7 +60,7 @@ def runtime(path: Path, engine: str, kv: str | None = None):  # type: ignore[no-
 
 def logits(path: Path, engine: str, ids: list[int], kv: str | None = None) -> np.ndarray:
     found = runtime(path, engine, kv)
-    return forward(found, Rows.chain(ids, 0), found.new_cache(len(ids)))
+    return logits_of(found, Rows.chain(ids, 0), found.new_cache(len(ids)))
 
 
 def answer(path: Path, ids: list[int], n: int) -> list[int]:
@@ -137,7 +136,7 @@ def test_nano_in_int4_writes_the_same_text(nano: Path, tmp_path: Path) -> None:
     ids = edgedec.open(nano).tokenizer.encode("Once upon a time there was a dog named Spot. One day")
     assert answer(large.path, ids, 100) == answer(plain.path, ids, 100)
     real = slice(0, bundle.spec.hidden_size)
-    for name in ("embed", "layers.3.gate_up"):
+    for name in ("embed", "blocks.7.gate_up"):
         rows = slice(0, 40)
         assert (large.rows(name)[rows, real] == plain.rows(name)[rows, real]).all(), "rounded as without the padding"
     column = large.rows("embed")[:, -1]
@@ -212,8 +211,8 @@ def test_the_geometries_are_those_that_are_measured_elsewhere(monkeypatch: pytes
 
 def test_int4_is_what_export_writes(small: Bundle, tmp_path: Path) -> None:
     found = widen(small, wider(small), tmp_path / "int4", "int4").manifest
-    layer: Tensor = found.tensors["layers.0.qkv"]
-    assert (layer.format, layer.block, layer.layout) == ("int4", 32, "lanes16")
+    layer: Tensor = found.tensors["blocks.0.qkv"]
+    assert (layer.format, layer.block, layer.layout) == ("int4", 32, "interleave16")
     assert found.quantization == {"body": "int4", "head": "int4", "embed": "int4", "block": "32"}
 
 
