@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from edgedec.bundle.folder import Bundle, dequantize
 from edgedec.bundle.interleave import LANES, pack, pick, unpack
-from edgedec.bundle.manifest import MANIFEST, Tensor, least_version
+from edgedec.bundle.manifest import MANIFEST, Tensor
 from edgedec.errors import BundleCorrupt, EdgedecError
-from edgedec.runtime import Rows, RuntimeOptions, Want, choose_engine, logits_of, open_runtime
+from edgedec.runtime import Rows, RuntimeOptions, choose_runtime, logits_of, open_runtime
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
 from edgedec.export.exporter import ExportOptions, export
@@ -97,7 +97,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bundle, Bundle]:
 
 def test_what_is_packed(pair: tuple[Bundle, Bundle]) -> None:
     rows, lanes = (bundle.manifest for bundle in pair)
-    assert (rows.version, lanes.version) == (1, 2)
     assert {t.layout for t in rows.tensors.values()} == {"rows"}
     assert '"layout"' not in (pair[0].path / MANIFEST).read_text()
     for name, tensor in lanes.tensors.items():
@@ -109,7 +108,7 @@ def test_what_is_packed(pair: tuple[Bundle, Bundle]) -> None:
 def test_floats_are_never_packed(tmp_path: Path, weights: str) -> None:
     rows, lanes = both(tmp_path, tied=True, weights=weights)
     assert rows.manifest.files == lanes.manifest.files
-    assert least_version(lanes.manifest.tensors.values()) == lanes.manifest.version == 1
+    assert {t.layout for t in lanes.manifest.tensors.values()} == {"rows"}
 
 
 def test_large_matrices_are_packed_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,12 +154,11 @@ def test_a_lookup_reads_no_more_than_its_rows(tmp_path: Path) -> None:
 def logits(bundle: Bundle, engine: str, kv: str = "f32") -> list[np.ndarray]:
     """Of a prompt, of single rows after it, and of the whole-model graph."""
     ids = [3, 50, VOCAB - 1, 7, 16, 100]
-    runtime = open_runtime(choose_engine(engine), bundle, RuntimeOptions(threads=1, kv=kv))
+    runtime = open_runtime(choose_runtime(bundle, engine), bundle, RuntimeOptions(threads=1, kv=kv))
     found, cache = [], runtime.new_cache(16)
     for part in (ids, [15], [267]):
         chain = Rows.chain(part, cache.length)
-        last = runtime.call(chain, cache, len(part) - 1, Want()) if engine == "ort" else None
-        found.append(logits_of(runtime, chain, cache) if last is None else last.logits)
+        found.append(logits_of(runtime, chain, cache, len(part) - 1))
         cache.commit(range(len(part)))
     again = runtime.new_cache(16)
     return [*found, logits_of(runtime, Rows.chain(ids, 0), again)]
