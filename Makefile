@@ -1,6 +1,7 @@
 # Two commands do all the set-up on a fresh machine:
-#   make demo   installs edgedec into .venv and lets the bundled model tell a story
-#   make test   installs what the tests need, lints, type-checks the installed copy, runs pytest
+#   make demo   installs edgedec into .venv and generates a story with the bundled model
+#   make test   installs what the tests need, lints, type-checks, runs pytest
+# Soaks, sanitizers and exhaustive sweeps: make test-slow
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -9,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The newest version whose plain install is the CPU build; the extras accept it and then add nothing.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test lint types pytest clean
+.PHONY: demo test test-slow lint types pytest clean
 
 demo: $(VENV)/.base
 	$(BIN)/edgedec run -p "Once upon a time"
@@ -28,6 +29,9 @@ types: $(VENV)/.dev
 
 pytest: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist loadfile
+
+test-slow: $(VENV)/.dev
+	EDGEDEC_SLOW_TESTS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 # The C++ of kernels/ too: an install compiles it.
 SOURCES := pyproject.toml setup.py $(shell find edgedec export runtimes kernels models -type f \

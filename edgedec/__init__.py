@@ -27,8 +27,7 @@ from edgedec.generation import GenerationConfig
 from edgedec.model import Model, open  # noqa: A004
 from edgedec.sampling import Sampling
 from edgedec.session import Session
-
-__version__ = "0.1.0"
+from edgedec.version import __version__
 
 __all__ = [
     "BadTensor",

@@ -5,22 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Literal
 
-from edgedec.bundle.folder import Bundle
-from edgedec.bundle.manifest import MANIFEST
+from edgedec.bundle import Bundle
+from edgedec.bundle.adapter import LoraAdapter, open_adapter
+from edgedec.bundle.locate import NANO, find
 from edgedec.drafters import Tables
-from edgedec.errors import BundleNotFound, TextError, UsageError
+from edgedec.errors import RuntimeUnavailable, TextError, UsageError
 from edgedec.runtime import Adapter, Runtime, RuntimeOptions, choose_runtime, open_runtime
 from edgedec.sampling import Sampling
 from edgedec.session import Session
 from edgedec.spec import ModelSpec
 from edgedec.text.template import render_chat
 from edgedec.text.tokenizer import Tokenizer
-
-NANO = "nano"
 
 
 class Model:
@@ -90,6 +87,12 @@ class Model:
             session.load_drafters()
         return session
 
+    def adapter(self, path: str | os.PathLike[str]) -> LoraAdapter:
+        """The LoRA adapter of an adapter file, for `session(adapter=…)`; any number of them may be in use at once."""
+        if not self.runtime.capabilities.adapters:
+            raise RuntimeUnavailable(f"engine {self.runtime.name} cannot use adapters; use --engine native")
+        return open_adapter(path, self.spec)
+
     def chat_prompt(
         self,
         messages: Sequence[Mapping[str, object]],
@@ -136,16 +139,3 @@ def open(  # noqa: A001
     runtime = open_runtime(choose_runtime(bundle, engine), bundle, RuntimeOptions(threads=threads, kv=kv))
     runtime.load()
     return Model(bundle, runtime)
-
-
-def find(path_or_name: str | os.PathLike[str]) -> Path:
-    """The folder that a user means."""
-    path = Path(path_or_name)
-    # A folder that merely has the name of the bundled model does not hide it; a bundle of that name does.
-    if str(path_or_name) == NANO and not (path / MANIFEST).is_file():
-        home = find_spec("edgedec.models.nano")
-        if home is not None and home.origin is not None:
-            return Path(home.origin).parent / "bundle"
-    if not path.is_dir():
-        raise BundleNotFound(f"{path}: no such bundle folder; make one with `edgedec export`, or use {NANO!r}")
-    return path

@@ -10,7 +10,7 @@ import hashlib
 import zipfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -26,9 +26,9 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode_loop
 from edgedec.decoding.step import DecodeLoop, Stats, Token, run_loop
 from edgedec.drafters import DrafterContext, Tables
-from edgedec.errors import UsageError
+from edgedec.errors import SessionError, UsageError
 from edgedec.generation import GenerationConfig
-from edgedec.runtime import Adapter, Call, Outputs, Rows, forward_one
+from edgedec.runtime import ALL_LOGITS, Adapter, Call, Logits, Rows, forward_one
 from edgedec.sampling import logprob
 from edgedec.speculation.choose import make_speculation
 from edgedec.storage.files import cache_folder, replacing
@@ -167,45 +167,48 @@ class Session:
 
     def next_probs(self) -> NDArray[np.float64]:
         """The model's distribution of the next token [vocab_size], before any sampling setting."""
-        logits = self._logits_after(len(self._context.ids) - 1)[-1].astype(np.float64)
+        context = self._prefilled()
+        logits = self._logits(context.ids[-1:], context.cache)[0].astype(np.float64)
+        context.cache.rollback()
         p = np.exp(logits - logits.max())
         return cast("NDArray[np.float64]", p / p.sum())
 
     def score(self, ids: Sequence[int]) -> list[float]:
         """The log-probability of each of these tokens after the session's text and those before it; the text stays as
         it is."""
-        ids, known = self._checked(ids), len(self._context.ids)
+        ids, found = self._checked(ids), list[float]()
         if not ids:
-            return []
-        twin = self._context.cache.fork()
-        logits = self._logits_after(known - 1, ids[:-1], twin)
-        return [logprob(row, token) for row, token in zip(logits, ids, strict=True)]
+            return found
+        context, chunk = self._prefilled(), self.model.runtime.capabilities.prefill_chunk
+        twin, rows = context.cache.fork(), [context.ids[-1], *ids[:-1]]
+        for at in range(0, len(rows), chunk):
+            part = rows[at : at + chunk]
+            logits = self._logits(part, twin)
+            found += [logprob(row, token) for row, token in zip(logits, ids[at:], strict=False)]
+            twin.commit(range(len(part)))
+        return found
 
-    def _logits_after(self, first: int, more: Sequence[int] = (), cache: Cache | None = None) -> NDArray[np.float32]:
-        """Logits of the text's tokens from number `first` on, and of `more` after them."""
+    def _prefilled(self) -> Context:
+        """The session's context, with all of its text in the cache but the last token, as after generating."""
         self._stop()
         context, runtime = self._context, self.model.runtime
-        if not context.ids:
+        ids, cache, chunk = context.ids, context.cache, runtime.capabilities.prefill_chunk
+        if not ids:
             raise UsageError("nothing to continue: give at least one token (this tokenizer adds none of its own)")
-        own = cache is None
-        cache = context.cache if cache is None else cache
-        ids, chunk, found = [*context.ids, *more], runtime.capabilities.prefill_chunk, list[NDArray[np.float32]]()
-        if cache.length > first:
-            cache.truncate(first)
-        while cache.length < len(ids):
-            start = cache.length
-            rows = Rows.chain(ids[start : start + chunk], start)
-            skip = max(first - start, 0)
-            outputs = Outputs(logits=skip < len(rows), logits_from=min(skip, len(rows)))
-            logits = forward_one(runtime, Call(rows, cache, outputs=outputs, adapter=context.adapter)).logits
-            if logits is not None:
-                found.append(logits)
-            # The last token of the text is left to the next call, as after generating.
-            cache.commit(range(min(len(rows), len(context.ids) - 1 - start) if own else len(rows)))
-            if own and cache.length == len(context.ids) - 1:
-                break
-        cache.rollback()
-        return np.concatenate(found)
+        if cache.length >= len(ids):
+            cache.truncate(len(ids) - 1)
+        while cache.length < len(ids) - 1:
+            rows = Rows.chain(ids[cache.length : -1][:chunk], cache.length)
+            runtime.forward([Call(rows, cache, adapter=context.adapter)])
+            cache.commit(range(len(rows)))
+        return context
+
+    def _logits(self, ids: Sequence[int], cache: Cache) -> Logits:
+        """Logits [n, vocab_size] of tokens after those that the cache holds."""
+        call = Call(Rows.chain(ids, cache.length), cache, outputs=ALL_LOGITS, adapter=self._context.adapter)
+        logits = forward_one(self.model.runtime, call).logits
+        assert logits is not None
+        return logits
 
     def chat(self, messages: Sequence[Mapping[str, object]], **options: Any) -> Iterator[str]:
         """The answer to `messages`, as `generate` gives text."""
@@ -213,14 +216,11 @@ class Session:
 
     def fork(self) -> Session:
         """An independent session with the same text; on a runtime with pages the cache is shared, not copied."""
-        context = self._context
         twin = Session.__new__(Session)
         twin.__dict__ |= self.__dict__
         host = DrafterContext(self.model.runtime, self.model.bundle, lambda: self.model.tokenizer, self._tables)
         twin._drafter = make_speculation(self._speculate, host)
-        rng = np.random.default_rng()
-        rng.bit_generator.state = context.rng.bit_generator.state
-        twin._context = replace(context, ids=list(context.ids), cache=context.cache.fork(), rng=rng)
+        twin._context = self._context.fork()
         twin.stats, twin._running = Stats(), None
         if self._tables is None:
             twin._drafter.restore(self._drafter.state())
@@ -270,8 +270,13 @@ class Session:
         adapter = "" if context.adapter is None else context.adapter.digest
         snapshot, arrays, state = read_snapshot(path, self.model.bundle.digest, context.cache, adapter)
         self._stop()
-        self._drafter.restore(state)
-        context.cache.load(arrays)
+        learned = self._drafter.state()
+        try:
+            self._drafter.restore(state)
+            context.cache.load(arrays)
+        except (SessionError, UsageError) as error:
+            self._drafter.restore(learned)
+            raise SessionError(f"{path}: {error}") from None
         context.ids, context.n_prompt = list(snapshot.ids), snapshot.n_prompt
         context.rng.bit_generator.state = snapshot.rng
         self._drafter.reset()

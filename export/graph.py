@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +16,24 @@ from edgedec.bundle.manifest import LANES, Tensor
 MICROSOFT = "com.microsoft"
 OPSET, MICROSOFT_OPSET, IR_VERSION = 21, 1, 10
 FLOAT, FLOAT16, INT8, UINT8 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT8, TensorProto.UINT8
-INT32, INT64 = TensorProto.INT32, TensorProto.INT64
+INT32, INT64, BOOL = TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL
 _BYTES = {FLOAT: 4, FLOAT16: 2, INT8: 1, UINT8: 1}
 
 
 class Graph:
     """One ONNX graph under construction. Every method that makes a value returns its name."""
 
-    def __init__(self, name: str, weights: str, tensors: dict[str, Tensor]) -> None:
-        self.name, self.weights, self.tensors = name, weights, tensors
+    def __init__(self, name: str, weights: str, tensors: Mapping[str, Tensor]) -> None:
+        self.name, self.weights, self.tensors = name, weights, dict(tensors)
+        self._prefix = "t"
         self._nodes: list[onnx.NodeProto] = []
         self._inits: dict[str, onnx.TensorProto] = {}
-        self._inputs: list[onnx.ValueInfoProto] = []
+        self._inputs: dict[str, onnx.ValueInfoProto] = {}
         self._outputs: list[onnx.ValueInfoProto] = []
 
     def input(self, name: str, dtype: int, shape: Sequence[int | str]) -> str:
-        self._inputs.append(helper.make_tensor_value_info(name, dtype, list(shape)))
+        """An input of the graph; the same one if it is named again."""
+        self._inputs.setdefault(name, helper.make_tensor_value_info(name, dtype, list(shape)))
         return name
 
     def output(self, name: str, dtype: int, shape: Sequence[int | str]) -> None:
@@ -39,18 +41,40 @@ class Graph:
 
     def node(self, op: str, inputs: Sequence[str], *, out: str | None = None, domain: str = "", **attrs: Any) -> str:
         """One node with one output, which `out` names."""
-        return self.nodes(op, inputs, [out or f"t{len(self._nodes)}"], domain=domain, **attrs)[0]
+        return self.nodes(op, inputs, [out or f"{self._prefix}{len(self._nodes)}"], domain=domain, **attrs)[0]
 
     def nodes(self, op: str, inputs: Sequence[str], out: Sequence[str], *, domain: str = "", **attrs: Any) -> list[str]:
         """One node with several outputs."""
-        name = f"{op}_{len(self._nodes)}"
+        name = f"{op}_{self._prefix}{len(self._nodes)}"
         self._nodes.append(helper.make_node(op, list(inputs), list(out), name=name, domain=domain, **attrs))
         return list(out)
 
+    def maker(self, value: str) -> onnx.NodeProto:
+        """The node that makes a value."""
+        return next(node for node in self._nodes if value in node.output)
+
     def split(self, x: str, sizes: Sequence[int]) -> list[str]:
         """Along the last axis."""
-        outputs = [f"t{len(self._nodes)}_{i}" for i in range(len(sizes))]
+        outputs = [f"{self._prefix}{len(self._nodes)}_{i}" for i in range(len(sizes))]
         return self.nodes("Split", [x, self.constant(np.array(sizes, np.int64))], outputs, axis=-1)
+
+    def branch(self, prefix: str) -> Graph:
+        """A graph for one side of an `If` here: its weights and constants stand in this graph, `prefix` begins its names."""
+        side = Graph(prefix, self.weights, self.tensors)
+        side._prefix, side._inits = f"{prefix}.", self._inits
+        return side
+
+    def choose(self, condition: str, then: Graph, otherwise: Graph) -> str:
+        """The one output of either branch."""
+        sides = {"then_branch": then.subgraph(), "else_branch": otherwise.subgraph()}
+        return self.node("If", [condition], **sides)
+
+    def part(self, name: str, start: int, stop: int) -> str:
+        """Rows start..stop of a stored matrix as a matrix of its own: of interleaved ones, whole groups."""
+        found = f"{name}.{start}"
+        if found not in self.tensors:
+            self.tensors[found] = self.tensors[name].part(start, stop)
+        return found
 
     def constant(self, array: NDArray[Any]) -> str:
         """A small value that stands in the graph itself."""
@@ -69,7 +93,7 @@ class Graph:
         return name
 
     def vector(self, name: str) -> str:
-        """A norm's multiplier or a bias: always f32."""
+        """A tensor that is always f32: a norm's multiplier, a bias, a router."""
         tensor = self.tensors[name]
         return self.external(name, FLOAT, tensor.shape, tensor.data)
 
@@ -122,15 +146,15 @@ class Graph:
         tensor = self.tensors[name]
         lanes = self.constant(np.array(LANES, np.int64))
         group, lane = self.node("Div", [ids, lanes]), self.node("Mod", [ids, lanes])
-        lane = self._reshaped(lane, [0, 0, 1])
+        lane = self.reshaped(lane, [0, 0, 1])
         data = self._lane(self._packed(name), group, lane, (0, 1, 3, 2, 4))
         if tensor.format == "int4":
             data = self._nibbles(data)
         zero = self.constant(np.array(8 if tensor.format == "int4" else 128, np.float32))
         q = self.node("Sub", [self.node("Cast", [data], to=FLOAT), zero])
         scales = self.node("Cast", [self._lane(self._packed_scales(name), group, lane, (0, 1, 3, 2))], to=FLOAT)
-        q, scales = (self._reshaped(x, [0, 0, tensor.blocks, -1]) for x in (q, scales))
-        return self._narrowed(self._reshaped(self.node("Mul", [q, scales]), [0, 0, -1]), name)
+        q, scales = (self.reshaped(x, [0, 0, tensor.blocks, -1]) for x in (q, scales))
+        return self._narrowed(self.reshaped(self.node("Mul", [q, scales]), [0, 0, -1]), name)
 
     def _nibbles(self, data: str) -> str:
         """data uint8 [...] -> [..., 2], the low nibble first."""
@@ -150,7 +174,8 @@ class Graph:
         width, filled = tensor.shape[1], tensor.blocks * tensor.block
         return rows if width == filled else self.split(rows, [width, filled - width])[0]
 
-    def _reshaped(self, x: str, shape: Sequence[int]) -> str:
+    def reshaped(self, x: str, shape: Sequence[int]) -> str:
+        """x in another shape; 0 keeps a dim, -1 is what is left."""
         return self.node("Reshape", [x, self.constant(np.array(shape, np.int64))])
 
     def _stored(self, name: str) -> str:
@@ -181,7 +206,7 @@ class Graph:
     def _unpacked(self, packed: str, order: Sequence[int], name: str, row: Sequence[int]) -> str:
         """packed [groups, ...] -> [out, *row]. Of constants, so ONNX Runtime does it once, when it loads."""
         n = self.tensors[name].shape[0]
-        rows = self._reshaped(self.node("Transpose", [packed], perm=list(order)), [-1, *row])
+        rows = self.reshaped(self.node("Transpose", [packed], perm=list(order)), [-1, *row])
         if n % LANES == 0:
             return rows
         start, stop, axis = (self.constant(np.array([v], np.int64)) for v in (0, n, 0))
@@ -200,10 +225,13 @@ class Graph:
             self.node("Cast", [half], out=out, to=FLOAT)
         return out
 
+    def subgraph(self) -> onnx.GraphProto:
+        """The nodes as a graph that takes everything else from the one around it."""
+        return helper.make_graph(self._nodes, self.name, [], self._outputs)
+
     def model(self) -> onnx.ModelProto:
-        graph = helper.make_graph(
-            self._nodes, self.name, self._inputs, self._outputs, initializer=list(self._inits.values())
-        )
+        inputs, weights = list(self._inputs.values()), list(self._inits.values())
+        graph = helper.make_graph(self._nodes, self.name, inputs, self._outputs, initializer=weights)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, MICROSOFT_OPSET)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="edgedec")
 

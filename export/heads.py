@@ -7,7 +7,6 @@ A graph's arrays are the network's own (`models/heads`), and of a head that gues
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -20,13 +19,13 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from edgedec.bundle.folder import Bundle, dequantize
-from edgedec.bundle.manifest import MANIFEST, File, Head, least_version
-from edgedec.errors import BundleCorrupt, BundleUnsafe, UsageError
+from edgedec.bundle.manifest import Head
+from edgedec.errors import BundleCorrupt, UsageError
+from edgedec.export.amend import add_files
 from edgedec.export.graph import FLOAT, INT64, MICROSOFT, Graph
 from edgedec.export.quantize import quantize
 from edgedec.models.heads import Ops, architecture, hydra
-from edgedec.storage.files import replacing
-from edgedec.storage.serde import from_json, to_json
+from edgedec.storage.serde import from_json
 
 Arrays = dict[str, NDArray[Any]]
 BLOCK = 32
@@ -35,7 +34,7 @@ _FACTS = "edgedec.head"
 
 @dataclass(frozen=True)
 class Facts:
-    """What the arrays do not say. width: of the networks' inner layer; layer: of an exit, behind how many layers
+    """What the arrays do not say. width: of the networks' inner layer; layer: of an exit, after how many layers
     it stands; top: tokens named for each row; softcap: of the logits, as in `ModelSpec`."""
 
     kind: str
@@ -137,7 +136,7 @@ class _HeadGraph(Graph):
         best, rows = self.nodes("TopK", [probs, top], ["best", "rows"])
         ids = self.node("Gather", [self.inline("vocab", self.arrays["vocab"].astype(np.int64)), rows])
         if shape:
-            ids, best = (self._reshaped(x, shape) for x in (ids, best))
+            ids, best = (self.reshaped(x, shape) for x in (ids, best))
         return ids, best
 
 
@@ -147,7 +146,7 @@ def _medusa(g: _HeadGraph, facts: Facts) -> None:
     states = architecture("medusa").states(ops, g.input("hidden", FLOAT, ["n", facts.hidden]), (), facts.depth)
     one = g.constant(np.array([1], np.int64))
     rows = g.node("Concat", [g.node("Unsqueeze", [state, one]) for state in states], axis=1)
-    ids, best = g.guesses(g._reshaped(rows, [-1, facts.hidden]), [-1, facts.depth, facts.top])
+    ids, best = g.guesses(g.reshaped(rows, [-1, facts.hidden]), [-1, facts.depth, facts.top])
     _give(g, {"ids": (ids, INT64), "logprobs": (best, FLOAT)}, ["n", facts.depth, facts.top])
 
 
@@ -175,25 +174,13 @@ def _give(g: _HeadGraph, values: Mapping[str, tuple[str, int]], shape: list[int 
 
 def install(bundle: Bundle, model: onnx.ModelProto, arrays: Mapping[str, NDArray[Any]], facts: Facts) -> Bundle:
     """Put a head into a bundle, in the place of one of its kind, the manifest last. -> the bundle as it is now."""
-    name, data = f"head_{facts.kind}.onnx", model.SerializeToString()
-    if (bundle.path / MANIFEST).is_symlink() or (bundle.path / name).is_symlink():
-        raise BundleUnsafe(f"{bundle.path}: is made of links; train heads on a copy of it")
-    now, weights = Bundle.open(bundle.path), bundle.manifest.weights
+    name, weights = f"head_{facts.kind}.onnx", bundle.manifest.weights
+    now = Bundle.open(bundle.path)  # another head may have come in while this one was trained
     if now.manifest.files.get(weights) != bundle.manifest.files[weights]:
         raise UsageError(f"{bundle.path}: is another model by now; train the head again")
-    bundle = now  # another head may have come in while this one was trained
     head = Head(name, facts.depth, facts.layer, len(arrays.get("vocab", ())), facts.top)
-    heads = {**bundle.manifest.heads, facts.kind: head}
-    manifest = replace(
-        bundle.manifest,
-        heads=heads,
-        files={**bundle.manifest.files, name: File(len(data), hashlib.sha256(data).hexdigest())},
-        version=least_version(bundle.manifest.tensors.values(), heads),
+    return add_files(
+        now,
+        {name: model.SerializeToString()},
+        lambda manifest: replace(manifest, heads={**manifest.heads, facts.kind: head}),
     )
-    text = json.dumps(to_json(manifest), indent=1) + "\n"
-    # Both are written whole before either takes its place: what can fail has been done by then.
-    with replacing(bundle.path / MANIFEST) as listing:
-        listing.write(text.encode())
-        with replacing(bundle.path / name) as file:
-            file.write(data)
-    return Bundle.open(bundle.path)

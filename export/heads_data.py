@@ -1,4 +1,4 @@
-"""What draft heads learn from: hidden states of a model on texts, and what it says behind each of them."""
+"""What draft heads learn from: hidden states of a model on texts, and what it says after each of them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle.folder import Bundle
-from edgedec.runtime.core import Runtime, Want, best, compute
-from edgedec.runtime.rows import Rows
+from edgedec.bundle import Bundle
+from edgedec.cache import Cache
+from edgedec.runtime import Call, Outputs, Rows, Runtime, forward_one
 from edgedec.storage.files import replacing
 
 Progress = Callable[[str, int, int], None]
@@ -24,7 +24,7 @@ _GREATEST_HALF = 65504.0
 
 @dataclass(frozen=True)
 class Data:
-    """hidden f16 [n, H]; tokens int64 [n], the row's own; labels int64 [n], what the model says behind it;
+    """hidden f16 [n, H]; tokens int64 [n], the row's own; labels int64 [n], what the model says after it;
     left int64 [n], how many rows of its text follow a row."""
 
     hidden: NDArray[np.float16]
@@ -65,7 +65,7 @@ def key_of(bundle: Bundle, engine: str, layer: int, pieces: Sequence[Sequence[in
 
 
 def collect(runtime: Runtime, pieces: Sequence[Sequence[int]], layer: int, show: Progress) -> Data:
-    """Run the model over all pieces. layer 0: hidden states behind the last block, else behind so many layers."""
+    """Run the model over all pieces. layer 0: hidden states after the last block, else after so many layers."""
     total, done = sum(map(len, pieces)), 0
     data = Data(np.empty((total, runtime.spec.hidden_size), np.float16), *(np.empty(total, np.int64) for _ in range(3)))
     for piece in pieces:
@@ -73,7 +73,7 @@ def collect(runtime: Runtime, pieces: Sequence[Sequence[int]], layer: int, show:
         for at in range(0, len(piece), _CHUNK):
             rows = Rows.chain(piece[at : at + _CHUNK], at)
             hidden, labels = _read(runtime, rows, cache, layer)
-            cache.keep(range(len(rows)))
+            cache.commit(range(len(rows)))
             here = slice(done, done + len(rows))
             data.hidden[here] = np.clip(hidden, -_GREATEST_HALF, _GREATEST_HALF)
             data.labels[here], data.tokens[here] = labels, rows.tokens
@@ -83,17 +83,13 @@ def collect(runtime: Runtime, pieces: Sequence[Sequence[int]], layer: int, show:
     return data
 
 
-def _read(runtime: Runtime, rows: Rows, cache: Any, layer: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
+def _read(runtime: Runtime, rows: Rows, cache: Cache, layer: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
     """The hidden states and what the model says, of each row."""
-    if not layer:
-        output = compute(runtime, rows, cache, 0, Want(logits=False, top=1, hidden=True))
-        assert output.hidden is not None
-        assert output.ids is not None
-        return output.hidden, output.ids[:, 0]
-    blocks = runtime.spec.blocks()
-    hidden = runtime.run(runtime.embed(rows.tokens), rows, cache, blocks[: 2 * layer])
-    behind = runtime.run(hidden, rows, cache, blocks[2 * layer :])
-    return hidden, best(runtime.head(behind), 1)[0][:, 0]
+    spec = runtime.spec
+    block = spec.span(0, layer or spec.n_layers)[-1]
+    result = forward_one(runtime, Call(rows, cache, outputs=Outputs(top=1, hidden=(block,))))
+    assert result.ids is not None
+    return result.hidden[block], result.ids[:, 0]
 
 
 def most_said(data: Data, vocab: int, keep: int) -> NDArray[np.int64]:

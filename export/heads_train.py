@@ -21,7 +21,7 @@ from edgedec.export.heads import Facts, build, install
 from edgedec.export.heads_data import Data, Progress, collect, key_of, windows
 from edgedec.export.heads_trainer import Plan, Trainer
 from edgedec.models.heads import architecture
-from edgedec.runtime.core import Runtime
+from edgedec.runtime import Runtime
 
 __all__ = ["Plan", "Trained", "run", "train"]
 

@@ -38,7 +38,7 @@ class WeightsFile:
         return offset
 
     def tensor(self, name: str, read: Read, shape: tuple[int, ...], fmt: WeightFormat, block: int) -> None:
-        """Write a weight in `fmt`; vectors are always f32."""
+        """Write a weight in `fmt`."""
         if len(shape) == 1:
             self.tensors[name] = Tensor("f32", shape, self.array(read(0, shape[0])))
         elif fmt == "f32" or fmt == "f16":
@@ -100,11 +100,8 @@ def _chunks(shape: tuple[int, ...], step: int = 1) -> list[tuple[int, int]]:
     return [(start, min(start + rows, shape[0])) for start in range(0, shape[0], rows)]
 
 
-def format_of(name: str, body: WeightFormat, head: WeightFormat, embed: WeightFormat) -> WeightFormat:
-    """The format a tensor is stored in."""
+def format_of(spec: ModelSpec, name: str, body: WeightFormat, head: WeightFormat, embed: WeightFormat) -> WeightFormat:
+    """The format a tensor is stored in: only matrices are quantized."""
+    if name not in spec.matrices:
+        return "f32"
     return {"embed": embed, "head": head}.get(name, body)
-
-
-def names_of(spec: ModelSpec, layer: int) -> list[str]:
-    """The tensors of one layer."""
-    return [name for name in spec.tensors() if name.startswith(f"layers.{layer}.")]

@@ -60,6 +60,24 @@ GEMMA3_ROPES = {
     "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 4.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
+# Experts of 16 or 32 inner dims: whole groups of 16 rows. More of them than are chosen, and no power of two.
+EXPERTS = {"num_experts_per_tok": 2, "hidden_size": 64}
+GRANITE = EXPERTS | {
+    "intermediate_size": 16,
+    "num_local_experts": 5,
+    "embedding_multiplier": 1.5,
+    "attention_multiplier": 0.4,
+    "residual_multiplier": 0.6,
+    "logits_scaling": 1.25,
+}
+# Two groups that share B and C, steps that the limits clip at both ends, a convolution of another size than the usual.
+MAMBA = {
+    "mamba_n_heads": 8,
+    "mamba_d_state": 12,
+    "mamba_n_groups": 2,
+    "mamba_d_conv": 3,
+    "time_step_limit": [0.3, 1.0],
+}
 VISION = {
     "hidden_size": 16,
     "intermediate_size": 16,
@@ -147,6 +165,85 @@ ZOO: dict[str, Callable[[], Any]] = {
     ),
     "olmo2": _causal("Olmo2", hidden_size=64),
     "olmo2_bias_tied": _causal("Olmo2", 1, attention_bias=True, tie_word_embeddings=True),
+    "mixtral": _causal("Mixtral", head_dim=16, sliding_window=7, intermediate_size=32, num_local_experts=5, **EXPERTS),
+    "mixtral_tied": _causal(
+        "Mixtral",
+        1,
+        head_dim=16,
+        intermediate_size=16,
+        num_local_experts=3,
+        **EXPERTS | {"num_experts_per_tok": 1},
+        tie_word_embeddings=True,
+    ),
+    "qwen3_moe": _causal(
+        "Qwen3Moe",
+        head_dim=16,
+        num_hidden_layers=4,
+        num_experts=6,
+        moe_intermediate_size=16,
+        decoder_sparse_step=2,
+        mlp_only_layers=[1],
+        norm_topk_prob=True,
+        **EXPERTS,
+    ),
+    "qwen3_moe_window": _causal(
+        "Qwen3Moe",
+        1,
+        head_dim=16,
+        num_experts=5,
+        moe_intermediate_size=32,
+        use_sliding_window=True,
+        sliding_window=5,
+        attention_bias=True,
+        tie_word_embeddings=True,
+        **EXPERTS | {"num_experts_per_tok": 3},
+    ),
+    "olmoe": _causal("Olmoe", intermediate_size=32, num_experts=6, **EXPERTS),
+    "olmoe_normalized": _causal(
+        "Olmoe", 1, intermediate_size=16, num_experts=5, norm_topk_prob=True, attention_bias=True, **EXPERTS
+    ),
+    "granitemoe": _causal("GraniteMoe", **GRANITE, attention_bias=True),
+    "granitemoe_tied": _causal("GraniteMoe", 1, **GRANITE, tie_word_embeddings=True),
+    "granitemoehybrid": _causal(
+        "GraniteMoeHybrid",
+        **GRANITE,
+        **MAMBA,
+        layer_types=["linear_attention", "full_attention", "linear_attention"],
+        shared_intermediate_size=32,
+        position_embedding_type="rope",
+        mamba_proj_bias=True,
+    ),
+    "granitemoehybrid_dense": _causal(
+        "GraniteMoeHybrid",
+        1,
+        **GRANITE | {"num_local_experts": 0},
+        **MAMBA | {"mamba_n_groups": 1, "time_step_limit": [0.0, float("inf")]},
+        num_hidden_layers=4,
+        layer_types=["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+        shared_intermediate_size=48,
+        tie_word_embeddings=True,
+    ),
+    "bamba": _causal(
+        "Bamba",
+        **MAMBA,
+        hidden_size=64,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        attn_layer_indices=[1],
+        attention_bias=True,
+        mlp_bias=True,
+    ),
+    "bamba_tied": _causal(
+        "Bamba",
+        1,
+        **MAMBA | {"mamba_d_head": 8, "mamba_n_heads": 16, "time_step_limit": [0.0, 0.7]},
+        hidden_size=64,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        attn_layer_indices=[0, 2],
+        mamba_proj_bias=True,
+        tie_word_embeddings=True,
+    ),
 }
 
 

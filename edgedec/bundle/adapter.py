@@ -41,7 +41,9 @@ class LoraAdapter:
     def apply(self, name: str, x: Array, y: Array) -> Array:
         """y [n, out] of the matrix `name` on x [n, in], with what the adapter adds to it."""
         part = self.matrices.get(name)
-        return y if part is None else y + (x @ part.a.T) @ part.b.T
+        if part is None:
+            return y
+        return (y + (x @ part.a.T) @ part.b.T).astype(np.float32, copy=False)
 
     @property
     def rank(self) -> int:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Literal
 
@@ -62,6 +62,13 @@ class Tensor:
     @property
     def scale_bytes(self) -> int:
         return self._stored_rows * self.blocks * 2
+
+    def part(self, start: int, stop: int) -> Tensor:
+        """Rows start..stop as a tensor of its own; of interleaved ones both are multiples of 16."""
+        quantized, (_, *rest) = self.format in ("int4", "int8"), self.shape
+        width = self.blocks * self.block_bytes if quantized else prod(rest) * (4 if self.format == "f32" else 2)
+        scales = self.scales + start * self.blocks * 2 if quantized else 0
+        return replace(self, shape=(stop - start, *rest), data=self.data + start * width, scales=scales)
 
     @property
     def _stored_rows(self) -> int:

@@ -35,12 +35,13 @@ class Cache(Protocol):
         ...
 
     def positions(self, block: int) -> Ints:
-        """The position of each committed slot of an attention block, ascending."""
+        """The position of each committed slot of an attention block, in the order of the text."""
         ...
 
     def commit(self, rows: Sequence[int]) -> None:
         """Keep these rows of the pending tree, by their numbers in it, ascending. Every block keeps those it was run
-        on. May be called again for later rows of the same tree, until the next call begins another."""
+        on. May be called again for later rows of the same tree, until the next call begins another: the first one
+        after a commit whose rows start at 0. UsageError for a row that is not pending."""
         ...
 
     def rollback(self) -> None:
@@ -48,7 +49,7 @@ class Cache(Protocol):
         ...
 
     def truncate(self, length: int) -> None:
-        """Forget all but the first `length` tokens. A recurrent block goes back to the last state that it kept, so
+        """Forget all but the first `length` tokens, and the pending rows. A recurrent block goes back to the last state that it kept, so
         that `length` may then be smaller than asked for."""
         ...
 
@@ -59,11 +60,12 @@ class Cache(Protocol):
         ...
 
     def drop(self, block: int, slots: Sequence[int]) -> None:
-        """Forget committed slots of one attention block; the others keep their order and their positions."""
+        """Forget committed slots of one attention block, and the pending rows; the slots that stay keep their order and
+        their positions. UsageError for other blocks."""
         ...
 
     def save(self) -> Arrays:
-        """The committed content."""
+        """The committed content, as arrays that hold until the cache changes; "length" int64 [1] is one of them."""
         ...
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:

@@ -8,13 +8,15 @@ block that was run on fewer rows, or dropped some, has one of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.cache.base import Arrays, Ints
+from edgedec.cache.pending import PendingTree
 from edgedec.cache.recurrent import Recurrent, RecurrentState
 from edgedec.cache.slots import SlotMap
 from edgedec.errors import ContextFull, SessionError, UsageError
@@ -23,6 +25,7 @@ from edgedec.spec import KV_FORMATS, ModelSpec
 
 _DTYPES: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "int8": np.int8, "int4": np.uint8}
 _FIRST = 256
+_storages = count()
 
 
 class HostCache:
@@ -33,12 +36,17 @@ class HostCache:
             raise UsageError(f"no KV format {kv!r}; there are: {', '.join(KV_FORMATS)}")
         if capacity < 1:
             raise UsageError(f"capacity {capacity}: a cache needs room for at least one token")
+        if kv == "int4" and any(block.head_dim % 2 for block in spec.attention.values()):
+            raise UsageError("KV format int4 holds two channels a byte: this model's heads have an odd number")
         self.spec, self.capacity, self.kv, self.kind = spec, capacity, kv, kv
-        self._length = 0
+        self._length, self._tree = 0, PendingTree()
         shared = SlotMap(min(_FIRST, capacity))
         self._maps = dict.fromkeys(spec.attention, shared)
+        self._groups: list[tuple[SlotMap, list[int]]] | None = None
         self._data = {b: self._allocate(b, min(_FIRST, capacity)) for b in spec.attention}
         self._recurrent = {b: RecurrentState(block) for b, block in spec.recurrent.items()}
+        # Another number whenever arrays are made or moved: what is bound to their addresses can be kept until then.
+        self.storage = next(_storages)
 
     @property
     def length(self) -> int:
@@ -49,7 +57,8 @@ class HostCache:
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in self._data.values())
+        states = sum(part.nbytes for state in self._recurrent.values() for part in state.committed)
+        return states + sum(array.nbytes for array in self._data.values())
 
     def data(self, block: int) -> NDArray[Any]:
         """[2, n_kv_heads, allocated, width], writable: keys and values of an attention block."""
@@ -71,20 +80,41 @@ class HostCache:
         if need > self.capacity:
             raise ContextFull(f"{need} rows do not fit a cache of {self.capacity}")
 
-    def write(self, blocks: Sequence[int], rows: Rows) -> dict[int, tuple[int, int]]:
+    def same_slots(self, blocks: Sequence[int]) -> bool:
+        """Do these attention blocks hold the same slots?"""
+        return len({id(self._maps[b]) for b in blocks}) <= 1
+
+    def is_whole(self) -> bool:
+        """Does every attention block hold the whole text, each token in the slot of its position?"""
+        groups = self._by_map()
+        if len(groups) > 1:
+            return False
+        if not groups or not self._length:
+            return True
+        slots = groups[0][0]
+        return slots.committed == self._length == int(slots.positions[-1]) + 1
+
+    def write(self, blocks: Sequence[int], rows: Rows, spare: int = 0) -> dict[int, tuple[int, int]]:
         """Begin a call: the slots (from, to) of the computed rows in each of its attention blocks, with room for
-        them."""
-        chosen = [b for b in blocks if b in self._maps]
+        them and for `spare` slots after them; ContextFull if the rows do not fit after the committed tokens. Blocks
+        without a state change nothing."""
+        chosen = {b for b in blocks if b in self._maps}
+        if not chosen and not any(b in self._recurrent for b in blocks):
+            return {}
+        self.reserve(rows)
+        if self._tree.write(rows):
+            self._forget_pending()
         self._split(chosen)
-        spans = {
-            id(slots): slots.write(rows) for slots in {id(m): m for m in map(self._maps.__getitem__, chosen)}.values()
-        }
-        found = {b: spans[id(self._maps[b])] for b in chosen}
-        for b, (_, stop) in found.items():
-            self._grow(b, stop)
+        found = {}
+        for slots, members in self._by_map():
+            if members[0] in chosen:
+                found |= dict.fromkeys(members, slots.write(rows))
+                for b in members:
+                    self._grow(b, found[b][1] + spare)
         return found
 
     def commit(self, rows: Sequence[int]) -> None:
+        self._tree.commit(rows)
         for slots, blocks in self._by_map():
             source, target = slots.commit(rows, self._length)
             for b in blocks if source else ():
@@ -95,15 +125,13 @@ class HostCache:
         self._join()
 
     def rollback(self) -> None:
-        for slots, _ in self._by_map():
-            slots.rollback()
-        for state in self._recurrent.values():
-            state.rollback()
-        self._join()
+        self._tree.reset()
+        self._forget_pending()
 
     def truncate(self, length: int) -> None:
         if not 0 <= length <= self._length:
             raise UsageError(f"cannot truncate {self._length} cached tokens to {length}")
+        self._tree.reset()
         length = self._reachable(length)
         for slots, _ in self._by_map():
             slots.truncate(length)
@@ -113,21 +141,27 @@ class HostCache:
         self._join()
 
     def fork(self, length: int | None = None, capacity: int | None = None) -> HostCache:
-        twin = HostCache(self.spec, capacity or self.capacity, self.kv)
+        length = self._length if length is None else length
+        twin = HostCache(self.spec, self.capacity if capacity is None else capacity, self.kv)
+        if twin.capacity < min(length, self._length):
+            raise UsageError(f"capacity {twin.capacity}: the fork has {length} tokens")
         copies = {id(slots): slots.copy() for slots, _ in self._by_map()}
+        twin._groups = None
         twin._maps = {b: copies[id(slots)] for b, slots in self._maps.items()}
-        twin._data = {b: data.copy() for b, data in self._data.items()}
         twin._recurrent = {b: state.copy() for b, state in self._recurrent.items()}
         twin._length = self._length
-        twin.truncate(self._length if length is None else length)
+        twin.truncate(length)
+        twin._data = {b: data[:, :, : max(twin.slots(b), 1)].copy() for b, data in self._data.items()}
         return twin
 
     def drop(self, block: int, slots: Sequence[int]) -> None:
         if block not in self._maps:
             raise UsageError(f"block {block} keeps no slots that could be dropped")
-        self._split([block])
+        self.rollback()
+        self._split({block})
         stay = self._maps[block].drop(slots)
         self._data[block][:, :, : len(stay)] = self._data[block][:, :, stay]
+        self._join()
 
     def save(self) -> Arrays:
         arrays: Arrays = {"length": np.array([self._length], np.int64)}
@@ -140,10 +174,11 @@ class HostCache:
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._check(arrays)
+        self._tree.reset()
         self._length = int(arrays["length"][0])
         for b in self._maps:
             positions, tokens = arrays[f"slots.{b}"]
-            self._maps[b] = SlotMap(len(positions))
+            self._assign([b], SlotMap(len(positions)))
             self._maps[b].load(positions, tokens)
             self._grow(b, len(positions))
             self._data[b][:, :, : len(positions)] = arrays[f"kv.{b}"]
@@ -167,6 +202,13 @@ class HostCache:
             if part == "slots" and n:
                 _check_slots(name, array, length)
 
+    def _forget_pending(self) -> None:
+        for slots, _ in self._by_map():
+            slots.rollback()
+        for state in self._recurrent.values():
+            state.rollback()
+        self._join()
+
     def _allocate(self, block: int, rows: int) -> NDArray[Any]:
         facts = self.spec.attention[block]
         width = facts.head_dim // 2 if self.kv == "int4" else facts.head_dim
@@ -177,7 +219,7 @@ class HostCache:
         if rows > have:
             grown = self._allocate(block, max(rows, min(self.capacity, 2 * have)))
             grown[:, :, :have] = self._data[block]
-            self._data[block] = grown
+            self._data[block], self.storage = grown, next(_storages)
 
     def _reachable(self, length: int) -> int:
         """The longest text up to `length` that all recurrent blocks can go back to."""
@@ -189,18 +231,24 @@ class HostCache:
 
     def _by_map(self) -> list[tuple[SlotMap, list[int]]]:
         """Each slot map with the blocks that share it."""
-        groups: dict[int, tuple[SlotMap, list[int]]] = {}
-        for b, slots in self._maps.items():
-            groups.setdefault(id(slots), (slots, []))[1].append(b)
-        return list(groups.values())
+        if self._groups is None:
+            groups: dict[int, tuple[SlotMap, list[int]]] = {}
+            for b, slots in self._maps.items():
+                groups.setdefault(id(slots), (slots, []))[1].append(b)
+            self._groups = list(groups.values())
+        return self._groups
 
-    def _split(self, blocks: Sequence[int]) -> None:
+    def _assign(self, blocks: Iterable[int], slots: SlotMap) -> None:
+        """Give these blocks a slot map."""
+        self._maps |= dict.fromkeys(blocks, slots)
+        self._groups = None
+
+    def _split(self, chosen: Collection[int]) -> None:
         """Give these blocks slot maps that no other block shares."""
-        chosen = set(blocks)
         for slots, members in self._by_map():
             apart = [b for b in members if b in chosen]
             if apart and len(apart) < len(members):
-                self._maps |= dict.fromkeys(apart, slots.copy())
+                self._assign(apart, slots.copy())
 
     def _join(self) -> None:
         """Blocks that hold the same slots again share a map again."""
@@ -208,7 +256,7 @@ class HostCache:
         for i, (slots, blocks) in enumerate(groups):
             first = next(other for other, _ in groups[: i + 1] if other is slots or other.same_as(slots))
             if first is not slots:
-                self._maps |= dict.fromkeys(blocks, first)
+                self._assign(blocks, first)
 
 
 def _with_slots(shape: tuple[int, ...], part: str, n: int) -> tuple[int, ...]:
@@ -217,6 +265,6 @@ def _with_slots(shape: tuple[int, ...], part: str, n: int) -> tuple[int, ...]:
 
 
 def _check_slots(name: str, slots: Ints, length: int) -> None:
-    """slots [2, n]: positions and tokens, ascending, of a text of `length` tokens."""
-    if slots.min() < 0 or (np.diff(slots) <= 0).any() or slots[1, -1] >= length:
+    """slots [2, n]: positions, and tokens in order, of a text of `length` tokens."""
+    if slots.min() < 0 or (np.diff(slots[1]) <= 0).any() or slots[1, -1] >= length:
         raise SessionError(f"cached values {name}: slots are not in order")

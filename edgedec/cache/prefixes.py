@@ -1,9 +1,9 @@
 """A radix index of texts that are in caches: a text that begins like another one continues from its pages.
 
-    insert "the cat sat", "the cat ran", "a dog"        the cat ─┬─ sat      match "the cat runs" -> the cache of "the
-    cat ran",
-                                                                 └─ ran         and how many tokens they share
-                                                        a dog
+    insert "the cat sat", "the cat ran", "a dog":   the cat ─┬─ sat
+                                                             └─ ran
+                                                    a dog
+    match "the cat ran off" -> the cache of "the cat ran", and how many tokens the two share
 
 Only leaves hold caches: a text that another one begins with is in the other's pages. Texts of different adapters are
 apart, as their keys and values differ. When room is needed the least recently used leaf goes first (vLLM, SGLang's
@@ -48,10 +48,12 @@ class _Node:
     used: int = 0
 
     def leaves(self) -> Iterator[_Node]:
-        if self.cache is not None:
-            yield self
-        for child in self.children.values():
-            yield from child.leaves()
+        stack = [self]
+        while stack:
+            node = stack.pop()
+            if node.cache is not None:
+                yield node
+            stack += node.children.values()
 
 
 class PrefixIndex:
@@ -73,15 +75,16 @@ class PrefixIndex:
     def insert(self, ids: Sequence[int], cache: Cache, key: str = "") -> None:
         """Hold a cache of the text `ids`, all of which it has committed. It must not change from now on: give a
         fork."""
+        if not ids:
+            return
         node, at = self._walk(ids, key, split=True)
         if at == len(ids) and (node.children or node.cache is not None):
             self._touch(next(node.leaves()))
             return
-        if at < len(ids):
-            leaf = _Node(list(ids[at:]), node)
-            node.children[ids[at]] = leaf
-            node.cache = None  # a beginning of the new one
-            node = leaf
+        if node.cache is not None:
+            node.tokens += ids[at:]  # its text is a beginning of the new one
+        elif at < len(ids):
+            node.children[ids[at]] = node = _Node(list(ids[at:]), node)
         node.cache = cache
         self._touch(node)
 

@@ -50,6 +50,16 @@ class RecurrentState:
         self._numbers[rows.first :] = rows.row_numbers()[rows.first :].tolist()
         self._at[rows.first :] = states
 
+    @property
+    def start(self) -> Recurrent:
+        """The state that the pending tree began with."""
+        return self._start
+
+    @property
+    def pending(self) -> Sequence[Callable[[], Recurrent]]:
+        """What `write` was given for the pending rows."""
+        return self._at
+
     def before(self, rows: Rows, row: int) -> Recurrent:
         """The state that row `row` of a call starts from: its parent's, or the committed one. Earlier rows must be
         written."""
@@ -60,10 +70,11 @@ class RecurrentState:
 
     def commit(self, rows: Sequence[int], length: int) -> None:
         """Go on to the last of these rows that the block was run on; the text then has `length` tokens."""
-        held = [row for row in rows if row in self._numbers]
+        at = {number: i for i, number in enumerate(self._numbers)}
+        held = [at[row] for row in rows if row in at]
         if not held:
             return
-        self.committed = self._at[self._numbers.index(held[-1])]()
+        self.committed = self._at[held[-1]]()
         if len(held) >= _WORTH:
             self._checkpoints = [self._checkpoints[0], *self._checkpoints[1:][1 - _KEPT :], (length, self.committed)]
 

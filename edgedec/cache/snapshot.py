@@ -1,50 +1,31 @@
-"""A saved session: a header in JSON and the cache's bytes, checked by hash. No pickle.
+"""A saved session: its text, the state of its random draws, its cache and what its drafters learned, in one file.
 
-8 bytes   b"EDGESESS"
-32 bytes  sha256 of all that follows
-8 bytes   length of the header, little endian
-header    JSON: Snapshot
-rest      the arrays that the header lists, one after another, C order: the cache (`Cache.save`), then what the
-drafters learned
+The file is one of named arrays (`storage.arrays`): `cache.<name>` as `Cache.save` returned them, `learned.<name>` of
+the drafters; its header is a `Snapshot`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from math import prod
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.cache.base import Cache
+from edgedec.cache.base import Arrays, Cache
 from edgedec.errors import BundleCorrupt, SessionError
-from edgedec.storage.files import replacing
+from edgedec.storage.arrays import read_arrays, write_arrays
 from edgedec.storage.serde import from_json, to_json
 
 MAGIC = b"EDGESESS"
-_HEADER_LIMIT = 64 << 20
-_PREFIX = len(MAGIC) + 32 + 8
-
-
-@dataclass(frozen=True)
-class SavedArray:
-    """One of the arrays after the header."""
-
-    name: str
-    dtype: Literal["int8", "int32", "int64", "float16", "float32", "float64", "uint8"]
-    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Snapshot:
     """What stands in the header; `bundle`: the digest of the session's bundle, `adapter`: of its adapter; `kv`: the
-    kind of its cache, `length` its tokens; `cache` and `learned`: the arrays that follow."""
+    kind of its cache, `length`: its committed tokens."""
 
     bundle: str
     ids: tuple[int, ...]
@@ -53,13 +34,6 @@ class Snapshot:
     rng: dict[str, Any]
     length: int
     adapter: str = ""
-    cache: tuple[SavedArray, ...] = ()
-    learned: tuple[SavedArray, ...] = ()
-
-
-def _listed(arrays: Mapping[str, NDArray[Any]]) -> tuple[SavedArray, ...]:
-    """What the header says of them."""
-    return tuple(SavedArray(name, array.dtype.name, array.shape) for name, array in arrays.items())  # type: ignore[arg-type]
 
 
 def write_snapshot(
@@ -69,54 +43,39 @@ def write_snapshot(
     learned: Mapping[str, NDArray[Any]],
 ) -> None:
     """cache: what `Cache.save` returned; learned: what the drafters learned."""
-    snapshot = replace(snapshot, cache=_listed(cache), learned=_listed(learned))
-    header = json.dumps(to_json(snapshot)).encode()
-    arrays = [np.ascontiguousarray(array).tobytes() for array in (*cache.values(), *learned.values())]
-    parts = [len(header).to_bytes(8, "little"), header, *arrays]
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    try:
-        with replacing(Path(path)) as file:
-            file.writelines([MAGIC, digest.digest(), *parts])
-    except OSError as error:
-        raise SessionError(f"{path}: cannot be written: {error.strerror or error}") from None
+    arrays = {f"{part}.{name}": array for part, of in _parts(cache, learned) for name, array in of.items()}
+    write_arrays(path, MAGIC, to_json(snapshot), arrays, SessionError)
 
 
 def read_snapshot(
     path: str | os.PathLike[str], bundle: str, cache: Cache, adapter: str = ""
-) -> tuple[Snapshot, dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+) -> tuple[Snapshot, Arrays, Arrays]:
     """The header, the cache's arrays and what the drafters learned, if they fit `bundle`, `adapter` and `cache`."""
+    file = read_arrays(path, MAGIC, "a saved session", SessionError)
     try:
-        raw = Path(path).read_bytes()
-    except OSError as error:
-        raise SessionError(f"{path}: {error.strerror or error}") from None
-    size = int.from_bytes(raw[_PREFIX - 8 : _PREFIX], "little")
-    if raw[:8] != MAGIC or size > min(_HEADER_LIMIT, len(raw) - _PREFIX):
-        raise SessionError(f"{path}: not a saved session, or cut short")
-    if hashlib.sha256(memoryview(raw)[_PREFIX - 8 :]).digest() != raw[8 : _PREFIX - 8]:
-        raise SessionError(f"{path}: damaged (its hash differs)")
-    try:
-        snapshot = from_json(Snapshot, json.loads(raw[_PREFIX : _PREFIX + size]), "session")
-    except (ValueError, RecursionError, BundleCorrupt) as error:
+        snapshot = from_json(Snapshot, file.header, "session")
+    except (RecursionError, BundleCorrupt) as error:
         raise SessionError(f"{path}: damaged header ({error})") from None
-    _check(path, snapshot, bundle, cache, adapter)
-    payload, at = memoryview(raw)[_PREFIX + size :], 0
-    found: list[dict[str, NDArray[Any]]] = [{}, {}]
-    for arrays, listed in zip(found, (snapshot.cache, snapshot.learned), strict=True):
-        for array in listed:
-            if min(array.shape, default=0) < 0:
-                raise SessionError(f"{path}: damaged header (an array of shape {array.shape})")
-            bytes_ = prod(array.shape) * np.dtype(array.dtype).itemsize
-            part, at = payload[at : at + bytes_], at + bytes_
-            if len(part) == bytes_:
-                arrays[array.name] = np.frombuffer(part, array.dtype).reshape(array.shape)
-    if len(payload) != at:
-        raise SessionError(f"{path}: what is in it has another size than its header says")
-    return snapshot, found[0], found[1]
+    _check_origin(path, snapshot, bundle, cache, adapter)
+    _check_numbers(path, snapshot, cache)
+    found: tuple[Arrays, Arrays] = ({}, {})
+    for name, array in file.arrays.items():
+        for part, arrays in _parts(*found):
+            if name.startswith(f"{part}."):
+                arrays[name.removeprefix(f"{part}.")] = array
+    held = found[0].get("length", np.zeros(0))
+    if held.shape != (1,) or held[0] != snapshot.length:
+        raise SessionError(f"{path}: damaged header (lengths do not fit)")
+    return snapshot, *found
 
 
-def _check(path: object, snapshot: Snapshot, bundle: str, cache: Cache, adapter: str) -> None:
+def _parts(cache: Mapping[str, Any], learned: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """The two groups of arrays by their prefix."""
+    return ("cache", cache), ("learned", learned)
+
+
+def _check_origin(path: object, snapshot: Snapshot, bundle: str, cache: Cache, adapter: str) -> None:
+    """The snapshot is of this bundle, this adapter and such a cache."""
     if snapshot.bundle != bundle:
         raise SessionError(f"{path}: saved from another bundle; open that one, or start anew")
     if snapshot.adapter != adapter:
@@ -128,6 +87,10 @@ def _check(path: object, snapshot: Snapshot, bundle: str, cache: Cache, adapter:
             f"{path}: saved with a {snapshot.kv} cache, this session has {cache.kind}; open the model with the "
             "cache format and engine it was saved with"
         )
+
+
+def _check_numbers(path: object, snapshot: Snapshot, cache: Cache) -> None:
+    """Its lengths fit the session's context and each other; its tokens are of the vocabulary."""
     n = len(snapshot.ids)
     if n > cache.capacity + 1 or snapshot.length > cache.capacity:
         raise SessionError(f"{path}: {n} tokens do not fit this session's context of {cache.capacity}")

@@ -99,7 +99,7 @@ def edgedec(
       edgedec chat -m smol
     """
     if version:
-        from edgedec import __version__
+        from edgedec.version import __version__
 
         print(f"edgedec {__version__}")
     elif ctx.invoked_subcommand is None:

@@ -66,7 +66,7 @@ class Genai:
         except ImportError:
             raise RuntimeUnavailable('needs onnxruntime-genai: pip install "edgedec[peers]"') from None
         from edgedec.bundle.folder import Bundle
-        from edgedec.model import find
+        from edgedec.bundle.locate import find
 
         self._og = og
         # The whole-model graph is made for the first cache format.

@@ -50,7 +50,7 @@ def peers(
     from edgedec.bench.peers import Rounds, compare
     from edgedec.bench.timing import Config
     from edgedec.bundle.folder import Bundle
-    from edgedec.model import find
+    from edgedec.bundle.locate import find
     from edgedec.runtime import available_cores
     from edgedec.speculation.rowcost import check_rows
 

@@ -113,8 +113,8 @@ def _every_drafter() -> list[str]:
 def widened(model: str, geometry: str, show: Any) -> Bundle:
     """The model at another's sizes, from the cache or made now."""
     from edgedec.bundle.folder import Bundle
+    from edgedec.bundle.locate import find
     from edgedec.errors import RuntimeUnavailable
-    from edgedec.model import find
 
     try:
         widen = import_module("edgedec.export.widen")

@@ -50,7 +50,7 @@ def main(raw: str) -> None:
 
 
 def _serve(config: Config, out: TextIO) -> None:
-    from edgedec.model import find
+    from edgedec.bundle.locate import find
 
     bundle = Bundle.open(find(config.model))
     spec = bundle.spec

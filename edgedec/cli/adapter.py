@@ -31,8 +31,8 @@ def adapter(
     """
     from edgedec.bundle import Bundle
     from edgedec.bundle.adapter import open_adapter, save_adapter
+    from edgedec.bundle.locate import find
     from edgedec.export.adapter import read_peft
-    from edgedec.model import find
 
     bundle = Bundle.open(find(model))
     out = out or checkpoint.with_name(f"{checkpoint.name}.lora")

@@ -34,7 +34,7 @@ def inspect(
       edgedec inspect nano --json
     """
     from edgedec.bundle.folder import Bundle
-    from edgedec.model import find
+    from edgedec.bundle.locate import find
 
     report = describe(Bundle.open(find(bundle)))
     if json:

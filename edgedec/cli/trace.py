@@ -73,7 +73,7 @@ def _tape(generation: Generation, ids: list[int], speculate: str) -> Tape:
 
 
 def _about(model: edgedec.Model, generation: Generation, speculate: str) -> dict[str, Any]:
-    from edgedec import __version__
+    from edgedec.version import __version__
 
     return {
         "version": __version__,

@@ -29,7 +29,7 @@ def verify(
       edgedec verify nano --json
     """
     from edgedec.bundle.folder import Bundle
-    from edgedec.model import find
+    from edgedec.bundle.locate import find
 
     try:
         opened = Bundle.open(find(bundle))

@@ -6,21 +6,33 @@ come and go at any step. On a batch-invariant runtime every text is what it is a
 
 Admission counts pages: those of running sequences and of idle prefixes once each, and those that running ones may
 still fill. A text that begins as another one, running or ended, continues from its pages (`cache.prefixes`); it waits
-while the other is still reading that beginning. Idle prefixes are evicted, the least recently used first, when a waiting
-sequence needs the room.
+while the other is still reading that beginning. Idle prefixes are evicted, the least recently used first, when a
+waiting sequence needs the room.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
 
 import numpy as np
 
+from edgedec.cache import Cache
 from edgedec.cache.prefixes import PrefixIndex, PrefixMatch, common
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, DecodeLoop, ForwardOn, Request, Token, run_requests
+from edgedec.decoding.step import (
+    Completed,
+    DecodeLoop,
+    ForkLoop,
+    ForwardOn,
+    Request,
+    Together,
+    Token,
+    run_requests,
+)
 from edgedec.errors import EdgedecError
 from edgedec.runtime import Runtime
 
@@ -32,30 +44,34 @@ _LEAST_SHARED, _WORTH_WAITING = 64, 16
 @dataclass(eq=False)
 class Job:
     """A sequence in a batch. `on_token` gets each token, and None at the end; `error` is what ended it, if anything
-    did. `need`: tokens that its cache may come to hold; `shares`: may it continue from the pages of others, and they
-    from its?"""
+    did. `need`: tokens that its caches may come to hold, all forks together; `shares`: may it continue from the pages
+    of others, and they from its? `forks`: further contexts that its loop has made (`Context.fork`).
+    """
 
     context: Context
-    loop: DecodeLoop
+    loop: DecodeLoop | ForkLoop
     on_token: Callable[[Token | None], None]
     need: int
     shares: bool = False
     on_start: Callable[[], None] = lambda: None
-    request: Request | None = None
+    requests: Sequence[Request] = ()
+    forks: list[Context] = field(default_factory=list)
     started: bool = False
     done: bool = False
     error: EdgedecError | None = None
+    _several: bool = False
 
-    def advance(self, completed: Completed | None) -> None:
-        """On to the next call, or to the end."""
+    def advance(self, completed: Sequence[Completed] = ()) -> None:
+        """On to the next calls, or to the end."""
         try:
-            item = next(self.loop) if completed is None else self.loop.send(completed)
+            item = self.loop.send(self._answer(completed)) if completed else next(self.loop)
             while isinstance(item, Token):
                 self.on_token(item)
                 if self.done:
                     return
                 item = next(self.loop)
-            self.request = item
+            self._several = isinstance(item, Together)
+            self.requests = item.requests if isinstance(item, Together) else (item,)
         except StopIteration:
             self.end()
         except EdgedecError as error:
@@ -65,15 +81,23 @@ class Job:
     def end(self) -> None:
         """At its end, or cancelled: its text stands as it is."""
         if not self.done:
-            self.done, self.request = True, None
+            self.done, self.requests = True, ()
             self.loop.close()
             self.on_token(None)
 
+    def _answer(self, completed: Sequence[Completed]) -> Any:
+        return list(completed) if self._several else completed[0]
+
     @property
     def rows(self) -> int:
-        """Rows of the call that it waits for."""
-        request = self.request
-        return 0 if request is None else (request.call if isinstance(request, ForwardOn) else request).rows.count
+        """Rows of the calls that it waits for."""
+        calls = (request.call if isinstance(request, ForwardOn) else request for request in self.requests)
+        return sum(call.rows.count for call in calls)
+
+    @property
+    def caches(self) -> list[Cache]:
+        """Of its context and of its forks."""
+        return [self.context.cache, *(fork.cache for fork in self.forks)]
 
 
 class Batch:
@@ -104,7 +128,7 @@ class Batch:
     def add(
         self,
         context: Context,
-        loop: DecodeLoop,
+        loop: DecodeLoop | ForkLoop,
         on_token: Callable[[Token | None], None],
         need: int,
         shares: bool = False,
@@ -125,10 +149,11 @@ class Batch:
         jobs = self._next_jobs()
         if not jobs:
             return False
-        done = run_requests(self._runtime, [job.request for job in jobs if job.request is not None])
-        for job, completed in zip(jobs, done, strict=True):
+        done = iter(run_requests(self._runtime, [request for job in jobs for request in job.requests]))
+        for job in jobs:
+            completed = list(islice(done, len(job.requests)))
             job.context.concurrent = len(self._running) - 1
-            job.request = None
+            job.requests = ()
             if not job.done:
                 job.advance(completed)
                 self._index_prompt(job)
@@ -144,7 +169,7 @@ class Batch:
         """Tokens of cache in use or promised: pages of running sequences and idle prefixes once each, and what running
         sequences may still fill."""
         page = max(self._runtime.capabilities.page_slots, 1)
-        pages = [job.context.cache.page_ids() for job in self._running]
+        pages = [np.concatenate([cache.page_ids() for cache in job.caches]) for job in self._running]
         promised = sum(max(job.need - page * len(ids), 0) for job, ids in zip(self._running, pages, strict=True))
         idle = [cache.page_ids() for cache in self.prefixes.caches()]
         unpaged = 0 if self._paged else sum(cache.length for cache in self.prefixes.caches())
@@ -197,7 +222,7 @@ class Batch:
                 context.cache = forked
         context.concurrent, job.started = len(self._running), True
         job.on_start()
-        job.advance(None)
+        job.advance()
         if not job.done:
             self._running.append(job)
 
@@ -213,12 +238,7 @@ class Batch:
     def _index_prompt(self, job: Job) -> None:
         """A prompt that has just been read can be continued from at once, where that copies nothing."""
         context = job.context
-        if (
-            job.shares
-            and self._paged
-            and job.request is not None
-            and context.n_prompt <= len(context.ids) <= context.n_prompt + 1
-        ):
+        if job.shares and self._paged and job.requests and context.n_prompt <= len(context.ids) <= context.n_prompt + 1:
             self._index(context, min(context.cache.length, context.n_prompt))
 
     def _index(self, context: Context, n: int) -> None:
@@ -232,7 +252,7 @@ class Batch:
         others: list[Job] = []
         rows, limit = 0, self._runtime.capabilities.largest_call
         for job in self._running:
-            fits = job.request is not None and (not chosen or rows + job.rows <= limit)
+            fits = bool(job.requests) and (not chosen or rows + job.rows <= limit)
             (chosen if fits else others).append(job)
             rows += job.rows if fits else 0
         self._running = others + chosen

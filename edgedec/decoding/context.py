@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -31,6 +31,12 @@ class Context:
     concurrent: int = 0
     jump_forward: Callable[[], Sequence[int]] = tuple
     adapter: Adapter | None = None
+
+    def fork(self) -> Context:
+        """An independent text in the making, at the same place."""
+        rng = np.random.default_rng()
+        rng.bit_generator.state = self.rng.bit_generator.state
+        return replace(self, ids=list(self.ids), cache=self.cache.fork(), rng=rng)
 
     def pending(self) -> list[int]:
         """The tokens not yet cached: the next call runs them, and the last of them is the root of a draft."""

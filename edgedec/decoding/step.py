@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from edgedec.runtime import Call, CallResult, Rows, Runtime
 
@@ -49,8 +49,18 @@ class Completed(NamedTuple):
 
 
 Request = Call | ForwardOn
+
+
+class Together(NamedTuple):
+    """Calls of several forks of one text, to be run in one forward; answered by a list, one `Completed` each."""
+
+    requests: Sequence[Request]
+
+
 # Yields the calls that a text needs and the tokens that it gets; each call is answered by what came of it.
 DecodeLoop = Generator[Request | Token, Completed, None]
+# The same of a job that holds several forks: a search, best of n.
+ForkLoop = Generator[Together | Request | Token, Any, None]
 
 
 @dataclass(frozen=True)

@@ -267,7 +267,7 @@ class ModelDrafter(BaseDrafter):
 
 
 def _open(path: str) -> Bundle:
-    from edgedec.model import find  # which imports the drafters
+    from edgedec.bundle.locate import find
 
     if not path:
         raise UsageError("drafter model: no draft model; name its bundle, as in model:path=./small")

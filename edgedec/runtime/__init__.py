@@ -15,6 +15,7 @@ from edgedec.runtime.call import (
     logits_of,
 )
 from edgedec.runtime.capabilities import Capabilities
+from edgedec.runtime.checks import check_calls
 from edgedec.runtime.registry import (
     RuntimeOptions,
     available_cores,
@@ -40,6 +41,7 @@ __all__ = [
     "RuntimeOptions",
     "available_cores",
     "best",
+    "check_calls",
     "choose_kv",
     "choose_runtime",
     "forward_one",

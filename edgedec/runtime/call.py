@@ -35,7 +35,7 @@ class Outputs(NamedTuple):
     attention: bool = False
     logits_from: int = 0
 
-    def __or__(self, other: Outputs) -> Outputs:  # type: ignore[override]
+    def __or__(self, other: Outputs) -> Outputs:
         """What either of them returns; of the rows that both are about."""
         return Outputs(
             self.logits or other.logits,
@@ -138,16 +138,20 @@ def best(logits: Logits, k: int) -> tuple[NDArray[np.int32], NDArray[np.float32]
 
     The best first, the lowest of equals first; -1 where a logit is not finite.
     """
-    ids = np.stack([_best(row, min(k, logits.shape[1])) for row in logits])
-    scores = np.take_along_axis(logits, ids, axis=1)
+    k = min(k, logits.shape[1])
+    if k == 1:
+        ids = logits.argmax(axis=1)[:, None]
+    else:
+        ids = np.array([_best(row, k) for row in logits], np.int64).reshape(-1, k)
+    scores = logits[np.arange(len(ids))[:, None], ids]
     # argmax stops at the first NaN, so that a row which has one says so in its first place.
     return np.where(np.isfinite(scores), ids, -1).astype(np.int32), scores
 
 
 def _best(row: Logits, k: int) -> NDArray[np.int64]:
     """row [vocab] -> [k]."""
-    if k == 1 or np.isnan(row[row.argmax()]):
-        first = row.argmax()
+    first = row.argmax()
+    if np.isnan(row[first]):
         return np.array([first] * k, np.int64)
     near = np.flatnonzero(row >= np.partition(row, len(row) - k)[len(row) - k])
     return near[np.argsort(-row[near], kind="stable")][:k]
@@ -156,6 +160,11 @@ def _best(row: Logits, k: int) -> NDArray[np.int64]:
 def head_outputs(logits: Logits, outputs: Outputs) -> CallResult:
     """The result of a runtime that computes all logits [m, vocab] anyway."""
     ids, scores = best(logits, outputs.top) if outputs.top else (None, None)
+    return CallResult(logits if outputs.logits else None, ids, scores, _logsum(logits) if outputs.logsum else None)
+
+
+def _logsum(logits: Logits) -> NDArray[np.float64]:
+    """The log of the sum of exp of each row."""
     top = logits.max(axis=1, keepdims=True).astype(np.float64)
-    logsum = (top[:, 0] + np.log(np.exp(logits - top).sum(axis=1))) if outputs.logsum else None
-    return CallResult(logits if outputs.logits else None, ids, scores, logsum)
+    total: NDArray[np.float64] = top[:, 0] + np.log(np.exp(logits - top).sum(axis=1))
+    return total

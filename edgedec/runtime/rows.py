@@ -93,10 +93,24 @@ class Rows:
         return np.arange(len(self)) if self.numbers is None else self.numbers
 
     def extend(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
-        """This tree with more rows; only the new ones are computed by the next call."""
-        start = int(self.positions[0]) if len(self) else 0
-        tree = Rows.tree([*self.tokens.tolist(), *tokens], [*self.parents.tolist(), *parents], start)
-        return Rows(tree.tokens, tree.positions, tree.parents, first=len(self))
+        """This tree with more rows, each one position after its parent; only the new ones are computed by the next
+        call."""
+        n, more = len(self), len(tokens)
+        positions, start = self.positions.tolist(), int(self.positions[0]) if n else 0
+        for i, parent in enumerate(parents, n):
+            if not -1 <= parent < i:
+                raise UsageError(f"row {i}: parent {parent} does not come before it")
+            positions.append(start if parent < 0 else positions[parent] + 1)
+        numbers = self.row_numbers()
+        after = int(numbers[-1]) + 1 if n else 0
+        return Rows(
+            np.concatenate([self.tokens, np.asarray(tokens, np.int64)]),
+            np.asarray(positions, np.int64),
+            np.concatenate([self.parents, np.asarray(parents, np.int64)]),
+            first=n,
+            groups=None if self.groups is None else np.concatenate([self.groups, np.full(more, -1)]),
+            numbers=None if self.numbers is None else np.concatenate([numbers, np.arange(after, after + more)]),
+        )
 
     def select(self, chosen: Sequence[int]) -> Rows:
         """Some of these rows, ascending, as a block sees them that is run on no others: a row's parent is the nearest
@@ -114,6 +128,7 @@ class Rows:
         index = np.asarray(chosen, np.int64)
         groups = None if self.groups is None else self.groups[index]
         first = int(np.searchsorted(index, self.first))
+        embeddings = None if self.embeddings is None else self.embeddings[index[first:] - self.first]
         return Rows(
             self.tokens[index],
             self.positions[index],
@@ -121,6 +136,7 @@ class Rows:
             first,
             groups,
             self.row_numbers()[index],
+            embeddings,
         )
 
     def visible(self) -> NDArray[np.bool_]:

@@ -16,7 +16,7 @@ from edgedec.errors import BundleCorrupt
 from edgedec.spec._common import Activation, Norm, Shapes, norm_tensors, require_sizes
 from edgedec.spec.attention import Attention
 from edgedec.spec.mlp import Mlp
-from edgedec.spec.moe import Moe
+from edgedec.spec.moe import LANES, Moe
 from edgedec.spec.ssm import Ssm
 
 __all__ = [
@@ -130,6 +130,8 @@ class ModelSpec:
                 block.check(f"{where}.layers[{i}][{j}]")
                 if isinstance(block, Attention):
                     self._check_rope(block, f"{where}.layers[{i}][{j}].rope")
+                if isinstance(block, Moe) and self.hidden_size % LANES:
+                    raise BundleCorrupt(f"{where}.hidden_size: {self.hidden_size} is not a multiple of {LANES}")
         for i, rope in enumerate(self.ropes):
             if not rope.inv_freq:
                 raise BundleCorrupt(f"{where}.ropes[{i}]: rotates nothing")

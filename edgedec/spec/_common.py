@@ -17,7 +17,10 @@ def norm_tensors(norm: Norm, name: str, width: int) -> Shapes:
     """The tensors of a norm: a weight, and of LayerNorm a bias; none for "none"."""
     if norm == "none":
         return {}
-    return {name: (width,)} | ({f"{name}_bias": (width,)} if norm == "layer" else {})
+    shapes: Shapes = {name: (width,)}
+    if norm == "layer":
+        shapes[f"{name}_bias"] = (width,)
+    return shapes
 
 
 def require_sizes(where: str, sizes: Mapping[str, int], least: int = 1) -> None:

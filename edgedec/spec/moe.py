@@ -62,6 +62,8 @@ class Moe:
         require_sizes(where, {"shared_size": self.shared_size}, least=0)
         if self.top_k > self.n_experts:
             raise BundleCorrupt(f"{where}.top_k: {self.top_k} of {self.n_experts} experts")
+        if self.router_bias and self.router != "sigmoid":
+            raise BundleCorrupt(f"{where}.router_bias: only a sigmoid router has one")
         if self.shared_gate and not self.shared_size:
             raise BundleCorrupt(f"{where}.shared_gate: there is no shared expert")
         if 2 * self.inner_size % LANES:

@@ -87,7 +87,7 @@ def measure(runtime: Runtime) -> dict[int, float]:
 
 def _key(runtime: Runtime, bundle: Bundle) -> str:
     """Whatever changes the curve changes the name."""
-    from edgedec import __version__
+    from edgedec.version import __version__
 
     threads, isa = getattr(runtime, "threads", 0), getattr(runtime, "isa", "")
     host = [platform.machine(), platform.processor(), _cpu(), available_cores()]

@@ -26,6 +26,7 @@ from edgedec.storage.files import replacing
 from edgedec.storage.serde import from_json, to_json
 
 _HEADER_LIMIT = 64 << 20
+_MAX_DIMS = 16
 _MAGIC, _PREFIX = 8, 8 + 32 + 8
 
 
@@ -91,7 +92,7 @@ def read_arrays(path: str | os.PathLike[str], magic: bytes, what: str, error: ty
         raise error(f"{path}: damaged header ({wrong})") from None
     payload, at, found = memoryview(raw)[_PREFIX + size :], 0, dict[str, NDArray[Any]]()
     for array in contents.arrays:
-        if min(array.shape, default=0) < 0:
+        if not all(0 <= size <= len(payload) for size in array.shape) or len(array.shape) > _MAX_DIMS:
             raise error(f"{path}: damaged header (an array of shape {array.shape})")
         length = prod(array.shape) * np.dtype(array.dtype).itemsize
         part, at = payload[at : at + length], at + length

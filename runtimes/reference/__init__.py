@@ -9,7 +9,17 @@ import numpy as np
 from edgedec.bundle import Bundle
 from edgedec.cache.host import HostCache
 from edgedec.errors import UsageError
-from edgedec.runtime import Call, CallResult, Capabilities, Rows, RuntimeOptions, choose_kv, head_outputs, lacking_kinds
+from edgedec.runtime import (
+    Call,
+    CallResult,
+    Capabilities,
+    Rows,
+    RuntimeOptions,
+    check_calls,
+    choose_kv,
+    head_outputs,
+    lacking_kinds,
+)
 from edgedec.runtimes.reference import attention, mlp, moe, ssm
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, Weights, normed
 from edgedec.spec import KV_FORMATS, Attention, Block, Mlp, ModelSpec, Moe, Ssm
@@ -74,19 +84,17 @@ class Reference:
         return HostCache(self.spec, capacity, self.kv)
 
     def forward(self, calls: Sequence[Call]) -> list[CallResult]:
-        if len({id(call.cache) for call in calls}) < len(calls):
-            raise UsageError("two calls for one cache at once: join their rows to a tree")
+        check_calls(calls, self.spec, self.capabilities)
         return [self._forward(call) for call in calls]
 
     def _forward(self, call: Call) -> CallResult:
         rows, cache, wanted = call.rows, call.cache, call.outputs
-        if not isinstance(cache, HostCache):
-            raise UsageError("a cache of another engine")
+        if not isinstance(cache, HostCache) or cache.kv != self.kv:
+            raise UsageError("the cache is of another runtime: use one of this runtime's new_cache()")
         blocks = range(self.spec.n_blocks) if call.blocks is None else call.blocks
         x = self.embed(rows) if call.hidden is None else np.asarray(call.hidden, np.float32)
         states = {-1: x} if -1 in wanted.hidden else {}
         paid: dict[int, Array] = {}
-        cache.reserve(rows)
         spans = cache.write(blocks, rows)
         for b in blocks:
             w = BlockWeights(self.spec, b, self._weights, getattr(call.adapter, "apply", None))

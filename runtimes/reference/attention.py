@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from edgedec.cache.host import HostCache
 from edgedec.runtime import Rows
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, softmax
-from edgedec.spec import Attention
+from edgedec.spec import Attention, ModelSpec
 
 
 def run(
@@ -26,7 +26,7 @@ def run(
     computed rows; scales [2, n_kv_heads, 1, head_dim]: static scales of a quantized cache."""
     q, k, v = _qkv(block, w, w.norm(x, block.norm))
     positions = rows.positions[rows.first :]
-    q, k = _rotate(block, w, q, positions), _rotate(block, w, k, positions)
+    q, k = _rotate(block, w.spec, q, positions), _rotate(block, w.spec, k, positions)
     data, stop = cache.data(w.number), span[1]
     for i, values in enumerate((k, v)):
         data[i][:, slice(*span)] = store(values, cache.kv, None if scales is None else scales[i])
@@ -48,11 +48,24 @@ def _qkv(block: Attention, w: BlockWeights, x: Array) -> tuple[Array, Array, Arr
     return q, k, v
 
 
-def _rotate(block: Attention, w: BlockWeights, x: Array, positions: NDArray[np.int64]) -> Array:
+def paid(
+    spec: ModelSpec, b: int, queries: Array, rows: Rows, cache: HostCache, scales: Array | None
+) -> Array:
+    """The attention [n_kv_heads, slots] that the computed rows of a call pay to the slots of block b, their keys being written.
+    queries [count, q_dim]: before they are turned."""
+    block = spec.attention[b]
+    mask = rows.mask(cache.positions(b), block.window, block.sinks)
+    q = queries.reshape(len(queries), block.n_heads, block.head_dim).transpose(1, 0, 2)
+    q = _rotate(block, spec, q, rows.positions[rows.first :])
+    keys = load(cache.data(b)[0][:, : mask.shape[1]], cache.kv, None if scales is None else scales[0])
+    return attend(q, keys, np.zeros_like(keys), mask, block)[1]
+
+
+def _rotate(block: Attention, spec: ModelSpec, x: Array, positions: NDArray[np.int64]) -> Array:
     """x [heads, n, head_dim] turned by its positions."""
     if block.rope is None:
         return x
-    rope = w.spec.ropes[block.rope]
+    rope = spec.ropes[block.rope]
     angles = positions[:, None] * np.array(rope.inv_freq)
     cos, sin = (np.float32(rope.scale) * f(angles).astype(np.float32) for f in (np.cos, np.sin))
     half = len(rope.inv_freq)

@@ -79,7 +79,7 @@ def activation(x: Array, kind: str) -> Array:
 
 def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x))."""
-    return 1 / (1 + np.exp(-np.clip(x, -80, None)))
+    return (1 / (1 + np.exp(-np.clip(x, -80, None)))).astype(np.float32)
 
 
 def softmax(x: Array) -> Array:

@@ -26,7 +26,7 @@ def run(block: Ssm, w: BlockWeights, x: Array, rows: Rows, kept: RecurrentState)
     kept.write(rows, [_given(state) for state in states])
     y = out * activation(z, "silu")
     groups = y.reshape(len(y), block.norm_groups, -1)
-    y = rms_norm(groups, np.float32(1), w.spec.norm_eps).reshape(y.shape) * w.get("gate_norm")
+    y = rms_norm(groups, np.ones(1, np.float32), w.spec.norm_eps).reshape(y.shape) * w.get("gate_norm")
     return w.linear(y, "out_proj", block.proj_bias)
 
 

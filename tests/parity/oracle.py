@@ -1,4 +1,4 @@
-"""A second opinion on the arithmetic: a ModelSpec and its weights run in float64, one plain loop at a time.
+"""A second implementation of the arithmetic: a ModelSpec and its weights run in float64, one plain loop at a time.
 
 Shares no code with the runtimes, so that a mistake would have to be made twice.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgedec.spec import ModelSpec, Rope
+from edgedec.spec import Attention, Mlp, ModelSpec, Moe, Rope, Ssm
 
 Array = np.ndarray
 Get = Callable[[str], Array]
@@ -18,44 +18,44 @@ Get = Callable[[str], Array]
 def forward(spec: ModelSpec, get: Get, tokens: list[int]) -> Array:
     """Logits [n, vocab] of a chain of tokens; `get(name)` is a weight of the bundle."""
     x = get("embed")[tokens].astype(np.float64) * spec.embed_scale
-    for i in range(spec.n_layers):
-        x = block(spec, get, x, i, "attn", attention)
-        x = block(spec, get, x, i, "mlp", mlp)
+    for b in range(spec.n_blocks):
+        x = x + added(spec, b, lambda name, b=b: get(f"blocks.{b}.{name}").astype(np.float64), x)
     logits = norm(x, get("final_norm"), spec.norm_eps) @ get("embed" if spec.tied else "head").T
     return cap(logits, spec.final_softcap)
 
 
-def block(spec: ModelSpec, get: Get, x: Array, i: int, name: str, inner: Callable[..., Array]) -> Array:
-    y = norm(x, get(f"layers.{i}.{name}_norm"), spec.norm_eps) if spec.norm_before else x
-    y = inner(spec, lambda tensor: get(f"layers.{i}.{tensor}"), y, i)
-    return x + (norm(y, get(f"layers.{i}.{name}_post_norm"), spec.norm_eps) if spec.norm_after else y)
+def added(spec: ModelSpec, b: int, get: Get, x: Array) -> Array:
+    """What block b adds to x."""
+    block = spec.blocks[b]
+    run = {"attention": attention, "mlp": mlp, "moe": moe, "ssm": ssm}[block.kind]
+    y = run(spec, block, get, norm(x, get("norm"), spec.norm_eps) if block.norm == "rms" else x)
+    return norm(y, get("post_norm"), spec.norm_eps) if block.post_norm == "rms" else y
 
 
-def attention(spec: ModelSpec, get: Get, x: Array, i: int) -> Array:
-    qkv = x @ get("qkv").T + (get("qkv_bias") if spec.qkv_bias else 0.0)
-    q, k = qkv[:, : spec.q_dim], qkv[:, spec.q_dim : spec.q_dim + spec.kv_dim]
-    v = qkv[:, spec.q_dim + spec.kv_dim :].reshape(len(x), spec.n_kv_heads, spec.head_dim)
-    q, k = (prepare(spec, get, part, which, i) for part, which in ((q, "q_norm"), (k, "k_norm")))
-    out = np.zeros((len(x), spec.n_heads, spec.head_dim))
-    for head in range(spec.n_heads):
-        shared = head * spec.n_kv_heads // spec.n_heads
+def attention(spec: ModelSpec, block: Attention, get: Get, x: Array) -> Array:
+    qkv = x @ get("qkv").T + (get("qkv_bias") if block.qkv_bias else 0.0)
+    q, k = qkv[:, : block.q_dim], qkv[:, block.q_dim : block.q_dim + block.kv_dim]
+    v = qkv[:, block.q_dim + block.kv_dim :].reshape(len(x), block.n_kv_heads, block.head_dim)
+    q, k = (prepare(spec, block, get, part, which) for part, which in ((q, "q_norm"), (k, "k_norm")))
+    out = np.zeros((len(x), block.n_heads, block.head_dim))
+    for head in range(block.n_heads):
+        shared = head * block.n_kv_heads // block.n_heads
         for p in range(len(x)):
-            first = max(0, p - spec.layers[i].window + 1) if spec.layers[i].window else 0
-            scores = cap(k[first : p + 1, shared] @ q[p, head] * spec.attn_scale, spec.attn_softcap)
+            first = max(0, p - block.window + 1) if block.window else 0
+            scores = cap(k[first : p + 1, shared] @ q[p, head] * block.scale, block.softcap)
             weights = np.exp(scores - scores.max())
             out[p, head] = weights @ v[first : p + 1, shared] / weights.sum()
-    return out.reshape(len(x), -1) @ get("o").T + (get("o_bias") if spec.o_bias else 0.0)
+    return out.reshape(len(x), -1) @ get("o").T + (get("o_bias") if block.o_bias else 0.0)
 
 
-def prepare(spec: ModelSpec, get: Get, x: Array, which: str, i: int) -> Array:
+def prepare(spec: ModelSpec, block: Attention, get: Get, x: Array, which: str) -> Array:
     """q or k [n, heads * head_dim] -> normed and rotated [n, heads, head_dim]"""
-    if spec.qk_norm == "full":
+    if block.qk_norm == "full":
         x = norm(x, get(which), spec.norm_eps)
-    x = x.reshape(len(x), -1, spec.head_dim)
-    if spec.qk_norm == "head":
+    x = x.reshape(len(x), -1, block.head_dim)
+    if block.qk_norm == "head":
         x = norm(x, get(which), spec.norm_eps)
-    rope = spec.layers[i].rope
-    return x if rope is None else rotate(x, spec.ropes[rope])
+    return x if block.rope is None else rotate(x, spec.ropes[block.rope])
 
 
 def rotate(x: Array, rope: Rope) -> Array:
@@ -67,14 +67,57 @@ def rotate(x: Array, rope: Rope) -> Array:
     return np.concatenate([turned.real, turned.imag, x[..., 2 * half :]], axis=-1)
 
 
-def mlp(spec: ModelSpec, get: Get, x: Array, i: int) -> Array:
-    both = x @ get("gate_up").T + (get("gate_up_bias") if spec.mlp_bias else 0.0)
-    gate, up = both[:, : spec.intermediate_size], both[:, spec.intermediate_size :]
-    if spec.activation == "silu":
-        gate = gate / (1 + np.exp(-gate))
-    else:
-        gate = gate / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (gate + 0.044715 * gate**3)))
-    return (gate * up) @ get("down").T + (get("down_bias") if spec.mlp_bias else 0.0)
+def mlp(spec: ModelSpec, block: Mlp, get: Get, x: Array) -> Array:
+    up = x @ get("gate_up").T + (get("gate_up_bias") if block.bias else 0.0)
+    return gated(up, block.activation) @ get("down").T + (get("down_bias") if block.bias else 0.0)
+
+
+def moe(spec: ModelSpec, block: Moe, get: Get, x: Array) -> Array:
+    """One row at a time, one expert at a time."""
+    inner, hidden = block.inner_size, x.shape[1]
+    out = np.zeros_like(x)
+    for row, logits in enumerate(x @ get("router").T):
+        chosen = np.argsort(-logits)[: block.top_k]
+        among = chosen if block.router == "softmax_topk" else np.arange(block.n_experts)
+        weights = np.exp(logits[chosen]) / np.exp(logits[among]).sum()
+        for expert, weight in zip(chosen, weights / (weights.sum() if block.normalize else 1), strict=True):
+            up = get("gate_up")[expert * 2 * inner : (expert + 1) * 2 * inner] @ x[row]
+            down = get("down")[expert * hidden : (expert + 1) * hidden]
+            out[row] += block.scale * weight * (down @ gated(up[None], block.activation)[0])
+    if block.shared_size:
+        out += gated(x @ get("shared_gate_up").T, block.activation) @ get("shared_down").T
+    return out
+
+
+def ssm(spec: ModelSpec, block: Ssm, get: Get, x: Array) -> Array:
+    """One row, one head at a time: S = exp(dt a) S + dt x B^T, y = S C + d x."""
+    inner, wide = block.n_heads * block.head_dim, block.n_groups * block.state_size
+    projected = x @ get("in_proj").T + (get("in_proj_bias") if block.proj_bias else 0.0)
+    z, xbc, dt = projected[:, :inner], projected[:, inner : 2 * inner + 2 * wide], projected[:, 2 * inner + 2 * wide :]
+    padded = np.concatenate([np.zeros((block.conv_size - 1, xbc.shape[1])), xbc])
+    dt = np.clip(np.log1p(np.exp(dt + get("dt_bias"))), block.dt_min, block.dt_max)
+    y, state = np.zeros((len(x), inner)), np.zeros((block.n_heads, block.head_dim, block.state_size))
+    for row in range(len(x)):
+        conv = sum(padded[row + j] * get("conv")[:, j] for j in range(block.conv_size)) + get("conv_bias")
+        mixed = conv / (1 + np.exp(-conv))
+        for head in range(block.n_heads):
+            at = head * block.head_dim
+            own, group = mixed[at : at + block.head_dim], head * block.n_groups // block.n_heads * block.state_size
+            b, c = (mixed[start + group :][: block.state_size] for start in (inner, inner + wide))
+            step = dt[row, head]
+            state[head] = np.exp(step * get("a")[head]) * state[head] + step * np.outer(own, b)
+            y[row, at : at + block.head_dim] = state[head] @ c + get("d")[head] * own
+    y = (y * z / (1 + np.exp(-z))).reshape(len(x), block.norm_groups, -1)
+    normed = norm(y, np.ones(y.shape[-1]), spec.norm_eps).reshape(len(x), -1) * get("gate_norm")
+    return normed @ get("out_proj").T + (get("out_proj_bias") if block.proj_bias else 0.0)
+
+
+def gated(both: Array, activation: str) -> Array:
+    """[n, 2 * inner] -> activation(first half) * second half."""
+    gate, up = np.split(both, 2, axis=1)
+    if activation == "silu":
+        return gate / (1 + np.exp(-gate)) * up
+    return gate / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (gate + 0.044715 * gate**3))) * up
 
 
 def norm(x: Array, weight: Array, eps: float) -> Array:

@@ -60,10 +60,42 @@ def test_rows_of_parts_are_stacked_converted_and_shifted(tmp_path: Path) -> None
     assert checkpoint.names == ("a", "b", "c")
 
 
+def test_rows_are_scaled_and_exponentiated(tmp_path: Path) -> None:
+    checkpoint = Checkpoint.open(folder(tmp_path))
+    a = (Part("a", exp=True, times=-2.0, add=0.5), Part("a", times=0.25))
+    expected = np.concatenate([np.float32(-2) * np.exp(A) + np.float32(0.5), A * np.float32(0.25)])
+    np.testing.assert_allclose(checkpoint.read(a, 0, 6), expected, rtol=1e-6)
+    np.testing.assert_array_equal(checkpoint.read(a, 2, 4), checkpoint.read(a, 0, 6)[2:4])
+
+
+CUBE = np.arange(24, dtype=np.float32).reshape(3, 4, 2)
+CUBE_FILE = pack({"e": entry("F32", [3, 4, 2], 0, 96)}, CUBE.tobytes())
+
+
+def test_a_flat_part_is_a_matrix_of_the_last_axis(tmp_path: Path) -> None:
+    checkpoint = Checkpoint.open(folder(tmp_path, CUBE_FILE))
+    flat = (Part("e", flat=True, rows=(2, 12)), Part("e", flat=True))
+    assert checkpoint.shape(flat) == (22, 2)
+    whole = np.concatenate([CUBE.reshape(12, 2)[2:], CUBE.reshape(12, 2)])
+    for start in range(0, 22, 3):
+        np.testing.assert_array_equal(checkpoint.read(flat, start, 22), whole[start:])
+    assert checkpoint.shape((Part("e"),)) == (3, 4, 2)
+    np.testing.assert_array_equal(checkpoint.read((Part("e"),), 1, 3), CUBE[1:])
+    with pytest.raises(BadTensor, match="e: has 12 rows, not 0 to 13"):
+        checkpoint.shape((Part("e", flat=True, rows=(0, 13)),))
+
+
+def test_an_exponential_that_overflows_is_refused_by_name(tmp_path: Path) -> None:
+    data = np.array([1, 200], np.float32).tobytes()
+    checkpoint = Checkpoint.open(folder(tmp_path, pack({"w": entry("F32", [2], 0, 8)}, data)))
+    with pytest.raises(BadTensor, match="w: holds values that are not finite"):
+        checkpoint.read((Part("w", exp=True),), 0, 2)
+
+
 @pytest.mark.parametrize(
     ("source", "start", "stop", "message"),
     [
-        ((Part("a"),), 0, 4, "a: rows 0 to 4 of 3 were asked for"),
+        ((Part("a"),), 0, 4, "a: rows 0 to 4 of 3 do not exist"),
         ((Part("a"),), -1, 2, "a: rows -1 to 2 of 3"),
         ((Part("a", rows=(2, 4)),), 0, 1, "a: has 3 rows, not 2 to 4"),
         ((Part("a"), Part("c")), 0, 1, "c: shape (3,) does not stack under (3, 2)"),

@@ -1,27 +1,44 @@
-"""genai_config.json: what onnxruntime-genai wants to know to run `model.onnx` from the same folder."""
+"""genai_config.json and the graph of the whole model: what onnxruntime-genai wants in a folder."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-from edgedec.bundle.manifest import Text
+from edgedec.bundle.manifest import Artifact, Text
+from edgedec.export.artifacts import Request
+from edgedec.export.onnx import whole_model_reason, write_whole_model
 from edgedec.spec import ModelSpec
 
-GENAI_CONFIG = "genai_config.json"
+CONFIG = "genai_config.json"
 
 
-def write_genai_config(folder: Path, spec: ModelSpec, text: Text, model: str) -> None:
+def reason(spec: ModelSpec) -> str | None:
+    """Why onnxruntime-genai cannot run the model; None if it can."""
+    return whole_model_reason(spec)
+
+
+def make(folder: Path, request: Request) -> Artifact:
+    """Write the graph and the config into `folder`."""
+    model = write_whole_model(folder, request.layout, request.model_kv)
+    config = _config(request.layout.spec, request.text, model)
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+    return Artifact((CONFIG, model), {"model": model})
+
+
+def _config(spec: ModelSpec, text: Text, model: str) -> dict[str, Any]:
+    attention = next(iter(spec.attention.values()))
     eos: int | list[int] = list(text.eos) if len(text.eos) > 1 else text.eos[0] if text.eos else 0
     first = eos if isinstance(eos, int) else eos[0]
     decoder = {
         "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
         "filename": model,
-        "head_size": spec.head_dim,
+        "head_size": attention.head_dim,
         "hidden_size": spec.hidden_size,
-        "num_attention_heads": spec.n_heads,
-        "num_hidden_layers": spec.n_layers,
-        "num_key_value_heads": spec.n_kv_heads,
+        "num_attention_heads": attention.n_heads,
+        "num_hidden_layers": len(spec.attention),
+        "num_key_value_heads": attention.n_kv_heads,
         "inputs": {
             "input_ids": "input_ids",
             "attention_mask": "attention_mask",
@@ -34,7 +51,7 @@ def write_genai_config(folder: Path, spec: ModelSpec, text: Text, model: str) ->
             "present_value_names": "present.%d.value",
         },
     }
-    config = {
+    return {
         "model": {
             # The pipeline to use, not the architecture: a decoder with a KV cache.
             "type": "llama",
@@ -58,4 +75,3 @@ def write_genai_config(folder: Path, spec: ModelSpec, text: Text, model: str) ->
             "top_p": 1.0,
         },
     }
-    (folder / GENAI_CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")

@@ -1,0 +1,101 @@
+"""Which calls a runtime refuses: those that contradict themselves, and those beyond its declared capabilities.
+
+Every runtime calls `check_calls` first, so that a wrong call is one line of UsageError and never a wrong result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgedec.errors import UsageError
+from edgedec.runtime.call import Call, Outputs
+from edgedec.runtime.capabilities import Capabilities
+from edgedec.spec import ModelSpec
+
+_PLAIN = Outputs()
+
+
+def check_calls(calls: Sequence[Call], spec: ModelSpec, can: Capabilities) -> None:
+    """UsageError unless a runtime of these capabilities can run the calls in one forward."""
+    if len(calls) > 1 and len({id(call.cache) for call in calls}) < len(calls):
+        raise UsageError("two calls for one cache at once: join their rows to a tree")
+    rows = sum(call.rows.count for call in calls)
+    if rows > can.largest_call:
+        raise UsageError(f"{rows} rows in one forward: this runtime takes {can.largest_call} (largest_call)")
+    for call in calls:
+        _check_call(call, spec, can)
+
+
+def _check_call(call: Call, spec: ModelSpec, can: Capabilities) -> None:
+    if call.cache.spec is not spec and call.cache.spec != spec:
+        raise UsageError("the cache is of another model: use one of this runtime's new_cache()")
+    _check_rows(call, spec, can)
+    if call.blocks is not None or call.hidden is not None:
+        _check_slice(call, spec, can)
+    if call.outputs != _PLAIN:
+        _check_outputs(call, spec, can)
+    if call.adapter is not None and not can.adapters:
+        _refuse("adapters")
+
+
+def _check_rows(call: Call, spec: ModelSpec, can: Capabilities) -> None:
+    rows = call.rows
+    if not 0 <= rows.first < len(rows):
+        raise UsageError(f"rows from {rows.first} on of {len(rows)}: a call computes at least one row")
+    if call.hidden is None and rows.embeddings is None:
+        tokens = rows.tokens[rows.first :]
+        low, high = (tokens[0], tokens[0]) if len(tokens) == 1 else (tokens.min(), tokens.max())
+        if low < 0 or high >= spec.vocab_size:
+            raise UsageError(f"token {low if low < 0 else high} is outside the vocabulary of {spec.vocab_size}")
+    if rows.embeddings is not None:
+        if not can.embeddings:
+            _refuse("embeddings")
+        _check_shape("embeddings", rows.embeddings.shape, (rows.count, spec.hidden_size))
+    if rows.groups is not None and not can.groups:
+        _refuse("groups")
+    if rows.groups is not None and spec.recurrent and (rows.groups >= 0).any():
+        raise UsageError("rows in groups: a recurrent block has no state of rows that see each other")
+    if rows.numbers is not None:
+        if not can.selections:
+            _refuse("selections")
+        if len(rows.numbers) != len(rows) or rows.numbers[0] < 0 or (np.diff(rows.numbers) <= 0).any():
+            raise UsageError("row numbers: must be ascending, one for each row")
+    if not can.trees and not rows.is_chain:
+        _refuse("trees")
+
+
+def _check_slice(call: Call, spec: ModelSpec, can: Capabilities) -> None:
+    blocks = range(spec.n_blocks) if call.blocks is None else call.blocks
+    if not can.slices and (call.hidden is not None or len(blocks) != spec.n_blocks):
+        _refuse("slices")
+    if not isinstance(blocks, range) and any(a >= b for a, b in zip(blocks, blocks[1:], strict=False)):
+        raise UsageError(f"blocks {list(blocks)}: must be ascending")
+    if len(blocks) and not (blocks[0] >= 0 and blocks[-1] < spec.n_blocks):
+        raise UsageError(f"blocks {blocks[0]} to {blocks[-1]}: the model has 0 to {spec.n_blocks - 1}")
+    if call.hidden is not None:
+        _check_shape("hidden", call.hidden.shape, (call.rows.count, spec.hidden_size))
+
+
+def _check_outputs(call: Call, spec: ModelSpec, can: Capabilities) -> None:
+    wanted, n = call.outputs, call.rows.count
+    if wanted.attention and not can.attention_sums:
+        _refuse("attention_sums")
+    if wanted.logsum and not can.logsum:
+        _refuse("logsum")
+    if wanted.head and not 0 <= wanted.logits_from < n:
+        raise UsageError(f"logits_from {wanted.logits_from}: the call computes {n} rows")
+    for block in wanted.hidden:
+        run = range(spec.n_blocks) if call.blocks is None else call.blocks
+        if block not in run and not (block == -1 and call.hidden is None):
+            raise UsageError(f"hidden states after block {block}: the call does not run it")
+
+
+def _check_shape(what: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    if found != expected:
+        raise UsageError(f"{what} {list(found)}: expected {list(expected)}, one line for each computed row")
+
+
+def _refuse(what: str) -> None:
+    raise UsageError(f"this runtime declares no {what}: the call needs them")

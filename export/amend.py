@@ -1,0 +1,112 @@
+"""More files for a bundle that is there: `edgedec add` and draft heads. Whatever ends it early, the bundle opens as it was.
+
+New files are written whole to a staging folder inside the bundle and renamed into place; the manifest, last, is what makes them
+count. A file whose content changes would not fit the old manifest: then a manifest without the artifacts that use it comes first.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from edgedec.bundle import MANIFEST, Bundle, Manifest
+from edgedec.bundle.manifest import Artifact
+from edgedec.errors import BundleError, BundleUnsafe, UsageError
+from edgedec.export.artifacts import Request, choose, made_for, makers
+from edgedec.export.onnx import Layout
+from edgedec.export.writer import Progress, hashed, manifest_text
+from edgedec.storage.files import replacing
+
+_STAGING = ".adding-"
+
+
+def add_artifact(
+    path: Path, runtime: str, kv: tuple[str, ...] = (), progress: Progress = lambda *_: None
+) -> Bundle:
+    """Add the files that `runtime` needs to the bundle at `path`. kv: cache formats besides those that the bundle names."""
+    bundle = Bundle.open(path)
+    manifest = bundle.manifest
+    if runtime not in choose(manifest.spec, [runtime]):
+        return bundle  # it needs no files
+    formats = _formats(bundle, kv)
+    # Others may share files with it: made again, they are the same bytes unless this edgedec writes other graphs.
+    names = [name for name in makers() if name == runtime or name in manifest.artifacts]
+    with _staging(bundle) as folder:
+        progress("graphs", 0, 1)
+        request = Request(Layout.of(manifest), manifest.text, formats, manifest.kv_formats[0])
+        artifacts = made_for(names, folder, request)
+        progress("graphs", 1, 1)
+        return _install(bundle, folder, lambda m: _with_artifacts(m, artifacts, formats), progress)
+
+
+def add_files(bundle: Bundle, files: dict[str, bytes], change: Callable[[Manifest], Manifest]) -> Bundle:
+    """Put files into a bundle; `change` is what the manifest then says besides listing them."""
+    with _staging(bundle) as folder:
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+        return _install(bundle, folder, change)
+
+
+def _formats(bundle: Bundle, kv: tuple[str, ...]) -> tuple[str, ...]:
+    """The bundle's cache formats and `kv`, each once."""
+    for name in kv:
+        if name in ("int8", "int4") and getattr(bundle.manifest.kv_scales, name) is None:
+            raise UsageError(f"--kv {name}: {bundle.path} has no scales for it; export again with --kv {name}")
+        if name not in ("f32", "f16", "int8", "int4"):
+            raise UsageError(f"--kv {name}: must be one of f32, f16, int8, int4")
+    return tuple(dict.fromkeys([*bundle.manifest.kv_formats, *kv]))
+
+
+def _with_artifacts(manifest: Manifest, artifacts: dict[str, Artifact], kv: tuple[str, ...]) -> Manifest:
+    return replace(manifest, artifacts={**manifest.artifacts, **artifacts}, kv_formats=kv)  # type: ignore[arg-type]
+
+
+def _install(
+    bundle: Bundle, folder: Path, change: Callable[[Manifest], Manifest], progress: Progress = lambda *_: None
+) -> Bundle:
+    """Move the files of a staging folder into the bundle, then the manifest."""
+    new, old = hashed(folder, progress), bundle.manifest
+    altered = {name for name, file in new.items() if name in old.files and old.files[name] != file}
+    if altered:
+        _write(bundle, _without(old, altered))
+    for name in new:
+        os.replace(folder / name, bundle.path / name)
+    _write(bundle, change(replace(old, files={**old.files, **new})))
+    return Bundle.open(bundle.path)
+
+
+def _without(manifest: Manifest, names: set[str]) -> Manifest:
+    """The manifest less these files and what uses them."""
+    return replace(
+        manifest,
+        files={name: file for name, file in manifest.files.items() if name not in names},
+        artifacts={key: a for key, a in manifest.artifacts.items() if not names & set(a.files)},
+        heads={kind: head for kind, head in manifest.heads.items() if head.file not in names},
+    )
+
+
+def _write(bundle: Bundle, manifest: Manifest) -> None:
+    with replacing(bundle.path / MANIFEST) as file:
+        file.write(manifest_text(manifest).encode())
+
+
+@contextmanager
+def _staging(bundle: Bundle) -> Iterator[Path]:
+    """An empty folder inside the bundle, gone afterwards; what an earlier one that was killed left is removed too."""
+    if any((bundle.path / name).is_symlink() for name in (MANIFEST, *bundle.manifest.files)):
+        raise BundleUnsafe(f"{bundle.path}: is made of links; add to a copy of it")
+    try:
+        for left in bundle.path.glob(f"{_STAGING}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix=_STAGING, dir=bundle.path))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:
+        raise BundleError(f"{bundle.path}: cannot be written: {error.strerror or error}") from None

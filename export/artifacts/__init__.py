@@ -1,0 +1,72 @@
+"""Artifacts: the files that one runtime needs besides manifest, weights and tokenizer. One file here a runtime.
+
+A runtime without a file here needs none. A file provides `reason(spec)`, why the runtime cannot run the model, or None; and
+`make(folder, request)`, which writes its files and returns what the manifest says of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Protocol, cast
+
+from edgedec.bundle.manifest import Artifact, Text
+from edgedec.errors import UsageError
+from edgedec.export.onnx import Layout
+from edgedec.runtime import runtime_names
+from edgedec.spec import ModelSpec
+
+__all__ = ["Maker", "Request", "choose", "made_for", "makers"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What artifacts are made from. kv: the cache formats to support; model_kv: the default one."""
+
+    layout: Layout
+    text: Text
+    kv: tuple[str, ...]
+    model_kv: str
+
+
+class Maker(Protocol):
+    """What a file of this folder provides."""
+
+    def reason(self, spec: ModelSpec) -> str | None:
+        """Why the runtime cannot run the model, in one line; None if it can."""
+
+    def make(self, folder: Path, request: Request) -> Artifact:
+        """Write the runtime's files into `folder`."""
+
+
+def makers() -> dict[str, Maker]:
+    """The runtimes that need files."""
+    names = sorted(file.name for file in iter_modules(__path__))
+    return {name: cast(Maker, import_module(f"{__name__}.{name}")) for name in names}
+
+
+def choose(spec: ModelSpec, wanted: Iterable[str] | None) -> tuple[str, ...]:
+    """The runtimes to make artifacts for: all that can run the model, or those of `wanted` that need files.
+
+    UsageError for a runtime that does not exist or cannot run the model.
+    """
+    found = makers()
+    if wanted is None:
+        return tuple(name for name, maker in found.items() if maker.reason(spec) is None)
+    known = sorted({*found, *runtime_names()})
+    for name in wanted:
+        if name not in known:
+            raise UsageError(f"--for {name}: no such runtime; there are: {', '.join(known)}")
+        reason = found[name].reason(spec) if name in found else None
+        if reason is not None:
+            raise UsageError(f"--for {name}: cannot run this {spec.architecture}: {reason}")
+    return tuple(name for name in found if name in set(wanted))
+
+
+def made_for(names: Iterable[str], folder: Path, request: Request) -> dict[str, Artifact]:
+    """Write the artifacts of these runtimes into `folder`."""
+    found = makers()
+    return {name: found[name].make(folder, request) for name in names}

@@ -1,0 +1,26 @@
+"""ONNX graphs for the ort runtime: by block, of the stack, the head, and of the whole model where that is possible."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgedec.bundle.manifest import Artifact
+from edgedec.export.artifacts import Request
+from edgedec.export.onnx import unsupported, whole_model_reason, write_ort, write_whole_model
+from edgedec.runtimes.ort.graphs import Graphs
+from edgedec.spec import ModelSpec
+from edgedec.storage.serde import to_json
+
+
+def reason(spec: ModelSpec) -> str | None:
+    """Why ONNX Runtime cannot run the model; None if it can."""
+    return unsupported(spec)
+
+
+def make(folder: Path, request: Request) -> Artifact:
+    """Write the graphs into `folder`."""
+    head, blocks, stack = write_ort(folder, request.layout, request.kv)
+    whole = whole_model_reason(request.layout.spec) is None
+    model = write_whole_model(folder, request.layout, request.model_kv) if whole else None
+    graphs = Graphs(head, blocks, stack, model, request.model_kv if whole else "")
+    return Artifact(tuple(sorted(graphs.names)), to_json(graphs))

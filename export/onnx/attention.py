@@ -1,0 +1,111 @@
+"""The attention block as GroupQueryAttention.
+
+In graphs for trees the mask of a call says alone what a row sees (`causal` is off, so that rows of a group can look forward);
+`position_ids` say where a row stands. In the graph of the whole model rows are a chain, and the operator masks and counts itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from edgedec.export.graph import FLOAT, INT64, MICROSOFT, Graph
+from edgedec.export.onnx.common import norm
+from edgedec.export.onnx.layout import CACHE_TYPE, Layout, Shape, Step
+from edgedec.spec import Attention, ModelSpec
+
+
+def emit(g: Graph, layout: Layout, b: int, x: str, step: Step) -> str:
+    """f of block b: normed hidden state -> what is added to it; keys and values go in and out as `past` and `present`."""
+    spec, block, p = layout.spec, layout.spec.attention[b], f"blocks.{b}"
+    qkv = g.linear(x, f"{p}.qkv", f"{p}.qkv_bias" if block.qkv_bias else None)
+    heads = _split_heads(g, spec, block, qkv, p)
+    past, present = _cache(g, spec, b, step)
+    inputs = [*heads, *past, step.seqlens, step.total, *_rope(g, layout, block), *_tree_inputs(g, spec, block, step), ""]
+    inputs += _kv_scales(g, layout, b, step.kv)
+    while not inputs[-1]:
+        inputs.pop()
+    attrs = _attributes(block, step)
+    mixed = g.nodes("GroupQueryAttention", inputs, [f"{p}.mixed", *present], domain=MICROSOFT, **attrs)[0]
+    return g.linear(mixed, f"{p}.o", f"{p}.o_bias" if block.o_bias else None)
+
+
+def query(g: Graph, b: int) -> str:
+    """The value [1, rows, ...] whose first channels are the queries of block b, before they are turned."""
+    return str(g.maker(f"blocks.{b}.mixed").input[0])
+
+
+def _split_heads(g: Graph, spec: ModelSpec, block: Attention, qkv: str, p: str) -> tuple[str, str, str]:
+    """q, k, v; packed in q when nothing has to be done to them before attention."""
+    if block.qk_norm == "none":
+        return qkv, "", ""
+    q, k, v = g.split(qkv, [block.q_dim, block.kv_dim, block.kv_dim])
+    how = _head_norm if block.qk_norm == "head" else _full_norm
+    return how(g, spec, block, q, f"{p}.q_norm"), how(g, spec, block, k, f"{p}.k_norm"), v
+
+
+def _full_norm(g: Graph, spec: ModelSpec, block: Attention, x: str, name: str) -> str:
+    return norm(g, "rms", x, name, spec.norm_eps)
+
+
+def _head_norm(g: Graph, spec: ModelSpec, block: Attention, x: str, name: str) -> str:
+    heads = g.reshaped(x, [0, 0, -1, block.head_dim])
+    return g.reshaped(norm(g, "rms", heads, name, spec.norm_eps), [0, 0, -1])
+
+
+def _attributes(block: Attention, step: Step) -> dict[str, Any]:
+    attrs: dict[str, Any] = {"num_heads": block.n_heads, "kv_num_heads": block.n_kv_heads}
+    attrs |= {"scale": block.scale, "softcap": block.softcap, "do_rotary": int(block.rope is not None)}
+    if step.kv in ("int8", "int4"):
+        attrs |= {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL"}
+        attrs |= {"kv_cache_bit_width": 8 if step.kv == "int8" else 4}
+    if step.tree:
+        attrs["causal"] = 0
+    elif block.window is not None:
+        attrs["local_window_size"] = block.window
+    return attrs
+
+
+def _cache(g: Graph, spec: ModelSpec, b: int, step: Step) -> tuple[list[str], list[str]]:
+    """The inputs and outputs of keys and values, numbered by attention blocks. A tree's call has one buffer for both."""
+    block, number = spec.attention[b], list(spec.attention).index(b)
+    dtype, width = CACHE_TYPE[step.kv], block.head_dim // 2 if step.kv == "int4" else block.head_dim
+    sizes = ("capacity", "capacity") if step.tree else ("past", "total")
+    shapes: list[Shape] = [[step.batch, block.n_kv_heads, size, width] for size in sizes]
+    past = [g.input(f"past_key_values.{number}.{part}", dtype, shapes[0]) for part in ("key", "value")]
+    present = [f"present.{number}.{part}" for part in ("key", "value")]
+    for name in present:
+        g.output(name, dtype, shapes[1])
+    return past, present
+
+
+def _tree_inputs(g: Graph, spec: ModelSpec, block: Attention, step: Step) -> tuple[str, str]:
+    """Positions, and the mask: `attention_bias.j` is for the j-th of `spec.windows`."""
+    if not step.tree:
+        return "", ""
+    number = spec.windows.index((block.window, block.sinks))
+    bias = g.input(f"attention_bias.{number}", FLOAT, [1, 1, "rows", "total"])
+    return g.input("position_ids", INT64, [1, "rows"]), bias
+
+
+def _rope(g: Graph, layout: Layout, block: Attention) -> list[str]:
+    """The cos and sin tables [context_length, pairs] of a block."""
+    if block.rope is None:
+        return ["", ""]
+    shape = (layout.spec.context_length, len(layout.spec.ropes[block.rope].inv_freq))
+    offsets = dict(zip(("cos", "sin"), layout.ropes[block.rope], strict=True))
+    return [g.external(f"rope.{block.rope}.{part}", FLOAT, shape, offset) for part, offset in offsets.items()]
+
+
+def _kv_scales(g: Graph, layout: Layout, b: int, kv: str) -> list[str]:
+    """Key and value scales [1, n_kv_heads, 1, head_dim] of block b; none for float caches."""
+    offset = getattr(layout.kv_scales, kv, None)
+    if offset is None:
+        return []
+    before = [block for number, block in layout.spec.attention.items() if number < b]
+    offset += int(np.sum([4 * 2 * block.kv_dim for block in before], dtype=np.int64))
+    block = layout.spec.attention[b]
+    shape = (1, block.n_kv_heads, 1, block.head_dim)
+    names = (f"blocks.{b}.k_scale", f"blocks.{b}.v_scale")
+    return [g.external(name, FLOAT, shape, offset + 4 * block.kv_dim * i) for i, name in enumerate(names)]

@@ -1,0 +1,107 @@
+"""The graph files: for the ort runtime a head, one a block and one of the whole stack; for plain decoding the whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from edgedec.export.graph import FLOAT, INT32, INT64, Graph
+from edgedec.export.onnx import attention, mlp, moe, ssm
+from edgedec.export.onnx.common import capped, ints, norm, scalar
+from edgedec.export.onnx.layout import Layout, Step
+
+MODEL = "model"
+EMIT: dict[str, Callable[[Graph, Layout, int, str, Step], str]] = {
+    "attention": attention.emit,
+    "mlp": mlp.emit,
+    "moe": moe.emit,
+    "ssm": ssm.emit,
+}
+
+
+def write_ort(
+    folder: Path, layout: Layout, kv_formats: Iterable[str]
+) -> tuple[str, dict[str, tuple[str, ...]], dict[str, str]]:
+    """Write the graphs that the ort runtime drives: the head's name, the blocks' and the stack's by cache format."""
+    every = range(layout.spec.n_blocks)
+    plain = {b: _stack(layout, f"block_{b:03d}", [b], "") for b in every if b not in layout.spec.attention}
+    names = {b: graph.save(folder) for b, graph in plain.items()}
+    blocks, stack = dict[str, tuple[str, ...]](), dict[str, str]()
+    for kv in kv_formats:
+        own = {b: _stack(layout, f"block_{b:03d}.{kv}", [b], kv).save(folder) for b in layout.spec.attention}
+        blocks[kv] = tuple((names | own)[b] for b in every)
+        stack[kv] = _stack(layout, f"stack.{kv}", every, kv).save(folder)
+    return _head_graph(layout).save(folder), blocks, stack
+
+
+def write_whole_model(folder: Path, layout: Layout, kv: str) -> str:
+    """Write the graph of the whole model with the inputs that onnxruntime-genai expects; returns its name."""
+    return _model_graph(layout, kv).save(folder)
+
+
+def block(g: Graph, layout: Layout, b: int, x: str, step: Step) -> str:
+    """Block b: hidden -> hidden + post_norm(f(norm(hidden)))."""
+    facts, p, eps = layout.spec.blocks[b], f"blocks.{b}", layout.spec.norm_eps
+    y = EMIT[facts.kind](g, layout, b, norm(g, facts.norm, x, f"{p}.norm", eps), step)
+    return g.node("Add", [x, norm(g, facts.post_norm, y, f"{p}.post_norm", eps)], out=f"{p}.out")
+
+
+def _stack(layout: Layout, name: str, blocks: Iterable[int], kv: str) -> Graph:
+    """Some blocks one after another, on rows of a tree. Of a single attention block the queries go out too."""
+    spec, g, chosen = layout.spec, layout.graph(name), list(blocks)
+    x = g.input("hidden", FLOAT, [1, "rows", spec.hidden_size])
+    g.output("hidden_out", FLOAT, [1, "rows", spec.hidden_size])
+    step = Step("", "", kv)
+    if any(b in spec.attention for b in chosen):
+        step = Step(g.input("seqlens_k", INT32, [1]), g.input("total_sequence_length", INT32, []), kv)
+    for b in chosen:
+        x = block(g, layout, b, x, step)
+    g.node("Identity", [x], out="hidden_out")
+    if len(chosen) == 1 and chosen[0] in spec.attention:
+        g.node("Identity", [attention.query(g, chosen[0])], out="query")
+        g.output("query", FLOAT, [1, "rows", "query_dims"])
+    return g
+
+
+def _head(g: Graph, layout: Layout, x: str) -> str:
+    """hidden -> logits."""
+    spec = layout.spec
+    y = g.linear(norm(g, spec.final_norm, x, "final_norm", spec.norm_eps), "embed" if spec.tied else "head")
+    return capped(g, y, spec.final_softcap)
+
+
+def _head_graph(layout: Layout) -> Graph:
+    g = layout.graph("head")
+    y = _head(g, layout, g.input("hidden", FLOAT, [1, "rows", layout.spec.hidden_size]))
+    g.node("Identity", [y], out="logits")
+    g.output("logits", FLOAT, [1, "rows", layout.spec.vocab_size])
+    return g
+
+
+def _embed(g: Graph, layout: Layout, ids: str) -> str:
+    """ids [batch, rows] -> hidden [batch, rows, hidden]."""
+    x, scale = g.lookup(ids, "embed"), layout.spec.embed_scale
+    return x if scale == 1.0 else g.node("Mul", [x, scalar(g, scale)])
+
+
+def _model_graph(layout: Layout, kv: str) -> Graph:
+    """The whole model, as onnxruntime-genai names things; logits of the last row only."""
+    spec, g = layout.spec, layout.graph(MODEL)
+    x = _embed(g, layout, g.input("input_ids", INT64, ["batch", "rows"]))
+    g.output("logits", FLOAT, ["batch", 1, spec.vocab_size])
+    step = _chain_step(g, g.input("attention_mask", INT64, ["batch", "total"]), kv)
+    for b in range(spec.n_blocks):
+        x = block(g, layout, b, x, step)
+    last = g.node("Slice", [x, ints(g, -1), ints(g, np.iinfo(np.int64).max), ints(g, 1)])
+    g.node("Identity", [_head(g, layout, last)], out="logits")
+    return g
+
+
+def _chain_step(g: Graph, mask: str, kv: str) -> Step:
+    """Sequence lengths from an attention mask [batch, total] of ones."""
+    summed = g.node("ReduceSum", [mask, ints(g, 1)], keepdims=0)
+    seqlens = g.node("Cast", [g.node("Sub", [summed, ints(g, 1)])], to=INT32)
+    total = g.node("Gather", [g.node("Shape", [mask]), g.constant(np.array(1, np.int64))])
+    return Step(seqlens, g.node("Cast", [total], to=INT32), kv, tree=False, batch="batch")

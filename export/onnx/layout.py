@@ -1,0 +1,71 @@
+"""What graphs are made from: the model's facts and where everything lies in the weights file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgedec.bundle.manifest import KVScales, Manifest, Tensor
+from edgedec.export.graph import FLOAT, FLOAT16, INT8, UINT8, Graph
+from edgedec.spec import Attention, ModelSpec
+
+Shape = list[int | str]
+CACHE_TYPE = {"f32": FLOAT, "f16": FLOAT16, "int8": INT8, "int4": UINT8}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The part of a manifest that graphs need."""
+
+    spec: ModelSpec
+    weights: str
+    tensors: dict[str, Tensor]
+    ropes: tuple[tuple[int, ...], ...]
+    kv_scales: KVScales
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Layout:
+        """The layout of a bundle that is there."""
+        return cls(manifest.spec, manifest.weights, manifest.tensors, manifest.ropes, manifest.kv_scales)
+
+    def graph(self, name: str) -> Graph:
+        """An empty graph over the weights file."""
+        return Graph(name, self.weights, self.tensors)
+
+
+@dataclass(frozen=True)
+class Step:
+    """The inputs of a call that attention blocks share. tree: masks and positions are inputs of the graph; otherwise rows
+    are a chain after the cache and attention is causal by itself. batch: the first dim of hidden states and caches."""
+
+    seqlens: str
+    total: str
+    kv: str
+    tree: bool = True
+    batch: int | str = 1
+
+
+def unsupported(spec: ModelSpec) -> str | None:
+    """Why ONNX Runtime cannot run the model, in one line; None if it can."""
+    for block in spec.attention.values():
+        if block.head_dim % 16:
+            return f"head_dim {block.head_dim} is not a multiple of 16"
+        if block.rope is not None and len(spec.ropes[block.rope].inv_freq) % 8:
+            rotated = 2 * len(spec.ropes[block.rope].inv_freq)
+            return f"{rotated} of {block.head_dim} channels rotate, not a multiple of 16"
+    return None
+
+
+def whole_model_reason(spec: ModelSpec) -> str | None:
+    """Why the model cannot be one graph as onnxruntime-genai drives it, in one line; None if it can."""
+    others = sorted(set(spec.kinds) - {"attention", "mlp"})
+    if others:
+        return f"it has {', '.join(others)} blocks"
+    if any(block.sinks for block in spec.attention.values()):
+        return "a window with sinks needs a mask"
+    if len({_cache_shape(block) for block in spec.attention.values()}) != 1:
+        return "its attention blocks differ in heads or dims"
+    return unsupported(spec)
+
+
+def _cache_shape(block: Attention) -> tuple[int, int, int]:
+    return block.n_heads, block.n_kv_heads, block.head_dim

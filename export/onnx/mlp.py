@@ -1,0 +1,17 @@
+"""The feed-forward block as ONNX nodes."""
+
+from __future__ import annotations
+
+from edgedec.export.graph import Graph
+from edgedec.export.onnx.common import activation, gated
+from edgedec.export.onnx.layout import Layout, Step
+from edgedec.spec import Mlp
+
+
+def emit(g: Graph, layout: Layout, b: int, x: str, step: Step) -> str:
+    """f of block b: normed hidden state -> what is added to it."""
+    block, p = layout.spec.blocks[b], f"blocks.{b}"
+    assert isinstance(block, Mlp)
+    y = g.linear(x, f"{p}.{block.up}", f"{p}.{block.up}_bias" if block.bias else None)
+    y = gated(g, block.activation, y, block.inner_size) if block.gated else activation(g, block.activation, y)
+    return g.linear(y, f"{p}.down", f"{p}.down_bias" if block.bias else None)

@@ -1,0 +1,87 @@
+"""The mixture-of-experts block as ONNX nodes: each expert stands in an `If`, so that only chosen ones are read.
+
+An expert runs on the rows that chose it; what it adds is scattered to these rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgedec.export.graph import BOOL, FLOAT, INT32, Graph
+from edgedec.export.onnx.common import filled, gated, ints, scalar
+from edgedec.export.onnx.layout import Layout, Step
+from edgedec.spec import Moe
+
+
+def emit(g: Graph, layout: Layout, b: int, x: str, step: Step) -> str:
+    """f of block b: normed hidden state [1, rows, hidden] -> what is added to it."""
+    block, p, hidden = layout.spec.blocks[b], f"blocks.{b}", layout.spec.hidden_size
+    assert isinstance(block, Moe)
+    rows = g.node("Reshape", [x, ints(g, -1, hidden)], out=f"{p}.rows")
+    logits = g.linear(rows, f"{p}.router")
+    experts, weights = _route(g, block, logits, p)
+    chosen, dense = _tables(g, logits, experts, weights, p)
+    y = _shared(g, block, rows, p) if block.shared_size else filled(g, rows, 0.0)
+    y = _experts(g, block, hidden, p, chosen, dense, y)
+    return g.reshaped(y, [1, -1, hidden])
+
+
+def _route(g: Graph, block: Moe, logits: str, p: str) -> tuple[str, str]:
+    """logits [n, experts] -> the experts of each row [n, k], the best first, and their weights [n, k]."""
+    weights = g.node("Sigmoid", [logits]) if block.router == "sigmoid" else g.node("Softmax", [logits], axis=-1)
+    ranked = logits if block.router != "sigmoid" else weights
+    if block.router_bias:
+        ranked = g.node("Add", [weights, g.vector(f"{p}.router_bias")])
+    _, experts = g.nodes("TopK", [ranked, ints(g, block.top_k)], [f"{p}.best", f"{p}.experts"], axis=-1)
+    source = logits if block.router == "softmax_topk" else weights
+    chosen = g.node("GatherElements", [source, experts], axis=-1)
+    if block.router == "softmax_topk":
+        chosen = g.node("Softmax", [chosen], axis=-1)
+    if block.normalize:
+        chosen = g.node("Div", [chosen, g.node("ReduceSum", [chosen, ints(g, -1)], keepdims=1)])
+    return experts, chosen if block.scale == 1.0 else g.node("Mul", [chosen, scalar(g, block.scale)])
+
+
+def _tables(g: Graph, logits: str, experts: str, weights: str, p: str) -> tuple[str, str]:
+    """By expert and row [experts, n]: was it chosen (int32), and with which weight."""
+    nothing, found = filled(g, logits, 0.0), []
+    for name, values in (("chosen", filled(g, weights, 1.0)), ("weights", weights)):
+        table = g.node("ScatterElements", [nothing, experts, values], axis=-1)
+        found.append(g.node("Transpose", [table], perm=[1, 0], out=f"{p}.{name}"))
+    return g.node("Cast", [found[0]], to=INT32, out=f"{p}.chosen_int"), found[1]
+
+
+def _experts(g: Graph, block: Moe, hidden: int, p: str, chosen: str, dense: str, y: str) -> str:
+    """y [n, hidden] plus what every chosen expert adds to the rows that chose it."""
+    used = g.node("Cast", [g.node("ReduceMax", [chosen, ints(g, 1)], keepdims=0)], to=BOOL)
+    flags = [f"{p}.uses.{e}" for e in range(block.n_experts)]
+    g.nodes("Split", [used, g.constant(np.ones(block.n_experts, np.int64))], flags, axis=0)
+    for e, flag in enumerate(flags):
+        then, otherwise = g.branch(f"{p}.expert.{e}"), g.branch(f"{p}.without.{e}")
+        _expert(then, block, hidden, p, e, (chosen, dense), y)
+        otherwise.output(otherwise.node("Identity", [y]), FLOAT, ["n", hidden])
+        y = g.choose(flag, then, otherwise)
+    return y
+
+
+def _expert(g: Graph, block: Moe, hidden: int, p: str, e: int, tables: tuple[str, str], y: str) -> None:
+    """The branch of one expert: its part added to y."""
+    number, inner = g.constant(np.array(e, np.int64)), block.inner_size
+    mine, weights = (g.node("Gather", [table, number], axis=0) for table in tables)
+    places = g.reshaped(g.node("NonZero", [mine]), [-1])
+    rows = g.node("Gather", [f"{p}.rows", places], axis=0)
+    both = g.linear(rows, g.part(f"{p}.gate_up", e * 2 * inner, (e + 1) * 2 * inner))
+    out = g.linear(gated(g, block.activation, both, inner), g.part(f"{p}.down", e * hidden, (e + 1) * hidden))
+    weight = g.reshaped(g.node("Gather", [weights, places]), [-1, 1])
+    out = g.node("Mul", [out, weight])
+    added = g.node("ScatterND", [y, g.reshaped(places, [-1, 1]), out], reduction="add")
+    g.output(added, FLOAT, ["n", hidden])
+
+
+def _shared(g: Graph, block: Moe, rows: str, p: str) -> str:
+    """What the expert that every row passes adds [n, hidden]."""
+    both = g.linear(rows, f"{p}.shared_gate_up")
+    y = g.linear(gated(g, block.activation, both, block.shared_size), f"{p}.shared_down")
+    if not block.shared_gate:
+        return y
+    return g.node("Mul", [g.node("Sigmoid", [g.linear(rows, f"{p}.shared_gate")]), y])

@@ -1,0 +1,133 @@
+"""A bundle, written: weights, artifacts, hashes, and the manifest last. The exporter and the padding tool both use it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+import edgedec
+from edgedec.bundle.manifest import (
+    FORMAT,
+    MANIFEST,
+    VERSION,
+    Artifact,
+    File,
+    KVFormat,
+    KVScales,
+    Manifest,
+    Text,
+    WeightFormat,
+    WeightLayout,
+)
+from edgedec.export.artifacts import Request, choose, made_for
+from edgedec.export.onnx import Layout
+from edgedec.export.weights import Read, WeightsFile, format_of
+from edgedec.spec import ModelSpec
+from edgedec.storage.serde import to_json
+
+Progress = Callable[[str, int, int], None]
+# Cache scales [2, n_kv_heads, head_dim] of each attention block in order, by format.
+Scales = Mapping[str, Sequence[NDArray[np.float32]]]
+Add = Callable[[str, Read], None]
+WEIGHTS = "weights.bin"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a bundle is besides its weights. formats: of "body", "head" and "embed"; kv: cache formats, the default one first;
+    runtimes: those to make artifacts for, None for all that can run the model."""
+
+    name: str
+    spec: ModelSpec
+    text: Text
+    formats: Mapping[str, WeightFormat]
+    block: int
+    kv: tuple[str, ...]
+    layout: WeightLayout = "interleave16"
+    runtimes: tuple[str, ...] | None = None
+    source: dict[str, Any] = field(default_factory=dict)
+
+
+class BundleWriter:
+    """One bundle on its way into an empty folder, which may hold the tokenizer's files already."""
+
+    def __init__(self, folder: Path, contents: Contents, progress: Progress = lambda *_: None) -> None:
+        self.folder, self.contents, self.progress = folder, contents, progress
+        self._runtimes = choose(contents.spec, contents.runtimes)
+        self._shapes, self._done = contents.spec.tensors(), 0
+
+    def write(self, fill: Callable[[Add], Scales]) -> Manifest:
+        """Write all files. `fill` writes every tensor with `add(name, read)` and returns the cache scales."""
+        contents = self.contents
+        layout = self._write_weights(fill)
+        self.progress("graphs", 0, 1)
+        artifacts = made_for(self._runtimes, self.folder, Request(layout, contents.text, contents.kv, contents.kv[0]))
+        self.progress("graphs", 1, 1)
+        manifest = self._manifest(layout, artifacts)
+        write_manifest(self.folder, manifest)
+        return manifest
+
+    def _write_weights(self, fill: Callable[[Add], Scales]) -> Layout:
+        spec = self.contents.spec
+        with (self.folder / WEIGHTS).open("wb") as file:
+            weights = WeightsFile(file, self.contents.layout)
+            scales = fill(lambda name, read: self._add(weights, name, read))
+            ropes = tuple(weights.rope(rope, spec.context_length) for rope in spec.ropes)
+            offsets = {kv: weights.array(np.concatenate([a.ravel() for a in found])) for kv, found in scales.items()}
+            weights.array(np.zeros(0, np.uint8))  # pad, so that the last tensor may be read in full lines
+        return Layout(spec, WEIGHTS, weights.tensors, ropes, KVScales(**offsets))
+
+    def _add(self, weights: WeightsFile, name: str, read: Read) -> None:
+        formats = self.contents.formats
+        fmt = format_of(self.contents.spec, name, formats["body"], formats["head"], formats["embed"])
+        weights.tensor(name, read, self._shapes[name], fmt, self.contents.block)
+        self._done += int(np.prod(self._shapes[name]))
+        self.progress("weights", self._done, sum(int(np.prod(shape)) for shape in self._shapes.values()))
+
+    def _manifest(self, layout: Layout, artifacts: dict[str, Artifact]) -> Manifest:
+        contents = self.contents
+        return Manifest(
+            format=FORMAT,
+            version=VERSION,
+            producer=f"edgedec {edgedec.__version__}",
+            name=contents.name,
+            spec=contents.spec,
+            weights=WEIGHTS,
+            quantization={**contents.formats, "block": str(contents.block)},
+            tensors=layout.tensors,
+            ropes=layout.ropes,
+            kv_formats=tuple(next(f for f in get_args(KVFormat) if f == kv) for kv in contents.kv),
+            kv_scales=layout.kv_scales,
+            text=contents.text,
+            files=hashed(self.folder, self.progress),
+            artifacts=artifacts,
+            source=contents.source,
+        )
+
+
+def hashed(folder: Path, progress: Progress = lambda *_: None) -> dict[str, File]:
+    """Size and sha256 of every file of a folder but a manifest."""
+    found, paths = {}, sorted(path for path in folder.iterdir() if path.name != MANIFEST)
+    for i, path in enumerate(paths):
+        progress("hashes", i, len(paths))
+        with path.open("rb") as file:
+            found[path.name] = File(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+    progress("hashes", len(paths), len(paths))
+    return found
+
+
+def manifest_text(manifest: Manifest) -> str:
+    """The manifest as it stands in its file."""
+    return json.dumps(to_json(manifest), indent=1) + "\n"
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest of a bundle that nobody has opened yet."""
+    (folder / MANIFEST).write_text(manifest_text(manifest), "utf-8")
