@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from edgedec.decoding.constraint import Constraint
+from edgedec.decoding.logits import LogitsProcessor
 from edgedec.errors import UsageError
 from edgedec.options import option, options_of
 from edgedec.sampling import Sampling
@@ -16,7 +17,8 @@ from edgedec.sampling import Sampling
 class GenerationConfig:
     """sampling: how a token is chosen. max_tokens: None until the context is full; min_tokens: no end token before so
     many. stop: strings, stop_tokens: tokens that end it; ignore_eos: the model's own end tokens do not. logprobs: how
-    many of the likeliest tokens are reported with each. constraint: what the text must be (`edgedec.constraints`)."""
+    many of the likeliest tokens are reported with each. constraint: what the text must be (`edgedec.constraints`).
+    processors: what changes the logits before all else, in this order."""
 
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = option(None, "integer", "Tokens to generate; to the end if left out.")
@@ -26,6 +28,7 @@ class GenerationConfig:
     ignore_eos: bool = option(False, "boolean", "Go on after the model's end token.")
     logprobs: int | None = None
     constraint: Constraint | None = field(default=None, compare=False)
+    processors: tuple[LogitsProcessor, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         given: Any = self.stop
@@ -61,7 +64,8 @@ class GenerationConfig:
     @property
     def takes_largest(self) -> bool:
         """Is nothing needed of the logits but which is the largest?"""
-        return self.sampling.takes_largest and self.logprobs is None and self.constraint is None and not self.min_tokens
+        changed = self.constraint is not None or self.min_tokens or self.processors
+        return self.sampling.takes_largest and self.logprobs is None and not changed
 
 
 def _is_text(value: object) -> bool:

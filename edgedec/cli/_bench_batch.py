@@ -17,7 +17,7 @@ import typer
 from edgedec.cli import options as o
 from edgedec.cli._bench_about import describe, parse_rows, plural, spec_list
 from edgedec.cli._bench_peers import write_weights
-from edgedec.cli._bench_spec import As, widened
+from edgedec.cli._bench_spec import As, padded
 from edgedec.cli._output import print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def batch(
         raise typer.BadParameter("--spec: name one or more, as in off,auto")
     threads = threads or available_cores()
     with progress_bar(quiet=json) as show:
-        path = str(widened(model, geometry, show).path) if geometry else model
+        path = str(padded(model, geometry, show).path) if geometry else model
         opened = o.open_model(path, engine, threads, kv)
         work = work_of(opened, read_prompts(), prompts, generate)
         ours = {name: Ours(opened, name) for name in names}
