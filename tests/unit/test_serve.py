@@ -75,7 +75,7 @@ def client(served: tuple[str, Any]) -> Iterator[openai.OpenAI]:
 def alone(model: edgedec.Model, prompt: str | list[int], n: int, **options: Any) -> str:
     """The text that a session of its own writes."""
     options = {"sampling": Sampling(), **options}
-    return "".join(model.session(spec="off", context=512).generate(prompt, max_tokens=n, **options))
+    return "".join(model.session(speculate="off", context=512).generate(prompt, max_tokens=n, **options))
 
 
 def chat_ids(model: edgedec.Model, text: str) -> list[int]:
@@ -143,7 +143,7 @@ def test_a_chat_streamed_and_whole_says_the_same(client: openai.OpenAI, model: e
 
 def test_a_chunk_says_who_had_guessed_it(model: edgedec.Model) -> None:
     text = "The fox ran to the barn and the dog slept. "
-    with serving(model, spec="copy:fixed=4") as (place, _):
+    with serving(model, speculate="copy:fixed=4") as (place, _):
         client = openai.OpenAI(base_url=f"{place}/v1", api_key="none")
         chunks = client.completions.create(model="nano", prompt=text * 6, max_tokens=60, stream=True, **GREEDY)
         names = [(chunk.choices[0].model_extra or {}).get("edgedec", {}).get("by") for chunk in chunks]
@@ -333,10 +333,10 @@ def test_other_refusals(served: tuple[str, Any]) -> None:
 
 
 def test_a_key_and_an_origin(model: edgedec.Model) -> None:
-    from edgedec.server.gate import Doors
+    from edgedec.server.access import AccessPolicy
 
-    doors = Doors(key="sécret", origin="https://a.example")
-    with serving(model, doors=doors) as (place, _):
+    policy = AccessPolicy(key="sécret", origin="https://a.example")
+    with serving(model, access=policy) as (place, _):
         ask = httpx.Client(base_url=place)
         assert ask.get("/v1/models").status_code == 401
         wrong = ask.get("/v1/models", headers={"authorization": "Bearer other"})
@@ -449,9 +449,9 @@ def crowd(model: edgedec.Model) -> Iterator[tuple[httpx.Client, Any, Any, list[A
         for body in asked:
             request = ask.build_request("POST", "/v1/completions", json={**body, "ignore_eos": True, "stream": True})
             streams.append(ask.send(request, stream=True))
-        # Two run; the third has a slot and waits in the batch; the fourth waits for a slot.
+        # Two run; the third and the fourth wait in the batch.
         engine = server.engine
-        wait_for(lambda: (engine.running, engine.waiting, len(engine._seated())) == (2, 2, 3))
+        wait_for(lambda: (engine.running, engine.waiting, engine._batch.running) == (2, 2, 2))
         yield ask, server, hold, streams
         hold.set()
 
@@ -476,7 +476,7 @@ def test_texts_beyond_the_room_in_the_caches_wait(model: edgedec.Model) -> None:
 
 def test_one_who_waits_for_room_may_leave(model: edgedec.Model) -> None:
     with crowd(model) as (_, server, hold, streams):
-        job = next(ticket.job for ticket in server.engine._seated() if not ticket.began)
+        job = next(request.job for request in server.engine._requests if not request.started)
         streams[2].close()
         wait_for(lambda: server.engine.waiting == 1)
         assert server.engine.running == 2
@@ -490,8 +490,8 @@ def test_one_who_waits_for_room_may_leave(model: edgedec.Model) -> None:
 
 def test_one_who_waits_for_room_too_long_is_ended(model: edgedec.Model) -> None:
     with crowd(model) as (_, server, _, streams):
-        for ticket in [*server.engine._waiting, *server.engine._seated()]:
-            ticket.deadline = 0.0
+        for request in server.engine._requests.copy():
+            request.deadline = 0.0
         assert all('"code":"timeout"' in stream.read().decode() for stream in streams)
         wait_for(lambda: server.metrics.finished["timeout"] == 4)
         assert server.engine.running == server.engine.waiting == 0
@@ -606,14 +606,14 @@ def test_a_failure_inside_is_a_500_and_the_next_request_goes_on(model: edgedec.M
 
 
 def test_requests_leave_nothing_behind(model: edgedec.Model) -> None:
-    from edgedec.server.tickets import Run, Ticket
+    from edgedec.server.requests import EngineRequest, Run
 
     with serving(model, slots=2) as (place, _), httpx.Client(base_url=place) as ask:
         for i in range(20):
             ask.post("/v1/completions", json={"prompt": "Once", "max_tokens": 2, "stream": i % 2 == 0})
         gc.collect()
         # Those of the last request may still be in somebody's hands.
-        assert sum(isinstance(thing, Run | Ticket) for thing in gc.get_objects()) <= 4
+        assert sum(isinstance(thing, Run | EngineRequest) for thing in gc.get_objects()) <= 4
 
 
 # -- the rest

@@ -45,7 +45,7 @@ def together(works: list[Callable[[], Any]]) -> list[Any]:
 
 def write(model: edgedec.Model, spec: str, prompt: str, way: dict[str, Any], n: int) -> list[tuple[str, list[int]]]:
     """Two texts of one session, the second begun by the first."""
-    session = model.session(spec=spec)
+    session = model.session(speculate=spec)
     texts = []
     for text in (prompt, prompt + " and"):
         words = "".join(session.generate(text, max_tokens=n, **way))
