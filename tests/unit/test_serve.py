@@ -202,6 +202,16 @@ def test_bias_and_penalties_reach_the_model(client: openai.OpenAI, model: edgede
     assert found.choices[0].text == alone(model, "One", 30, sampling=Sampling(**asked))
 
 
+def test_min_tokens_keep_a_text_from_its_end(client: openai.OpenAI, model: edgedec.Model) -> None:
+    bias = {str(token): 100 for token in model.eos}
+    for wanted in (0, 7):
+        body: dict[str, Any] = {**GREEDY, "extra_body": {"min_tokens": wanted}, "logit_bias": bias, "max_tokens": 20}
+        found = client.completions.create(model="nano", prompt="Once", **body)
+        assert found.usage is not None
+        assert found.usage.completion_tokens == wanted
+        assert found.choices[0].finish_reason == "stop"
+
+
 # -- structured output
 
 
@@ -509,23 +519,23 @@ def test_who_waits_for_room_is_refused_when_the_server_goes(model: edgedec.Model
 
 @pytest.fixture
 def caches(model: edgedec.Model, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[Any]]]:
-    """Every cache that is made, while Python does not look for rings of objects."""
+    """Every cache that is made, forks too, while Python does not look for rings of objects."""
     made: list[weakref.ref[Any]] = []
-    new_cache = model.runtime.new_cache
+    kind: Any = type(model.runtime.new_cache(1))
+    init = kind.__init__
 
-    def noted(capacity: int) -> Any:
-        cache = new_cache(capacity)
-        made.append(weakref.ref(cache))
-        return cache
+    def noted(self: Any, *args: Any, **more: Any) -> None:
+        init(self, *args, **more)
+        made.append(weakref.ref(self))
 
-    monkeypatch.setattr(model.runtime, "new_cache", noted)
+    monkeypatch.setattr(kind, "__init__", noted)
     gc.disable()
     yield made
     gc.enable()
 
 
 def test_caches_of_texts_that_ended_make_room(model: edgedec.Model, caches: list[weakref.ref[Any]]) -> None:
-    """The longest unused go, and at once; the last one is found again."""
+    """The least recently used go first, and at once; the last one is found again."""
 
     def alive() -> int:
         return sum(cache() is not None for cache in caches)
@@ -536,23 +546,83 @@ def test_caches_of_texts_that_ended_make_room(model: edgedec.Model, caches: list
             text = ask.post("/v1/completions", json=body).json()["choices"][0]["text"]
             wait_for(lambda: server.engine.running == 0)
             assert server.engine.held <= 512
-            wait_for(lambda: alive() <= len(server.engine._slots) <= 3)
+            wait_for(lambda: alive() <= len(server.engine._batch.prefixes) <= 3)
+        assert len(caches) > len(PROMPTS)
         used = ask.post("/v1/completions", json={"prompt": prompt + text, "max_tokens": 2}).json()["usage"]
         assert used["prompt_tokens_details"]["cached_tokens"] > 20
         texts = ask.post("/v1/embeddings", json={"input": ["one two three " * 30] * 8})
         assert len(texts.json()["data"]) == 8
         wait_for(lambda: server.engine.running == 0)
         assert server.engine.held <= 512
-        wait_for(lambda: alive() <= len(server.engine._slots) <= 4)
+        wait_for(lambda: alive() <= len(server.engine._batch.prefixes) <= 4)
 
 
-def test_slots_learn_in_common(model: edgedec.Model) -> None:
+@pytest.fixture
+def roomy(model: edgedec.Model, tmp_path: Path) -> edgedec.Model:
+    """A small model of random weights with a context of 4,096 tokens, and nano's tokenizer."""
+    from bundles import random_weights, write_bundle
+
+    from edgedec.runtime import open_runtime
+    from edgedec.spec import Attention, Mlp, ModelSpec, Rope
+
+    layer = (Attention(2, 1, 16, 0.25), Mlp(64))
+    ropes = (Rope(tuple(1e4 ** (-i / 8) for i in range(8))),)
+    spec = ModelSpec("random", 300, 32, 4096, (layer, layer), 1e-5, True, ropes)
+    bundle = write_bundle(tmp_path / "roomy", spec, random_weights(spec))
+    found = edgedec.Model(bundle, open_runtime(model.runtime.name, bundle))
+    found.__dict__["tokenizer"] = model.tokenizer
+    return found
+
+
+@pytest.fixture
+def rows_read(roomy: edgedec.Model, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of every forward."""
+    rows: list[int] = []
+    forward = roomy.runtime.forward
+
+    def counted(calls: Any) -> Any:
+        rows.append(sum(call.rows.count for call in calls))
+        return forward(calls)
+
+    monkeypatch.setattr(roomy.runtime, "forward", counted)
+    return rows
+
+
+def test_the_prompt_of_an_ended_request_is_not_read_again_until_it_is_evicted(
+    roomy: edgedec.Model, rows_read: list[int]
+) -> None:
+    with serving(roomy, context=2200, tokens=2500, speculate="off") as (place, server):
+
+        def read(first: int) -> tuple[int, int]:
+            """Rows that a request reads for a prompt of 2,000 tokens, and how many of them it found in a cache."""
+            rows_read.clear()
+            ids = [(first + 7 * i * i) % 300 for i in range(2000)]
+            body = {"prompt": ids, "max_tokens": 3, "ignore_eos": True, "temperature": 0}
+            used = httpx.post(f"{place}/v1/completions", json=body, timeout=60).json()["usage"]
+            wait_for(lambda: server.engine.running == 0)
+            assert used["completion_tokens"] == 3
+            return sum(rows_read), used["prompt_tokens_details"]["cached_tokens"]
+
+        assert read(0) == (2002, 0)
+        rows, cached = read(0)
+        assert rows < 100
+        assert cached > 1900
+        assert server.engine.held <= 2500 + 64
+        # There is no room for another prompt beside it: the first is evicted.
+        assert read(1) == (2002, 0)
+        assert len(server.engine._batch.prefixes) == 1
+        assert server.engine.held <= 2500 + 64
+        assert read(0) == (2002, 0)
+
+
+def test_sessions_learn_in_common(model: edgedec.Model) -> None:
     with serving(model, slots=3) as (place, server):
         with ThreadPoolExecutor(3) as pool:
             bodies = [{"prompt": prompt, "max_tokens": 40} for prompt in PROMPTS[:3]]
             list(pool.map(lambda body: httpx.post(f"{place}/v1/completions", json=body), bodies))
         wait_for(lambda: server.engine.running == 0)
-        learned = [slot.session.report()["drafters"]["trigram"]["pairs"] for slot in server.engine._slots]
+        sessions = [server.engine._new_session() for _ in range(2)]
+        learned = [session.report()["drafters"]["trigram"]["pairs"] for session in sessions]
         assert len(set(learned)) == 1
         assert learned[0] > 0
 
