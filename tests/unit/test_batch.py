@@ -61,7 +61,13 @@ def got(path: Path) -> Rows:
 
 
 def job(source: Path, out: Path, **more: Any) -> Job:
-    given: dict[str, Any] = {"defaults": Defaults(GenerationConfig(max_tokens=8)), "about": {}, "seed": 7, "slots": 4, **more}
+    given: dict[str, Any] = {
+        "defaults": Defaults(GenerationConfig(max_tokens=8)),
+        "about": {},
+        "seed": 7,
+        "slots": 4,
+        **more,
+    }
     return Job(source, out, **given)
 
 
