@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 
 from edgedec.errors import UsageError
+from edgedec.options import option
 
 
 @dataclass(frozen=True)
@@ -18,16 +19,28 @@ class Sampling:
     mapping token -> bias; -inf forbids a token. `seed` None means fresh entropy.
     """
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
-    seed: int | None = None
+    temperature: float = option(0.0, "number", "Temperature; 0: greedy whatever the rest.", minimum=0)
+    top_k: int = option(0, "integer", "Keep the K likeliest tokens; 0 keeps all.")
+    top_p: float = option(
+        1.0, "number", "Keep the likeliest tokens that hold this mass.", exclusiveMinimum=0, maximum=1
+    )
+    min_p: float = option(0.0, "number", "Drop tokens below this share of the likeliest.", minimum=0, maximum=1)
+    typical_p: float = option(1.0, "number", "Locally typical sampling, this mass.", exclusiveMinimum=0, maximum=1)
+    repetition_penalty: float = option(
+        1.0, "number", "Weakens tokens of prompt and output; 1 is off.", exclusiveMinimum=0
+    )
+    presence_penalty: float = option(
+        0.0, "number", "Subtract this from tokens generated before.", minimum=-2, maximum=2
+    )
+    frequency_penalty: float = option(
+        0.0, "number", "Subtract this for every time a token was generated.", minimum=-2, maximum=2
+    )
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = option(
+        (), "bias", "Add to a token id's logit; -inf forbids it."
+    )
+    seed: int | None = option(
+        None, "integer", "Makes sampling repeatable; drawn afresh if left out.", maximum=2**63 - 1
+    )
 
     @property
     def adjusts(self) -> bool:
