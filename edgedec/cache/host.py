@@ -186,7 +186,8 @@ class HostCache:
     def _check(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """SessionError unless these are arrays that such a cache saved, of a text that fits."""
         like = HostCache(self.spec, 1, self.kv).save()
-        length = int(arrays["length"][0]) if "length" in arrays and arrays["length"].shape == (1,) else -1
+        held = arrays.get("length", np.zeros(0))
+        length = int(held[0]) if held.shape == (1,) and held.dtype == np.int64 else -1
         if arrays.keys() != like.keys() or not 0 <= length <= self.capacity:
             raise SessionError(f"cached values are not of a {self.kind} cache of this model")
         for name, array in arrays.items():
