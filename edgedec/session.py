@@ -152,12 +152,14 @@ class Session:
             self._read(list(map(int, ids)))
             if config.constraint is not None:
                 config.constraint.reset()
+            for processor in config.processors:
+                processor.reset()
         if config.sampling.seed is not None:
             self._context.rng = np.random.default_rng(config.sampling.seed)
         self._context.concurrent = 0
         model = self.model
-        chunk = model.runtime.capabilities.prefill_chunk
-        return decode_loop(self._context, config, self._drafter, self.stats, trace, model.eos, chunk)
+        capabilities = model.runtime.capabilities
+        return decode_loop(self._context, config, self._drafter, self.stats, trace, model.eos, capabilities)
 
     def append(self, ids: Sequence[int]) -> None:
         """Add tokens to the session's text; they are read by the next call."""

@@ -17,11 +17,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle.folder import Bundle
+from edgedec.bundle import Bundle
 from edgedec.bundle.interleave import unpack
 from edgedec.bundle.manifest import LANES, Tensor
 from edgedec.errors import RuntimeUnavailable
-from edgedec.spec import ModelSpec
+from edgedec.spec import Attention, Block, Mlp, ModelSpec
 
 Bytes = NDArray[np.uint8]
 Value = str | int | float | list[str]
@@ -30,7 +30,6 @@ ALIGNMENT = 32
 # ggml's numbers of a type, and the bytes of a row's block of `BLOCK` values.
 _TYPES = {"f32": (0, 4 * BLOCK), "f16": (1, 2 * BLOCK), "int4": (2, 2 + BLOCK // 2), "int8": (8, 2 + BLOCK)}
 _CHUNK = 4 << 20
-_NAMES = {"o": "attn_output", "down": "ffn_down", "attn_norm": "attn_norm", "mlp_norm": "ffn_norm"}
 
 
 @dataclass(frozen=True)
@@ -56,35 +55,56 @@ def write_gguf(bundle: Bundle, path: Path) -> None:
 
 
 def _require_llama(bundle: Bundle) -> None:
+    """RuntimeUnavailable unless every layer is a Llama's."""
     spec = bundle.spec
-    plain = spec.norm_before and not spec.norm_after and spec.qk_norm == "none" and spec.activation == "silu"
-    biased = spec.qkv_bias or spec.o_bias or spec.mlp_bias
-    scaled = spec.attn_softcap or spec.final_softcap or spec.embed_scale != 1
-    turned = len(spec.ropes) == 1 and all(layer.rope == 0 and layer.window is None for layer in spec.layers)
-    if not plain or biased or scaled or not turned:
+    scaled = spec.final_softcap or spec.embed_scale != 1
+    alike = len({layer for layer in spec.layers}) == 1 and spec.final_norm == "rms" and len(spec.ropes) == 1
+    if not alike or scaled or not _is_llama(spec.layers[0]):
         raise RuntimeUnavailable(f"only the arithmetic of a Llama is converted to GGUF, not this {spec.architecture}")
     rope = spec.ropes[0]
-    if rope.scale != 1 or 2 * len(rope.inv_freq) != spec.head_dim:
+    if rope.scale != 1 or 2 * len(rope.inv_freq) != _attention(spec).head_dim:
         raise RuntimeUnavailable("only ropes over a whole head, unscaled, are converted to GGUF")
     for name, t in bundle.manifest.tensors.items():
         if t.format in ("int4", "int8") and (t.shape[-1] % BLOCK or t.block % BLOCK):
             raise RuntimeUnavailable(f"GGUF needs blocks and widths of whole {BLOCK}s: {name} is {t.shape[-1]} wide")
 
 
+def _is_llama(layer: tuple[Block, ...]) -> bool:
+    """Is it an attention without window, biases or norms of q and k, then an MLP gated by silu?"""
+    match layer:
+        case (Attention() as a, Mlp() as m):
+            plain = Attention(a.n_heads, a.n_kv_heads, a.head_dim, a.scale)
+            return (a, m) == (plain, Mlp(m.inner_size))
+        case _:
+            return False
+
+
+def _attention(spec: ModelSpec) -> Attention:
+    """The attention of every layer."""
+    return next(iter(spec.attention.values()))
+
+
+def _inner_size(spec: ModelSpec) -> int:
+    return next(block.inner_size for block in spec.blocks if isinstance(block, Mlp))
+
+
 def _parts(spec: ModelSpec) -> Iterator[_Part]:
     """What llama.cpp calls each tensor, and where it stands in a bundle."""
     yield _Part("token_embd.weight", "embed", np.arange(spec.vocab_size))
-    q, kv, m = spec.q_dim, spec.kv_dim, spec.intermediate_size
+    a, m, shapes = _attention(spec), _inner_size(spec), spec.tensors()
+    q, kv = a.q_dim, a.kv_dim
     for i in range(spec.n_layers):
-        ours, theirs = f"layers.{i}", f"blk.{i}"
-        yield _Part(f"{theirs}.attn_q.weight", f"{ours}.qkv", interleaved(spec.n_heads, spec.head_dim))
-        yield _Part(f"{theirs}.attn_k.weight", f"{ours}.qkv", q + interleaved(spec.n_kv_heads, spec.head_dim))
-        yield _Part(f"{theirs}.attn_v.weight", f"{ours}.qkv", np.arange(q + kv, q + 2 * kv))
-        yield _Part(f"{theirs}.ffn_gate.weight", f"{ours}.gate_up", np.arange(m))
-        yield _Part(f"{theirs}.ffn_up.weight", f"{ours}.gate_up", np.arange(m, 2 * m))
-        shapes = spec.tensors()
-        for name, their_name in _NAMES.items():
-            yield _Part(f"{theirs}.{their_name}.weight", f"{ours}.{name}", np.arange(shapes[f"{ours}.{name}"][0]))
+        attention, mlp = (f"blocks.{b}" for b in spec.span(i, i + 1))
+        theirs = f"blk.{i}"
+        yield _Part(f"{theirs}.attn_q.weight", f"{attention}.qkv", interleaved(a.n_heads, a.head_dim))
+        yield _Part(f"{theirs}.attn_k.weight", f"{attention}.qkv", q + interleaved(a.n_kv_heads, a.head_dim))
+        yield _Part(f"{theirs}.attn_v.weight", f"{attention}.qkv", np.arange(q + kv, q + 2 * kv))
+        yield _Part(f"{theirs}.ffn_gate.weight", f"{mlp}.gate_up", np.arange(m))
+        yield _Part(f"{theirs}.ffn_up.weight", f"{mlp}.gate_up", np.arange(m, 2 * m))
+        whole = {"attn_output": f"{attention}.o", "ffn_down": f"{mlp}.down"}
+        whole |= {"attn_norm": f"{attention}.norm", "ffn_norm": f"{mlp}.norm"}
+        for name, source in whole.items():
+            yield _Part(f"{theirs}.{name}.weight", source, np.arange(shapes[source][0]))
     yield _Part("output_norm.weight", "final_norm", np.arange(spec.hidden_size))
     if not spec.tied:
         yield _Part("output.weight", "head", np.arange(spec.vocab_size))
@@ -160,12 +180,12 @@ def nibbles(blocks: Bytes) -> Bytes:
 
 
 def _metadata(bundle: Bundle) -> dict[str, Value]:
-    spec = bundle.spec
+    spec, attention = bundle.spec, _attention(bundle.spec)
     # Granite is a Llama that may scale what it attends by; the logits it has to scale stay as they are.
-    own = not np.isclose(spec.attn_scale**2 * spec.head_dim, 1)
+    own = not np.isclose(attention.scale**2 * attention.head_dim, 1)
     of = "granite" if own else "llama"
     scales: dict[str, Value] = (
-        {"granite.attention.scale": float(spec.attn_scale), "granite.logit_scale": 1.0} if own else {}
+        {"granite.attention.scale": float(attention.scale), "granite.logit_scale": 1.0} if own else {}
     )
     return {
         "general.architecture": of,
@@ -175,13 +195,13 @@ def _metadata(bundle: Bundle) -> dict[str, Value]:
         f"{of}.context_length": spec.context_length,
         f"{of}.embedding_length": spec.hidden_size,
         f"{of}.block_count": spec.n_layers,
-        f"{of}.feed_forward_length": spec.intermediate_size,
-        f"{of}.attention.head_count": spec.n_heads,
-        f"{of}.attention.head_count_kv": spec.n_kv_heads,
-        f"{of}.attention.key_length": spec.head_dim,
-        f"{of}.attention.value_length": spec.head_dim,
+        f"{of}.feed_forward_length": _inner_size(spec),
+        f"{of}.attention.head_count": attention.n_heads,
+        f"{of}.attention.head_count_kv": attention.n_kv_heads,
+        f"{of}.attention.key_length": attention.head_dim,
+        f"{of}.attention.value_length": attention.head_dim,
         f"{of}.attention.layer_norm_rms_epsilon": spec.norm_eps,
-        f"{of}.rope.dimension_count": spec.head_dim,
+        f"{of}.rope.dimension_count": attention.head_dim,
         f"{of}.rope.freq_base": rope_base(spec),
         **scales,
         # Its server writes texts and ends where it has no words for tokens.
@@ -193,12 +213,12 @@ def _metadata(bundle: Bundle) -> dict[str, Value]:
 def rope_base(spec: ModelSpec) -> float:
     """The base whose powers are closest to the rope's frequencies near 1; `rope_factors` makes up for the rest."""
     frequencies = spec.ropes[0].inv_freq
-    return round(frequencies[1] ** -(spec.head_dim / 2), 1) if len(frequencies) > 1 else 10000.0
+    return round(frequencies[1] ** -(_attention(spec).head_dim / 2), 1) if len(frequencies) > 1 else 10000.0
 
 
 def rope_factors(spec: ModelSpec) -> NDArray[np.float32]:
     """What llama.cpp divides its own frequencies by [head_dim / 2], to get the bundle's."""
-    exponents = np.arange(0, spec.head_dim, 2) / spec.head_dim
+    exponents = np.arange(0, _attention(spec).head_dim, 2) / _attention(spec).head_dim
     return (rope_base(spec) ** -exponents / np.array(spec.ropes[0].inv_freq)).astype(np.float32)
 
 

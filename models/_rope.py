@@ -26,7 +26,7 @@ def rope_table(
     """The rope facts of a config, whichever way it is written, as one table with its defaults filled in.
 
     New: `rope_parameters`, one table, or one for each layer type. Old: `rope_theta` and `rope_scaling`;
-    `legacy` says whether these speak of this layer type. `partial`: a part of a head may be rotated.
+    `legacy`: are these about this layer type? `partial`: a part of a head may be rotated.
     """
     scaling, parameters = r.table("rope_scaling"), r.table("rope_parameters")
     if layer_type and set(parameters) & set(LAYER_TYPES):

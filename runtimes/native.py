@@ -1,46 +1,43 @@
-"""The stack of layers on the CPU kernels of `kernels/cpu`: one call of C++ for any slice and any rows.
+"""The stack of blocks on the CPU kernels of `kernels/cpu`: one call of C++ for any blocks and rows of any sequences.
 
-The weights are used where they lie, memory-mapped. A row's logits are the same bytes whatever other
-rows share its call. int8 and int4 caches carry a scale for each token and head, made as they are
-written: no calibration, and another layout than ONNX Runtime's.
+The weights are used where they lie, memory-mapped. A row's outputs are the same bytes whatever other rows share its
+call. Keys and values lie in pages that forks share; int8 and int4 caches carry a scale for each token and head, made
+as they are written: no calibration, and another layout than ONNX Runtime's.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle.folder import Bundle
-from edgedec.cache.host import Cache
+from edgedec.bundle import Bundle
 from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.kernels import cpu
 from edgedec.kernels.cpu import loader
-from edgedec.runtime.core import Begun, Call, Output, RuntimeOptions, Want, available_cores
-from edgedec.runtime.rows import Rows
-from edgedec.spec import ModelSpec
+from edgedec.runtime import Call, CallResult, Capabilities, RuntimeOptions, available_cores, lacking_kinds
+from edgedec.runtimes._native_cache import NativeCache, address, raise_refusal
+from edgedec.runtimes._native_model import NativeAdapter, NativeModel
+from edgedec.spec import KV_FORMATS
 
-Array = NDArray[np.float32]
-# Heads of so few values have no int4 cache.
-_NARROW = 16
-# A run of rows of one sequence, with the cache they go to.
-Part = tuple[Rows, Cache]
+__all__ = ["KINDS", "NativeCache", "NativeRuntime", "open", "unavailable_reason"]
+
+KINDS = ("attention", "mlp", "moe", "ssm")
 # Below this many bytes of weights a thread, meeting the others costs more than it saves.
 _BYTES_PER_THREAD = 2 << 20
+_MOST_BLOCK_LISTS = 256
 
 
-def why_not() -> str | None:
-    """None if this runtime can be used here, else the reason in one line."""
-    return loader.why_not()
+def unavailable_reason(bundle: Bundle) -> str | None:
+    """None if this runtime can open the bundle here, else the reason in one line."""
+    return loader.why_not() or lacking_kinds(bundle, KINDS)
 
 
 def open(bundle: Bundle, options: RuntimeOptions) -> NativeRuntime:  # noqa: A001
-    if reason := why_not():
-        raise RuntimeUnavailable(f"engine native: {reason}; or use --engine ort")
     kv = options.kv or bundle.manifest.kv_formats[0]
     if kv not in cpu.FORMATS:
         raise UsageError(f"no KV format {kv!r}; there are: {', '.join(cpu.FORMATS)}")
@@ -52,18 +49,33 @@ class NativeRuntime:
     """A runtime over a bundle's weights file. `isa`: an instruction set to use instead of the best one."""
 
     name = "native"
-    invariant = True
 
     def __init__(self, bundle: Bundle, kv: str, threads: int, isa: str | None = None) -> None:
         self.spec, self.kv, self.threads = bundle.spec, kv, threads
-        self._model, self._isa = _Model(bundle), isa or os.environ.get("EDGEDEC_ISA") or None
-        self._blocks = np.array(self.spec.blocks(), np.int32)
+        self._model, self._isa = NativeModel(bundle), isa or os.environ.get("EDGEDEC_ISA") or None
+        self._pool = cpu.CachePool(self._model.struct, kv)
         self._engine = self._start()
         self._pid = os.getpid()
+        self._block_lists: dict[tuple[int, ...], NDArray[np.int32]] = {}
+        self._adapters: WeakKeyDictionary[Any, NativeAdapter] = WeakKeyDictionary()
+        self._all = tuple(range(self.spec.n_blocks))
+        self.capabilities = Capabilities(
+            kinds=KINDS,
+            kv_formats=KV_FORMATS,
+            batch_invariant=True,
+            page_slots=cpu.page_slots(),
+            threads=threads,
+            isa=self._engine.isa,
+        )
 
     @property
     def isa(self) -> str:
         return self._engine.isa
+
+    @property
+    def pages(self) -> int:
+        """Pages that all caches of this runtime hold."""
+        return self._pool.pages
 
     def _start(self) -> cpu.Engine:
         try:
@@ -78,278 +90,149 @@ class NativeRuntime:
         """Give the working memory back."""
         self._engine = self._start()
 
-    def new_cache(self, capacity: int) -> Cache:
-        return new_cache(self.spec, capacity, self.kv)
+    def new_cache(self, capacity: int) -> NativeCache:
+        if capacity < 1:
+            raise UsageError(f"capacity {capacity}: a cache needs room for at least one token")
+        return NativeCache(self.spec, self._pool.new_cache(capacity), capacity, self.kv)
 
-    def embed(self, tokens: NDArray[np.int64]) -> Array:
-        hidden = np.empty((len(tokens), self.spec.hidden_size), np.float32)
-        self._call(hidden, tokens=tokens)
-        return hidden
-
-    def run(self, hidden: Array, rows: Rows, cache: Cache, blocks: Sequence[int]) -> Array:
-        return self.run_batch(hidden, [(rows, cache)], blocks)
-
-    def run_batch(
-        self, hidden: Array, parts: Sequence[Part], blocks: Sequence[int], mass: Array | None = None
-    ) -> Array:
-        """As `run`, for rows of several sequences: hidden [all their computed rows, hidden_size].
-
-        `mass` [n_layers, n_kv_heads, slots], for one sequence only: what its rows attend to in each slot
-        is added to it, summed over rows and query heads.
-        """
-        out = np.array(hidden, np.float32, order="C")
-        self._call(out, parts, blocks=np.array(blocks, np.int32), mass=mass)
-        return out
-
-    def head(self, hidden: Array) -> Array:
-        logits = np.empty((len(hidden), self.spec.vocab_size), np.float32)
-        self._call(np.ascontiguousarray(hidden, np.float32), head_from=0, logits=logits)
-        return logits
-
-    def best(self, hidden: Array, k: int = 1) -> tuple[NDArray[np.int32], Array]:
-        """The k best tokens of each row, the best first, and their logits; nothing else is kept."""
-        ids = np.empty((len(hidden), min(k, self.spec.vocab_size)), np.int32)
-        logits = np.empty(ids.shape, np.float32)
-        self._call(np.ascontiguousarray(hidden, np.float32), head_from=0, top=(ids, logits))
-        return ids, logits
-
-    def logits(self, rows: Rows, cache: Cache, skip: int) -> Array:
-        return self.logits_batch([(rows, cache)], skip)
-
-    def call(self, rows: Rows, cache: Cache, skip: int, want: Want, begun: Begun | None = None) -> Output:
-        n, blocks = rows.count - skip, self._blocks
-        tokens: NDArray[np.int64] | None = rows.tokens[rows.first :]
-        hidden: Array | None = None
-        if begun is not None:
-            tokens, hidden, blocks = None, np.array(begun.hidden, np.float32, order="C"), blocks[begun.block :]
-        elif want.hidden:
-            hidden = np.empty((rows.count, self.spec.hidden_size), np.float32)
-        logits = np.empty((n, self.spec.vocab_size), np.float32) if want.logits else None
-        ids = scores = None
-        if want.top:
-            ids = np.empty((n, min(want.top, self.spec.vocab_size)), np.int32)
-            scores = np.empty(ids.shape, np.float32)
-        top = None if ids is None else (ids, scores)
-        head_from = skip if want.logits or want.top else -1
-        self._call(hidden, [(rows, cache)], tokens=tokens, blocks=blocks, head_from=head_from, logits=logits, top=top)
-        return Output(logits, ids, scores, hidden[skip:] if want.hidden and hidden is not None else None)
-
-    def call_all(self, calls: Sequence[Call]) -> list[Output]:
-        """One call for the blocks of all rows, and one for the head of those that are wanted."""
-        if any(call.begun is not None for call in calls):
-            return [self.call(*call) for call in calls]
-        order = sorted(range(len(calls)), key=lambda i: id(calls[i].cache.shared))
-        outputs = self._call_all([calls[i] for i in order])
-        return [output for _, output in sorted(zip(order, outputs, strict=True), key=lambda pair: pair[0])]
-
-    def _call_all(self, calls: Sequence[Call]) -> list[Output]:
-        """Those with one shared cache are neighbours: they attend to it together."""
-        hidden = np.empty((sum(call.rows.count for call in calls), self.spec.hidden_size), np.float32)
-        tokens = np.concatenate([call.rows.tokens[call.rows.first :] for call in calls])
-        self._call(hidden, [(call.rows, call.cache) for call in calls], tokens=tokens, blocks=self._blocks)
-        ends = np.cumsum([call.rows.count for call in calls])
-        parts = [
-            hidden[end - call.rows.count + call.skip : end] if _says(call.want) else hidden[:0]
-            for call, end in zip(calls, ends, strict=True)
-        ]
-        said = self._heads(parts, [call.want for call in calls])
-        return [
-            replace(output, hidden=hidden[end - call.rows.count + call.skip : end]) if call.want.hidden else output
-            for output, call, end in zip(said, calls, ends, strict=True)
-        ]
-
-    def _heads(self, parts: Sequence[Array], wants: Sequence[Want]) -> list[Output]:
-        """The head on hidden states of several texts, once for those that want all logits and once for the others."""
-        outputs = [Output()] * len(parts)
-        for logits in (True, False):
-            some = [i for i, want in enumerate(wants) if want.logits is logits and len(parts[i])]
-            if not some:
-                continue
-            top = max(wants[i].top for i in some)
-            said = self._head(np.concatenate([parts[i] for i in some]), Want(logits, top))
-            at = 0
-            for i in some:
-                outputs[i] = _part(said, slice(at, at + len(parts[i])), wants[i].top)
-                at += len(parts[i])
-        return outputs
-
-    def _head(self, hidden: Array, want: Want) -> Output:
-        n, vocab = len(hidden), self.spec.vocab_size
-        logits = np.empty((n, vocab), np.float32) if want.logits else None
-        ids = np.empty((n, min(want.top, vocab)), np.int32) if want.top else None
-        scores = None if ids is None else np.empty(ids.shape, np.float32)
-        self._call(hidden, head_from=0, logits=logits, top=None if ids is None else (ids, scores))
-        return Output(logits, ids, scores)
-
-    def logits_batch(self, parts: Sequence[Part], skip: int = 0) -> Array:
-        """Embed, the whole stack and head, for rows of several sequences: logits of all but the first `skip`."""
-        tokens = np.concatenate([rows.tokens[rows.first :] for rows, _ in parts])
-        logits = np.empty((len(tokens) - skip, self.spec.vocab_size), np.float32)
-        self._call(None, parts, tokens=tokens, blocks=self._blocks, head_from=skip, logits=logits)
-        return logits
-
-    def _call(
-        self,
-        hidden: Array | None,
-        parts: Sequence[Part] = (),
-        *,
-        tokens: NDArray[np.int64] | None = None,
-        blocks: NDArray[np.int32] | None = None,
-        head_from: int = -1,
-        logits: Array | None = None,
-        top: tuple[NDArray[np.int32], Array | None] | None = None,
-        mass: Array | None = None,
-    ) -> None:
-        call, keep = cpu.Call(head_from=head_from), list[Any]()
-        if hidden is not None:
-            if hidden.ndim != 2 or hidden.shape[1] != self.spec.hidden_size:
-                raise UsageError(f"hidden {list(hidden.shape)}: expected [rows, {self.spec.hidden_size}]")
-            call.rows, call.hidden = len(hidden), _address(hidden)
-        if tokens is not None:
-            keep.append(ids := np.ascontiguousarray(tokens, np.int64))
-            call.rows, call.tokens = len(ids), _address(ids)
-        if blocks is not None and len(blocks):
-            keep.append(positions := _joined([rows.positions[rows.first :] for rows, _ in parts]))
-            if len(positions) != call.rows:
-                raise UsageError(f"{call.rows} hidden states for {len(positions)} rows")
-            sequences, owners = self._sequences(parts, mass)
-            keep.append(owners)
-            call.n_blocks, call.blocks, call.positions = len(blocks), _address(blocks), _address(positions)
-            call.n_sequences, call.sequences = len(parts), sequences
-        if logits is not None:
-            call.logits = _address(logits)
-        if top is not None:
-            call.top, call.top_ids = top[0].shape[1], _address(top[0])
-            call.top_logits = None if top[1] is None else _address(top[1])
+    def forward(self, calls: Sequence[Call]) -> list[CallResult]:
+        keep: list[Any] = []  # what the packed calls point to
+        logits = self._logits(calls)
+        packed, results = [], []
+        for i, call in enumerate(calls):
+            data, result = self._pack(call, logits[i] if logits else None, keep)
+            packed.append(data)
+            results.append(result)
         if os.getpid() != self._pid:
             # A forked process has the memory and none of the threads.
             self._engine, self._pid = self._start(), os.getpid()
-        try:
-            self._engine.run(call)
-        except ValueError as error:
-            raise UsageError(f"engine native refuses the call: {error}") from None
+        code = self._engine.run(packed[0] if len(packed) == 1 else b"".join(packed), len(packed))
+        if code:
+            raise_refusal(code)
+        return results
 
-    def _sequences(self, parts: Sequence[Part], mass: Array | None) -> tuple[Any, list[Any]]:
-        """One entry for each part; and what must live as long as the call."""
-        sequences, keep, at = (cpu.Sequence * len(parts))(), list[Any](), 0
-        if len({id(cache) for _, cache in parts}) < len(parts):
-            raise UsageError("two runs of rows for one cache in a call: join them to a tree")
-        for s, (rows, cache) in zip(sequences, parts, strict=True):
-            cache.reserve(len(rows))
-            s.row, s.rows, s.length, s.first = at, rows.count, cache.length, rows.first
-            s.allocated, s.kv, s.cache = cache.allocated, cpu.FORMATS[cache.kv], _address(cache.data)
-            at += rows.count
-            if cache.data.nbytes != self._cache_bytes(cache):
-                raise UsageError(f"a {cache.kind} cache of another engine or model")
-            if cache.shared is not None:
-                s.shared, s.shared_allocated = cache.n_shared, cache.shared.shape[3]
-                s.shared_cache = _address(cache.shared)
-            if not rows.is_chain:
-                keep.append(parents := rows.parents.astype(np.int32))
-                s.parents = _address(parents)
-            if mass is not None:
-                slots = (self.spec.n_layers, self.spec.n_kv_heads, cache.length + len(rows))
-                if len(parts) != 1 or mass.shape != slots or mass.dtype != np.float32 or not mass.flags.c_contiguous:
-                    raise UsageError(f"mass: expected float32 {list(slots)} for one sequence")
-                s.mass = _address(mass)
-        return sequences, keep
+    def _logits(self, calls: Sequence[Call]) -> list[NDArray[np.float32] | None] | None:
+        """Arrays of several calls' logits, side by side, so that the head writes them in one go; None: make them one by
+        one."""
+        wanted = [max(0, call.rows.count - call.outputs.logits_from) if call.outputs.logits else 0 for call in calls]
+        if sum(n > 0 for n in wanted) < 2:
+            return None
+        whole, ends = np.empty((sum(wanted), self.spec.vocab_size), np.float32), np.cumsum(wanted).tolist()
+        return [whole[end - n : end] if n else None for n, end in zip(wanted, ends, strict=True)]
 
-    def _cache_bytes(self, cache: Cache) -> int:
-        spec = self.spec
-        return spec.n_layers * 2 * spec.n_kv_heads * cache.allocated * cpu.kv_row_bytes(spec.head_dim, cache.kv)
-
-
-def new_cache(spec: ModelSpec, capacity: int, kv: str) -> Cache:
-    """A cache as the kernels lay it out: f32 and f16 as anywhere; int8 and int4 with scales in each row.
-
-    Of narrow heads an int4 row would be half scales, and too coarse (perplexity +41 % on a real model of
-    8 values a head): they are kept in int8.
-    """
-    if kv not in cpu.FORMATS:
-        raise UsageError(f"no KV format {kv!r}; there are: {', '.join(cpu.FORMATS)}")
-    if kv == "int4" and spec.head_dim <= _NARROW:
-        kv = "int8"
-    size = cpu.kv_row_bytes(spec.head_dim, kv)
-    dtype: Any = {"f32": np.float32, "f16": np.float16}.get(kv, np.uint8)
-    kind = kv if kv in ("f32", "f16") else f"{kv}-by-token"
-    return Cache(spec, capacity, kv, row=(dtype, size // np.dtype(dtype).itemsize), kind=kind, shares=True)
-
-
-def _says(want: Want) -> bool:
-    return want.logits or want.top > 0
-
-
-def _part(said: Output, rows: slice, top: int) -> Output:
-    """Some rows of an output, and no more of the best tokens than were wanted."""
-    return Output(
-        None if said.logits is None else said.logits[rows],
-        said.ids[rows, :top] if said.ids is not None and top else None,
-        said.scores[rows, :top] if said.scores is not None and top else None,
-    )
-
-
-def _address(array: NDArray[Any]) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-def _joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return np.ascontiguousarray(parts[0], np.int64) if len(parts) == 1 else np.concatenate(parts)
-
-
-class _Model:
-    """The C++ view of a bundle; keeps alive what it points to."""
-
-    def __init__(self, bundle: Bundle) -> None:
-        self._tensors, self._weights = bundle.manifest.tensors, bundle.weights
-        self._base = _address(self._weights)
-        spec = bundle.spec
-        self._layers = (cpu.Layer * spec.n_layers)(*[self._layer(spec, i) for i in range(spec.n_layers)])
-        ropes = zip(bundle.manifest.ropes, spec.ropes, strict=True)
-        self._ropes = (cpu.Rope * len(spec.ropes))(
-            *[
-                cpu.Rope(self._base + cos, self._base + sin, len(rope.inv_freq), spec.context_length)
-                for (cos, sin), rope in ropes
-            ]
+    def _pack(self, call: Call, logits: NDArray[np.float32] | None, keep: list[Any]) -> tuple[bytes, CallResult]:
+        """A call as the library reads it, and the result whose arrays it will fill."""
+        rows, cache, blocks, hidden, wanted, adapter = call
+        if not isinstance(cache, NativeCache):
+            raise UsageError("a cache of another engine")
+        first, count = rows.first, rows.count
+        head_rows = max(0, count - wanted.logits_from)
+        tokens = np.ascontiguousarray(rows.tokens, np.int64)
+        positions = np.ascontiguousarray(rows.positions, np.int64)
+        keep += (tokens, positions, cache)
+        parents = groups = numbers = given = chosen = 0
+        if not rows.is_chain:
+            parents = self._ints(rows.parents, keep)
+            groups = 0 if rows.groups is None else self._ints(rows.groups, keep)
+        if rows.numbers is not None:
+            numbers = self._ints(rows.numbers, keep)
+        entering = hidden if hidden is not None else rows.embeddings
+        if entering is not None:
+            given = self._entering(entering, count, keep)
+        n_blocks = -1
+        if blocks is not None:
+            array = self._block_list(blocks)
+            n_blocks, chosen = len(array), address(array)
+        ids = scores = logsum = None
+        logits_at = ids_at = scores_at = logsum_at = top = 0
+        if wanted.logits:
+            if logits is None:
+                logits = np.empty((head_rows, self.spec.vocab_size), np.float32)
+            logits_at = address(logits)
+        if wanted.top:
+            top = min(wanted.top, self.spec.vocab_size)
+            ids, scores = np.empty((head_rows, top), np.int32), np.empty((head_rows, top), np.float32)
+            ids_at, scores_at = address(ids), address(scores)
+        if wanted.logsum:
+            logsum = np.empty(head_rows, np.float64)
+            logsum_at = address(logsum)
+        states, states_at, names_at = self._states(wanted.hidden, count, keep) if wanted.hidden else ({}, 0, 0)
+        paid, paid_at = self._attention(call, cache, keep) if wanted.attention else ({}, 0)
+        data = cpu.pack_sequence(
+            count,
+            first,
+            n_blocks,
+            wanted.logits_from if wanted.head and head_rows else -1,
+            top,
+            len(wanted.hidden),
+            cache.handle.address,
+            chosen,
+            address(tokens),
+            given,
+            address(positions),
+            parents,
+            groups,
+            numbers,
+            logits_at,
+            ids_at,
+            scores_at,
+            logsum_at,
+            names_at,
+            states_at,
+            paid_at,
+            self._adapter(adapter, keep) if adapter is not None else 0,
         )
-        self.struct = cpu.Model(
-            spec.vocab_size,
-            spec.hidden_size,
-            spec.intermediate_size,
-            spec.n_heads,
-            spec.n_kv_heads,
-            spec.head_dim,
-            spec.n_layers,
-            len(spec.ropes),
-            cpu.QK_NORMS[spec.qk_norm],
-            cpu.ACTIVATIONS[spec.activation],
-            spec.norm_eps,
-            spec.attn_scale,
-            spec.attn_softcap,
-            spec.final_softcap,
-            spec.embed_scale,
-            0,
-            self._tensor("embed"),
-            self._tensor("embed" if spec.tied else "head"),
-            self._vector("final_norm"),
-            self._layers,
-            self._ropes,
-        )
+        return data, CallResult(logits, ids, scores, logsum, states, paid)
 
-    def _layer(self, spec: ModelSpec, i: int) -> cpu.Layer:
-        facts = spec.layers[i]
-        layer = cpu.Layer(rope=-1 if facts.rope is None else facts.rope, window=facts.window or 0)
-        for name in cpu.Layer.MATRICES.split():
-            setattr(layer, name, self._tensor(f"layers.{i}.{name}"))
-        for name in cpu.Layer.VECTORS.split():
-            setattr(layer, name, self._vector(f"layers.{i}.{name}"))
-        return layer
+    def _ints(self, values: NDArray[np.int64], keep: list[Any]) -> int:
+        array = np.ascontiguousarray(values, np.int64)
+        keep.append(array)
+        return address(array)
 
-    def _tensor(self, name: str) -> cpu.Tensor:
-        t = self._tensors[name]
-        scales = self._base + t.scales if t.block else 0
-        n, k = t.shape
-        return cpu.Tensor(cpu.FORMATS[t.format], cpu.LAYOUTS[t.layout], n, k, t.block, 0, self._base + t.data, scales)
+    def _entering(self, hidden: NDArray[np.float32], count: int, keep: list[Any]) -> int:
+        array = np.ascontiguousarray(hidden, np.float32)
+        if array.shape != (count, self.spec.hidden_size):
+            raise UsageError(f"hidden {list(array.shape)}: expected [{count}, {self.spec.hidden_size}]")
+        keep.append(array)
+        return address(array)
 
-    def _vector(self, name: str) -> int | None:
-        """Vectors are always f32; None if the model has no such one."""
-        return self._base + self._tensors[name].data if name in self._tensors else None
+    def _block_list(self, blocks: Sequence[int]) -> NDArray[np.int32]:
+        """The same few lists are run again and again."""
+        key = tuple(blocks)
+        if key not in self._block_lists:
+            if len(self._block_lists) >= _MOST_BLOCK_LISTS:
+                self._block_lists = {}
+            self._block_lists[key] = np.array(key, np.int32)
+        return self._block_lists[key]
+
+    def _states(
+        self, blocks: tuple[int, ...], count: int, keep: list[Any]
+    ) -> tuple[dict[int, NDArray[np.float32]], int, int]:
+        """Arrays [count, hidden_size] by block, and the addresses of their list and of the block numbers."""
+        names = np.array(blocks, np.int32)
+        states = {block: np.empty((count, self.spec.hidden_size), np.float32) for block in blocks}
+        places = np.array([address(states[block]) for block in blocks], np.uintp)
+        keep += (names, places)
+        return states, address(places), address(names)
+
+    def _attention(
+        self, call: Call, cache: NativeCache, keep: list[Any]
+    ) -> tuple[dict[int, NDArray[np.float32]], int]:
+        """Arrays [n_kv_heads, slots] by attention block, and the address of their list, one entry a block of the
+        call."""
+        blocks = self._all if call.blocks is None else tuple(call.blocks)
+        paid = {
+            b: np.zeros((self.spec.attention[b].n_kv_heads, cache.slots(b) + len(call.rows)), np.float32)
+            for b in blocks
+            if b in self.spec.attention
+        }
+        places = np.array([address(paid[b]) if b in paid else 0 for b in blocks], np.uintp)
+        keep.append(places)
+        return paid, address(places)
+
+    def _adapter(self, adapter: Any, keep: list[Any]) -> int:
+        found = self._adapters.get(adapter)
+        if found is None:
+            found = self._adapters[adapter] = NativeAdapter(self.spec, adapter)
+        keep.append(found)
+        return found.address

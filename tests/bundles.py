@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle.folder import Bundle
-from edgedec.bundle.manifest import FORMAT, VERSION, File, Graphs, KVScales, Manifest, Text
+from edgedec.bundle import Bundle
+from edgedec.bundle.manifest import FORMAT, VERSION, File, KVScales, Manifest, Text
 from edgedec.export.weights import WeightsFile, format_of
-from edgedec.spec import KV_FORMATS, Layer, ModelSpec, Rope
+from edgedec.spec import KV_FORMATS, Attention, Mlp, ModelSpec, Moe, Rope, Ssm
 
 Read = Callable[[str], NDArray[np.float32]]
 WEIGHTS = "weights.bin"
@@ -30,14 +30,14 @@ def write_bundle(
     head: Any = None,
     embed: Any = None,
     block: int = 32,
-    layout: Any = "lanes16",
+    layout: Any = "interleave16",
 ) -> Bundle:
     """A weights file under `folder` and the manifest that leads into it. `read(name)`: a whole weight."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / WEIGHTS).open("wb") as file:
         out = WeightsFile(file, layout)
         for name, shape in spec.tensors().items():
-            fmt = format_of(name, weights, head or weights, embed or weights)
+            fmt = format_of(spec, name, weights, head or weights, embed or weights)
             out.tensor(name, _slices(read(name)), shape, fmt, block)
         ropes = tuple(out.rope(rope, spec.context_length) for rope in spec.ropes)
         out.array(np.zeros(0, np.uint8))
@@ -53,7 +53,6 @@ def write_bundle(
         ropes=ropes,
         kv_formats=KV_FORMATS,
         kv_scales=KVScales(),
-        graphs=Graphs("", "", (), {}, {}, {}, ""),
         text=Text(None),
         files={WEIGHTS: File((folder / WEIGHTS).stat().st_size, "")},
     )
@@ -65,11 +64,13 @@ def _slices(values: NDArray[np.float32]) -> Callable[[int, int], NDArray[np.floa
 
 
 def random_weights(spec: ModelSpec, seed: int = 0) -> Read:
-    """Norms near one, biases small, matrices that keep the size of what goes through them."""
+    """Norms near one, biases small, decays below one, matrices that keep the size of what goes through them."""
     rng, found = np.random.default_rng(seed), dict[str, NDArray[np.float32]]()
     for name, shape in spec.tensors().items():
         values = rng.standard_normal(shape, np.float32)
-        if len(shape) == 2:
+        if name.endswith(".a"):
+            found[name] = -np.exp(values)
+        elif len(shape) == 2:
             found[name] = values * np.float32((0.5 if name == "embed" else 1.5) / shape[-1] ** 0.5)
         else:
             found[name] = (0.0 if name.endswith("bias") else 1.0) + np.float32(0.2) * values
@@ -80,21 +81,27 @@ def _rope(pairs: int, theta: float = 1e4, scale: float = 1.0) -> Rope:
     return Rope(tuple(theta ** (-j / pairs) for j in range(pairs)), scale)
 
 
-def _spec(**changes: Any) -> ModelSpec:
+# (rope, window) of each layer's attention.
+Turns = tuple[tuple[int | None, int | None], ...]
+
+
+def _spec(
+    turns: Turns = ((0, None), (None, 5), (1, 270)),
+    attention: dict[str, Any] | None = None,
+    mlp: dict[str, Any] | None = None,
+    **changes: Any,
+) -> ModelSpec:
     """An odd one: nothing is a multiple of anything, heads are grouped by three."""
+    sizes: dict[str, Any] = {"n_heads": 6, "n_kv_heads": 2, "head_dim": 10, "scale": 0.3} | (attention or {})
+    feed = Mlp(**{"inner_size": 51} | (mlp or {}))
     facts: dict[str, Any] = {
         "architecture": "odd",
         "vocab_size": 37,
         "hidden_size": 33,
-        "intermediate_size": 51,
-        "n_heads": 6,
-        "n_kv_heads": 2,
-        "head_dim": 10,
         "context_length": 600,
-        "layers": (Layer(0, None), Layer(None, 5), Layer(1, 270)),
+        "layers": tuple((Attention(**sizes, rope=rope, window=window), feed) for rope, window in turns),
         "ropes": (_rope(5), _rope(3, 5e2, 1.3)),
         "norm_eps": 1e-5,
-        "attn_scale": 0.3,
         "tied": False,
     }
     return ModelSpec(**facts | changes)
@@ -104,51 +111,89 @@ def _spec(**changes: Any) -> ModelSpec:
 ODD = {
     "plain": _spec(),
     "all": _spec(
+        attention={"qk_norm": "head", "qkv_bias": True, "o_bias": True, "softcap": 3.0, "post_norm": "rms"},
+        mlp={"bias": True, "activation": "gelu_tanh", "post_norm": "rms"},
         tied=True,
-        norm_after=True,
-        qk_norm="head",
-        qkv_bias=True,
-        o_bias=True,
-        mlp_bias=True,
-        activation="gelu_tanh",
-        attn_softcap=3.0,
         final_softcap=4.0,
         embed_scale=2.5,
     ),
     "after": _spec(
+        ((1, 1), (0, 256)),
+        {
+            "n_heads": 3,
+            "n_kv_heads": 3,
+            "head_dim": 36,
+            "scale": 0.15,
+            "qk_norm": "full",
+            "norm": "none",
+            "post_norm": "rms",
+        },
+        {"inner_size": 80, "bias": True, "norm": "none", "post_norm": "rms"},
         vocab_size=130,
         hidden_size=72,
-        intermediate_size=80,
-        n_heads=3,
-        n_kv_heads=3,
-        head_dim=36,
-        norm_before=False,
-        norm_after=True,
-        qk_norm="full",
-        mlp_bias=True,
-        layers=(Layer(1, 1), Layer(0, 256)),
-        attn_scale=0.15,
     ),
     # More than one strip of the vocabulary, fused activation, a group of eight query heads.
     "large": _spec(
+        attention={"n_heads": 8, "n_kv_heads": 1, "head_dim": 70, "scale": 0.12},
+        mlp={"inner_size": 272},
         vocab_size=1201,
         hidden_size=144,
-        intermediate_size=272,
-        n_heads=8,
-        n_kv_heads=1,
-        head_dim=70,
         tied=True,
         ropes=(_rope(35), _rope(20)),
-        attn_scale=0.12,
     ),
     "least": _spec(
+        ((0, None),),
+        {"n_heads": 1, "n_kv_heads": 1, "head_dim": 2},
+        {"inner_size": 1},
         vocab_size=2,
         hidden_size=1,
-        intermediate_size=1,
-        n_heads=1,
-        n_kv_heads=1,
-        head_dim=2,
-        layers=(Layer(0, None),),
         ropes=(_rope(1),),
+    ),
+}
+
+
+def _kind(*layers: tuple[Any, ...], **changes: Any) -> ModelSpec:
+    """Layers as they are given, in sizes that every runtime has."""
+    facts: dict[str, Any] = {
+        "architecture": "kinds",
+        "vocab_size": 61,
+        "hidden_size": 48,
+        "context_length": 256,
+        "layers": layers,
+        "ropes": (_rope(8),),
+        "norm_eps": 1e-5,
+        "tied": False,
+    }
+    return ModelSpec(**facts | changes)
+
+
+_ATTENTION = Attention(n_heads=4, n_kv_heads=2, head_dim=16, scale=0.25)
+_MOE = Moe(n_experts=5, top_k=2, inner_size=16)
+# Every option of every kind of block that the odd ones and the zoo leave out.
+KINDS = {
+    "layer norms, plain": _kind(
+        (
+            Attention(4, 2, 16, 0.25, norm="layer", post_norm="layer", qkv_bias=True),
+            Mlp(40, gated=False, activation="gelu", bias=True, norm="layer"),
+        ),
+        (_ATTENTION, Mlp(32, gated=False, activation="relu", norm="layer", post_norm="layer")),
+        final_norm="layer",
+    ),
+    "heads by layer": _kind(
+        (_ATTENTION, Mlp(32)),
+        (Attention(6, 1, 32, 0.2, window=6, sinks=2), Attention(2, 2, 16, 0.3, rope=None)),
+        (Mlp(24, activation="gelu"),),
+    ),
+    "routers": _kind(
+        (_ATTENTION, Moe(5, 2, 16, router="softmax", normalize=False)),
+        (_ATTENTION, Moe(6, 3, 32, router="softmax_topk", normalize=False, post_norm="rms")),
+        (_ATTENTION, Moe(5, 2, 16, router="sigmoid", router_bias=True, scale=2.5, activation="gelu_tanh")),
+        (_ATTENTION, Moe(4, 1, 16, shared_size=24, shared_gate=True)),
+        (_ATTENTION, Moe(3, 3, 16, shared_size=16)),
+    ),
+    "state spaces": _kind(
+        (Ssm(n_heads=6, head_dim=8, state_size=10, n_groups=2, conv_size=3, norm_groups=2, proj_bias=True), _MOE),
+        (_ATTENTION, Mlp(32)),
+        (Ssm(n_heads=4, head_dim=12, state_size=16, dt_min=0.1, dt_max=0.8, post_norm="rms"),),
     ),
 }

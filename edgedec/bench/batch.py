@@ -1,7 +1,7 @@
-"""What batching is worth: the same texts one after another and many at a time, beside other engines, in turns.
+"""What batching gains: the same texts one after another and many at a time, beside other engines, in turns.
 
-Who takes part makes all texts at one size, then the next one does, and so on through the sizes; each repetition begins
-at another place of that order, so that a machine that slows down slows all of them alike. A speed is that of new
+Each contestant generates all texts at one size, then the next one does, and so on through the sizes; each repetition
+begins at another place of that order, so that a machine that slows down slows all of them alike. A speed is that of new
 tokens over the whole of the time, reading the prompts included.
 """
 
@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from edgedec.bench.prompts import Prompt
 from edgedec.bench.timing import Spread
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.offline.asking import Asked, Asker, Asking
-from edgedec.offline.making import Maker
+from edgedec.generation import GenerationConfig
+from edgedec.offline.parser import RequestParser
+from edgedec.offline.row import Defaults, RowRequest
+from edgedec.offline.runner import BatchRunner
 
 if TYPE_CHECKING:
     from edgedec.model import Model
+    from edgedec.session import Session
 
 SEQUENTIAL = 0
 """The size of a plain loop: no batch at all."""
@@ -45,7 +48,7 @@ class Work:
         return max(map(len, self.prompts)) + self.tokens
 
     def few(self, size: int) -> Work:
-        """Enough to wake everything that a run at this size needs."""
+        """Enough for a warm-up at this size."""
         return replace(self, prompts=self.prompts[: max(1, size)], tokens=min(self.tokens, _WARM_UP))
 
 
@@ -57,7 +60,7 @@ class Took(NamedTuple):
 
 
 class Contestant(Protocol):
-    """Who takes part."""
+    """An engine that takes part."""
 
     def run(self, work: Work, size: int) -> Took:
         """All texts, `size` at a time."""
@@ -65,7 +68,7 @@ class Contestant(Protocol):
 
 
 @dataclass
-class Measured:
+class BatchMeasured:
     """tokens/s by who, then by size, one a repetition; `differ`: how many texts were others than those of the first
     loop; `skipped`: who could not take part, and why."""
 
@@ -98,7 +101,7 @@ def work_of(model: Model, prompts: Sequence[Prompt], n: int, tokens: int) -> Wor
 
 
 def texts_of(prompts: Sequence[Prompt], n: int) -> Iterator[str]:
-    """The prompts over and over, each time begun a word later and of another length, the front put behind the end.
+    """The prompts over and over, each time begun a word later and of another length, the front moved to the end.
 
     Hardly two begin alike, so that no session finds a prompt in its cache.
     """
@@ -112,30 +115,31 @@ def texts_of(prompts: Sequence[Prompt], n: int) -> Iterator[str]:
 class Ours:
     """edgedec with one way to draft."""
 
-    def __init__(self, model: Model, spec: str) -> None:
-        self._model, self._spec = model, spec
-        model.session(context=1, spec=spec)  # refuses now what would be refused at the first turn
+    def __init__(self, model: Model, speculate: str) -> None:
+        self._model, self._speculate = model, speculate
+        model.session(context=1, speculate=speculate)  # what would be refused at the first turn is refused now
 
     def run(self, work: Work, size: int) -> Took:
         began = perf_counter()
         texts = self._one_by_one(work) if size == SEQUENTIAL else self._together(work, size)
         return Took(perf_counter() - began, texts)
 
+    def _session(self, work: Work) -> Session:
+        return self._model.session(context=work.longest, speculate=self._speculate)
+
     def _one_by_one(self, work: Work) -> list[str]:
-        session = self._model.session(context=work.longest, spec=self._spec)
-        return ["".join(session.generate(ids, max_tokens=work.tokens, ignore_eos=True)) for ids in work.prompts]
+        session, config = self._session(work), _config(work)
+        return ["".join(piece.text for piece in session.stream(ids, config)) for ids in work.prompts]
 
     def _together(self, work: Work, size: int) -> list[str]:
         """As `edgedec batch` makes them."""
-        maker = Maker(
-            Asker(self._model, Asking()), lambda: self._model.session(context=work.longest, spec=self._spec), size
-        )
+        runner = BatchRunner(RequestParser(self._model, Defaults()), lambda: self._session(work), size)
         waiting, texts = deque(enumerate(work.prompts)), [""] * len(work.prompts)
-        while waiting or maker.running:
-            while waiting and not maker.full:
+        while waiting or runner.running:
+            while waiting and not runner.full:
                 number, ids = waiting.popleft()
-                maker.put(number, Asked(lambda result: {}, ids, max_tokens=work.tokens, ignore_eos=True))
-            for number, _, result in maker.step():
+                runner.add(number, RowRequest(lambda result: {}, ids, _config(work)))
+            for number, _, result in runner.step():
                 if result.error or result.generated != work.tokens:
                     raise EdgedecError(
                         f"text {number} ended after {result.generated} of {work.tokens} tokens: "
@@ -145,6 +149,10 @@ class Ours:
         return texts
 
 
+def _config(work: Work) -> GenerationConfig:
+    return GenerationConfig(max_tokens=work.tokens, ignore_eos=True)
+
+
 def measure(
     ours: Mapping[str, Contestant],
     peers: Mapping[str, Contestant],
@@ -152,12 +160,12 @@ def measure(
     work: Work,
     repetitions: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Measured:
-    """`repetitions` of everyone at every size, ours one after another as well, behind a few texts to warm up.
+) -> BatchMeasured:
+    """`repetitions` of everyone at every size, ours one after another as well, after a few texts to warm up.
 
     A peer that fails is left out from then on.
     """
-    everyone, found = {**ours, **peers}, Measured()
+    everyone, found = {**ours, **peers}, BatchMeasured()
     cells = [(who, size) for size in (SEQUENTIAL, *sizes) for who in everyone if who in ours or size != SEQUENTIAL]
     expected: list[str] = []
     for turn in range(repetitions + 1):
@@ -177,8 +185,8 @@ def measure(
     return found
 
 
-def _count(found: Measured, work: Work, who: str, size: int, took: Took, expected: list[str]) -> list[str]:
-    """Take up a run; what every text has to be."""
+def _count(found: BatchMeasured, work: Work, who: str, size: int, took: Took, expected: list[str]) -> list[str]:
+    """Add a run; returns the texts that all others are compared with."""
     found.speeds.setdefault(who, {}).setdefault(size, []).append(work.total / took.seconds)
     if took.texts is None:
         return expected

@@ -1,4 +1,4 @@
-"""llama.cpp making many texts at a time: by its own server, or, where there is none, by the library under it."""
+"""llama.cpp generating many texts at a time: its own server, or, where there is none, its library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from time import monotonic, perf_counter, sleep
 from typing import Any
 
 from edgedec.bench.batch import Took, Work
-from edgedec.bench.timing import Worker
+from edgedec.bench.timing import BenchWorker
 from edgedec.errors import RuntimeUnavailable
 
 SERVER = "llama-server"
@@ -69,20 +69,21 @@ class LlamaDecode:
 
     name = "llama.cpp, batched decode"
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: BenchWorker) -> None:
         self._worker = worker
 
     def run(self, work: Work, size: int) -> Took:
-        asked = {"do": "together", "size": size, "tokens": work.tokens, "prompts": work.prompts}
-        return Took(float(self._worker.ask(asked)["seconds"]))
+        request = {"do": "together", "size": size, "tokens": work.tokens, "prompts": work.prompts}
+        return Took(float(self._worker.request(request)["seconds"]))
 
 
 def _complete(port: int, ids: tuple[int, ...], tokens: int) -> int:
-    """How many tokens the server wrote behind `ids`."""
+    """How many tokens the server generated after `ids`."""
     largest = {"temperature": 0, "samplers": ["top_k"], "top_k": 1}
-    asked = {"prompt": ids, "n_predict": tokens, "ignore_eos": True, "cache_prompt": False, "stream": False, **largest}
+    fixed = {"ignore_eos": True, "cache_prompt": False, "stream": False, **largest}
+    request = {"prompt": ids, "n_predict": tokens, **fixed}
     try:
-        answer = _ask(port, "POST", "/completion", _ANSWER_S, json.dumps(asked))
+        answer = _http(port, "POST", "/completion", _ANSWER_S, json.dumps(request))
     except (OSError, HTTPException, ValueError) as error:
         raise RuntimeUnavailable(f"{SERVER}: {error or type(error).__name__}") from None
     if "tokens_predicted" not in answer:
@@ -90,7 +91,7 @@ def _complete(port: int, ids: tuple[int, ...], tokens: int) -> int:
     return int(answer["tokens_predicted"])
 
 
-def _ask(port: int, method: str, path: str, seconds: float, body: str | None = None) -> dict[str, Any]:
+def _http(port: int, method: str, path: str, seconds: float, body: str | None = None) -> dict[str, Any]:
     connection = HTTPConnection("127.0.0.1", port, timeout=seconds)
     try:
         connection.request(method, path, body, {"Content-Type": "application/json"})
@@ -107,7 +108,7 @@ def _wait(process: subprocess.Popen[bytes], port: int) -> None:
         if process.poll() is not None:
             raise RuntimeUnavailable(f"{SERVER} ended with code {process.returncode} as it started")
         try:
-            if _ask(port, "GET", "/health", 5).get("status") == "ok":
+            if _http(port, "GET", "/health", 5).get("status") == "ok":
                 return
         except (OSError, HTTPException, ValueError):
             pass

@@ -1,4 +1,4 @@
-"""Engines beside each other on the same weights, in turns; who cannot take part is left out with a word.
+"""Engines beside each other on the same weights, in turns; one that cannot take part is left out with the reason.
 
 Two rounds of turns: first each reads a prompt and generates, then each makes calls of k rows. ONNX Runtime
 opens other graphs for the second, so that neither its speed nor its memory in the first pays for it.
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
-from edgedec.bench.timing import Config, Spread, Worker
+from edgedec.bench.timing import BenchWorker, Config, Spread
 from edgedec.errors import EdgedecError, RuntimeUnavailable
 
 Progress = Callable[[int, int], None]
@@ -20,7 +20,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Rounds:
-    """What is asked of everyone: `repetitions` turns of each kind after one to warm up."""
+    """The requests to every engine: `repetitions` turns of each kind after one to warm up."""
 
     counts: tuple[int, ...]
     context: int
@@ -80,9 +80,9 @@ def compare(
 ) -> tuple[dict[str, Standing], dict[str, str]]:
     """The standings by name, and for each engine that took no part the reason (`left_out`: those known before)."""
     with ExitStack() as stack:
-        table = _Table(stack, left_out)
+        table = _Contest(stack, left_out)
         for name, config in configs.items():
-            table.seat(name, config)
+            table.add(name, config)
         requests = list(rounds.requests())
         for done, (request, counts) in enumerate(requests):
             table.turn(request, counts)
@@ -93,18 +93,18 @@ def compare(
     return {name: _standing(worker, table.answers[name]) for name, worker in table.workers.items()}, table.skipped
 
 
-class _Table:
-    """The processes that take turns. One that fails leaves; the others go on."""
+class _Contest:
+    """The processes that take turns. One that fails is left out; the others continue."""
 
     def __init__(self, stack: ExitStack, left_out: Mapping[str, str]) -> None:
         self._stack = stack
-        self.workers: dict[str, Worker] = {}
+        self.workers: dict[str, BenchWorker] = {}
         self.answers: dict[str, list[dict[str, Any]]] = {}
         self.skipped = dict(left_out)
 
-    def seat(self, name: str, config: Config) -> None:
+    def add(self, name: str, config: Config) -> None:
         try:
-            self.workers[name] = self._stack.enter_context(Worker(config))
+            self.workers[name] = self._stack.enter_context(BenchWorker(config))
             self.answers[name] = []
         except EdgedecError as error:
             self._skip(name, config, error)
@@ -112,7 +112,7 @@ class _Table:
     def turn(self, request: dict[str, Any], counts: bool) -> None:
         for name, worker in list(self.workers.items()):
             try:
-                answer = worker.ask(request)
+                answer = worker.request(request)
             except EdgedecError as error:
                 self._skip(name, self.workers.pop(name).config, error)
             else:
@@ -122,7 +122,7 @@ class _Table:
         self.skipped[name] = str(error).removeprefix(f"{config.label}: ")
 
 
-def _standing(worker: Worker, answers: list[dict[str, Any]]) -> Standing:
+def _standing(worker: BenchWorker, answers: list[dict[str, Any]]) -> Standing:
     seconds: dict[str, list[float]] = {}
     peak, all_logits = 0, True
     for answer in answers:

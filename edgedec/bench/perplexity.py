@@ -1,4 +1,4 @@
-"""Perplexity: how surprised a model is by a text.
+"""Perplexity: how well a model predicts a text.
 
 Windows of `window` tokens move on by `stride`; each scores only the tokens that no window before it
 scored, so every token but the first is scored once, with at least window - stride tokens before it.
@@ -11,7 +11,7 @@ Worked example, 7 tokens, window 4, stride 2 (- read, x scored):
             - - x
 
 A text that begins with the model's begin token has it in front of every window (in one of its places):
-some models say nothing sensible without it.
+some models predict nothing sensible without it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
-from edgedec.runtime import Hidden, Runtime
-from edgedec.runtime.rows import Rows
+from edgedec.runtime import Call, Logits, Outputs, Rows, Runtime, forward_one
 
 if TYPE_CHECKING:
     from edgedec.model import Model
 
-_CHUNK = 256  # rows of one call
-_LOGITS = 8 << 20  # logits held at once: 64 rows of a vocabulary of 128k
+_LOGITS = 8 << 20  # logits of one call: 64 rows of a vocabulary of 128k
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def perplexity(
 
 
 def windows(n: int, window: int, stride: int, begin: int = 0) -> Iterator[tuple[int, int, int]]:
-    """(start, first scored, stop) of every window; those behind the first leave `begin` places free.
+    """(start, first scored, stop) of every window; those after the first leave `begin` places free.
 
     >>> list(windows(7, 4, 2))
     [(0, 1, 4), (2, 4, 6), (4, 6, 7)]
@@ -90,10 +88,17 @@ def windows(n: int, window: int, stride: int, begin: int = 0) -> Iterator[tuple[
 
 def scores(runtime: Runtime, tokens: Sequence[int], n: int) -> NDArray[np.float64]:
     """Negative log-likelihood of the last n tokens [n], each given all before it."""
-    hidden = _hidden(runtime, tokens[:-1])[-n:]
-    following = np.asarray(tokens[-n:], np.int64)
-    rows = max(_LOGITS // runtime.spec.vocab_size, 1)
-    parts = [_nll(runtime, hidden[at : at + rows], following[at : at + rows]) for at in range(0, n, rows)]
+    cache, first = runtime.new_cache(len(tokens)), len(tokens) - 1 - n
+    size = min(runtime.capabilities.prefill_chunk, max(_LOGITS // runtime.spec.vocab_size, 1))
+    parts = []
+    for at in range(0, len(tokens) - 1, size):
+        rows = Rows.chain(tokens[at : min(at + size, len(tokens) - 1)], at)
+        skip = min(max(first - at, 0), len(rows))
+        outputs = Outputs(logits=skip < len(rows), logits_from=skip)
+        logits = forward_one(runtime, Call(rows, cache, outputs=outputs)).logits
+        if logits is not None:
+            parts.append(_nll(logits, np.asarray(tokens[at + skip + 1 : at + len(rows) + 1], np.int64)))
+        cache.commit(range(len(rows)))
     return np.concatenate(parts)
 
 
@@ -103,20 +108,8 @@ def text_bytes(model: Model, ids: Sequence[int]) -> int:
     return len(decode(ids).encode()) - len(decode(ids[:1]).encode())
 
 
-def _hidden(runtime: Runtime, tokens: Sequence[int]) -> Hidden:
-    """[n, hidden_size]: every token through the stack, some at a time."""
-    cache = runtime.new_cache(len(tokens))
-    parts = []
-    for at in range(0, len(tokens), _CHUNK):
-        rows = Rows.chain(tokens[at : at + _CHUNK], at)
-        parts.append(runtime.run(runtime.embed(rows.tokens), rows, cache, runtime.spec.blocks()))
-        cache.keep(range(len(rows)))
-    return np.concatenate(parts)
-
-
-def _nll(runtime: Runtime, hidden: Hidden, following: NDArray[np.int64]) -> NDArray[np.float64]:
-    """hidden [n, hidden_size], following [n] -> [n]."""
-    logits = runtime.head(hidden)
+def _nll(logits: Logits, following: NDArray[np.int64]) -> NDArray[np.float64]:
+    """logits [n, vocab_size], following [n] -> [n]."""
     chosen = logits[np.arange(len(following)), following].astype(np.float64)
     top = logits.max(axis=1, keepdims=True)
     total = np.exp(logits - top).sum(axis=1, dtype=np.float64)

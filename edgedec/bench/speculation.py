@@ -1,9 +1,9 @@
-"""What speculation is worth: plain decoding and every drafter on the same prompts, in turns, on one model.
+"""What speculative decoding gains: plain decoding and every drafter on the same prompts, in turns, on one model.
 
 For each prompt everyone decodes once, one after another (plain A B, plain A B, …), so that a machine that slows
 down slows all of them. A repetition begins with new sessions, which go through all of its prompts: what is learned
 on one prompt serves the next, as in use, and no drafter meets a prompt whose answer it has seen. Counted are the
-tokens behind the first call, which reads the prompt; a ratio is that of the seconds a token took.
+tokens after the first call, which reads the prompt; a ratio is that of the seconds a token took.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edgedec.bench.prompts import Prompt
-from edgedec.decoding.loop import Turn
+from edgedec.decoding.loop import StepTrace
 from edgedec.errors import UsageError
 from edgedec.sampling import Sampling
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from edgedec.session import Session
 
 PLAIN = "off"
-# Text that nothing foretells is read a second time, sampled: nothing foretells that answer either.
+# Random text runs a second time, sampled, so that the answer is as hard to predict.
 RANDOM, HOT = "random", "random T=1"
 _WARM_UP = 16
 
@@ -39,7 +39,7 @@ class Task:
 
 @dataclass
 class Run:
-    """A task done once. Tokens, calls and seconds are those behind the first call of each turn."""
+    """A task done once. Tokens, calls and seconds are those after the first call of each turn."""
 
     ids: list[int] = field(default_factory=list)
     tokens: int = 0
@@ -52,12 +52,12 @@ class Run:
     accepted_at: Counter[int] = field(default_factory=Counter)
     by: Counter[str] = field(default_factory=Counter)
 
-    def take(self, turn: Turn) -> None:
+    def add(self, step: StepTrace) -> None:
         """Count how deep the draft of a call went, and how deep it was accepted."""
-        if not turn.draft.tokens:
+        if not step.draft.tokens:
             return
-        reached = len(turn.seen.path) - 1
-        for depth in range(1, _depth(turn.draft.parents) + 1):
+        reached = len(step.step.path) - 1
+        for depth in range(1, _depth(step.draft.parents) + 1):
             self.drafted_at[depth] += 1
             self.accepted_at[depth] += depth <= reached
 
@@ -116,7 +116,7 @@ class Bench:
         return Measured(runs, skipped, list(self.notes))
 
     def _warm_up(self, names: Sequence[str], optional: bool) -> tuple[list[str], dict[str, str]]:
-        """BaseDrafter decoding and the drafters that can be had, each after a few tokens; the others, and why not."""
+        """Plain decoding and the drafters that the bundle can have, after a few tokens; the others, and why not."""
         ready, skipped = [PLAIN], dict[str, str]()
         few = min(self.tokens, _WARM_UP)
         self._run(self._session(PLAIN), self.tasks[0], few)
@@ -133,7 +133,7 @@ class Bench:
         return ready, skipped
 
     def _session(self, name: str) -> Session:
-        return self.model.session(context=self.capacity, spec=name)
+        return self.model.session(context=self.capacity, speculate=name)
 
     def _run(self, session: Session, task: Task, tokens: int) -> Run:
         """All turns of a task, the answers in between."""
@@ -147,17 +147,17 @@ class Bench:
         return run
 
     def _turn(self, session: Session, ids: list[int], sampling: Sampling, tokens: int, run: Run) -> list[int]:
-        answer, trace, first = list[int](), list[Turn](), 0
+        answer, trace, first = list[int](), list[StepTrace](), 0
         generation = session.tokens(ids, max_tokens=tokens, sampling=sampling, ignore_eos=self.ignore_eos, trace=trace)
         for token in generation:
-            first = first or len(trace[0].seen.picked)
+            first = first or len(trace[0].step.picked)
             answer.append(int(token))
             run.by[token.by] += 1
             _drain(trace, run)
-        first = first or sum(len(turn.seen.picked) for turn in trace)
+        first = first or sum(len(step.step.picked) for step in trace)
         _drain(trace, run)
         stats = session.stats
-        # The end token took its call, though nobody sees it.
+        # The end token took its call, though it is no part of the text.
         run.tokens += max(0, stats.generated + (stats.finish == "eos") - first)
         run.calls += stats.calls - 1
         run.seconds += stats.decode_s
@@ -179,10 +179,10 @@ class Bench:
         return ids
 
 
-def _drain(trace: list[Turn], run: Run) -> None:
-    """Count the turns and let them go: with sampling each holds the logits of all its rows."""
-    for turn in trace:
-        run.take(turn)
+def _drain(trace: list[StepTrace], run: Run) -> None:
+    """Count the steps and drop them: with sampling each holds the logits of all its rows."""
+    for step in trace:
+        run.add(step)
     trace.clear()
 
 

@@ -1,4 +1,4 @@
-"""What the runs of `edgedec.bench.speculation` come to: speed ratios, tokens a call, acceptance by depth."""
+"""Results of the runs of `edgedec.bench.speculation`: speed ratios, tokens a call, acceptance by depth."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def results(measured: Measured, tasks: Sequence[Task]) -> dict[str, Any]:
     short = len(tasks) - len(usable)
     notes = [
         *measured.notes,
-        *([f"left out {short} of {len(tasks)} tasks: nothing came behind the first call"] if short else []),
+        *([f"left out {short} of {len(tasks)} tasks: nothing came after the first call"] if short else []),
     ]
     return {
         "plain_tok_s": _speed(plain, usable),

@@ -63,8 +63,8 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Result:
-    """One configuration's numbers; `facts` is what its process says of itself."""
+class TimingResult:
+    """One configuration's numbers; `facts`: reported by its process."""
 
     config: Config
     prefill: Spread
@@ -98,18 +98,18 @@ def bench(
     configs: Sequence[Config],
     repetitions: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> tuple[list[Result], list[Ratio]]:
+) -> tuple[list[TimingResult], list[Ratio]]:
     """Run `repetitions` of every configuration by turns, after one to warm up."""
     if repetitions < 1:
         raise UsageError(f"repetitions {repetitions}: must be 1 or more")
     times: list[list[dict[str, float]]] = [[] for _ in configs]
     with ExitStack() as stack:
-        workers = [stack.enter_context(Worker(config)) for config in configs]
+        workers = [stack.enter_context(BenchWorker(config)) for config in configs]
         for repetition in range(repetitions + 1):
             for i, worker in enumerate(workers):
-                times[i].append(worker.ask({"do": "run"}))
+                times[i].append(worker.request({"do": "run"}))
                 progress(repetition * len(workers) + i + 1, (repetitions + 1) * len(workers))
-        ends = [worker.ask({"do": "end"}) for worker in workers]
+        ends = [worker.request({"do": "end"}) for worker in workers]
         facts = [worker.facts for worker in workers]
     kept = [rows[1:] for rows in times]
     results = [_result(*args) for args in zip(configs, kept, facts, ends, strict=True)]
@@ -117,14 +117,14 @@ def bench(
     return results, [_ratio(kept[0], rows, config.label) for config, rows in others]
 
 
-class Worker:
+class BenchWorker:
     """A process that measures one configuration: one JSON line in, one JSON line out."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.facts: dict[str, Any] = {}
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> BenchWorker:
         self._process = subprocess.Popen(
             [sys.executable, "-m", WORKER, json.dumps(asdict(self.config))],
             stdin=subprocess.PIPE,
@@ -142,13 +142,13 @@ class Worker:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stop()
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def request(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # it has ended; reading its answer says so
+            pass  # it has ended, which reading its answer reports
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
@@ -178,8 +178,8 @@ class Worker:
         self._process.stdout.close()
 
 
-def _result(config: Config, rows: list[dict[str, float]], facts: dict[str, Any], end: dict[str, Any]) -> Result:
-    return Result(
+def _result(config: Config, rows: list[dict[str, float]], facts: dict[str, Any], end: dict[str, Any]) -> TimingResult:
+    return TimingResult(
         config=config,
         prefill=Spread.of([config.prompt / row["prefill_s"] for row in rows]),
         decode=Spread.of([config.generate / row["decode_s"] for row in rows]),
@@ -197,7 +197,7 @@ def _ratio(first: list[dict[str, float]], other: list[dict[str, float]], label: 
 
 
 def peak_memory() -> int:
-    """The largest resident memory of this process so far, in bytes; 0 where nothing tells."""
+    """The largest resident memory of this process so far, in bytes; 0 where it is unknown."""
     status = Path("/proc/self/status")
     if status.exists():
         for line in status.read_text().splitlines():

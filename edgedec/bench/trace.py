@@ -1,7 +1,7 @@
 """A generation on record: each call as plain numbers and words, and the page that shows them.
 
-The loop reports a `Turn` a call. A turn holds what the call put out (logits among it), so the tape takes
-the numbers out of it at once and lets it go: a long generation costs memory for its draft trees only.
+The loop reports a `StepTrace` a call. It holds the result of the call (logits among it), so the tape takes the
+numbers out of it at once and drops it: a long generation costs memory for its draft trees only.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, TypedDict, TypeVar
 
-from edgedec.decoding.loop import Turn
+from edgedec.decoding.loop import StepTrace
 from edgedec.errors import TextError
-from edgedec.session import Piece
+from edgedec.session import TextPiece
 from edgedec.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
 DATA = "@@DATA@@"  # where the data go in the page; no resource is loaded from anywhere
 
 
-class Call(TypedDict):
+class CallRecord(TypedDict):
     """One forward call. Drafted tokens are numbered from 0; parent -1 is the last known token.
 
-    path: the drafted tokens that came true, from the root on; picked: what the model said at the root and behind
+    path: the accepted tokens, from the root on; picked: the model's token at the root and after
     each of them; emitted: how many of these became text (fewer if the text ended there).
     """
 
@@ -41,9 +41,9 @@ class Call(TypedDict):
     forward_s: float
 
 
-def record(turn: Turn, name: str = "draft") -> Call:
-    """A turn as numbers and words; `name` stands for a drafter that left no name."""
-    draft, seen = turn.draft, turn.seen
+def record(step: StepTrace, name: str = "draft") -> CallRecord:
+    """A step as plain numbers and words; `name`: of a drafter that left its drafts unnamed."""
+    draft, result = step.draft, step.step
     n = len(draft.tokens)
     claims: list[float | None] = [round(float(p), 4) if math.isfinite(p) else None for p in draft.p]
     return {
@@ -52,36 +52,36 @@ def record(turn: Turn, name: str = "draft") -> Call:
         "p": claims or [None] * n,
         "by": [by or name for by in draft.by] or [name] * n,
         "why": draft.why,
-        "path": [int(row) - 1 for row in seen.path[1:]],
-        "picked": [int(token) for token in seen.picked],
+        "path": [int(row) - 1 for row in result.path[1:]],
+        "picked": [int(token) for token in result.picked],
         "emitted": 0,
-        "seconds": turn.seconds,
-        "forward_s": seen.seconds,
+        "seconds": step.seconds,
+        "forward_s": result.seconds,
     }
 
 
 @dataclass
 class Tape:
-    """Give `turns` to the generation as its `trace`, and every piece it yields to `push`; `close` at the end.
+    """Give `steps` to the generation as its `trace`, and every piece it yields to `push`; `close` at the end.
 
     texts: what each token added to the text, none where more was needed to be sure of it;
     tail: what came after the last token.
     """
 
     name: str = "draft"
-    turns: list[Turn] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
+    steps: list[StepTrace] = field(default_factory=list)
+    calls: list[CallRecord] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     tail: str = ""
 
-    def run(self, pieces: Iterable[Piece]) -> Tape:
+    def run(self, pieces: Iterable[TextPiece]) -> Tape:
         """Take all of a generation."""
         for piece in pieces:
             self.push(piece)
         self.close()
         return self
 
-    def push(self, piece: Piece) -> None:
+    def push(self, piece: TextPiece) -> None:
         """A token belongs to the last call made before it."""
         self.close()
         if piece.token is None:
@@ -91,9 +91,9 @@ class Tape:
         self.calls[-1]["emitted"] += 1
 
     def close(self) -> None:
-        """Take up the calls that are new; the last may have given no token, but the end."""
-        self.calls += [record(turn, self.name) for turn in self.turns]
-        self.turns.clear()
+        """Record the new calls; the last may have given no token, but the end."""
+        self.calls += [record(step, self.name) for step in self.steps]
+        self.steps.clear()
 
 
 class Spelling:
@@ -110,7 +110,7 @@ class Spelling:
         return self._known[token]
 
     def _spell(self, token: int) -> str:
-        """What it adds behind the anchor; part of a character is spelt as the vocabulary does."""
+        """What it adds after the anchor; part of a character as the vocabulary spells it."""
         text = self._tokenizer.decode([self._anchor, token], special=True)
         whole = text.startswith(self._before) and len(text) > len(self._before) and "\ufffd" not in text
         if whole:
@@ -122,7 +122,7 @@ class Spelling:
 
 
 def page(tape: Tape, about: Mapping[str, Any], prompt: str, spell: Callable[[int], str]) -> str:
-    """One HTML file without any outside resource. `about`: what its header tells."""
+    """One HTML file without any outside resource. `about`: for its header."""
     template = files("edgedec.bench").joinpath("trace.html").read_text("utf-8")
     before, _, after = template.partition(DATA)
     data = {"about": dict(about), "prompt": prompt, "texts": tape.texts, "tail": tape.tail, **_pack(tape.calls, spell)}
@@ -135,7 +135,7 @@ def embed(data: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _pack(calls: Iterable[Call], spell: Callable[[int], str]) -> dict[str, Any]:
+def _pack(calls: Iterable[CallRecord], spell: Callable[[int], str]) -> dict[str, Any]:
     """Calls as rows of numbers: token, drafter and reason are places in the lists `vocab`, `names` and `whys`.
 
     A row: emitted, µs, µs of the forward call, why, picked, path, tokens, parents, p, by.

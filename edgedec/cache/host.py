@@ -8,7 +8,7 @@ block that was run on fewer rows, or dropped some, has one of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -42,6 +42,7 @@ class HostCache:
         self._length, self._tree = 0, PendingTree()
         shared = SlotMap(min(_FIRST, capacity))
         self._maps = dict.fromkeys(spec.attention, shared)
+        self._groups: list[tuple[SlotMap, list[int]]] | None = None
         self._data = {b: self._allocate(b, min(_FIRST, capacity)) for b in spec.attention}
         self._recurrent = {b: RecurrentState(block) for b, block in spec.recurrent.items()}
         # Another number whenever arrays are made or moved: what is bound to their addresses can be kept until then.
@@ -85,30 +86,31 @@ class HostCache:
 
     def is_whole(self) -> bool:
         """Does every attention block hold the whole text, each token in the slot of its position?"""
-        if len({id(slots) for slots in self._maps.values()}) > 1:
+        groups = self._by_map()
+        if len(groups) > 1:
             return False
-        slots = next(iter(self._maps.values()), None)
-        if slots is None or not self._length:
+        if not groups or not self._length:
             return True
+        slots = groups[0][0]
         return slots.committed == self._length == int(slots.positions[-1]) + 1
 
     def write(self, blocks: Sequence[int], rows: Rows, spare: int = 0) -> dict[int, tuple[int, int]]:
         """Begin a call: the slots (from, to) of the computed rows in each of its attention blocks, with room for
         them and for `spare` slots after them; ContextFull if the rows do not fit after the committed tokens. Blocks
         without a state change nothing."""
-        chosen = [b for b in blocks if b in self._maps]
+        chosen = {b for b in blocks if b in self._maps}
         if not chosen and not any(b in self._recurrent for b in blocks):
             return {}
         self.reserve(rows)
         if self._tree.write(rows):
             self._forget_pending()
         self._split(chosen)
-        spans = {
-            id(slots): slots.write(rows) for slots in {id(m): m for m in map(self._maps.__getitem__, chosen)}.values()
-        }
-        found = {b: spans[id(self._maps[b])] for b in chosen}
-        for b, (_, stop) in found.items():
-            self._grow(b, stop + spare)
+        found = {}
+        for slots, members in self._by_map():
+            if members[0] in chosen:
+                found |= dict.fromkeys(members, slots.write(rows))
+                for b in members:
+                    self._grow(b, found[b][1] + spare)
         return found
 
     def commit(self, rows: Sequence[int]) -> None:
@@ -144,6 +146,7 @@ class HostCache:
         if twin.capacity < min(length, self._length):
             raise UsageError(f"capacity {twin.capacity}: the fork has {length} tokens")
         copies = {id(slots): slots.copy() for slots, _ in self._by_map()}
+        twin._groups = None
         twin._maps = {b: copies[id(slots)] for b, slots in self._maps.items()}
         twin._recurrent = {b: state.copy() for b, state in self._recurrent.items()}
         twin._length = self._length
@@ -155,7 +158,7 @@ class HostCache:
         if block not in self._maps:
             raise UsageError(f"block {block} keeps no slots that could be dropped")
         self.rollback()
-        self._split([block])
+        self._split({block})
         stay = self._maps[block].drop(slots)
         self._data[block][:, :, : len(stay)] = self._data[block][:, :, stay]
         self._join()
@@ -175,7 +178,7 @@ class HostCache:
         self._length = int(arrays["length"][0])
         for b in self._maps:
             positions, tokens = arrays[f"slots.{b}"]
-            self._maps[b] = SlotMap(len(positions))
+            self._assign([b], SlotMap(len(positions)))
             self._maps[b].load(positions, tokens)
             self._grow(b, len(positions))
             self._data[b][:, :, : len(positions)] = arrays[f"kv.{b}"]
@@ -229,18 +232,24 @@ class HostCache:
 
     def _by_map(self) -> list[tuple[SlotMap, list[int]]]:
         """Each slot map with the blocks that share it."""
-        groups: dict[int, tuple[SlotMap, list[int]]] = {}
-        for b, slots in self._maps.items():
-            groups.setdefault(id(slots), (slots, []))[1].append(b)
-        return list(groups.values())
+        if self._groups is None:
+            groups: dict[int, tuple[SlotMap, list[int]]] = {}
+            for b, slots in self._maps.items():
+                groups.setdefault(id(slots), (slots, []))[1].append(b)
+            self._groups = list(groups.values())
+        return self._groups
 
-    def _split(self, blocks: Sequence[int]) -> None:
+    def _assign(self, blocks: Iterable[int], slots: SlotMap) -> None:
+        """Give these blocks a slot map."""
+        self._maps |= dict.fromkeys(blocks, slots)
+        self._groups = None
+
+    def _split(self, chosen: Collection[int]) -> None:
         """Give these blocks slot maps that no other block shares."""
-        chosen = set(blocks)
         for slots, members in self._by_map():
             apart = [b for b in members if b in chosen]
             if apart and len(apart) < len(members):
-                self._maps |= dict.fromkeys(apart, slots.copy())
+                self._assign(apart, slots.copy())
 
     def _join(self) -> None:
         """Blocks that hold the same slots again share a map again."""
@@ -248,7 +257,7 @@ class HostCache:
         for i, (slots, blocks) in enumerate(groups):
             first = next(other for other, _ in groups[: i + 1] if other is slots or other.same_as(slots))
             if first is not slots:
-                self._maps |= dict.fromkeys(blocks, first)
+                self._assign(blocks, first)
 
 
 def _with_slots(shape: tuple[int, ...], part: str, n: int) -> tuple[int, ...]:

@@ -72,6 +72,11 @@ class SlotMap:
 
     def commit(self, rows: Sequence[int], length: int) -> Moves:
         """Keep rows by number as tokens `length`, `length + 1`, ... of the text: the slots to move and where to."""
+        n = len(rows)
+        if self._start == self.committed and list(rows) == self._numbers[:n] == list(range(n)):
+            self._tokens[self.committed : self.committed + n] = np.arange(length, length + n)
+            self.committed += n
+            return [], []  # the first rows of the tree lie where they belong
         at = {number: self._start + i for i, number in enumerate(self._numbers)}
         source = [at[row] for row in rows if row in at]
         target = list(range(self.committed, self.committed + len(source)))

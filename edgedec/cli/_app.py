@@ -21,6 +21,8 @@ VERBS = (
     "batch",
     "trace",
     "export",
+    "add",
+    "adapter",
     "train-heads",
     "inspect",
     "verify",

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from edgedec.bundle.folder import Bundle
 
 RowList = Annotated[str, typer.Option("--rows", metavar="K,K,…", help="Rows of a call.")]
-Context = Annotated[int, typer.Option("--context", min=0, help="Cached tokens in front of the rows.")]
+Context = Annotated[int, typer.Option("--context", min=0, help="Cached tokens before the rows.")]
 Plot = Annotated[
     Path | None, typer.Option("--plot", metavar="FILE", show_default=False, help="Draw the costs: .png, .svg, .pdf.")
 ]

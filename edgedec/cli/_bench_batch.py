@@ -1,4 +1,4 @@
-"""`edgedec bench batch`: how much faster are many texts at a time than one after another?"""
+"""`edgedec bench batch`: the speed of many texts at a time against one after another."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import typer
 from edgedec.cli import options as o
 from edgedec.cli._bench_about import describe, parse_rows, plural, spec_list
 from edgedec.cli._bench_peers import write_weights
-from edgedec.cli._bench_spec import As, widened
+from edgedec.cli._bench_spec import As, padded
 from edgedec.cli._output import print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from edgedec.bench.batch import Contestant, Measured, Work
+    from edgedec.bench.batch import BatchMeasured, Contestant, Work
     from edgedec.model import Model
 
 PEER = "llama.cpp"
@@ -35,9 +35,9 @@ def batch(
     model: o.ModelName = "nano",
     geometry: As = None,
     sizes: Annotated[str, typer.Option("--sizes", "-b", metavar="B,B,…", help="Texts at a time.")] = "1,4,16,64",
-    prompts: Annotated[int, typer.Option("--prompts", min=1, help="How many texts to make.")] = 64,
+    prompts: Annotated[int, typer.Option("--prompts", min=1, help="How many texts to generate.")] = 64,
     generate: Annotated[int, typer.Option("--generate", "-n", min=1, help="Tokens to generate a prompt.")] = 64,
-    specs: Annotated[str, typer.Option("--spec", metavar="HOW,…", help="How to guess ahead.")] = "off,auto",
+    specs: Annotated[str, typer.Option("--spec", metavar="HOW,…", help="How to draft.")] = "off,auto",
     repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Rounds, after a warm-up.")] = 3,
     peer: Peers = None,
     engine: o.Engine = "auto",
@@ -45,10 +45,10 @@ def batch(
     kv: o.KVFormat = None,
     json: o.Json = False,
 ) -> None:
-    """Measure what it brings to make many texts at a time.
+    """Measure what batching gains.
 
-    The same texts are made one after another and in batches, in turns; they must be the same texts, or the exit code
-    is 1. With --as the model is padded to the sizes of a larger one. llama.cpp is its llama-server where that is on
+    The same texts are generated one after another and in batches, in turns; they must be the same texts, or the exit
+    code is 1. With --as the model is padded to the sizes of a larger one. llama.cpp is its llama-server if that is on
     PATH, and llama-cpp-python otherwise.
 
     \b
@@ -68,18 +68,18 @@ def batch(
         raise typer.BadParameter("--spec: name one or more, as in off,auto")
     threads = threads or available_cores()
     with progress_bar(quiet=json) as show:
-        path = str(widened(model, geometry, show).path) if geometry else model
+        path = str(padded(model, geometry, show).path) if geometry else model
         opened = o.open_model(path, engine, threads, kv)
         work = work_of(opened, read_prompts(), prompts, generate)
         ours = {name: Ours(opened, name) for name in names}
-        with _peers(opened, work, threads) if peer else _nobody() as (peers, skipped):
+        with _peers(opened, work, threads) if peer else _no_peers() as (peers, skipped):
             found = measure(ours, peers, counts, work, repetitions, lambda done, all_: show("turns", done, all_))
     found.skipped.update(skipped)
     report = {
         **describe(opened.bundle),
         "as": geometry,
         "engine": opened.runtime.name,
-        "invariant": opened.runtime.invariant,
+        "batch_invariant": opened.runtime.capabilities.batch_invariant,
         "threads": threads,
         "kv": opened.runtime.new_cache(1).kv,
         "prompts": prompts,
@@ -93,21 +93,21 @@ def batch(
         print_json(report)
     else:
         _show(report)
-    if not found.identical and opened.runtime.invariant:
+    if not found.identical and opened.runtime.capabilities.batch_invariant:
         print("edgedec bench batch: texts are not what they are alone", file=sys.stderr)
         raise typer.Exit(1)
 
 
 @contextmanager
-def _nobody() -> Iterator[tuple[dict[str, Contestant], dict[str, str]]]:
+def _no_peers() -> Iterator[tuple[dict[str, Contestant], dict[str, str]]]:
     yield {}, {}
 
 
 @contextmanager
 def _peers(model: Model, work: Work, threads: int) -> Iterator[tuple[dict[str, Contestant], dict[str, str]]]:
-    """llama.cpp on the same weights, while it is measured; or nobody, and why."""
+    """llama.cpp on the same weights, while it is measured; or no peer, and why."""
     from edgedec.bench.batch_peers import SERVER, LlamaDecode, LlamaServer
-    from edgedec.bench.timing import Config, Worker
+    from edgedec.bench.timing import BenchWorker, Config
     from edgedec.errors import EdgedecError
 
     binary = which(SERVER)
@@ -125,14 +125,14 @@ def _peers(model: Model, work: Work, threads: int) -> Iterator[tuple[dict[str, C
         longest = work.longest - work.tokens
         config = Config(PEER, str(model.bundle.path), longest, work.tokens, threads, gguf=str(path))
         try:
-            worker = stack.enter_context(Worker(config))
+            worker = stack.enter_context(BenchWorker(config))
         except EdgedecError as error:
             yield {}, {PEER: str(error)}
             return
         yield {LlamaDecode.name: LlamaDecode(worker)}, {}
 
 
-def _results(found: Measured, names: Sequence[str]) -> dict[str, Any]:
+def _results(found: BatchMeasured, names: Sequence[str]) -> dict[str, Any]:
     """Speeds by size, 0 for the loop; ours over the loop beside it, and over each peer at the same size."""
     from edgedec.bench.batch import SEQUENTIAL
 

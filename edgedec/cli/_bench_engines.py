@@ -14,21 +14,21 @@ from edgedec.bench.timing import Config
 from edgedec.cli._bench_together import Together
 from edgedec.errors import RuntimeUnavailable
 
-Call = Callable[[list[int]], float]
+TimedCall = Callable[[list[int]], float]
 
 
-class Engine(Protocol):
-    """Loaded by its constructor. `all_logits`: a call of k rows gives the logits of all k, not of the last alone."""
+class BenchEngine(Protocol):
+    """Loaded by its constructor. `all_logits`: a call of k rows computes the logits of all k, not of the last only."""
 
     facts: dict[str, Any]
     all_logits: bool
 
     def run(self, ids: list[int], n: int) -> tuple[float, float]:
-        """Seconds to read `ids` and choose a token, and seconds for n tokens behind it."""
+        """Seconds to read `ids` and choose a token, and seconds for n tokens after it."""
         ...
 
-    def behind(self, prefix: list[int], longest: int) -> Call:
-        """Reads `prefix`; what it returns runs up to `longest` tokens behind it, forgets them, and says the seconds."""
+    def after(self, prefix: list[int], longest: int) -> TimedCall:
+        """Read `prefix`; the result runs up to `longest` tokens after it, forgets them, and returns the seconds."""
         ...
 
 
@@ -49,7 +49,7 @@ class Edgedec:
         step = session.tokens(ids, max_tokens=n + 1, ignore_eos=True).__next__
         return _timed(step, step, n)
 
-    def behind(self, prefix: list[int], longest: int) -> Call:
+    def after(self, prefix: list[int], longest: int) -> TimedCall:
         from edgedec.speculation.rowcost import RowCall
 
         return RowCall(self._model.runtime, prefix, longest)
@@ -88,7 +88,7 @@ class Genai:
 
         return _timed(first, generator.generate_next_token, n)
 
-    def behind(self, prefix: list[int], longest: int) -> Call:
+    def after(self, prefix: list[int], longest: int) -> TimedCall:
         generator = self._generator(len(prefix) + longest + 1)
         generator.append_tokens(np.array(prefix, np.int32))
 
@@ -123,7 +123,7 @@ class LlamaCpp:
         if config.gguf is None:
             raise RuntimeUnavailable("needs the weights as GGUF, which `edgedec bench peers` makes")
         self._lib, self._threads = llama_cpp, threads
-        # It is called for as long as the process lives.
+        # Kept: it is called as long as the process lives.
         self._log = llama_cpp.llama_log_callback(lambda level, text, data: None)
         llama_cpp.llama_log_set(self._log, None)
         llama_cpp.llama_backend_init()
@@ -145,7 +145,7 @@ class LlamaCpp:
 
         return _timed(step, step, n)
 
-    def behind(self, prefix: list[int], longest: int) -> Call:
+    def after(self, prefix: list[int], longest: int) -> TimedCall:
         context = self._open(len(prefix) + longest)
         context.feed(prefix, all_logits=False)
 
@@ -159,7 +159,7 @@ class LlamaCpp:
         return call
 
     def together(self, prompts: list[list[int]], tokens: int, size: int) -> float:
-        """Seconds for so many tokens behind each prompt, `size` texts at a time."""
+        """Seconds for so many tokens after each prompt, `size` texts at a time."""
         texts = Together(self._lib, self._model, size, max(map(len, prompts)) + tokens, self._threads)
         try:
             return texts.run(prompts, tokens)
@@ -185,7 +185,7 @@ class LlamaContext:
         self._length = 0
 
     def feed(self, ids: list[int], all_logits: bool) -> NDArray[np.float32]:
-        """Run these tokens behind the others: logits [n or 1, vocab_size], good until the next call."""
+        """Run these tokens after the others: logits [n or 1, vocab_size], good until the next call."""
         batch, last = self._batch, len(ids) - 1
         batch.n_tokens = len(ids)
         for i, token in enumerate(ids):
@@ -208,12 +208,12 @@ class LlamaContext:
         self._length = length
 
 
-PEERS: dict[str, type[Engine]] = {"genai": Genai}
-ENGINES: dict[str, type[Engine]] = PEERS | {"llama.cpp": LlamaCpp}
+PEERS: dict[str, type[BenchEngine]] = {"genai": Genai}
+ENGINES: dict[str, type[BenchEngine]] = PEERS | {"llama.cpp": LlamaCpp}
 
 
 def _timed(first: Callable[[], object], step: Callable[[], object], n: int) -> tuple[float, float]:
-    """Seconds of the first token, and of the n behind it."""
+    """Seconds of the first token, and of the n after it."""
     began = perf_counter()
     first()
     between = perf_counter()

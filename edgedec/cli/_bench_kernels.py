@@ -1,4 +1,4 @@
-"""`edgedec bench kernels`: what does a call of k rows cost?"""
+"""`edgedec bench kernels`: the cost of a call by number of rows, and of MoE blocks by distinct experts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from edgedec.cli._output import print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
     from edgedec.cli._ceilings import Ceilings
+    from edgedec.model import Model
     from edgedec.speculation.rowcost import Work
+
+# Rows of the calls by number of experts.
+_EXPERT_ROWS = 16
 
 
 def kernels(
@@ -30,6 +34,8 @@ def kernels(
     json: o.Json = False,
 ) -> None:
     """Measure what a call of k rows costs, beside this host's limits.
+
+    Of a mixture-of-experts model also by the number of distinct experts that the rows choose.
 
     \b
     Examples:
@@ -56,17 +62,19 @@ def kernels(
             show("rounds", done, repetitions + 1)
 
         seconds = row_costs(opened.runtime, counts, context, repetitions, after)
+        by_experts = _experts(opened, repetitions)
     costs = {k: Spread.of([1000 * s for s in seconds[k]]) for k in counts}
     report = {
         **describe(opened.bundle),
         "engine": opened.runtime.name,
-        "isa": getattr(opened.runtime, "isa", None),
+        "isa": opened.runtime.capabilities.isa or None,
         "threads": threads,
         "kv": opened.runtime.new_cache(1).kv,
         "context": context,
         "repetitions": repetitions,
         **_numbers({k: cost.median for k, cost in costs.items()}, work, ceilings),
         "spread": {str(k): asdict(cost) for k, cost in costs.items()},
+        "experts": by_experts,
     }
     if plot is not None:
         _plot.plot_kernels(report, plot)
@@ -74,6 +82,21 @@ def kernels(
         print_json(report)
     else:
         _show(report, plot)
+
+
+def _experts(model: Model, repetitions: int) -> dict[str, Any] | None:
+    """ms of a call through the mixture-of-experts blocks by number of distinct experts; None without such blocks."""
+    from edgedec.bench.experts import expert_costs, moe_blocks
+    from edgedec.bench.timing import Spread
+
+    blocks = moe_blocks(model.bundle)
+    if not blocks:
+        return None
+    most = max(block.n_experts for block in blocks.values())
+    wanted = [2**i for i in range(most.bit_length()) if 2**i <= most]
+    seconds = expert_costs(model.runtime, model.bundle, wanted, _EXPERT_ROWS, repetitions)
+    costs = {str(n): asdict(Spread.of([1000 * s for s in each])) for n, each in seconds.items()}
+    return {"rows": _EXPERT_ROWS, "blocks": len(blocks), "ms": costs}
 
 
 def _numbers(ms: dict[int, float], work: Work, ceilings: Ceilings) -> dict[str, Any]:
@@ -98,7 +121,7 @@ def _show(r: dict[str, Any], plot: Path | None) -> None:
     print(f"{r['host']['cpu']}, {r['host']['cores']} cores, {r['host']['os']}")
     print(
         f"{r['model']}: {r['bits_per_weight']:.2f} bits a weight, {r['engine']}, {plural(r['threads'], 'thread')}, "
-        f"KV {r['kv']}; rows behind {r['context']} tokens, {r['repetitions']} rounds after a warm-up"
+        f"KV {r['kv']}; rows after {r['context']} tokens, {r['repetitions']} rounds after a warm-up"
     )
     floors = [floor for floor in r["floor_ms"].values() if floor]
     table = [
@@ -114,6 +137,11 @@ def _show(r: dict[str, Any], plot: Path | None) -> None:
     ]
     header = ("rows", "ms", "to one row", "GB/s", "G mult-adds/s", "floor ms")
     print_table(table, header, "Median (min to max)")
+    if r["experts"]:
+        ms = r["experts"]["ms"].items()
+        cells = [(n, f"{cost['median']:.3g} ({cost['min']:.3g} to {cost['max']:.3g})") for n, cost in ms]
+        title = f"Calls of {r['experts']['rows']} rows through {plural(r['experts']['blocks'], 'MoE block')}"
+        print_table(cells, ("distinct experts", "ms"), title)
     print(f"\nThis host at most: {_ceilings(**r['ceilings'])}")
     if plot is not None:
         print(f"plot: {plot}")

@@ -1,4 +1,4 @@
-"""`edgedec bench peers`: our engines beside other people's on the same weights."""
+"""`edgedec bench peers`: our engines beside others on the same weights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def peers(
     repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Turns, after one to warm up.")] = 5,
     threads: o.Threads = 0,
     context: Context = 64,
-    engines: Annotated[str, typer.Option(metavar="NAME,…", help="Who takes part.")] = ",".join(NAMES),
+    engines: Annotated[str, typer.Option(metavar="NAME,…", help="Engines that take part.")] = ",".join(NAMES),
     plot: Plot = None,
     json: o.Json = False,
 ) -> None:
@@ -138,7 +138,7 @@ def _show(r: dict[str, Any], plot: Path | None) -> None:
     print(
         f"{r['model']}: {r['quantization'].get('body', '')} body, {r['bits_per_weight']:.2f} bits a weight, "
         f"{plural(r['threads'], 'thread')}; {r['prompt']} tokens read, {r['generate']} generated, "
-        f"rows behind {r['context']} tokens, {r['repetitions']} turns each after a warm-up"
+        f"rows after {r['context']} tokens, {r['repetitions']} turns each after a warm-up"
     )
     engines = r["engines"]
     counts = list(engines[r["base"]]["rows"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 from edgedec.cli import _plot
 from edgedec.cli import options as o
 from edgedec.cli._bench_about import Plot, describe, plural, spec_list
+from edgedec.cli._exporting import extra_module
 from edgedec.cli._output import print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
@@ -36,15 +36,15 @@ def spec(
     generate: Annotated[int, typer.Option("--generate", "-n", min=2, help="Tokens to generate a prompt.")] = 128,
     repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Rounds, after a warm-up.")] = 3,
     temp: Annotated[float, typer.Option("--temp", "--temperature", min=0, help="0 is greedy.")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of sampling, for each prompt anew.")] = 0,
-    ignore_eos: o.IgnoreEos = False,
+    seed: Annotated[int, typer.Option(min=0, help="Sampling seed, reset for each prompt.")] = 0,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")] = False,
     engine: o.Engine = "auto",
     threads: o.Threads = 0,
     kv: o.KVFormat = None,
     plot: Plot = None,
     json: o.Json = False,
 ) -> None:
-    """Measure what each drafter is worth, prompt by prompt.
+    """Measure what each drafter gains, prompt by prompt.
 
     Plain decoding and all drafters take turns on the same prompts; their answers must be the same. With --as
     the model is padded to the sizes of a larger one: its own text, at that one's cost (kept in the cache folder).
@@ -66,7 +66,7 @@ def spec(
     _plot.check(plot)
     threads = threads or available_cores()
     with progress_bar(quiet=json) as show:
-        path = str(widened(model, geometry, show).path) if geometry else model
+        path = str(padded(model, geometry, show).path) if geometry else model
         opened = o.open_model(path, engine, threads, kv)
         bench = Bench(opened, tasks, generate, ignore_eos)
         names = _drafters(drafters) or _every_drafter()
@@ -110,24 +110,17 @@ def _every_drafter() -> list[str]:
     return ["auto", *(name for name in drafter_names() if name != "off")]
 
 
-def widened(model: str, geometry: str, show: Any) -> Bundle:
+def padded(model: str, geometry: str, show: Any) -> Bundle:
     """The model at another's sizes, from the cache or made now."""
     from edgedec.bundle.folder import Bundle
-    from edgedec.errors import RuntimeUnavailable
     from edgedec.bundle.locate import find
 
-    try:
-        widen = import_module("edgedec.export.widen")
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package == "edgedec":
-            raise
-        raise RuntimeUnavailable(f'--as needs {package}: pip install "edgedec[export]"') from None
+    padding = extra_module("edgedec.export.padding", "--as")
     source = Bundle.open(find(model))
-    path = widen.widened_path(source, geometry)
+    path = padding.padded_path(source, geometry)
     if not path.is_dir():
         print(f"edgedec bench: {source.manifest.name} as {geometry} is made once, in {path}", file=sys.stderr)
-    found: Bundle = widen.widened(source, geometry, show)
+    found: Bundle = padding.padded(source, geometry, show)
     return found
 
 

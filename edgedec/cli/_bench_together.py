@@ -1,5 +1,5 @@
-"""Many texts at a time in llama.cpp's library, as its server makes them: each call decodes one token of every text that
-runs, and prompts of those that begin. A text's place is taken by the next one as soon as it ends."""
+"""Many texts at a time in llama.cpp's library, as its server generates them: each call decodes one token of every
+running text, and prompts of those that begin. The next text takes the place of one that ends."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Together:
         self._lib.llama_free(self._context)
 
     def run(self, prompts: list[list[int]], tokens: int) -> float:
-        """Seconds for `tokens` more behind each prompt, always the likeliest."""
+        """Seconds for `tokens` more after each prompt, always the likeliest."""
         waiting, free, running = deque(prompts), list(range(self._size)), list[_Text]()
         began = perf_counter()
         while waiting or running:

@@ -1,8 +1,8 @@
-"""The process behind `edgedec bench`: opens one model with one engine, then measures on demand.
+"""The process that `edgedec bench` measures in: opens one model with one engine, then answers requests.
 
     python -m edgedec.cli._bench_worker CONFIG      (a `benchmark.Config` as JSON)
 
-It says {"load_s", …}; answers
+It prints {"load_s", …} and answers
 
     {"do": "run"}                                     with {"prefill_s", "decode_s"}
     {"do": "rows", "context": 64, "counts": [1, 8]}   with {"rows_s": {"1": …, "8": …}, "all_logits": true}
@@ -11,8 +11,8 @@ It says {"load_s", …}; answers
     {"do": "end"}                                     with {"peak_bytes"}
 
 and ends with its input. Prefill runs up to the first new token, decoding is `generate` calls of one token
-each behind it; `rows` are calls of so many tokens behind a cached prefix, each forgotten again; `together`
-makes many texts at a time.
+each after it; `rows` are calls of so many tokens after a cached prefix, each forgotten again; `together`
+generates many texts at a time.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from time import perf_counter, sleep
 from typing import Any, TextIO
 
 from edgedec.bench.timing import Config, peak_memory
-from edgedec.cli._bench_engines import ENGINES, Call, Edgedec, Engine, LlamaCpp
+from edgedec.bundle.folder import Bundle
+from edgedec.cli._bench_engines import ENGINES, BenchEngine, Edgedec, LlamaCpp, TimedCall
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.runtime import available_cores
 from edgedec.speculation.rowcost import prompt_ids
 
-# Threads of whoever had the turn before may wait awake for a while; rows are short calls.
+# Threads of the engine before may spin for a while; calls of few rows are short.
 _SETTLE_S = 0.05
 _PACKAGES = {"genai": "onnxruntime_genai", "llama.cpp": "llama_cpp"}
 
@@ -43,53 +44,53 @@ def main(raw: str) -> None:
     except KeyboardInterrupt:
         pass
     except EdgedecError as error:
-        _say(out, {"error": str(error)})
+        _write(out, {"error": str(error)})
     except Exception as error:
-        _say(out, {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"})
+        _write(out, {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"})
 
 
 def _serve(config: Config, out: TextIO) -> None:
-    from edgedec.bundle.folder import Bundle
     from edgedec.bundle.locate import find
 
-    spec = Bundle.open(find(config.model)).spec
+    bundle = Bundle.open(find(config.model))
+    spec = bundle.spec
     if config.prompt + config.generate + 1 > spec.context_length:
         raise UsageError(
             f"prompt {config.prompt} + generate {config.generate} + 1 do not fit the context of {spec.context_length}"
         )
     ids = prompt_ids(spec.vocab_size, config.prompt)
     threads = config.threads or available_cores()
-    _import(config)
+    _import(config, bundle)
     began = perf_counter()
     engine = ENGINES.get(config.engine, Edgedec)(config, threads)  # type: ignore[call-arg]
-    _say(out, {"load_s": perf_counter() - began, **engine.facts})
+    _write(out, {"load_s": perf_counter() - began, **engine.facts})
     rows = _RowTurns(engine, spec.vocab_size)
     for line in sys.stdin:
         request = json.loads(line)
         if request["do"] == "end":
-            _say(out, {"peak_bytes": peak_memory()})
+            _write(out, {"peak_bytes": peak_memory()})
         elif request["do"] == "together" and isinstance(engine, LlamaCpp):
-            _say(out, {"seconds": engine.together(request["prompts"], request["tokens"], request["size"])})
+            _write(out, {"seconds": engine.together(request["prompts"], request["tokens"], request["size"])})
         elif request["do"] == "rows":
-            _say(out, rows.turn(request["context"], request["counts"]))
+            _write(out, rows.turn(request["context"], request["counts"]))
         else:
             prefill, decode = engine.run(ids, config.generate)
-            _say(out, {"prefill_s": prefill, "decode_s": decode})
+            _write(out, {"prefill_s": prefill, "decode_s": decode})
 
 
 class _RowTurns:
-    """Calls of k rows, over and over behind the same prefix."""
+    """Calls of k rows, repeated after the same prefix."""
 
-    def __init__(self, engine: Engine, vocab: int) -> None:
+    def __init__(self, engine: BenchEngine, vocab: int) -> None:
         self._engine, self._vocab = engine, vocab
-        self._calls: dict[tuple[int, int], Call] = {}
+        self._calls: dict[tuple[int, int], TimedCall] = {}
 
     def turn(self, context: int, counts: list[int]) -> dict[str, Any]:
-        """Each of `counts` once, after a call of one row that wakes the threads."""
+        """Each of `counts` once, after a call of one row as a warm-up."""
         ids = prompt_ids(self._vocab, context + max(counts))
         key = (context, max(counts))
         if key not in self._calls:
-            self._calls[key] = self._engine.behind(ids[:context], max(counts))
+            self._calls[key] = self._engine.after(ids[:context], max(counts))
         call = self._calls[key]
         sleep(_SETTLE_S)
         call(ids[context : context + 1])
@@ -97,23 +98,23 @@ class _RowTurns:
         return {"rows_s": seconds, "all_logits": self._engine.all_logits}
 
 
-def _import(config: Config) -> None:
+def _import(config: Config, bundle: Bundle) -> None:
     """Import the engine's packages, which is not loading a model."""
     from importlib import import_module
 
-    from edgedec.runtime import choose_engine, runtime_names
+    from edgedec.runtime import choose_runtime, runtime_names
 
-    name = choose_engine(config.engine)
+    name = choose_runtime(bundle, config.engine)
     if name in runtime_names():
         import_module(f"edgedec.runtimes.{name}")
     elif name in _PACKAGES:
         try:
             import_module(_PACKAGES[name])
         except ImportError:
-            pass  # the engine says so
+            pass  # the engine reports it
 
 
-def _say(out: TextIO, answer: dict[str, Any]) -> None:
+def _write(out: TextIO, answer: dict[str, Any]) -> None:
     out.write(json.dumps(answer) + "\n")
     out.flush()
 

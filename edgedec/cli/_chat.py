@@ -4,39 +4,34 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from edgedec.cli._app import complain
-from edgedec.cli._stream import Generation, Limits, stats_line
+from edgedec.cli._stream import Generation, stats_line
 from edgedec.cli.options import with_seed
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.sampling import Sampling
+from edgedec.generation import OPTIONS, GenerationConfig
 from edgedec.session import Session
 from edgedec.storage.files import replacing
 
 FORMAT = "edgedec-chat"
-# /set knows the flags' names and those of `Sampling`.
-_NAMES = {
-    "temp": "temperature",
-    "typical": "typical_p",
-    "repeat_penalty": "repetition_penalty",
-}
-_WHOLE = ("top_k", "seed", "max_tokens")
+# /set takes the short flags too.
+_NAMES = {"temp": "temperature", "typical": "typical_p", "repeat_penalty": "repetition_penalty"}
+_SETTINGS = {name: option for name, option in OPTIONS.items() if option.kind in ("integer", "number", "boolean")}
 
 
 class Chat:
     """Messages and settings; `take` is one line of input."""
 
-    def __init__(self, session: Session, sampling: Sampling, limits: Limits, show_stats: bool = False) -> None:
-        self.session, self.sampling, self.limits, self.show_stats = session, sampling, limits, show_stats
+    def __init__(self, session: Session, config: GenerationConfig, show_stats: bool = False) -> None:
+        self.session, self.config, self.show_stats = session, config, show_stats
         self.messages: list[dict[str, str]] = []
         self.last: Generation | None = None
         self.failed = False
 
     def take(self, line: str) -> bool:
-        """A command or a user turn; False when the talk is over. An error is told, and ends nothing."""
+        """A command or a user turn; False at the end. An error is printed, and ends nothing."""
         try:
             if line.startswith("/"):
                 return self._command(line[1:])
@@ -71,7 +66,7 @@ class Chat:
         """Stream the answer to the messages; Ctrl-C ends it, and what was said so far stays."""
         model = self.session.model
         ids = model.chat_ids(self.messages)
-        generation = Generation(self.session, with_seed(self.sampling), self.limits)
+        generation = Generation(self.session, with_seed(self.config))
         pieces: list[str] = []
         try:
             for piece in generation.pieces(ids):
@@ -107,7 +102,7 @@ class Chat:
         self.messages = [m for m in self.messages if m["role"] == "system"]
 
     def do_system(self, text: str) -> None:
-        """/system TEXT          set the system message and begin anew; without TEXT, drop it"""
+        """/system TEXT          set the system message and start over; without TEXT, drop it"""
         self.messages = []
         if text:
             self.system(text)
@@ -132,17 +127,12 @@ class Chat:
     def do_set(self, setting: str) -> None:
         """/set temp=0.7         change a setting: the sampling flags, seed, max-tokens; alone, show them"""
         if not setting:
-            for field in fields(Sampling):
-                print(f"{field.name} = {getattr(self.sampling, field.name)}")
-            print(f"max_tokens = {self.limits.max_tokens}")
+            values = {**vars(self.config), **vars(self.config.sampling)}
+            for name in OPTIONS:
+                print(f"{name} = {values[name]}")
             return
         name, value = _setting(setting)
-        if name == "max_tokens":
-            if value < -1:
-                raise UsageError(f"/set max-tokens={value}: must be -1 or more")
-            self.limits = replace(self.limits, max_tokens=value)
-        else:
-            self.sampling = replace(self.sampling, **{name: value})
+        self.config = self.config.override({name: value})
 
     def do_save(self, file: str) -> None:
         """/save FILE            write the conversation as JSON"""
@@ -156,7 +146,7 @@ class Chat:
             raise UsageError(f"/save {file}: {error.strerror or error}") from None
 
     def do_load(self, file: str) -> None:
-        """/load FILE            go on with a saved conversation"""
+        """/load FILE            continue a saved conversation"""
         if not file:
             raise UsageError("/load: needs a file name")
         try:
@@ -172,13 +162,14 @@ def _setting(text: str) -> tuple[str, Any]:
     flag, _, value = text.partition("=")
     name = flag.strip().lstrip("-").replace("-", "_")
     name = _NAMES.get(name, name)
-    known = {field.name for field in fields(Sampling)} - {"logit_bias"} | {"max_tokens"}
-    if name not in known:
-        raise UsageError(f"/set {flag.strip()}: no such setting; there are: {', '.join(sorted(known))}")
+    if name not in _SETTINGS:
+        raise UsageError(f"/set {flag.strip()}: no such setting; there are: {', '.join(sorted(_SETTINGS))}")
+    if (name, value.strip()) == ("max_tokens", "-1"):
+        return name, None
     try:
-        return name, int(value) if name in _WHOLE else float(value)
-    except ValueError:
-        raise UsageError(f"/set {flag.strip()}: {value.strip()!r} is not a number") from None
+        return name, _SETTINGS[name].parse(value.strip())
+    except UsageError as error:
+        raise UsageError(f"/set {flag.strip()}: {str(error).partition(': ')[2]}") from None
 
 
 def _messages(content: Any) -> list[dict[str, str]]:

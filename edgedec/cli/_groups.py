@@ -21,8 +21,8 @@ def grouped(verb: Callable[..., R]) -> Callable[..., R]:
     """The verb with the fields of its groups as parameters.
 
     >>> @grouped
-    ... def f(*, n: int = 1, sampling: SeededSampling) -> None: ...
-    >>> f(n=2, temperature=0.0, …, seed=None)  # sampling=SeededSampling(temperature=0.0, …, seed=None)
+    ... def f(*, n: int = 1, generation: SeededGeneration) -> None: ...
+    >>> f(n=2, temperature=0.0, …, seed=None)  # generation=SeededGeneration(temperature=0.0, …, seed=None)
     """
     hints = get_type_hints(verb, include_extras=True)
     plain = [p.replace(annotation=hints[p.name]) for p in signature(verb).parameters.values()]

@@ -1,4 +1,4 @@
-"""One generation as the CLI needs it: text piece by piece, and its tokens, log-probabilities and times."""
+"""One generation as the CLI shows it: text piece by piece, tokens with log-probabilities, times."""
 
 from __future__ import annotations
 
@@ -6,53 +6,30 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from edgedec.constraints import Constraint
-from edgedec.decoding.loop import Token
-from edgedec.sampling import Sampling
+from edgedec.decoding.step import Token
+from edgedec.generation import GenerationConfig
 from edgedec.session import Session
 from edgedec.text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What ends a generation; `max_tokens` -1: only the model, a stop string or a full context.
-    `constraint`: what the text must be, and a complete one ends."""
-
-    max_tokens: int = -1
-    stop: Sequence[str] = ()
-    ignore_eos: bool = False
-    constraint: Constraint | None = None
-
-
 @dataclass
 class Generation:
-    """Iterate it once for the text; what it counted is there afterwards, also after an early end."""
+    """Iterate `pieces` once for the text; tokens and counts are there afterwards, also after an early end."""
 
     session: Session
-    sampling: Sampling
-    limits: Limits = field(default_factory=Limits)
-    logprobs: int | None = None
+    config: GenerationConfig = field(default_factory=GenerationConfig)
     tokens: list[Token] = field(default_factory=list)
 
     def pieces(self, prompt: Sequence[int] | None) -> Iterator[str]:
-        """The text behind `prompt` (None: behind the session's text), as `Session.generate` gives it."""
-        limits = self.limits
-        for piece in self.session.stream(
-            prompt,
-            max_tokens=None if limits.max_tokens < 0 else limits.max_tokens,
-            sampling=self.sampling,
-            stop=limits.stop,
-            ignore_eos=limits.ignore_eos,
-            logprobs=self.logprobs,
-            constraint=limits.constraint,
-        ):
+        """The text after `prompt` (None: after the session's text), as `Session.generate` gives it."""
+        for piece in self.session.stream(prompt, self.config):
             if piece.token is not None:
                 self.tokens.append(piece.token)
             if piece.text:
                 yield piece.text
 
     def stats(self) -> dict[str, Any]:
-        """Counts, and tokens per second: read tokens up to the first new one, then one call a token."""
+        """Counts, and tokens per second: of the prompt up to the first new token, then of the new ones."""
         counts = asdict(self.session.stats)
         read = max(counts["prompt"] - counts["cached"], 1)
         return {
@@ -62,7 +39,7 @@ class Generation:
             "prefill_tokens_per_s": rate(read, counts["prefill_s"]),
             "decode_tokens_per_s": rate(self.session.stats.generated - 1, counts["decode_s"]),
             "finish_reason": counts.pop("finish"),
-            "seed": self.sampling.seed,
+            "seed": self.config.sampling.seed,
             **counts,
             "tokens_per_call": round(self.session.stats.generated / max(counts["calls"], 1), 3),
             "speculation": self.session.report(),
@@ -86,7 +63,7 @@ def stats_line(stats: dict[str, Any]) -> str:
 
 
 def _drafting(stats: dict[str, Any]) -> str:
-    """A second line: who guessed what, what the governor chose, and where the time went."""
+    """A second line: what each drafter proposed, what the governor chose, and where the time went."""
     report = stats["speculation"]
     if not report or not stats["decode_s"]:
         return ""

@@ -32,17 +32,14 @@ def batch(
     batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1, max=1024, help="Texts at a time.")] = 16,
     column: Annotated[str, typer.Option("--column", metavar="NAME", help="The column of prompts.")] = "prompt",
     force: Annotated[
-        bool, typer.Option("--force", help="Start anew: throw away what an earlier run left, and replace OUT.")
+        bool, typer.Option("--force", help="Start over: discard what an earlier run left, and replace OUT.")
     ] = False,
-    max_tokens: o.MaxTokens = -1,
-    sampling: o.SamplingFlags,
+    generation: o.GenerationFlags,
     seed: Annotated[
         int | None,
-        typer.Option("--seed", min=0, show_default=False, help="Row i draws with SEED + i; drawn afresh if left out."),
+        typer.Option("--seed", min=0, show_default=False, help="Row i draws with SEED + i; random if left out."),
     ] = None,
-    stop: o.Stop = None,
     must: o.ConstraintFlags,
-    ignore_eos: o.IgnoreEos = False,
     threads: o.Threads = 0,
     ctx_size: o.CtxSize = 0,
     on_full: o.OnFullMode = o.OnFull.error,
@@ -53,17 +50,17 @@ def batch(
             "--engine", metavar="NAME", help="Runtime: auto (default), native, ort, reference; or ray: see below."
         ),
     ] = "auto",
-    spec: o.Spec = "auto",
+    speculate: o.Speculate = "auto",
     workers: Annotated[
         int,
-        typer.Option("--workers", min=0, metavar="N", show_default=False, help="Let N workers of a Ray cluster do it."),
+        typer.Option("--workers", min=0, metavar="N", show_default=False, help="Run on N workers of a Ray cluster."),
     ] = 0,
     json: o.Json = False,
 ) -> None:
-    """Go on with many texts: from a file, to a file.
+    """Continue many texts: from a file, to a file.
 
     A row has a `prompt` or `messages`, and may have options of its own (max_tokens, temperature, seed, stop,
-    json_schema, …); other columns come back with its result. Stopped at any moment, the same command goes on.
+    json_schema, …); other columns come back with its result. Stopped at any moment, the same command continues.
 
     --engine ray: by the Ray cluster at RAY_ADDRESS, or one started here, on all its CPUs, a worker for each --threads
     of them (1), each on the engine that auto means; --workers N: by N of them, on any --engine.
@@ -74,7 +71,7 @@ def batch(
       edgedec batch questions.parquet -o answers.parquet -m ./smol -b 32 --engine ray
       cat requests.jsonl | edgedec batch - -o responses.jsonl
     """
-    from edgedec.offline import Asking, Job
+    from edgedec.offline import Defaults, Job
     from edgedec.offline.cluster import run as run_on_ray
     from edgedec.offline.worker import Opening
 
@@ -82,13 +79,12 @@ def batch(
     mode: Literal["error", "slide"] = "slide" if on_full is o.OnFull.slide else "error"
     on_ray = workers > 0 or engine == "ray"
     engine = "auto" if engine == "ray" else engine
-    opening = Opening(model, engine, threads, kv and kv.value, ctx_size or None, mode, spec)
+    opening = Opening(model, engine, threads, kv and kv.value, ctx_size or None, mode, speculate)
     opened = opening.open()
-    most = None if max_tokens < 0 else max_tokens
     job = Job(
         Path(source),
         out,
-        Asking(sampling.for_model(opened), most, tuple(stop or ()), ignore_eos, constraint, column=column),
+        Defaults(generation.config(opened), constraint, column=column),
         _about(opened, ctx_size, on_full, kv),
         seed=seed,
         slots=batch_size,
@@ -102,7 +98,7 @@ def batch(
             else:
                 progress = job.run(opened, opening.sessions(opened), show)
         except KeyboardInterrupt:
-            print(f"stopped; the same command goes on with {out}.partial", file=sys.stderr)
+            print(f"stopped; the same command continues with {out}.partial", file=sys.stderr)
             raise
     if json:
         print_json(asdict(progress))
@@ -110,7 +106,7 @@ def batch(
 
 
 def _about(model: edgedec.Model, ctx_size: int, on_full: o.OnFull, kv: o.KV | None) -> dict[str, object]:
-    """What the texts depend on, besides what is asked. Not how many are made at a time, nor what is drafted."""
+    """What the texts depend on besides the options; batch size and drafting change nothing."""
     return {
         "model": model.bundle.digest,
         "engine": model.runtime.name,
@@ -136,7 +132,7 @@ def _bar(quiet: bool) -> Iterator[Callable[[Progress], None]]:
         first: list[int] = []
 
         def show(progress: Progress) -> None:
-            # What was finished before tells nothing of how long the rest takes.
+            # What earlier runs finished is no measure of how long the rest takes.
             first[:] = first or [progress.at if progress.kept else 0]
             total = None if progress.size is None else progress.size - first[0]
             seconds = bar.tasks[0].elapsed or 0

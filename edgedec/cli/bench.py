@@ -1,4 +1,4 @@
-"""`edgedec bench`: how fast is a bundle here?"""
+"""`edgedec bench`: speed, load time and memory of a bundle on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edgedec.cli._bench_spec import spec
 from edgedec.cli._output import print_json, print_table, progress_bar, size
 
 if TYPE_CHECKING:
-    from edgedec.bench.timing import Ratio, Result, Spread
+    from edgedec.bench.timing import Ratio, Spread, TimingResult
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -81,16 +81,16 @@ def bench(
 
 
 def _refuse_options_before(ctx: typer.Context) -> None:
-    """Options of `bench` itself mean nothing to a command behind it: an error, not silence."""
+    """Options of `bench` itself mean nothing to a command after it: an error, not silence."""
     given = [name for name in ctx.params if str(ctx.get_parameter_source(name)).endswith("COMMANDLINE")]
     if given:
         verb = ctx.invoked_subcommand
         raise typer.BadParameter(
-            f"--{given[0]}: options of {verb} stand behind it, as in edgedec bench {verb} -m ./smol"
+            f"--{given[0]}: options of {verb} stand after it, as in edgedec bench {verb} -m ./smol"
         )
 
 
-def _show(about: dict[str, Any], results: list[Result], ratios: list[Ratio]) -> None:
+def _show(about: dict[str, Any], results: list[TimingResult], ratios: list[Ratio]) -> None:
     host, formats = about["host"], about["quantization"]
     print(f"{host['cpu']}, {host['cores']} cores, {host['os']}")
     print(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -11,7 +12,6 @@ import typer
 from edgedec.cli import options as o
 from edgedec.cli._chat import Chat
 from edgedec.cli._groups import grouped
-from edgedec.cli._stream import Limits
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -22,12 +22,10 @@ def chat(
     *,
     model: o.ModelName = "nano",
     system: Annotated[str | None, typer.Option(metavar="TEXT", show_default=False, help="The system message.")] = None,
-    max_tokens: o.MaxTokens = -1,
-    sampling: o.SeededSampling,
-    stop: o.Stop = None,
+    generation: o.SeededGeneration,
     must: o.ConstraintFlags,
     machine: o.MachineFlags,
-    spec: o.Spec = "auto",
+    speculate: o.Speculate = "auto",
     learn: o.Learn = False,
     stats: o.ShowStats = False,
 ) -> None:
@@ -42,24 +40,23 @@ def chat(
       printf 'Hello!\\n/stats\\n' | edgedec chat -m ./smol
     """
     opened = machine.open(model)
-    chosen = sampling.for_model(opened)
+    config = generation.config(opened)
     # Refuses a bundle without a template now rather than at the first turn.
     opened.chat_prompt([{"role": "user", "content": "hello"}])
-    session = machine.session(opened, spec, learn)
-    constraint = must.for_model(opened)
-    talk = Chat(session, chosen, Limits(max_tokens, tuple(stop or ()), constraint=constraint), stats)
+    session = machine.session(opened, speculate, learn)
+    talk = Chat(session, replace(config, constraint=must.for_model(opened)), stats)
     if system:
         talk.system(system)
-    asks = sys.stdin.isatty()
-    if asks:
+    interactive = sys.stdin.isatty()
+    if interactive:
         name = opened.bundle.manifest.name
         print(f"{name}: /help lists the commands, Ctrl-C stops an answer, /exit leaves")
-    for line in _typed() if asks else sys.stdin:
+    for line in _typed() if interactive else sys.stdin:
         if not talk.take(line.rstrip("\r\n")):
             break
     if learn:
-        session.keep()
-    if talk.failed and not asks:
+        session.save_drafters()
+    if talk.failed and not interactive:
         raise typer.Exit(1)
 
 

@@ -38,7 +38,7 @@ def doctor(json: Json = False) -> None:
 
 
 def examine() -> dict[str, Any]:
-    """Everything `doctor` tells; `problems` is empty on a sound machine."""
+    """Everything that `doctor` prints; `problems` is empty on a sound machine."""
     import edgedec
     from edgedec.cli import _host
 
@@ -75,20 +75,24 @@ def _import_problem(name: str) -> str | None:
 
 
 def _engine(problems: list[str]) -> dict[str, Any]:
-    """What `--engine auto` means here, and why."""
-    from edgedec.runtime import choose_engine, runtime_names
+    """What `--engine auto` means here for the bundled model, and why."""
+    from edgedec.bundle.folder import Bundle
+    from edgedec.errors import EdgedecError
+    from edgedec.model import NANO, find
+    from edgedec.runtime import choose_runtime, runtime_names
 
     native = _native()
-    auto = None if problems else choose_engine()
-    if auto is None:
-        why = "none: see the problems"
-    elif auto == "native":
-        why = f"edgedec's own kernels, {native['isa']}"
-    elif native["problem"]:
-        why = f"no native engine: {native['problem']}"
-    else:
-        why = "onnxruntime's CPU provider runs every bundle"
-    return {"auto": auto, "why": why, "available": runtime_names(), "native": native}
+    facts: dict[str, Any] = {"auto": None, "available": runtime_names(), "native": native}
+    if problems:
+        return facts | {"why": "none: see the problems"}
+    try:
+        auto = choose_runtime(Bundle.open(find(NANO)))
+    except EdgedecError as error:
+        return facts | {"why": str(error)}
+    if auto == "native":
+        return facts | {"auto": auto, "why": f"edgedec's own kernels, {native['isa']}"}
+    why = f"no native engine: {native['problem']}" if native["problem"] else "the first that can run the model here"
+    return facts | {"auto": auto, "why": why}
 
 
 def _native() -> dict[str, Any]:
@@ -104,16 +108,16 @@ def _native() -> dict[str, Any]:
 
 
 def _nano() -> dict[str, Any]:
-    """Is the model that ships with edgedec there and whole? A source checkout may lack it."""
+    """Whether the model that ships with edgedec is present and undamaged, and for which runtimes it has files."""
     from edgedec.bundle.folder import Bundle
     from edgedec.errors import BundleNotFound, EdgedecError
     from edgedec.bundle.locate import NANO, find
 
-    facts: dict[str, Any] = {"path": None, "present": False, "whole": False, "problem": None}
+    facts: dict[str, Any] = {"path": None, "present": False, "whole": False, "problem": None, "artifacts": []}
     try:
         facts["path"] = str(find(NANO))
-        Bundle.open(facts["path"], verify=True)
-        facts |= {"present": True, "whole": True}
+        bundle = Bundle.open(facts["path"], verify=True)
+        facts |= {"present": True, "whole": True, "artifacts": sorted(bundle.manifest.artifacts)}
     except BundleNotFound:
         pass
     except EdgedecError as error:
@@ -146,7 +150,7 @@ def _show(r: dict[str, Any]) -> None:
         ("providers", ", ".join(r["providers"])),
         ("engine", f"auto is {engine['auto']} ({engine['why']}); there are {', '.join(engine['available'])}"),
         *([("native", _instructions(engine["native"]))] if engine["native"]["isa"] else []),
-        ("nano", nano),
+        ("nano", nano + (f", with files for {', '.join(r['nano']['artifacts'])}" if r["nano"]["artifacts"] else "")),
     ]
     print_table(rows)
     print_table([(name, version or "missing") for name, version in r["packages"].items()], title="Packages")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from enum import StrEnum
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edgedec.cli import options as o
+from edgedec.cli._exporting import extra_module, names
 from edgedec.cli._output import print_json, print_table, progress_bar, size
 
 if TYPE_CHECKING:
@@ -47,6 +48,12 @@ def export(
         Path | None,
         typer.Option(metavar="FILE", show_default=False, help="Text to scale int8 and int4 caches by."),
     ] = None,
+    runtimes: Annotated[
+        str,
+        typer.Option(
+            "--for", metavar="RUNTIMES", show_default=False, help="Runtimes to write files for; all that can run the model."
+        ),
+    ] = "",
     no_check: Annotated[bool, typer.Option("--no-check", help="Do not compare with the checkpoint.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")] = False,
     name: Annotated[
@@ -61,15 +68,16 @@ def export(
     Examples:
       edgedec export ./SmolLM2-135M-Instruct -o smol
       edgedec export Qwen/Qwen3-0.6B -o qwen --target portable --head int8 --kv f16,int8
+      edgedec export ./SmolLM2-135M-Instruct -o smol --for native
       edgedec export ./tiny -o tiny --weights f32 --no-check --json
     """
-    exporter = _exporter()
+    exporter = extra_module("edgedec.export.exporter", "export")
     chosen = exporter.ExportOptions(
         weights=weights.value,
         head=head and head.value,
         embed=embed and embed.value,
         block=block,
-        kv=tuple(part.strip() for part in kv.split(",")),
+        kv=names(kv),
         target=target.value,
         context=ctx_size or None,
         calibrate=calibrate,
@@ -77,29 +85,15 @@ def export(
         force=force,
         name=name,
         threads=threads,
+        runtimes=names(runtimes) if runtimes else None,
     )
     began = perf_counter()
     with progress_bar(quiet=json) as show:
         bundle: Bundle = exporter.export(checkpoint, out, chosen, show)
-    _tell(bundle, perf_counter() - began, json)
+    _show(bundle, perf_counter() - began, json)
 
 
-def _exporter() -> Any:
-    """The exporter, whose packages are an extra."""
-    from importlib import import_module
-
-    from edgedec.errors import RuntimeUnavailable
-
-    try:
-        return import_module("edgedec.export.exporter")
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package == "edgedec":
-            raise
-        raise RuntimeUnavailable(f'export needs {package}: pip install "edgedec[export]"') from None
-
-
-def _tell(bundle: Bundle, seconds: float, json: bool) -> None:
+def _show(bundle: Bundle, seconds: float, json: bool) -> None:
     from edgedec.bench.timing import peak_memory
     from edgedec.cli.inspect import PARITY_HEADER, describe, parity_rows
 

@@ -1,7 +1,8 @@
-"""`edgedec inspect`: what stands in a bundle."""
+"""`edgedec inspect`: the content of a bundle."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from math import prod
@@ -15,6 +16,7 @@ from edgedec.cli.options import Json
 if TYPE_CHECKING:
     from edgedec.bundle.folder import Bundle
     from edgedec.bundle.manifest import Manifest, Tensor
+    from edgedec.spec import ModelSpec
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -24,7 +26,7 @@ def inspect(
     bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle folder, or `nano`.")],
     json: Json = False,
 ) -> None:
-    """Show what stands in a bundle: model, formats, sizes, parity.
+    """Show the content of a bundle: model, formats, files of runtimes, sizes, parity.
 
     \b
     Examples:
@@ -42,7 +44,7 @@ def inspect(
 
 
 def describe(bundle: Bundle) -> dict[str, Any]:
-    """Everything `inspect` tells, as plain data."""
+    """Everything that `inspect` shows, as plain data."""
     manifest, spec = bundle.manifest, bundle.spec
     return {
         "name": manifest.name,
@@ -53,10 +55,7 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         "architecture": spec.architecture,
         "layers": spec.n_layers,
         "hidden_size": spec.hidden_size,
-        "intermediate_size": spec.intermediate_size,
-        "heads": spec.n_heads,
-        "kv_heads": spec.n_kv_heads,
-        "head_dim": spec.head_dim,
+        "blocks": blocks(spec),
         "context": spec.context_length,
         "vocabulary": spec.vocab_size,
         "tied": spec.tied,
@@ -71,6 +70,7 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         "eos": list(manifest.text.eos),
         "sampling": manifest.text.sampling,
         "parity": None if manifest.parity is None else asdict(manifest.parity),
+        "artifacts": {name: list(artifact.files) for name, artifact in manifest.artifacts.items()},
         "bytes": sum(file.size for file in manifest.files.values()),
         "files": {name: asdict(file) for name, file in manifest.files.items()},
     }
@@ -101,7 +101,7 @@ def bits(tensors: Iterable[Tensor]) -> float:
 
 def kv_costs(manifest: Manifest) -> dict[str, dict[str, int]]:
     """Cache bytes of one token, and of a full context, for every format of the bundle."""
-    from edgedec.cache.host import kv_bytes_per_token
+    from edgedec.cache import kv_bytes_per_token
 
     tokens = {kv: kv_bytes_per_token(manifest.spec, kv) for kv in manifest.kv_formats}
     context = manifest.spec.context_length
@@ -119,23 +119,28 @@ def parity_rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
+# Fields of blocks that have lines of their own.
+_SHOWN_APART = ("count", "rope", "window")
 PARITY_HEADER = ("", "perplexity", "KL nats/token", "same top token")
 
 
+def blocks(spec: ModelSpec) -> list[dict[str, Any]]:
+    """The distinct blocks of the stack, in order of first use, each with its dimensions and how often it occurs."""
+    counts = Counter(spec.blocks)
+    return [{"count": n, **asdict(block)} for block, n in counts.items()]
+
+
 def _windows(manifest: Manifest) -> dict[str, int]:
-    """How many layers have which window: {"full": 4, "512": 20}."""
-    found: dict[str, int] = {}
-    for layer in manifest.spec.layers:
-        name = "full" if layer.window is None else str(layer.window)
-        found[name] = found.get(name, 0) + 1
-    return found
+    """How many attention blocks have which window: {"full": 4, "512": 20}."""
+    windows = (block.window for block in manifest.spec.attention.values())
+    return dict(Counter("full" if window is None else str(window) for window in windows))
 
 
 def _ropes(manifest: Manifest) -> list[dict[str, Any]]:
     spec = manifest.spec
     return [
         {
-            "layers": sum(layer.rope == i for layer in spec.layers),
+            "blocks": sum(block.rope == i for block in spec.attention.values()),
             "rotated_dims": 2 * len(rope.inv_freq),
             "slowest_frequency": rope.inv_freq[-1],
             "scale": rope.scale,
@@ -160,14 +165,22 @@ def _show(r: dict[str, Any]) -> None:
 def _facts(r: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "architecture", r["architecture"]
     yield "parameters", f"{r['parameters'] / 1e6:.1f} M, {r['bits_per_weight']:.2f} bits each"
-    yield "layers", f"{r['layers']} of width {r['hidden_size']}, MLP {r['intermediate_size']}"
-    yield "heads", f"{r['heads']} of {r['head_dim']} dims, {r['kv_heads']} for keys and values"
+    yield "layers", f"{r['layers']} of width {r['hidden_size']}"
+    for block in r["blocks"]:
+        yield f"{block['kind']} x {block['count']}", _dimensions(block)
     yield "context", f"{r['context']} tokens"
-    yield "windows", ", ".join(f"{name} in {n} layers" for name, n in r["windows"].items())
+    yield "windows", ", ".join(f"{name} in {n} blocks" for name, n in r["windows"].items())
     for i, rope in enumerate(r["ropes"]):
         scale = "" if rope["scale"] == 1 else f", scaled by {rope['scale']:.4g}"
-        yield f"rope {i}", f"{rope['rotated_dims']} dims in {rope['layers']} layers{scale}"
+        yield f"rope {i}", f"{rope['rotated_dims']} dims in {rope['blocks']} blocks{scale}"
     yield "vocabulary", f"{r['vocabulary']} tokens, embedding and head {'shared' if r['tied'] else 'apart'}"
     yield "chat template", "yes" if r["chat_template"] else "no"
     yield "sampling", ", ".join(f"{k} {v:g}" for k, v in r["sampling"].items()) or "greedy"
+    yield "files for", ", ".join(r["artifacts"]) or "runtimes that need none"
     yield "made by", r["producer"]
+
+
+def _dimensions(block: dict[str, Any]) -> str:
+    """The sizes of a block for people: {"n_heads": 6, "head_dim": 32, …} -> "n_heads 6, head_dim 32"."""
+    whole = {name: value for name, value in block.items() if type(value) is int and value and name not in _SHOWN_APART}
+    return ", ".join(f"{name.removeprefix('n_').replace('_', ' ')} {value}" for name, value in whole.items())

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import secrets
 import sys
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from edgedec.errors import UsageError
+from edgedec.generation import OPTIONS, GenerationConfig
 
 if TYPE_CHECKING:
     import edgedec
     from edgedec.constraints import Constraint
-    from edgedec.sampling import Sampling
 
 
 class KV(StrEnum):
@@ -45,6 +46,11 @@ def _option(*flags: str, help: str, **more: Any) -> Any:  # noqa: A002
     return typer.Option(*flags, help=help, show_default=False, **more)
 
 
+def _generation(name: str, *flags: str, note: str = "", **more: Any) -> Any:
+    """The flag of an option of `GenerationConfig`; the help is the option's own."""
+    return _option(*flags, help=OPTIONS[name].help + note, **more)
+
+
 # The model and the machine
 ModelName = Annotated[
     str, _option("--model", "-m", metavar="BUNDLE", help="Bundle folder, or `nano` (default), which ships along.")
@@ -59,30 +65,23 @@ OnFullMode = Annotated[
     OnFull, _option("--on-full", help="When the context is full: end with an error (default), or slide on.")
 ]
 
-Spec = Annotated[
+Speculate = Annotated[
     str,
     _option(
         "--spec",
+        "--speculate",
         metavar="HOW",
-        help="Guess ahead; the text stays the same: auto (default), off, or drafters, as in copy+recycling or "
-        "recycling:fixed=8.",
+        help="Speculative decoding; the text stays the same: auto (default), off, or drafters, as in copy+recycling "
+        "or recycling:fixed=8.",
     ),
 ]
-Learn = Annotated[bool, _option("--learn", help="Take up what drafters learned of this bundle, and keep it again.")]
+Learn = Annotated[bool, _option("--learn", help="Load and save what drafters learned of this bundle.")]
 
 # The prompt
 Prompt = Annotated[
     str | None, _option("--prompt", "-p", metavar="TEXT", help="The prompt; `-`, or none and piped input: stdin.")
 ]
 PromptFile = Annotated[Path | None, _option("--file", "-f", metavar="FILE", help="Read the prompt from a file.")]
-
-# How much, and what ends it
-MaxTokens = Annotated[
-    int,
-    _option("--max-tokens", "-n", "--n-predict", min=-1, help="Tokens to generate; -1 (default): to the end."),
-]
-Stop = Annotated[list[str] | None, _option("--stop", metavar="TEXT", help="End before this text (repeatable).")]
-IgnoreEos = Annotated[bool, _option("--ignore-eos", help="Go on after the model's end token.")]
 
 # Output
 Json = Annotated[bool, _option("--json", help="Print one JSON object on stdout.")]
@@ -94,7 +93,7 @@ Logprobs = Annotated[
 
 @dataclass(frozen=True)
 class MachineFlags:
-    """What the model runs on, and in."""
+    """The runtime and the context."""
 
     threads: Threads = 0
     ctx_size: CtxSize = 0
@@ -105,53 +104,58 @@ class MachineFlags:
     def open(self, name: str) -> edgedec.Model:
         return open_model(name, self.engine, self.threads, self.kv)
 
-    def session(self, model: edgedec.Model, spec: str, learn: bool = False) -> edgedec.Session:
+    def session(self, model: edgedec.Model, speculate: str, learn: bool = False) -> edgedec.Session:
         mode: Literal["error", "slide"] = "slide" if self.on_full is OnFull.slide else "error"
         # As many first tokens as a small context can spare; 4 are enough for attention to rest on.
         sinks = min(4, (self.ctx_size or model.spec.context_length) // 4)
-        return model.session(context=self.ctx_size or None, on_full=mode, sinks=sinks, spec=spec, learn=learn)
+        return model.session(context=self.ctx_size or None, on_full=mode, sinks=sinks, speculate=speculate, learn=learn)
 
 
 @dataclass(frozen=True)
-class SamplingFlags:
-    """How the next token is drawn. Fields are named as in `Sampling`; None keeps what the bundle's makers suggest."""
+class GenerationFlags:
+    """The options of `GenerationConfig`, by name; None keeps what holds otherwise."""
 
-    temperature: Annotated[
-        float | None, _option("--temp", "--temperature", help="Temperature; 0: greedy whatever the rest.")
-    ] = None
-    top_k: Annotated[int | None, _option("--top-k", help="Keep the K likeliest tokens; 0 keeps all.")] = None
-    top_p: Annotated[float | None, _option("--top-p", help="Keep the likeliest tokens that hold this mass.")] = None
-    min_p: Annotated[float | None, _option("--min-p", help="Drop tokens below this share of the likeliest.")] = None
-    typical_p: Annotated[
-        float | None, _option("--typical", "--typical-p", help="Locally typical sampling, this mass.")
-    ] = None
+    max_tokens: Annotated[
+        int, _generation("max_tokens", "--max-tokens", "-n", "--n-predict", min=-1, note=" -1 (default): to the end.")
+    ] = -1
+    min_tokens: Annotated[int | None, _generation("min_tokens", "--min-tokens", min=0)] = None
+    temperature: Annotated[float | None, _generation("temperature", "--temp", "--temperature")] = None
+    top_k: Annotated[int | None, _generation("top_k", "--top-k")] = None
+    top_p: Annotated[float | None, _generation("top_p", "--top-p")] = None
+    min_p: Annotated[float | None, _generation("min_p", "--min-p")] = None
+    typical_p: Annotated[float | None, _generation("typical_p", "--typical", "--typical-p")] = None
     repetition_penalty: Annotated[
-        float | None,
-        _option("--repeat-penalty", "--repetition-penalty", help="Weakens tokens seen so far; 1 is off."),
+        float | None, _generation("repetition_penalty", "--repeat-penalty", "--repetition-penalty")
     ] = None
-    presence_penalty: Annotated[
-        float | None, _option("--presence-penalty", help="Subtract this from tokens generated before.")
-    ] = None
-    frequency_penalty: Annotated[
-        float | None, _option("--frequency-penalty", help="Subtract this for every time a token was generated.")
-    ] = None
+    presence_penalty: Annotated[float | None, _generation("presence_penalty", "--presence-penalty")] = None
+    frequency_penalty: Annotated[float | None, _generation("frequency_penalty", "--frequency-penalty")] = None
     logit_bias: Annotated[
-        list[str] | None,
-        _option("--logit-bias", metavar="TOKEN=BIAS", help="Add to a token id's logit; -inf forbids it."),
+        list[str] | None, _generation("logit_bias", "--logit-bias", metavar="TOKEN=BIAS", note=" (repeatable)")
     ] = None
+    stop: Annotated[list[str] | None, _generation("stop", "--stop", metavar="TEXT", note=" (repeatable)")] = None
+    stop_tokens: Annotated[
+        list[int] | None, _generation("stop_tokens", "--stop-token", metavar="ID", note=" (repeatable)")
+    ] = None
+    ignore_eos: Annotated[bool, _generation("ignore_eos", "--ignore-eos")] = False
 
-    def for_model(self, model: edgedec.Model) -> Sampling:
-        """The bundle's suggestion with every given flag in its place."""
-        flags: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        flags["logit_bias"] = tuple(parse_bias(item) for item in self.logit_bias or ()) or None
-        return replace(model.sampling, **{name: value for name, value in flags.items() if value is not None})
+    def config(self, model: edgedec.Model) -> GenerationConfig:
+        """What the bundle's makers suggest, with every given flag in its place."""
+        return GenerationConfig(sampling=model.sampling).override(dict(self._given()))
+
+    def _given(self) -> Iterator[tuple[str, Any]]:
+        for name in (field.name for field in fields(self)):
+            value = getattr(self, name)
+            if name == "logit_bias" and value:
+                yield name, tuple(parse_bias(item) for item in value)
+            elif value not in (None, []) and (name, value) != ("max_tokens", -1):
+                yield name, value
 
 
 @dataclass(frozen=True)
-class SeededSampling(SamplingFlags):
+class SeededGeneration(GenerationFlags):
     """The same for one text, which one seed repeats."""
 
-    seed: Annotated[int | None, _option("--seed", help="Makes sampling repeatable; drawn afresh if left out.")] = None
+    seed: Annotated[int | None, _generation("seed", "--seed")] = None
 
 
 @dataclass(frozen=True)
@@ -193,11 +197,11 @@ def open_model(name: str, engine: str, threads: int, kv: KV | None) -> edgedec.M
     return edgedec.open(name, engine=engine, threads=threads, kv=kv and kv.value)
 
 
-def with_seed(chosen: Sampling) -> Sampling:
-    """The same, with a fresh seed where one is needed and missing: a run can say how to repeat it."""
-    if chosen.temperature == 0 or chosen.seed is not None:
-        return chosen
-    return replace(chosen, seed=secrets.randbits(32))
+def with_seed(config: GenerationConfig) -> GenerationConfig:
+    """The same with a fresh seed where one is needed and missing, so that a run can report how to repeat it."""
+    if config.sampling.temperature == 0 or config.sampling.seed is not None:
+        return config
+    return config.override({"seed": secrets.randbits(32)})
 
 
 def parse_bias(item: str) -> tuple[int, float]:

@@ -1,8 +1,9 @@
-"""`edgedec run`: go on with a text."""
+"""`edgedec run`: continue a text."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 from edgedec.cli import options as o
 from edgedec.cli._groups import grouped
 from edgedec.cli._output import print_json
-from edgedec.cli._stream import Generation, Limits, describe, stats_line
+from edgedec.cli._stream import Generation, describe, stats_line
 from edgedec.errors import UsageError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -24,13 +25,10 @@ def run(
     model: o.ModelName = "nano",
     prompt: o.Prompt = None,
     file: o.PromptFile = None,
-    max_tokens: o.MaxTokens = -1,
-    sampling: o.SeededSampling,
-    stop: o.Stop = None,
+    generation: o.SeededGeneration,
     must: o.ConstraintFlags,
-    ignore_eos: o.IgnoreEos = False,
     machine: o.MachineFlags,
-    spec: o.Spec = "auto",
+    speculate: o.Speculate = "auto",
     learn: o.Learn = False,
     session: Annotated[
         Path | None,
@@ -38,7 +36,7 @@ def run(
             metavar="FILE",
             show_default=False,
             help="Saved session: loaded if there, saved at the end. A prompt is the whole text, and what it "
-            "shares with the saved text is not read again; without a prompt the saved text goes on.",
+            "shares with the saved text is not read again; without a prompt the saved text is continued.",
         ),
     ] = None,
     no_echo: Annotated[bool, typer.Option("--no-echo", help="Print only what is new.")] = False,
@@ -46,7 +44,7 @@ def run(
     stats: o.ShowStats = False,
     logprobs: o.Logprobs = None,
 ) -> None:
-    """Go on with a text, streaming it to stdout.
+    """Continue a text, streaming it to stdout.
 
     \b
     Examples:
@@ -61,25 +59,24 @@ def run(
     resumes = session is not None and session.exists()
     text = o.read_prompt(prompt, file, optional=resumes)
     opened = machine.open(model)
-    chosen = sampling.for_model(opened)
-    constraint = must.for_model(opened)
-    live = machine.session(opened, spec, learn)
+    config = replace(generation.config(opened), logprobs=logprobs, constraint=must.for_model(opened))
+    live = machine.session(opened, speculate, learn)
     if session is not None and resumes:
         live.load(session)
-    if not resumes:  # a resumed session brings the state of its draws; a new seed would throw that away
-        chosen = o.with_seed(chosen)
-    generation = Generation(live, chosen, Limits(max_tokens, tuple(stop or ()), ignore_eos, constraint), logprobs)
+    if not resumes:  # a resumed session brings the state of its draws; a new seed would discard it
+        config = o.with_seed(config)
+    made = Generation(live, config)
     before = opened.tokenizer.decode(live.ids) if text is None else text
     ids = None if text is None else opened.tokenizer.encode(text)
     try:
-        _write(generation, ids, before, not no_echo, json)
+        _write(made, ids, before, not no_echo, json)
     finally:
-        if session is not None and generation.tokens:
+        if session is not None and made.tokens:
             live.save(session)
         if learn:
-            live.keep()
+            live.save_drafters()
         if stats and not json:
-            print(stats_line(generation.stats()), file=sys.stderr)
+            print(stats_line(made.stats()), file=sys.stderr)
 
 
 def _write(generation: Generation, ids: list[int] | None, before: str, echo: bool, json: bool) -> None:
@@ -95,7 +92,7 @@ def _write(generation: Generation, ids: list[int] | None, before: str, echo: boo
     except BrokenPipeError:
         raise
     except BaseException:
-        sys.stdout.write("\n")  # what is said about it begins on a line of its own
+        sys.stdout.write("\n")  # the message about it begins on a line of its own
         raise
     sys.stdout.write("\n")
 
@@ -108,7 +105,7 @@ def _report(generation: Generation, prompt: str, text: str) -> dict[str, Any]:
         "finish_reason": generation.session.finish_reason,
         "stats": generation.stats(),
     }
-    if generation.logprobs is not None:
+    if generation.config.logprobs is not None:
         tokenizer = generation.session.model.tokenizer
         report["logprobs"] = [describe(token, tokenizer) for token in generation.tokens]
     return report

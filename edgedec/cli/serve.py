@@ -1,4 +1,4 @@
-"""`edgedec serve`: one model behind OpenAI's HTTP interface."""
+"""`edgedec serve`: OpenAI's HTTP interface to one model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def serve(
     queue: Annotated[int, typer.Option("--queue", min=0, help="How many more may wait; others get a 429.")] = 64,
     timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds that a request may take.")] = 600.0,
     max_tokens: Annotated[
-        int, typer.Option("--max-tokens", "-n", min=0, help="Tokens that a request may ask for; 0: any number.")
+        int, typer.Option("--max-tokens", "-n", min=0, help="Most tokens of a text; 0: no limit.")
     ] = 0,
     max_body: Annotated[int, typer.Option("--max-body", min=1, help="Bytes that a request may have.")] = 4 << 20,
     api_key: Annotated[
@@ -45,20 +45,22 @@ def serve(
             envvar="EDGEDEC_API_KEY",
             show_default=False,
             show_envvar=False,
-            help="Clients must bring it (Authorization: Bearer KEY); better in EDGEDEC_API_KEY, where `ps` is blind.",
+            help="Clients must send it (Authorization: Bearer KEY); better in EDGEDEC_API_KEY, hidden from `ps`.",
         ),
     ] = None,
     cors: Annotated[
         str | None,
-        typer.Option("--cors", metavar="ORIGIN", show_default=False, help="A page that may ask, as https://a.example."),
+        typer.Option(
+            "--cors", metavar="ORIGIN", show_default=False, help="A web origin that CORS allows, as https://a.example."
+        ),
     ] = None,
     threads: o.Threads = 0,
     ctx_size: o.CtxSize = 0,
     kv: o.KVFormat = None,
     engine: o.Engine = "auto",
-    spec: o.Spec = "auto",
+    speculate: o.Speculate = "auto",
 ) -> None:
-    """Answer OpenAI's HTTP interface from this machine.
+    """Serve OpenAI's HTTP interface from this machine.
 
     \b
     Examples:
@@ -69,26 +71,26 @@ def serve(
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
         raise UsageError(f"serve needs {' and '.join(missing)}: pip install 'edgedec[serve]'")
+    from edgedec.server.access import AccessPolicy, is_local
     from edgedec.server.app import MOST, Server, Settings
     from edgedec.server.engine import Limits
-    from edgedec.server.gate import Doors, is_local
 
     if api_key == "":
-        raise UsageError("--api-key: is empty; leave it out to let everyone in")
+        raise UsageError("--api-key: is empty; leave it out for a server without a key")
     opened = o.open_model(model, engine, threads, kv)
     context = ctx_size or opened.spec.context_length
-    limits = Limits(slots, context, queue, timeout, spec, max_total_tokens)
-    # Fails now what would fail at the first request.
-    opened.session(context=context, spec=spec)
+    limits = Limits(slots, context, queue, timeout, speculate, max_total_tokens)
+    # What would fail at the first request fails now.
+    opened.session(context=context, speculate=speculate)
     _ = opened.tokenizer
-    doors = Doors(api_key, cors, is_local(host))
-    if not doors.local and api_key is None:
-        print(f"edgedec: listening on {host} without --api-key: everyone who reaches it may ask", file=sys.stderr)
-    _listen(Server(opened, Settings(limits, doors, max_body, max_tokens or MOST)), host, port)
+    access = AccessPolicy(api_key, cors, is_local(host))
+    if not access.local and api_key is None:
+        print(f"edgedec: listening on {host} without --api-key: everyone who reaches it may use it", file=sys.stderr)
+    _listen(Server(opened, Settings(limits, access, max_body, max_tokens or MOST)), host, port)
 
 
 def _listen(server: Server, host: str, port: int) -> None:
-    """Until SIGTERM or SIGINT: then nothing new is taken, and what runs has ten seconds to end."""
+    """Serve until SIGTERM or SIGINT; then refuse new requests, and give running ones ten seconds."""
     from edgedec.server.listen import listen
 
     def ready(port: int) -> None:

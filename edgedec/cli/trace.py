@@ -10,7 +10,7 @@ import typer
 from edgedec.cli import options as o
 from edgedec.cli._groups import grouped
 from edgedec.cli._output import print_json
-from edgedec.cli._stream import Generation, Limits
+from edgedec.cli._stream import Generation
 from edgedec.errors import UsageError
 from edgedec.storage.files import replacing
 
@@ -30,11 +30,8 @@ def trace(
     file: o.PromptFile = None,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")] = Path("trace.html"),
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
-    spec: o.Spec = "auto",
-    max_tokens: o.MaxTokens = -1,
-    sampling: o.SeededSampling,
-    stop: o.Stop = None,
-    ignore_eos: o.IgnoreEos = False,
+    speculate: o.Speculate = "auto",
+    generation: o.SeededGeneration,
     machine: o.MachineFlags,
     json: o.Json = False,
 ) -> None:
@@ -49,14 +46,12 @@ def trace(
     text = o.read_prompt(prompt, file)
     assert text is not None
     opened = machine.open(model)
-    chosen = sampling.for_model(opened)
-    session = machine.session(opened, spec)
-    generation = Generation(session, o.with_seed(chosen), Limits(max_tokens, tuple(stop or ()), ignore_eos))
+    made = Generation(machine.session(opened, speculate), o.with_seed(generation.config(opened)))
     ids = opened.tokenizer.encode(text)
-    tape = _tape(generation, ids, spec)
-    report = _about(opened, generation, spec) | generation.stats()
+    tape = _tape(made, ids, speculate)
+    report = _about(opened, made, speculate) | made.stats()
     _write(out, tape, report, text, opened, ids[0])
-    _tell(out, report, json)
+    _report(out, report, json)
 
 
 def _check_out(out: Path, force: bool) -> None:
@@ -69,33 +64,23 @@ def _check_out(out: Path, force: bool) -> None:
         raise UsageError(f"--out {out}: exists already; choose another place or pass --force")
 
 
-def _tape(generation: Generation, ids: list[int], spec: str) -> Tape:
+def _tape(generation: Generation, ids: list[int], speculate: str) -> Tape:
     from edgedec.bench.trace import Tape
 
-    # A drafter that is alone need not sign its guesses.
-    tape = Tape("draft" if spec == "auto" or "+" in spec else spec.partition(":")[0])
-    limits = generation.limits
-    return tape.run(
-        generation.session.stream(
-            ids,
-            max_tokens=None if limits.max_tokens < 0 else limits.max_tokens,
-            sampling=generation.sampling,
-            stop=limits.stop,
-            ignore_eos=limits.ignore_eos,
-            trace=tape.turns,
-        )
-    )
+    # A single drafter leaves its drafts unnamed.
+    tape = Tape("draft" if speculate == "auto" or "+" in speculate else speculate.partition(":")[0])
+    return tape.run(generation.session.stream(ids, generation.config, trace=tape.steps))
 
 
-def _about(model: edgedec.Model, generation: Generation, spec: str) -> dict[str, Any]:
+def _about(model: edgedec.Model, generation: Generation, speculate: str) -> dict[str, Any]:
     from edgedec.version import __version__
 
     return {
         "version": __version__,
         "model": model.bundle.manifest.name,
         "engine": model.runtime.name,
-        "spec": spec,
-        "temperature": generation.sampling.temperature,
+        "spec": speculate,
+        "temperature": generation.config.sampling.temperature,
     }
 
 
@@ -108,7 +93,7 @@ def _write(out: Path, tape: Tape, report: dict[str, Any], text: str, model: edge
         file.write(html.encode())
 
 
-def _tell(out: Path, report: dict[str, Any], json: bool) -> None:
+def _report(out: Path, report: dict[str, Any], json: bool) -> None:
     if json:
         print_json({"path": str(out), **report})
         return

@@ -179,7 +179,7 @@ def _written(model: edgedec.Model, texts: list[list[int]], n: int, seed: int, sh
 
     from edgedec.sampling import Sampling
 
-    rng, session = np.random.default_rng(seed), model.session(spec="off")
+    rng, session = np.random.default_rng(seed), model.session(speculate="off")
     openings = [text for text in texts if text]
     for i in range(n):
         text = openings[i % len(openings)]

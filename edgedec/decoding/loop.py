@@ -8,27 +8,27 @@ draft hangs below the last of them.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgedec.decoding.choice import Chooser, Undecided, Verified, finite_token
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, DecodeLoop, Stats, StepResult, Token, run_loop
 from edgedec.decoding.verify import VERIFIERS, walk
 from edgedec.drafters import Draft, Drafter, Sampled
 from edgedec.errors import UsageError
 from edgedec.generation import GenerationConfig
-from edgedec.runtime import Call, CallResult, Outputs, Rows, Runtime
-from edgedec.sampling import Probs, draw, logprob, probs, top_logprobs
+from edgedec.runtime import Call, CallResult, Capabilities, Logits, Outputs, Rows, Runtime
+from edgedec.sampling import Probs, draw
 
 # A mask or a page table of a long context is large: a chunk then has fewer rows.
 _MASK_CELLS = 4 << 20
 # What follows a stop token: no token at all, so that nothing drafted below it matches.
 _NOTHING = -1
 _ANYTHING = Probs(np.zeros(1, np.int64), np.ones(1))
-_LARGEST, _ALL, _NONE = Outputs(top=1), Outputs(logits=True), Outputs()
+_NONE, _LOGITS, _PLAIN = Outputs(), Outputs(logits=True), Capabilities(kinds=(), kv_formats=())
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,7 @@ def decode(
     eos: frozenset[int] = frozenset(),
 ) -> Generator[Token]:
     """The tokens of the loop on a runtime of its own: one text, one call at a time."""
-    chunk = runtime.capabilities.prefill_chunk
-    return run_loop(runtime, decode_loop(context, config, drafter, stats, trace, eos, chunk))
+    return run_loop(runtime, decode_loop(context, config, drafter, stats, trace, eos, runtime.capabilities))
 
 
 def decode_loop(
@@ -63,7 +62,7 @@ def decode_loop(
     stats: Stats | None = None,
     trace: list[StepTrace] | None = None,
     eos: frozenset[int] = frozenset(),
-    chunk: int = 128,
+    capabilities: Capabilities = _PLAIN,
 ) -> DecodeLoop:
     """Generate tokens after `context.ids`; each is in `context.ids` when it is yielded. Yields the calls it needs as
     well, and waits for what came of each: whoever runs it may run the calls of many loops in one forward.
@@ -75,7 +74,7 @@ def decode_loop(
     stats.prompt, stats.cached = len(context.ids), context.cache.length
     if not context.ids:
         raise UsageError("nothing to continue: give at least one token (this tokenizer adds none of its own)")
-    step = _Step(context, config, config.ends(eos), stats)
+    step = _Step(context, config, config.ends(eos), stats, capabilities)
     constraint, left = config.constraint, config.max_tokens
     context.sampling = config.sampling
     context.jump_forward = tuple if constraint is None else constraint.forced
@@ -91,7 +90,7 @@ def decode_loop(
                 context.make_room()
                 drafter.reset()
             began = perf_counter()
-            first = yield from _prefill(context, chunk)
+            first = yield from _prefill(context, capabilities.prefill_chunk)
             proposal = drafter.propose(context, _room(context, left), 0.0)
             draft = proposal if isinstance(proposal, Draft) else (yield from proposal)
             seen = yield from step.run(first, draft, drafter.outputs)
@@ -110,9 +109,8 @@ def decode_loop(
                     return
                 context.ids.append(token)
                 stats.generated += 1
-                if constraint is not None:
-                    constraint.accept(token)
-                yield _token(token, draft, seen, at, config.logprobs)
+                step.chooser.chain.accept(token)
+                yield step.token(token, draft, seen, at)
                 if constraint is not None and constraint.done:
                     stats.finish = "eos"
                     return
@@ -147,27 +145,48 @@ def _prefill(context: Context, chunk: int) -> Generator[Call, Completed, Rows]:
 class _Step:
     """One forward call and its verification, for one generation."""
 
-    def __init__(self, context: Context, config: GenerationConfig, ends: frozenset[int], stats: Stats) -> None:
-        self.context, self.config, self.ends, self.stats = context, config, ends, stats
-        self._greedy, self._largest = config.sampling.temperature == 0, config.takes_largest
+    def __init__(
+        self,
+        context: Context,
+        config: GenerationConfig,
+        ends: frozenset[int],
+        stats: Stats,
+        capabilities: Capabilities,
+    ) -> None:
+        self.context, self.ends, self.stats = context, ends, stats
+        self.chooser = Chooser(config, context, ends, capabilities)
+        self._greedy = config.sampling.temperature == 0
         self._replays = False
+        self._last = context.cache.spec.n_blocks - 1
 
     def run(self, first: Rows, draft: Draft, wanted: Outputs) -> Generator[Call, Completed, StepResult]:
         """Run the pending rows and the draft below them, and verify. The cache then ends with the last known token;
         the accepted rows are still pending."""
-        context, root = self.context, len(first) - 1
+        context, chooser, root = self.context, self.chooser, len(first) - 1
         rows = _with_draft(first, draft) if len(draft.tokens) else first
-        wanted = (wanted | (_LARGEST if self._largest else _ALL))._replace(logits_from=root)
-        result, total, seconds = yield Call(rows, context.cache, draft.blocks, draft.hidden, wanted, context.adapter)
+        wanted = (wanted | chooser.outputs)._replace(logits_from=root)
+        # A draft that has been through the blocks of early logits already begins again.
+        blocks, hidden = (None, None) if chooser.chain.early else (draft.blocks, draft.hidden)
+        result, total, seconds = yield Call(rows, context.cache, blocks, hidden, wanted, context.adapter)
+        early = {block: (yield from self._head(rows, root, result, block)) for block in chooser.chain.early}
         sampled = draft.sampled if not self._greedy and len(draft.tokens) else None
         # With these draws one is made for each token, as plain decoding does.
         self._replays = not self._greedy and sampled is None
-        before = context.rng.bit_generator.state if self._replays and len(draft.tokens) else None
-        path, picked = self._verify(rows, root, result, sampled)
+        again = not self._greedy and (len(draft.tokens) or chooser.may_fall_back)
+        before = context.rng.bit_generator.state if again else None
+        try:
+            path, picked = self._verify(rows, root, Verified(result, early), sampled)
+            chooser.note(False)
+        except Undecided:
+            result = replace(result, logits=(yield from self._head(rows, root, result, self._last)))
+            context.rng.bit_generator.state = before or context.rng.bit_generator.state
+            path, picked = self._verify(rows, root, Verified(result, early), sampled)
+            chooser.note(True)
         context.cache.commit(range(root + 1))
-        if before is not None and len(path) > 1:
+        if before is not None and self._replays and len(path) > 1:
             context.rng.bit_generator.state = before
             context.rng.random()
+        self.stats.fallbacks, self.stats.sufficed = chooser.fallbacks, chooser.sufficed
         return StepResult(rows, root, [row - root for row in path] if root else path, picked, result, seconds, total)
 
     def commit(self, seen: StepResult, at: int) -> None:
@@ -176,41 +195,42 @@ class _Step:
         if self._replays:
             self.context.rng.random()
 
+    def token(self, token: int, draft: Draft, seen: StepResult, at: int) -> Token:
+        """What is yielded for the token after row `at` of the path, which was drafted if the path goes on."""
+        by = draft.by[seen.path[at + 1] - 1] if draft.by and at + 1 < len(seen.path) else ""
+        return Token(token, *self.chooser.logprobs(seen.result, seen.path[at], token), by)
+
+    def _head(self, rows: Rows, root: int, result: CallResult, block: int) -> Generator[Call, Completed, Logits]:
+        """All logits of the state after a block, of the rows from the root on: a call of the head alone."""
+        states = result.hidden[block][root:]
+        some = Rows.chain(rows.tokens[root:], int(rows.positions[root]))
+        completed = yield Call(some, self.context.cache, (), states, _LOGITS, self.context.adapter)
+        assert completed.result.logits is not None
+        return completed.result.logits
+
     def _verify(
-        self, rows: Rows, root: int, result: CallResult, sampled: Sampled | None
+        self, rows: Rows, root: int, verified: Verified, sampled: Sampled | None
     ) -> tuple[list[int], list[int]]:
         """The accepted rows and the tokens picked. What follows a stop token is never seen."""
-        logits = result.logits
-        largest = result.ids[:, 0].tolist() if logits is None and result.ids is not None else []
+        chooser, rng = self.chooser, self.context.rng
+        largest = verified.result.ids[:, 0].tolist() if chooser.takes_largest and verified.result.ids is not None else []
 
         def target(row: int, path: Sequence[int]) -> Probs:
-            assert logits is not None
             if path and path[-1] in self.ends:
                 return _ANYTHING
-            return self._target(logits[row - root], path)
+            return chooser.distribution(verified, row - root, path)
 
         def pick(row: int, path: Sequence[int]) -> int:
             if path and path[-1] in self.ends:
                 return _NOTHING
-            if logits is None:
-                return _finite(largest[row - root])
+            if largest:
+                return finite_token(largest[row - root])
             found = target(row, path)
-            return int(found.ids[0]) if self._greedy else draw(found, self.context.rng)
+            return int(found.ids[0]) if self._greedy else draw(found, rng)
 
         if sampled is None:
             return walk(rows, pick, root)
-        return VERIFIERS[sampled.verifier](rows, target, sampled.probs, self.context.rng, root)
-
-    def _target(self, logits: NDArray[np.float32], path: Sequence[int]) -> Probs:
-        """The distribution of the token that follows `path`."""
-        context, constraint = self.context, self.config.constraint
-        if constraint is not None:
-            logits = np.where(constraint.mask(path), logits, -np.inf)
-        if self.stats.generated + len(path) < self.config.min_tokens:
-            logits = logits.copy()
-            logits[list(self.ends)] = -np.inf
-        ids = [*context.ids, *path] if path and self.config.sampling.adjusts else context.ids
-        return probs(logits, self.config.sampling, ids, context.n_prompt)
+        return VERIFIERS[sampled.verifier](rows, target, sampled.probs, rng, root)
 
 
 def _with_draft(first: Rows, draft: Draft) -> Rows:
@@ -219,22 +239,6 @@ def _with_draft(first: Rows, draft: Draft) -> Rows:
     parents = [parent + root + 1 for parent in draft.parents]
     start = int(first.positions[0])
     return Rows.tree([*first.tokens.tolist(), *draft.tokens], [*first.parents.tolist(), *parents], start)
-
-
-def _finite(token: int) -> int:
-    """The runtime's own choice, unless there was none."""
-    if token < 0:
-        raise UsageError("logits: the largest is not finite; need at least one finite value and no NaN or +inf")
-    return token
-
-
-def _token(token: int, draft: Draft, seen: StepResult, at: int, n: int | None) -> Token:
-    # The token after row `at` of the path was drafted if the path goes on.
-    by = draft.by[seen.path[at + 1] - 1] if draft.by and at + 1 < len(seen.path) else ""
-    if n is None or seen.result.logits is None:
-        return Token(token, by=by)
-    logits = seen.result.logits[seen.path[at]]
-    return Token(token, logprob(logits, token), tuple(top_logprobs(logits, n)), by)
 
 
 def _room(context: Context, left: int | None) -> int:

@@ -88,7 +88,8 @@ class StepResult:
 
 @dataclass
 class Stats:
-    """What a generation cost. `calls`: forward calls that gave tokens, one each when plain.
+    """What a generation cost. `calls`: forward calls that gave tokens, one each when plain. `sufficed`: of how many the
+    k best decided the tokens, without all logits; `fallbacks`: of how many they did not, so that the head ran again.
     Times are of the loop alone: up to the first token, and all others, `forward_s` of which the calls took."""
 
     prompt: int = 0
@@ -97,6 +98,8 @@ class Stats:
     calls: int = 0
     proposed: int = 0
     accepted: int = 0
+    sufficed: int = 0
+    fallbacks: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
     forward_s: float = 0.0

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 from numpy.typing import NDArray
@@ -150,11 +151,17 @@ def drafter_names() -> list[str]:
     return sorted(m.name for m in iter_modules(__path__) if not m.name.startswith("_"))
 
 
-def make_drafter(name: str, host: DrafterContext, options: Mapping[str, str] | None = None) -> Drafter:
-    """The drafter `drafters/<name>.py`; options are arguments of its `make`, as text."""
+def drafter_module(name: str) -> ModuleType:
+    """The file of a drafter. It may declare AUTO, its rank among the drafters of `auto`, and HEAD, the interface of
+    the bundle's draft head that it needs."""
     if name not in drafter_names():
         raise UsageError(f"no drafter {name!r}; there are: {', '.join(drafter_names())}")
-    make = import_module(f"edgedec.drafters.{name}").make
+    return import_module(f"edgedec.drafters.{name}")
+
+
+def make_drafter(name: str, host: DrafterContext, options: Mapping[str, str] | None = None) -> Drafter:
+    """The drafter `drafters/<name>.py`; options are arguments of its `make`, as text."""
+    make = drafter_module(name).make
     drafter: Drafter = make(host, **_arguments(name, make, options or {}))
     return drafter
 

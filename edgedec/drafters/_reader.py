@@ -1,47 +1,56 @@
-"""A second model that reads the text along, and what it says of the next tokens: shares, draws, shapes of trees."""
+"""A second model that reads the same text, and what it proposes for the next tokens: shares, draws, shapes of trees."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from math import exp
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.decoding.context import Context
-from edgedec.runtime import CallResult, Runtime, Outputs, compute
-from edgedec.runtime.rows import Rows
+from edgedec.decoding.step import Completed, ForwardOn, Request
+from edgedec.drafters._calls import own_seconds
+from edgedec.runtime import Call, CallResult, Outputs, Rows, Runtime
 from edgedec.sampling import Probs, Sampling, draw, probs
 
-_CHUNK = 128
-# Of so many logits a share is worked out (a softmax over all would cost more than it tells); that many branches.
+# Of so many logits a share is worked out (a softmax over all would cost more than it is worth); that many branches.
 _TOP, _BRANCHES = 16, 3
-_NOTHING, BEST, ALL = Outputs(), Outputs(logits=False, top=_TOP), Outputs(logits=True)
+_NONE, BEST, ALL = Outputs(), Outputs(top=_TOP), Outputs(logits=True)
+
+Reading = Generator[Request, Completed, CallResult]
 
 
 class Reader:
-    """A model and the text it has read: at any time its cache holds the tokens `_ids`, the text from `_base` on."""
+    """A model and the text it has read: its cache holds the tokens `_ids`, the text from `_base` on. Rows of the
+    latest calls are pending: the end of the text, and what was drafted after it. They are committed when the text has
+    grown by them."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime, self.vocab = runtime, runtime.spec.vocab_size
+        self._chunk = runtime.capabilities.prefill_chunk
         self._cache = runtime.new_cache(runtime.spec.context_length)
         self._ids: list[int] = []
         self._base = self._sure = self.calls = 0
+        self.step_seconds = 0.0
         self._rows: Rows | None = None
+        # The row of the last token of the text.
+        self._root = -1
 
     @property
     def room(self) -> int:
-        """How many tokens may be drafted at all: behind half a context of text."""
+        """How many tokens may be drafted at all: after half a context of text."""
         return self._cache.capacity - max(self._cache.capacity // 2, 1)
 
     def reset(self) -> None:
         """Another text; what it shares with the old one is not read again."""
         self._sure, self._rows = 0, None
         if self._base:
-            self._begin(0)
+            self._restart(0)
 
-    def read(self, ids: Sequence[int], want: Outputs, room: int, settled: int | None = None) -> CallResult:
-        """Catch up with the text `ids` -> what is wanted of its last token, with `room` tokens to come.
+    def read(self, ids: Sequence[int], outputs: Outputs, room: int, settled: int | None = None) -> Reading:
+        """Read what is new of the text `ids` -> the outputs of its last token, with `room` tokens to come. A long
+        text is read in chunks, one call each.
 
         The text only grows between resets; if `settled`, only its first so many tokens stay.
         """
@@ -49,76 +58,74 @@ class Reader:
             self._sure = min(self._sure, max(settled - self._base, 0))
         if len(ids) - self._base + room > self._cache.capacity:
             # As a sliding session does it: the latest half, read again.
-            self._begin(len(ids) - max(min(self._cache.capacity // 2, len(ids)), 1))
-        self._agree(ids)
+            self._restart(len(ids) - max(min(self._cache.capacity // 2, len(ids)), 1))
+        self._keep_common(ids)
         pending = [_known(token, self.vocab) for token in ids[self._base + len(self._ids) :]]
-        while len(pending) > _CHUNK:
-            self._run(pending[:_CHUNK], _NOTHING)
-            del pending[:_CHUNK]
-        output = self._run(pending, want)
-        self._sure = len(self._ids)
-        return output
+        while len(pending) > self._chunk:
+            yield from self._run(Rows.chain(pending[: self._chunk], self._cache.length), _NONE)
+            self._commit(range(self._chunk), pending[: self._chunk])
+            del pending[: self._chunk]
+        self._sure, self._root = len(self._ids), len(pending) - 1
+        return (yield from self._run(Rows.chain(pending, self._cache.length), outputs._replace(logits_from=self._root)))
 
-    def step(self, token: int, want: Outputs) -> CallResult:
-        """One token further, which may turn out wrong."""
-        return self._run([token], want)
+    def grow(self, tokens: Sequence[int], parents: Sequence[int], outputs: Outputs) -> Reading:
+        """More rows of the tree below the text (parent -1: its last token): the outputs of these."""
+        assert self._rows is not None
+        above = [self._root + 1 + parent for parent in parents]
+        known = [_known(token, self.vocab) for token in tokens]
+        return (yield from self._run(self._rows.extend(known, above), outputs))
 
-    def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> CallResult:
-        """More rows of the tree below the text: all logits of these."""
-        if self._rows is None:
-            rows = Rows.tree(tokens, parents, self._cache.length)
-        else:
-            rows = self._rows.grown(tokens, parents)
-        self._rows, self.calls = rows, self.calls + 1
-        return compute(self._runtime, rows, self._cache, 0, ALL)
+    def _run(self, rows: Rows, outputs: Outputs) -> Reading:
+        call = Call(rows, self._cache, outputs=outputs)
+        self._rows = None  # until the call is done
+        done = yield ForwardOn(self._runtime, call)
+        self._rows, self.calls, self.step_seconds = rows, self.calls + 1, own_seconds(done, call)
+        return done.result
 
-    def _run(self, tokens: list[int], want: Outputs) -> CallResult:
-        rows = Rows.chain(tokens, self._cache.length)
-        output = compute(self._runtime, rows, self._cache, len(tokens) - 1, want)
-        self._cache.keep(range(len(tokens)))
+    def _commit(self, rows: Sequence[int], tokens: Sequence[int]) -> None:
+        self._cache.commit(rows)
         self._ids += tokens
-        self.calls += 1
-        return output
+        self._rows = None
 
-    def _begin(self, base: int) -> None:
+    def _restart(self, base: int) -> None:
         self._base, self._sure, self._ids, self._rows = base, 0, [], None
         self._cache.truncate(0)
 
-    def _agree(self, ids: Sequence[int]) -> None:
-        """Forget what was read and is not the text; of a tree that hangs below it keep what came true."""
+    def _keep_common(self, ids: Sequence[int]) -> None:
+        """Forget what was read and is not the text; of the pending rows keep those that the text grew by."""
         own, base = self._ids, self._base
         last = len(ids) - base - 1  # run again in any case
         at = min(self._sure, last)
         while at < len(own) and at < last and own[at] == _known(ids[base + at], self.vocab):
             at += 1
         if at < len(own):
-            del own[at:]
             self._cache.truncate(at)
+            del own[self._cache.length :]  # a recurrent block may have gone back further
         elif self._rows is not None:
-            self._follow(self._rows, ids[base + at : base + last])
+            self._follow(self._rows, [_known(token, self.vocab) for token in ids[base + at : base + last]])
         self._rows = None
 
     def _follow(self, rows: Rows, tokens: Sequence[int]) -> None:
+        """Commit the path of pending rows that these tokens are."""
         tree, path, row = list(zip(rows.parents.tolist(), rows.tokens.tolist(), strict=True)), list[int](), -1
         for token in tokens:
             if (row, token) not in tree:
                 break
             row = tree.index((row, token))
             path.append(row)
-        self._cache.keep(path)
-        self._ids += tokens[: len(path)]
+        self._commit(path, tokens[: len(path)])
 
 
 def _known(token: int, vocab: int) -> int:
-    """What stands for a token that this model does not have."""
+    """The token, or 0 for one that this model does not have."""
     return token if token < vocab else 0
 
 
-def shares(output: CallResult, sampling: Sampling, vocab: int) -> list[tuple[int, float]]:
+def shares(result: CallResult, sampling: Sampling, vocab: int) -> list[tuple[int, float]]:
     """The likeliest tokens that the target has, with their share of the likelihood (of the `_TOP` best)."""
-    assert output.ids is not None
-    assert output.scores is not None
-    ids, scores = output.ids[0].tolist(), output.scores[0].tolist()
+    assert result.ids is not None
+    assert result.scores is not None
+    ids, scores = result.ids[0].tolist(), result.scores[0].tolist()
     if ids[0] < 0:
         return []
     if 0 < sampling.top_k < len(ids) and sampling.temperature > 0:

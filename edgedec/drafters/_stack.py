@@ -1,54 +1,58 @@
-"""Drafting with slices of the target's own stack, on the text's own cache.
+"""Drafting with slices of the target's own stack, on the cache of the text.
 
-Rows drafted lie in the cache behind what is committed. Verification writes their slots again, or goes on
-where a slice ended: what the first blocks made of a row is the same whoever asked for it.
+Drafted rows are pending rows of the cache. Verification continues where the shared blocks ended: what the first
+blocks made of a row is the same whoever ran them.
 
-    pending rows ─┐ first blocks ── kept for verification ── rest of the slice ── head ── a token, how sure
+    pending rows ─┐ shared blocks ── states kept for verification ── rest of the slice ── head ── a token, how sure
     token       <─┘ (again, until the path is not likely enough to pay)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from math import exp, isfinite
 
 import numpy as np
-from numpy.typing import NDArray
 
-from edgedec.cache import Cache
+from edgedec.decoding.context import Context
+from edgedec.decoding.step import Completed, Request
 from edgedec.drafters import Draft, DrafterContext
-from edgedec.runtime import Begun, Hidden, Runtime, Outputs, best
-from edgedec.runtime.rows import Rows
+from edgedec.drafters._calls import EdgeCalls
+from edgedec.errors import UsageError
+from edgedec.runtime import Call, Hidden, Outputs, Rows
 from edgedec.spec import ModelSpec
-from edgedec.speculation.heads import open_head
+from edgedec.speculation.heads import HeadInterface, open_head
+from edgedec.speculation.rowcost import block_macs
 
 # More pending tokens than this: the prompt is being read, nothing is drafted yet.
 READING = 32
 # Of so many best tokens the softmax is taken: their mass stands for the whole.
-_TOP = 16
+TOP = 16
+HEAD = HeadInterface("exit", inputs=("hidden",), outputs=("hidden_out",))
 _LEAST, _MOST = 0.02, 0.98
 
 _DECAY = 0.97
 
 Adapter = Callable[[Hidden], Hidden]
-# A token, and how likely it is.
+# A token (-1: none), and how likely it is.
 Guess = tuple[int, float]
 
 
 @dataclass(frozen=True)
 class Slice:
-    """The blocks that draft: `shared` begin the stack and are handed over, `rest` are the draft's own."""
+    """The blocks that draft: `shared` begin the stack and their states are handed to verification; `rest` are the
+    draft's own. adapt: makes the last state fit the head."""
 
-    shared: Sequence[int]
+    shared: range
     rest: Sequence[int] = ()
     adapt: Adapter | None = None
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Stop after `length` tokens, at a guess less sure than `threshold`, or on a path less likely than `least`;
-    what a guess says of itself counts `trust` times."""
+    """Stop after `length` tokens, at a guess less sure than `threshold`, or on a path less likely than `least`; the
+    claim of a guess is multiplied by `trust`."""
 
     length: int
     least: float
@@ -56,48 +60,46 @@ class Limits:
     trust: float = 1.0
 
 
-class Strand:
-    """A chain of rows behind a cache's committed tokens: the pending ones, and what is drafted below them."""
+class SliceCalls:
+    """The calls that run a slice on one text's rows."""
 
-    def __init__(self, runtime: Runtime, cache: Cache, tokens: Sequence[int]) -> None:
-        self._runtime, self._cache, self._tokens = runtime, cache, list(tokens)
-        self.rows = Rows.chain(self._tokens, cache.length)
+    def __init__(self, context: Context, part: Slice, edge: EdgeCalls) -> None:
+        self._context, self._part, self._edge = context, part, edge
+        self._last = part.shared[-1]
 
-    def add(self, token: int) -> None:
-        """One more row, the only one that `begin` and `run` now compute."""
-        self._tokens.append(token)
-        n, start = len(self._tokens), self._cache.length
-        ids = np.array(self._tokens, np.int64)
-        self.rows = Rows(ids, np.arange(start, start + n), np.arange(-1, n - 1), first=n - 1)
-        self.rows.__dict__["is_chain"] = True  # as `Rows.chain` does
+    def shared(self, rows: Rows) -> Generator[Request, Completed, Hidden]:
+        """The states of the computed rows after the shared blocks."""
+        return (yield from self._run(rows, self._part.shared, Outputs(hidden=(self._last,))))[0]
 
-    def begin(self, blocks: Sequence[int]) -> Hidden:
-        """Embed and run: hidden [computed rows, hidden_size]."""
-        return self.run(self._runtime.embed(self.rows.tokens[self.rows.first :]), blocks)
+    def guess(self, rows: Rows) -> Generator[Request, Completed, tuple[Hidden, Guess]]:
+        """These states, and the guess after the last row."""
+        part = self._part
+        if part.adapt is None:
+            outputs = Outputs(top=TOP, hidden=(self._last,), logits_from=rows.count - 1)
+            return (yield from self._run(rows, [*part.shared, *part.rest], outputs))
+        hidden = yield from self.shared(rows)
+        best = yield from self._edge.best(part.adapt(hidden[-1:]), TOP)
+        assert best.ids is not None
+        assert best.scores is not None
+        return hidden, (int(best.ids[0, 0]), confidence(best.scores[0].tolist()))
 
-    def run(self, hidden: Hidden, blocks: Sequence[int]) -> Hidden:
-        return self._runtime.run(hidden, self.rows, self._cache, blocks) if blocks else hidden
+    def _run(
+        self, rows: Rows, blocks: Sequence[int], outputs: Outputs
+    ) -> Generator[Request, Completed, tuple[Hidden, Guess]]:
+        context = self._context
+        result = (yield Call(rows, context.cache, blocks, None, outputs, context.adapter)).result
+        guess = (-1, 0.0)
+        if result.ids is not None and result.scores is not None:
+            guess = int(result.ids[-1, 0]), confidence(result.scores[-1].tolist())
+        return result.hidden[self._last], guess
 
-    def guess(self, hidden: Hidden) -> Guess:
-        """The last row's likeliest token (-1: none) and how likely it is."""
-        ids, scores = guesses(self._runtime, self._cache, hidden[-1:])
-        assert scores is not None
-        return int(ids[0, 0]), confidence(scores[0].tolist())
 
-
-def guesses(
-    runtime: Runtime, cache: Cache, hidden: Hidden, top: int = _TOP
-) -> tuple[NDArray[np.int32], NDArray[np.float32] | None]:
-    """hidden [n, hidden_size] -> the best tokens of each [n, top], and their logits if they are several.
-
-    A call with no block left: the runtime's quick way to them, if it has one.
-    """
-    rows = Rows.chain(np.zeros(len(hidden), np.int64), cache.length)
-    end = Begun(hidden, 2 * runtime.spec.n_layers)
-    output = runtime.call(rows, cache, 0, Outputs(logits=False, top=top), end)
-    if output is None or output.ids is None:
-        return best(runtime.head(hidden), top)
-    return output.ids, output.scores
+def longer(rows: Rows, token: int) -> Rows:
+    """The chain with one more token; only this one is computed by the next call."""
+    n, start = len(rows) + 1, int(rows.positions[0])
+    grown = Rows(np.append(rows.tokens, token), np.arange(start, start + n), np.arange(-1, n - 1), first=n - 1)
+    grown.__dict__["is_chain"] = True  # as `Rows.chain` does
+    return grown
 
 
 def confidence(scores: Sequence[float]) -> float:
@@ -108,19 +110,23 @@ def confidence(scores: Sequence[float]) -> float:
     return min(max(1.0 / sum([exp(score - top) for score in scores]), _LEAST), _MOST)
 
 
-def draft_chain(strand: Strand, part: Slice, limits: Limits) -> tuple[Draft, list[Guess]]:
-    """Token after token, and every guess made: one more than the draft if the last was not sure enough.
+def draft_chain(
+    context: Context, part: Slice, limits: Limits, edge: EdgeCalls, n_blocks: int
+) -> Generator[Request, Completed, tuple[Draft, list[Guess]]]:
+    """A chain drafted token after token, and every guess made: one more than the draft if the last was not sure
+    enough.
 
-    The last token drafted runs through the shared blocks only; what it would be followed by nobody asks.
+    The last token drafted runs through the shared blocks only: no guess follows it.
     """
-    states = [strand.begin(part.shared)]
+    calls, rows = SliceCalls(context, part, edge), Rows.chain(context.pending(), context.cache.length)
+    states: list[Hidden] = []
     tokens: list[int] = []
     claims: list[float] = []
     guessed: list[Guess] = []
     path = 1.0
     while len(tokens) < limits.length:
-        hidden = strand.run(states[-1], part.rest)
-        token, sure = strand.guess(part.adapt(hidden[-1:]) if part.adapt else hidden)
+        hidden, (token, sure) = yield from calls.guess(rows)
+        states.append(hidden)
         guessed.append((token, sure))
         likely = min(sure * limits.trust, _MOST)
         path *= likely
@@ -128,16 +134,17 @@ def draft_chain(strand: Strand, part: Slice, limits: Limits) -> tuple[Draft, lis
             break
         tokens.append(token)
         claims.append(sure)
-        strand.add(token)
-        states.append(strand.begin(part.shared))
-    hidden = np.concatenate(states) if tokens else states[0]
+        rows = longer(rows, token)
+    if len(states) <= len(tokens):
+        states.append((yield from calls.shared(rows)))
     parents = tuple(range(-1, len(tokens) - 1))
-    return Draft(tuple(tokens), parents, tuple(claims), Begun(hidden, len(part.shared))), guessed
+    rest = range(len(part.shared), n_blocks)
+    return Draft(tuple(tokens), parents, tuple(claims), rest, np.concatenate(states)), guessed
 
 
 def judged(guessed: Sequence[Guess], picked: Sequence[int]) -> list[tuple[bool, float]]:
-    """Which guesses came true, and how sure each was, up to the first that did not: what was guessed behind it
-    stood on nothing.
+    """Which guesses came true, and how sure each was, up to the first that did not: those after it had a wrong
+    parent.
 
     guessed 5 6 7, picked 5 8 -> True False
     """
@@ -150,12 +157,13 @@ def judged(guessed: Sequence[Guess], picked: Sequence[int]) -> list[tuple[bool, 
 
 
 class Record:
-    """How often guesses came true of late, with exponential decay: `right` of `asked`; they said `claimed`."""
+    """How often guesses came true of late, with exponential decay: `right` of `asked`; `claimed` is the sum of their
+    claims."""
 
     def __init__(self, right: float = 0.0, asked: float = 0.0, claimed: float = 0.0) -> None:
         self.right, self.asked, self.claimed = right, asked, claimed
 
-    def saw(self, hit: bool, sure: float) -> None:
+    def add(self, hit: bool, sure: float) -> None:
         self.right = self.right * _DECAY + hit
         self.asked = self.asked * _DECAY + 1.0
         self.claimed = self.claimed * _DECAY + sure
@@ -173,11 +181,10 @@ class Record:
 
 def block_costs(spec: ModelSpec) -> tuple[list[float], float]:
     """The share of a one-row call that each block takes, and the head: by multiply-adds of their matrices."""
-    attention = spec.hidden_size * 2 * (spec.q_dim + spec.kv_dim)
-    mlp = spec.hidden_size * 3 * spec.intermediate_size
+    macs = [block_macs(block, spec.hidden_size) for block in spec.blocks]
     head = spec.hidden_size * spec.vocab_size
-    total = spec.n_layers * (attention + mlp) + head
-    return [attention / total, mlp / total] * spec.n_layers, head / total
+    total = sum(macs) + head
+    return [n / total for n in macs], head / total
 
 
 def payoff(rate: float, cost: float, length: int) -> tuple[float, int]:
@@ -198,12 +205,23 @@ def payoff(rate: float, cost: float, length: int) -> tuple[float, int]:
     return found, best_length
 
 
+def require_slices(name: str, host: DrafterContext) -> None:
+    """UsageError if the runtime cannot run a part of the stack."""
+    if not host.runtime.capabilities.slices:
+        raise UsageError(
+            f"drafter {name}: the runtime {host.runtime.name} runs only the whole stack; use another drafter or engine"
+        )
+
+
 def adapted_layer(host: DrafterContext) -> int:
-    """Behind so many layers stands the exit that the bundle trained an adapter for; 0: it has none."""
-    head = host.bundle.manifest.heads.get("exit")
+    """After so many layers comes the exit that the bundle trained an adapter for; 0: it has none."""
+    head = host.bundle.manifest.heads.get(HEAD.kind)
     return head.layer if head else 0
 
 
 def adapter(host: DrafterContext, layer: int) -> Adapter | None:
-    """What makes hidden states behind `layer` layers fit the head, if the bundle has it."""
-    return open_head(host.bundle, "exit").exit if layer and layer == adapted_layer(host) else None
+    """What makes hidden states after `layer` layers fit the head, if the bundle has it."""
+    if not layer or layer != adapted_layer(host):
+        return None
+    head = open_head(host.bundle, HEAD)
+    return lambda hidden: head.run(hidden)[0]

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.drafters import Draft, StepResult, State
+from edgedec.decoding.step import StepResult
+from edgedec.drafters import Draft, State
 from edgedec.errors import UsageError
 from edgedec.runtime import CallResult
 
@@ -206,15 +207,15 @@ class Tail:
 
     def histories(self, step: StepResult) -> list[tuple[int, ...]]:
         """The last tokens up to each row of a call, its own the last of them; fewer at a text's beginning."""
-        n, root = self.n, seen.root
-        tokens, parents = seen.rows.tokens[root:].tolist(), seen.rows.parents[root:].tolist()
-        before = tuple(seen.rows.tokens[max(root + 1 - n, 0) : root + 1].tolist())
+        n, root = self.n, step.root
+        tokens, parents = step.rows.tokens[root:].tolist(), step.rows.parents[root:].tolist()
+        before = tuple(step.rows.tokens[max(root + 1 - n, 0) : root + 1].tolist())
         if len(self.tokens) > len(before) and self.tokens[-len(before) :] == before:
             before = self.tokens
         found = [before]
         for token, parent in zip(tokens[1:], parents[1:], strict=True):
             found.append((*found[parent - root], token)[-n:])
-        self.tokens = (*before, *seen.picked)[-n:]
+        self.tokens = (*before, *step.picked)[-n:]
         return found
 
 

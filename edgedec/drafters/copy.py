@@ -17,6 +17,7 @@ from edgedec.drafters import BaseDrafter, Draft, DrafterContext
 from edgedec.drafters._tracks import CLAIMS, RUN, Track, Tree, ahead_of, strength
 from edgedec.errors import UsageError
 
+AUTO = 1
 _LEAST = 0.04  # a path less likely than this is not worth its row anywhere
 _WALK = 32  # how far back agreement is counted at a new place, and how many tokens of a long text are followed
 _SURE = 4  # after so long an agreement, a mismatch is taken for an edit

@@ -1,50 +1,54 @@
 """Draft by leaving the target early: its first layers, then its head. Nothing is computed twice.
 
-Kangaroo (S11), double early exit: token after token through the first layers only, and no further once the
-exit is not sure enough. Verification goes on from there with the other layers: hidden states, keys and
-values of the first are what they would have been.
+Kangaroo (S11), double early exit: token after token through the first layers only, until the exit is not sure
+enough. Verification continues with the other layers: hidden states and cache of the first are what they would have
+been.
 
-DEL (S12): where to leave, and how far to draft, follow from how often the exits were right of late, with
-exponential decay. The exit in use is judged by every call. Now and then a round drafts nothing and looks
-through all exits instead; their layers are handed over too, so that looking costs one call of the head.
+DEL (S12): the exit and the length of the draft follow from how often the exits were right of late, with exponential
+decay. The exit in use is judged by every call. Now and then a round drafts nothing and compares all exits instead;
+their states are handed to verification too, so that this costs one call of the head.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext, StepResult, State
+from edgedec.decoding.step import Completed, Request, StepResult
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, State
+from edgedec.drafters._calls import EdgeCalls
 from edgedec.drafters._stack import (
     READING,
+    TOP,
     Guess,
     Limits,
     Record,
     Slice,
-    Strand,
     adapted_layer,
     adapter,
     block_costs,
     confidence,
     draft_chain,
-    guesses,
     judged,
     payoff,
+    require_slices,
 )
 from edgedec.errors import UsageError
-from edgedec.runtime import Begun
+from edgedec.runtime import Call, Outputs, Rows
 
-# So many exits at most are watched; rounds that look: the first, and later one in so many.
+# So many exits at most are compared; rounds that do so: the first, and later one in so many.
 _EXITS, _FIRST, _EVERY = 8, 8, 24
 # The choice is made anew after so many rounds.
 _AGAIN = 8
 
 
 def make(host: DrafterContext, layer: int = 0, gamma: int = 6, threshold: float = 0.4) -> Exit:
-    """layer: leave behind so many layers, 0: where it pays best; gamma: the longest draft; threshold: the least
+    """layer: leave after so many layers, 0: where it pays best; gamma: the longest draft; threshold: the least
     confidence to draft a token with."""
+    require_slices("exit", host)
     n = host.runtime.spec.n_layers
     if not 0 <= layer < n:
         raise UsageError(f"drafter exit: layer={layer}: must be from 1 to {n - 1}, or 0 for the best")
@@ -55,45 +59,44 @@ def make(host: DrafterContext, layer: int = 0, gamma: int = 6, threshold: float 
 
 class Exit(BaseDrafter):
     def __init__(self, host: DrafterContext, layer: int, gamma: int, threshold: float) -> None:
-        self._runtime, self._gamma, self._threshold = host.runtime, gamma, threshold
-        spec = host.runtime.spec
+        self._gamma, self._threshold, self._edge = gamma, threshold, EdgeCalls(host.runtime)
+        self._spec = spec = host.runtime.spec
         self._layers = [layer] if layer else _exits(spec.n_layers, adapted_layer(host))
         self._adapt = {i: adapter(host, i) for i in self._layers}
         blocks, head = block_costs(spec)
-        self._costs = [sum(blocks[: 2 * i]) + head for i in self._layers]
+        self._costs = [sum(blocks[: spec.span(0, i).stop]) + head for i in self._layers]
         self._records = [Record() for _ in self._layers]
         self._chosen, self._length, self._fixed = 0, gamma, layer > 0
         self._rounds = 0
         self._guessed: list[Guess] = []
-        self._looked: list[Guess] = []
+        self._compared: list[Guess] = []
 
-    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
-        self._guessed, self._looked = [], []
-        pending = context.pending()
-        if nodes < 1 or len(pending) > READING or not self._layers:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
+        self._guessed, self._compared = [], []
+        pending = len(context.ids) - context.cache.length
+        if nodes < 1 or pending > READING or not self._layers:
             return Draft()
-        looks = not self._fixed and self._plan(min_path_prob)
-        if not looks and not self._length:
-            return Draft()
-        strand = Strand(self._runtime, context.cache, pending)
-        if looks:
-            return self._look(strand, context)
+        if not self._fixed and self._plan(min_path_prob):
+            return self._compare(context)
+        return self._draft(context, nodes, min_path_prob) if self._length else Draft()
+
+    def _draft(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
         layer = self._layers[self._chosen]
         least, trust = max(min_path_prob, self._costs[self._chosen]), self._records[self._chosen].trust
         limits = Limits(min(self._length, nodes), least, self._threshold, trust)
-        part = Slice(self._runtime.spec.blocks(0, layer), adapt=self._adapt[layer])
-        draft, self._guessed = draft_chain(strand, part, limits)
+        part = Slice(self._spec.span(0, layer), adapt=self._adapt[layer])
+        draft, self._guessed = yield from draft_chain(context, part, limits, self._edge, self._spec.n_blocks)
         return draft
 
     def observe(self, step: StepResult) -> None:
-        for hit, sure in judged(self._guessed, seen.picked):
-            self._records[self._chosen].saw(hit, sure)
-        for record, (guess, sure) in zip(self._records, self._looked, strict=False):
-            record.saw(guess == seen.picked[0], sure)
-        self._guessed, self._looked = [], []
+        for hit, sure in judged(self._guessed, step.picked):
+            self._records[self._chosen].add(hit, sure)
+        for record, (guess, sure) in zip(self._records, self._compared, strict=False):
+            record.add(guess == step.picked[0], sure)
+        self._guessed, self._compared = [], []
 
     def reset(self) -> None:
-        self._guessed, self._looked = [], []
+        self._guessed, self._compared = [], []
 
     def state(self) -> State:
         if not any(record.asked for record in self._records):
@@ -111,7 +114,7 @@ class Exit(BaseDrafter):
         if not bool(np.all((right >= 0) & (right <= asked) & (claimed >= 0) & (claimed <= asked) & (asked < np.inf))):
             raise UsageError("drafter exit: the state kept counts what cannot be; delete it")
         self._records = [Record(*row) for row in seen.tolist()]
-        # What the exits were worth is known: no first looks, and the choice is made now.
+        # The rates are known: no first comparisons, and the choice is made now.
         self._rounds = _FIRST
 
     def report(self) -> dict[str, Any]:
@@ -119,7 +122,7 @@ class Exit(BaseDrafter):
         return {"layer": self._layers[self._chosen] if self._layers else 0, "length": self._length, "rates": rates}
 
     def _plan(self, min_path_prob: float) -> bool:
-        """Choose anew if it is time for that; and say whether this round only looks."""
+        """Choose anew if it is time for that; True if this round only compares exits."""
         self._rounds += 1
         if self._rounds <= _FIRST:
             return True
@@ -135,22 +138,28 @@ class Exit(BaseDrafter):
         value, length, self._chosen = max(offers)
         self._length = length if value > 1.0 else 0
 
-    def _look(self, strand: Strand, context: Context) -> Draft:
+    def _compare(self, context: Context) -> Generator[Request, Completed, Draft]:
         """All exits guess what follows the last known token; nothing is drafted."""
-        spec = self._runtime.spec
-        hidden, done, states = strand.begin(()), 0, []
-        for layer in self._layers:
-            hidden, done = strand.run(hidden, spec.blocks(done, layer)), layer
-            adapt = self._adapt[layer]
-            states.append(adapt(hidden[-1:]) if adapt else hidden[-1:])
-        ids, scores = guesses(self._runtime, context.cache, np.concatenate(states))
-        assert scores is not None
-        self._looked = [(int(best[0]), confidence(row)) for best, row in zip(ids, scores.tolist(), strict=True)]
-        return Draft(begun=Begun(hidden, 2 * done))
+        ends = [self._spec.span(0, layer).stop for layer in self._layers]
+        rows = Rows.chain(context.pending(), context.cache.length)
+        outputs = Outputs(hidden=tuple(end - 1 for end in ends))
+        call = Call(rows, context.cache, range(ends[-1]), None, outputs, context.adapter)
+        found = (yield call).result.hidden
+        states = []
+        for layer, end in zip(self._layers, ends, strict=True):
+            adapt, last = self._adapt[layer], found[end - 1][-1:]
+            states.append(adapt(last) if adapt else last)
+        best = yield from self._edge.best(np.concatenate(states), TOP)
+        assert best.ids is not None
+        assert best.scores is not None
+        self._compared = [
+            (int(ids[0]), confidence(scores)) for ids, scores in zip(best.ids, best.scores.tolist(), strict=True)
+        ]
+        return Draft(blocks=range(ends[-1], self._spec.n_blocks), hidden=found[ends[-1] - 1])
 
 
 def _exits(n_layers: int, adapted: int) -> list[int]:
-    """Some layers to leave behind, evenly spread, and the one that has an adapter; the last quarter saves too
+    """Some layers to leave after, evenly spread, and the one that has an adapter; the last quarter saves too
     little."""
     last = n_layers * 3 // 4
     some = {round(x) for x in np.linspace(1, last, min(_EXITS, last))} if last else set()

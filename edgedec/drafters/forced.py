@@ -1,8 +1,8 @@
-"""Forced: what a constraint leaves no choice about costs no call (the jump-forward of guided decoding, as a draft).
+"""Jump-forward of guided decoding, as a draft: tokens that a constraint leaves no choice about need no call each.
 
-A schema's punctuation and names of keys are known before the model is asked, so they ride along in one call. They
-are a draft like any other, for the model may spell the same text with other tokens: the output stays the same.
-They come before any guess, and whatever the governor thinks of guessing: nothing is more likely to come true.
+A schema's punctuation and names of keys are known before the model runs, so they are rows of one call. They are a
+draft like any other, for the model may spell the same text with other tokens: the output stays the same. They are
+drafted before any guess, whatever the governor decides about guesses: nothing is more likely to be accepted.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import Draft, Drafter, DrafterContext, StepResult, State
+from edgedec.decoding.step import StepResult
+from edgedec.drafters import Draft, Drafter, DrafterContext, Proposal, State
 from edgedec.drafters.off import Off
 from edgedec.runtime import Outputs
 
 _MOST = 16
-# How fast it learns that a model spells otherwise, when it then falls silent, and after how many calls it retries.
+# How fast the acceptance rate follows, the rate below which nothing is drafted, and after how many calls that is
+# tried again.
 _SMOOTH, _DOUBTFUL, _RETRY = 0.1, 0.3, 16
 
 
@@ -24,7 +26,7 @@ def make(host: DrafterContext) -> Forced:
 
 
 class Forced:
-    """Another drafter, whose turn it is where nothing is forced."""
+    """Another drafter, used where nothing is forced."""
 
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
@@ -35,17 +37,17 @@ class Forced:
     def outputs(self) -> Outputs:
         return self.drafter.outputs
 
-    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
-        tokens = context.forced()[: min(nodes, self._limit())] if nodes > 0 else ()
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
+        tokens = context.jump_forward()[: min(nodes, self._limit())] if nodes > 0 else ()
         self._pending = len(tokens)
         if not tokens:
             return self.drafter.propose(context, nodes, min_path_prob)
-        self.drafter.propose(context, 0, 0.0)  # the next call is not about a guess of its
+        self.drafter.propose(context, 0, 0.0)  # it has no draft in the next call
         draft = Draft.chain(tokens, [self._sure] * len(tokens))
         return Draft(draft.tokens, draft.parents, draft.p, by=("forced",) * len(tokens), why="forced")
 
     def _limit(self) -> int:
-        """The less sure, the shorter: one token at least, none where the model hardly ever agrees."""
+        """The lower the acceptance rate, the shorter: one token at least, none where the model hardly ever agrees."""
         if self._sure < _DOUBTFUL:
             self._passed += 1
             return self._passed % _RETRY == 0
@@ -53,11 +55,11 @@ class Forced:
 
     def observe(self, step: StepResult) -> None:
         if self._pending:
-            accepted = len(seen.path) - 1
+            accepted = len(step.path) - 1
             self.proposed += self._pending
             self.accepted += accepted
             self._sure += (accepted / self._pending - self._sure) * _SMOOTH
-        self.drafter.observe(seen)
+        self.drafter.observe(step)
 
     def reset(self) -> None:
         self.drafter.reset()
@@ -66,11 +68,11 @@ class Forced:
         return self.drafter.state()
 
     def report(self) -> dict[str, Any]:
-        """The other's report, and what this one did once it had something to say."""
+        """The other drafter's report, and what was forced, if anything was."""
         report = self.drafter.report()
         if self.proposed:
-            mine = {"proposed": self.proposed, "accepted": self.accepted, "seconds": 0.0}
-            report = {"silent": 0, "sizes": {}, **report, "drafters": {**report.get("drafters", {}), "forced": mine}}
+            forced = {"proposed": self.proposed, "accepted": self.accepted, "seconds": 0.0}
+            report = {"silent": 0, "sizes": {}, **report, "drafters": {**report.get("drafters", {}), "forced": forced}}
         return report
 
     def restore(self, state: State) -> None:

@@ -6,16 +6,22 @@ only stepped on while its path is among the best that the draft has room for (Dy
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from math import exp
 
 import numpy as np
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext, StepResult
+from edgedec.decoding.step import Completed, Request, StepResult
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal
+from edgedec.drafters._calls import EdgeCalls
 from edgedec.errors import UsageError
-from edgedec.runtime import Runtime, Outputs
-from edgedec.speculation.heads import DraftHead, Floats, open_head
+from edgedec.runtime import Outputs, Runtime
+from edgedec.speculation.heads import DraftHead, Floats, HeadInterface, open_head
 
+# Its rank in `auto`: of the drafters that need a head only the first whose head the bundle has is used.
+AUTO = 5
+HEAD = HeadInterface("hydra", inputs=("state", "embedding"), outputs=("state_out", "ids", "logprobs"))
 # (path probability, order, token, parent's order, own probability, level's row of the parent)
 _Node = tuple[float, int, int, int, float, int]
 _LEAST, _MOST = 1e-4, 0.999
@@ -27,46 +33,45 @@ def make(host: DrafterContext, depth: int = 0, beam: int = 4) -> Hydra:
     once."""
     if depth < 0 or beam < 1:
         raise UsageError(f"drafter hydra: depth={depth}, beam={beam}: must be from 0 and from 1")
-    head = open_head(host.bundle, "hydra", getattr(host.runtime, "threads", 1))
+    head = open_head(host.bundle, HEAD, host.runtime.capabilities.threads)
     drafter = Hydra(head, host.runtime, depth or head.facts.depth, beam)
     drafter._embeddings = host.table("embeddings", lambda: drafter._embeddings)
     return drafter
 
 
 class Hydra(BaseDrafter):
-    outputs = HIDDEN
-
     def __init__(self, head: DraftHead, runtime: Runtime, depth: int, beam: int) -> None:
-        self._head, self._runtime, self._depth, self._beam = head, runtime, depth, beam
+        self._head, self._depth, self._beam = head, depth, beam
+        self._calls, self._block = EdgeCalls(runtime), runtime.spec.n_blocks - 1
+        self._most = max(_EMBEDDINGS // runtime.spec.hidden_size, 1)
+        self.outputs = Outputs(hidden=(self._block,))
         self._hidden: Floats | None = None
         self._token = -1
         self._embeddings: dict[int, Floats] = {}
 
-    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
-        # What was observed belongs to the token before the last; the text may have ended earlier.
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
+        # The observed state is that of the token before the last; the text may have ended earlier.
         if self._hidden is None or nodes < 1 or context.ids[-1] != self._token:
             return Draft()
-        return _tree(self._search(nodes, max(min_path_prob, _LEAST)))
+        return self._search(self._hidden, nodes, max(min_path_prob, _LEAST))
 
     def observe(self, step: StepResult) -> None:
-        hidden = seen.output.hidden
-        assert hidden is not None
-        last = seen.path[-1]
-        self._hidden, self._token = hidden[last : last + 1].copy(), seen.picked[-1]
+        last = step.root + step.path[-1]
+        self._hidden, self._token = step.result.hidden[self._block][last : last + 1].copy(), step.picked[-1]
 
     def reset(self) -> None:
         self._hidden, self._token = None, -1
 
-    def _search(self, nodes: int, min_path_prob: float) -> list[_Node]:
-        """The best nodes found, by falling path probability; a parent stands before its children."""
-        assert self._hidden is not None
-        states, frontier = self._hidden, [(-1.0, -1, self._token, -1, 1.0, 0)]
+    def _search(self, states: Floats, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
+        """The tree of the best nodes found, by falling path probability; a parent comes before its children."""
+        frontier: list[_Node] = [(-1.0, -1, self._token, -1, 1.0, 0)]
         found: list[_Node] = []
         order = 0
         for level in range(self._depth):
             if level:
                 states = states[[node[5] for node in frontier]]
-            states, ids, logprobs = self._head.hydra(states, self._embedded([node[2] for node in frontier]))
+            embedded = yield from self._embedded([node[2] for node in frontier])
+            states, ids, logprobs = self._head.run(states, embedded)
             fresh: list[_Node] = []
             for row, (node, tokens, scores) in enumerate(zip(frontier, ids.tolist(), logprobs.tolist())):
                 for token, score in zip(tokens, scores):
@@ -78,21 +83,23 @@ class Hydra(BaseDrafter):
                     order += 1
             found = sorted(found + fresh)[:nodes]
             last = found[-1] if len(found) == nodes else (0.0, 0)
-            # Behind the worst of a full draft nothing fits: it would have to take its own parent's place.
+            # After the worst of a full draft nothing fits: it would have to take its own parent's place.
             frontier = sorted(node for node in fresh if node < last)[: self._beam]
             if not frontier:
                 break
-        return found
+        return _tree(found)
 
-    def _embedded(self, tokens: list[int]) -> Floats:
-        """Their embeddings [n, H], each asked for once."""
-        known, most = self._embeddings, max(_EMBEDDINGS // self._runtime.spec.hidden_size, 1)
-        if len(known) + len(tokens) > most:
-            known.clear()
-        for token in tokens:
-            if token not in known:
-                known[token] = self._runtime.embed(np.array([token], np.int64))
-        return known[tokens[0]] if len(tokens) == 1 else np.concatenate([known[token] for token in tokens])
+    def _embedded(self, tokens: list[int]) -> Generator[Request, Completed, Floats]:
+        """Their embeddings [n, hidden_size]; one call for those that are not known yet."""
+        known = self._embeddings
+        rows = {token: known[token] for token in tokens if token in known}
+        if missing := [token for token in dict.fromkeys(tokens) if token not in rows]:
+            fresh = yield from self._calls.embed(missing)
+            rows |= {token: fresh[i : i + 1] for i, token in enumerate(missing)}
+            if len(known) + len(missing) > self._most:
+                known.clear()
+            known.update((token, rows[token].copy()) for token in missing)
+        return rows[tokens[0]] if len(tokens) == 1 else np.concatenate([rows[token] for token in tokens])
 
 
 def _tree(found: list[_Node]) -> Draft:

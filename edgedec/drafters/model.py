@@ -1,6 +1,7 @@
 """A smaller model drafts for the target: the first of all speculative decoding (Leviathan et al. 2023).
 
-The draft model reads the same text with a cache of its own, one forward of it for each token further. Under `match`
+The draft model reads the same text with a cache of its own, one forward of it for each token further; those of all
+sequences that share it run together. Under `match`
 it proposes its likeliest chain, with the runners-up at each place as side branches (they cost no forward of it;
 DySpec, S42), and stops where nothing further is likely enough to pay (SpecDec++, S40). Under a verifier that knows
 the draft's distribution (token, block, spectr, recursive, multipath: S50, S51, S52) the tokens are drawn, in a tree
@@ -9,22 +10,22 @@ whose shape is settled before the first draw. A draft model with other tokens dr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from itertools import accumulate
 from operator import mul
-from time import perf_counter
 from typing import Any
 
 from edgedec.bundle.folder import Bundle
 from edgedec.decoding.context import Context
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Sampled, StepResult
-from edgedec.drafters._reader import ALL, BEST, Reader, children, drawn_from, shape, shares, size
+from edgedec.decoding.step import Completed, Request, StepResult
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, Sampled
+from edgedec.drafters._reader import ALL, BEST, Reader, Reading, children, drawn_from, shape, shares, size
 from edgedec.drafters._retokenize import Retokenizer, same_tokens
 from edgedec.errors import BundleNotFound, UsageError
-from edgedec.runtime import CallResult, Runtime, RuntimeOptions, choose_engine, open_runtime, runtime_names
+from edgedec.runtime import CallResult, Runtime, RuntimeOptions, choose_runtime, open_runtime, runtime_names
 from edgedec.sampling import Probs, Sampling
 from edgedec.speculation.calibration import BINS, Calibration, kind_of
-from edgedec.speculation.shared import Opened
+from edgedec.speculation.instances import SharedInstances
 from edgedec.text.tokenizer import Tokenizer
 
 VERIFY = ("match", "token", "block", "spectr", "recursive", "multipath")
@@ -33,7 +34,7 @@ _BUSHY = {"spectr": 2, "recursive": 2, "multipath": 1}
 # How likely the first, second … drawn child is taken, before anything was seen; and how fast that is learned.
 _TAKEN, _SMOOTH = (0.7, 0.25, 0.15, 0.1), 0.03
 _PACE = 0.1
-_runtimes: Opened[Runtime] = Opened()
+_runtimes: SharedInstances[Runtime] = SharedInstances()
 
 
 def make(
@@ -46,11 +47,11 @@ def make(
     kv: str = "",
 ) -> ModelDrafter:
     """path: the draft model's bundle. gamma: the longest draft. width: children at the first places, for spectr,
-    recursive and multipath. threads: as the target by default; they take turns. Sessions hold its weights in common."""
+    recursive and multipath. threads: as the target by default; they take turns. Sessions share its weights."""
     bundle = _open(path)
     translator = _translator(host, bundle)
-    name = host.runtime.name if host.runtime.name in runtime_names() else choose_engine()
-    options = RuntimeOptions(threads=threads or getattr(host.runtime, "threads", 0), kv=kv or None)
+    name = choose_runtime(bundle, host.runtime.name if host.runtime.name in runtime_names() else "auto")
+    options = RuntimeOptions(threads=threads or host.runtime.capabilities.threads, kv=kv or None)
     key = str(bundle.path.resolve()), bundle.digest, name, options
     runtime = _runtimes.get(key, lambda: _loaded(name, bundle, options))
     return ModelDrafter(runtime, host.runtime.spec.vocab_size, gamma, width, verify, translator)
@@ -86,11 +87,11 @@ class ModelDrafter(BaseDrafter):
         self._first, self._side = Calibration(), Calibration()
         self._taken = [*_TAKEN]
         self._step_s = self._call_s = 0.0
-        # Below each node of the last draft (-1: the root): (token, node, what it was held for).
+        # Below each node of the last draft (-1: the root): (token, node, kind of claim).
         self._below: dict[int, list[tuple[int, int, int]]] = {}
         self._drawn = False
 
-    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
         self._below, self._drawn = {}, False
         nodes = min(nodes, self._reader.room)
         if nodes < 1 or not context.ids:
@@ -104,13 +105,14 @@ class ModelDrafter(BaseDrafter):
 
     def observe(self, step: StepResult) -> None:
         """Learn what guesses were worth: of all whose parent came true, whether they did."""
-        if not seen.root:  # a call that read no prompt
-            self._call_s += (seen.seconds - self._call_s) * (_PACE if self._call_s else 1.0)
-        node, rows = -1, len(seen.rows) - seen.root - 1
-        for token in seen.picked:
+        if not step.root:  # a call that read no prompt
+            own = step.seconds * step.rows.count / max(step.total, 1)
+            self._call_s += (own - self._call_s) * (_PACE if self._call_s else 1.0)
+        node, rows = -1, len(step.rows) - step.root - 1
+        for token in step.picked:
             hit = -1
             for guess, child, kind in self._below.get(node, ()):
-                if self._drawn and child >= rows:  # what was cut off was not put to the verifier
+                if self._drawn and child >= rows:  # what was cut off was not verified
                     continue
                 right = guess == token and hit < 0
                 self._learn(kind, right)
@@ -138,27 +140,27 @@ class ModelDrafter(BaseDrafter):
         if self._drawn:
             self._taken[kind] += _SMOOTH * (right - self._taken[kind])
         elif kind < BINS:
-            self._first.saw(kind, right)
+            self._first.add(kind, right)
         else:
-            self._side.saw(kind - BINS, right)
+            self._side.add(kind - BINS, right)
 
     def _pays(self, worth: float, min_path_prob: float) -> bool:
-        """Is a path likely enough to ask the draft model what follows? A step of it costs a part of a call."""
+        """Is a path likely enough for another step of the draft model? A step costs a part of a call."""
         own = self._step_s / self._call_s if self._call_s and min_path_prob > 0 else 0.0
         return worth >= min_path_prob + min(own, 0.9)
 
-    def _likely(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
+    def _likely(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
         """The likeliest chain and its side branches, the likeliest paths of all of these."""
         sampling, reader, first, side = context.sampling, self._reader, self._first.estimates, self._side.estimates
         # (chance of the path, parent, token, chance, kind); parents are numbers in this list
         found: list[tuple[float, int, int, float, int]] = []
         worth, parent, limit = 1.0, -1, min(self._gamma, nodes)
-        output = reader.read(context.ids, BEST, limit)
+        result = yield from reader.read(context.ids, BEST, limit)
         for depth in range(limit):
             if depth:
-                output = self._step(found[parent][2])
+                result = yield from self._step(found[parent][2], depth - 2)
             chain, above = -1, parent
-            for token, claim in shares(output, sampling, self._vocab):
+            for token, claim in shares(result, sampling, self._vocab):
                 kind = kind_of(claim)
                 chance = first[kind] if chain < 0 else side[kind]
                 kind += 0 if chain < 0 else BINS
@@ -176,7 +178,7 @@ class ModelDrafter(BaseDrafter):
         return self._best(found, nodes)
 
     def _best(self, found: Sequence[tuple[float, int, int, float, int]], nodes: int) -> Draft:
-        """The likeliest `nodes` of them; a path is never likelier than its parent's, and comes behind it."""
+        """The likeliest `nodes` of them; a path is never likelier than its parent's, and comes after it."""
         kept = list(range(len(found)))
         if len(found) > nodes:
             kept = sorted(sorted(kept, key=lambda i: -found[i][0])[:nodes])
@@ -190,22 +192,25 @@ class ModelDrafter(BaseDrafter):
         for node, (token, parent, kind) in enumerate(zip(tokens, parents, kinds, strict=True)):
             self._below.setdefault(parent, []).append((token, node, kind))
 
-    def _step(self, token: int) -> CallResult:
-        began = perf_counter()
-        output = self._reader.step(token, BEST)
-        self._step_s += (perf_counter() - began - self._step_s) * (_PACE if self._step_s else 1.0)
-        return output
+    def _step(self, token: int, parent: int) -> Reading:
+        """One token further below `parent`, a number in the chain of steps (-1: the text)."""
+        result = yield from self._reader.grow([token], [parent], BEST)
+        self._step_s += (self._reader.step_seconds - self._step_s) * (_PACE if self._step_s else 1.0)
+        return result
 
-    def _translate(self, translator: Retokenizer, context: Context, nodes: int, min_path_prob: float) -> Draft:
-        """Draft in the draft model's own tokens, and say it in the target's."""
+    def _translate(
+        self, translator: Retokenizer, context: Context, nodes: int, min_path_prob: float
+    ) -> Generator[Request, Completed, Draft]:
+        """A draft in the draft model's own tokens, written in the target's."""
         followed = translator.follow(context.ids)
         if followed is None:
             return Draft()
         ids, settled = followed
-        output = self._reader.read(ids, BEST, self._gamma, settled)
+        result = yield from self._reader.read(ids, BEST, self._gamma, settled)
         # The last of the target's tokens may yet grow, so one more is drafted.
         limit = min(self._gamma, (nodes + 1) * len(ids) // len(context.ids)) + 1
-        tokens, shared = translator.say(*self._onward(output, context.sampling, limit, min_path_prob))
+        drafted, claims = yield from self._chain(result, context.sampling, limit, min_path_prob)
+        tokens, shared = translator.say(drafted, claims)
         kinds = [kind_of(claim) for claim in shared]
         chances = [self._first.estimates[kind] for kind in kinds]
         worths = list(accumulate(chances, mul))
@@ -214,24 +219,24 @@ class ModelDrafter(BaseDrafter):
         self._hold(draft.tokens, draft.parents, kinds[:n])
         return draft
 
-    def _onward(
-        self, output: CallResult, sampling: Sampling, limit: int, min_path_prob: float
-    ) -> tuple[list[int], list[float]]:
+    def _chain(
+        self, result: CallResult, sampling: Sampling, limit: int, min_path_prob: float
+    ) -> Generator[Request, Completed, tuple[list[int], list[float]]]:
         """The draft model's likeliest chain, and its claims."""
         drafted: list[int] = []
         claims: list[float] = []
         worth = 1.0
-        while guesses := shares(output, sampling, self._reader.vocab):
+        while guesses := shares(result, sampling, self._reader.vocab):
             drafted.append(guesses[0][0])
             claims.append(guesses[0][1])
             worth *= claims[-1]
             # Even one that is unlikely shows where the word before it ends.
             if len(drafted) >= limit or not self._pays(worth, min_path_prob):
                 break
-            output = self._step(drafted[-1])
+            result = yield from self._step(drafted[-1], len(drafted) - 2)
         return drafted, claims
 
-    def _draw(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
+    def _draw(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
         """Tokens drawn from the draft model's distributions, place by place; each with what it was drawn from."""
         branching = shape(self._depth(nodes, min_path_prob), self._width, _BUSHY.get(self._verify, 0), nodes)
         again = self._verify != "recursive"
@@ -239,11 +244,13 @@ class ModelDrafter(BaseDrafter):
         parents: list[int] = []
         kinds: list[int] = []
         sources: list[Probs] = []
-        logits = self._reader.read(context.ids, ALL, size(branching)).logits
+        logits = (yield from self._reader.read(context.ids, ALL, size(branching))).logits
         level: list[tuple[int, list[int]]] = [(-1, [])]
         for depth, width in enumerate(branching):
             if depth:
-                logits = self._reader.grow([tokens[i] for i, _ in level], [parents[i] for i, _ in level]).logits
+                rows = [i for i, _ in level]
+                result = yield from self._reader.grow([tokens[i] for i in rows], [parents[i] for i in rows], ALL)
+                logits = result.logits
             assert logits is not None
             below: list[tuple[int, list[int]]] = []
             for row, (node, path) in zip(logits, level, strict=True):

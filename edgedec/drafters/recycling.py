@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext, StepResult, State
+from edgedec.decoding.step import StepResult
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, State
 from edgedec.drafters._tables import Ranked, array, grow_ranked, sized
 from edgedec.errors import UsageError
 from edgedec.runtime import Outputs
 
+AUTO = 3
 _CAP = 1 << 14
 _TRUST = 0.7  # the token stood in another text, so its next ones are less sure than they were there
 
@@ -31,7 +33,7 @@ def make(host: DrafterContext, nodes: int = 16, k: int = 8) -> Recycling:
 class Recycling(BaseDrafter):
     def __init__(self, vocab: int, nodes: int = 16, k: int = 8) -> None:
         self.nodes, self.k, self._vocab = sized("nodes", nodes), min(sized("k", k), vocab), vocab
-        self.outputs = Outputs(logits=False, top=self.k)
+        self.outputs = Outputs(top=self.k)
         # As the target showed them, with logits; and, once asked for, with probabilities.
         self._shown: dict[int, tuple[list[int], list[float]]] = {}
         self._ranked: dict[int, Ranked] = {}
@@ -43,19 +45,20 @@ class Recycling(BaseDrafter):
         return grow_ranked(context.ids[-1], self._followers, _behind, min(nodes, self.nodes), min_path_prob)
 
     def observe(self, step: StepResult) -> None:
-        ids, scores = seen.output.ids, seen.output.scores
+        ids, scores = step.result.ids, step.result.scores
         if ids is None or scores is None or ids.shape[1] < self.k:
             return
         shown, ranked = self._shown, self._ranked
         ids, scores = ids[:, : self.k], scores[:, : self.k]  # others may want more of them
-        for token, best, logits in zip(seen.tokens(), ids.tolist(), scores.tolist(), strict=True):
+        for token, best, logits in zip(step.tokens(), ids.tolist(), scores.tolist(), strict=True):
+            shown.pop(token, None)  # so that it becomes the latest
             shown[token] = best, logits
             ranked.pop(token, None)
         if len(shown) > _CAP:
             self._drop()
 
     def _drop(self) -> None:
-        """Forget the half of the tokens that came in first."""
+        """Forget the half of the tokens that were shown the longest time ago."""
         for token in list(self._shown)[: _CAP // 2]:
             del self._shown[token]
             self._ranked.pop(token, None)

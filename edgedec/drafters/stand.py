@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Sampled, StepResult, State
+from edgedec.decoding.step import StepResult
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Sampled, State
 from edgedec.drafters._tables import Ranked, Table, Tail, array, best_of, grow_ranked, keys_of, sized
 from edgedec.errors import UsageError
 from edgedec.runtime import Outputs
@@ -78,7 +79,7 @@ class Stand(BaseDrafter):
         if verify not in _VERIFIERS:
             raise UsageError(f"drafter stand: verify={verify}: must be one of {', '.join(_VERIFIERS)}")
         self.vocab, self.nodes, self.k, self.verify = vocab, sized("nodes", nodes), min(sized("k", k), vocab), verify
-        self.outputs = Outputs(logits=False, top=self.k)
+        self.outputs = Outputs(top=self.k)
         self.table, self.record = Table(self.k, _CAP, vocab), Record(self.k)
         self._tail = Tail(_ORDER)
         self._drawn: _Drawing | None = None
@@ -92,13 +93,13 @@ class Stand(BaseDrafter):
         return grow_ranked((0, tail), self._followers, _behind, nodes, min_path_prob)
 
     def observe(self, step: StepResult) -> None:
-        histories = self._tail.histories(seen)
+        histories = self._tail.histories(step)
         if self._drawn is None:
-            self._score(seen, histories)
+            self._score(step, histories)
         else:
-            self._drawn.score(seen)
+            self._drawn.score(step)
             self._drawn = None
-        if (shown := best_of(seen.output, self.k)) is not None:
+        if (shown := best_of(step.result, self.k)) is not None:
             keys: list[int] = []
             lines: list[int] = []
             for i, history in enumerate(histories):
@@ -154,7 +155,7 @@ class Stand(BaseDrafter):
 
     def _score(self, step: StepResult, histories: Sequence[History]) -> None:
         """What the table claimed to follow each accepted row, and what did; drafted or not."""
-        for depth, (row, token) in enumerate(zip(seen.path, seen.picked, strict=True)):
+        for depth, (row, token) in enumerate(zip(step.path, step.picked, strict=True)):
             order, ids, p = self.known(histories[row])
             at = self.record.cell(False, depth, order)
             for rank, x in enumerate(p):
@@ -220,8 +221,8 @@ class _Drawing:
     def score(self, step: StepResult) -> None:
         """Which of the children that were tried along the accepted path came true."""
         record, node = self.owner.record, -1
-        tokens, parents = seen.tokens(), (seen.rows.parents[seen.root :] - seen.root).tolist()
-        for row, token in zip(seen.path, seen.picked, strict=True):
+        tokens, parents = step.tokens(), (step.rows.parents[step.root :] - step.root).tolist()
+        for row, token in zip(step.path, step.picked, strict=True):
             if (place := self._opened.get(node)) is None:
                 return
             tried = {tokens[i] for i, parent in enumerate(parents) if parent == row and i}

@@ -19,6 +19,7 @@ from edgedec.drafters._datastore import END, Index, Store, check_texts
 from edgedec.errors import UsageError
 from edgedec.speculation.tree import Follower, grow
 
+AUTO = 2
 _LEAST = 0.04  # a path less likely than this is not worth its row anywhere
 _LEVELS = 3  # how many suffixes speak, the longest first
 _CROWD = 32  # a state with more followers than this says little about any of them

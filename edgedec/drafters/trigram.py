@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext, StepResult, State
+from edgedec.decoding.step import StepResult
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, State
 from edgedec.drafters._tables import Ranked, Table, Tail, best_of, grow_ranked, sized
 from edgedec.errors import UsageError
 from edgedec.runtime import Outputs
 
+AUTO = 4
 _PAIRS, _SINGLES = 1 << 16, 1 << 15
 _TEXT = 2048  # of a long prompt the last tokens are learned
 _SAID = 0.5  # what a text says once is worth so much
@@ -45,7 +47,7 @@ class Trigram(BaseDrafter):
         if not 0 <= explore <= 1:
             raise UsageError(f"explore={explore}: must be from 0 to 1")
         self.rate, self.explore = rate, explore
-        self.outputs = Outputs(logits=False, top=self.k)
+        self.outputs = Outputs(top=self.k)
         self.pairs, self.singles = self._tables()
         self._tail, self._read = Tail(2), False
 
@@ -62,8 +64,8 @@ class Trigram(BaseDrafter):
         )
 
     def observe(self, step: StepResult) -> None:
-        histories = self._tail.histories(seen)
-        if (shown := best_of(seen.output, self.k)) is None:
+        histories = self._tail.histories(step)
+        if (shown := best_of(step.result, self.k)) is None:
             return
         ids, p = shown
         self.singles.learn([history[-1] for history in histories], ids, p, rate=1.0)

@@ -1,16 +1,17 @@
 """Offline batches: a file of prompts in, a file of texts out, through continuous batching; resumable.
 
 reading   JSONL, CSV, Parquet -> rows, one by one
-asking    a row -> what to generate, and how its result is written (also OpenAI's batch lines: openai)
-making    what to generate -> texts, many at a time
+row       a row's request and its result
+parser    a row -> its request, and how its result is written (OpenAI's batch lines: openai)
+runner    requests -> texts, many at a time
 journal   results as they come, beside the output; what a killed run leaves
 writing   a finished journal -> JSONL or Parquet, in input order
 job       all of it
-worker    making on another machine
+worker    the runner on another machine
 cluster   all of it by many workers, through Ray Data
 """
 
-from edgedec.offline.asking import Asking
 from edgedec.offline.job import Job, Progress
+from edgedec.offline.row import Defaults
 
-__all__ = ["Asking", "Job", "Progress"]
+__all__ = ["Defaults", "Job", "Progress"]

@@ -1,6 +1,6 @@
 """The same job through Ray Data: a stream of chunks of rows, mapped by a pool of workers.
 
-The driver reads the rows and keeps the journal, so a run on a cluster is gone on with by a run without one, and the
+The driver reads the rows and keeps the journal, so a run on a cluster can be continued by a run without one, and the
 other way round. Rows go out no faster than results come in: Ray bounds the bytes between its operators, not how far
 ahead of one slow text the others may get. Workers need edgedec and the bundle's folder, not the input.
 """
@@ -34,7 +34,7 @@ _RETRIES = 3
 # How often is looked whether machines were lost.
 _LOOK_S = 10.0
 _KEPT = "what is finished is kept for the same command"
-# Unless the environment says otherwise: Ray's core logs nothing on the screen, and tells nobody what it is used for.
+# Unless the environment says otherwise: Ray's core logs nothing on the screen and reports no usage.
 _UNSAID = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
@@ -51,7 +51,7 @@ def run(job: Job, opening: Opening, workers: int = 0, show: Show = lambda _: Non
 
 @contextmanager
 def _cluster() -> Iterator[Any]:
-    """Ray, begun and ended if nobody else has. It would tell stdout of each call that it does again."""
+    """Ray, started and stopped here unless it runs already. It would print each retried call to stdout."""
     library = ray()
     began = not library.is_initialized()
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
@@ -79,7 +79,7 @@ def _begin(library: Any) -> None:
 
 
 def _reach(address: str) -> None:
-    """Ray would try for minutes."""
+    """Fail at once if nothing listens there: Ray would try for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit() and "://" not in address:
         socket.create_connection((host, int(port)), timeout=5).close()
@@ -87,7 +87,7 @@ def _reach(address: str) -> None:
 
 @contextmanager
 def _hushed() -> Iterator[None]:
-    """Ray's core remarks upon the level of its log, past Python's stderr, before it heeds it."""
+    """Silence stderr below Python: Ray's core prints a line about its log level before it applies it."""
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)

@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from edgedec.errors import UsageError
-from edgedec.offline.asking import Asked, Asker, Asking, Result
+from edgedec.generation import OPTIONS
 from edgedec.offline.journal import Entry, Journal
-from edgedec.offline.making import Maker
+from edgedec.offline.parser import RequestParser
 from edgedec.offline.reading import Row, format_of, length, reading
+from edgedec.offline.row import Defaults, RowRequest, RowResult
+from edgedec.offline.runner import BatchRunner
 from edgedec.offline.writing import write
 
 if TYPE_CHECKING:
     from edgedec.model import Model
     from edgedec.session import Session
 
-# How far a row may be read ahead of the first that is not finished: what is held of each in between is a few numbers.
+# How far a row may be read ahead of the first that is not finished; of each row in between a few integers are kept.
 WINDOW = 4096
 
 
@@ -49,13 +51,13 @@ Show = Callable[[Progress], None]
 class Job:
     """`source` -> `out`. The journal of what is finished is `out`.partial; run again after whatever ended it.
 
-    about: what else the texts depend on (engine, context …), by name: a journal is only gone on with if it is the
-    same. force: begin anew, and replace what is there. pipe: read rows (JSONL) from it instead of `source`.
+    about: what else the texts depend on (engine, context …), by name: a journal is only continued if it is the
+    same. force: start over, and replace what is there. pipe: read rows (JSONL) from it instead of `source`.
     """
 
     source: Path
     out: Path
-    asking: Asking
+    defaults: Defaults
     about: Mapping[str, object]
     seed: int | None = None
     slots: int = 16
@@ -64,7 +66,7 @@ class Job:
     pipe: IO[bytes] | None = None
 
     def run(self, model: Model, new_session: Callable[[], Session], show: Show = lambda _: None) -> Progress:
-        """All of it; `show` is told how it goes."""
+        """Generate all rows and write the output; `show` gets the progress after each step."""
         return self.journaled(partial(self._generate, model, new_session), show)
 
     def journaled(
@@ -72,7 +74,7 @@ class Job:
         generate: Callable[[Journal, Progress, Callable[[Progress], None]], None],
         show: Show,
     ) -> Progress:
-        """What `generate` leaves in the journal becomes the output."""
+        """Run `generate`, which fills the journal, and write the output from it."""
         began = time.monotonic()
         journal = self._open()
         try:
@@ -80,7 +82,7 @@ class Job:
             progress = Progress(done, journal.failed, done, size=self._size(), cut=journal.cut)
             generate(journal, progress, show)
             if journal.done.above:
-                raise UsageError(f"{self.source}: has fewer rows than {journal.path} has finished; --force starts anew")
+                raise UsageError(f"{self.source}: has fewer rows than {journal.path} has finished; --force starts over")
             write(self.out, format_of(self.out), journal.results)
             progress.seconds = time.monotonic() - began
             journal.remove()
@@ -99,10 +101,14 @@ class Job:
                 else:
                     yield row
         if next(known, None) is not None:
-            raise UsageError(f"{self.source}: has fewer rows than {journal.path} has finished; --force starts anew")
+            raise UsageError(f"{self.source}: has fewer rows than {journal.path} has finished; --force starts over")
 
-    def asker(self, model: Model, header: Mapping[str, Any]) -> Asker:
-        return Asker(model, replace(self.asking, seed=header["seed"]), header["created"], header["job"])
+    def parser(self, model: Model, header: Mapping[str, Any]) -> RequestParser:
+        """What reads the rows, with the seed of the journal; UsageError for a constraint that cannot be compiled."""
+        found = RequestParser(model, replace(self.defaults, seed=header["seed"]), header["created"], header["job"])
+        if self.defaults.constraint is not None:
+            found.constraint(*self.defaults.constraint)
+        return found
 
     def _generate(
         self,
@@ -112,22 +118,20 @@ class Job:
         progress: Progress,
         show: Show,
     ) -> None:
-        asker = self.asker(model, journal.header)
-        if self.asking.must is not None:
-            asker.constraint(self.asking.must)  # one that no text can be held to ends all before it begins
-        maker, rows, digests = Maker(asker, new_session, self.slots), self.rows(journal, progress), dict[int, str]()
+        parser, rows, digests = self.parser(model, journal.header), self.rows(journal, progress), dict[int, str]()
+        runner = BatchRunner(parser, new_session, self.slots)
         row = next(rows, None)
         while row is not None or digests:
-            while row is not None and not maker.full and row.number < journal.done.low + self.window:
+            while row is not None and not runner.full and row.number < journal.done.low + self.window:
                 digests[row.number] = row.digest
-                maker.put(row.number, asker.ask(row.number, row.data, row.error))
+                runner.add(row.number, parser.parse(row.number, row.data, row.error))
                 row = next(rows, None)
-                # Rows that nothing can be made of end at once, and are not to pile up.
+                # Rows with errors end at once, and must not pile up.
                 if len(digests) > 2 * self.slots:
                     break
-            for number, asked, result in maker.step():
-                _keep(journal, number, digests.pop(number), asked, result)
-            progress.rows, progress.failed, progress.tokens = len(journal.done), journal.failed, maker.tokens
+            for number, request, result in runner.step():
+                _keep(journal, number, digests.pop(number), request, result)
+            progress.rows, progress.failed, progress.tokens = len(journal.done), journal.failed, runner.tokens
             show(progress)
 
     def _open(self) -> Journal:
@@ -154,12 +158,14 @@ class Job:
         return journal
 
     def _header(self) -> dict[str, Any]:
-        asking = {name: value for name, value in vars(self.asking).items() if name != "seed"}
-        sampling = {name: value for name, value in vars(asking.pop("sampling")).items() if name != "seed"}
-        about = {**self.about, **asking, **sampling}
+        config = vars(self.defaults.config)
+        values = {**config, **vars(config["sampling"])}
+        options = {name: values[name] for name in OPTIONS if name != "seed"}
+        defaults = {"constraint": self.defaults.constraint, "column": self.defaults.column}
+        about = {**self.about, **defaults, **options}
         return {
             "input": {"format": self._format(), "size": self._size()},
-            "about": {name: repr(value) for name, value in about.items()},
+            "about": {name: _plain(value) for name, value in about.items()},
         }
 
     def _fits(self, journal: Journal, header: Mapping[str, Any]) -> None:
@@ -178,7 +184,7 @@ class Job:
             self._refuse(journal, f"was begun with another input (row {row.number} is not the same)")
 
     def _refuse(self, journal: Journal, why: str) -> None:
-        raise UsageError(f"{journal.path}: {why}; go on as it was begun, or pass --force to start anew")
+        raise UsageError(f"{journal.path}: {why}; continue as it was begun, or pass --force to start over")
 
     def _format(self) -> str:
         return "jsonl" if self.pipe is not None else format_of(self.source)
@@ -191,5 +197,10 @@ class Job:
         return length(self.source, self._format()) if self.source.is_file() else None
 
 
-def _keep(journal: Journal, number: int, digest: str, asked: Asked, result: Result) -> None:
-    journal.add(number, digest, asked.write(result), bool(result.error))
+def _keep(journal: Journal, number: int, digest: str, request: RowRequest, result: RowResult) -> None:
+    journal.add(number, digest, request.write(result), bool(result.error))
+
+
+def _plain(value: object) -> str:
+    """The value as text that is the same in every process."""
+    return repr(sorted(value) if isinstance(value, frozenset) else value)

@@ -9,21 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from edgedec.errors import EdgedecError, UsageError
-from edgedec.offline.asking import SAMPLING, Asked, Out, Result, messages
-
-if TYPE_CHECKING:
-    from edgedec.offline.asking import Asker
+from edgedec.errors import UsageError
+from edgedec.generation import OPTIONS
+from edgedec.offline.row import Out, RowResult
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 _FINISH = {"eos": "stop", "stop": "stop", "length": "length", "context": "length"}
-_OWN = ("ignore_eos", "grammar", "regex")
-_READ = {*SAMPLING, *_OWN, "max_tokens", "stop", "response_format"}
-# What changes nothing here.
+_READ = {*OPTIONS, "grammar", "regex", "response_format"}
+# Fields without effect here.
 _PASSED = {"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
-# What may be said as long as it asks for nothing.
+# Fields that are accepted with values that change nothing.
 _IDLE: dict[str, tuple[object, ...]] = {
     "n": (1,),
     "best_of": (1,),
@@ -40,25 +37,17 @@ def is_line(data: Mapping[str, Any]) -> bool:
     return "custom_id" in data and "body" in data
 
 
-def ask(asker: Asker, number: int, data: Mapping[str, Any]) -> Asked:
-    """What a line asks for; anything wrong with it becomes a response with status 400."""
-    chat, body = data.get("url") == CHAT, data["body"]
-    write = _writer(asker, number, data)
-    try:
-        if data.get("method", "POST") != "POST" or data.get("url") not in (CHAT, COMPLETIONS):
-            raise UsageError(f"method and url: must be POST and {CHAT} or {COMPLETIONS}")
-        if not isinstance(body, dict):
-            raise UsageError("body: must be an object")
-        body = {name: value for name, value in body.items() if value is not None}
-        options = _options(body, chat)
-        ids = asker.model.chat_ids(messages(body.get("messages"))) if chat else asker.prompt(body.get("prompt"))
-        return asker.asked(number, write, ids, options)
-    except EdgedecError as wrong:
-        return Asked(write, error=str(wrong))
+def body_of(data: Mapping[str, Any]) -> tuple[bool, dict[str, Any]]:
+    """(whether it is a chat, the body without nulls) of a line; UsageError for what is no such request."""
+    if data.get("method", "POST") != "POST" or data.get("url") not in (CHAT, COMPLETIONS):
+        raise UsageError(f"method and url: must be POST and {CHAT} or {COMPLETIONS}")
+    if not isinstance(data["body"], dict):
+        raise UsageError("body: must be an object")
+    return data["url"] == CHAT, {name: value for name, value in data["body"].items() if value is not None}
 
 
-def _options(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
-    """A row's options of a request's; what cannot be done is refused by name."""
+def options(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
+    """The options of a row, by name; UsageError names what is not supported."""
     most = {"max_tokens", "max_completion_tokens"} if chat else {"max_tokens"}
     for name, value in body.items():
         if name in _IDLE:
@@ -66,18 +55,18 @@ def _options(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
                 raise UsageError(f"{name}: is not supported in a batch")
         elif name not in _READ | _PASSED | most | {"messages" if chat else "prompt"}:
             raise UsageError(f"{name}: is not supported in a batch")
-    options = {name: body[name] for name in (*SAMPLING, *_OWN, "stop", *sorted(most)) if name in body}
-    if "max_completion_tokens" in options:
-        options["max_tokens"] = options.pop("max_completion_tokens")
+    found = {name: body[name] for name in (*OPTIONS, "grammar", "regex", *sorted(most)) if name in body}
+    if "max_completion_tokens" in found:
+        found["max_tokens"] = found.pop("max_completion_tokens")
     form = body.get("response_format", {"type": "text"})
     kind = form.get("type") if isinstance(form, dict) else None
     if kind == "json_object":
-        options["json_schema"] = '{"type": "object"}'
+        found["json_schema"] = '{"type": "object"}'
     elif kind == "json_schema":
-        options["json_schema"] = _schema(form)
+        found["json_schema"] = _schema(form)
     elif kind != "text":
         raise UsageError("response_format: its type must be text, json_object or json_schema")
-    return options
+    return found
 
 
 def _schema(form: Mapping[str, Any]) -> str:
@@ -87,11 +76,15 @@ def _schema(form: Mapping[str, Any]) -> str:
     return json.dumps(inner["schema"])
 
 
-def _writer(asker: Asker, number: int, data: Mapping[str, Any]) -> Callable[[Result], Out]:
-    name = blake2b(f"{asker.job} {number}".encode(), digest_size=12).hexdigest()
+def writer(number: int, data: Mapping[str, Any], model: str, created: int, job: str) -> Callable[[RowResult], Out]:
+    """What makes the response of a line; created, job: the time and the name of the batch."""
+    name = blake2b(f"{job} {number}".encode(), digest_size=12).hexdigest()
 
-    def write(result: Result) -> Out:
-        body = _refusal(result.error) if result.error else _answer(asker, name, data["url"] == CHAT, result)
+    def write(result: RowResult) -> Out:
+        if result.error:
+            body = _refusal(result.error)
+        else:
+            body = {**_answer(name, data["url"] == CHAT, result), "created": created, "model": model}
         response = {"status_code": 400 if result.error else 200, "request_id": f"req_{name}", "body": body}
         return {"id": f"batch_req_{name}", "custom_id": data["custom_id"], "response": response, "error": None}
 
@@ -110,7 +103,7 @@ def _refusal(message: str) -> Out:
     }
 
 
-def _answer(asker: Asker, name: str, chat: bool, result: Result) -> Out:
+def _answer(name: str, chat: bool, result: RowResult) -> Out:
     finish = _FINISH.get(result.finish, "stop")
     choice: Out = {"index": 0}
     if chat:
@@ -120,8 +113,6 @@ def _answer(asker: Asker, name: str, chat: bool, result: Result) -> Out:
     return {
         "id": f"{'chatcmpl' if chat else 'cmpl'}-{name}",
         "object": "chat.completion" if chat else "text_completion",
-        "created": asker.created,
-        "model": asker.model.bundle.manifest.name,
         "choices": [{**choice, "logprobs": None, "finish_reason": finish}],
         "usage": {
             "prompt_tokens": result.prompt,

@@ -28,7 +28,7 @@ _CHUNK = 64
 class Row:
     """`number` counts from 0; `data` the columns that have a value; `error`: why there are none.
 
-    `digest` tells this row from another one; `at`: how far into the input it ends (bytes, of Parquet rows).
+    `digest`: a hash of its content; `at`: how far into the input it ends (bytes, of Parquet rows).
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""What runs on a cluster: workers, each a model and one continuous batch, and the desk they get their rows from."""
+"""What runs on a cluster: workers, each a model and one continuous batch, and the queue they take their rows from."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from edgedec.drafters import Tables
 from edgedec.errors import EdgedecError, RuntimeUnavailable, UsageError
 from edgedec.offline.job import Job
-from edgedec.offline.making import Maker
 from edgedec.offline.reading import Row
+from edgedec.offline.runner import BatchRunner
 
 if TYPE_CHECKING:
     from edgedec.model import Model
@@ -33,7 +33,7 @@ class Opening:
     kv: str | None = None
     context: int | None = None
     on_full: Literal["error", "slide"] = "error"
-    spec: str = "auto"
+    speculate: str = "auto"
 
     def open(self) -> Model:
         from edgedec.model import open as open_model
@@ -41,9 +41,11 @@ class Opening:
         return open_model(self.model, engine=self.engine, threads=self.threads, kv=self.kv)
 
     def sessions(self, model: Model) -> Callable[[], Session]:
-        """What makes sessions for one thread: they learn in common."""
+        """A function that makes sessions for one thread, whose drafters share what they learn."""
         tables: Tables = {}
-        return lambda: model.session(context=self.context, on_full=self.on_full, spec=self.spec, tables=tables)
+        return lambda: model.session(
+            context=self.context, on_full=self.on_full, speculate=self.speculate, tables=tables
+        )
 
 
 class Made(NamedTuple):
@@ -92,7 +94,7 @@ class Desk:
 
 
 class Worker:
-    """Called with a chunk by each of several threads; one thread of its own makes the texts of all of them."""
+    """Called with a chunk by each of several threads; one thread of its own generates the texts of all of them."""
 
     def __init__(self, job: Job, opening: Opening, header: dict[str, Any], desk: Any) -> None:
         self._wrong: EdgedecError | None = None
@@ -104,13 +106,11 @@ class Worker:
             _may_start(desk)
             model = opening.open()
             _same(model, job)
-            self._asker = job.asker(model, header)
-            if job.asking.must is not None:
-                self._asker.constraint(job.asking.must)
+            self._parser = job.parser(model, header)
         except EdgedecError as error:
             self._wrong = error
             return
-        self._maker = Maker(self._asker, opening.sessions(model), job.slots)
+        self._runner = BatchRunner(self._parser, opening.sessions(model), job.slots)
         Thread(target=self._work, name="edgedec-worker", daemon=True).start()
 
     def __call__(self, table: Any) -> Iterator[Any]:
@@ -136,18 +136,18 @@ class Worker:
                 self._waiting.clear()
 
     def _step(self) -> None:
-        maker = self._maker
-        while not maker.full and (not self._waiting or not self._due.empty()):
+        runner = self._runner
+        while not runner.full and (not self._waiting or not self._due.empty()):
             (row, answer), key = self._due.get(), next(self._keys)
             self._waiting[key] = row.number, answer
-            maker.put(key, self._asker.ask(row.number, row.data, row.error))
-        for key, asked, result in maker.step():
+            runner.add(key, self._parser.parse(row.number, row.data, row.error))
+        for key, request, result in runner.step():
             number, answer = self._waiting.pop(key)
-            answer.set_result(Made(number, asked.write(result), bool(result.error), result.generated))
+            answer.set_result(Made(number, request.write(result), bool(result.error), result.generated))
 
 
 def _may_start(desk: Any) -> None:
-    """A row that kills every worker it comes to must not do so for ever."""
+    """Refuse a worker after too many starts: a row may kill every worker it comes to."""
     import ray
 
     if not ray.get(desk.may_start.remote()):
@@ -155,7 +155,7 @@ def _may_start(desk: Any) -> None:
 
 
 def _same(model: Model, job: Job) -> None:
-    """A text must not depend on who makes it."""
+    """A text must not depend on the worker that generates it."""
     for name, found in (("engine", model.runtime.name), ("model", model.bundle.digest)):
         expected = job.about.get(name, found)
         if found != expected:

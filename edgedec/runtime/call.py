@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.runtime.best import best
 from edgedec.runtime.capabilities import Capabilities
 from edgedec.runtime.rows import Rows
 from edgedec.spec import ModelSpec
@@ -23,9 +24,10 @@ Logits = NDArray[np.float32]
 class Outputs(NamedTuple):
     """Which outputs a call returns.
 
-    logits, and the `top` best tokens, of the computed rows from `logits_from` on; `logsum`: log of the sum of exp of
-    all logits of these rows; hidden: blocks after which the state of all computed rows is returned (-1: the embedding);
-    attention: what the rows pay to each slot, in every attention block of the call.
+    logits, and the `top` best tokens, of the computed rows from `logits_from` on; `logsum`: log of the sum of
+    exp(logit / `temperature`) over all logits of these rows (a temperature other than 1: only if the runtime's
+    capabilities have `temperatures`); hidden: blocks after which the state of all computed rows is returned (-1: the
+    embedding); attention: what the rows pay to each slot, in every attention block of the call.
     """
 
     logits: bool = False
@@ -34,6 +36,7 @@ class Outputs(NamedTuple):
     hidden: tuple[int, ...] = ()
     attention: bool = False
     logits_from: int = 0
+    temperature: float = 1.0
 
     def __or__(self, other: Outputs) -> Outputs:
         """What either of them returns; of the rows that both are about."""
@@ -44,6 +47,7 @@ class Outputs(NamedTuple):
             tuple(sorted({*self.hidden, *other.hidden})),
             self.attention or other.attention,
             min(self.logits_from, other.logits_from),
+            self.temperature if self.logsum else other.temperature,
         )
 
     @property
@@ -133,30 +137,17 @@ def logits_of(runtime: Runtime, rows: Rows, cache: Cache, logits_from: int = 0) 
     return logits
 
 
-def best(logits: Logits, k: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """logits [n, vocab] -> the k best tokens of each row and their logits.
-
-    The best first, the lowest of equals first; -1 where a logit is not finite.
-    """
-    k = min(k, logits.shape[1])
-    ids = np.array([_best(row, k) for row in logits], np.int64).reshape(-1, k)
-    scores = np.take_along_axis(logits, ids, axis=1)
-    # argmax stops at the first NaN, so that a row which has one says so in its first place.
-    return np.where(np.isfinite(scores), ids, -1).astype(np.int32), scores
-
-
-def _best(row: Logits, k: int) -> NDArray[np.int64]:
-    """row [vocab] -> [k]."""
-    if k == 1 or np.isnan(row[row.argmax()]):
-        first = row.argmax()
-        return np.array([first] * k, np.int64)
-    near = np.flatnonzero(row >= np.partition(row, len(row) - k)[len(row) - k])
-    return near[np.argsort(-row[near], kind="stable")][:k]
-
-
 def head_outputs(logits: Logits, outputs: Outputs) -> CallResult:
     """The result of a runtime that computes all logits [m, vocab] anyway."""
     ids, scores = best(logits, outputs.top) if outputs.top else (None, None)
-    top = logits.max(axis=1, keepdims=True).astype(np.float64)
-    logsum = (top[:, 0] + np.log(np.exp(logits - top).sum(axis=1))) if outputs.logsum else None
+    logsum = _logsum(logits, outputs.temperature) if outputs.logsum else None
     return CallResult(logits if outputs.logits else None, ids, scores, logsum)
+
+
+def _logsum(logits: Logits, temperature: float) -> NDArray[np.float64]:
+    """The log of the sum of exp of each row over the temperature."""
+    heated = logits.astype(np.float64) / temperature
+    top = heated.max(axis=1, keepdims=True)
+    heated -= top
+    total: NDArray[np.float64] = top[:, 0] + np.log(np.exp(heated, out=heated).sum(axis=1))
+    return total

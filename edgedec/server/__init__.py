@@ -1,7 +1,7 @@
-"""`edgedec serve`: one model behind OpenAI's HTTP interface.
+"""`edgedec serve`: OpenAI's HTTP interface to one model.
 
-    gate ── app ── api ── plans ──> engine (one thread: a batch, and a pool of sessions)
-                    └── stream <──────┘
+    access -> app -> api -> completions -> engine (one thread, one batch)
+                     stream <----------------+
 
 Needs the extra `serve` (starlette, uvicorn); nothing else in edgedec imports this package.
 """

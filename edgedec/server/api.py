@@ -1,4 +1,4 @@
-"""Requests as they come to plain data: checked, with nothing of HTTP left in them."""
+"""Bodies of requests to plain data, checked."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from edgedec.errors import UsageError
+from edgedec.generation import parse_options
 from edgedec.server import fields
-from edgedec.server.problems import Problem, no_model
+from edgedec.server.errors import APIError, no_model
 from edgedec.server.schema import Schema, check
 
-# As many as a completion of OpenAI's has, if nothing is said.
-_FEW = 16
-_SAMPLING = (
-    *("temperature", "top_p", "top_k", "min_p", "typical_p", "seed"),
-    *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
-)
+# Tokens of a completion unless the request says more: OpenAI's.
+_DEFAULT_TOKENS = 16
 Prompt = str | tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Tools:
-    """What may be called: `names` of functions with the schemas of their arguments; `choice`: auto or required."""
+    """The functions that the model may call, with the schemas of their arguments; `choice`: auto or required."""
 
     described: tuple[Mapping[str, Any], ...]
     schemas: Mapping[str, Mapping[str, Any]]
@@ -30,19 +28,16 @@ class Tools:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A chat (`messages`) or completions (`prompts`), and how to generate.
+class TextRequest:
+    """A chat (`messages`) or completions (`prompts`): its content, and the `options` of generation that it names.
 
-    `max_tokens` None: as many as there is room for. `schema`: of the text; None: any text.
+    `schema`: of the text, as JSON schema; None: any text. `logprobs`: how many likely tokens to report.
     """
 
+    options: Mapping[str, Any]
     messages: tuple[Mapping[str, Any], ...] = ()
     prompts: tuple[Prompt, ...] = ()
     n: int = 1
-    max_tokens: int | None = None
-    sampling: tuple[tuple[str, Any], ...] = ()
-    stop: tuple[str, ...] = ()
-    ignore_eos: bool = False
     logprobs: int | None = None
     echo: bool = False
     stream: bool = False
@@ -56,24 +51,25 @@ def parse(raw: bytes) -> dict[str, Any]:
     try:
         body = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise Problem(400, f"the request's body is not JSON: {error}", code="invalid_json") from None
+        raise APIError(400, f"the request's body is not JSON: {error}", code="invalid_json") from None
     if not isinstance(body, dict):
-        raise Problem(400, "the request's body must be a JSON object", code="invalid_json")
+        raise APIError(400, "the request's body must be a JSON object", code="invalid_json")
     return {key: value for key, value in body.items() if value is not None}
 
 
-def chat(raw: bytes, model: str) -> Asked:
+def chat(raw: bytes, model: str) -> TextRequest:
+    """A request for /v1/chat/completions."""
     body = _checked(raw, fields.CHAT, model)
     wants = bool(body.get("logprobs"))
     if "top_logprobs" in body and not wants:
-        raise Problem(400, "top_logprobs: needs logprobs: true", param="top_logprobs", code="invalid_value")
-    most = body.get("max_completion_tokens", body.get("max_tokens"))
+        raise APIError(400, "top_logprobs: needs logprobs: true", param="top_logprobs", code="invalid_value")
+    if "max_completion_tokens" in body:
+        body["max_tokens"] = body["max_completion_tokens"]
     tools, schema = _tools(body), _format(body)
     if tools is not None and schema is not None:
-        raise Problem(400, "response_format: cannot be had together with tools", "response_format", "invalid_value")
-    return Asked(
+        raise APIError(400, "response_format: cannot be combined with tools", "response_format", "invalid_value")
+    return TextRequest(
         messages=tuple(map(_message, body["messages"])),
-        max_tokens=None if most is None else int(most),
         logprobs=int(body.get("top_logprobs", 0)) if wants else None,
         schema=schema,
         tools=tools,
@@ -81,14 +77,15 @@ def chat(raw: bytes, model: str) -> Asked:
     )
 
 
-def completion(raw: bytes, model: str) -> Asked:
+def completion(raw: bytes, model: str) -> TextRequest:
+    """A request for /v1/completions."""
     body = _checked(raw, fields.COMPLETION, model)
     logprobs = body.get("logprobs")
     if logprobs is not None and body.get("echo"):
-        raise Problem(400, "echo: cannot be had together with logprobs", "echo", "invalid_value")
-    return Asked(
+        raise APIError(400, "echo: cannot be combined with logprobs", "echo", "invalid_value")
+    body.setdefault("max_tokens", _DEFAULT_TOKENS)
+    return TextRequest(
         prompts=_prompts(body["prompt"]),
-        max_tokens=int(body.get("max_tokens", _FEW)),
         logprobs=None if logprobs is None else int(logprobs),
         echo=bool(body.get("echo")),
         schema=_format(body),
@@ -106,7 +103,7 @@ def _checked(raw: bytes, schema: Schema, model: str) -> dict[str, Any]:
     body = parse(raw)
     for name in body:
         if name not in schema["properties"]:
-            raise Problem(400, f"{name}: this server does not support it; leave it out", name, "unsupported_parameter")
+            raise APIError(400, f"{name}: this server does not support it; leave it out", name, "unsupported_parameter")
     check(body, schema, "")
     if body.get("model", model) != model:
         raise no_model(body["model"], model)
@@ -114,29 +111,19 @@ def _checked(raw: bytes, schema: Schema, model: str) -> dict[str, Any]:
 
 
 def _common(body: dict[str, Any]) -> dict[str, Any]:
-    stop = body.get("stop", ())
     if "stream_options" in body and not body.get("stream"):
-        raise Problem(400, "stream_options: needs stream: true", "stream_options", "invalid_value")
+        raise APIError(400, "stream_options: needs stream: true", "stream_options", "invalid_value")
+    try:
+        options = parse_options(body)
+    except UsageError as error:
+        name = str(error).partition(":")[0]
+        raise APIError(400, str(error), name, "invalid_value") from None
     return {
+        "options": options,
         "n": int(body.get("n", 1)),
-        "sampling": tuple((name, _setting(name, body[name])) for name in _SAMPLING if name in body),
-        "stop": (stop,) if isinstance(stop, str) else tuple(stop),
-        "ignore_eos": bool(body.get("ignore_eos")),
         "stream": bool(body.get("stream")),
         "usage": bool(body.get("stream_options", {}).get("include_usage")),
     }
-
-
-def _setting(name: str, value: Any) -> Any:
-    if name in ("top_k", "seed"):
-        return int(value)
-    if name != "logit_bias":
-        return float(value)
-    try:
-        # OpenAI's -100 and 100: "ban or exclusive selection".
-        return tuple((int(token), float(bias)) for token, bias in value.items())
-    except ValueError:
-        raise Problem(400, "logit_bias: its keys must be token ids", "logit_bias", "invalid_value") from None
 
 
 def _prompts(given: Any) -> tuple[Prompt, ...]:
@@ -149,7 +136,7 @@ def _prompts(given: Any) -> tuple[Prompt, ...]:
 
 
 def _message(given: dict[str, Any]) -> dict[str, Any]:
-    """As templates know it: content one string, the role of a developer the system's."""
+    """A message as templates take it: content as one string, a developer's role as the system's."""
     message = {key: value for key, value in given.items() if value is not None}
     content = message.get("content", "")
     message["content"] = content if isinstance(content, str) else "".join(part["text"] for part in content)
@@ -181,7 +168,7 @@ def _tools(body: dict[str, Any]) -> Tools | None:
     tools, choice = body.get("tools") or [], body.get("tool_choice", "auto")
     schemas = {tool["function"]["name"]: tool["function"].get("parameters") or {"type": "object"} for tool in tools}
     if len(schemas) < len(tools):
-        raise Problem(400, "tools: two functions have the same name", "tools", "invalid_value")
+        raise APIError(400, "tools: two functions have the same name", "tools", "invalid_value")
     if not tools and choice in ("auto", "none"):
         return None
     if choice == "none":
@@ -189,8 +176,8 @@ def _tools(body: dict[str, Any]) -> Tools | None:
     if isinstance(choice, dict):
         name = choice["function"]["name"]
         if name not in schemas:
-            raise Problem(400, f"tool_choice: there is no function {name!r} in tools", "tool_choice", "invalid_value")
+            raise APIError(400, f"tool_choice: there is no function {name!r} in tools", "tool_choice", "invalid_value")
         return Tools(tuple(tools), {name: schemas[name]}, "required")
     if not tools:
-        raise Problem(400, "tool_choice: there are no tools", "tool_choice", "invalid_value")
+        raise APIError(400, "tool_choice: there are no tools", "tool_choice", "invalid_value")
     return Tools(tuple(tools), schemas, choice)

@@ -1,4 +1,4 @@
-"""The routes."""
+"""The HTTP routes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from starlette.routing import Route
 
 import edgedec
 from edgedec.server import api, openapi
+from edgedec.server.access import AccessMiddleware, AccessPolicy
+from edgedec.server.completions import completions, tokens_of
 from edgedec.server.engine import Engine, Limits
-from edgedec.server.gate import Doors, Gate
+from edgedec.server.errors import APIError, no_model
 from edgedec.server.metrics import Metrics
 from edgedec.server.page import PAGE, page
-from edgedec.server.plans import plans, tokens_of
-from edgedec.server.problems import Problem, no_model
-from edgedec.server.stream import Answer, usage
-from edgedec.server.tickets import End, Run
+from edgedec.server.requests import EndEvent, Run
+from edgedec.server.stream import TextResponse, usage
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from edgedec.model import Model
 
 
-# No limit of its own: a text ends where its context does.
+# No limit of the server's own: a text ends where its context does.
 MOST = 1 << 31
 
 
 @dataclass(frozen=True)
 class Settings:
-    """limits: of the engine; body: bytes of a request; most: tokens of a text; patience: seconds for a body."""
+    """limits: of the engine; body: bytes of a request; most: tokens of a text; body_seconds: time for it."""
 
     limits: Limits = field(default_factory=Limits)
-    doors: Doors = field(default_factory=Doors)
+    access: AccessPolicy = field(default_factory=AccessPolicy)
     body: int = 4 << 20
     most: int = MOST
-    patience: float = 30.0
+    body_seconds: float = 30.0
 
 
 class Server:
@@ -57,7 +57,7 @@ class Server:
         self.model, self.settings = model, settings
         self.name = model.bundle.manifest.name
         self.metrics, self.started = Metrics(), int(time())
-        self.engine = Engine(model, settings.limits, self.metrics.ended)
+        self.engine = Engine(model, settings.limits, self.metrics.on_end)
 
     def app(self) -> Starlette:
         routes = [
@@ -74,8 +74,8 @@ class Server:
             routes.append(Route("/", lambda request: page()))
         return Starlette(
             routes=routes,
-            middleware=[Middleware(Gate, doors=self.settings.doors, answered=self.metrics.answered)],
-            exception_handlers={Problem: _refused, HTTPException: _unrouted, 500: _broken},
+            middleware=[Middleware(AccessMiddleware, policy=self.settings.access, on_answer=self.metrics.on_answer)],
+            exception_handlers={APIError: _api_error, HTTPException: _no_route, 500: _server_error},
             lifespan=self._lifespan,
         )
 
@@ -85,23 +85,23 @@ class Server:
     async def completions(self, request: Request) -> Response:
         return await self._generate(request, api.completion)
 
-    async def _generate(self, request: Request, parse: Callable[[bytes, str], api.Asked]) -> Response:
-        asked = parse(await self._body(request), self.name)
+    async def _generate(self, request: Request, parse: Callable[[bytes, str], api.TextRequest]) -> Response:
+        wanted = parse(await self._body(request), self.name)
         limits = self.settings.limits
-        todo = await run_in_threadpool(plans, self.model, asked, limits.context, self.settings.most)
-        run = self.engine.write(todo)
-        answer = Answer(run, todo, asked, self.name, self.model.tokenizer)
-        if asked.stream:
-            return Events(answer.chunks(), run)
-        async with _while_there(request.receive, run):
-            return JSONResponse(await answer.whole())
+        found = await run_in_threadpool(completions, self.model, wanted, limits.context, self.settings.most)
+        run = self.engine.generate(found)
+        response = TextResponse(run, found, wanted, self.name, self.model.tokenizer)
+        if wanted.stream:
+            return Events(response.chunks(), run)
+        async with _while_connected(request.receive, run):
+            return JSONResponse(await response.whole())
 
     async def embeddings(self, request: Request) -> Response:
         prompts, packed = api.embedding(await self._body(request), self.name)
         texts = await run_in_threadpool(tokens_of, self.model, prompts, self.settings.limits.context)
-        run = self.engine.read(texts)
-        async with _while_there(request.receive, run):
-            ends = [event async for events in run.events() for event in events if isinstance(event, End)]
+        run = self.engine.embed(texts)
+        async with _while_connected(request.receive, run):
+            ends = [event async for events in run.events() for event in events if isinstance(event, EndEvent)]
         ends.sort(key=lambda end: end.index)
         data = [{"object": "embedding", "index": end.index, "embedding": _vector(end, packed)} for end in ends]
         counts = usage(ends)["usage"]["prompt_tokens"]
@@ -127,27 +127,27 @@ class Server:
         return PlainTextResponse(self.metrics.text(self.engine), media_type="text/plain; version=0.0.4")
 
     async def description(self, request: Request) -> Response:
-        return JSONResponse(openapi.document(edgedec.__version__, self.settings.doors.key is not None))
+        return JSONResponse(openapi.document(edgedec.__version__, self.settings.access.key is not None))
 
     def _card(self) -> dict[str, Any]:
         limits = {"context_length": self.settings.limits.context}
         return {"id": self.name, "object": "model", "created": self.started, "owned_by": "edgedec", "edgedec": limits}
 
     async def _body(self, request: Request) -> bytes:
-        """Of a page's form no browser asks first: only JSON is read (no request from strange pages)."""
+        """The body, which must be JSON: a browser sends a form of any page without a CORS check."""
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise Problem(415, "the request's Content-Type must be application/json", code="wrong_content_type")
+            raise APIError(415, "the request's Content-Type must be application/json", code="wrong_content_type")
         body, most = bytearray(), self.settings.body
         if int(request.headers.get("content-length", "0")) > most:
             raise _too_large(most)
         try:
-            async with asyncio.timeout(self.settings.patience):
+            async with asyncio.timeout(self.settings.body_seconds):
                 async for part in request.stream():
                     body += part
                     if len(body) > most:
                         raise _too_large(most)
         except TimeoutError:
-            raise Problem(408, "the request's body came too slowly", code="timeout") from None
+            raise APIError(408, "the request's body came too slowly", code="timeout") from None
         return bytes(body)
 
     @asynccontextmanager
@@ -160,7 +160,7 @@ class Server:
 
 
 class Events(Response):
-    """A stream of server-sent events; ends its run as soon as the client is gone."""
+    """A stream of server-sent events; cancels its run as soon as the client disconnects."""
 
     def __init__(self, chunks: AsyncIterator[str], run: Run) -> None:
         super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
@@ -168,7 +168,7 @@ class Events(Response):
         self._chunks, self._run = chunks, run
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with _while_there(receive, self._run):
+        async with _while_connected(receive, self._run):
             with suppress(OSError):
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 async for chunk in self._chunks:
@@ -177,8 +177,8 @@ class Events(Response):
 
 
 @asynccontextmanager
-async def _while_there(receive: Receive, run: Run) -> AsyncIterator[None]:
-    """Cancel the run when the client leaves, and in any case when this ends."""
+async def _while_connected(receive: Receive, run: Run) -> AsyncIterator[None]:
+    """Cancel the run when the client disconnects, and in any case at the end."""
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -193,30 +193,30 @@ async def _while_there(receive: Receive, run: Run) -> AsyncIterator[None]:
         run.cancel()
 
 
-def _vector(end: End, packed: bool) -> list[float] | str:
+def _vector(end: EndEvent, packed: bool) -> list[float] | str:
     if end.vector is None:
         status = {"timeout": 504, "closing": 503}.get(end.finish, 500)
-        raise Problem(status, f"the text was not read: {end.finish} {end.why}".strip(), code=end.finish)
+        raise APIError(status, f"the text was not read: {end.finish} {end.why}".strip(), code=end.finish)
     if packed:
         return base64.b64encode(end.vector.astype("<f4").tobytes()).decode()
     return [float(x) for x in end.vector]
 
 
-def _too_large(most: int) -> Problem:
-    return Problem(413, f"the request's body is larger than {most} bytes", code="body_too_large")
+def _too_large(most: int) -> APIError:
+    return APIError(413, f"the request's body is larger than {most} bytes", code="body_too_large")
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Problem)
+async def _api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, APIError)
     return JSONResponse(error.body, error.status, error.headers)
 
 
-async def _unrouted(request: Request, error: Exception) -> Response:
+async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    problem = Problem(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
-    return JSONResponse(problem.body, error.status_code, error.headers)
+    failure = APIError(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+    return JSONResponse(failure.body, error.status_code, error.headers)
 
 
-async def _broken(request: Request, error: Exception) -> Response:
-    problem = Problem(500, "the server failed; its log says why")
-    return JSONResponse(problem.body, 500)
+async def _server_error(request: Request, error: Exception) -> Response:
+    failure = APIError(500, "the server failed; see its log")
+    return JSONResponse(failure.body, 500)

@@ -1,11 +1,15 @@
-"""The parameters of every endpoint, as the JSON schemas that requests are held to and `/openapi.json` shows.
+"""The parameters of every endpoint, as the JSON schemas that requests are checked against and `/openapi.json` shows.
 
-What stands here is done; everything else is refused by name. A null is as good as nothing, as OpenAI's clients have it.
+Everything else is refused by name. A null means the same as leaving the parameter out. How to generate is declared in
+`edgedec.generation`: each option there is a parameter here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+from edgedec.generation import OPTIONS
 
 MOST_CHOICES = 128
 
@@ -27,48 +31,39 @@ _TOKENS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum
 _TEXTS = {"type": "array", "minItems": 1, "maxItems": MOST_CHOICES, "items": {"type": "string"}}
 _MANY_TOKENS = {"type": "array", "minItems": 1, "maxItems": MOST_CHOICES, "items": _TOKENS}
 _PROMPT = {"anyOf": [{"type": "string"}, _TEXTS, _TOKENS, _MANY_TOKENS]}
-_STOP = {
-    "anyOf": [
-        {"type": ["string", "null"], "minLength": 1, "maxLength": 1000},
-        {"type": "array", "maxItems": 16, "items": {"type": "string", "minLength": 1, "maxLength": 1000}},
-    ]
-}
-_BIAS = {"type": "number", "minimum": -100, "maximum": 100}
-
 _WHO = {
     "model": _or_null("string"),
-    # They change nothing here: names for a service's own books.
+    # Without effect here.
     "user": _or_null("string"),
     "safety_identifier": _or_null("string"),
     "prompt_cache_key": _or_null("string"),
     "metadata": _or_null("object"),
 }
-_SAMPLING = {
-    "temperature": _or_null("number", minimum=0, maximum=2),
-    "top_p": _or_null("number", exclusiveMinimum=0, maximum=1),
-    "presence_penalty": _or_null("number", minimum=-2, maximum=2),
-    "frequency_penalty": _or_null("number", minimum=-2, maximum=2),
-    "seed": _or_null("integer", minimum=0, maximum=2**63 - 1),
-    "logit_bias": _or_null("object", maxProperties=1024, additionalProperties=_BIAS),
-    # Not OpenAI's: what other servers call these.
-    "top_k": _or_null("integer", minimum=0, maximum=2**31 - 1),
-    "min_p": _or_null("number", minimum=0, maximum=1),
-    "typical_p": _or_null("number", exclusiveMinimum=0, maximum=1),
-    "repetition_penalty": _or_null("number", minimum=0.01, maximum=100),
+# Narrower than the options themselves: OpenAI's limits.
+_NARROWER: dict[str, dict[str, Any]] = {
+    "temperature": {"maximum": 2},
+    "repetition_penalty": {"minimum": 0.01, "maximum": 100},
+    "logit_bias": {"additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}},
 }
+
+
+def _nullable(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema, or null: OpenAI's clients send null for what is left out."""
+    if "anyOf" in schema:
+        return {"anyOf": [{"type": "null"}, *schema["anyOf"]]}
+    return {**schema, "type": [schema["type"], "null"]}
+
+
 _COMMON = {
     **_WHO,
-    **_SAMPLING,
+    **{name: _nullable({**option.schema, **_NARROWER.get(name, {})}) for name, option in OPTIONS.items()},
     "n": _or_null("integer", minimum=1, maximum=MOST_CHOICES),
-    "stop": _STOP,
-    "ignore_eos": _or_null("boolean"),
     "stream": _or_null("boolean"),
     "stream_options": {
         "type": ["object", "null"],
         "properties": {"include_usage": _or_null("boolean"), "include_obfuscation": _or_null("boolean")},
         "additionalProperties": False,
     },
-    "max_tokens": _or_null("integer", minimum=0, maximum=2**31 - 1),
 }
 
 _PART = _closed(("type", "text"), type={"type": "string", "enum": ["text"]}, text={"type": "string"})

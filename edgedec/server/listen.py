@@ -1,4 +1,4 @@
-"""uvicorn around the app: binds, tells its port, and ends in good order."""
+"""uvicorn with the app: binds, reports its port, shuts down in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BACKLOG = 512
 
 
 class _Uvicorn(uvicorn.Server):
-    """Refuses new requests from the signal on; those that run go on."""
+    """Refuses new requests from the signal on; running ones continue."""
 
     def __init__(self, config: uvicorn.Config, server: Server) -> None:
         super().__init__(config)
@@ -47,7 +47,7 @@ def make(server: Server, grace: int = GRACE) -> uvicorn.Server:
         server_header=False,
         timeout_graceful_shutdown=grace,
         backlog=_BACKLOG,
-        # Longer than httpx keeps a silent connection: else both let go of it at once, and a request is lost.
+        # Longer than httpx keeps an idle connection: otherwise both close it at once, and a request is lost.
         timeout_keep_alive=30,
         ws="none",
     )
@@ -55,7 +55,7 @@ def make(server: Server, grace: int = GRACE) -> uvicorn.Server:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A listening place."""
+    """A bound socket."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         place = socket.socket(family, kind, proto)

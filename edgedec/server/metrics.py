@@ -1,4 +1,4 @@
-"""What the server counts, as Prometheus reads it (text format 0.0.4)."""
+"""Counters and histograms of the server in Prometheus' text format (0.0.4)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections import Counter
 from itertools import accumulate
 
 from edgedec.server.engine import Engine
-from edgedec.server.tickets import End, Ticket
+from edgedec.server.requests import EndEvent
 
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Histogram:
-    """How many values lie below each bound."""
+    """Counts of values below each bound."""
 
     def __init__(self) -> None:
         self.counts, self.total = [0] * (len(_BOUNDS) + 1), 0.0
@@ -29,7 +29,7 @@ class Histogram:
 
 
 class Metrics:
-    """`answered` is called by the event loop, `ended` by the engine's thread; each writes fields of its own."""
+    """`on_answer` is called in the event loop, `on_end` in the engine's thread; each writes fields of its own."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
@@ -37,10 +37,10 @@ class Metrics:
         self.tokens: Counter[str] = Counter()
         self.waited, self.first = Histogram(), Histogram()
 
-    def answered(self, path: str, status: int) -> None:
+    def on_answer(self, path: str, status: int) -> None:
         self.requests[path, status] += 1
 
-    def ended(self, ticket: Ticket, end: End) -> None:
+    def on_end(self, end: EndEvent) -> None:
         stats = end.stats
         self.finished[end.finish] += 1
         self.tokens["prompt"] += stats.prompt
@@ -60,17 +60,28 @@ class Metrics:
             *_family("requests_total", "counter", "Requests by path and status.", requests),
             *_family("texts_total", "counter", "Texts that ended, by reason.", finished),
             *_family("prompt_tokens_total", "counter", "Tokens of prompts.", {"": self.tokens["prompt"]}),
-            *_family("prompt_tokens_cached_total", "counter", "Those not read again.", {"": self.tokens["cached"]}),
+            *_family(
+                "prompt_tokens_cached_total", "counter", "Prompt tokens found in a cache.", {"": self.tokens["cached"]}
+            ),
             *_family("generated_tokens_total", "counter", "Tokens generated.", {"": self.tokens["generated"]}),
             *_family("calls_total", "counter", "Forward calls that gave tokens.", {"": self.tokens["calls"]}),
-            *_family("drafted_tokens_total", "counter", "Tokens guessed ahead.", {"": self.tokens["proposed"]}),
-            *_family("accepted_tokens_total", "counter", "Guesses that were right.", {"": self.tokens["accepted"]}),
+            *_family(
+                "drafted_tokens_total", "counter", "Tokens that drafters proposed.", {"": self.tokens["proposed"]}
+            ),
+            *_family(
+                "accepted_tokens_total", "counter", "Proposed tokens that were accepted.", {"": self.tokens["accepted"]}
+            ),
             *_family("slots", "gauge", "Texts that may run at a time.", {"": engine.limits.slots}),
             *_family("running", "gauge", "Texts that run.", {"": engine.running}),
             *_family("waiting", "gauge", "Texts that wait for a slot or for room in the caches.", {"": engine.waiting}),
-            *_family("kv_tokens", "gauge", "Tokens that the caches hold or may come to hold.", {"": engine.held}),
-            *_family("kv_tokens_limit", "gauge", "Room for them.", {"": engine.limits.room}),
-            *_head("wait_seconds", "histogram", "Time until a text began."),
+            *_family(
+                "kv_tokens",
+                "gauge",
+                "Tokens that the caches hold or may come to hold, those of ended texts included.",
+                {"": engine.held},
+            ),
+            *_family("kv_tokens_limit", "gauge", "Most tokens that the caches may hold.", {"": engine.limits.room}),
+            *_head("wait_seconds", "histogram", "Time until a text started."),
             *self.waited.lines("edgedec_wait_seconds"),
             *_head("first_token_seconds", "histogram", "Time from there to its first token."),
             *self.first.lines("edgedec_first_token_seconds"),

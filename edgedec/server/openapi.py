@@ -1,4 +1,4 @@
-"""The server's own description, of the tables that requests are checked against."""
+"""The server's OpenAPI description, made from the tables that requests are checked against."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def document(version: str, secured: bool) -> Json:
     return described
 
 
-def _post(name: str, asked: Json, answer: Json, streams: bool = False) -> Json:
+def _post(name: str, body: Json, answer: Json, streams: bool = False) -> Json:
     content: Json = {"application/json": {"schema": answer}}
     if streams:
         content["text/event-stream"] = {"schema": {"type": "object", "properties": {"data": {"type": "string"}}}}
     return {
         "operationId": name,
-        "requestBody": {"required": True, "content": {"application/json": {"schema": asked}}},
+        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": {"200": {"description": "The answer.", "content": content}} | _whys(),
     }
 

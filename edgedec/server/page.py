@@ -1,4 +1,4 @@
-"""The chat page: one file that brings all it needs, and may talk to nobody but this server."""
+"""The chat page: one self-contained file that connects to this server only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE = Path(__file__).with_name("page.html")
 
 
 def page() -> Response:
-    """Its policy allows the very scripts and styles that stand in it, by their hashes, and nothing else."""
+    """The page, with a policy that allows its own scripts and styles by hash and nothing else."""
     text = PAGE.read_text("utf-8")
     policy = {
         "default-src": "'none'",

@@ -1,4 +1,4 @@
-"""Checks a request against the JSON schema that the server publishes for it: one table says and enforces.
+"""Checks a request against the JSON schema that the server publishes for it.
 
 Of JSON Schema only what the tables in `fields.py` use.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
-from edgedec.server.problems import Problem
+from edgedec.server.errors import APIError
 
 Schema = Mapping[str, Any]
 
@@ -25,11 +25,11 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
 
 
 def check(value: object, schema: Schema, where: str) -> None:
-    """Problem 400 naming the place, if `value` is not what `schema` describes."""
+    """APIError 400 naming the place, if `value` is not what `schema` describes."""
     wrong = _wrong(value, schema, where)
     if wrong is not None:
         place, what = wrong
-        raise Problem(400, f"{place or 'the request'}: {what}", param=place or None, code="invalid_value")
+        raise APIError(400, f"{place or 'the request'}: {what}", param=place or None, code="invalid_value")
 
 
 def _number(value: object) -> bool:

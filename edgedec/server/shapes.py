@@ -7,7 +7,7 @@ from itertools import accumulate
 from secrets import token_hex
 from typing import Any, Protocol
 
-from edgedec.decoding.loop import Token
+from edgedec.decoding.step import Token
 from edgedec.text.tokenizer import Tokenizer
 
 Json = dict[str, Any]
@@ -21,11 +21,11 @@ class Shape(Protocol):
     chunk: str
 
     def opening(self, before: str) -> Json:
-        """The first chunk; empty if there is nothing to say."""
+        """The first chunk; empty if there is none."""
         ...
 
     def piece(self, text: str, tokens: Sequence[Token], at: int) -> Json:
-        """More text, and the tokens behind it; `at`: where it begins."""
+        """More text and its tokens; `at`: where it begins in the whole text."""
         ...
 
     def calling(self, name: str, arguments: str, whole: bool) -> Json:
@@ -51,7 +51,7 @@ class ChatShape:
         return {"delta": {"role": "assistant", "content": ""}}
 
     def piece(self, text: str, tokens: Sequence[Token], at: int) -> Json:
-        return {"delta": {"content": text}, **self._odds(tokens)}
+        return {"delta": {"content": text}, **self._logprobs_of(tokens)}
 
     def calling(self, name: str, arguments: str, whole: bool) -> Json:
         call = {"id": f"call_{token_hex(12)}", "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -63,18 +63,18 @@ class ChatShape:
         return {"delta": {}}
 
     def whole(self, text: str, tokens: Sequence[Token]) -> Json:
-        return {"message": {"role": "assistant", "content": text, "refusal": None}, **self._odds(tokens)}
+        return {"message": {"role": "assistant", "content": text, "refusal": None}, **self._logprobs_of(tokens)}
 
-    def _odds(self, tokens: Sequence[Token]) -> Json:
+    def _logprobs_of(self, tokens: Sequence[Token]) -> Json:
         if self._logprobs is None:
             return {"logprobs": None}
-        told = [{**self._odd(token, token.logprob), "top_logprobs": self._others(token)} for token in tokens]
-        return {"logprobs": {"content": told, "refusal": None}}
+        content = [{**self._entry(token, token.logprob), "top_logprobs": self._others(token)} for token in tokens]
+        return {"logprobs": {"content": content, "refusal": None}}
 
     def _others(self, token: Token) -> list[Json]:
-        return [self._odd(other, logprob) for other, logprob in token.top]
+        return [self._entry(other, logprob) for other, logprob in token.top]
 
-    def _odd(self, token: int, logprob: float | None) -> Json:
+    def _entry(self, token: int, logprob: float | None) -> Json:
         text = self._tokenizer.decode([token], special=True)
         # Of a token that holds part of a character the text is not known.
         raw = None if "�" in text else list(text.encode())
@@ -91,7 +91,7 @@ class TextShape:
         return {"text": before, "logprobs": None} if before else {}
 
     def piece(self, text: str, tokens: Sequence[Token], at: int) -> Json:
-        return {"text": text, **self._odds(tokens, at)}
+        return {"text": text, **self._logprobs_of(tokens, at)}
 
     def calling(self, name: str, arguments: str, whole: bool) -> Json:
         raise NotImplementedError
@@ -100,9 +100,9 @@ class TextShape:
         return {"text": "", "logprobs": None}
 
     def whole(self, text: str, tokens: Sequence[Token]) -> Json:
-        return {"text": text, **self._odds(tokens, 0)}
+        return {"text": text, **self._logprobs_of(tokens, 0)}
 
-    def _odds(self, tokens: Sequence[Token], at: int) -> Json:
+    def _logprobs_of(self, tokens: Sequence[Token], at: int) -> Json:
         if self._logprobs is None:
             return {"logprobs": None}
         texts = [self._tokenizer.decode([token], special=True) for token in tokens]
@@ -121,5 +121,5 @@ class TextShape:
 
 
 def finite(logprob: float | None) -> float:
-    """JSON has no -inf: OpenAI says -9999 for what cannot be."""
+    """JSON has no -inf: OpenAI writes -9999 for an impossible token."""
     return -9999.0 if logprob is None or logprob < -9999 else logprob

@@ -1,4 +1,4 @@
-"""What a run's events become: the chunks of a stream, or one answer. The two interfaces differ in shape only."""
+"""Events of a run to HTTP: the chunks of a stream, or one answer. The two interfaces differ in shape only."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from time import time
 from typing import Any
 
 from edgedec.decoding.step import Stats, Token
-from edgedec.server.api import Asked
-from edgedec.server.plans import Plan
-from edgedec.server.problems import Problem
+from edgedec.server.api import TextRequest
+from edgedec.server.completions import Completion
+from edgedec.server.errors import APIError
+from edgedec.server.requests import EndEvent, Event, Run
 from edgedec.server.shapes import ChatShape, Shape, TextShape
-from edgedec.server.tickets import End, Event, Run
 from edgedec.server.tools import may_be_call, read_call
 from edgedec.text.tokenizer import Tokenizer
 
@@ -25,86 +25,88 @@ _ENDS = {"eos": "stop", "stop": "stop", "length": "length", "context": "length"}
 
 @dataclass
 class Choice:
-    """One text so far. `held`: what may turn out to be a function call, and is not told yet."""
+    """One text so far. `held`: text held back, as it may be a function call; `unsent`: tokens not yet in a chunk."""
 
     text: str = ""
     held: str = ""
-    told: list[Token] = field(default_factory=list)
+    unsent: list[Token] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
     call: tuple[str, str] | None = None
-    end: End | None = None
+    end: EndEvent | None = None
 
 
-class Answer:
-    """One request's answer. Use `chunks` or `whole`."""
+class TextResponse:
+    """The answer to one request: use `chunks` or `whole`."""
 
-    def __init__(self, run: Run, plans: Sequence[Plan], asked: Asked, model: str, tokenizer: Tokenizer) -> None:
-        self._run, self._asked = run, asked
-        self._choices = [Choice(text=plan.before) for plan in plans]
-        shape = ChatShape if asked.messages else TextShape
-        self._shape: Shape = shape(tokenizer, asked.logprobs)
+    def __init__(
+        self, run: Run, completions: Sequence[Completion], request: TextRequest, model: str, tokenizer: Tokenizer
+    ) -> None:
+        self._run, self._request = run, request
+        self._choices = [Choice(text=completion.echo) for completion in completions]
+        shape = ChatShape if request.messages else TextShape
+        self._shape: Shape = shape(tokenizer, request.logprobs)
         self._head = {"id": f"{shape.prefix}-{token_hex(12)}", "created": int(time()), "model": model}
 
     async def whole(self) -> Json:
         async for events in self._run.events():
             for event in events:
-                self._take(event)
-                if isinstance(event, End):
+                self._add(event)
+                if isinstance(event, EndEvent):
                     _check(event)
         return self._answer()
 
     async def chunks(self) -> AsyncIterator[str]:
-        """Server-sent events, as many at a time as there are."""
+        """Server-sent events, all that are ready at a time."""
         yield self._opening()
         try:
             async for events in self._run.events():
                 text = "".join(chunk for event in events for chunk in self._chunks_of(event))
                 if text:
                     yield text
-        except Problem as problem:
+        except APIError as error:
             self._run.cancel()
-            yield _sse(problem.body) + DONE
+            yield _sse(error.body) + DONE
             return
-        if self._asked.usage:
+        if self._request.usage:
             yield _sse(self._chunk([]) | self._usage())
         yield DONE
 
     def _opening(self) -> str:
-        """Whose turn it is, and what is echoed: before any token, so that a client sees that it is heard."""
+        """The role and the echoed prompt: before any token, so that a client knows that the request was accepted."""
         first = ((i, self._shape.opening(choice.text)) for i, choice in enumerate(self._choices))
         return "".join(_sse(self._chunk([{"index": i, **body, "finish_reason": None}])) for i, body in first if body)
 
     def _chunks_of(self, event: Event) -> list[str]:
         choice, begun = self._choices[event.index], len(self._choices[event.index].text)
-        self._take(event)
-        if isinstance(event, End):
+        self._add(event)
+        if isinstance(event, EndEvent):
             _check(event)
         bodies: list[Json] = []
         text = choice.text[begun:]
-        if text or (choice.told and self._asked.logprobs is not None):
-            by = next((token.by for token in reversed(choice.told) if token.by), "")
+        if text or (choice.unsent and self._request.logprobs is not None):
+            by = next((token.by for token in reversed(choice.unsent) if token.by), "")
             more = {"edgedec": {"by": by}} if by else {}
-            bodies.append({**self._shape.piece(text, choice.told, begun), "finish_reason": None, **more})
-            choice.told.clear()
+            bodies.append({**self._shape.piece(text, choice.unsent, begun), "finish_reason": None, **more})
+            choice.unsent.clear()
         if choice.call:
             bodies.append({**self._shape.calling(*choice.call, whole=False), "finish_reason": None})
         if choice.end is not None:
             bodies.append({**self._shape.closing(), "finish_reason": self._reason(choice)})
         return [_sse(self._chunk([{"index": event.index, **body}])) for body in bodies]
 
-    def _take(self, event: Event) -> None:
-        """Into the choice; text that may be a call waits for the end."""
-        choice, tools = self._choices[event.index], self._asked.tools
-        if isinstance(event, End):
+    def _add(self, event: Event) -> None:
+        """Add an event to its choice; text that may be a call is held back until the end."""
+        choice, tools = self._choices[event.index], self._request.tools
+        if isinstance(event, EndEvent):
             choice.end = event
             choice.call = None if tools is None else read_call(choice.held, tools.schemas)
             if choice.call is None:
                 choice.text += choice.held
             else:
-                choice.told.clear()
+                choice.unsent.clear()
             return
         if event.token is not None:
-            choice.told.append(event.token)
+            choice.unsent.append(event.token)
             choice.tokens.append(event.token)
         choice.held += event.text
         waits = tools is not None and not choice.text and may_be_call(choice.held)
@@ -127,14 +129,14 @@ class Answer:
 
     def _chunk(self, choices: list[Json]) -> Json:
         body = {**self._head, "object": self._shape.chunk, "choices": choices}
-        return {**body, "usage": None} if self._asked.usage else body
+        return {**body, "usage": None} if self._request.usage else body
 
     def _usage(self) -> Json:
-        return usage([choice.end for choice in self._choices if choice.end is not None], self._asked.n)
+        return usage([choice.end for choice in self._choices if choice.end is not None], self._request.n)
 
 
-def usage(ends: Sequence[End], n: int = 1) -> Json:
-    """Tokens of a request, what guessing ahead did for it, and how fast it went."""
+def usage(ends: Sequence[EndEvent], n: int = 1) -> Json:
+    """Tokens of a request, what speculative decoding saved, and the speed."""
     stats = Stats()
     for end in ends:
         stats.generated += end.stats.generated
@@ -164,17 +166,17 @@ def usage(ends: Sequence[End], n: int = 1) -> Json:
     }
 
 
-def _check(end: End) -> None:
-    """Problem, if a text did not come to an end of its own."""
+def _check(end: EndEvent) -> None:
+    """APIError, if a text was ended by an error or from outside."""
     if end.finish == "timeout":
-        raise Problem(504, "the request took too long", code="timeout")
+        raise APIError(504, "the request took too long", code="timeout")
     if end.finish == "closing":
-        raise Problem(503, "the server is shutting down", code="shutting_down", wait=5)
+        raise APIError(503, "the server is shutting down", code="shutting_down", wait=5)
     if end.finish == "cancelled":
-        raise Problem(499, "the client has left", code="cancelled")
+        raise APIError(499, "the client has disconnected", code="cancelled")
     if end.finish == "failed":
         status = 500 if end.fault else 400
-        raise Problem(status, f"the server failed: {end.why}" if end.fault else end.why, code="failed")
+        raise APIError(status, f"the server failed: {end.why}" if end.fault else end.why, code="failed")
 
 
 def _sse(body: Json) -> str:

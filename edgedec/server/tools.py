@@ -1,7 +1,7 @@
-"""Functions that a model may call: told to it, its text held to their schemas, the call read from the text.
+"""Functions that a model may call: written into its prompt, its text constrained to their schemas, the call parsed.
 
-A call is the JSON object {"name": ..., "arguments": {...}}. Where one must be made the whole text is held to it;
-where one may be, a text that begins with "{" is.
+A call is the JSON object {"name": ..., "arguments": {...}}. If a call is required the whole text is constrained to it;
+otherwise a text that begins with "{" is.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 # Any other text: it does not begin with a brace.
 _LARK = "start: FREE | call\nFREE: /(?s:\\s*[^{\\s].*)?/\ncall: %json "
 _EXACT = {"whitespace_flexible": True, "whitespace_pattern": " ", "lenient": False, "coerce_one_of": False}
-_TOLD = (
+_INTRODUCTION = (
     "You may call functions. To call one, answer with nothing but a JSON object: "
     '{"name": its name, "arguments": its arguments}. The functions:'
 )
 
 
 def constraint(model: Model, tools: Tools) -> GrammarConstraint:
-    """What the text must be; UsageError names what is in a schema and cannot be followed."""
+    """The constraint of the text; UsageError names what in a schema is not supported."""
     schema = call_schema(tools.schemas)
     if tools.choice == "required":
         return constraints.json_schema(model, schema)
@@ -51,13 +51,13 @@ def call_schema(schemas: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def prompt(model: Model, messages: Sequence[Mapping[str, Any]], tools: Tools | None) -> str:
-    """The chat as the template writes it. One that has no place for tools gets them as a system message."""
+    """The chat as the template writes it; a template without tools gets them in a system message."""
     if tools is None:
         return model.chat_prompt(messages)
     text = model.chat_prompt(messages, tools=tools.described)
     if text != model.chat_prompt(messages):
         return text
-    lines = [_TOLD, *(json.dumps(tool["function"]) for tool in tools.described)]
+    lines = [_INTRODUCTION, *(json.dumps(tool["function"]) for tool in tools.described)]
     first = {"role": "system", "content": "\n".join(lines)}
     if messages[0]["role"] == "system":
         first["content"] = f"{messages[0]['content']}\n\n{first['content']}"
@@ -66,7 +66,7 @@ def prompt(model: Model, messages: Sequence[Mapping[str, Any]], tools: Tools | N
 
 
 def may_be_call(text: str) -> bool:
-    """Could this be the beginning of a call? So it waits until that is known."""
+    """May this be the beginning of a call? Then it is held back until that is known."""
     begun = text.lstrip()
     return begun.startswith(("{", _OPEN)) or _OPEN.startswith(begun)
 

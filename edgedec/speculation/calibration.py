@@ -1,7 +1,7 @@
-"""What a drafter's word is worth: how often guesses of one kind came true here, lately.
+"""Calibration of drafters' claims: how often guesses of one kind came true here, lately.
 
-A drafter claims for each token how likely it is. Claims of about one size are one kind, and each kind is a
-coin with a memory: hits over tests, older tests weighing less, starting from the claim itself.
+A drafter claims for each token how likely it is. Claims of about one size are one kind; each kind has a rate of hits
+over tests, older tests weighing less, that starts from the claim itself.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ _PRIOR, _MEMORY = 3.0, 48.0
 
 
 class Calibration:
-    """`estimates[kind]`: how likely a guess of this kind comes true; `kind(claim)` from 0 to BINS - 1."""
+    """`estimates[kind]`: how likely a guess of this kind comes true; `kind_of(claim)` is from 0 to BINS - 1."""
 
     def __init__(self) -> None:
         self._hits = [0.0] * BINS
         self._tests = [0.0] * BINS
         self.estimates = [_estimate(_middle(kind), 0.0, 0.0) for kind in range(BINS)]
 
-    def saw(self, kind: int, came_true: bool) -> None:
+    def add(self, kind: int, came_true: bool) -> None:
         """A guess was tested: its parent was right, and it was or was not."""
         hits, tests = self._hits[kind] + came_true, self._tests[kind] + 1
         if tests > _MEMORY:

@@ -1,25 +1,21 @@
-"""`--spec auto | off | NAME[:option=value,…][+NAME…]`: words to a drafter.
+"""`--spec auto | off | NAME[:option=value,…][+NAME…]`: from words to a drafter.
 
-auto: every drafter that costs next to nothing, and the bundle's trained heads, under the governor; nothing on a
-runtime whose logits depend on how many rows share a call. Of named drafters the governor still chooses how much
-they draft, unless one of them says `fixed=N`: N tokens at each call, whatever it costs. What a constraint forces
-rides along with any of them.
+auto: every drafter that costs next to nothing, and one of the bundle's trained heads, under the governor; nothing on
+a runtime whose logits depend on how many rows share a call. Of named drafters the governor still chooses how much
+they draft, unless one of them has `fixed=N`: N tokens at each call, whatever they cost. What a constraint forces is
+drafted with any of them. On a runtime that runs no trees, drafts are cut to one chain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgedec.drafters import Drafter, DrafterContext, make_drafter
+from edgedec.drafters import Drafter, DrafterContext, drafter_module, drafter_names, make_drafter
 from edgedec.drafters.forced import Forced
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
 from edgedec.speculation.costs import Costs, host_costs
 from edgedec.speculation.governor import Governor
-
-# Cheapest first: a guess that two make counts for the first.
-_FREE = ("copy", "suffix", "recycling", "trigram")
-_HEADS = ("hydra", "medusa")
 
 
 def make_speculation(words: str, host: DrafterContext) -> Drafter:
@@ -38,17 +34,25 @@ def make_speculation(words: str, host: DrafterContext) -> Drafter:
 
 
 def governor(drafters: Sequence[tuple[str, Drafter]], host: DrafterContext, fixed: int = 0) -> Drafter:
+    """These drafters under the governor, after what a constraint forces."""
+
     def costs() -> Costs:
         return host_costs(host.runtime, host.bundle)
 
-    return Forced(Governor(drafters, costs, fixed)) if drafters else Off()
+    trees = host.runtime.capabilities.trees
+    return Forced(Governor(drafters, costs, fixed, trees)) if drafters else Off()
 
 
 def _auto(host: DrafterContext) -> list[str]:
-    if not host.runtime.invariant:
+    """The drafters of `auto` by rank, cheapest first: a guess that two make counts for the first. Of those that need
+    a head only the first whose head the bundle has."""
+    if not host.runtime.capabilities.batch_invariant:
         return []
-    heads = [name for name in _HEADS if name in host.bundle.manifest.heads]
-    return [*_FREE, *heads[:1]]
+    files = {name: drafter_module(name) for name in drafter_names()}
+    ranked = sorted((name for name in files if hasattr(files[name], "AUTO")), key=lambda name: int(files[name].AUTO))
+    free = [name for name in ranked if not hasattr(files[name], "HEAD")]
+    heads = [name for name in ranked if name not in free and files[name].HEAD.kind in host.bundle.manifest.heads]
+    return [*free, *heads[:1]]
 
 
 def _options(part: str, rest: str) -> dict[str, str]:

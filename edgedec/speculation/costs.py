@@ -21,7 +21,7 @@ from edgedec.storage.files import cache_folder, replacing
 
 _COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _CONTEXT, _ROUNDS = 32, 3
-# How fast the curve follows what is seen; one wild call counts as no more than a factor of two.
+# How fast the curve follows what is measured on line; one outlier counts as no more than a factor of two.
 # The curve for more rows is written anew when it is off by `_STEP`.
 _RATE, _SHARED, _WILD, _STEP = 0.15, 0.08, 0.7, 0.02
 
@@ -40,7 +40,7 @@ class Costs:
         """The most rows that anything is known about."""
         return len(self._base) - 1
 
-    def saw(self, rows: int, seconds: float) -> None:
+    def add(self, rows: int, seconds: float) -> None:
         """A call of so many rows took so long. The host may have changed for all calls, so the other
         factor follows by half."""
         if not 1 <= rows <= self.most or seconds <= 0:
@@ -89,9 +89,18 @@ def _key(runtime: Runtime, bundle: Bundle) -> str:
     """Whatever changes the curve changes the name."""
     from edgedec.version import __version__
 
-    threads, isa = getattr(runtime, "threads", 0), getattr(runtime, "isa", "")
+    can, kv = runtime.capabilities, runtime.new_cache(1).kind
     host = [platform.machine(), platform.processor(), _cpu(), available_cores()]
-    facts = [__version__, bundle.digest, runtime.name, threads, isa, runtime.new_cache(1).kind, *host]
+    facts = [
+        __version__,
+        bundle.digest,
+        runtime.name,
+        can.device,
+        can.threads,
+        can.isa,
+        runtime.new_cache(1).kind,
+        *host,
+    ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 
@@ -104,7 +113,7 @@ def _cpu() -> str:
 
 
 def _read(path: Path) -> dict[int, float] | None:
-    """What was measured; None if nothing was, or if what stands there is no such thing."""
+    """What was measured; None if nothing was, or if the file holds something else."""
     try:
         found = {int(k): float(s) for k, s in json.loads(path.read_text()).items()}
     except (OSError, ValueError, AttributeError, TypeError):

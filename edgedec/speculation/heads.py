@@ -1,7 +1,11 @@
-"""A bundle's draft heads at work: small ONNX graphs on hidden states (`edgedec train-heads` makes them)."""
+"""A bundle's draft heads: small ONNX graphs on hidden states (`edgedec train-heads` makes them).
+
+What a kind of head takes and gives is declared by the drafter that runs it (`HeadInterface`), not here.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,23 +13,34 @@ from numpy.typing import NDArray
 
 from edgedec.bundle.folder import Bundle
 from edgedec.errors import BundleCorrupt, UsageError
-from edgedec.speculation.shared import Opened
+from edgedec.speculation.instances import SharedInstances
 
 if TYPE_CHECKING:
     from edgedec.bundle.manifest import Head
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
-# Below this, waking another thread costs more than it saves.
+# Below this, starting another thread costs more than it saves.
 _BYTES_PER_THREAD = 4 << 20
-_heads: Opened[DraftHead] = Opened()
-_INPUTS = {"medusa": ["hidden"], "hydra": ["state", "embedding"], "exit": ["hidden"]}
-_OUTPUTS = {"medusa": ["ids", "logprobs"], "hydra": ["state_out", "ids", "logprobs"], "exit": ["hidden_out"]}
 
 
-def open_head(bundle: Bundle, kind: str, threads: int = 1) -> DraftHead:
-    """The bundle's head of a kind; UsageError, with what to do, if it has none. threads: at most; a small head
-    takes one. Sessions hold one head in common: it learns nothing, and ONNX Runtime runs it for many threads."""
+@dataclass(frozen=True)
+class HeadInterface:
+    """Names of a graph's inputs, float32 [n, hidden_size] each, and of its outputs; the last axis of the last output
+    is as long as the tokens that the head names, or as hidden_size if it names none."""
+
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+_heads: SharedInstances[DraftHead] = SharedInstances()
+
+
+def open_head(bundle: Bundle, interface: HeadInterface, threads: int = 1) -> DraftHead:
+    """The bundle's head of a kind; UsageError, with what to do, if it has none. threads: at most; a small head takes
+    one. Sessions share one head: it learns nothing, and ONNX Runtime runs it for many threads."""
+    kind = interface.kind
     if kind not in bundle.manifest.heads:
         raise UsageError(
             f"{bundle.path}: the bundle has no {kind} head; make one with "
@@ -33,22 +48,27 @@ def open_head(bundle: Bundle, kind: str, threads: int = 1) -> DraftHead:
         )
     size = bundle.manifest.files[bundle.manifest.heads[kind].file].size
     threads = max(1, min(threads, size // _BYTES_PER_THREAD))
-    key = str(bundle.path.resolve()), bundle.digest, kind, threads
-    return _heads.get(key, lambda: DraftHead(bundle, kind, threads))
+    key = str(bundle.path.resolve()), bundle.digest, interface, threads
+    return _heads.get(key, lambda: DraftHead(bundle, interface, threads))
 
 
 class DraftHead:
-    """One head. `medusa`: of each row the likeliest tokens at each depth; `hydra`: one step; `exit`: the adapter."""
+    """One head, opened."""
 
-    def __init__(self, bundle: Bundle, kind: str, threads: int = 1) -> None:
-        self.kind = kind
-        self.facts: Head = bundle.manifest.heads[kind]
+    def __init__(self, bundle: Bundle, interface: HeadInterface, threads: int = 1) -> None:
+        self.interface, self.kind = interface, interface.kind
+        self.facts: Head = bundle.manifest.heads[self.kind]
         self._path, self._hidden = bundle.file(self.facts.file), bundle.spec.hidden_size
         self._session = self._opened(threads)
-        self._run, self._outputs = self._session.run, _OUTPUTS[kind]
+        self._run, self._outputs = self._session.run, list(interface.outputs)
+
+    def run(self, *inputs: Floats) -> list[Any]:
+        """The outputs, in the order of the interface, for these inputs."""
+        found: list[Any] = self._run(self._outputs, dict(zip(self.interface.inputs, inputs, strict=True)))
+        return found
 
     def _opened(self, threads: int) -> Any:
-        """Its session; nothing is awake between runs."""
+        """Its ONNX Runtime session; no thread spins between runs."""
         import onnxruntime as ort
 
         options = ort.SessionOptions()
@@ -60,23 +80,9 @@ class DraftHead:
         except Exception as error:  # ONNX Runtime's own kinds
             raise BundleCorrupt(f"{self._path}: cannot be opened ({' '.join(str(error).split())})") from None
         inputs, outputs = session.get_inputs(), {o.name: o.shape for o in session.get_outputs()}
-        fits = [i.name for i in inputs] == _INPUTS[self.kind] and all(i.shape[1:] == [self._hidden] for i in inputs)
-        names = self.facts.top if self.facts.top else self._hidden
-        if not fits or set(outputs) != set(_OUTPUTS[self.kind]) or outputs[_OUTPUTS[self.kind][-1]][-1] != names:
+        names, results = [i.name for i in inputs], self.interface.outputs
+        fits = names == list(self.interface.inputs) and all(i.shape[1:] == [self._hidden] for i in inputs)
+        width = self.facts.top if self.facts.top else self._hidden
+        if not fits or set(outputs) != set(results) or outputs[results[-1]][-1] != width:
             raise BundleCorrupt(f"{self._path}: is not the {self.kind} head that the manifest describes")
         return session
-
-    def medusa(self, hidden: Floats) -> tuple[Ids, Floats]:
-        """hidden [n, H] -> ids, log-probabilities [n, depth, top], the likeliest first."""
-        ids, logprobs = self._run(self._outputs, {"hidden": hidden})
-        return ids, logprobs
-
-    def hydra(self, state: Floats, embedding: Floats) -> tuple[Floats, Ids, Floats]:
-        """state, embedding [n, H] -> the next state [n, H]; ids, log-probabilities [n, top], the likeliest first."""
-        after, ids, logprobs = self._run(self._outputs, {"state": state, "embedding": embedding})
-        return after, ids, logprobs
-
-    def exit(self, hidden: Floats) -> Floats:
-        """hidden [n, H] behind `facts.layer` layers -> [n, H], for the model's own norm and head."""
-        adapted: Floats = self._run(self._outputs, {"hidden": hidden})[0]
-        return adapted

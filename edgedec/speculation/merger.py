@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from edgedec.drafters import Draft
-from edgedec.runtime import Hidden
 from edgedec.speculation.calibration import BINS, Calibration
 
 _ROOT = -1
-_BARE = 0.5  # what a token without a claim claims
+_UNKNOWN = 0.5  # the claim of a token without one
 
 
-class Fusion:
-    """Guesses below the last known token. Every node: its token, parent, chance of coming true with its whole
-    path, and the guesses behind it, each (drafter's number, kind of claim)."""
+class TreeMerger:
+    """Guesses below the last known token. Every node: its token, its parent, how likely it is to be accepted with its
+    whole path, and the guesses that made it, each (drafter's number, kind of claim)."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.chances: list[float] = []
         self.guesses: list[list[tuple[int, int]]] = []
-        self._likely: list[float] = []
+        self._p: list[float] = []
         self._below: dict[int, dict[int, int]] = {}
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def add(self, number: int, draft: Draft, estimates: Sequence[float]) -> list[int]:
-        """The tree of drafter `number`; `estimates`: what each kind of its claims is worth. Where its tokens went."""
+        """Merge the tree of drafter `number`, whose claims of each kind are worth `estimates`; returns the node of
+        each of its tokens."""
         places: list[int] = []
-        claims = draft.p or [_BARE] * len(draft.tokens)
+        claims = draft.p or [_UNKNOWN] * len(draft.tokens)
         for token, parent, claim in zip(draft.tokens, draft.parents, claims, strict=True):
             above = _ROOT if parent < 0 else places[parent]
             kind = int(claim * BINS)
             kind = 0 if kind < 0 else BINS - 1 if kind >= BINS else kind
-            likely = estimates[kind]
+            p = estimates[kind]
             children = self._below.get(above)
             if children is None:
                 children = self._below[above] = {}
@@ -44,22 +45,31 @@ class Fusion:
                 node = children[token] = len(self.tokens)
                 self.tokens.append(token)
                 self.parents.append(above)
-                self._likely.append(likely)
+                self._p.append(p)
                 self.guesses.append([(number, kind)])
             else:
                 self.guesses[node].append((number, kind))
-                if likely > self._likely[node]:
-                    self._likely[node] = likely
+                if p > self._p[node]:
+                    self._p[node] = p
             places.append(node)
         return places
 
     def best_first(self) -> list[int]:
         """Nodes by chance, parents before children. Sets `chances`."""
         chances: list[float] = []
-        for parent, likely in zip(self.parents, self._likely, strict=True):
-            chances.append(likely if parent < 0 else chances[parent] * likely)
+        for parent, p in zip(self.parents, self._p, strict=True):
+            chances.append(p if parent < 0 else chances[parent] * p)
         self.chances = chances
         return sorted(range(len(chances)), key=lambda node: -chances[node])
+
+    def best_chain(self) -> list[int]:
+        """From the top always the likeliest child. Sets `chances`."""
+        order, chain, last = self.best_first(), list[int](), _ROOT
+        for node in order:
+            if self.parents[node] == last:
+                chain.append(node)
+                last = node
+        return chain
 
     def cut(self, nodes: Sequence[int], by: Sequence[str], why: str) -> Draft:
         """These nodes, with the parent of each, as a draft; `by`: the drafters' names."""
@@ -69,7 +79,7 @@ class Fusion:
         return Draft(
             [self.tokens[node] for node in kept],
             [place[self.parents[node]] for node in kept],
-            [self._likely[node] for node in kept],
+            [self._p[node] for node in kept],
             by=["+".join([by[number] for number, _ in self.guesses[node]]) for node in kept],
             why=why,
         )
@@ -85,11 +95,26 @@ class Fusion:
         return found
 
     def test(self, picked: Sequence[int], calibrations: Sequence[Calibration]) -> list[int]:
-        """Tell the calibrations of every guess whose parent came true; returns the path that did."""
+        """Update the calibrations by every guess whose parent came true; returns the path that did."""
         path = self.path(picked)
-        # Behind the last token picked nothing is known yet.
+        # After the last token picked nothing is known yet.
         for above, token in zip([_ROOT, *path], picked, strict=False):
             for child, node in self._below.get(above, {}).items():
                 for number, kind in self.guesses[node]:
-                    calibrations[number].saw(kind, child == token)
+                    calibrations[number].add(kind, child == token)
         return path
+
+
+def is_chain(draft: Draft) -> bool:
+    """Has no token two followers?"""
+    return list(draft.parents) == list(range(-1, len(draft.parents) - 1))
+
+
+def resume(cut: Draft, kept: Sequence[int], started: Draft | None, places: Sequence[int], pending: int) -> Draft:
+    """`cut`, made of the nodes `kept`, continued from where the draft `started` left the stack, if its rows are the
+    first of `started` in their order: the cache holds them so. places: the nodes of `started`'s tokens; pending: rows
+    before the first drafted one."""
+    kept = sorted(kept)
+    if started is None or started.hidden is None or kept != list(places[: len(kept)]) or kept != list(range(len(kept))):
+        return cut
+    return replace(cut, blocks=started.blocks, hidden=started.hidden[: pending + len(kept)])

@@ -1,6 +1,6 @@
 """What a call of k rows costs: the number that decides whether drafting pays.
 
-A call takes k new tokens behind a cached prefix through embedding, all blocks and the head, with the logits
+A call takes k new tokens after a cached prefix through embedding, all blocks and the head, with the logits
 of all k rows. Reading the weights costs the same whatever k is; arithmetic grows with k. Calls of different
 k are measured in turns (1 2 4 8, 1 2 4 8, …), so that a machine that slows down slows all of them.
 """
@@ -18,7 +18,16 @@ from edgedec.bundle.manifest import Manifest
 from edgedec.errors import UsageError
 from edgedec.runtime.call import Runtime, logits_of
 from edgedec.runtime.rows import Rows
-from edgedec.spec import ModelSpec
+from edgedec.spec import Block, ModelSpec, Moe
+
+
+def block_macs(block: Block, hidden: int) -> int:
+    """Multiply-adds of a block for one row, by its matrices; of a mixture of experts those of `top_k` experts."""
+    macs = sum(prod(shape) for shape in block.matrices(hidden).values())
+    if isinstance(block, Moe):
+        expert = 3 * block.inner_size * hidden
+        macs += block.n_experts * hidden - (block.n_experts - block.top_k) * expert
+    return macs
 
 
 @dataclass(frozen=True)
@@ -35,12 +44,13 @@ class Work:
     def of(cls, manifest: Manifest) -> Work:
         # Of the embedding a row is looked up, unless it is the head as well.
         used = [t for name, t in manifest.tensors.items() if name != "embed" or manifest.spec.tied]
-        matrices = [prod(t.shape) for t in used if len(t.shape) == 2]
-        return cls(sum(t.data_bytes + t.scale_bytes for t in used), sum(matrices))
+        spec = manifest.spec
+        macs = sum(block_macs(block, spec.hidden_size) for block in spec.blocks) + spec.hidden_size * spec.vocab_size
+        return cls(sum(t.data_bytes + t.scale_bytes for t in used), macs)
 
 
 class RowCall:
-    """Runs rows behind a prefix and forgets them; says how many seconds that took."""
+    """Runs rows after a prefix and forgets them; returns the seconds that took."""
 
     def __init__(self, runtime: Runtime, prefix: Sequence[int], longest: int) -> None:
         self._runtime = runtime

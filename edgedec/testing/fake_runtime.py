@@ -69,7 +69,11 @@ class FakeRuntime:
         narrow = any(block.head_dim < 4 for block in self.spec.attention.values())
         if self.spec.vocab_size > _SMALL or narrow or self.spec.hidden_size < 2:
             raise UsageError(f"FakeRuntime: needs a vocabulary up to {_SMALL}, head_dim from 4 and hidden_size from 2")
-        declared = {"kinds": ("attention", "mlp", "moe", "ssm"), "kv_formats": KV_FORMATS, "batch_invariant": True}
+        declared: dict[str, Any] = {
+            "kinds": ("attention", "mlp", "moe", "ssm"),
+            "kv_formats": KV_FORMATS,
+            "batch_invariant": True,
+        }
         self.capabilities = Capabilities(**declared | capabilities)
         self.calls = self.rows = 0
         self.forwards: list[int] = []

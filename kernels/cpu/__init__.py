@@ -1,32 +1,44 @@
-"""The native CPU engine: C++ kernels (`kernels.h`), the stack of layers over them (`engine.h`), and
-this door to them. It knows addresses and numbers only; `edgedec.runtimes.native` makes them of a bundle."""
+"""The native CPU engine: C++ kernels (`kernels.h`), blocks and paged caches over them (`engine.h`, `cache.h`), and
+their C interface (`api.h`), mirrored here. It knows addresses and numbers only; `edgedec.runtimes.native` makes them of
+a bundle."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
-from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_uint64, c_void_p
+from collections.abc import Callable, Sequence
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_uint64, c_void_p
 from functools import cache
+from struct import Struct
 from typing import Any
 
 from edgedec.kernels.cpu.loader import library as _library
 
 FORMATS = {"f32": 1, "f16": 2, "int8": 3, "int4": 4}
-LAYOUTS = {"rows": 0, "lanes16": 1}
-ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
+LAYOUTS = {"rows": 0, "interleave16": 1}
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3}
+NORMS = {"none": 0, "rms": 1, "layer": 2}
 QK_NORMS = {"none": 0, "head": 1, "full": 2}
-# What `ed_run` says of a call that it refuses.
+KINDS = {"attention": 1, "mlp": 2, "moe": 3, "ssm": 4}
+ROUTERS = {"softmax": 0, "softmax_topk": 1, "sigmoid": 2}
+# Why the library refuses a call.
+MEMORY, FULL = -1, 6
 ERRORS = {
-    -1: "not enough memory",
+    MEMORY: "not enough memory",
     1: "a number of rows that cannot be",
     2: "a token outside the vocabulary",
     3: "a position outside the model's context",
-    4: "a block that the model does not have",
-    5: "sequences that do not cover the rows",
-    6: "rows that do not fit the cache",
+    4: "a block that the model or the call does not have",
+    5: "rows without tokens or hidden states",
+    FULL: "rows that do not fit the cache",
     7: "a parent that does not come before its row",
-    8: "a cache of no known format",
+    8: "a cache of another engine, model or format",
+    9: "rows that are not pending",
+    10: "row numbers that do not ascend",
+    11: "two sequences for one cache: join their rows to a tree",
+    12: "a group that cannot be",
+    14: "slots that the block does not hold",
+    15: "content that is not of such a cache",
 }
 
 
@@ -43,10 +55,52 @@ class Tensor(_Struct):
     _fields_ = _fields((c_int32, "format layout n k block reserved"), (c_void_p, "data scales"))
 
 
-class Layer(_Struct):
-    MATRICES = "qkv o gate_up down"
-    VECTORS = "attn_norm mlp_norm attn_post_norm mlp_post_norm q_norm k_norm qkv_bias o_bias gate_up_bias down_bias"
-    _fields_ = _fields((Tensor, MATRICES), (c_void_p, VECTORS), (c_int32, "rope window"))
+class Norm(_Struct):
+    _fields_ = _fields((c_int32, "kind reserved"), (c_void_p, "weight bias"))
+
+
+class Attention(_Struct):
+    _fields_ = _fields(
+        (c_int32, "heads kv_heads head_dim rope window sinks qk_norm reserved"),
+        (c_float, "scale softcap"),
+        (Tensor, "qkv o"),
+        (c_void_p, "qkv_bias o_bias q_norm k_norm"),
+    )
+
+
+class Mlp(_Struct):
+    _fields_ = _fields(
+        (c_int32, "inner gated activation reserved"), (Tensor, "up down"), (c_void_p, "up_bias down_bias")
+    )
+
+
+class Moe(_Struct):
+    _fields_ = _fields(
+        (c_int32, "experts top_k inner activation router normalize shared_inner reserved"),
+        (c_float, "scale"),
+        (c_int32, "reserved2"),
+        (Tensor, "router_weight gate_up down shared_gate_up shared_down shared_gate"),
+        (c_void_p, "router_bias"),
+    )
+
+
+class Ssm(_Struct):
+    _fields_ = _fields(
+        (c_int32, "heads head_dim state_size groups conv_size norm_groups"),
+        (c_float, "dt_min dt_max"),
+        (Tensor, "in_proj out_proj"),
+        (c_void_p, "in_proj_bias out_proj_bias conv conv_bias dt_bias a d gate_norm"),
+    )
+
+
+class Block(_Struct):
+    _fields_ = [
+        *_fields((c_int32, "kind reserved"), (Norm, "norm post_norm")),
+        ("attention", POINTER(Attention)),
+        ("mlp", POINTER(Mlp)),
+        ("moe", POINTER(Moe)),
+        ("ssm", POINTER(Ssm)),
+    ]
 
 
 class Rope(_Struct):
@@ -55,40 +109,45 @@ class Rope(_Struct):
 
 class Model(_Struct):
     _fields_ = _fields(
-        (c_int32, "vocab hidden intermediate heads kv_heads head_dim n_layers n_ropes qk_norm activation"),
-        (c_float, "norm_eps attn_scale attn_softcap final_softcap embed_scale"),
-        (c_int32, "sinks"),
+        (c_int32, "vocab hidden n_blocks n_ropes"),
+        (c_float, "norm_eps final_softcap embed_scale"),
+        (c_int32, "reserved"),
         (Tensor, "embed head"),
-        (c_void_p, "final_norm"),
-        (POINTER(Layer), "layers"),
+        (Norm, "final_norm"),
+        (POINTER(Block), "blocks"),
         (POINTER(Rope), "ropes"),
     )
 
 
-class Sequence(_Struct):
+class Lora(_Struct):
+    _fields_ = _fields((c_int32, "rank"), (c_float, "scale"), (c_void_p, "a b"))
+
+
+class Adapter(_Struct):
+    _fields_ = [("parts", POINTER(Lora))]
+
+
+class SequenceRows(_Struct):
+    """One sequence of a call. Calls pack it (`pack_sequence`), which is quicker than setting fields."""
+
     _fields_ = _fields(
-        (c_int32, "row rows length first allocated kv shared shared_allocated"),
-        (c_void_p, "cache shared_cache parents mass"),
+        (c_int32, "rows first n_blocks logits_from top n_hidden"),
+        (c_void_p, "cache blocks tokens input positions parents groups numbers logits top_ids top_scores logsum"),
+        (c_void_p, "hidden_blocks hidden attention_sums adapter"),
     )
 
 
-class Call(_Struct):
-    _fields_ = _fields(
-        (c_int32, "rows n_sequences n_blocks head_from"),
-        (c_void_p, "tokens hidden positions"),
-        (POINTER(Sequence), "sequences"),
-        (c_void_p, "blocks logits"),
-        (c_int32, "top reserved"),
-        (c_void_p, "top_ids top_logits"),
-    )
+# The fields of `SequenceRows` in order, as bytes; addresses are numbers, 0 for none.
+pack_sequence = Struct("@6i16P").pack
 
 
 class Engine:
-    """A model opened on a team of threads. `keep`: what owns the memory that `model` points to."""
+    """A model opened on a pool of threads. `keep`: what owns the memory that `model` points to."""
 
     def __init__(self, model: Model, threads: int, isa: str | None, keep: Any) -> None:
         self._lib, self._model, self._keep, self._pid = library(), model, keep, os.getpid()
         self._engine = self._lib.ed_open(ctypes.byref(model), threads, isa.encode() if isa else None)
+        self._run = self._lib.ed_run
         if not self._engine:
             raise OSError(f"instruction set {isa}: not for this CPU" if isa else "not enough memory")
 
@@ -97,11 +156,9 @@ class Engine:
         name: bytes = self._lib.ed_engine_isa(self._engine)
         return name.decode()
 
-    def run(self, call: Call) -> None:
-        """ValueError if the engine refuses the call. The GIL is free meanwhile."""
-        wrong = self._lib.ed_run(self._engine, ctypes.byref(call))
-        if wrong:
-            raise MemoryError(ERRORS[wrong]) if wrong < 0 else ValueError(ERRORS[wrong])
+    def run(self, sequences: bytes, n: int) -> int:
+        """Runs n packed sequences: 0, or a number of ERRORS. The GIL is free meanwhile."""
+        return int(self._run(self._engine, sequences, n))
 
     def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
         # A forked process has the memory and none of the threads: waiting for their end would have none.
@@ -110,10 +167,112 @@ class Engine:
             self._engine = None
 
 
+class CachePool:
+    """The pages of all caches of one model in one format."""
+
+    def __init__(self, model: Model, kv: str) -> None:
+        self._lib = library()
+        self.handle = self._lib.ed_cache_pool_new(ctypes.byref(model), FORMATS[kv])
+        if not self.handle:
+            raise MemoryError("no pool of cache pages")
+
+    @property
+    def pages(self) -> int:
+        """Pages in use by any cache."""
+        return int(self._lib.ed_cache_pool_pages(self.handle))
+
+    def new_cache(self, capacity: int) -> CacheHandle:
+        """An empty cache."""
+        return CacheHandle(self._lib.ed_cache_new(self.handle, capacity))
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", None):
+            self._lib.ed_cache_pool_free(self.handle)
+            self.handle = None
+
+
+class CacheHandle:
+    """A cache of the library. Methods that can be refused return 0 or a number of ERRORS."""
+
+    def __init__(self, address: int | None) -> None:
+        if not address:
+            raise MemoryError("no memory for a cache")
+        self.address, self._lib = address, library()
+        self._commit = self._lib.ed_cache_commit
+
+    @property
+    def length(self) -> int:
+        return int(self._lib.ed_cache_length(self.address))
+
+    def fork(self, length: int, capacity: int) -> CacheHandle:
+        return CacheHandle(self._lib.ed_cache_fork(self.address, length, capacity))
+
+    def commit(self, rows: Sequence[int]) -> int:
+        n = len(rows)
+        # One row, the first: plain decoding.
+        numbers = None if n == 1 and rows[0] == 0 else (c_int64 * n)(*rows)
+        return int(self._commit(self.address, numbers, n))
+
+    def rollback(self) -> None:
+        self._lib.ed_cache_rollback(self.address)
+
+    def truncate(self, length: int) -> int:
+        """The new length."""
+        return int(self._lib.ed_cache_truncate(self.address, length))
+
+    def drop(self, block: int, slots: Sequence[int]) -> int:
+        return int(self._lib.ed_cache_drop(self.address, block, (c_int64 * len(slots))(*slots), len(slots)))
+
+    def slots(self, block: int) -> int:
+        return int(self._lib.ed_cache_slots(self.address, block))
+
+    def positions(self, block: int, out: int) -> None:
+        """Into int64 [slots] at an address."""
+        self._lib.ed_cache_positions(self.address, block, out)
+
+    def tokens(self, block: int, out: int) -> None:
+        self._lib.ed_cache_tokens(self.address, block, out)
+
+    def page_ids(self, out: int | None) -> int:
+        """Into int64 at an address; how many there are."""
+        return int(self._lib.ed_cache_page_ids(self.address, out))
+
+    def pages(self) -> tuple[int, int]:
+        """Pages held, and how many of them others hold too."""
+        held, shared = c_int64(), c_int64()
+        self._lib.ed_cache_pages(self.address, ctypes.byref(held), ctypes.byref(shared))
+        return held.value, shared.value
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._lib.ed_cache_bytes(self.address))
+
+    @property
+    def save_bytes(self) -> int:
+        return int(self._lib.ed_cache_save_bytes(self.address))
+
+    def save(self, out: int) -> None:
+        self._lib.ed_cache_save(self.address, out)
+
+    def load(self, data: int, size: int) -> int:
+        return int(self._lib.ed_cache_load(self.address, data, size))
+
+    def __del__(self) -> None:
+        if getattr(self, "address", None):
+            self._lib.ed_cache_free(self.address)
+            self.address = 0
+
+
 @cache
 def kv_row_bytes(dim: int, kv: str) -> int:
     """Bytes of one key or value of a head in a cache."""
     return int(library().ed_kv_row_bytes(dim, FORMATS[kv]))
+
+
+@cache
+def page_slots() -> int:
+    """Slots of a cache page."""
+    return int(library().ed_cache_page_slots())
 
 
 def probe_read(size: int, threads: int) -> float:
@@ -134,15 +293,35 @@ def library() -> ctypes.CDLL:
         "ed_open": (c_void_p, [POINTER(Model), c_int, c_char_p]),
         "ed_close": (None, [c_void_p]),
         "ed_engine_isa": (c_char_p, [c_void_p]),
-        "ed_run": (c_int, [c_void_p, POINTER(Call)]),
+        "ed_run": (c_int, [c_void_p, c_char_p, c_int]),
         "ed_kv_row_bytes": (c_uint64, [c_int, c_int]),
         "ed_probe_read": (c_double, [c_uint64, c_int]),
         "ed_probe_int8": (c_double, [c_char_p, c_int]),
+        "ed_cache_page_slots": (c_int, []),
+        "ed_cache_pool_new": (c_void_p, [POINTER(Model), c_int]),
+        "ed_cache_pool_free": (None, [c_void_p]),
+        "ed_cache_pool_pages": (c_int64, [c_void_p]),
+        "ed_cache_new": (c_void_p, [c_void_p, c_int]),
+        "ed_cache_free": (None, [c_void_p]),
+        "ed_cache_length": (c_int, [c_void_p]),
+        "ed_cache_fork": (c_void_p, [c_void_p, c_int, c_int]),
+        "ed_cache_adopt": (c_int, [c_void_p, c_void_p, c_int]),
+        "ed_cache_commit": (c_int, [c_void_p, c_void_p, c_int]),
+        "ed_cache_rollback": (None, [c_void_p]),
+        "ed_cache_truncate": (c_int, [c_void_p, c_int]),
+        "ed_cache_drop": (c_int, [c_void_p, c_int, c_void_p, c_int]),
+        "ed_cache_slots": (c_int, [c_void_p, c_int]),
+        "ed_cache_positions": (None, [c_void_p, c_int, c_void_p]),
+        "ed_cache_tokens": (None, [c_void_p, c_int, c_void_p]),
+        "ed_cache_reserve": (c_int, [c_void_p, c_int]),
+        "ed_cache_pages": (None, [c_void_p, c_void_p, c_void_p]),
+        "ed_cache_page_ids": (c_int, [c_void_p, c_void_p]),
+        "ed_cache_bytes": (c_uint64, [c_void_p]),
+        "ed_cache_save_bytes": (c_uint64, [c_void_p]),
+        "ed_cache_save": (None, [c_void_p, c_void_p]),
+        "ed_cache_load": (c_int, [c_void_p, c_void_p, c_uint64]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(lib, name)
         function.restype, function.argtypes = result, arguments
     return lib
-
-
-__all__ = ["Call", "Engine", "Layer", "Model", "Rope", "Sequence", "Tensor", "kv_row_bytes", "library"]

@@ -16,12 +16,13 @@ namespace ED_NS {
 
 using edgedec::Attention;
 using edgedec::CHUNK;
+using edgedec::PAGE_SLOTS;
 using edgedec::QUERY_TILE;
 using edgedec::SCORE_KEYS;
 using edgedec::VALUE_KEYS;
 
 // Tiles that stay in registers: keys of one query being scored; queries and pieces of values summed.
-constexpr int KEYS_AHEAD = 2048;  // bytes: how far in front keys and values are asked for
+constexpr int KEYS_AHEAD = 2048;  // bytes: how far ahead keys and values are prefetched
 constexpr int DOT_KEYS = NV == 1 ? 16 : 4;
 constexpr int SUM_QUERIES = 4;
 constexpr int SUM_PIECES = NV == 1 ? 4 : 1;
@@ -30,9 +31,9 @@ struct Span {
   int lo, hi;
   bool empty() const { return lo >= hi; }
 };
-ED_IN int least(int a, int b) { return a < b ? a : b; }
-ED_IN int most(int a, int b) { return a > b ? a : b; }
-ED_IN Span meet(Span a, Span b) { return {most(a.lo, b.lo), least(a.hi, b.hi)}; }
+ED_IN int min(int a, int b) { return a < b ? a : b; }
+ED_IN int max(int a, int b) { return a > b ? a : b; }
+ED_IN Span intersect(Span a, Span b) { return {max(a.lo, b.lo), min(a.hi, b.hi)}; }
 
 // What a query sees of a chunk, in ranks counted from the chunk's first: sinks [0, sinks), then [lo, hi).
 struct Sight {
@@ -44,22 +45,21 @@ struct Spans {
 ED_IN Spans exact(const Sight& s) { return {{{0, s.sinks}, {s.lo, s.hi}}}; }
 
 static Sight sight(const Attention& a, int row, int base) {
-  const int hi = least(a.rank(row) + 1 - base, CHUNK), lo = most(a.first_rank(row) - base, 0);
-  const int sinks = most(least(a.sinks - base, hi), 0);
+  const int hi = min(a.rank(row) + 1 - base, CHUNK), lo = max(a.first_rank(row) - base, 0);
+  const int sinks = max(min(a.sinks - base, hi), 0);
   if (hi <= 0) return {0, 0, 0};
   if (lo >= hi) return {sinks, sinks, sinks};
   return sinks >= lo ? Sight{0, 0, hi} : Sight{sinks, lo, hi};
 }
 
-// The slots of consecutive ranks, counted from the first of the cache they lie in: themselves, or along a path.
+// Where the keys or values of consecutive ranks lie: side by side from `row` on, in one page; or along a path.
 struct Slots {
-  const int32_t* path;
-  int start;
-  bool shared;
-  int operator[](int i) const { return path ? start + path[i] : start + i; }
-  Slots from(int n) const { return path ? Slots{path + n, start, shared} : Slots{nullptr, start + n, shared}; }
-  const uint8_t* in(const uint8_t* own, const uint8_t* others, const Attention& a, int head) const {
-    return shared ? others + head * a.shared_stride : own + head * a.head_stride;
+  const uint8_t *row, *end, *next;  // to where the page's rows of this head end, and where the next page's begin
+  const int32_t* path;              // slots after the committed ones
+  int64_t offset;                   // of the head's rows in a page
+
+  Slots from(int n, int64_t row_bytes) const {
+    return path ? Slots{row, end, next, path + n, offset} : Slots{row + n * row_bytes, end, next, path, offset};
   }
 };
 
@@ -73,19 +73,20 @@ struct Work {
 
   int row(int i) const { return row0 + (q0 + i) / a.group(); }
   float* scores(int i) const { return score + i * CHUNK; }
-  // Ranks of this chunk that lie in the slots of their number; and in others' cache.
-  int dense() const { return a.path_start ? inside(a.length) : CHUNK; }
-  int shared() const { return inside(a.shared); }
-  int inside(int rank) const { return most(least(rank - base, CHUNK), 0); }
+  // Ranks of this chunk that lie in the slots of their number.
+  int dense() const { return a.begin ? max(min(a.length - base, CHUNK), 0) : CHUNK; }
+  const uint8_t* at(int slot, int64_t offset) const {
+    return a.pages[slot / PAGE_SLOTS] + offset + slot % PAGE_SLOTS * a.row_bytes;
+  }
 };
 
 static Sight see(Work& w) {
   Sight all = {0, CHUNK, 0};
   for (int i = 0; i < w.n; i++) {
     const Sight s = w.sights[i] = i && w.row(i) == w.row(i - 1) ? w.sights[i - 1] : sight(w.a, w.row(i), w.base);
-    all = {most(all.sinks, s.sinks), s.lo < s.hi ? least(all.lo, s.lo) : all.lo, most(all.hi, s.hi)};
+    all = {max(all.sinks, s.sinks), s.lo < s.hi ? min(all.lo, s.lo) : all.lo, max(all.hi, s.hi)};
   }
-  return {least(all.sinks, all.lo), least(all.lo, all.hi), all.hi};
+  return {min(all.sinks, all.lo), min(all.lo, all.hi), all.hi};
 }
 
 static Work begin_tile(const Attention& a, int head, int row0, int chunk, int q0, int n, uint8_t* scratch) {
@@ -106,14 +107,14 @@ static Work begin_tile(const Attention& a, int head, int row0, int chunk, int q0
 // Rows become floats at block + key * key_step + piece * piece_step; `factor` is what an INT8 row has yet
 // to be multiplied by, times `scale`.
 template <int F>
-ED_IN void expand_rows(const Work& w, int dim, const uint8_t* rows, Slots slots, int n, int key_step, int piece_step,
-                       float scale) {
+ED_IN void expand_rows(const Work& w, int dim, const Slots& slots, int n, int key_step, int piece_step, float scale) {
   const int64_t row_bytes = w.a.row_bytes;
   float *out = w.block, *factor = w.factor;
-  const uint8_t* row = rows + slots[0] * row_bytes;
+  const uint8_t* row = slots.row;
+  const int64_t turn = slots.next - slots.end;  // from the end of this page's rows to the next page's
   for (int i = 0; i < n; i++, out += key_step, row += row_bytes) {
-    if (slots.path) row = rows + slots[i] * row_bytes;
-    else nprefetch(row + KEYS_AHEAD);
+    if (slots.path) row = w.at(w.a.length + slots.path[i], slots.offset);
+    else nprefetch(row + KEYS_AHEAD + (slots.end - row > KEYS_AHEAD ? 0 : turn));
     expand<F>(row, dim, [=](int piece, const vf& v) { vstore(out + piece * piece_step, v); });
     factor[i] = F == edgedec::INT8 ? int8_scale(row, dim) * scale : scale;
   }
@@ -137,15 +138,14 @@ ED_IN vf dots(const float* q, const float* block, int pieces) {
   return vsums(sums);
 }
 
-// Scores of queries i0 to i1 with the ranks of a span, whose first lies in slots[0].
+// Scores of queries i0 to i1 with the ranks of a span, which lie in `slots`.
 template <int F>
 ED_IN void score_span(const Work& w, int dim, Slots slots, Span span, int i0, int i1) {
   const int width = (dim + 15) / 16 * 16;
-  const uint8_t* keys = slots.in(w.a.keys, w.a.shared_keys, w.a, w.head);
   for (int k = span.lo; k < span.hi; k += SCORE_KEYS) {
-    const int n = least(SCORE_KEYS, span.hi - k);
-    expand_rows<F>(w, dim, keys, slots, n, 16, 16 * SCORE_KEYS, w.a.scale);
-    slots = slots.from(n);
+    const int n = min(SCORE_KEYS, span.hi - k);
+    expand_rows<F>(w, dim, slots, n, 16, 16 * SCORE_KEYS, w.a.scale);
+    slots = slots.from(n, w.a.row_bytes);
     const vf factor = vload_n(w.factor, n);
     for (int i = i0; i < i1; i++)
       if (w.sights[i].hi > k)
@@ -164,16 +164,22 @@ static void score(const Work& w, Slots slots, Span span, int i0, int i1) {
 
 // ---- from scores to weights ------------------------------------------------------------------------
 
-// Sets what of [begin, end) a query does not see.
-ED_IN void hide(float* x, Span span, const Sight& s, float value) {
-  for (int i = most(span.lo, s.sinks); i < least(span.hi, s.lo); i++) x[i] = value;
-  for (int i = most(span.lo, s.hi); i < span.hi; i++) x[i] = value;
+// Sets what of a span a query does not see.
+ED_IN void hide(const Work& w, int query, Span span, float value) {
+  const Sight& s = w.sights[query];
+  float* x = w.scores(query);
+  for (int i = max(span.lo, s.sinks); i < min(span.hi, s.lo); i++) x[i] = value;
+  for (int i = max(span.lo, s.hi); i < span.hi; i++) x[i] = value;
+  if (!w.a.slot_positions) return;
+  const int row = w.row(query);
+  for (int i = span.lo; i < min(span.hi, s.hi); i++)
+    if (w.a.hides(row, w.a.slot(row, w.base + i))) x[i] = value;
 }
 
 // What is seen, in whole vectors of scores: sinks, then the rest; the first is empty if they touch.
 static Spans vectors(const Sight& all) {
   const Span sinks = {0, (all.sinks + 15) & ~15}, rest = {all.lo & ~15, (all.hi + 15) & ~15};
-  if (sinks.hi >= rest.lo) return {{{0, 0}, {sinks.empty() ? rest.lo : 0, most(sinks.hi, rest.hi)}}};
+  if (sinks.hi >= rest.lo) return {{{0, 0}, {sinks.empty() ? rest.lo : 0, max(sinks.hi, rest.hi)}}};
   return {{sinks, rest}};
 }
 
@@ -185,7 +191,7 @@ static float top(const Work& w, int query) {
   for (const Span& span : vectors(w.all).v) {
     if (w.a.softcap != 0.0f)
       for (int k = span.lo; k < span.hi; k += 16) vstore(x + k, vmul(cap, vtanh(vdiv(vload(x + k), cap))));
-    hide(x, span, w.sights[query], -INFINITY);
+    hide(w, query, span, -INFINITY);
     for (int k = span.lo; k < span.hi; k += 16) m = vmax(vload(x + k), m);
   }
   return vtop(m) + 0.0f;  // not -0
@@ -197,7 +203,7 @@ static float weigh(const Work& w, int query, float m) {
   vf sum = vset(0.0f);
   for (const Span& span : vectors(w.all).v) {
     for (int k = span.lo; k < span.hi; k += 16) vstore(x + k, vexp(vsub(vload(x + k), vset(m))));
-    hide(x, span, w.sights[query], 0.0f);
+    hide(w, query, span, 0.0f);
     for (int k = span.lo; k < span.hi; k += 16) sum = vadd(sum, vload(x + k));
   }
   return vsum(sum);
@@ -237,17 +243,16 @@ ED_IN void times_factors(float* p, const float* factor, int n) {
   for (int k = 0; k < n; k += 16) vstore_n(p + k, vmul(vload_n(p + k, n - k), vload_n(factor + k, n - k)), n - k);
 }
 
-// Queries i0 to i1 add the values of a span, whose first lies in slots[0].
+// Queries i0 to i1 add the values of a span, which lie in `slots`.
 template <int F>
 ED_IN void sum_span(const Work& w, int dim, Slots slots, Span span, int i0, int i1) {
   const int width = (dim + 15) / 16 * 16;
-  const uint8_t* rows = slots.in(w.a.values, w.a.shared_values, w.a, w.head);
   for (int k = span.lo; k < span.hi; k += VALUE_KEYS) {
-    const int n = least(VALUE_KEYS, span.hi - k);
-    expand_rows<F>(w, dim, rows, slots, n, width, 16, 1.0f);
-    slots = slots.from(n);
+    const int n = min(VALUE_KEYS, span.hi - k);
+    expand_rows<F>(w, dim, slots, n, width, 16, 1.0f);
+    slots = slots.from(n, w.a.row_bytes);
     for (int i = i0; i < i1; i += SUM_QUERIES) {
-      const int nq = least(SUM_QUERIES, i1 - i);
+      const int nq = min(SUM_QUERIES, i1 - i);
       if (F == edgedec::INT8)
         for (int q = i; q < i + nq; q++) times_factors(w.scores(q) + k, w.factor, n);
       switch (nq) {
@@ -271,31 +276,36 @@ static void values(const Work& w, Slots slots, Span span, int i0, int i1) {
 
 // ---- what every tile goes through ------------------------------------------------------------------
 
-// work(slots, span, i0, i1) for all ranks the tile sees, in order: those that lie in the slot of their
-// number for all queries at once, those on a path row by row.
+// work(slots, span, i0, i1) for all ranks the tile sees, in order: those that lie in the slot of their number for all
+// queries at once, page by page; those on a path row by row. `values`: of the values, not the keys.
 template <class Do>
-ED_IN void over_ranks(const Work& w, Do work) {
+ED_IN void over_ranks(const Work& w, bool values, Do work) {
   const Attention& a = w.a;
-  for (const Span& part : exact(w.all).v) {
-    const Span others = meet(part, {0, w.shared()}), own = meet(part, {w.shared(), w.dense()});
-    if (!others.empty()) work(Slots{nullptr, w.base + others.lo, true}, others, 0, w.n);
-    if (!own.empty()) work(Slots{nullptr, w.base + own.lo - a.shared, false}, own, 0, w.n);
-  }
+  const int64_t offset = w.head * a.head_stride + (values ? a.values : 0), rows = PAGE_SLOTS * a.row_bytes;
+  for (const Span& part : exact(w.all).v)
+    for (Span left = intersect(part, {0, w.dense()}); !left.empty();) {
+      const int slot = w.base + left.lo, page = slot / PAGE_SLOTS, end = (page + 1) * PAGE_SLOTS - w.base;
+      const Span span = {left.lo, min(left.hi, end)};
+      const uint8_t* from = a.pages[page] + offset;
+      const uint8_t* next = span.hi < left.hi ? a.pages[page + 1] + offset : from + rows;
+      work(Slots{from + slot % PAGE_SLOTS * a.row_bytes, from + rows, next, nullptr, offset}, span, 0, w.n);
+      left.lo = span.hi;
+    }
   if (w.all.hi <= w.dense()) return;
   for (int i = 0, next; i < w.n; i = next) {
     for (next = i + 1; next < w.n && w.row(next) == w.row(i);) next++;
     for (const Span& part : exact(w.sights[i]).v) {
-      const Span span = meet(part, {w.dense(), CHUNK});
+      const Span span = intersect(part, {w.dense(), CHUNK});
       if (span.empty()) continue;
-      work(Slots{a.path + (a.path_start[w.row(i)] + w.base + span.lo - a.length), a.length - a.shared, false}, span, i,
-           next);
+      const int32_t* path = a.path + (a.begin[w.row(i)] + w.base + span.lo - a.length);
+      work(Slots{nullptr, nullptr, nullptr, path, offset}, span, i, next);
     }
   }
 }
 
 template <int F>
 static void all_scores(const Work& w) {
-  over_ranks(w, [&](Slots slots, Span span, int i0, int i1) { score<F>(w, slots, span, i0, i1); });
+  over_ranks(w, false, [&](Slots slots, Span span, int i0, int i1) { score<F>(w, slots, span, i0, i1); });
 }
 
 template <int F>
@@ -308,7 +318,7 @@ static void attend_tile(Work w, float* part) {
     to[1] = weigh(w, i, to[0]);
     for (int p = 0; p < w.pieces; p++) vstore(w.sum + i * w.width + 16 * p, vset(0.0f));
   }
-  over_ranks(w, [&](Slots slots, Span span, int i0, int i1) { values<F>(w, slots, span, i0, i1); });
+  over_ranks(w, true, [&](Slots slots, Span span, int i0, int i1) { values<F>(w, slots, span, i0, i1); });
   for (int i = 0; i < w.n; i++)
     for (int j = 0; j < dim; j += 16)
       vstore_n(part + (int64_t)i * (dim + 2) + 2 + j, vadd(vload(w.sum + i * w.width + j), vset(0.0f)), dim - j);
@@ -318,7 +328,7 @@ template <int F>
 static void attend_as(const Attention& a, int h, int row0, int row1, int chunk, float* part, uint8_t* scratch) {
   const int queries = (row1 - row0) * a.group();
   for (int q0 = 0; q0 < queries; q0 += QUERY_TILE)
-    attend_tile<F>(begin_tile(a, h, row0, chunk, q0, least(QUERY_TILE, queries - q0), scratch),
+    attend_tile<F>(begin_tile(a, h, row0, chunk, q0, min(QUERY_TILE, queries - q0), scratch),
                    part + (int64_t)q0 * (a.dim + 2));
 }
 
@@ -364,44 +374,40 @@ static void finish(const Attention& a, int h, int row0, int row1, const float* t
   }
 }
 
-// ---- attention mass --------------------------------------------------------------------------------
+// ---- attention sums --------------------------------------------------------------------------------
 
 // exp(score - m) / sum of one query, added to the slots it sees.
-static void add_mass(const Work& w, int i, float m, float sum, float* mass) {
+static void add_sums(const Work& w, int i, float m, float sum, float* sums) {
   const Attention& a = w.a;
   float* x = w.scores(i);
   top(w, i);
   weigh(w, i, m);
   for (const Span& span : exact(w.sights[i]).v)
-    for (int k = span.lo; k < span.hi; k++) {
-      const int rank = w.base + k;
-      const bool dense = !a.path_start || rank < a.length;
-      mass[dense ? rank : a.length + a.path[a.path_start[w.row(i)] + rank - a.length]] += x[k] / sum;
-    }
+    for (int k = span.lo; k < span.hi; k++) sums[a.slot(w.row(i), w.base + k)] += x[k] / sum;
 }
 
 template <int F>
-static void mass_as(const Attention& a, int h, int row0, int row1, const float* total, float* mass, uint8_t* scratch) {
+static void attention_sums_as(const Attention& a, int h, int row0, int row1, const float* total, float* sums, uint8_t* scratch) {
   const int queries = (row1 - row0) * a.group();
   int top_rank = 0;
-  for (int row = row0; row < row1; row++) top_rank = most(top_rank, a.rank(row));
+  for (int row = row0; row < row1; row++) top_rank = max(top_rank, a.rank(row));
   for (int chunk = 0; chunk * CHUNK <= top_rank; chunk++)
     for (int q0 = 0; q0 < queries; q0 += QUERY_TILE) {
-      const Work w = begin_tile(a, h, row0, chunk, q0, least(QUERY_TILE, queries - q0), scratch);
+      const Work w = begin_tile(a, h, row0, chunk, q0, min(QUERY_TILE, queries - q0), scratch);
       all_scores<F>(w);
       for (int i = 0; i < w.n; i++) {
         const float* t = total + (int64_t)(q0 + i) * (a.dim + 2);
-        add_mass(w, i, t[0], t[1], mass);
+        add_sums(w, i, t[0], t[1], sums);
       }
     }
 }
 
-static void mass(const Attention& a, int h, int row0, int row1, const float* total, float* mass, uint8_t* scratch) {
+static void attention_sums(const Attention& a, int h, int row0, int row1, const float* total, float* sums, uint8_t* scratch) {
   switch (a.format) {
-    case edgedec::F32: return mass_as<edgedec::F32>(a, h, row0, row1, total, mass, scratch);
-    case edgedec::F16: return mass_as<edgedec::F16>(a, h, row0, row1, total, mass, scratch);
-    case edgedec::INT8: return mass_as<edgedec::INT8>(a, h, row0, row1, total, mass, scratch);
-    case edgedec::INT4: return mass_as<edgedec::INT4>(a, h, row0, row1, total, mass, scratch);
+    case edgedec::F32: return attention_sums_as<edgedec::F32>(a, h, row0, row1, total, sums, scratch);
+    case edgedec::F16: return attention_sums_as<edgedec::F16>(a, h, row0, row1, total, sums, scratch);
+    case edgedec::INT8: return attention_sums_as<edgedec::INT8>(a, h, row0, row1, total, sums, scratch);
+    case edgedec::INT4: return attention_sums_as<edgedec::INT4>(a, h, row0, row1, total, sums, scratch);
   }
 }
 

@@ -1,202 +1,288 @@
 #include "engine.h"
 
-#include <algorithm>
+#include <cstring>
 #include <new>
+#include <stdexcept>
+
+#include "tree.h"
 
 namespace edgedec {
 
-namespace {
-
-constexpr int MAX_ROWS = 1 << 20;
-constexpr int MAX_TREE = 1 << 13;  // a row's path is kept, so a tree may cost its size squared
-
-std::vector<Matrix> matrices(const ed_model& m, const std::vector<ed_layer>& layers) {
-  std::vector<Matrix> all{matrix(m.embed), matrix(m.head)};
-  for (const ed_layer& l : layers)
-    for (const ed_tensor* t : {&l.qkv, &l.o, &l.gate_up, &l.down}) all.push_back(matrix(*t));
-  return all;
-}
-
-}  // namespace
-
 Engine::Engine(const ed_model& model, int threads, const Kernels* kernels)
-    : m_(model),
-      layers_(model.layers, model.layers + model.n_layers),
+    : model_(model),
+      blocks_(model.blocks, model.blocks + model.n_blocks),
       ropes_(model.ropes, model.ropes + model.n_ropes),
-      k_(*kernels),
-      team_(threads),
-      group_(model.heads / model.kv_heads),
-      kv_dim_(model.kv_heads * model.head_dim),
-      q_dim_(model.heads * model.head_dim) {
-  for (const Matrix& w : matrices(m_, layers_)) {
+      kernels_(*kernels),
+      pool_(threads),
+      shape_(state_shape(model)) {
+  std::vector<Matrix> all{matrix(model_.embed), matrix(model_.head)};
+  for (const ed_block& block : blocks_) {
+    made_.push_back(block_kind(block.kind)->make(*this, block));
+    if (!made_.back()) throw std::invalid_argument("a block that is not supported");
+    for (const Matrix& w : made_.back()->matrices()) all.push_back(w);
+  }
+  for (const Matrix& w : all) {
     weight_scratch_ = std::max(weight_scratch_, w.scratch());
     widest_ = std::max(widest_, (size_t)w.kpad());
     if (w.quantized()) most_steps_ = std::max(most_steps_, (size_t)w.steps());
   }
-  for (const ed_layer& l : layers_) windowed_ |= l.window > 0;
 }
 
-int Engine::run(const ed_call& asked) {
+Engine::~Engine() = default;
+
+int Engine::run(const ed_sequence* sequences, int n) {
   std::lock_guard<std::mutex> lock(turn_);
-  if (int wrong = check(asked)) return wrong;
-  if (asked.rows == 0) return 0;
-  ed_call call = asked;
+  if (int wrong = check(sequences, n)) return wrong;
   try {
-    prepare(call);
-    if (!call.hidden) call.hidden = hidden_.p;
-    work(call);
+    prepare(sequences, n);
+    if (rows_) embed();
+    for (int block = 0; rows_ && block < model_.n_blocks; block++) run_block(block);
+    scatter();
+    head(sequences, n);
   } catch (const std::bad_alloc&) {
+    gathered_.clear();
     return -1;
   }
   return 0;
 }
 
-// 1: rows, 2: a token, 3: a position, 4: a block, 5: a sequence's rows, 6: its slots, 7: a parent,
-// 8: a cache.
-int Engine::check(const ed_call& call) const {
-  if (call.rows < 0 || call.rows > MAX_ROWS || call.head_from > call.rows || call.top < 0) return 1;
-  if (call.rows && !call.tokens && !call.hidden) return 1;
-  for (int r = 0; call.tokens && r < call.rows; r++)
-    if (call.tokens[r] < 0 || call.tokens[r] >= m_.vocab) return 2;
-  for (int i = 0; i < call.n_blocks; i++)
-    if (call.blocks[i] < 0 || call.blocks[i] >= 2 * m_.n_layers) return 4;
-  if (call.n_blocks == 0) return 0;
-  for (int r = 0; r < call.rows; r++)
-    for (const ed_rope& rope : ropes_)
-      if (call.positions[r] < 0 || call.positions[r] >= rope.positions) return 3;
-  int next = 0;
-  for (int i = 0; i < call.n_sequences; i++) {
-    const ed_sequence& s = call.sequences[i];
-    if (s.row != next || s.rows < 0 || s.rows > call.rows - next) return 5;
-    if (!kv_row_bytes(m_.head_dim, s.kv) || (s.rows && !s.cache) || (s.shared && !s.shared_cache)) return 8;
-    next += s.rows;
-    if (s.shared < 0 || s.shared > s.length || s.shared > s.shared_allocated) return 6;
-    if (s.first < 0 || (int64_t)s.length - s.shared + s.first + s.rows > s.allocated) return 6;
-    if (s.parents && s.first + s.rows > MAX_TREE) return 1;
-    for (int r = 0; s.parents && r < s.first + s.rows; r++)
-      if (s.parents[r] < -1 || s.parents[r] >= r) return 7;
-  }
-  return next == call.rows ? 0 : 5;
+// ---- before the blocks -----------------------------------------------------------------------------
+
+// Rows of one sequence lie side by side; sequences that begin with the same pages are neighbours, so that they can
+// attend to them together.
+void Engine::prepare(const ed_sequence* sequences, int n) {
+  planned_.resize(n);
+  int count = 0;
+  for (int i = 0; i < n; i++)
+    if (sequences[i].rows) begin(planned_[count++], sequences[i]);
+  planned_.resize(count);
+  if (count > 1)
+    std::stable_sort(planned_.begin(), planned_.end(), [](const Planned& a, const Planned& b) { return a.lead < b.lead; });
+  rows_ = 0;
+  for (Planned& s : planned_) s.row = rows_, rows_ += s.asked->rows;
+  hidden_.need((size_t)rows_ * model_.hidden);
+  reserve(rows_);
+  for (auto& block : made_) block->reserve(rows_);
+  need_scratch(0);
+  running_.clear(), gathered_.clear();
 }
 
-void Engine::prepare(const ed_call& call) {
-  const size_t rows = call.rows;
-  x_.need(rows * m_.hidden);
-  if (!call.hidden) hidden_.need(rows * m_.hidden);
+void Engine::reserve(int rows) {
+  normed_.need((size_t)rows * model_.hidden);
+  post_.need((size_t)rows * model_.hidden);
   q_.need(rows * widest_);
   scale_.need(rows * most_steps_);
   offset_.need(rows * most_steps_);
-  post_.need(rows * m_.hidden);
-  if (call.n_blocks) {
-    qkv_.need(rows * (q_dim_ + 2 * kv_dim_));
-    mixed_.need(rows * q_dim_);
-    both_.need(m_.intermediate % LANES ? rows * 2 * m_.intermediate : 0);
-    inner_.need(rows * m_.intermediate);
-    prepare_paths(call);
-    prepare_items(call);
-  }
-  if (call.head_from >= 0 && call.top) {
-    size_t each = (size_t)(call.rows - call.head_from) * team_.size();
-    best_.need(each * call.top);
-    strip_.need(each * HEAD_STRIP * LANES);
-  }
-  scratch_stride_ = (std::max(weight_scratch_, attend_scratch_) + 127) / 64 * 64;
-  scratch_.need(scratch_stride_ * team_.size());
 }
 
-void Engine::work(const ed_call& call) {
-  if (call.tokens)
-    team_.share(call.rows, 1, [&](int begin, int end, int) {
-      for (int r = begin; r < end; r++)
-        k_.embed(matrix(m_.embed), (int)call.tokens[r], m_.embed_scale, call.hidden + (size_t)r * m_.hidden);
-    });
-  for (int i = 0; i < call.n_blocks; i++) {
-    int layer = call.blocks[i] / 2;
-    call.blocks[i] % 2 ? mlp(call, layer) : attention(call, layer);
+void Engine::begin(Planned& s, const ed_sequence& asked) {
+  s.asked = &asked, s.cache = asked.cache ? &asked.cache->cache : nullptr;
+  s.next = 0, s.text_length = s.cache ? s.cache->length() : 0, s.lead = nullptr;
+  s.pending = {asked.first, asked.first + asked.rows, asked.positions, asked.parents, asked.numbers};
+  if (!asked.n_blocks) return;
+  build_tree(asked, s.tree);
+  s.names = RowNames::of(s.pending);
+  for (int i = 0; i < blocks_of(asked); i++) {
+    BlockState* state = state_of(s, block_of(asked, i));
+    if (!state) continue;
+    state->begin(s.pending, s.names);
+    if (!s.lead) s.lead = state->lead();
   }
-  if (call.head_from >= 0 && call.head_from < call.rows) head(call);
 }
 
-Rows Engine::rows_for(const Matrix& w, const float* x) const {
+void Engine::embed() {
+  const size_t width = model_.hidden;
+  pool_.parallel_for(rows_, 1, [&](int begin, int end, int) {
+    size_t i = 0;
+    for (int row = begin; row < end; row++) {
+      while (row >= planned_[i].row + planned_[i].asked->rows) i++;
+      const ed_sequence& s = *planned_[i].asked;
+      const int at = row - planned_[i].row;
+      if (s.input) std::memcpy(hidden_.p + row * width, s.input + at * width, 4 * width);
+      else kernels_.embed(matrix(model_.embed), (int)s.tokens[s.first + at], model_.embed_scale, hidden_.p + row * width);
+    }
+  });
+  for (const Planned& s : planned_) keep_hidden(s, -1, hidden_.p + s.row * width);
+}
+
+// ---- the blocks ------------------------------------------------------------------------------------
+
+void Engine::run_block(int block) {
+  choose(block);
+  if (running_.empty()) return;
+  call_.sequences.clear(), call_.rows = 0, call_.active = active_;
+  for (int i : running_) {
+    Planned& s = planned_[i];
+    const int at = s.asked->n_blocks < 0 ? block : s.next++;
+    call_.sequences.push_back({call_.rows, s.asked->rows, s.pending, &s.tree, state_of(s, block), s.text_length,
+                               s.asked->attention_sums ? s.asked->attention_sums[at] : nullptr,
+                               s.asked->adapter ? s.asked->adapter->parts + 2 * block : nullptr});
+    call_.rows += s.asked->rows;
+  }
+  made_[block]->run(call_);
+  for (const SequenceRows& s : call_.sequences)
+    keep_hidden(planned_[running_[&s - call_.sequences.data()]], block, call_.hidden + (size_t)s.row * model_.hidden);
+}
+
+// The sequences that a block runs on, and where their rows lie side by side: where they are, or gathered.
+void Engine::choose(int block) {
+  std::vector<int>& now = choice_;
+  now.clear();
+  for (int i = 0; i < (int)planned_.size(); i++)
+    if (planned_[i].runs(block)) now.push_back(i);
+  if (now == running_) return;
+  active_++;
+  scatter();
+  running_ = now;
+  if (now.empty()) return;
+  const bool neighbours = now.back() - now.front() + 1 == (int)now.size();
+  call_.hidden = hidden_.p + (size_t)planned_[now[0]].row * model_.hidden;
+  if (!neighbours) gather();
+}
+
+void Engine::gather() {
+  gather_.need((size_t)rows_ * model_.hidden);
+  call_.hidden = gather_.p;
+  float* to = gather_.p;
+  for (int i : running_) {
+    const size_t size = (size_t)planned_[i].asked->rows * model_.hidden;
+    std::memcpy(to, hidden_.p + (size_t)planned_[i].row * model_.hidden, 4 * size);
+    to += size;
+  }
+  gathered_ = running_;
+}
+
+// Gathered rows back to where they were.
+void Engine::scatter() {
+  const float* from = gather_.p;
+  for (int i : gathered_) {
+    const size_t size = (size_t)planned_[i].asked->rows * model_.hidden;
+    std::memcpy(hidden_.p + (size_t)planned_[i].row * model_.hidden, from, 4 * size);
+    from += size;
+  }
+  gathered_.clear();
+}
+
+void Engine::keep_hidden(const Planned& s, int block, const float* from) const {
+  for (int i = 0; i < s.asked->n_hidden; i++)
+    if (s.asked->hidden_blocks[i] == block)
+      std::memcpy(s.asked->hidden[i], from, (size_t)s.asked->rows * model_.hidden * 4);
+}
+
+// ---- services for blocks ---------------------------------------------------------------------------
+
+void Engine::need_scratch(size_t bytes) {
+  const size_t stride = (std::max(weight_scratch_, bytes) + 127) / 64 * 64;
+  if (stride > scratch_stride_) scratch_stride_ = stride;
+  scratch_.need(scratch_stride_ * pool_.size());
+}
+
+QuantizedActivations Engine::activations(const Matrix& w, const float* x) const {
   return {q_.p, scale_.p, offset_.p, x, w.kpad(), w.quantized() ? w.steps() : 0};
 }
 
-// Rows of the hidden state made ready for `w`, normed if there is a weight.
-void Engine::normed(const float* x, int rows, const float* weight, const Matrix& w) {
-  Rows a = rows_for(w, x_.p);
-  team_.share(rows, grain(rows), [&](int begin, int end, int) {
-    for (int r = begin; r < end; r++) {
-      const float* from = x + (size_t)r * m_.hidden;
-      float* to = x_.p + (size_t)r * m_.hidden;
-      if (weight) k_.norm(from, weight, m_.hidden, m_.norm_eps, to);
-      else std::copy(from, from + m_.hidden, to);
-      if (w.quantized()) k_.quantize(to, w.k, w.format, w.step(), a, r, 0, a.steps);
-    }
-  });
+void Engine::norm_row(const ed_norm& norm, const float* x, float* y) const {
+  switch (norm.kind) {
+    case RMS: return kernels_.norm(x, norm.weight, model_.hidden, model_.norm_eps, y);
+    case LAYER: return kernels_.layer_norm(x, norm.weight, norm.bias, model_.hidden, model_.norm_eps, y);
+    default:
+      if (x != y) std::copy(x, x + model_.hidden, y);
+  }
 }
 
-// Rows x [rows, w.k] made ready for `w`.
-void Engine::ready(const float* x, int rows, const Matrix& w) {
-  if (!w.quantized()) return;
-  Rows a = rows_for(w, x);
-  // Few rows are cut, so that all threads have some.
-  int cuts = rows < 2 * team_.size() ? std::min(a.steps, 2 * team_.size()) : 1;
-  team_.share(rows * cuts, grain(rows * cuts), [&](int begin, int end, int) {
-    for (int i = begin; i < end; i++) {
-      int r = i / cuts, part = i % cuts;
-      k_.quantize(x + (size_t)r * w.k, w.k, w.format, w.step(), a, r, a.steps * part / cuts, a.steps * (part + 1) / cuts);
+// Rows of the hidden state, row r at `at(r)`, normed and made ready for `w`.
+template <class At>
+QuantizedActivations Engine::norm_rows(const ed_norm& norm, int rows, const Matrix& w, At at) {
+  reserve(rows);
+  const QuantizedActivations a = activations(w, normed_.p);
+  pool_.parallel_for(rows, grain(rows), [&](int begin, int end, int) {
+    for (int r = begin; r < end; r++) {
+      float* to = normed_.p + (size_t)r * model_.hidden;
+      norm_row(norm, at(r), to);
+      if (w.quantized()) kernels_.quantize(to, w.k, w.format, w.step(), a, r, 0, a.steps);
     }
   });
+  return a;
+}
+
+QuantizedActivations Engine::norm(const ed_norm& norm, const float* x, int rows, const Matrix& w) {
+  return norm_rows(norm, rows, w, [&](int r) { return x + (size_t)r * model_.hidden; });
+}
+
+QuantizedActivations Engine::norm_head(const Matrix& w) {
+  return norm_rows(model_.final_norm, (int)head_rows_.size(), w, [&](int r) { return head_rows_[r].hidden; });
+}
+
+QuantizedActivations Engine::quantize(const float* x, int rows, const Matrix& w) {
+  reserve(rows);
+  const QuantizedActivations a = activations(w, x);
+  if (!w.quantized()) return a;
+  // Few rows are cut, so that all threads have some.
+  const int cuts = rows < 2 * pool_.size() ? std::min(a.steps, 2 * pool_.size()) : 1;
+  pool_.parallel_for(rows * cuts, grain(rows * cuts), [&](int begin, int end, int) {
+    for (int i = begin; i < end; i++) {
+      const int r = i / cuts, part = i % cuts;
+      kernels_.quantize(x + (size_t)r * w.k, w.k, w.format, w.step(), a, r, a.steps * part / cuts,
+                        a.steps * (part + 1) / cuts);
+    }
+  });
+  return a;
 }
 
 // All groups of a product, a few at a time.
-void Engine::multiply(const Matrix& w, Product p) {
-  p.w = w;
-  int groups = p.epilogue == GLU ? w.groups() / 2 : w.groups();
-  int most = p.rows < 16 ? 32 : 8;
-  int grain = std::max(2, std::min(most, groups / (8 * team_.size())) & ~1);
-  team_.share(groups, grain, [&](int begin, int end, int thread) {
-    k_.product(p, begin, end, scratch_.p + thread * scratch_stride_);
+void Engine::multiply(const Product& p) {
+  const int groups = p.epilogue == GLU ? p.w.groups() / 2 : p.w.groups();
+  const int most = p.rows < 16 ? 32 : 8;
+  const int grain = std::max(2, std::min(most, groups / (8 * pool_.size())) & ~1);
+  pool_.parallel_for(groups, grain, [&](int begin, int end, int thread) {
+    kernels_.product(p, begin, end, scratch(thread));
   });
 }
 
-// hidden += w . x (+ bias), normed first if the model does so; x has been made ready.
-void Engine::residual(const ed_call& call, const Matrix& w, const float* x, const float* bias,
-                      const float* post_norm) {
+void Engine::residual(const BlockCall& call, const ed_block& block, const Matrix& w, const QuantizedActivations& a,
+                      const float* x, const float* bias) {
+  const bool stored = block.post_norm.kind != NO_NORM;
   Product p{};
-  p.a = rows_for(w, x), p.bias = bias, p.stride = m_.hidden, p.rows = call.rows;
-  p.out = post_norm ? post_.p : call.hidden;
-  p.epilogue = post_norm ? STORE : ADD;
-  multiply(w, p);
-  if (!post_norm) return;
-  team_.share(call.rows, 1, [&](int begin, int end, int) {
+  p.w = w, p.a = a, p.bias = bias, p.stride = model_.hidden, p.rows = call.rows;
+  p.out = stored ? post_.p : call.hidden;
+  p.epilogue = stored ? STORE : ADD;
+  multiply(p);
+  adapt(call, 1, x, w.k, p.out, model_.hidden);
+  if (stored) add_residual(call, block, post_.p);
+}
+
+void Engine::add_residual(const BlockCall& call, const ed_block& block, float* y) {
+  pool_.parallel_for(call.rows, 1, [&](int begin, int end, int) {
     for (int r = begin; r < end; r++) {
-      float* y = post_.p + (size_t)r * m_.hidden;
-      k_.norm(y, post_norm, m_.hidden, m_.norm_eps, y);
-      k_.add(y, m_.hidden, call.hidden + (size_t)r * m_.hidden);
+      float* row = y + (size_t)r * model_.hidden;
+      norm_row(block.post_norm, row, row);
+      kernels_.add(row, model_.hidden, call.hidden + (size_t)r * model_.hidden);
     }
   });
 }
 
-void Engine::mlp(const ed_call& call, int layer) {
-  const ed_layer& l = layers_[layer];
-  Matrix gate_up = matrix(l.gate_up), down = matrix(l.down);
-  int inner = m_.intermediate;
-  normed(call.hidden, call.rows, l.mlp_norm, gate_up);
-  bool fused = inner % LANES == 0;
-  Product p{};
-  p.a = rows_for(gate_up, x_.p), p.bias = l.gate_up_bias, p.rows = call.rows, p.activation = m_.activation;
-  p.out = fused ? inner_.p : both_.p, p.stride = fused ? inner : 2 * inner, p.epilogue = fused ? GLU : STORE;
-  multiply(gate_up, p);
-  if (!fused)
-    team_.share(call.rows, 1, [&](int begin, int end, int) {
-      for (int r = begin; r < end; r++) {
-        const float* gate = both_.p + (size_t)r * 2 * inner;
-        k_.glu(gate, gate + inner, inner, m_.activation, inner_.p + (size_t)r * inner);
-      }
-    });
-  ready(inner_.p, call.rows, down);
-  residual(call, down, inner_.p, l.down_bias, l.mlp_post_norm);
+// ---- adapters --------------------------------------------------------------------------------------
+
+bool Engine::adapted(const BlockCall& call, int which) const {
+  for (const SequenceRows& s : call.sequences)
+    if (s.lora && s.lora[which].rank > 0) return true;
+  return false;
+}
+
+void Engine::adapt(const BlockCall& call, int which, const float* x, int k, float* y, int n) {
+  for (const SequenceRows& s : call.sequences) {
+    if (!s.lora || s.lora[which].rank <= 0) continue;
+    const ed_lora& lora = s.lora[which];
+    lora_.need((size_t)s.rows * lora.rank);
+    Product down{}, up{};
+    down.w = {F32, ROWS, lora.rank, k, 0, 0, (const uint8_t*)lora.a, nullptr};
+    down.a.x = x + (size_t)s.row * k, down.rows = s.rows, down.out = lora_.p, down.stride = lora.rank;
+    multiply(down);
+    for (int i = 0; i < s.rows * lora.rank; i++) lora_.p[i] *= lora.scale;
+    up.w = {F32, ROWS, n, lora.rank, 0, 0, (const uint8_t*)lora.b, nullptr};
+    up.a.x = lora_.p, up.rows = s.rows, up.out = y + (size_t)s.row * n, up.stride = n, up.epilogue = ADD;
+    multiply(up);
+  }
 }
 
 }  // namespace edgedec
@@ -212,6 +298,8 @@ struct ed_engine {
 ed_engine* ed_open(const ed_model* model, int threads, const char* isa) {
   const edgedec::Kernels* kernels = edgedec::choose(isa);
   if (!kernels) return nullptr;
+  for (int i = 0; i < model->n_blocks; i++)
+    if (!edgedec::block_kind(model->blocks[i].kind)) return nullptr;
   try {
     return new ed_engine{{*model, threads, kernels}};
   } catch (...) {
@@ -221,8 +309,6 @@ ed_engine* ed_open(const ed_model* model, int threads, const char* isa) {
 
 void ed_close(ed_engine* engine) { delete engine; }
 
-const char* ed_engine_isa(const ed_engine* engine) { return engine->engine.isa(); }
+const char* ed_engine_isa(const ed_engine* engine) { return engine->engine.kernels().name; }
 
-int ed_run(ed_engine* engine, const ed_call* call) { return engine->engine.run(*call); }
-
-uint64_t ed_kv_row_bytes(int dim, int kv) { return edgedec::kv_row_bytes(dim, kv); }
+int ed_run(ed_engine* engine, const ed_sequence* sequences, int n) { return engine->engine.run(sequences, n); }

@@ -1,17 +1,20 @@
-// The stack of layers on the CPU: any blocks, any rows, of any number of sequences.
+// The stack of blocks on the CPU: any blocks, any rows, of any number of sequences. engine.cpp checks a call and runs
+// the blocks one after another; what a block does stands in its own file and uses the services below.
 #pragma once
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <typeindex>
+#include <unordered_map>
 #include <vector>
 
 #include "api.h"
+#include "blocks.h"
+#include "cache.h"
 #include "kernels.h"
 #include "pool.h"
 
 namespace edgedec {
-
-constexpr int HEAD_STRIP = 32;  // groups of the vocabulary between two looks for better ones
 
 // Memory that grows, aligned to cache lines; what was in it is lost when it grows.
 template <class T>
@@ -32,85 +35,144 @@ class Buffer {
   size_t size_ = 0;
 };
 
+// The rows of a call that the head runs on, and where what it says of them goes.
+struct HeadRow {
+  const float* hidden;
+  float* logits;  // null: not wanted
+  int32_t* ids;   // [top], if top
+  float* scores;  // or null
+  double* logsum;  // null: not wanted
+  int top;
+};
+
 class Engine {
  public:
   Engine(const ed_model& model, int threads, const Kernels* kernels);
-  int run(const ed_call& asked);
-  const char* isa() const { return k_.name; }
+  ~Engine();
+  int run(const ed_sequence* sequences, int n);
+
+  // ---- services for blocks ----
+  const ed_model& model() const { return model_; }
+  const ed_rope& rope(int i) const { return ropes_[i]; }
+  const Kernels& kernels() const { return kernels_; }
+  ThreadPool& pool() { return pool_; }
+  int hidden() const { return model_.hidden; }
+  // One T for all blocks of the engine, made at its first use: for working memory that blocks of a kind have in common.
+  template <class T>
+  T& shared() {
+    std::shared_ptr<void>& made = shared_[std::type_index(typeid(T))];
+    if (!made) made = std::make_shared<T>();
+    return *static_cast<T*>(made.get());
+  }
+  // Pieces of n equal small tasks: some for each thread, as who is late is helped, but not each by itself.
+  int grain(int n) const { return std::max(1, n / (6 * pool_.size())); }
+  // Scratch of a thread: at least Matrix::scratch() of all matrices(), and `bytes` of the last need_scratch().
+  uint8_t* scratch(int thread) const { return scratch_.p + thread * scratch_stride_; }
+  void need_scratch(size_t bytes);
+
+  // norm(x) of one row.
+  void norm_row(const ed_norm& norm, const float* x, float* y) const;
+  // Rows x [rows, hidden] normed into normed() and made ready for products with `w`.
+  QuantizedActivations norm(const ed_norm& norm, const float* x, int rows, const Matrix& w);
+  const float* normed() const { return normed_.p; }  // [rows, hidden], after norm()
+  // Rows x [rows, w.k] made ready for products with `w`. One set of quantized rows exists at a time: norm() and
+  // quantize() replace what the one before made.
+  QuantizedActivations quantize(const float* x, int rows, const Matrix& w);
+  // All groups of product `p` (its rows made ready before), on all threads.
+  void multiply(const Product& p);
+  // call.hidden += post_norm(w . a + bias + adapter); `x` [rows, w.k]: the rows that `a` was made of.
+  void residual(const BlockCall& call, const ed_block& block, const Matrix& w, const QuantizedActivations& a,
+                const float* x, const float* bias);
+  // call.hidden += post_norm(y), y [rows, hidden], which is overwritten.
+  void add_residual(const BlockCall& call, const ed_block& block, float* y);
+  // Whether a sequence of the call has an adapter for matrix `which` (0: first, 1: last) of its block.
+  bool adapted(const BlockCall& call, int which) const;
+  // y += scale * b (a x) for the rows whose sequence has an adapter there; x [rows, k], y [rows, n].
+  void adapt(const BlockCall& call, int which, const float* x, int k, float* y, int n);
 
  private:
+  // A sequence of the call that has rows; in the order of the rows.
+  struct Planned {
+    const ed_sequence* asked;
+    Cache* cache;
+    int row, next, text_length;  // its first row; the next of its blocks; committed tokens
+    const void* lead;            // sequences with the same one begin with the same page
+    PendingRows pending;
+    Tree tree;
+    std::shared_ptr<const RowNames> names;
+    bool runs(int block) const {
+      return asked->n_blocks < 0 || (next < asked->n_blocks && asked->blocks[next] == block);
+    }
+  };
   struct Best {
     float logit;
     int32_t id;
   };
-  // Rows row0 to row1 of a sequence (counted from its first), one kv head, chunks chunk0 to chunk1.
-  struct Item {
-    int32_t sequence, kv_head, row0, row1, chunk0, chunk1;
-    int64_t part;  // where its first partial sum stands, if chunks are summed apart
-  };
-  // `rows` rows from `row` on, of several sequences, begin with the same `chunks` chunks of one shared cache.
-  // Their partial sums [kv_heads, chunks, rows] stand at `part`.
-  struct Common {
-    int32_t row, rows, chunks;
-    int64_t part;
-    size_t at(int head, int chunk, int r) const { return ((size_t)head * chunks + chunk) * rows + r; }
+  // Of a strip of logits: the largest, and the sum of exp(logit - max).
+  struct StripSum {
+    float max, sum;
   };
 
+  int blocks_of(const ed_sequence& s) const { return s.n_blocks < 0 ? model_.n_blocks : s.n_blocks; }
+  static int block_of(const ed_sequence& s, int i) { return s.n_blocks < 0 ? i : s.blocks[i]; }
+  static BlockState* state_of(const Planned& s, int block) { return s.cache ? s.cache->state(block) : nullptr; }
+
+  // check.cpp
+  int check(const ed_sequence* sequences, int n) const;
+  int check_sequence(const ed_sequence& s) const;
+  int check_tree(const ed_sequence& s) const;
+  int check_cache(const ed_sequence& s) const;
   // engine.cpp
-  int check(const ed_call& call) const;
-  void prepare(const ed_call& call);
-  void work(const ed_call& call);
-  void mlp(const ed_call& call, int layer);
-  void normed(const float* x, int rows, const float* weight, const Matrix& w);
-  void ready(const float* x, int rows, const Matrix& w);
-  void multiply(const Matrix& w, Product p);
-  void residual(const ed_call& call, const Matrix& w, const float* x, const float* bias, const float* post_norm);
-  Rows rows_for(const Matrix& w, const float* x) const;
-  // Pieces of n equal small tasks: some for each thread, as who is late is helped, but not each by itself.
-  int grain(int n) const { return std::max(1, n / (6 * team_.size())); }
-
-  // attend.cpp
-  void prepare_paths(const ed_call& call);
-  size_t prepare_common(const ed_call& call);
-  void prepare_items(const ed_call& call);
-  void split_by_chunks();
-  void attention(const ed_call& call, int layer);
-  void rotate(const ed_call& call, int layer, int row, int kv_head);
-  void attend(const ed_call& call, int layer);
-  void attend_whole(const ed_call& call, const Attention& a, const Item& item, int layer, int thread);
-  void add_up(const ed_call& call, int layer, const Item& item, int thread);
-  void begin_sum(const ed_call& call, const Item& item, float* total) const;
-  Attention view(const ed_call& call, int sequence, int layer) const;
-  Attention view_of_all(const ed_call& call, int sequence, int layer) const;
-
+  void prepare(const ed_sequence* sequences, int n);
+  void reserve(int rows);
+  void begin(Planned& s, const ed_sequence& asked);
+  void embed();
+  void run_block(int block);
+  void choose(int block);
+  void gather();
+  void scatter();
+  void keep_hidden(const Planned& s, int block, const float* from) const;
+  QuantizedActivations activations(const Matrix& w, const float* x) const;
+  template <class At>
+  QuantizedActivations norm_rows(const ed_norm& norm, int rows, const Matrix& w, At at);
+  QuantizedActivations norm_head(const Matrix& w);
   // head.cpp
-  void head(const ed_call& call);
-  void best_of(const ed_call& call, int row, const float* logits, int from, int count, int thread);
-  void merge_best(const ed_call& call, int row);
+  void head(const ed_sequence* sequences, int n);
+  void head_rows(const ed_sequence* sequences, int n);
+  void strips(const Product& p, bool made);
+  void take_best(int r, const float* logits, int from, int count, int thread);
+  void merge_best(int r);
+  void merge_sums(int r);
 
-  const ed_model m_;
-  const std::vector<ed_layer> layers_;
+  const ed_model model_;
+  const std::vector<ed_block> blocks_;
   const std::vector<ed_rope> ropes_;
-  const Kernels& k_;
-  Team team_;
+  const Kernels& kernels_;
+  ThreadPool pool_;
   std::mutex turn_;
-  const int group_, kv_dim_, q_dim_;
-
-  std::vector<int32_t> sequence_of_, path_, path_start_;
-  std::vector<size_t> path_at_, start_at_;
-  std::vector<Item> items_, sums_;  // what is attended; and, if by chunks, what is added up behind it
-  std::vector<Item> together_;      // before that: the chunks that several sequences share
-  std::vector<Common> commons_;
-  std::vector<int> common_of_;  // of each sequence; -1: none
+  const uint64_t shape_;  // of the caches
+  std::unordered_map<std::type_index, std::shared_ptr<void>> shared_;
+  std::vector<std::unique_ptr<Block>> made_;
   size_t widest_ = 0, most_steps_ = 0;  // of all matrices: inputs, and steps that have a scale
-  size_t attend_scratch_ = 0, weight_scratch_ = 0, scratch_stride_ = 0;
-  bool by_chunk_ = false, windowed_ = false;
-  int item_grain_ = 1;
-  Buffer<float> hidden_, x_, qkv_, mixed_, both_, inner_, post_, scale_, parts_, totals_, strip_;
+  size_t weight_scratch_ = 0, scratch_stride_ = 0;
+
+  // Of the call that runs.
+  int rows_ = 0;
+  int64_t active_ = 0;  // changes with the sequences that a block runs on
+  std::vector<Planned> planned_;
+  std::vector<int> running_, choice_;  // those that a block runs on, of planned_
+  std::vector<int> gathered_;          // those whose rows lie in gather_ now
+  BlockCall call_{};
+  std::vector<HeadRow> head_rows_;
+  int top_ = 0;           // of all head rows the most
+  bool logsums_ = false;  // whether any wants its logsum
+
+  Buffer<float> hidden_, gather_, normed_, post_, scale_, lora_, strip_;
+  Buffer<Best> best_;      // [threads, head rows, top_]
+  Buffer<StripSum> sums_;  // [head rows, strips]
   Buffer<int8_t> q_;
   Buffer<int32_t> offset_;
   Buffer<uint8_t> scratch_;
-  Buffer<Best> best_;
 };
 
 inline Matrix matrix(const ed_tensor& t) {

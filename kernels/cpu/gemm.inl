@@ -26,7 +26,7 @@ struct Strip {
 
 // sums[m * V + v] = row m0 + m times vector v.
 template <int FORMAT, int STEP, int M, int V>
-ED_IN void tile(const Strip<V>& at, int steps_per_block, const Rows& a, int m0, float* sums) {
+ED_IN void tile(const Strip<V>& at, int steps_per_block, const QuantizedActivations& a, int m0, float* sums) {
   constexpr int LINES = FORMAT == INT4 ? STEP / 8 : STEP / 4;  // 64 bytes each
   const int8_t* q[M];
   const float* scale[M];
@@ -121,14 +121,14 @@ ED_IN void tile(const Strip<V>& at, int steps_per_block, const Rows& a, int m0, 
 }
 
 template <int FORMAT, int STEP, int V, int M = TILE_M>
-ED_IN void tile_of(int m, const Strip<V>& at, int per_block, const Rows& a, int m0, float* sums) {
+ED_IN void tile_of(int m, const Strip<V>& at, int per_block, const QuantizedActivations& a, int m0, float* sums) {
   if constexpr (M > 1)
     if (m < M) return tile_of<FORMAT, STEP, V, M - 1>(m, at, per_block, a, m0, sums);
   tile<FORMAT, STEP, M, V>(at, per_block, a, m0, sums);
 }
 
 template <int V>
-static void quantized_tile(const Matrix& w, const Strip<V>& at, int m, const Rows& a, int m0, float* sums) {
+static void quantized_tile(const Matrix& w, const Strip<V>& at, int m, const QuantizedActivations& a, int m0, float* sums) {
   int per_block = w.block == 16 ? 1 : w.block / 32;
   if (w.format == INT4)
     w.step() == 32 ? tile_of<INT4, 32, V>(m, at, per_block, a, m0, sums)
@@ -139,7 +139,7 @@ static void quantized_tile(const Matrix& w, const Strip<V>& at, int m, const Row
 }
 
 // Four rows of 16 bytes -> four lines, word j of all rows side by side in line j; lines are 64 bytes apart.
-ED_IN void turn_words(const uint8_t* from, size_t row_bytes, uint8_t* to) {
+ED_IN void transpose4x4(const uint8_t* from, size_t row_bytes, uint8_t* to) {
 #if defined(__x86_64__) || defined(_M_X64)
   __m128i r[4];
   for (int i = 0; i < 4; i++) r[i] = _mm_loadu_si128((const __m128i*)(from + i * row_bytes));
@@ -162,7 +162,7 @@ static void pack_group(const Matrix& w, int group, uint8_t* data, uint16_t* scal
   if ((group + 1) * LANES <= w.n && row_bytes % 16 == 0) {
     const uint8_t* from = w.data + (size_t)group * LANES * row_bytes;
     for (size_t at = 0; at < row_bytes; at += 16)
-      for (int r = 0; r < LANES; r += 4) turn_words(from + r * row_bytes + at, row_bytes, data + at * 16 + r * 4);
+      for (int r = 0; r < LANES; r += 4) transpose4x4(from + r * row_bytes + at, row_bytes, data + at * 16 + r * 4);
     const uint16_t* scale = w.scales + (size_t)group * LANES * blocks;
     for (int b = 0; b < blocks; b++)
       for (int r = 0; r < LANES; r++) scales[b * LANES + r] = scale[(size_t)r * blocks + b];
@@ -262,6 +262,7 @@ ED_IN void put(const Product& p, int m, int n, int count, const float* sums, con
       if (p.bias) g = nadd(g, nload(p.bias + n + i));  // GLU has whole groups only
       y = nmul(nactivate(g, p.activation), y);
     }
+    if (p.epilogue == ACTIVATE) y = nactivate(y, p.activation);
     if (p.softcap > 0.0f) y = nmul(ntanh(ndiv(y, nset(p.softcap))), nset(p.softcap));
     if (left >= W) {
       nstore(out + i, p.epilogue == ADD ? nadd(nload(out + i), y) : y);

@@ -1,69 +1,117 @@
-// The last norm and the vocabulary: all logits, or only the best of each row.
+// The last norm and the vocabulary: all logits, the best of each row, and the log of the sum of exp(logit).
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "engine.h"
 
 namespace edgedec {
 
-void Engine::head(const ed_call& call) {
-  Matrix w = matrix(m_.head);
-  const int rows = call.rows - call.head_from;
-  normed(call.hidden + (size_t)call.head_from * m_.hidden, rows, m_.final_norm, w);
-  Product p{};
-  p.w = w, p.a = rows_for(w, x_.p), p.rows = rows, p.softcap = m_.final_softcap;
-  if (call.logits) {
-    p.out = call.logits, p.stride = m_.vocab;
-    multiply(w, p);
-  }
-  if (!call.top) return;
-  const int width = HEAD_STRIP * LANES;
-  const size_t all = (size_t)team_.size() * rows * call.top;
-  std::fill_n(best_.p, all, Best{-std::numeric_limits<float>::infinity(), -1});
-  team_.share(w.groups(), HEAD_STRIP, [&](int begin, int end, int thread) {
-    float* strip = strip_.p + (size_t)thread * rows * width;
-    for (int group = begin; group < end; group += HEAD_STRIP) {
-      int from = group * LANES, count = std::min(m_.vocab - from, width);
-      if (!call.logits) {
-        Product part = p;
-        part.out = strip - from, part.stride = width;
-        k_.product(part, group, std::min(end, group + HEAD_STRIP), scratch_.p + thread * scratch_stride_);
-      }
-      for (int r = 0; r < rows; r++) {
-        const float* logits = call.logits ? call.logits + (size_t)r * m_.vocab + from : strip + (size_t)r * width;
-        best_of(call, r, logits, from, count, thread);
-      }
-    }
-  });
-  team_.share(rows, 1, [&](int begin, int end, int) {
-    for (int r = begin; r < end; r++) merge_best(call, r);
-  });
-}
+namespace {
 
-// The better of two: the larger logit; of equals the smaller token.
-static bool better(float logit, int32_t id, float than, int32_t than_id) {
+constexpr int HEAD_STRIP = 32;  // groups of the vocabulary between two looks for better ones
+constexpr int STRIP_WIDTH = HEAD_STRIP * LANES;
+
+// Of two the better: the larger logit; of equals the smaller token.
+bool better(float logit, int32_t id, float than, int32_t than_id) {
   return logit > than || (logit == than && (uint32_t)id < (uint32_t)than_id);
 }
 
+}  // namespace
+
+// The rows of all sequences that the head runs on, in the order of the call.
+void Engine::head_rows(const ed_sequence* sequences, int n) {
+  head_rows_.clear(), top_ = 0, logsums_ = false;
+  for (int i = 0; i < n; i++) {
+    const ed_sequence& s = sequences[i];
+    if (s.logits_from < 0 || s.logits_from >= s.rows || !(s.logits || s.top || s.logsum)) continue;
+    const auto planned = std::find_if(planned_.begin(), planned_.end(), [&](const Planned& p) { return p.asked == &s; });
+    top_ = std::max(top_, s.top), logsums_ |= s.logsum != nullptr;
+    for (int r = s.logits_from; r < s.rows; r++) {
+      const size_t at = r - s.logits_from;
+      head_rows_.push_back({hidden_.p + (size_t)(planned->row + r) * model_.hidden,
+                            s.logits ? s.logits + at * model_.vocab : nullptr, s.top ? s.top_ids + at * s.top : nullptr,
+                            s.top && s.top_scores ? s.top_scores + at * s.top : nullptr,
+                            s.logsum ? s.logsum + at : nullptr, s.top});
+    }
+  }
+}
+
+void Engine::head(const ed_sequence* sequences, int n) {
+  head_rows(sequences, n);
+  if (head_rows_.empty()) return;
+  const int rows = (int)head_rows_.size();
+  Product p{};
+  p.w = matrix(model_.head), p.rows = rows, p.softcap = model_.final_softcap;
+  p.a = norm_head(p.w);
+  bool in_place = true;  // all rows' logits are wanted, one after another
+  for (int r = 0; r < rows; r++)
+    in_place = in_place && head_rows_[r].logits && head_rows_[r].logits == head_rows_[0].logits + (size_t)r * model_.vocab;
+  if (in_place) {
+    p.out = head_rows_[0].logits, p.stride = model_.vocab;
+    multiply(p);
+  }
+  if (in_place && !top_ && !logsums_) return;
+  strips(p, in_place);
+  pool_.parallel_for(rows, 1, [&](int begin, int end, int) {
+    for (int r = begin; r < end; r++) {
+      if (head_rows_[r].top) merge_best(r);
+      if (head_rows_[r].logsum) merge_sums(r);
+    }
+  });
+}
+
+// The vocabulary strip by strip; its logits are there already if `made`.
+void Engine::strips(const Product& p, bool made) {
+  const int rows = p.rows, n_strips = (p.w.groups() + HEAD_STRIP - 1) / HEAD_STRIP;
+  const size_t best = (size_t)pool_.size() * rows * top_;
+  if (!made) strip_.need((size_t)pool_.size() * rows * STRIP_WIDTH);
+  if (logsums_) sums_.need((size_t)rows * n_strips);
+  best_.need(best);
+  std::fill_n(best_.p, best, Best{-std::numeric_limits<float>::infinity(), -1});
+  pool_.parallel_for(p.w.groups(), HEAD_STRIP, [&](int begin, int end, int thread) {
+    float* strip = strip_.p + (size_t)thread * rows * STRIP_WIDTH;
+    for (int group = begin; group < end; group += HEAD_STRIP) {
+      const int from = group * LANES, count = std::min(model_.vocab - from, STRIP_WIDTH);
+      if (!made) {
+        Product part = p;
+        part.out = strip - from, part.stride = STRIP_WIDTH;
+        kernels_.product(part, group, std::min(end, group + HEAD_STRIP), scratch(thread));
+      }
+      for (int r = 0; r < rows; r++) {
+        float* logits = head_rows_[r].logits ? head_rows_[r].logits + from : nullptr;
+        const float* of_strip = made ? logits : strip + (size_t)r * STRIP_WIDTH;
+        if (!made && logits) std::memcpy(logits, of_strip, (size_t)count * 4);
+        if (head_rows_[r].top) take_best(r, of_strip, from, count, thread);
+        if (head_rows_[r].logsum) {
+          const float max = kernels_.reduce_max(of_strip, count);
+          sums_.p[(size_t)r * n_strips + group / HEAD_STRIP] = {max, kernels_.sum_exp(of_strip, count, max)};
+        }
+      }
+    }
+  });
+}
+
 // Logits from .. from + count - 1 of a row, taken into the thread's best ones (kept in order).
-void Engine::best_of(const ed_call& call, int row, const float* logits, int from, int count, int thread) {
-  Best* best = best_.p + ((size_t)thread * (call.rows - call.head_from) + row) * call.top;
-  Best& least = best[call.top - 1];
-  if (k_.most_of(logits, count) < least.logit) return;
+void Engine::take_best(int r, const float* logits, int from, int count, int thread) {
+  const int top = head_rows_[r].top;
+  Best* best = best_.p + ((size_t)thread * head_rows_.size() + r) * top_;
+  Best& least = best[top - 1];
+  if (kernels_.reduce_max(logits, count) < least.logit) return;
   for (int i = 0; i < count; i++) {
     if (!better(logits[i], from + i, least.logit, least.id)) continue;
-    int at = call.top - 1;
+    int at = top - 1;
     for (; at && better(logits[i], from + i, best[at - 1].logit, best[at - 1].id); at--) best[at] = best[at - 1];
     best[at] = {logits[i], from + i};
   }
 }
 
-void Engine::merge_best(const ed_call& call, int row) {
-  const int rows = call.rows - call.head_from, top = call.top;
-  Best* all = best_.p + (size_t)row * top;
-  for (int t = 1; t < team_.size(); t++) {
-    const Best* other = best_.p + ((size_t)t * rows + row) * top;
+void Engine::merge_best(int r) {
+  const int rows = (int)head_rows_.size(), top = head_rows_[r].top;
+  Best* all = best_.p + (size_t)r * top_;
+  for (int t = 1; t < pool_.size(); t++) {
+    const Best* other = best_.p + ((size_t)t * rows + r) * top_;
     for (int j = 0; j < top && other[j].id >= 0; j++) {
       int at = top;
       for (; at && better(other[j].logit, other[j].id, all[at - 1].logit, all[at - 1].id); at--)
@@ -72,9 +120,20 @@ void Engine::merge_best(const ed_call& call, int row) {
     }
   }
   for (int j = 0; j < top; j++) {
-    call.top_ids[(size_t)row * top + j] = std::isfinite(all[j].logit) ? all[j].id : -1;
-    if (call.top_logits) call.top_logits[(size_t)row * top + j] = all[j].logit;
+    head_rows_[r].ids[j] = std::isfinite(all[j].logit) ? all[j].id : -1;
+    if (head_rows_[r].scores) head_rows_[r].scores[j] = all[j].logit;
   }
+}
+
+// Strips in their order, whoever made them.
+void Engine::merge_sums(int r) {
+  const int n = (matrix(model_.head).groups() + HEAD_STRIP - 1) / HEAD_STRIP;
+  const StripSum* strips = sums_.p + (size_t)r * n;
+  float max = strips[0].max;
+  for (int i = 1; i < n; i++) max = std::max(max, strips[i].max);
+  double sum = 0;
+  for (int i = 0; i < n; i++) sum += strips[i].sum * std::exp((double)strips[i].max - max);
+  *head_rows_[r].logsum = max + std::log(sum);
 }
 
 }  // namespace edgedec

@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "kv.h"
+#include "ssm.h"
 
 #if defined(_MSC_VER)
 #define ED_IN static __forceinline
@@ -27,8 +28,8 @@
 namespace edgedec {
 
 enum Format { NONE = 0, F32 = 1, F16 = 2, INT8 = 3, INT4 = 4 };
-enum Layout { ROWS = 0, LANES16 = 1 };
-enum Activation { SILU = 0, GELU_TANH = 1 };
+enum Layout { ROWS = 0, INTERLEAVE16 = 1 };
+enum Activation { SILU = 0, GELU_TANH = 1, GELU = 2, RELU = 3 };
 
 constexpr int LANES = 16;   // outputs of a group in the packed layout
 constexpr int CHUNK = 256;  // keys of an attention chunk
@@ -46,14 +47,26 @@ struct Matrix {
   int groups() const { return (n + LANES - 1) / LANES; }
   bool quantized() const { return format == INT8 || format == INT4; }
   size_t group_bytes() const { return (size_t)LANES * kpad() / (format == INT4 ? 2 : 1); }
+  // Rows row0 .. row0 + count - 1 as a matrix of their own: whole groups, or a layout in rows.
+  Matrix slice(int row0, int count) const {
+    Matrix part = *this;
+    part.n = count;
+    if (!quantized()) {
+      part.data += (size_t)row0 * k * (format == F32 ? 4 : 2);
+    } else {
+      part.data += group_bytes() / LANES * row0;
+      part.scales += (size_t)row0 * blocks();
+    }
+    return part;
+  }
   // What `product` needs to put two strips of two groups in the packed layout.
   size_t scratch() const { return layout == ROWS && quantized() ? 4 * (group_bytes() + blocks() * LANES * 2) : 0; }
 };
 
-// Rows ready to be multiplied. Quantized: int8 [rows, kpad], ordered as the weights of the format want
+// Rows of activations ready to be multiplied. Quantized: int8 [rows, kpad], ordered as the weights of the format want
 // them (int4: 0 2 4 6 1 3 5 7 of every eight), a scale and an offset (-8 or -128 times the sum of the
 // step) per step. For float weights only `x` is read.
-struct Rows {
+struct QuantizedActivations {
   int8_t* q;
   float* scale;
   int32_t* offset;
@@ -61,13 +74,13 @@ struct Rows {
   int32_t kpad, steps;
 };
 
-enum Epilogue { STORE = 0, ADD = 1, GLU = 2 };
+enum Epilogue { STORE = 0, ADD = 1, GLU = 2, ACTIVATE = 3 };
 
 // out[m, n] = rows[m] . weights[n] (+ bias); ADD adds it to what is there; GLU: the first half of the
-// outputs is the gate of the second, out is [rows, n / 2].
+// outputs is the gate of the second, out is [rows, n / 2]; ACTIVATE: the activation of each output.
 struct Product {
   Matrix w;
-  Rows a;
+  QuantizedActivations a;
   const float* bias;
   float* out;
   int64_t stride;
@@ -75,38 +88,48 @@ struct Product {
   float softcap;
 };
 
-// One layer's attention of one sequence. Keys and values of head h stand at `keys + h * head_stride`, a
-// key in `row_bytes`. Row r is the r-th computed row: it lies in slot `length + first + r` and sees all
-// slots below `length` and its path: a chain sees all slots up to its own; in a tree, row r sees the slots
-// length + path[path_start[r]] ... length + path[path_start[r+1] - 1], in order, its own the last.
-// A key's *rank* is its number among all keys the row sees (or saw, before a window hid them), which
-// is its position; chunks of CHUNK ranks are summed apart and merged in order, so that a row's result does
-// not depend on slots, on other rows or on threads. A window of w hides ranks <= own rank - w, but never
-// the first `sinks` ranks. The first `shared` slots lie elsewhere, and `keys` and `values` begin with the next.
+// One block's attention of one sequence. Slot s of its cache lies in page s / PAGE_SLOTS: keys of head h at
+// h * head_stride, each key in `row_bytes`; values the same, `values` bytes after the keys. The first `length` slots are
+// committed; slot length + i is row i of the pending tree. Row r is the r-th computed row; it sees all committed
+// slots and, of the tree, its path: rows path[begin[r]] ... path[end[r] - 1], ascending; without lists, a chain:
+// rows 0 to first + r, the last its own.
+// A key's *rank* is its number among all keys the row sees (or saw, before a window hid them); chunks of CHUNK ranks are
+// summed apart and merged in order, so that a row's result does not depend on slots, on other rows or on threads.
+// A window of w hides positions <= own position - w, but never those below `sinks`. `slot_positions` null: positions
+// are ranks, and a row's own key is its last.
 struct Attention {
   int32_t heads, kv_heads, dim, window, format, rows, length, first;
   float scale, softcap;
-  int64_t row_bytes, head_stride;
-  const uint8_t *keys, *values;
+  int64_t row_bytes, head_stride, values;
+  uint8_t* const* pages;
   const float* q;  // [rows, heads, dim], stride in floats
   int64_t q_stride;
   float* out;  // [rows, heads * dim]
   int64_t out_stride;
-  const int32_t *path_start, *path;  // null for a chain
-  int32_t sinks = 0, shared = 0;
-  int64_t shared_stride = 0;
-  const uint8_t *shared_keys = nullptr, *shared_values = nullptr;
+  const int32_t *begin, *end, *path;  // null for a chain
+  int32_t sinks = 0;
+  const int64_t* slot_positions = nullptr;  // [length + rows of the tree]
+  const int64_t* row_positions = nullptr;   // [rows]
 
   ED_METHOD int group() const { return heads / kv_heads; }
-  ED_METHOD int rank(int row) const {
-    return path_start ? length + path_start[row + 1] - path_start[row] - 1 : length + first + row;
+  // The last rank that a row sees.
+  ED_METHOD int rank(int row) const { return begin ? length + end[row] - begin[row] - 1 : length + first + row; }
+  ED_METHOD int first_rank(int row) const {
+    return window && !slot_positions && rank(row) >= window ? rank(row) - window + 1 : 0;
   }
-  ED_METHOD int first_rank(int row) const { return window && rank(row) >= window ? rank(row) - window + 1 : 0; }
-  // Whether any of rows row0 to row1 sees a key of the chunk: if not, there is nothing to attend or merge.
+  // The slot of a rank that a row sees.
+  ED_METHOD int slot(int row, int rank) const {
+    return begin && rank >= length ? length + path[begin[row] + rank - length] : rank;
+  }
+  // Whether a window hides a slot from a row, where positions are not ranks.
+  ED_METHOD bool hides(int row, int slot) const {
+    return slot_positions[slot] <= row_positions[row] - window && slot_positions[slot] >= sinks;
+  }
+  // Whether any of rows row0 to row1 may see a key of the chunk: if not, there is nothing to attend or merge.
   ED_METHOD bool sees(int row0, int row1, int chunk) const {
-    int begin = chunk * CHUNK, end = begin + CHUNK;
+    int from = chunk * CHUNK, to = from + CHUNK;
     for (int row = row0; row < row1; row++)
-      if (rank(row) >= begin && (begin < sinks || first_rank(row) < end)) return true;
+      if (rank(row) >= from && (from < sinks || first_rank(row) < to)) return true;
     return false;
   }
 };
@@ -116,19 +139,23 @@ struct Kernels {
   int offset8;  // what stands for zero in int8 weights, as far as `offset` must take it off
   // One row of n floats over its root mean square, times weight.
   void (*norm)(const float* x, const float* weight, int n, float eps, float* y);
+  // One row less its mean, over its standard deviation, times weight, plus bias (or null).
+  void (*layer_norm)(const float* x, const float* weight, const float* bias, int n, float eps, float* y);
   // Steps step0 to step1 of one row x of k floats -> row m of `a`, for weights of `format`.
-  void (*quantize)(const float* x, int k, int format, int step, const Rows& a, int m, int step0, int step1);
+  void (*quantize)(const float* x, int k, int format, int step, const QuantizedActivations& a, int m, int step0, int step1);
   // Groups group0 to group1 of a product; of GLU: groups of the gate. `scratch`: w.scratch() bytes.
   void (*product)(const Product& p, int group0, int group1, uint8_t* scratch);
   // One row of an embedding table.
   void (*embed)(const Matrix& w, int row, float scale, float* y);
   // x of `dim` turned by its position; cos and sin of `pairs`.
   void (*rope)(float* x, int dim, const float* cos, const float* sin, int pairs);
-  // y[i] = activation(gate[i]) * up[i]; y[i] += x[i].
+  // y[i] = activation(gate[i]) * up[i]; y[i] = activation(x[i]); y[i] += x[i].
   void (*glu)(const float* gate, const float* up, int n, int activation, float* y);
+  void (*activate)(const float* x, int n, int activation, float* y);
   void (*add)(const float* x, int n, float* y);
-  // The largest of n floats.
-  float (*most_of)(const float* x, int n);
+  // The largest of n floats; the sum of exp(x - max), in 16 lanes.
+  float (*reduce_max)(const float* x, int n);
+  float (*sum_exp)(const float* x, int n, float max);
   // One key or value of `dim` floats in a cache's format, and back.
   void (*store_kv)(const float* x, int dim, int format, uint8_t* out);
   void (*load_kv)(const uint8_t* row, int dim, int format, float* x);
@@ -139,11 +166,23 @@ struct Kernels {
   void (*merge)(float* total, const float* part, int n, int dim);
   // Divide by the sums: total [row1 - row0, group, dim + 2] -> a.out.
   void (*finish)(const Attention& a, int h, int row0, int row1, const float* total);
-  // mass[slot] += the attention that rows row0 to row1 of kv head h pay to each slot; `total` as for finish.
-  void (*mass)(const Attention& a, int h, int row0, int row1, const float* total, float* mass, uint8_t* scratch);
+  // sums[slot] += the attention that rows row0 to row1 of kv head h pay to each slot; `total` as for finish.
+  void (*attention_sums)(const Attention& a, int h, int row0, int row1, const float* total, float* sums,
+                         uint8_t* scratch);
   // For `probe.cpp`: reads memory; and multiplies and adds from registers, saying how often it did.
   void (*probe_read)(const uint8_t* p, uint64_t bytes);
   int64_t (*probe_int8)(int64_t rounds);
+  // y[i] = exp(x[i] - shift); y[i] = 1 / (1 + exp(-x[i])); y[i] = fma(scale, x[i], y[i]).
+  void (*exp_shifted)(const float* x, int n, float shift, float* y);
+  void (*sigmoid)(const float* x, int n, float* y);
+  void (*scale_add)(const float* x, int n, float scale, float* y);
+  // out[i] = silu(sum of weights[t * stride + i] * taps[t][i], the first tap first, + bias[i]).
+  void (*conv)(const float* const* taps, int n_taps, const float* weights, int64_t stride, const float* bias, int n,
+               float* out);
+  // dt[i] = softplus(x[i] + bias[i]) clipped to min .. max; decay[i] = exp(dt[i] * a[i]).
+  void (*ssm_dt)(const float* x, const float* bias, const float* a, int n, float min, float max, float* dt, float* decay);
+  // Lane groups group0 to group1 of one head.
+  void (*ssm_step)(const SsmStep& s, int group0, int group1);
 };
 
 }  // namespace edgedec

@@ -13,6 +13,7 @@
 
 namespace edgedec {
 
+constexpr int PAGE_SLOTS = 64;    // slots of a page; a chunk is whole pages
 constexpr int KV_GROUP = 16;      // int4 values that share a scale
 constexpr int QUERY_TILE = 64;    // queries that share the keys brought into the fast cache
 constexpr int SCORE_KEYS = 16;    // keys expanded at once to be scored,
@@ -36,7 +37,7 @@ static inline size_t kv_row_bytes(int dim, int format) {
   }
 }
 
-// Scratch for `attend` and `mass`, 64-byte aligned: scores of a tile of queries with a chunk's 256 keys,
+// Scratch for `attend` and `attention_sums`, 64-byte aligned: scores of a tile of queries with a chunk's 256 keys,
 // the queries and their sums, the keys or values being worked on, and their scales.
 static inline size_t attention_scratch(int dim, int queries) {
   size_t tile = queries < QUERY_TILE ? queries : QUERY_TILE, width = (size_t)kv_round(dim, 16);

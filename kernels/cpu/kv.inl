@@ -109,6 +109,7 @@ static void store_f16(const float* x, int dim, uint16_t* out) {
     vstore_f16(half, vload_n(x + i, dim - i));
     std::memcpy(out + i, half, (size_t)(dim - i < 16 ? dim - i : 16) * 2);
   }
+  if (dim % 2) out[dim] = 0;  // rows are whole words
 }
 
 // 1 / scale; 0 where that is nothing a float holds.

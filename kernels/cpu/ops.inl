@@ -22,6 +22,26 @@ static void norm(const float* x, const float* weight, int n, float eps, float* y
     vstore_n(y + i, vmul(vmul(vload_n(x + i, n - i), scale), vload_n(weight + i, n - i)), n - i);
 }
 
+static void layer_norm(const float* x, const float* weight, const float* bias, int n, float eps, float* y) {
+  vf sum = vset(0.0f), squares = vset(0.0f);
+  for (int i = 0; i < n; i += 16) sum = vadd(sum, vload_n(x + i, n - i));
+  const vf mean = vset(vsum(sum) / (float)n);
+  for (int i = 0; i < n; i += 16) {
+    const vf d = vload_n(x + i, n - i);
+    float t[16];
+    vstore(t, vsub(d, mean));
+    const vf centered = vload_n(t, n - i);  // lanes past the end stay zero
+    squares = vfma(centered, centered, squares);
+  }
+  const float variance = vsum(squares) / (float)n;
+  const vf scale = vset(variance <= FLT_MAX ? 1.0f / std::sqrt(variance + eps) : NAN);
+  for (int i = 0; i < n; i += 16) {
+    vf v = vmul(vmul(vsub(vload_n(x + i, n - i), mean), scale), vload_n(weight + i, n - i));
+    if (bias) v = vadd(v, vload_n(bias + i, n - i));
+    vstore_n(y + i, v, n - i);
+  }
+}
+
 // Sixteen bytes, every eight of them put in the order 0 2 4 6 1 3 5 7.
 ED_IN void order16(int8_t* q) {
 #if defined(__AVX2__)
@@ -42,7 +62,7 @@ ED_IN void order16(int8_t* q) {
 #endif
 }
 
-static void quantize(const float* x, int k, int format, int step, const Rows& a, int m, int step0, int step1) {
+static void quantize(const float* x, int k, int format, int step, const QuantizedActivations& a, int m, int step0, int step1) {
   int zero = format == INT4 ? 8 : OFFSET8;
   for (int t = step0; t < step1; t++) {
     int8_t* q = a.q + (size_t)m * a.kpad + t * step;
@@ -86,18 +106,45 @@ static void glu(const float* gate, const float* up, int n, int activation, float
   }
 }
 
+static void activate(const float* x, int n, int activation, float* y) {
+  for (int i = 0; i < n; i += 16) {
+    vf v = vload_n(x + i, n - i);
+    for (int j = 0; j < NV; j++) v.r[j] = nactivate(v.r[j], activation);
+    vstore_n(y + i, v, n - i);
+  }
+}
+
 static void add(const float* x, int n, float* y) {
   for (int i = 0; i < n; i += 16) vstore_n(y + i, vadd(vload_n(y + i, n - i), vload_n(x + i, n - i)), n - i);
 }
 
 // The largest of n floats; NaN is passed over.
-static float most_of(const float* x, int n) {
+static float reduce_max(const float* x, int n) {
   vf top = vset(-INFINITY);
   int i = 0;
   for (; i + 16 <= n; i += 16) top = vmax(vload(x + i), top);
   float most = vtop(top);
   for (; i < n; i++) most = x[i] > most ? x[i] : most;
   return most;
+}
+
+// The sum of exp(x - max) in 16 lanes; NaN where there is a NaN or an infinity.
+static float sum_exp(const float* x, int n, float max) {
+  vf sum = vset(0.0f), nothing = vset(0.0f);
+  int i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const vf v = vload(x + i);
+    sum = vadd(sum, vexp(vsub(v, vset(max))));
+    nothing = vadd(nothing, vsub(v, v));
+  }
+  if (i < n) {
+    const vf v = vload_n(x + i, n - i);
+    float t[16];
+    vstore(t, vexp(vsub(v, vset(max))));
+    sum = vadd(sum, vload_n(t, n - i));  // lanes past the end add nothing
+    nothing = vadd(nothing, vsub(v, v));
+  }
+  return vsum(sum) + vsum(nothing);
 }
 
 // ---- embedding rows ----------------------------------------------------------------------------

@@ -45,7 +45,7 @@ bool spin(std::chrono::nanoseconds time, Ready ready) {
 
 }  // namespace
 
-Team::Team(int threads) : size_(threads < 1 ? 1 : threads) {
+ThreadPool::ThreadPool(int threads) : size_(threads < 1 ? 1 : threads) {
   try {
     for (int i = 1; i < size_; i++) threads_.emplace_back([this, i] { serve(i); });
   } catch (...) {
@@ -55,7 +55,7 @@ Team::Team(int threads) : size_(threads < 1 ? 1 : threads) {
   }
 }
 
-Team::~Team() {
+ThreadPool::~ThreadPool() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
@@ -64,7 +64,7 @@ Team::~Team() {
   for (auto& t : threads_) t.join();
 }
 
-void Team::serve(int thread) {
+void ThreadPool::serve(int thread) {
   auto called = [this] { return (uint32_t)ticket_.load() != 0 || stop_.load(); };
   while (!stop_) {
     if (!spin(IDLE, called)) {
@@ -79,7 +79,7 @@ void Team::serve(int thread) {
 }
 
 // Takes one task and does it; false if there is none.
-bool Team::help(int thread) {
+bool ThreadPool::help(int thread) {
   uint64_t ticket = ticket_.load(std::memory_order_acquire);
   do {
     if ((uint32_t)ticket == 0) return false;
@@ -95,7 +95,7 @@ bool Team::help(int thread) {
   return true;
 }
 
-void Team::share(const Phase& phase) {
+void ThreadPool::parallel_for(const Phase& phase) {
   phase_ = phase;
   done_.store(0);
   ticket_.store(((ticket_.load() >> 32) + 1) << 32 | (uint32_t)phase.tasks);
@@ -120,7 +120,7 @@ void Team::share(const Phase& phase) {
 }
 
 // The more often in a row, the longer alone; one that stays away for long is forgotten.
-void Team::lost_a_core(Clock::time_point now) {
+void ThreadPool::lost_a_core(Clock::time_point now) {
   bool again = now - alone_until_ < 4 * alone_for_;
   alone_for_ = again ? std::min<Clock::duration>(2 * alone_for_, LONGEST_ALONE) : SHORTEST_ALONE;
   alone_until_ = now + alone_for_;

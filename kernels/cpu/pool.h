@@ -15,22 +15,22 @@
 
 namespace edgedec {
 
-class Team {
+class ThreadPool {
  public:
-  explicit Team(int threads);
-  ~Team();
-  Team(const Team&) = delete;
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
   int size() const { return size_; }
 
   // work(begin, end, thread) over 0..n in pieces of `grain`; all is done when it returns. The caller is
   // thread 0. Not for two callers at once.
   template <class Work>
-  void share(int n, int grain, Work&& work) {
+  void parallel_for(int n, int grain, Work&& work) {
     if (n <= 0) return;
     if (size_ == 1 || n <= grain || alone()) return work(0, n, 0);
     using W = std::remove_reference_t<Work>;
     auto call = [](void* w, int begin, int end, int thread) { (*static_cast<W*>(w))(begin, end, thread); };
-    share(Phase{call, &work, n, grain, (n + grain - 1) / grain});
+    parallel_for(Phase{call, &work, n, grain, (n + grain - 1) / grain});
   }
 
  private:
@@ -42,7 +42,7 @@ class Team {
 
   using Clock = std::chrono::steady_clock;
 
-  void share(const Phase& phase);
+  void parallel_for(const Phase& phase);
   bool alone() const { return Clock::now() < alone_until_; }
   void lost_a_core(Clock::time_point now);
   void serve(int thread);

@@ -26,12 +26,12 @@ double ed_probe_read(uint64_t bytes, int threads) {
   std::unique_ptr<uint8_t[]> memory(new (std::nothrow) uint8_t[bytes]);
   if (!memory) return 0;
   std::memset(memory.get(), 1, bytes);
-  edgedec::Team team(threads);
+  edgedec::ThreadPool pool(threads);
   const int pieces = (int)(bytes / PIECE);
   double best = 0;
   for (int i = 0; i < 5; i++) {
     double began = seconds();
-    team.share(pieces, 1, [&](int begin, int end, int) { k->probe_read(memory.get() + begin * PIECE, (end - begin) * PIECE); });
+    pool.parallel_for(pieces, 1, [&](int begin, int end, int) { k->probe_read(memory.get() + begin * PIECE, (end - begin) * PIECE); });
     best = std::max(best, pieces * (double)PIECE / (seconds() - began) / 1e9);
   }
   return best;
@@ -40,13 +40,13 @@ double ed_probe_read(uint64_t bytes, int threads) {
 double ed_probe_int8(const char* isa, int threads) {
   const edgedec::Kernels* k = edgedec::choose(isa);
   if (!k) return 0;
-  edgedec::Team team(threads);
+  edgedec::ThreadPool pool(threads);
   double best = 0;
-  const int pieces = 64 * team.size();
+  const int pieces = 64 * pool.size();
   for (int i = 0; i < 5; i++) {
     std::atomic<int64_t> done{0};
     double began = seconds();
-    team.share(pieces, 1, [&](int, int, int) { done += k->probe_int8(ROUNDS); });
+    pool.parallel_for(pieces, 1, [&](int, int, int) { done += k->probe_int8(ROUNDS); });
     best = std::max(best, (double)done / (seconds() - began) / 1e9);
   }
   return best;

@@ -1,15 +1,18 @@
-// The table of one instruction set. Included by each unit_*.cpp behind its vectors.
+// The table of one instruction set. Included by each unit_*.cpp after its vectors.
 #pragma once
 #include "attention.inl"
 #include "gemm.inl"
+#include "moe.inl"
 #include "ops.inl"
 #include "probe.inl"
+#include "ssm.inl"
 #include "units.h"
 
 namespace ED_NS {
 
-static const edgedec::Kernels TABLE = {ED_NAME, OFFSET8, norm,     quantize, product, embed,  rope,
-                                       glu,     add,     most_of, store_kv, load_kv,  attend,  merge,  finish,
-                                       mass,    probe_read, probe_int8};
+static const edgedec::Kernels TABLE = {ED_NAME, OFFSET8,    norm,    layer_norm, quantize, product, embed,
+                                       rope,    glu,        activate, add,      reduce_max, sum_exp, store_kv,
+                                       load_kv, attend,     merge,   finish,     attention_sums, probe_read, probe_int8,
+                                       exp_shifted, sigmoid, scale_add,  conv,    ssm_dt,   ssm_step};
 
 }  // namespace ED_NS

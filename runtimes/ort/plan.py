@@ -121,10 +121,11 @@ class Plan:
             binding.bind_output("logits", "cpu", 0, np.float32, [1, 1, vocab], self._logits.ctypes.data)
             self._bind_cache(binding, self._past)
             self._bindings[name] = binding, []
+            self._mask = np.ones(next((shape[2] for shape in self._shape.values()), 1), np.int64)
+            self._mask_at = self._mask.ctypes.data
         binding, _ = self._bindings[name]
         self._ids[0] = rows.tokens
-        mask = np.ones((1, length + len(rows)), np.int64)
-        binding.bind_input("attention_mask", "cpu", 0, np.int64, list(mask.shape), mask.ctypes.data)
+        binding.bind_input("attention_mask", "cpu", 0, np.int64, [1, length + len(rows)], self._mask_at)
         session.run_with_iobinding(binding)
         return self._logits[0].copy()
 

@@ -20,7 +20,7 @@ import numpy as np
 
 import edgedec
 from edgedec.cache.host import Cache
-from edgedec.cli._bench_spec import widened
+from edgedec.cli._bench_spec import padded
 from edgedec.runtime.core import Call, Runtime, Want, compute, compute_all
 from edgedec.runtime.rows import Rows
 
@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--kv", default="int8")
     asked = parser.parse_args()
     name = asked.model
-    path = name if name == "nano" else str(widened("nano", name, lambda *_: None).path)
+    path = name if name == "nano" else str(padded("nano", name, lambda *_: None).path)
     model = edgedec.open(path, threads=asked.threads, kv=asked.kv)
     print(json.dumps({**vars(asked), **measure(model, asked.texts, asked.context, asked.turns)}, indent=1))
 

@@ -3,7 +3,10 @@
 
 #include "attention_case.h"
 
-static double seconds(const Kernels& k, const Attention& a) {
+static double seconds(const Kernels& k, const Case& c) {
+  Pages pages(c.keys, c.values, c.a.kv_heads, c.slots, c.row_bytes());
+  Attention a = c.a;
+  a.pages = pages.table.data();
   double best = 1e9;
   for (int i = 0; i < 30; i++) {
     const auto begin = std::chrono::steady_clock::now();
@@ -21,9 +24,9 @@ int main(int argc, char** argv) {
     for (int format : {1, 2, 3, 4}) {
       // 8 heads, so that the cache is larger than the core's own.
       const Case decode({dim, 8, group, 8191, 1, 0, format, 0, 0, 0, false}, 1, *u.kernels);
-      const double keys = 8192.0 * 8, step = seconds(*u.kernels, decode.a);
+      const double keys = 8192.0 * 8, step = seconds(*u.kernels, decode);
       const Case prefill({dim, 1, group, 1920, 128, 0, format, 0, 0, 0, false}, 1, *u.kernels);
-      const double fma = 2.0 * dim * group * 128 * (1920 + 64.5), chunk = seconds(*u.kernels, prefill.a);
+      const double fma = 2.0 * dim * group * 128 * (1920 + 64.5), chunk = seconds(*u.kernels, prefill);
       std::printf("%-7s %-5s decode %6.2f ns a key, %6.2f GB/s;  prefill %6.1f G multiply-adds/s\n", u.name,
                   formats[format], step / keys * 1e9, 2 * keys * decode.row_bytes() / step * 1e-9, fma / chunk * 1e-9);
     }

@@ -23,15 +23,36 @@ struct Aligned {
 struct Shape {
   int dim, kv_heads, group, length, rows, first, format, window, sinks;
   float softcap;
-  bool tree;
+  bool tree, groups = false, named = false;  // named: positions are not ranks
+};
+
+// Keys and values [kv_heads, slots, row bytes] in pages; what no slot lies in is not a number.
+struct Pages {
+  std::vector<std::vector<uint8_t>> memory;
+  std::vector<uint8_t*> table;
+
+  Pages(const std::vector<uint8_t>& keys, const std::vector<uint8_t>& values, int kv_heads, int slots, size_t bytes) {
+    constexpr int N = edgedec::PAGE_SLOTS;
+    for (int from = 0; from < slots; from += N) {
+      memory.emplace_back(2 * kv_heads * N * bytes, 0xff);
+      for (int h = 0; h < kv_heads; h++)
+        for (int i = from; i < slots && i < from + N; i++) {
+          std::memcpy(&memory.back()[(h * N + i - from) * bytes], &keys[((size_t)h * slots + i) * bytes], bytes);
+          std::memcpy(&memory.back()[((kv_heads + h) * N + i - from) * bytes], &values[((size_t)h * slots + i) * bytes],
+                      bytes);
+        }
+    }
+    for (auto& page : memory) table.push_back(page.data());
+  }
 };
 
 struct Case {
   Shape s;
   int slots;
   std::vector<float> q;
-  std::vector<uint8_t> keys, values;  // [kv_heads, slots, row_bytes], exactly: nothing behind them
-  std::vector<int32_t> path_start, path;
+  std::vector<uint8_t> keys, values;  // [kv_heads, slots, row_bytes], exactly
+  std::vector<int32_t> begin, end, path;
+  std::vector<int64_t> slot_positions, row_positions;
   Attention a{};
 
   size_t row_bytes() const { return edgedec::kv_row_bytes(s.dim, s.format); }
@@ -52,38 +73,56 @@ struct Case {
         k.store_kv(row.data(), s.dim, s.format, to->data() + i * row_bytes());
       }
     if (s.tree) grow(rng);
+    if (s.named) name(rng);
     a.heads = heads(), a.kv_heads = s.kv_heads, a.dim = s.dim, a.window = s.window, a.format = s.format;
     a.rows = s.rows, a.length = s.length, a.first = s.first, a.sinks = s.sinks;
     a.scale = 1.0f / std::sqrt((float)s.dim), a.softcap = s.softcap;
-    a.row_bytes = (int64_t)row_bytes(), a.head_stride = (int64_t)(slots * row_bytes());
-    a.keys = keys.data(), a.values = values.data();
+    a.row_bytes = (int64_t)row_bytes(), a.head_stride = a.row_bytes * edgedec::PAGE_SLOTS;
+    a.values = a.head_stride * s.kv_heads;
     a.q = q.data(), a.q_stride = heads() * s.dim, a.out_stride = heads() * s.dim;
-    if (s.tree) a.path_start = path_start.data(), a.path = path.data();
+    if (s.tree) a.begin = begin.data(), a.end = end.data(), a.path = path.data();
+    if (s.named) {
+      a.slot_positions = slot_positions.data(), a.row_positions = row_positions.data();
+    }
   }
 
-  // Row i's parent is any row before it, or none.
+  // Some slots before these were dropped, and rows may have any positions.
+  void name(std::mt19937& rng) {
+    for (int i = 0, at = 0; i < slots; i++)
+      slot_positions.push_back((at += 1 + (int)(rng() % 3)) + (i < s.length ? 0 : (int)(rng() % 5)));
+    row_positions.assign(slot_positions.begin() + s.length + s.first, slot_positions.end());
+  }
+
+  // Row i's parent is any row before it, or none. With groups, some rows see what others do.
   void grow(std::mt19937& rng) {
     std::vector<std::vector<int32_t>> paths;
-    path_start = {0};
     for (int i = 0; i < s.first + s.rows; i++) {
       const int parent = (int)(rng() % (unsigned)(i + 1)) - 1;
       paths.push_back(parent < 0 ? std::vector<int32_t>() : paths[parent]);
       paths.back().push_back(i);
-      if (i < s.first) continue;
-      path.insert(path.end(), paths.back().begin(), paths.back().end());
-      path_start.push_back((int32_t)path.size());
+    }
+    const int all = (int)paths.size(), group = s.groups ? 1 + (int)(rng() % (unsigned)all) : 1;
+    for (int i = s.first; i < all; i++) {
+      const int first = i / group * group, last = first + group < all ? first + group : all;
+      std::vector<char> sees(all);
+      for (int j = s.groups ? first : i; j < (s.groups ? last : i + 1); j++)
+        for (int row : paths[j]) sees[row] = 1;
+      begin.push_back((int32_t)path.size());
+      for (int j = 0; j < all; j++)
+        if (sees[j]) path.push_back(j);
+      end.push_back((int32_t)path.size());
     }
   }
 };
 
 struct Result {
-  std::vector<float> out, mass;
+  std::vector<float> out, sums;
 };
 
-// Rows in tiles of `tile`, as an engine would run them; mass only if asked for.
-inline Result run(const Kernels& k, Attention a, int tile, bool with_mass) {
+// Rows in tiles of `tile`, as an engine would run them; attention sums only if wanted.
+inline Result run(const Kernels& k, Attention a, int tile, bool with_sums) {
   const int slots = a.length + a.first + a.rows, width = a.dim + 2;
-  Result r{std::vector<float>((size_t)a.rows * a.heads * a.dim), std::vector<float>(with_mass ? slots : 0)};
+  Result r{std::vector<float>((size_t)a.rows * a.heads * a.dim), std::vector<float>(with_sums ? slots : 0)};
   a.out = r.out.data();
   Aligned scratch(edgedec::attention_scratch(a.dim, tile * a.group()));
   std::vector<float> part((size_t)tile * a.group() * width), total(part.size());
@@ -98,7 +137,7 @@ inline Result run(const Kernels& k, Attention a, int tile, bool with_mass) {
         k.merge(total.data(), part.data(), n, a.dim);
       }
       k.finish(a, h, row0, row1, total.data());
-      if (with_mass) k.mass(a, h, row0, row1, total.data(), r.mass.data(), scratch.at);
+      if (with_sums) k.attention_sums(a, h, row0, row1, total.data(), r.sums.data(), scratch.at);
     }
   return r;
 }

@@ -7,9 +7,9 @@ static int failures = 0;
 static void check(bool ok, const char* what, const Shape& s, const char* unit) {
   if (ok) return;
   failures++;
-  std::printf("FAILED %s (%s): dim %d kv %d group %d length %d rows %d first %d format %d window %d sinks %d cap %g tree %d\n",
+  std::printf("FAILED %s (%s): dim %d kv %d group %d length %d rows %d first %d format %d window %d sinks %d cap %g tree %d groups %d named %d\n",
               what, unit, s.dim, s.kv_heads, s.group, s.length, s.rows, s.first, s.format, s.window, s.sinks,
-              s.softcap, s.tree);
+              s.softcap, s.tree, s.groups, s.named);
 }
 
 static bool same(const std::vector<float>& a, const std::vector<float>& b) {
@@ -19,20 +19,24 @@ static bool same(const std::vector<float>& a, const std::vector<float>& b) {
 // ---- the oracle ----------------------------------------------------------------------------------
 
 struct Oracle {
-  std::vector<double> out, mass;
+  std::vector<double> out, sums;
 };
 
 // The slots a row sees, by what Attention says of slots, paths, windows and sinks.
 static std::vector<int> seen(const Attention& a, int row) {
   std::vector<int> all, kept;
   for (int i = 0; i < a.length; i++) all.push_back(i);
-  if (a.path_start)
-    for (int i = a.path_start[row]; i < a.path_start[row + 1]; i++) all.push_back(a.length + a.path[i]);
+  if (a.begin)
+    for (int i = a.begin[row]; i < a.end[row]; i++) all.push_back(a.length + a.path[i]);
   else
     for (int i = 0; i <= a.first + row; i++) all.push_back(a.length + i);
   const int own = (int)all.size() - 1;
-  for (int rank = 0; rank <= own; rank++)
-    if (!a.window || rank > own - a.window || rank < a.sinks) kept.push_back(all[rank]);
+  for (int rank = 0; rank <= own; rank++) {
+    const int slot = all[rank];
+    const bool inside = a.slot_positions ? a.slot_positions[slot] > a.row_positions[row] - a.window : rank > own - a.window;
+    const bool sink = (a.slot_positions ? a.slot_positions[slot] : rank) < a.sinks;
+    if (!a.window || inside || sink) kept.push_back(slot);
+  }
   return kept;
 }
 
@@ -60,7 +64,7 @@ static Oracle oracle(const Kernels& k, const Case& c) {
       }
       for (double& x : p) sum += x = std::exp(x - top);
       for (size_t j = 0; j < slots.size(); j++) {
-        r.mass[slots[j]] += p[j] / sum;
+        r.sums[slots[j]] += p[j] / sum;
         for (int i = 0; i < a.dim; i++) r.out[at + i] += p[j] / sum * values[(from + slots[j]) * a.dim + i];
       }
     }
@@ -78,14 +82,24 @@ static bool close(const std::vector<float>& got, const std::vector<double>& want
 
 // ---- the same bits ---------------------------------------------------------------------------------
 
+static Result whole_case(const Kernels& k, const Case& c, int tile, bool sums) {
+  Pages pages(c.keys, c.values, c.a.kv_heads, c.slots, c.row_bytes());
+  Attention a = c.a;
+  a.pages = pages.table.data();
+  return run(k, a, tile, sums);
+}
+
 static Result rows_alone(const Kernels& k, const Case& c, std::vector<int> rows) {
+  Pages pages(c.keys, c.values, c.a.kv_heads, c.slots, c.row_bytes());
   Result all{std::vector<float>(c.q.size()), {}};
   const size_t width = (size_t)c.a.heads * c.a.dim;
   for (int row : rows) {
     Attention a = c.a;
-    a.rows = 1;
+    a.rows = 1, a.pages = pages.table.data();
     a.q += row * a.q_stride;
-    if (a.path_start) a.path_start += row; else a.first += row;
+    if (a.begin) a.begin += row, a.end += row;
+    else a.first += row;
+    if (a.row_positions) a.row_positions += row;
     const Result one = run(k, a, 1, false);
     std::memcpy(&all.out[row * width], one.out.data(), width * 4);
   }
@@ -95,41 +109,42 @@ static Result rows_alone(const Kernels& k, const Case& c, std::vector<int> rows)
 // Keys of each row's path moved behind the dense ones, in order: a chain for this row alone.
 static std::vector<float> as_a_chain(const Kernels& k, const Case& c, int row) {
   Attention a = c.a;
-  const int n = a.path_start[row + 1] - a.path_start[row], slots = a.length + n;
+  const int n = a.end[row] - a.begin[row], slots = a.length + n;
   const size_t bytes = c.row_bytes();
   std::vector<uint8_t> keys(a.kv_heads * slots * bytes), values(keys.size());
   for (int h = 0; h < a.kv_heads; h++)
     for (int i = 0; i < slots; i++) {
-      const int slot = i < a.length ? i : a.length + a.path[a.path_start[row] + i - a.length];
+      const int slot = i < a.length ? i : a.length + a.path[a.begin[row] + i - a.length];
       std::memcpy(&keys[(h * slots + i) * bytes], &c.keys[(h * c.slots + slot) * bytes], bytes);
       std::memcpy(&values[(h * slots + i) * bytes], &c.values[(h * c.slots + slot) * bytes], bytes);
     }
-  a.keys = keys.data(), a.values = values.data(), a.head_stride = (int64_t)(slots * bytes);
+  Pages pages(keys, values, a.kv_heads, slots, bytes);
+  a.pages = pages.table.data();
   a.q += row * a.q_stride;
-  a.rows = 1, a.first = n - 1, a.path_start = a.path = nullptr;
+  a.rows = 1, a.first = n - 1, a.begin = a.end = a.path = nullptr;
   return run(k, a, 1, false).out;
 }
 
 static void bitwise(const std::vector<Unit>& all, const Case& c) {
   const Kernels& best = *all.back().kernels;
-  const Result whole = run(best, c.a, c.s.rows, true);
+  const Result whole = whole_case(best, c, c.s.rows, true);
   for (const Unit& u : all) {
-    const Result other = run(*u.kernels, c.a, c.s.rows, true);
+    const Result other = whole_case(*u.kernels, c, c.s.rows, true);
     check(same(whole.out, other.out), "same bits", c.s, u.name);
-    check(same(whole.mass, other.mass), "same mass", c.s, u.name);
+    check(same(whole.sums, other.sums), "same sums", c.s, u.name);
     Case again(c.s, 1, *u.kernels), first(c.s, 1, best);
     check(again.keys == first.keys && again.values == first.values, "same stored bytes", c.s, u.name);
   }
   for (int tile : {1, 3, 16}) {
-    const Result tiled = run(best, c.a, tile, true);
+    const Result tiled = whole_case(best, c, tile, true);
     check(same(whole.out, tiled.out), "same bits in tiles of rows", c.s, all.back().name);
-    check(same(whole.mass, tiled.mass), "same mass in tiles", c.s, all.back().name);
+    check(same(whole.sums, tiled.sums), "same sums in tiles", c.s, all.back().name);
   }
   const size_t width = (size_t)c.a.heads * c.a.dim;
   for (int row : {0, c.s.rows / 2, c.s.rows - 1}) {
     const Result alone = rows_alone(best, c, {row});
     check(std::memcmp(&alone.out[row * width], &whole.out[row * width], width * 4) == 0, "a row alone", c.s, "");
-    if (!c.s.tree) continue;
+    if (!c.s.tree || c.s.groups || c.s.named) continue;
     const std::vector<float> chain = as_a_chain(best, c, row);
     check(std::memcmp(chain.data(), &whole.out[row * width], width * 4) == 0, "a path as a chain", c.s, "");
   }
@@ -138,20 +153,19 @@ static void bitwise(const std::vector<Unit>& all, const Case& c) {
 // What no row sees may hold anything.
 static void unseen_garbage(const Kernels& k, const Shape& s) {
   Case c(s, 3, k);
-  const Result clean = run(k, c.a, s.rows, false);
+  const Result clean = whole_case(k, c, s.rows, false);
   Case dirty = c;
-  dirty.a.path = dirty.path.data(), dirty.a.path_start = dirty.path_start.data();
-  if (!s.tree) dirty.a.path = dirty.a.path_start = nullptr;
   std::vector<char> used(c.slots);
+  Attention unwindowed = c.a;
+  if (s.named) unwindowed.window = 0;  // the window is applied key by key: what it hides is read
   for (int row = 0; row < s.rows; row++)
-    for (int slot : seen(c.a, row)) used[slot] = 1;
+    for (int slot : seen(unwindowed, row)) used[slot] = 1;
   for (int i = 0; i < s.kv_heads * c.slots; i++)
     if (!used[i % c.slots]) {
       std::memset(&dirty.keys[i * c.row_bytes()], 0xff, c.row_bytes());
       std::memset(&dirty.values[i * c.row_bytes()], 0xff, c.row_bytes());
     }
-  dirty.a.keys = dirty.keys.data(), dirty.a.values = dirty.values.data(), dirty.a.q = dirty.q.data();
-  check(same(run(k, dirty.a, s.rows, false).out, clean.out), "unseen slots do not matter", s, "");
+  check(same(whole_case(k, dirty, s.rows, false).out, clean.out), "unseen slots do not matter", s, "");
 }
 
 // ---- formats ---------------------------------------------------------------------------------------
@@ -211,6 +225,8 @@ static Shape random_shape(std::mt19937& rng) {
   s.sinks = s.window ? any({0, 4, 20, 270}) : 0;
   s.softcap = (float)any({0, 0, 5, 30});
   s.tree = rng() % 2;
+  s.groups = s.tree && rng() % 3 == 0;
+  s.named = s.window && (s.groups || rng() % 2);
   return s;
 }
 
@@ -223,9 +239,9 @@ int main(int argc, char** argv) {
     const Shape s = random_shape(rng);
     const Case c(s, 100 + i, *all.back().kernels);
     const Oracle want = oracle(*all.back().kernels, c);
-    const Result got = run(*all.back().kernels, c.a, s.rows, true);
+    const Result got = whole_case(*all.back().kernels, c, s.rows, true);
     check(close(got.out, want.out, 2e-5), "near double precision", s, "");
-    check(close(got.mass, want.mass, 2e-5), "mass near double precision", s, "");
+    check(close(got.sums, want.sums, 2e-5), "sums near double precision", s, "");
     bitwise(all, c);
     unseen_garbage(*all.back().kernels, s);
   }

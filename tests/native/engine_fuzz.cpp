@@ -59,7 +59,9 @@ struct Memory {
 struct Model {
   Memory memory;
   ed_model m{};
-  std::vector<ed_layer> layers;
+  std::vector<std::unique_ptr<ed_attention>> attentions;
+  std::vector<std::unique_ptr<ed_mlp>> mlps;
+  std::vector<ed_block> blocks;
   std::vector<ed_rope> ropes;
   int context = 0;
 
@@ -95,91 +97,85 @@ struct Model {
   }
 
   explicit Model(Random& r) {
-    m.kv_heads = r.from(1, 3), m.heads = m.kv_heads * r.from(1, 4), m.head_dim = r.from(1, r.chance(20) ? 70 : 34);
-    m.hidden = r.from(1, 70), m.intermediate = r.chance(50) ? 16 * r.from(1, 5) : r.from(1, 70);
-    m.vocab = r.chance(20) ? r.from(500, 1300) : r.from(1, 70);
-    m.n_layers = r.from(1, 3), m.n_ropes = m.head_dim > 1 ? r.from(1, 2) : 0;
-    m.qk_norm = r.below(3), m.activation = r.below(2), m.norm_eps = 1e-5f;
-    m.attn_scale = 1 / std::sqrt((float)m.head_dim), m.embed_scale = r.chance(50) ? 1.0f : 2.0f;
-    m.attn_softcap = r.chance(70) ? 0.0f : 3.0f, m.final_softcap = r.chance(70) ? 0.0f : 5.0f;
-    m.sinks = r.chance(80) ? 0 : r.from(1, 5);
+    m.hidden = r.from(1, 70), m.vocab = r.chance(20) ? r.from(500, 1300) : r.from(1, 70);
+    m.n_blocks = r.from(1, 6), m.n_ropes = r.from(0, 2);
+    m.norm_eps = 1e-5f, m.embed_scale = r.chance(50) ? 1.0f : 2.0f, m.final_softcap = r.chance(70) ? 0.0f : 5.0f;
     context = r.chance(40) ? r.from(270, 620) : r.from(20, 120);
-    for (int i = 0; i < m.n_ropes; i++) {
-      int pairs = r.from(1, m.head_dim / 2);
-      float *cos = memory.get<float>((size_t)context * pairs), *sin = memory.get<float>((size_t)context * pairs);
-      for (int j = 0; j < context * pairs; j++) {
-        float angle = (float)(j / pairs) / (1 + j % pairs * 3);
-        cos[j] = std::cos(angle), sin[j] = std::sin(angle);
-      }
-      ropes.push_back({cos, sin, pairs, context});
-    }
-    bool before = r.chance(70), after = !before || r.chance(30), bias = r.chance(40);
-    int q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
-    auto norm = [&](bool there, int n) { return there ? memory.floats(r, n, 1, 0.3f) : nullptr; };
-    auto offset = [&](int n) { return bias ? memory.floats(r, n, 0, 0.3f) : nullptr; };
-    for (int i = 0; i < m.n_layers; i++) {
-      ed_layer l{};
-      l.qkv = tensor(r, q + 2 * kv, m.hidden), l.o = tensor(r, m.hidden, q);
-      l.gate_up = tensor(r, 2 * m.intermediate, m.hidden), l.down = tensor(r, m.hidden, m.intermediate);
-      l.attn_norm = norm(before, m.hidden), l.mlp_norm = norm(before, m.hidden);
-      l.attn_post_norm = norm(after, m.hidden), l.mlp_post_norm = norm(after, m.hidden);
-      l.q_norm = norm(m.qk_norm, m.qk_norm == 1 ? m.head_dim : q);
-      l.k_norm = norm(m.qk_norm, m.qk_norm == 1 ? m.head_dim : kv);
-      l.qkv_bias = offset(q + 2 * kv), l.o_bias = offset(m.hidden);
-      l.gate_up_bias = offset(2 * m.intermediate), l.down_bias = offset(m.hidden);
-      l.rope = m.n_ropes ? r.from(-1, m.n_ropes - 1) : -1;
-      l.window = r.chance(50) ? 0 : r.from(1, r.chance(50) ? 8 : 300);
-      layers.push_back(l);
+    for (int i = 0; i < m.n_ropes; i++) add_rope(r, r.from(1, 8));
+    const bool alike = r.chance(50);  // all attention blocks have one shape, as usual
+    ed_attention shape = attention_shape(r);
+    for (int i = 0; i < m.n_blocks; i++) {
+      ed_block b{};
+      b.kind = i ? r.from(1, 2) : 1;
+      const bool before = r.chance(80);
+      b.norm = norm(r, before, m.hidden), b.post_norm = norm(r, !before || r.chance(30), m.hidden);
+      if (b.kind == 1) b.attention = attention(r, alike ? shape : attention_shape(r));
+      else b.mlp = mlp(r);
+      blocks.push_back(b);
     }
     m.embed = tensor(r, m.vocab, m.hidden);
     m.head = r.chance(50) ? m.embed : tensor(r, m.vocab, m.hidden);
-    m.final_norm = norm(true, m.hidden);
-    m.layers = layers.data(), m.ropes = ropes.data();
+    m.final_norm = norm(r, true, m.hidden);
+    m.blocks = blocks.data(), m.ropes = ropes.data();
   }
 
-  size_t row_bytes(int kv) const { return (size_t)ed_kv_row_bytes(m.head_dim, kv); }
+  void add_rope(Random& r, int pairs) {
+    float *cos = memory.get<float>((size_t)context * pairs), *sin = memory.get<float>((size_t)context * pairs);
+    for (int j = 0; j < context * pairs; j++) {
+      float angle = (float)(j / pairs) / (1 + j % pairs * 3);
+      cos[j] = std::cos(angle), sin[j] = std::sin(angle);
+    }
+    (void)r;
+    ropes.push_back({cos, sin, pairs, context});
+  }
+  ed_norm norm(Random& r, bool there, int n) {
+    if (!there) return {0, 0, nullptr, nullptr};
+    const bool layer = r.chance(30);
+    return {layer ? 2 : 1, 0, memory.floats(r, n, 1, 0.3f), layer && r.chance(60) ? memory.floats(r, n, 0, 0.3f) : nullptr};
+  }
+  ed_attention attention_shape(Random& r) {
+    ed_attention a{};
+    a.kv_heads = r.from(1, 3), a.heads = a.kv_heads * r.from(1, 4), a.head_dim = r.from(1, r.chance(20) ? 70 : 34);
+    a.qk_norm = r.below(3), a.scale = 1 / std::sqrt((float)a.head_dim), a.softcap = r.chance(70) ? 0.0f : 3.0f;
+    return a;
+  }
+  const ed_attention* attention(Random& r, ed_attention a) {
+    const int q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
+    a.sinks = r.chance(80) ? 0 : r.from(1, 5), a.window = r.chance(60) ? 0 : r.from(1, r.chance(50) ? 8 : 300);
+    a.rope = m.n_ropes ? r.from(-1, m.n_ropes - 1) : -1;
+    if (a.rope >= 0 && 2 * ropes[a.rope].pairs > a.head_dim) a.rope = -1;
+    a.qkv = tensor(r, q + 2 * kv, m.hidden), a.o = tensor(r, m.hidden, q);
+    if (r.chance(40)) a.qkv_bias = memory.floats(r, q + 2 * kv, 0, 0.3f), a.o_bias = memory.floats(r, m.hidden, 0, 0.3f);
+    if (a.qk_norm) {
+      a.q_norm = memory.floats(r, a.qk_norm == 1 ? a.head_dim : q, 1, 0.3f);
+      a.k_norm = memory.floats(r, a.qk_norm == 1 ? a.head_dim : kv, 1, 0.3f);
+    }
+    attentions.emplace_back(new ed_attention(a));
+    return attentions.back().get();
+  }
+  const ed_mlp* mlp(Random& r) {
+    ed_mlp p{};
+    p.inner = r.chance(50) ? 16 * r.from(1, 5) : r.from(1, 70), p.gated = r.chance(70), p.activation = r.below(4);
+    const int n = p.gated ? 2 * p.inner : p.inner;
+    p.up = tensor(r, n, m.hidden), p.down = tensor(r, m.hidden, p.inner);
+    if (r.chance(40)) p.up_bias = memory.floats(r, n, 0, 0.3f), p.down_bias = memory.floats(r, m.hidden, 0, 0.3f);
+    mlps.emplace_back(new ed_mlp(p));
+    return mlps.back().get();
+  }
 };
 
-struct Cache {
-  const Model* model;
-  int kv, allocated, length = 0;
-  std::unique_ptr<uint8_t[]> data;
-  std::shared_ptr<const Cache> others;  // the first n_shared slots, which are other texts' too
-  int n_shared = 0;
-
-  Cache(const Model& m, int kv, int allocated) : model(&m), kv(kv), allocated(allocated) {
-    data.reset(new uint8_t[bytes() + 1]());
-  }
-  size_t runs() const { return (size_t)model->m.n_layers * 2 * model->m.kv_heads; }
-  size_t bytes() const { return runs() * allocated * model->row_bytes(kv); }
-  uint8_t* at(size_t run, int slot) const {
-    if (slot < n_shared) return others->at(run, slot);
-    return data.get() + (run * allocated + slot - n_shared) * model->row_bytes(kv);
-  }
-  // The first `n` slots in memory of their own, which texts may share.
-  std::shared_ptr<const Cache> begin(int n, int room) const {
-    auto made = std::make_shared<Cache>(*model, kv, room);
-    for (size_t run = 0; run < runs(); run++)
-      for (int slot = 0; slot < n; slot++) std::memcpy(made->at(run, slot), at(run, slot), model->row_bytes(kv));
-    return made;
-  }
-  // Slots 0 to n as they lie there, and those up to `length` behind them.
-  void share(std::shared_ptr<const Cache> from, int n) {
-    Cache own(*model, kv, allocated + n_shared - n);
-    own.n_shared = n;
-    for (size_t run = 0; run < runs(); run++)
-      for (int slot = n; slot < length; slot++) std::memcpy(own.at(run, slot), at(run, slot), model->row_bytes(kv));
-    data = std::move(own.data), allocated = own.allocated, others = std::move(from), n_shared = n;
-  }
-  void move(int to, int from) {
-    for (size_t run = 0; run < runs(); run++) std::memcpy(at(run, to), at(run, from), model->row_bytes(kv));
-  }
-  bool same(int slot, const Cache& other, int slot_there) const {
-    for (size_t run = 0; run < runs(); run++)
-      if (std::memcmp(at(run, slot), other.at(run, slot_there), model->row_bytes(kv))) return false;
-    return true;
-  }
+struct Closes {
+  void operator()(ed_cache* cache) const { ed_cache_free(cache); }
+  void operator()(ed_cache_pool* pool) const { ed_cache_pool_free(pool); }
 };
+using Cache = std::unique_ptr<ed_cache, Closes>;
+using Pool = std::unique_ptr<ed_cache_pool, Closes>;
+
+std::vector<uint8_t> saved(const ed_cache* cache) {
+  std::vector<uint8_t> bytes(ed_cache_save_bytes(cache));
+  ed_cache_save(cache, bytes.data());
+  return bytes;
+}
 
 using Floats = std::vector<float>;
 
@@ -187,11 +183,10 @@ using Floats = std::vector<float>;
 struct Text {
   Cache cache;
   std::vector<int64_t> tokens;  // committed
-  std::vector<int64_t> tree;
-  std::vector<int32_t> parents;
+  std::vector<int64_t> tree, parents, positions;
   int first = 0;
 
-  Text(const Model& m, int kv, int room) : cache(m, kv, room) {}
+  Text(ed_cache_pool* pool, int room) : cache(ed_cache_new(pool, room)) {}
   int depth(int row) const { return row < 0 ? 0 : 1 + depth(parents[row]); }
   std::vector<int64_t> path(int row) const {
     if (row < 0) return tokens;
@@ -201,14 +196,19 @@ struct Text {
   }
 };
 
+// What a call says of one text.
+struct Said {
+  Floats logits, scores, hidden;
+  std::vector<int32_t> ids;
+  std::vector<double> logsum;
+};
+
 struct Job {
   std::vector<Text*> texts;
-  std::vector<int64_t> tokens, positions;
+  std::vector<Said> said;
   std::vector<ed_sequence> sequences;
-  std::vector<int32_t> blocks;
-  Floats hidden, logits, top_logits;
-  std::vector<int32_t> top_ids;
-  ed_call call{};
+  std::vector<std::vector<int32_t>> hidden_blocks;
+  std::vector<std::vector<float*>> hidden;
 };
 
 bool chain(const Text& t) {
@@ -217,65 +217,94 @@ bool chain(const Text& t) {
   return true;
 }
 
-void prepare(const Model& model, Job& job, bool parents_always) {
-  const ed_model& m = model.m;
+void prepare(Random& r, const Model& model, Job& job) {
   for (Text* t : job.texts) {
     ed_sequence s{};
-    s.row = (int)job.tokens.size(), s.rows = (int)t->tree.size() - t->first;
-    s.length = t->cache.length, s.first = t->first, s.allocated = t->cache.allocated, s.kv = t->cache.kv;
-    s.cache = t->cache.data.get();
-    if ((s.shared = t->cache.n_shared)) {
-      s.shared_cache = t->cache.others->data.get(), s.shared_allocated = t->cache.others->allocated;
-    }
-    if (parents_always || !chain(*t)) s.parents = t->parents.data();
-    for (size_t i = t->first; i < t->tree.size(); i++) {
-      job.tokens.push_back(t->tree[i]);
-      job.positions.push_back((int)t->tokens.size() + t->depth((int)i) - 1);
-    }
+    t->positions.clear();
+    for (size_t i = 0; i < t->tree.size(); i++) t->positions.push_back((int)t->tokens.size() + t->depth((int)i) - 1);
+    s.rows = (int)t->tree.size() - t->first, s.first = t->first, s.cache = t->cache.get();
+    s.n_blocks = -1, s.tokens = t->tree.data(), s.positions = t->positions.data();
+    if (!chain(*t) || r.chance(30)) s.parents = t->parents.data();
     job.sequences.push_back(s);
+    Said said;
+    said.logits.resize((size_t)s.rows * model.m.vocab), said.hidden.resize((size_t)s.rows * model.m.hidden);
+    job.said.push_back(std::move(said));
   }
-  for (int b = 0; b < 2 * m.n_layers; b++) job.blocks.push_back(b);
-  job.hidden.resize(job.tokens.size() * m.hidden);
-  job.logits.resize(job.tokens.size() * m.vocab);
-  ed_call& c = job.call;
-  c.rows = (int)job.tokens.size(), c.n_sequences = (int)job.sequences.size(), c.n_blocks = (int)job.blocks.size();
-  c.tokens = job.tokens.data(), c.hidden = job.hidden.data(), c.positions = job.positions.data();
-  c.sequences = job.sequences.data(), c.blocks = job.blocks.data(), c.logits = job.logits.data();
 }
 
-// The whole call at once, or block by block and the head by itself, with the best beside all logits or without.
+// All blocks at once, or some of each text (its own cut), then the others from the hidden states, and the head where it is
+// wanted.
 void run(Random& r, ed_engine* engine, const Model& model, Job& job) {
-  const int top = r.from(1, 4);
-  job.top_ids.assign(job.tokens.size() * top, -7), job.top_logits.resize(job.tokens.size() * top);
-  ed_call c = job.call;
-  if (r.chance(50)) {
-    int at = 0;
-    c.head_from = -1;
-    while (at < job.call.n_blocks) {
-      c.n_blocks = r.from(1, job.call.n_blocks - at), c.blocks = job.blocks.data() + at;
-      check(ed_run(engine, &c) == 0, "blocks refused");
-      at += c.n_blocks, c.tokens = nullptr;
-      calls++;
+  const int n = (int)job.sequences.size(), blocks = model.m.n_blocks;
+  std::vector<int> done(n, 0);
+  std::vector<int32_t> all(blocks), last(1, 0);
+  for (int b = 0; b < blocks; b++) all[b] = b;
+  std::vector<float*> outs;
+  for (Said& said : job.said) outs.push_back(said.hidden.data());
+  bool whole = r.chance(40), finished = false;
+  std::vector<Floats> inputs(n);
+  while (!finished) {
+    finished = true;
+    std::vector<ed_sequence> call;
+    std::vector<int> of;
+    std::vector<std::vector<int32_t>> hidden_blocks(n);
+    for (int i = 0; i < n; i++) {
+      if (done[i] > blocks) continue;
+      ed_sequence s = job.sequences[i];
+      const int upto = whole ? blocks : r.from(done[i], blocks);
+      const bool head = upto == blocks && (whole || r.chance(60));
+      if (done[i]) inputs[i] = job.said[i].hidden, s.input = inputs[i].data(), s.tokens = nullptr;
+      s.blocks = all.data() + done[i], s.n_blocks = upto - done[i];
+      if (done[i] == 0 && upto == blocks && r.chance(50)) s.n_blocks = -1, s.blocks = nullptr;
+      hidden_blocks[i] = {s.n_blocks ? upto - 1 : -1};
+      s.n_hidden = 1, s.hidden_blocks = hidden_blocks[i].data(), s.hidden = &outs[i];
+      s.logits_from = -1;
+      if (head) {
+        Said& said = job.said[i];
+        s.logits_from = 0, s.logits = said.logits.data();
+        said.ids.clear(), said.logsum.clear();
+        if (r.chance(50)) {
+          s.top = r.from(1, 4);
+          said.ids.assign((size_t)s.rows * s.top, -7), said.scores.resize(said.ids.size());
+          s.top_ids = said.ids.data(), s.top_scores = said.scores.data();
+        }
+        if (r.chance(30)) said.logsum.resize(s.rows), s.logsum = said.logsum.data();
+        if (s.top && r.chance(20)) s.logits = nullptr, said.logits.clear();
+      }
+      done[i] = head ? blocks + 1 : upto;
+      if (upto == 0 && s.tokens) done[i] = 0;  // nothing but the embedding
+      finished = finished && head;
+      call.push_back(s), of.push_back(i);
     }
-    c.n_blocks = 0, c.n_sequences = 0, c.sequences = nullptr, c.positions = nullptr, c.head_from = 0;
+    std::vector<int> order(call.size());
+    for (size_t i = 0; i < order.size(); i++) order[i] = (int)i;
+    std::shuffle(order.begin(), order.end(), r.bits);
+    std::vector<ed_sequence> shuffled;
+    for (int i : order) shuffled.push_back(call[i]);
+    const int code = ed_run(engine, shuffled.data(), (int)shuffled.size());
+    check(code == 0, "a valid call refused: " + std::to_string(code));
+    if (code) return;
+    calls++;
   }
-  if (r.chance(50)) c.top = top, c.top_ids = job.top_ids.data(), c.top_logits = job.top_logits.data();
-  check(ed_run(engine, &c) == 0, "a valid call refused");
-  calls++;
-  if (!c.top) return;
-  for (size_t row = 0; row < job.tokens.size(); row++) {
-    const float* logits = job.logits.data() + row * model.m.vocab;
-    std::vector<bool> taken(model.m.vocab);
-    for (int j = 0; j < top; j++) {
-      int best = -1;
-      for (int i = 0; i < model.m.vocab; i++)
-        if (!taken[i] && (best < 0 || logits[i] > logits[best])) best = i;
-      check(job.top_ids[row * top + j] == best, "not the best token");
-      if (best < 0) break;
-      check(job.top_logits[row * top + j] == logits[best], "not its logit");
-      taken[best] = true;
-    }
+}
+
+// The best tokens and the log-sum are those of the logits.
+void check_best(const Model& model, const Said& said, const float* logits, size_t row, size_t rows) {
+  const int top = (int)(said.ids.size() / rows);
+  std::vector<bool> taken(model.m.vocab);
+  for (int j = 0; j < top; j++) {
+    int best = -1;
+    for (int i = 0; i < model.m.vocab; i++)
+      if (!taken[i] && (best < 0 || logits[i] > logits[best])) best = i;
+    check(said.ids[row * top + j] == best, "not the best token");
+    if (best < 0) break;
+    check(said.scores[row * top + j] == logits[best], "not its logit");
+    taken[best] = true;
   }
+  if (said.logsum.empty()) return;
+  double sum = 0;
+  for (int i = 0; i < model.m.vocab; i++) sum += std::exp((double)logits[i]);
+  check(std::fabs(said.logsum[row] - std::log(sum)) < 1e-5, "not the log of the sum");
 }
 
 // A row's logits, alone: its whole text one row at a time in plain C++.
@@ -285,27 +314,26 @@ struct Oracle {
   Cache cache;
   std::vector<int64_t> done;
   Floats logits;
+  double logsum = 0;
 
-  Oracle(const Model& m, int kv) : engine(ed_open(&m.m, 1, "scalar")), model(m), cache(m, kv, m.context) {}
+  Oracle(const Model& m, ed_cache_pool* pool)
+      : engine(ed_open(&m.m, 1, "scalar")), model(m), cache(ed_cache_new(pool, m.context)) {}
   ~Oracle() { ed_close(engine); }
 
   void read(const std::vector<int64_t>& text) {
     size_t same = 0;
     while (same < done.size() && same < text.size() && done[same] == text[same]) same++;
-    if (same == text.size()) same--;
+    if (same == text.size() && same) same--;
     done.resize(same);
+    check(ed_cache_truncate(cache.get(), (int)same) == (int)same, "truncated elsewhere");
     for (size_t i = same; i < text.size(); i++) {
-      std::vector<int32_t> blocks;
-      for (int b = 0; b < 2 * model.m.n_layers; b++) blocks.push_back(b);
-      ed_sequence s{};
-      s.rows = 1, s.length = (int)i, s.allocated = cache.allocated, s.kv = cache.kv, s.cache = cache.data.get();
       int64_t position = (int64_t)i;
-      Floats hidden(model.m.hidden);
       logits.resize(model.m.vocab);
-      ed_call c{};
-      c.rows = 1, c.n_sequences = 1, c.n_blocks = (int)blocks.size(), c.tokens = &text[i], c.hidden = hidden.data();
-      c.positions = &position, c.sequences = &s, c.blocks = blocks.data(), c.logits = logits.data();
-      check(ed_run(engine, &c) == 0, "one row refused");
+      ed_sequence s{};
+      s.rows = 1, s.n_blocks = -1, s.cache = cache.get(), s.tokens = &text[i], s.positions = &position;
+      s.logits = logits.data(), s.logsum = &logsum;
+      check(ed_run(engine, &s, 1) == 0, "one row refused");
+      check(ed_cache_commit(cache.get(), nullptr, 1) == 0, "one row not committed");
       done.push_back(text[i]);
     }
   }
@@ -324,117 +352,145 @@ void grow(Random& r, const Model& model, Text& t) {
 }
 
 void compare(const Model& model, std::map<Text*, Oracle>& alone, const Job& job, Random& r) {
-  size_t row = 0;
-  for (Text* t : job.texts)
-    for (size_t i = t->first; i < t->tree.size(); i++, row++) {
-      if (job.tokens.size() > 12 && r.chance(60)) continue;  // a sample of many
+  size_t rows = 0;
+  for (const Text* t : job.texts) rows += t->tree.size() - t->first;
+  for (size_t i = 0; i < job.texts.size(); i++) {
+    Text* t = job.texts[i];
+    const Said& said = job.said[i];
+    const size_t n = t->tree.size() - t->first;
+    for (size_t row = 0; row < n; row++) {
+      if (rows > 12 && r.chance(60)) continue;  // a sample of many
       Oracle& oracle = alone.at(t);
-      oracle.read(t->path((int)i));
-      bool logits = !std::memcmp(oracle.logits.data(), job.logits.data() + row * model.m.vocab, 4 * model.m.vocab);
-      check(logits, "logits of row " + std::to_string(i) + " of " + std::to_string(t->tree.size()));
-      check(t->cache.same(t->cache.length + (int)i, oracle.cache, (int)oracle.done.size() - 1), "cache of a row");
+      oracle.read(t->path(t->first + (int)row));
+      if (!said.logits.empty()) {
+        bool logits = !std::memcmp(oracle.logits.data(), said.logits.data() + row * model.m.vocab, 4 * model.m.vocab);
+        check(logits, "logits of row " + std::to_string(t->first + row) + " of " + std::to_string(t->tree.size()));
+      }
+      if (said.logits.empty() || !said.ids.empty() || !said.logsum.empty())
+        check_best(model, said, oracle.logits.data(), row, n);
+      if (!said.logsum.empty()) check(said.logsum[row] == oracle.logsum, "another log-sum");
     }
+  }
 }
 
-// Commits a path of the tree, or cuts the text.
-void keep(Random& r, Text& t) {
+// Commits a path of the tree, at once or in pieces, or cuts the text. The cache is then that of the text alone.
+void keep(Random& r, Text& t, Oracle& oracle) {
   const int last = (int)t.tree.size() - 1, row = last > 60 ? last : r.from(-1, last);
-  std::vector<int> path;
-  for (int at = row; at >= 0; at = t.parents[at]) path.insert(path.begin(), at);
-  int base = t.cache.length;
-  for (size_t i = 0; i < path.size(); i++) {
-    t.cache.move(base + (int)i, base + path[i]);
-    t.tokens.push_back(t.tree[path[i]]);
+  std::vector<int64_t> path;
+  for (int at = row; at >= 0; at = (int)t.parents[at]) path.insert(path.begin(), at);
+  for (size_t i = 0; i < path.size();) {
+    const int n = r.chance(70) ? (int)(path.size() - i) : r.from(1, (int)(path.size() - i));
+    check(ed_cache_commit(t.cache.get(), path.data() + i, n) == 0, "not committed");
+    i += n;
   }
-  t.cache.length += (int)path.size();
+  for (int64_t at : path) t.tokens.push_back(t.tree[at]);
+  check(ed_cache_length(t.cache.get()) == (int)t.tokens.size(), "another length");
   t.tree.clear(), t.parents.clear(), t.first = 0;
   if (r.chance(15)) {
-    t.cache.length = r.from(std::min(t.cache.n_shared, t.cache.length), t.cache.length);
-    t.tokens.resize(t.cache.length);
+    t.tokens.resize(r.from(0, (int)t.tokens.size()));
+    check(ed_cache_truncate(t.cache.get(), (int)t.tokens.size()) == (int)t.tokens.size(), "not cut");
+  }
+  if (r.chance(20)) ed_cache_rollback(t.cache.get());
+  if (r.chance(30) && !t.tokens.empty()) {
+    oracle.read(t.tokens);
+    check(saved(t.cache.get()) == saved(oracle.cache.get()), "another cache");
   }
 }
 
-// One text begins anew with the first tokens of another, from there on in one copy for both.
-void lend(Random& r, Text& from, Text& to) {
-  if (!from.tree.empty() || !from.cache.length || &from == &to) return;
-  const int n = r.chance(50) ? from.cache.length : r.from(1, from.cache.length), room = n + (r.chance(50) ? 0 : r.from(1, 9));
-  std::shared_ptr<const Cache> shared = n <= from.cache.n_shared ? from.cache.others : from.cache.begin(n, room);
-  if (n > from.cache.n_shared) from.cache.share(shared, n);
+// One text begins anew with the first tokens of another, in the same pages.
+void fork(Random& r, int context, Text& from, Text& to) {
+  if (from.tokens.empty() || &from == &to) return;
+  const int n = (int)from.tokens.size(), length = r.chance(50) ? n : r.from(1, n);
+  if (r.chance(20) && from.tree.empty()) {  // by way of its bytes
+    const std::vector<uint8_t> bytes = saved(from.cache.get());
+    check(ed_cache_load(to.cache.get(), bytes.data(), bytes.size()) == 0, "not loaded");
+    if (length < n) ed_cache_truncate(to.cache.get(), length);
+  } else if (r.chance(50)) {
+    check(ed_cache_adopt(to.cache.get(), from.cache.get(), length) == 0, "not adopted");
+  } else {
+    to.cache.reset(ed_cache_fork(from.cache.get(), length, context));
+  }
+  check(ed_cache_length(to.cache.get()) == length, "another length of a fork");
   to.tree.clear(), to.parents.clear(), to.first = 0;
-  to.tokens.assign(from.tokens.begin(), from.tokens.begin() + n);
-  to.cache.length = n;
-  to.cache.share(shared, n);
+  to.tokens.assign(from.tokens.begin(), from.tokens.begin() + length);
 }
 
 // A valid call made impossible in one way, and the number it must be refused with.
-void refuse(Random& r, ed_engine* engine, const Model& model, Job job) {
+void refuse(Random& r, ed_engine* engine, const Model& model, const Job& job) {
   const ed_model& m = model.m;
-  const int n = job.call.rows;
-  if (!n) return;
-  ed_call& c = job.call;
-  c.tokens = job.tokens.data(), c.hidden = job.hidden.data(), c.positions = job.positions.data();
-  c.sequences = job.sequences.data(), c.blocks = job.blocks.data(), c.logits = job.logits.data();
-  ed_sequence& s = job.sequences[r.below((int)job.sequences.size())];
-  std::vector<int32_t> parents;
+  std::vector<ed_sequence> call = job.sequences;
+  const int which = r.below((int)call.size());
+  ed_sequence& s = call[which];
+  if (!s.rows) return;
+  const int all = s.first + s.rows;
+  std::vector<int64_t> tokens(s.tokens, s.tokens + all), positions(s.positions, s.positions + all), parents, numbers, groups;
+  s.tokens = tokens.data(), s.positions = positions.data();
+  int32_t blocks[] = {0, m.n_blocks};
   constexpr int MOST = std::numeric_limits<int32_t>::max();
-  int want = 0;
-  switch (r.below(26)) {
-    case 0: c.rows = -r.from(1, 9), want = 1; break;
-    case 1: c.rows = (1 << 20) + 1, want = 1; break;
-    case 2: c.head_from = n + 1, want = 1; break;
-    case 3: c.top = -1, want = 1; break;
-    case 4: job.tokens[r.below(n)] = m.vocab, want = 2; break;
-    case 5: job.tokens[r.below(n)] = r.chance(50) ? -1 : (int64_t)1 << 40, want = 2; break;
-    case 6: if (m.n_ropes) job.positions[r.below(n)] = model.context, want = 3; break;
-    case 7: if (m.n_ropes) job.positions[r.below(n)] = r.chance(50) ? -1 : (int64_t)1 << 40, want = 3; break;
-    case 8: job.blocks[r.below((int)job.blocks.size())] = r.chance(50) ? -1 : 2 * m.n_layers, want = 4; break;
-    case 9: c.n_sequences--, want = job.sequences.back().rows ? 5 : 0; break;
-    case 10: s.row++, want = 5; break;
-    case 11: s.rows = -1, want = 5; break;
-    case 12: s.rows = MOST, want = -1; break;
-    case 13: s.allocated = s.length - s.shared + s.first + s.rows - 1, want = 6; break;
-    case 14: s.length = s.shared - 1, want = 6; break;
-    case 15: s.first = -1, want = 6; break;
-    case 16: s.length = s.first = MOST, want = 6; break;
-    case 17: case 18: {
-      int all = s.first + s.rows;
-      if (!all) return;
+  int want = 0, row = r.from(s.first, all - 1);
+  float* none = nullptr;
+  switch (r.below(20)) {
+    case 0: s.rows = -r.from(1, 9), want = 1; break;
+    case 1: s.rows = (1 << 20) + 1, want = 1; break;
+    case 2: s.logits_from = s.rows + 1, want = 1; break;
+    case 3: s.top = -1, want = 1; break;
+    case 4: tokens[row] = m.vocab, want = 2; break;
+    case 5: tokens[row] = r.chance(50) ? -1 : (int64_t)1 << 40, want = 2; break;
+    case 6: if (m.n_ropes) positions[row] = model.context, want = 3; break;
+    case 7: if (m.n_ropes) positions[row] = r.chance(50) ? -1 : (int64_t)1 << 40, want = 3; break;
+    case 8: s.blocks = blocks, s.n_blocks = 2, want = 4; break;
+    case 9: blocks[1] = 0, s.blocks = blocks, s.n_blocks = 2, want = 4; break;
+    case 10: s.tokens = nullptr, want = 5; break;
+    case 11: s.first = -1, want = 1; break;
+    case 12: {  // more rows than fit
+      const int more = model.context + 1;
+      tokens.assign(more, 0), positions.assign(more, 0);
+      s.tokens = tokens.data(), s.positions = positions.data();
+      s.first = 0, s.rows = more, s.parents = nullptr, want = 6;
+      break;
+    }
+    case 13: case 14: {
       parents.assign(all, -1);
       int bad = r.below(all);
       parents[bad] = r.one_of({bad, bad + 1, -2, MOST});
       s.parents = parents.data(), want = 7;
       break;
     }
-    case 19: s.kv = r.one_of({0, -1, 5, MOST}), want = 8; break;
-    case 20: s.cache = nullptr, want = s.rows ? 8 : 0; break;
-    case 21: s.rows = MOST, s.allocated = MOST, s.length = s.first = s.shared = 0, s.parents = nullptr, want = -1; break;
-    case 22: s.shared = s.length + 1, s.shared_allocated = MOST, s.shared_cache = s.cache, want = s.cache ? 6 : 0; break;
-    case 23: s.shared = r.one_of({-1, -MOST}), s.shared_cache = s.cache, want = s.cache ? 6 : 0; break;
-    case 24: if (s.shared) s.shared_allocated = s.shared - 1, want = 6; break;
-    case 25: if (s.shared) s.shared_cache = nullptr, want = 8; break;
+    case 15: s.cache = nullptr, want = 8; break;
+    case 16: numbers.assign(all, 0), s.numbers = numbers.data(), want = all > 1 ? 10 : 0; break;
+    case 17: call.push_back(s), want = 11; break;
+    case 18: groups.assign(all, -1), groups[r.below(all)] = -2, s.groups = groups.data(), want = 12; break;
+    case 19: blocks[0] = m.n_blocks, s.hidden_blocks = blocks, s.n_hidden = 1, s.hidden = &none, want = 4; break;
   }
   if (!want) return;
-  int got = ed_run(engine, &c);
-  check(want < 0 ? got > 0 : got == want, "refused as " + std::to_string(got) + ", not " + std::to_string(want));
+  int got = ed_run(engine, call.data(), (int)call.size());
+  check(got == want, "refused as " + std::to_string(got) + ", not " + std::to_string(want));
   refused++;
 }
 
-// Several threads call one engine: each gets its own answer.
-void crowd(ed_engine* engine, const Job& job) {
-  ed_call head = job.call;
-  head.n_blocks = 0, head.tokens = nullptr;
-  std::vector<Floats> all(3, Floats(job.logits.size()));
+// Several threads call one engine, each with a fork of the text: each gets the same answer.
+void crowd(Random& r, ed_engine* engine, const Model& model, const Text& t) {
+  if (t.tokens.empty()) return;
+  std::vector<Cache> caches;
+  for (int i = 0; i < 3; i++) caches.emplace_back(ed_cache_fork(t.cache.get(), (int)t.tokens.size() - 1, model.context));
+  std::vector<Floats> all(3, Floats(model.m.vocab));
   std::vector<std::thread> threads;
-  for (Floats& logits : all)
-    threads.emplace_back([&, head] {
-      ed_call c = head;
-      Floats hidden = job.hidden;
-      c.hidden = hidden.data(), c.logits = logits.data();
-      for (int i = 0; i < 5; i++) ed_run(engine, &c);
+  for (int i = 0; i < 3; i++)
+    threads.emplace_back([&, i] {
+      const int64_t position = (int64_t)t.tokens.size() - 1;
+      ed_sequence s{};
+      s.rows = 1, s.n_blocks = -1, s.tokens = &t.tokens.back(), s.positions = &position, s.cache = caches[i].get();
+      s.logits = all[i].data();
+      for (int j = 0; j < 3; j++) {
+        check(ed_run(engine, &s, 1) == 0, "a thread's call refused");
+        check(ed_cache_commit(s.cache, nullptr, 1) == 0, "a thread's row not committed");
+        ed_cache_truncate(s.cache, (int)position);
+      }
     });
-  for (std::thread& t : threads) t.join();
+  for (std::thread& thread : threads) thread.join();
   for (const Floats& logits : all)
-    check(!std::memcmp(logits.data(), job.logits.data(), 4 * logits.size()), "another thread's logits");
+    check(!std::memcmp(logits.data(), all[0].data(), 4 * logits.size()), "another thread's logits");
+  (void)r;
 }
 
 void round(unsigned s, const std::vector<std::string>& isas) {
@@ -445,37 +501,43 @@ void round(unsigned s, const std::vector<std::string>& isas) {
   const std::string isa = isas[r.below((int)isas.size())];
   ed_engine* engine = ed_open(&model.m, threads, isa.c_str());
   check(engine && isa == ed_engine_isa(engine), "not opened as " + isa);
-  std::map<Text*, Oracle> alone;
-  std::vector<std::unique_ptr<Text>> texts;
-  for (int i = r.from(1, 4); i; i--) {
-    texts.emplace_back(new Text(model, kv, model.context));
-    alone.try_emplace(texts.back().get(), model, kv);
-  }
-  for (int step = r.from(3, 8); step; step--) {
-    Job job;
-    if (r.chance(60)) {
-      Text& from = *texts[r.below((int)texts.size())];
-      for (auto& t : texts)
-        if (r.chance(60)) lend(r, from, *t);
+  Pool pool(ed_cache_pool_new(&model.m, kv));
+  {
+    std::map<Text*, Oracle> alone;
+    std::vector<std::unique_ptr<Text>> texts;
+    for (int i = r.from(1, 4); i; i--) {
+      texts.emplace_back(new Text(pool.get(), model.context));
+      alone.try_emplace(texts.back().get(), model, pool.get());
     }
-    for (auto& t : texts) {
-      if (texts.size() > 1 && r.chance(30)) continue;
-      t->first = (int)t->tree.size();
-      grow(r, model, *t);
-      job.texts.push_back(t.get());
+    for (int step = r.from(3, 8); step; step--) {
+      Job job;
+      if (r.chance(60)) {
+        Text& from = *texts[r.below((int)texts.size())];
+        for (auto& t : texts)
+          if (r.chance(60)) fork(r, model.context, from, *t);
+      }
+      for (auto& t : texts) {
+        if (texts.size() > 1 && r.chance(30)) continue;
+        t->first = (int)t->tree.size();
+        grow(r, model, *t);
+        job.texts.push_back(t.get());
+      }
+      if (job.texts.empty()) continue;
+      prepare(r, model, job);
+      refuse(r, engine, model, job);
+      run(r, engine, model, job);
+      compare(model, alone, job, r);
+      int64_t held = 0, shared = 0;
+      for (Text* t : job.texts) {
+        ed_cache_pages(t->cache.get(), &held, &shared);
+        together += shared;
+      }
+      if (r.chance(20)) crowd(r, engine, model, *job.texts[0]);
+      for (Text* t : job.texts)
+        if (r.chance(70)) keep(r, *t, alone.at(t));
     }
-    if (job.texts.empty()) continue;
-    prepare(model, job, r.chance(30));
-    for (size_t i = 1; i < job.texts.size(); i++)
-      together += job.texts[i]->cache.others && job.texts[i]->cache.others == job.texts[i - 1]->cache.others &&
-                  std::min(job.texts[i]->cache.n_shared, job.texts[i - 1]->cache.n_shared) >= 256;
-    refuse(r, engine, model, job);
-    run(r, engine, model, job);
-    compare(model, alone, job, r);
-    if (job.call.rows && r.chance(20)) crowd(engine, job);
-    for (Text* t : job.texts)
-      if (r.chance(70)) keep(r, *t);
   }
+  check(ed_cache_pool_pages(pool.get()) == 0, "pages left");
   ed_close(engine);
 }
 
@@ -494,7 +556,7 @@ int main(int argc, char** argv) {
   const double until = now() + seconds;
   unsigned s = first;
   for (; s == first || (now() < until && failures < 20); s++) round(s, isas);
-  std::printf("%u models, %ld calls, %ld refused, %ld chunks shared, %d failures\n", s - first, calls, refused,
+  std::printf("%u models, %ld calls, %ld refused, %ld pages shared, %d failures\n", s - first, calls, refused,
               together, failures);
   return failures != 0;
 }

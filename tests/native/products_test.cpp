@@ -143,7 +143,7 @@ struct Ready {
   std::vector<int8_t> q;
   Floats scale;
   std::vector<int32_t> offset;
-  Rows rows{};
+  QuantizedActivations rows{};
 
   Ready(const Kernels& k, const Matrix& w, const Floats& from, int n) : x(from) {
     rows.x = x.data();
@@ -156,8 +156,8 @@ struct Ready {
         k.quantize(&x[(size_t)m * w.k], w.k, w.format, w.step(), rows, m, part ? w.steps() / 3 : 0,
                    part ? w.steps() : w.steps() / 3);
   }
-  Rows from(const Matrix& w, int m) const {
-    Rows r = rows;
+  QuantizedActivations from(const Matrix& w, int m) const {
+    QuantizedActivations r = rows;
     r.x += (size_t)m * w.k;
     if (w.quantized()) r.q += (size_t)m * w.kpad(), r.scale += m * w.steps(), r.offset += m * w.steps();
     return r;
@@ -240,7 +240,7 @@ static void oracle(const Weights& w, const Ready& ready, const Floats& bias, int
 constexpr int MOST = 64;  // rows
 
 static void check_product(const std::vector<Unit>& all, int format, int n, int k, int block, unsigned seed) {
-  const Weights packed(format, LANES16, n, k, block, seed);
+  const Weights packed(format, INTERLEAVE16, n, k, block, seed);
   Random random(seed + 1);
   Floats x = random.bells((size_t)MOST * k), bias = random.bells(n);
   for (int i = 0; i < k; i++) x[i] *= i / 40 % 3 ? 1000.0f : 0.0f;  // whole steps of zero
@@ -264,7 +264,7 @@ static void check_product(const std::vector<Unit>& all, int format, int n, int k
     digested(wants.back().data(), 4 * wants.back().size());
     oracle(packed, plain, bias, 5, how, wants.back());
   }
-  for (int layout : {LANES16, ROWS}) {
+  for (int layout : {INTERLEAVE16, ROWS}) {
     if (layout == ROWS && !packed.m.quantized()) continue;
     Weights w = packed;
     if (layout == ROWS) w = Weights(format, ROWS, n, k, block, seed);
@@ -343,9 +343,9 @@ static void check_ops(const std::vector<Unit>& all) {
     });
   }
   for (int format : {F32, F16, INT8, INT4})
-    for (int layout : {ROWS, LANES16}) {
+    for (int layout : {ROWS, INTERLEAVE16}) {
       bool floats = format == F32 || format == F16;
-      if (floats && layout == LANES16) continue;
+      if (floats && layout == INTERLEAVE16) continue;
       for (int k : {1, 16, 83}) {
         const Weights w(format, layout, 21, k, floats ? 0 : k == 83 ? 32 : 16, 5);
         for (int row : {0, 7, 15, 16, 20}) {

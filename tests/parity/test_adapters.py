@@ -102,7 +102,7 @@ def logits(runtime: Runtime, adapter: LoraAdapter | None) -> Any:
     "settings",
     [
         {},
-        {"use_rslora": True},
+        {"use_rslora": True, "lora_alpha": 4},
         {"r": 6, "alpha_pattern": {"q_proj": 5}},
         {"targets": ["q_proj", "v_proj"]},
         {"targets": ["k_proj", "down_proj"]},

@@ -95,8 +95,21 @@ ED_IN nf ntanh(nf x) {
   nf e = nexp(nadd(x, x));
   return nsub(nset(1.0f), ndiv(nset(2.0f), nadd(e, nset(1.0f))));
 }
+// x * (1 + erf(x / sqrt 2)) / 2; erf by Abramowitz and Stegun 7.1.26, good to 1.5e-7.
+ED_IN nf ngelu(nf x) {
+  nf z = nmul(nabs(x), nset(0.70710678118654752f));
+  nf t = ndiv(nset(1.0f), nfma(nset(0.3275911f), z, nset(1.0f)));
+  nf p = nfma(nset(1.061405429f), t, nset(-1.453152027f));
+  p = nfma(p, t, nset(1.421413741f));
+  p = nfma(p, t, nset(-0.284496736f));
+  p = nmul(nfma(p, t, nset(0.254829592f)), t);
+  nf erf = nsub(nset(1.0f), nmul(p, nexp(nsub(nzero(), nmul(z, z)))));
+  return nmul(nset(0.5f), nfma(nabs(x), erf, x));
+}
 ED_IN nf nactivate(nf x, int kind) {
   if (kind == edgedec::SILU) return ndiv(x, nadd(nset(1.0f), nexp(nsub(nzero(), x))));
+  if (kind == edgedec::GELU) return ngelu(x);
+  if (kind == edgedec::RELU) return nmax(nzero(), x);  // of a NaN: NaN
   nf cube = nmul(nmul(x, x), x);
   nf t = ntanh(nmul(nset(0.7978845608028654f), nfma(nset(0.044715f), cube, x)));
   return nmul(nmul(nset(0.5f), x), nadd(nset(1.0f), t));

@@ -1,4 +1,4 @@
-"""What a client is told when a request fails: OpenAI's error object."""
+"""The answer to a request that fails: OpenAI's error object."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
-def no_model(wanted: object, here: str) -> Problem:
-    return Problem(404, f"model {wanted!r} is not here; this server has {here!r}", "model", "model_not_found")
+def no_model(wanted: object, here: str) -> APIError:
+    return APIError(404, f"model {wanted!r} is not here; this server has {here!r}", "model", "model_not_found")
 
 
-class Problem(Exception):
+class APIError(Exception):
     """An answer other than 200. `param`: the parameter at fault; `wait`: seconds until trying again may help."""
 
     def __init__(

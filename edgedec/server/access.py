@@ -1,4 +1,4 @@
-"""Before any route: whose host it is, who may come in, which pages may ask. And every answer is counted."""
+"""Checks before any route: Host header, API key, CORS. Counts every answer."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, Response
 
-from edgedec.server.problems import Problem
+from edgedec.server.errors import APIError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Those who watch a server have no key; the page asks for one.
+# Paths that need no key: monitoring has none, and the page has a field for it.
 _OPEN = ("/health", "/")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
-class Doors:
-    """key: what a client must bring; origin: the one page that may ask from elsewhere; local: only by a local name,
-    so that no page can reach the server through a name of its own (DNS rebinding)."""
+class AccessPolicy:
+    """key: the API key, None for none; origin: the one web origin that CORS allows; local: accept local host names
+    only, so that no web page can reach the server through a name of its own (DNS rebinding)."""
 
     key: str | None = None
     origin: str | None = None
     local: bool = True
 
 
-class Gate:
-    """ASGI middleware."""
+class AccessMiddleware:
+    """ASGI middleware that refuses what the policy does not allow, and marks and counts all answers."""
 
-    def __init__(self, app: ASGIApp, doors: Doors, answered: Callable[[str, int], None]) -> None:
-        self._app, self._doors, self._answered = app, doors, answered
+    def __init__(self, app: ASGIApp, policy: AccessPolicy, on_answer: Callable[[str, int], None]) -> None:
+        self._app, self._policy, self._on_answer = app, policy, on_answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -47,7 +47,7 @@ class Gate:
                 self._mark(message)
                 # Only known paths, so that a scanner makes no endless list of them.
                 known = "endpoint" in scope and message["status"] != 404
-                self._answered(scope["path"] if known else "other", message["status"])
+                self._on_answer(scope["path"] if known else "other", message["status"])
             await send(message)
 
         answer = self._refusal(scope)
@@ -57,31 +57,31 @@ class Gate:
         headers = Headers(scope=scope)
         try:
             self._check_host(headers)
-            if scope["method"] == "OPTIONS" and self._doors.origin and "access-control-request-method" in headers:
+            if scope["method"] == "OPTIONS" and self._policy.origin and "access-control-request-method" in headers:
                 return Response(status_code=204)
             if scope["path"] not in _OPEN:
                 self._check_key(headers)
-        except Problem as problem:
-            return JSONResponse(problem.body, problem.status, problem.headers)
+        except APIError as error:
+            return JSONResponse(error.body, error.status, error.headers)
         return None
 
     def _check_host(self, headers: Headers) -> None:
-        if self._doors.local and host_of(headers.get("host", "")) not in _LOCAL:
-            raise Problem(403, "this server answers to localhost and 127.0.0.1 only", code="wrong_host")
+        if self._policy.local and host_of(headers.get("host", "")) not in _LOCAL:
+            raise APIError(403, "this server answers to localhost and 127.0.0.1 only", code="wrong_host")
 
     def _check_key(self, headers: Headers) -> None:
-        if self._doors.key is None:
+        if self._policy.key is None:
             return
         scheme, _, given = headers.get("authorization", "").partition(" ")
         # Bytes, as they came: compare_digest takes no other characters than ASCII in text.
-        if scheme.lower() != "bearer" or not compare_digest(given.strip().encode("latin-1"), self._doors.key.encode()):
-            raise Problem(401, "give the server's API key: Authorization: Bearer KEY", code="invalid_api_key")
+        if scheme.lower() != "bearer" or not compare_digest(given.strip().encode("latin-1"), self._policy.key.encode()):
+            raise APIError(401, "give the server's API key: Authorization: Bearer KEY", code="invalid_api_key")
 
     def _mark(self, message: Message) -> None:
         headers = MutableHeaders(scope=message)
         headers["X-Content-Type-Options"] = "nosniff"
-        if self._doors.origin:
-            headers["Access-Control-Allow-Origin"] = self._doors.origin
+        if self._policy.origin:
+            headers["Access-Control-Allow-Origin"] = self._policy.origin
             headers["Access-Control-Allow-Headers"] = "authorization, content-type"
             headers["Access-Control-Allow-Methods"] = "GET, POST"
             headers.add_vary_header("Origin")

@@ -1,11 +1,11 @@
 """Where everything of a bundle stands in a larger one that computes the same function.
 
-- Hidden dims, heads, channels and inner dims behind the source's are zero. A norm over D' dims of which D are
+- Hidden dims, heads, channels and inner dims after the source's are zero. A norm over D' dims of which D are
   used comes out right with weights times sqrt(D / D') and epsilon times D / D'.
-- Query heads stay with their kv head; the pairs (i, i + pairs) of a rope move with their halves.
-- Layers behind the source's add nothing. They stand at the end, where a drafter that leaves layers out finds
+- Query heads stay with their KV head; the pairs (i, i + pairs) of a rope move with their halves.
+- Layers after the source's add nothing. They stand at the end, where a drafter that leaves layers out finds
   them for nothing: its numbers say little here.
-- Token ids behind the source's must never be chosen. The last hidden dim holds a constant, too small for any
+- Token ids after the source's must never be chosen. The last hidden dim holds a constant, too small for any
   norm to notice, which the final norm alone makes large: the head's rows of these ids have -1 there, those of
   real ids nothing (or, where the head is the embedding, that small constant, which adds the same to all of
   them). It has a quantization block of its own, so that no other weight is rounded otherwise.
@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle.folder import Bundle
+from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.export.weights import Read
-from edgedec.spec import ModelSpec, Rope
+from edgedec.spec import Attention, Block, Mlp, ModelSpec, Rope
 
 Index = NDArray[np.int64]
 BLOCK = 32
@@ -54,19 +54,40 @@ def geometry_named(name: str) -> Geometry:
     return GEOMETRIES[name]
 
 
-class Wide:
+def geometry_of(spec: ModelSpec) -> Geometry:
+    """The sizes of a model whose layers are all one attention and one gated MLP, of the same sizes."""
+    sizes = {_sizes(layer) for layer in spec.layers}
+    if len(sizes) != 1 or None in sizes or spec.final_norm != "rms":
+        raise UsageError(f"only models of equal layers of attention and gated MLP are padded; not this {spec.architecture}")
+    inner, heads, kv_heads, head_dim = next(size for size in sizes if size is not None)
+    return Geometry(spec.vocab_size, spec.hidden_size, inner, spec.n_layers, heads, kv_heads, head_dim)
+
+
+def _sizes(layer: tuple[Block, ...]) -> tuple[int, int, int, int] | None:
+    """(inner size, heads, KV heads, channels of a head) of a plain layer."""
+    match layer:
+        case (Attention() as a, Mlp(gated=True) as m):
+            norms = {a.norm, a.post_norm, m.norm, m.post_norm}
+            plain = "layer" not in norms and a.qk_norm == "none"
+            return (m.inner_size, a.n_heads, a.n_kv_heads, a.head_dim) if plain else None
+        case _:
+            return None
+
+
+class Padded:
     """Where everything of a bundle stands in the larger one."""
 
     def __init__(self, bundle: Bundle, geometry: Geometry) -> None:
         self.bundle, self.source, self.geometry = bundle, bundle.spec, geometry
-        _require_fit(self.source, geometry)
-        self.spec = _wide_spec(self.source, geometry).check("geometry")
+        self.sizes = geometry_of(self.source)
+        _require_fit(self.source, self.sizes, geometry)
+        self.spec = _padded_spec(self.source, self.sizes, geometry).check("geometry")
         self.hidden: Index = np.arange(self.source.hidden_size)
         self.factor = np.sqrt(self.source.hidden_size / geometry.hidden_size)
         self.mutes = geometry.vocab_size > self.source.vocab_size
 
     def read(self, name: str) -> Read:
-        """Rows of the wide weight `name`, float32; the source's weight is held as long as the result is."""
+        """Rows of the padded weight `name`, float32; the source's weight is held as long as the result is."""
         shape, found = self.spec.tensors()[name], None
         if name in self.source.tensors():
             rows, columns = self._places(name)
@@ -91,7 +112,7 @@ class Wide:
         if name in ("embed", "head"):
             return vocabulary, self.hidden
         part = name.rpartition(".")[2]
-        inner: Index = np.arange(self.source.intermediate_size)
+        inner: Index = np.arange(self.sizes.intermediate_size)
         if part in ("qkv", "qkv_bias"):
             rows: Index = self._qkv(int(name.split(".")[1]))
         elif part in ("gate_up", "gate_up_bias"):
@@ -116,51 +137,55 @@ class Wide:
         values[:real, -1] = CONSTANT if name == "embed" else 0
         values[real:, -1] = -1
 
-    def _qkv(self, layer: int) -> Index:
-        rope = self.source.layers[layer].rope
-        pairs = None if rope is None else len(self.source.ropes[rope].inv_freq)
-        q, kv = self.spec.q_dim, self.spec.kv_dim
+    def _qkv(self, b: int) -> Index:
+        pairs, g = self._turned(b), self.geometry
+        q, kv = g.n_heads * g.head_dim, g.n_kv_heads * g.head_dim
         return np.concatenate([self._queries(pairs), q + self._keys(pairs), q + kv + self._keys(None)])
 
+    def _turned(self, b: int) -> int | None:
+        """The pairs of channels that attention block b rotates; None: it rotates none."""
+        rope = self.source.attention[b].rope
+        return None if rope is None else len(self.source.ropes[rope].inv_freq)
+
     def _queries(self, pairs: int | None) -> Index:
-        """Where the channels of the query heads stand: each head in the group of its kv head."""
-        s, g = self.source, self.geometry
+        """Where the channels of the query heads stand: each head in the group of its KV head."""
+        s, g = self.sizes, self.geometry
         kv, member = np.divmod(np.arange(s.n_heads), s.n_heads // s.n_kv_heads)
         return self._channels(kv * (g.n_heads // g.n_kv_heads) + member, pairs)
 
     def _keys(self, pairs: int | None) -> Index:
-        return self._channels(np.arange(self.source.n_kv_heads), pairs)
+        return self._channels(np.arange(self.sizes.n_kv_heads), pairs)
 
     def _channels(self, heads: Index, pairs: int | None) -> Index:
         """All channels of `heads`; `pairs` of them rotate: the first halves stay in front."""
-        at: Index = np.arange(self.source.head_dim)
+        at: Index = np.arange(self.sizes.head_dim)
         if pairs is not None:
-            more = _pairs(pairs, self.source, self.geometry) - pairs
+            more = _pairs(pairs, self.sizes, self.geometry) - pairs
             at = at + np.where(at < pairs, 0, np.where(at < 2 * pairs, more, 2 * more))
         return (heads[:, None] * self.geometry.head_dim + at).reshape(-1)
 
-    def kv_scales(self, offset: int) -> NDArray[np.float32]:
-        """The source's cache scales [layers, 2, kv heads, channels] in their places, and ones."""
-        s, spec = self.source, self.spec
-        found = self.bundle.array(offset, np.float32, (s.n_layers, 2, s.kv_dim))
-        wide = np.ones((spec.n_layers, 2, spec.kv_dim), np.float32)
-        for i, layer in enumerate(s.layers):
-            wide[i, 0, self._keys(None if layer.rope is None else len(s.ropes[layer.rope].inv_freq))] = found[i, 0]
-            wide[i, 1, self._keys(None)] = found[i, 1]
-        return wide
+    def kv_scales(self, offset: int) -> list[NDArray[np.float32]]:
+        """The source's cache scales [2, KV heads * channels] of each attention block in their places, and ones."""
+        s, kv = self.sizes, self.geometry.n_kv_heads * self.geometry.head_dim
+        found = self.bundle.array(offset, np.float32, (s.n_layers, 2, s.n_kv_heads * s.head_dim))
+        scales = [np.ones((2, kv), np.float32) for _ in self.spec.attention]
+        for own, padded, b in zip(found, scales, self.source.attention, strict=False):
+            padded[0, self._keys(self._turned(b))] = own[0]
+            padded[1, self._keys(None)] = own[1]
+        return scales
 
 
-def _require_fit(s: ModelSpec, g: Geometry) -> None:
+def _require_fit(spec: ModelSpec, s: Geometry, g: Geometry) -> None:
     for field, least in asdict(g).items():
         if getattr(s, field) > least:
-            raise UsageError(f"a model with {field} {getattr(s, field)} cannot be widened to {least}")
+            raise UsageError(f"a model with {field} {getattr(s, field)} cannot be padded to {least}")
     if s.n_heads // s.n_kv_heads > g.n_heads // g.n_kv_heads:
         raise UsageError(
             f"{s.n_heads // s.n_kv_heads} query heads share a kv head, and only "
             f"{g.n_heads // g.n_kv_heads} could: choose another geometry"
         )
-    if s.qk_norm != "none" or (g.head_dim - s.head_dim) % 2:
-        raise UsageError(f"only models without norms of q and k are widened, by whole pairs; not this {s.architecture}")
+    if (g.head_dim - s.head_dim) % 2:
+        raise UsageError(f"heads are padded by whole pairs, not from {s.head_dim} channels to {g.head_dim}")
     if g.vocab_size > s.vocab_size and (g.hidden_size - 1) // BLOCK * BLOCK < s.hidden_size:
         raise UsageError(
             f"hidden_size {s.hidden_size} of {g.hidden_size} leaves no block of {BLOCK} to spare, "
@@ -168,26 +193,29 @@ def _require_fit(s: ModelSpec, g: Geometry) -> None:
         )
 
 
-def _wide_spec(s: ModelSpec, g: Geometry) -> ModelSpec:
+def _padded_spec(spec: ModelSpec, s: Geometry, g: Geometry) -> ModelSpec:
+    layers = tuple(tuple(_padded_block(block, g) for block in layer) for layer in spec.layers)
     return replace(
-        s,
+        spec,
         vocab_size=g.vocab_size,
         hidden_size=g.hidden_size,
-        intermediate_size=g.intermediate_size,
-        n_heads=g.n_heads,
-        n_kv_heads=g.n_kv_heads,
-        head_dim=g.head_dim,
-        layers=s.layers + s.layers[-1:] * (g.n_layers - s.n_layers),
-        ropes=tuple(_wide_rope(rope, s, g) for rope in s.ropes),
-        norm_eps=s.norm_eps * s.hidden_size / g.hidden_size,
+        layers=layers + layers[-1:] * (g.n_layers - s.n_layers),
+        ropes=tuple(_padded_rope(rope, s, g) for rope in spec.ropes),
+        norm_eps=spec.norm_eps * s.hidden_size / g.hidden_size,
     )
 
 
-def _wide_rope(rope: Rope, s: ModelSpec, g: Geometry) -> Rope:
+def _padded_block(block: Block, g: Geometry) -> Block:
+    if isinstance(block, Attention):
+        return replace(block, n_heads=g.n_heads, n_kv_heads=g.n_kv_heads, head_dim=g.head_dim)
+    return replace(block, inner_size=g.intermediate_size)  # type: ignore[call-arg]
+
+
+def _padded_rope(rope: Rope, s: Geometry, g: Geometry) -> Rope:
     """The source's frequencies; what the new pairs hold is zero however it is turned."""
     more = _pairs(len(rope.inv_freq), s, g) - len(rope.inv_freq)
     return replace(rope, inv_freq=rope.inv_freq + rope.inv_freq[-1:] * more)
 
 
-def _pairs(pairs: int, s: ModelSpec, g: Geometry) -> int:
+def _pairs(pairs: int, s: Geometry, g: Geometry) -> int:
     return pairs + (g.head_dim - s.head_dim) // 2

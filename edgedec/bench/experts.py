@@ -1,0 +1,99 @@
+"""Cost of mixture-of-experts blocks by the number of distinct experts that the rows of a call choose.
+
+A call of k rows reads the weights of every expert that any of its rows chose, once. To measure that apart from the
+number of rows, calls of one size are made of states whose experts coincide or differ: from random states the router's
+choices are computed here, and states are picked until the union of their experts has the wanted size.
+
+    top_k 2, wanted 4, states that choose {0,1} {0,1} {2,5} {1,3}  ->  {0,1}, {2,5}, and these again for more rows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.bundle.folder import Bundle
+from edgedec.runtime import Call, Hidden, Outputs, Rows, Runtime
+from edgedec.spec import Moe
+
+_POOL = 512
+
+
+def moe_blocks(bundle: Bundle) -> dict[int, Moe]:
+    """The mixture-of-experts blocks by number."""
+    return {b: block for b, block in enumerate(bundle.spec.blocks) if isinstance(block, Moe)}
+
+
+def chosen_experts(bundle: Bundle, block: int, hidden: Hidden) -> NDArray[np.int64]:
+    """hidden [n, hidden_size] -> [n, top_k]: the experts that the router of a block chooses for states that enter it,
+    by the order of their logits."""
+    facts = bundle.spec.blocks[block]
+    assert isinstance(facts, Moe)
+    logits = _normed(bundle, block, facts, hidden) @ bundle.rows(f"blocks.{block}.router").T
+    if facts.router == "sigmoid":
+        logits = 1 / (1 + np.exp(-logits))
+    if facts.router_bias:
+        logits = logits + bundle.rows(f"blocks.{block}.router_bias")
+    return np.argsort(-logits, axis=1, kind="stable")[:, : facts.top_k]
+
+
+def rows_choosing(experts: NDArray[np.int64], wanted: int, n: int) -> NDArray[np.int64]:
+    """[n]: states, some of them again, whose experts are `wanted` in all, or the nearest number below that is found.
+
+    experts [states, top_k]: what each state chooses.
+    """
+    union, picked = set(experts[0].tolist()), [0]
+    for i, row in enumerate(experts.tolist()):
+        grown = union | set(row)
+        if len(picked) < n and len(union) < len(grown) <= wanted:
+            union, picked = grown, [*picked, i]
+    return np.resize(np.array(picked, np.int64), n)
+
+
+def expert_costs(
+    runtime: Runtime,
+    bundle: Bundle,
+    wanted: Sequence[int],
+    rows: int,
+    repetitions: int,
+    after: Callable[[int], None] = lambda done: None,
+) -> dict[int, list[float]]:
+    """Seconds of a call of `rows` rows through all mixture-of-experts blocks, by the mean number of distinct experts
+    of a block; one for each repetition, after one to warm up."""
+    states = np.random.default_rng(0).standard_normal((_POOL, bundle.spec.hidden_size)).astype(np.float32)
+    choices = {b: chosen_experts(bundle, b, states) for b in moe_blocks(bundle)}
+    plans: dict[int, list[tuple[int, Hidden]]] = {}
+    for count in sorted(set(wanted)):
+        picked = {b: rows_choosing(experts, count, rows) for b, experts in choices.items()}
+        found = [len(np.unique(choices[b][index])) for b, index in picked.items()]
+        plans[round(sum(found) / len(found))] = [(b, states[index]) for b, index in picked.items()]
+    seconds: dict[int, list[float]] = {count: [] for count in plans}
+    for repetition in range(repetitions + 1):
+        for count, plan in plans.items():
+            took = sum(_seconds(runtime, block, hidden) for block, hidden in plan)
+            if repetition:
+                seconds[count].append(took)
+        after(repetition + 1)
+    return seconds
+
+
+def _seconds(runtime: Runtime, block: int, hidden: Hidden) -> float:
+    cache, rows = runtime.new_cache(len(hidden)), Rows.chain([0] * len(hidden), 0)
+    call = Call(rows, cache, [block], hidden, Outputs(hidden=(block,)))
+    began = perf_counter()
+    runtime.forward([call])
+    return perf_counter() - began
+
+
+def _normed(bundle: Bundle, block: int, facts: Moe, hidden: Hidden) -> Hidden:
+    """The state as the router reads it."""
+    if facts.norm == "none":
+        return hidden
+    if facts.norm == "layer":
+        hidden = hidden - hidden.mean(axis=1, keepdims=True)
+    hidden = hidden / np.sqrt((hidden**2).mean(axis=1, keepdims=True) + bundle.spec.norm_eps)
+    hidden = hidden * bundle.rows(f"blocks.{block}.norm")
+    return hidden + bundle.rows(f"blocks.{block}.norm_bias") if facts.norm == "layer" else hidden

@@ -1,0 +1,24 @@
+"""What the verbs that write bundles share."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from edgedec.errors import RuntimeUnavailable
+
+
+def extra_module(name: str, what: str) -> Any:
+    """The module `name`; RuntimeUnavailable says what to install if it needs a package that is not there."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package == "edgedec":
+            raise
+        raise RuntimeUnavailable(f'{what} needs {package}: pip install "edgedec[export]"') from None
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The names of a comma-separated list."""
+    return tuple(part.strip() for part in text.split(","))

@@ -1,0 +1,165 @@
+"""What changes the logits of a row before a token is chosen: processors, in a fixed order, at every node of a tree.
+
+    model ──> config.processors ──> bias and penalties ──> min_tokens ──> constraint ──> temperature, cuts, draw
+
+A processor is given the drafted tokens from the last known one to the row, and hears nothing of them unless they are
+accepted. One that names `early` blocks is given the logits that the model's head makes of the state after each of
+these: the loop has them computed in extra calls of the head alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, Self, runtime_checkable
+
+import numpy as np
+
+from edgedec.decoding.constraint import Constraint
+from edgedec.decoding.context import Context
+from edgedec.sampling import Logits, Sampling, adjust
+from edgedec.sampling.best import Best, adjust_best
+
+Early = Mapping[int, Logits]
+
+
+class LogitsProcessor(Protocol):
+    """One change of the logits. It belongs to one generation at a time."""
+
+    early: tuple[int, ...]
+
+    def process(self, logits: Logits, path: Sequence[int], early: Early) -> Logits:
+        """The logits [vocab] of the token that follows the accepted tokens and then `path` (drafted, not accepted): a
+        new array, or the same if nothing changes. early: logits [vocab] by block, of the blocks in `self.early`."""
+        ...
+
+    def accept(self, token: int) -> None:
+        """`token` was generated."""
+        ...
+
+    def reset(self) -> None:
+        """Another text begins."""
+        ...
+
+    def fork(self) -> Self:
+        """An independent processor that stands where this one does."""
+        ...
+
+
+@runtime_checkable
+class BestProcessor(Protocol):
+    """A processor that can also work on the k best of a row: without one, all logits are computed and read."""
+
+    def process_best(self, best: Best, path: Sequence[int]) -> Best:
+        """The k best with the scores that `process` would give them, and the bounds of the others still true."""
+        ...
+
+
+class BaseProcessor:
+    """What most processors have in common: no early logits, nothing that depends on the text."""
+
+    early: tuple[int, ...] = ()
+
+    def accept(self, token: int) -> None:
+        pass
+
+    def reset(self) -> None:
+        pass
+
+    def fork(self) -> Self:
+        return self
+
+
+class Penalties(BaseProcessor):
+    """Bias and penalties of a `Sampling`, by the tokens of the text and of the path."""
+
+    def __init__(self, sampling: Sampling, context: Context) -> None:
+        self._sampling, self._context = sampling, context
+
+    def process(self, logits: Logits, path: Sequence[int], early: Early) -> Logits:
+        return adjust(logits, self._sampling, self._ids(path), self._context.n_prompt)
+
+    def process_best(self, best: Best, path: Sequence[int]) -> Best:
+        context = self._context
+        return adjust_best(best, self._sampling, self._ids(path), context.n_prompt, context.cache.spec.vocab_size)
+
+    def _ids(self, path: Sequence[int]) -> list[int]:
+        return [*self._context.ids, *path] if path else self._context.ids
+
+
+class MinTokens(BaseProcessor):
+    """No end token before `n` tokens."""
+
+    def __init__(self, ends: frozenset[int], n: int) -> None:
+        self._ends, self._left = np.array(sorted(ends), np.int64), n
+
+    def process(self, logits: Logits, path: Sequence[int], early: Early) -> Logits:
+        if len(path) >= self._left:
+            return logits
+        scores = logits.copy()
+        scores[self._ends[self._ends < len(scores)]] = -np.inf
+        return scores
+
+    def process_best(self, best: Best, path: Sequence[int]) -> Best:
+        if len(path) >= self._left:
+            return best
+        ended = np.isin(best.ids, self._ends)
+        return best.lower(np.where(ended, np.float32(-np.inf), best.scores), len(self._ends))
+
+    def accept(self, token: int) -> None:
+        self._left -= 1
+
+
+class ConstraintMask:
+    """A `Constraint` as a processor: what it does not allow gets the probability 0."""
+
+    early: tuple[int, ...] = ()
+
+    def __init__(self, constraint: Constraint) -> None:
+        self.constraint = constraint
+
+    def process(self, logits: Logits, path: Sequence[int], early: Early) -> Logits:
+        return np.where(self.constraint.mask(path), logits, np.float32(-np.inf))
+
+    def process_best(self, best: Best, path: Sequence[int]) -> Best:
+        allowed = self.constraint.mask(path)[best.ids]
+        return best.lower(np.where(allowed, best.scores, np.float32(-np.inf)))
+
+    def accept(self, token: int) -> None:
+        self.constraint.accept(token)
+
+    def reset(self) -> None:
+        self.constraint.reset()
+
+    def fork(self) -> ConstraintMask:
+        return ConstraintMask(self.constraint.fork())
+
+
+class LogitsChain:
+    """The processors of one generation, in their order."""
+
+    def __init__(self, processors: Sequence[LogitsProcessor]) -> None:
+        self._processors = processors
+        self.early = tuple(sorted({block for processor in processors for block in processor.early}))
+        # What can be applied to the k best: all of them, or nothing.
+        self._best = [processor for processor in processors if isinstance(processor, BestProcessor)]
+        self.takes_best = len(self._best) == len(processors)
+
+    def __len__(self) -> int:
+        return len(self._processors)
+
+    def process(self, logits: Logits, path: Sequence[int], early: Early) -> Logits:
+        """All of them on the logits of a row [vocab]."""
+        for processor in self._processors:
+            logits = processor.process(logits, path, early)
+        return logits
+
+    def process_best(self, best: Best, path: Sequence[int]) -> Best:
+        """All of them on the k best of a row."""
+        for processor in self._best:
+            best = processor.process_best(best, path)
+        return best
+
+    def accept(self, token: int) -> None:
+        """`token` was generated."""
+        for processor in self._processors:
+            processor.accept(token)

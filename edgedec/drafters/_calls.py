@@ -1,0 +1,70 @@
+"""What drafters that make calls share: their share of the time, and calls without any block."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.cache import Cache
+from edgedec.decoding.step import Completed, ForwardOn, Request
+from edgedec.drafters import Draft
+from edgedec.runtime import Call, CallResult, Hidden, Outputs, Rows, Runtime
+
+_EMBEDDING = Outputs(hidden=(-1,))
+
+
+def own_seconds(completed: Completed, call: Call) -> float:
+    """A call's share of the seconds of its forward, by rows."""
+    return completed.seconds * call.rows.count / max(completed.rows, 1)
+
+
+class CallClock:
+    """Runs proposals that need calls. `waited`: seconds that passed meanwhile and were not theirs: of a forward's time
+    each call has its share."""
+
+    def __init__(self) -> None:
+        self.waited = 0.0
+
+    def run(self, proposal: Generator[Request, Completed, Draft]) -> Generator[Request, Completed, Draft]:
+        """The draft of a proposal."""
+        completed: Completed | None = None
+        with closing(proposal):
+            while True:
+                try:
+                    request = next(proposal) if completed is None else proposal.send(completed)
+                except StopIteration as end:
+                    draft: Draft = end.value
+                    return draft
+                since = perf_counter()
+                completed = yield request
+                call = request.call if isinstance(request, ForwardOn) else request
+                self.waited += perf_counter() - since - own_seconds(completed, call)
+
+
+class EdgeCalls:
+    """Calls of the embedding or of the head alone, on a small cache that nothing is written to."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._cache: Cache | None = None
+
+    def embed(self, tokens: Sequence[int]) -> Generator[Request, Completed, Hidden]:
+        """The embeddings [n, hidden_size] of these tokens."""
+        ids = np.asarray(tokens, np.int64)
+        done = yield Call(Rows.chain(ids, 0), self._room(ids), (), outputs=_EMBEDDING)
+        return done.result.hidden[-1]
+
+    def best(self, hidden: Hidden, top: int) -> Generator[Request, Completed, CallResult]:
+        """The `top` best tokens after each hidden state [n, hidden_size], and their logits."""
+        ids = np.zeros(len(hidden), np.int64)
+        done = yield Call(Rows.chain(ids, 0), self._room(ids), (), hidden, Outputs(top=top))
+        return done.result
+
+    def _room(self, ids: NDArray[np.int64]) -> Cache:
+        if self._cache is None or self._cache.capacity < len(ids):
+            self._cache = self._runtime.new_cache(len(ids))
+        return self._cache

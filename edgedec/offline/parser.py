@@ -1,0 +1,124 @@
+"""Rows of a batch as requests: what to generate, and how the result is written beside the row's own columns."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from edgedec.errors import EdgedecError, UsageError
+from edgedec.generation import OPTIONS, parse_options
+from edgedec.offline import openai
+from edgedec.offline.row import Defaults, Out, RowRequest, RowResult, messages
+from edgedec.options import read_json
+
+if TYPE_CHECKING:
+    from edgedec.constraints import Constraint
+    from edgedec.model import Model
+
+CONSTRAINTS = ("json_schema", "grammar", "regex")
+RESULTS = ("row", "text", "finish_reason", "prompt_tokens", "generated_tokens", "seed", "error")
+_KEPT = 16
+
+
+class RequestParser:
+    """Reads the rows of a batch for one model."""
+
+    def __init__(self, model: Model, defaults: Defaults, created: int = 0, job: str = "") -> None:
+        """created, job: the time and the name of the job, which OpenAI's format contains."""
+        self.model, self.defaults, self.created, self.job = model, defaults, created, job
+        self._compiled: OrderedDict[tuple[str, str], Constraint] = OrderedDict()
+
+    def parse(self, number: int, data: Mapping[str, Any], error: str = "") -> RowRequest:
+        """The request of a row; anything wrong with it is its `error`."""
+        if not error and openai.is_line(data):
+            return self._openai(number, data)
+        write = _writer(number, data, self.defaults.column)
+        if error:
+            return RowRequest(write, error=error)
+        try:
+            return self.request(number, write, self._ids(data), data)
+        except EdgedecError as wrong:
+            return RowRequest(write, error=str(wrong))
+
+    def _openai(self, number: int, data: Mapping[str, Any]) -> RowRequest:
+        """The request of a line of OpenAI's batch files."""
+        write = openai.writer(number, data, self.model.bundle.manifest.name, self.created, self.job)
+        try:
+            chat, body = openai.body_of(data)
+            options = openai.options(body, chat)
+            ids = self.model.chat_ids(messages(body.get("messages"))) if chat else self.prompt(body.get("prompt"))
+            return self.request(number, write, ids, options)
+        except EdgedecError as wrong:
+            return RowRequest(write, error=str(wrong))
+
+    def request(
+        self, number: int, write: Callable[[RowResult], Out], ids: Sequence[int], data: Mapping[str, Any]
+    ) -> RowRequest:
+        """The defaults with the options in `data` in their place. Raises what is wrong with them."""
+        given = parse_options(data)
+        config = self.defaults.config.override(given)
+        if config.sampling.temperature > 0 and "seed" not in given:
+            config = config.override({"seed": (self.defaults.seed + number) % 2**32})
+        constraints = [(kind, _constraint_text(kind, data[kind])) for kind in CONSTRAINTS if kind in data]
+        if len(constraints) > 1:
+            raise UsageError(f"{' and '.join(kind for kind, _ in constraints)}: give one of them")
+        return RowRequest(write, ids, config, constraints[0] if constraints else self.defaults.constraint)
+
+    def constraint(self, kind: str, text: str) -> Constraint:
+        """A constraint for one text; compiled once for many."""
+        from edgedec import constraints
+
+        if (kind, text) not in self._compiled:
+            self._compiled[kind, text] = getattr(constraints, kind)(self.model, text)
+            if len(self._compiled) > _KEPT:
+                self._compiled.popitem(last=False)
+        self._compiled.move_to_end((kind, text))
+        return self._compiled[kind, text].fork()
+
+    def _ids(self, data: Mapping[str, Any]) -> Sequence[int]:
+        column = self.defaults.column
+        if "messages" in data:
+            if column in data:
+                raise UsageError(f"{column} and messages: give one of them")
+            return self.model.chat_ids(messages(read_json("messages", data["messages"])))
+        if column not in data:
+            raise UsageError(f"no prompt: needs a column {column!r} or 'messages'")
+        return self.prompt(data[column])
+
+    def prompt(self, prompt: object) -> Sequence[int]:
+        """Text, or its tokens."""
+        if isinstance(prompt, str):
+            return self.model.tokenizer.encode(prompt)
+        if isinstance(prompt, list) and all(type(token) is int for token in prompt):
+            return prompt
+        raise UsageError("prompt: must be text or a list of tokens")
+
+
+def _writer(number: int, data: Mapping[str, Any], column: str) -> Callable[[RowResult], Out]:
+    """The row's number, its columns that are no options, and the result."""
+    known = {*OPTIONS, *CONSTRAINTS, column, "messages"}
+    kept: Out = {}
+    for name, value in data.items():
+        if name not in known:
+            while name in RESULTS or name in kept:
+                name = f"input_{name}"
+            kept[name] = value
+
+    def write(result: RowResult) -> Out:
+        if result.error:
+            return {"row": number, **kept, "error": result.error}
+        out = {"row": number, **kept, "text": result.text, "finish_reason": result.finish}
+        out |= {"prompt_tokens": result.prompt, "generated_tokens": result.generated}
+        return out if result.seed is None else {**out, "seed": result.seed}
+
+    return write
+
+
+def _constraint_text(kind: str, value: Any) -> str:
+    if kind == "json_schema" and isinstance(value, dict | bool):
+        return json.dumps(value)
+    if not isinstance(value, str):
+        raise UsageError(f"{kind}: must be text, not {type(value).__name__}")
+    return value

@@ -1,0 +1,65 @@
+"""What is known of a row of a batch: its request, its result, and what holds for rows without options of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from edgedec.errors import UsageError
+from edgedec.generation import GenerationConfig
+
+Out = dict[str, Any]
+
+
+class RowResult(NamedTuple):
+    """The text of a row and why it ended; `error` if there is none."""
+
+    text: str = ""
+    finish: str = ""
+    prompt: int = 0
+    generated: int = 0
+    seed: int | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class RowRequest:
+    """What to generate for a row, and `write`, which makes a line of the output of the result.
+
+    `constraint`: kind and text of what the text must be; `error`: why nothing can be generated.
+    """
+
+    write: Callable[[RowResult], Out]
+    ids: Sequence[int] = ()
+    config: GenerationConfig = field(default_factory=GenerationConfig)
+    constraint: tuple[str, str] | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What holds for rows without options of their own. `seed`: row i draws with seed + i; `column`: of the prompt."""
+
+    config: GenerationConfig = field(default_factory=GenerationConfig)
+    constraint: tuple[str, str] | None = None
+    seed: int = 0
+    column: str = "prompt"
+
+
+def messages(given: object) -> list[dict[str, object]]:
+    """Messages for a chat template; content in parts of text is joined."""
+    if not isinstance(given, list) or not given or not all(isinstance(message, dict) for message in given):
+        raise UsageError('messages: must be a list of {"role": …, "content": …}')
+    found = []
+    for message in given:
+        content = message.get("content")
+        if isinstance(content, list):
+            parts = [part if isinstance(part, dict) else {} for part in content]
+            if any(part.get("type") != "text" or not isinstance(part.get("text"), str) for part in parts):
+                raise UsageError("messages: of the parts of a content only text can be read")
+            content = "".join(part["text"] for part in parts)
+        if not isinstance(message.get("role"), str) or not isinstance(content, str):
+            raise UsageError("messages: each needs a role and a content, both text")
+        found.append({**message, "content": content})
+    return found

@@ -1,0 +1,106 @@
+"""Requests to texts: many sequences in one continuous batch, replaced as they end."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from edgedec.decoding.batching import Batch, Job
+from edgedec.decoding.step import Token
+from edgedec.errors import ContextFull, EdgedecError
+from edgedec.offline.parser import RequestParser
+from edgedec.offline.row import RowRequest, RowResult
+from edgedec.text.stream import TextStream
+
+if TYPE_CHECKING:
+    from edgedec.session import Session
+
+# Admission is by the number of texts.
+_ANY = 1 << 62
+
+
+class BatchRunner:
+    """At most `slots` texts at a time; each of them is what its session would generate alone."""
+
+    def __init__(self, parser: RequestParser, new_session: Callable[[], Session], slots: int) -> None:
+        self._parser, self._new_session, self._slots = parser, new_session, slots
+        self._batch = Batch(parser.model.runtime, tokens=_ANY, most=slots)
+        self._ended: deque[tuple[int, RowRequest, RowResult]] = deque()
+        self.running: dict[int, _Text] = {}
+        self.tokens = 0
+
+    @property
+    def full(self) -> bool:
+        return len(self.running) >= self._slots
+
+    def add(self, number: int, request: RowRequest) -> None:
+        """Start a text, or refuse it at once."""
+        if request.error:
+            self._ended.append((number, request, RowResult(error=request.error)))
+            return
+        try:
+            self.running[number] = self._start(number, request)
+        except EdgedecError as error:
+            self._ended.append((number, request, RowResult(error=str(error))))
+
+    def step(self) -> Iterator[tuple[int, RowRequest, RowResult]]:
+        """One forward for all, and the texts that it ended."""
+        if self.running:
+            self._batch.step()
+            # What ended texts read can be continued from; as many of them are kept as run at a time.
+            self._batch.prefixes.evict(lambda: len(self._batch.prefixes) <= self._slots)
+        while self._ended:
+            yield self._ended.popleft()
+
+    def _start(self, number: int, request: RowRequest) -> _Text:
+        session = self._new_session()
+        config = request.config
+        if request.constraint is not None:
+            config = config.override({"constraint": self._parser.constraint(*request.constraint)})
+        text = _Text(session, request)
+
+        def on_token(token: Token | None) -> None:
+            if token is None:
+                self.running.pop(number, None)
+                self._ended.append((number, request, text.result()))
+                text.job = None  # breaks a reference cycle, so that the cache is freed at once
+                return
+            self.tokens += 1
+            if text.push(token) and text.job is not None:
+                self._batch.cancel(text.job)
+
+        text.job = session.submit(self._batch, request.ids, on_token, config)
+        return text
+
+
+class _Text:
+    """A text while it is generated."""
+
+    def __init__(self, session: Session, request: RowRequest) -> None:
+        self.session, self.request = session, request
+        self.job: Job | None = None
+        self._stream = TextStream(session.model.tokenizer, request.config.stop, request.ids)
+        self._pieces: list[str] = []
+        self._stopped = False
+
+    def push(self, token: Token) -> bool:
+        """Has a stop string ended the text?"""
+        text, self._stopped = self._stream.push(token)
+        self._pieces.append(text)
+        return self._stopped
+
+    def result(self) -> RowResult:
+        """What became of the row, once the text has ended."""
+        stats, sampling = self.session.stats, self.request.config.sampling
+        error = None if self.job is None else self.job.error
+        # A context that ran full ends the text; one that is too small for the prompt is an error.
+        full = isinstance(error, ContextFull) and stats.generated > 0
+        if error is not None and not full:
+            return RowResult(error=str(error))
+        if not self._stopped:
+            text, self._stopped = self._stream.flush()
+            self._pieces.append(text)
+        finish = "stop" if self._stopped else "context" if full else stats.finish
+        seed = sampling.seed if sampling.temperature > 0 else None
+        return RowResult("".join(self._pieces), finish, stats.prompt, stats.generated, seed)

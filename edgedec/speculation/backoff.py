@@ -1,0 +1,87 @@
+"""What is known of one drafter under the governor: its calibration, its times, and whether it is backed off."""
+
+from __future__ import annotations
+
+from edgedec.drafters import Drafter
+from edgedec.speculation.calibration import Calibration
+
+# A drafter that does not gain its time is backed off for so many calls, twice as many each time, and then tried
+# again; it is judged after so many proposals. How fast mean times follow.
+_FIRST, _LONGEST, _TRIAL, SMOOTH = 16, 256, 8, 0.05
+# An expensive drafter is judged apart where the drafters before it let expect up to so many tokens, up to so many,
+# and more.
+STEPS = (0.5, 1.5)
+
+
+class DrafterStats:
+    """One drafter and its statistics. Times are in seconds a proposal."""
+
+    def __init__(self, name: str, drafter: Drafter) -> None:
+        self.name, self.drafter = name, drafter
+        self.calibration = Calibration()
+        self.proposals = self.proposed = self.accepted = 0
+        self.seconds = self.propose_s = self.observe_s = 0.0
+        # By how much was expected of the other drafters already.
+        self._backoffs = [Backoff() for _ in range(len(STEPS) + 1)]
+        self._used: Backoff | None = None
+        # Does its time matter; and did it observe the last call?
+        self.expensive, self.observed = False, True
+
+    @property
+    def backed_off(self) -> bool:
+        """True if the drafter is backed off whatever the others propose. It resumes observing one call early."""
+        return all(backoff.left > 1 for backoff in self._backoffs[: None if self.expensive else 1])
+
+    def drafts(self, level: int) -> bool:
+        """Is it used for this proposal, `level` being how much the others let expect?"""
+        backoff = self._backoffs[level]
+        if backoff.left:
+            backoff.left -= 1
+            return self.skip()
+        self._used = backoff
+        return True
+
+    def skip(self) -> bool:
+        """It is not used for this proposal: False."""
+        self._used = None
+        return False
+
+    def add_proposal(self, seconds: float) -> None:
+        """One more proposal, which took so long."""
+        self.seconds += seconds
+        self.proposals += 1
+        self.propose_s += (seconds - self.propose_s) * max(SMOOTH, 1 / self.proposals)
+
+    def add_gain(self, seconds: float, free: float) -> None:
+        """The last proposal gained so much that no other drafter's did; `free` seconds of its own time are not
+        counted."""
+        if self._used is not None:
+            self._used.add(seconds, self.propose_s + self.observe_s - free)
+
+    def restart(self) -> None:
+        """Another text: what did not pay for the last one may for this."""
+        self.observed = True
+        for backoff in self._backoffs:
+            backoff.restart()
+
+
+class Backoff:
+    """What a drafter gains a proposal in one kind of situation, and for how many more calls it is not used in it
+    (`left`)."""
+
+    def __init__(self) -> None:
+        self.gain, self.left = 0.0, 0
+        self._calls, self._tried = _FIRST, 0
+
+    def add(self, seconds: float, cost: float) -> None:
+        """One more proposal gained `seconds` and cost `cost`."""
+        self._tried += 1
+        self.gain += (seconds - self.gain) * max(SMOOTH, 1 / self._tried)
+        if self._tried >= _TRIAL and self.gain < cost:
+            self.left, self._tried = self._calls, _TRIAL - 2
+            self._calls = min(2 * self._calls, _LONGEST)
+        elif self._tried > 4 * _TRIAL:
+            self._calls = _FIRST
+
+    def restart(self) -> None:
+        self.left, self._calls = 0, _FIRST

@@ -1,0 +1,102 @@
+"""A small model at the cost of a large one: the same function, in the arithmetic of another geometry.
+
+Speculation has to be measured where a call costs what it costs on a real model, and with text that a model would really write. So
+a bundle that can write is padded with zeros to the sizes of a larger model (`edgedec.export.geometry`): every multiplication of
+the large model is made, and its tokens are those of the small one. Draft heads are padded too, and their inner layers grow as the
+hidden state does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+
+from edgedec.bundle import Bundle
+from edgedec.bundle.manifest import WeightFormat
+from edgedec.errors import BundleError
+from edgedec.export.geometry import BLOCK, GEOMETRIES, Geometry, Padded, geometry_named, geometry_of
+from edgedec.export.heads import Arrays, arrays_of, build, expected, install
+from edgedec.export.text import COMPANIONS
+from edgedec.export.writer import Add, BundleWriter, Contents, Progress, Scales
+from edgedec.storage.files import cache_folder, replacing_folder
+
+__all__ = ["GEOMETRIES", "Geometry", "Padded", "geometry_named", "geometry_of", "pad_to_geometry", "padded", "padded_path"]
+
+VERSION = 2  # of what is written: another number, and what the cache holds is made again
+
+
+def padded_path(bundle: Bundle, name: str) -> Path:
+    """Where the cache keeps this bundle at the geometry `name`."""
+    facts = [bundle.digest, asdict(geometry_named(name)), VERSION]
+    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+    return cache_folder() / "padded" / f"{bundle.manifest.name}-as-{name}-{key}"
+
+
+def padded(bundle: Bundle, name: str, progress: Progress = lambda *_: None) -> Bundle:
+    """The bundle at the geometry `name`, int4 as `edgedec export` makes it; from the cache if it is there."""
+    path = padded_path(bundle, name)
+    if path.is_dir():
+        try:
+            return Bundle.open(path)
+        except BundleError:
+            pass  # of another version, or damaged: made again
+    return pad_to_geometry(bundle, geometry_named(name), path, f"{bundle.manifest.name}-as-{name}", progress=progress)
+
+
+def pad_to_geometry(
+    bundle: Bundle,
+    geometry: Geometry,
+    out: Path,
+    name: str,
+    weights: WeightFormat = "int4",
+    progress: Progress = lambda *_: None,
+) -> Bundle:
+    """Write `bundle` at `geometry` to the folder `out`, which it replaces; its matrices in the format `weights`."""
+    large = Padded(bundle, geometry)
+    try:
+        with replacing_folder(out, force=True) as folder:
+            _write(large, folder, name, weights, progress)
+    except OSError as error:
+        raise BundleError(f"{out}: cannot be written: {error.strerror or error}") from None
+    return Bundle.open(out)
+
+
+def _write(large: Padded, folder: Path, name: str, fmt: WeightFormat, progress: Progress) -> None:
+    source = large.bundle.manifest
+    files = {source.text.tokenizer, *COMPANIONS} & set(source.files)
+    for file in sorted(file for file in files if file is not None):
+        shutil.copyfile(large.bundle.file(file), folder / file)
+    formats = dict.fromkeys(("body", "head", "embed"), fmt)
+    origin = {"padded": large.bundle.digest}
+    contents = Contents(name, large.spec, source.text, formats, BLOCK, source.kv_formats, source=origin)
+    BundleWriter(folder, contents, progress).write(lambda add: _fill(large, add))
+    _pad_heads(large, folder)
+
+
+def _fill(large: Padded, add: Add) -> Scales:
+    """Write all tensors; the cache scales are the source's."""
+    for name in large.spec.tensors():
+        add(name, large.read(name))
+    offsets = {kv: getattr(large.bundle.manifest.kv_scales, kv) for kv in ("int8", "int4")}
+    return {kv: large.kv_scales(offset) for kv, offset in offsets.items() if offset is not None}
+
+
+def _pad_heads(large: Padded, folder: Path) -> None:
+    """The source's draft heads, padded to what `train-heads` makes for this hidden size; an exit stays after the layer where it
+    was, a readout keeps its tokens."""
+    for kind, head in large.bundle.manifest.heads.items():
+        arrays, facts = arrays_of(large.bundle.file(head.file))
+        hidden = large.spec.hidden_size
+        eps = facts.eps * large.factor**2
+        facts = replace(facts, hidden=hidden, width=max(facts.width, hidden), eps=eps)
+        grown: Arrays = {}
+        for name, shape in expected(facts, head.vocab).items():
+            grown[name] = np.zeros(shape, arrays[name].dtype)
+            part = arrays[name] * np.float32(large.factor) if name.endswith("norm") else arrays[name]
+            grown[name][tuple(slice(n) for n in part.shape)] = part
+        install(Bundle.open(folder), build(kind, grown, facts), grown, facts)

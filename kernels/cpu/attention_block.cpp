@@ -1,0 +1,267 @@
+// Attention: q, k and v of all rows, keys and values into the pages, then rows by heads over chunks of keys.
+#include <algorithm>
+#include <cmath>
+
+#include "attention_plan.h"
+#include "attention_state.h"
+#include "engine.h"
+#include "kv.h"
+
+namespace edgedec {
+
+namespace {
+
+// Heads of so few values have no int4 cache: half of such a row would be scales, and four bits are too few for its keys.
+constexpr int NARROW_HEAD = 16;
+
+struct AttentionScratch {
+  Buffer<float> qkv, attn_out, parts, totals;
+  AttentionPlan plan;
+  std::vector<Attention> views;      // of each sequence
+  std::vector<SlotPositions> slot_positions;  // of each sequence, where positions are not ranks
+};
+
+// Sums of no key at all.
+void clear_sums(float* total, size_t size, size_t query) {
+  std::fill_n(total, size, 0.0f);
+  for (size_t i = 0; i < size; i += query) total[i] = -INFINITY;
+}
+
+class AttentionBlock : public Block {
+ public:
+  AttentionBlock(Engine& engine, const ed_block& block)
+      : engine_(engine),
+        block_(block),
+        m_(*block.attention),
+        s_(engine.shared<AttentionScratch>()),
+        k_(engine.kernels()),
+        qkv_(matrix(m_.qkv)),
+        o_(matrix(m_.o)),
+        d_(m_.head_dim),
+        group_(m_.heads / m_.kv_heads),
+        q_dim_(m_.heads * d_),
+        kv_dim_(m_.kv_heads * d_),
+        width_(q_dim_ + 2 * kv_dim_) {}
+
+  std::vector<Matrix> matrices() const override { return {qkv_, o_}; }
+
+  void reserve(int rows) override {
+    s_.qkv.need((size_t)rows * width_);
+    s_.attn_out.need((size_t)rows * q_dim_);
+  }
+
+  void run(const BlockCall& call) override {
+    project(call);
+    plan(call);
+    store(call);
+    attend(call);
+    const QuantizedActivations a = engine_.quantize(s_.attn_out.p, call.rows, o_);
+    engine_.residual(call, block_, o_, a, s_.attn_out.p, m_.o_bias);
+  }
+
+ private:
+  void project(const BlockCall& call);
+  void plan(const BlockCall& call);
+  Attention view(const SequenceRows& s, SlotPositions& positions);
+  void store(const BlockCall& call);
+  void norm_heads(float* q, float* k) const;
+  void rope_heads(float* q, float* k, int64_t position) const;
+  void store_row(const Attention& a, int kv_head, int slot, const float* k) const;
+  void attend(const BlockCall& call);
+  void attend_together();
+  void attend_whole(const BlockCall& call, const Item& item, int thread);
+  void add_up(const Item& item, int thread);
+  void begin_sum(const Item& item, float* total) const;
+  float* total(int thread) const { return s_.totals.p + 2 * s_.plan.total_floats() * thread; }
+  size_t query() const { return (size_t)d_ + 2; }
+
+  Engine& engine_;
+  const ed_block block_;
+  const ed_attention m_;
+  AttentionScratch& s_;
+  const Kernels& k_;
+  const Matrix qkv_, o_;
+  const int d_, group_, q_dim_, kv_dim_, width_;
+};
+
+void AttentionBlock::project(const BlockCall& call) {
+  Product p{};
+  p.w = qkv_, p.a = engine_.norm(block_.norm, call.hidden, call.rows, qkv_);
+  p.bias = m_.qkv_bias, p.rows = call.rows, p.out = s_.qkv.p, p.stride = width_;
+  engine_.multiply(p);
+  engine_.adapt(call, 0, engine_.normed(), engine_.hidden(), s_.qkv.p, width_);
+  if (m_.qk_norm != 2) return;
+  engine_.pool().parallel_for(call.rows, 1, [&](int begin, int end, int) {
+    for (int r = begin; r < end; r++) {
+      float* q = s_.qkv.p + (size_t)r * width_;
+      k_.norm(q, m_.q_norm, q_dim_, engine_.model().norm_eps, q);
+      k_.norm(q + q_dim_, m_.k_norm, kv_dim_, engine_.model().norm_eps, q + q_dim_);
+    }
+  });
+}
+
+// What every sequence attends to, and the work cut into items.
+void AttentionBlock::plan(const BlockCall& call) {
+  s_.views.clear();
+  if (s_.slot_positions.size() < call.sequences.size()) s_.slot_positions.resize(call.sequences.size());
+  for (size_t i = 0; i < call.sequences.size(); i++) s_.views.push_back(view(call.sequences[i], s_.slot_positions[i]));
+  s_.plan.make(call, s_.views, engine_.pool().size());
+  s_.parts.need(s_.plan.parts);
+  s_.totals.need(2 * s_.plan.total_floats() * engine_.pool().size());
+  engine_.need_scratch(s_.plan.scratch_bytes());
+}
+
+Attention AttentionBlock::view(const SequenceRows& s, SlotPositions& positions) {
+  const AttentionState& state = *static_cast<const AttentionState*>(s.state);
+  Attention a{};
+  a.heads = m_.heads, a.kv_heads = m_.kv_heads, a.dim = d_;
+  a.window = m_.window, a.sinks = m_.sinks, a.format = state.format();
+  a.rows = s.rows, a.length = state.start(), a.first = s.pending.first;
+  a.scale = m_.scale, a.softcap = m_.softcap;
+  a.row_bytes = (int64_t)state.row_bytes();
+  a.head_stride = a.row_bytes * PAGE_SLOTS, a.values = a.head_stride * m_.kv_heads;
+  a.pages = state.page_table();
+  a.q = s_.qkv.p + (size_t)s.row * width_, a.q_stride = width_;
+  a.out = s_.attn_out.p + (size_t)s.row * q_dim_, a.out_stride = q_dim_;
+  const Tree& tree = *s.tree;
+  if (!tree.chain) a.begin = tree.begin.data(), a.end = tree.end.data(), a.path = tree.path.data();
+  if (m_.window && !(state.identity() && tree.base == state.start())) {
+    positions.fill(state, s);
+    a.slot_positions = positions.all.data();
+    a.row_positions = s.pending.positions + s.pending.first;
+  }
+  return a;
+}
+
+// Heads of all rows normed, turned by their positions, and keys and values put into their slots.
+void AttentionBlock::store(const BlockCall& call) {
+  const int tasks = call.rows * m_.kv_heads;
+  engine_.pool().parallel_for(tasks, engine_.grain(tasks), [&](int begin, int end, int) {
+    size_t sequence = 0;
+    for (int i = begin; i < end; i++) {
+      const int row = i / m_.kv_heads, head = i % m_.kv_heads;
+      while (row >= call.sequences[sequence].row + call.sequences[sequence].rows) sequence++;
+      const SequenceRows& s = call.sequences[sequence];
+      const int at = s.pending.first + row - s.row;
+      float* q = s_.qkv.p + (size_t)row * width_ + (size_t)head * group_ * d_;
+      float* k = s_.qkv.p + (size_t)row * width_ + q_dim_ + (size_t)head * d_;
+      if (m_.qk_norm == 1) norm_heads(q, k);
+      if (m_.rope >= 0) rope_heads(q, k, s.pending.positions[at]);
+      store_row(s_.views[sequence], head, s_.views[sequence].length + at, k);
+    }
+  });
+}
+
+// The query heads of one kv head, and its key.
+void AttentionBlock::norm_heads(float* q, float* k) const {
+  const float eps = engine_.model().norm_eps;
+  for (int h = 0; h < group_; h++) k_.norm(q + (size_t)h * d_, m_.q_norm, d_, eps, q + (size_t)h * d_);
+  k_.norm(k, m_.k_norm, d_, eps, k);
+}
+
+void AttentionBlock::rope_heads(float* q, float* k, int64_t position) const {
+  const ed_rope& rope = engine_.rope(m_.rope);
+  const float *cos = rope.cos + (size_t)position * rope.pairs, *sin = rope.sin + (size_t)position * rope.pairs;
+  for (int h = 0; h < group_; h++) k_.rope(q + (size_t)h * d_, d_, cos, sin, rope.pairs);
+  k_.rope(k, d_, cos, sin, rope.pairs);
+}
+
+// A key, and the value that lies kv_dim_ floats after it.
+void AttentionBlock::store_row(const Attention& a, int kv_head, int slot, const float* k) const {
+  uint8_t* to = a.pages[slot / PAGE_SLOTS] + kv_head * a.head_stride + slot % PAGE_SLOTS * a.row_bytes;
+  k_.store_kv(k, d_, a.format, to);
+  k_.store_kv(k + kv_dim_, d_, a.format, to + a.values);
+}
+
+void AttentionBlock::attend(const BlockCall& call) {
+  const AttentionPlan& plan = s_.plan;
+  if (!plan.together.empty()) attend_together();
+  if (!plan.by_chunk)
+    return engine_.pool().parallel_for((int)plan.tasks.size() - 1, plan.grain, [&](int begin, int end, int thread) {
+      for (int i = plan.tasks[begin]; i < plan.tasks[end]; i++) attend_whole(call, plan.items[i], thread);
+    });
+  const int n = (int)plan.items.size();
+  engine_.pool().parallel_for(n, plan.grain, [&](int begin, int end, int thread) {
+    for (int i = begin; i < end; i++) {
+      const Item& item = plan.items[i];
+      k_.attend(s_.views[item.sequence], item.kv_head, item.row0, item.row1, item.chunk0, s_.parts.p + item.part,
+                engine_.scratch(thread));
+    }
+  });
+  engine_.pool().parallel_for((int)plan.sums.size(), 1, [&](int begin, int end, int thread) {
+    for (int i = begin; i < end; i++) add_up(plan.sums[i], thread);
+  });
+}
+
+// The chunks that lie in the same pages for several sequences, rows of all of them at once.
+void AttentionBlock::attend_together() {
+  const AttentionPlan& plan = s_.plan;
+  const int n = (int)plan.together.size();
+  engine_.pool().parallel_for(n, engine_.grain(n), [&](int begin, int end, int thread) {
+    for (int i = begin; i < end; i++) {
+      const Item& item = plan.together[i];
+      const Common& common = plan.commons[plan.common_of[item.sequence]];
+      Attention a = s_.views[item.sequence];
+      // As if all those rows came after the common chunks.
+      a.rows = common.rows, a.length = common.chunks * CHUNK, a.first = 0, a.begin = a.end = a.path = nullptr;
+      k_.attend(a, item.kv_head, item.row0, item.row1, item.chunk0, s_.parts.p + item.part, engine_.scratch(thread));
+    }
+  });
+}
+
+// An item's sum so far: nothing, or the chunks that it attended to together with others.
+void AttentionBlock::begin_sum(const Item& item, float* total) const {
+  const int queries = (item.row1 - item.row0) * group_;
+  clear_sums(total, queries * query(), query());
+  const int at = s_.plan.common_of[item.sequence];
+  if (at < 0) return;
+  const Common& common = s_.plan.commons[at];
+  const int row = s_.plan.rows_of[item.sequence] - common.row + item.row0;
+  for (int c = 0; c < common.chunks; c++)
+    k_.merge(total, s_.parts.p + common.part + common.at(item.kv_head, c, row) * group_ * query(), queries, d_);
+}
+
+// All chunks of an item, one after another.
+void AttentionBlock::attend_whole(const BlockCall& call, const Item& item, int thread) {
+  const Attention& a = s_.views[item.sequence];
+  float *sum = total(thread), *part = sum + s_.plan.total_floats();
+  uint8_t* scratch = engine_.scratch(thread);
+  begin_sum(item, sum);
+  for (int c = item.chunk0; c < item.chunk1; c++) {
+    if (!a.sees(item.row0, item.row1, c)) continue;
+    k_.attend(a, item.kv_head, item.row0, item.row1, c, part, scratch);
+    k_.merge(sum, part, (item.row1 - item.row0) * group_, d_);
+  }
+  k_.finish(a, item.kv_head, item.row0, item.row1, sum);
+  const SequenceRows& s = call.sequences[item.sequence];
+  if (!s.attention_sums) return;
+  float* sums = s.attention_sums + (size_t)item.kv_head * (a.length + s.pending.count);
+  k_.attention_sums(a, item.kv_head, item.row0, item.row1, sum, sums, scratch);
+}
+
+// The chunks of an item that were summed apart, added up in their order.
+void AttentionBlock::add_up(const Item& item, int thread) {
+  const int queries = (item.row1 - item.row0) * group_;
+  float* sum = total(thread);
+  begin_sum(item, sum);
+  for (int c = item.chunk0; c < item.chunk1; c++)
+    k_.merge(sum, s_.parts.p + item.part + (c - item.chunk0) * queries * query(), queries, d_);
+  k_.finish(s_.views[item.sequence], item.kv_head, item.row0, item.row1, sum);
+}
+
+std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {
+  return std::make_unique<AttentionBlock>(engine, block);
+}
+
+std::unique_ptr<BlockState> make_state(const ed_model&, const ed_block& block, int kv,
+                                       const std::shared_ptr<PagePool>& pages) {
+  const ed_attention& a = *block.attention;
+  const int format = kv == INT4 && a.head_dim <= NARROW_HEAD ? INT8 : kv;
+  return std::make_unique<AttentionState>(a.kv_heads, a.head_dim, format, pages);
+}
+
+}  // namespace
+
+const BlockKind ATTENTION_BLOCK = {ATTENTION, make, make_state};
+
+}  // namespace edgedec

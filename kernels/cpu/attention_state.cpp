@@ -1,0 +1,207 @@
+#include "attention_state.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "kv.h"
+
+namespace edgedec {
+
+AttentionState::AttentionState(int kv_heads, int head_dim, int format, std::shared_ptr<PagePool> pool)
+    : kv_heads_(kv_heads),
+      head_dim_(head_dim),
+      format_(format),
+      row_bytes_(kv_row_bytes(head_dim, format)),
+      pool_(std::move(pool)) {}
+
+AttentionState::~AttentionState() {
+  for (uint8_t* page : pages_) pool_->release(page);
+}
+
+size_t AttentionState::page_bytes() const { return 2 * kv_heads_ * PAGE_SLOTS * row_bytes_; }
+
+int AttentionState::slots_of(int length) const {
+  if (identity()) return std::min(slots_, length);
+  return (int)(std::lower_bound(tokens_.begin(), tokens_.begin() + slots_, length) - tokens_.begin());
+}
+
+// Makes slots from .. to - 1 writable, and keeps what lies before them.
+void AttentionState::need_slots(int from, int to) {
+  for (int page = from / PAGE_SLOTS; page * PAGE_SLOTS < to; page++) {
+    if (page < (int)pages_.size()) own(page, std::max(from, slots_) - page * PAGE_SLOTS);
+    else pages_.reserve(page + 1), pages_.push_back(pool_->take(page_bytes()));
+  }
+}
+
+// Makes a page this state's own; of a copy the first `used` rows are made.
+void AttentionState::own(int page, int used) {
+  uint8_t* old = pages_[page];
+  if (PagePool::holders(old) == 1) return;
+  uint8_t* made = pool_->take(page_bytes());
+  const size_t bytes = std::min(std::max(used, 0), PAGE_SLOTS) * row_bytes_;
+  for (int run = 0; bytes && run < 2 * kv_heads_; run++)
+    std::memcpy(made + run * PAGE_SLOTS * row_bytes_, old + run * PAGE_SLOTS * row_bytes_, bytes);
+  pages_[page] = made;
+  pool_->release(old);
+}
+
+void AttentionState::move(int from, int to) {
+  if (from == to) return;
+  own(to / PAGE_SLOTS, PAGE_SLOTS);
+  const uint8_t* source = pages_[from / PAGE_SLOTS] + from % PAGE_SLOTS * row_bytes_;
+  uint8_t* target = pages_[to / PAGE_SLOTS] + to % PAGE_SLOTS * row_bytes_;
+  for (int run = 0; run < 2 * kv_heads_; run++)
+    std::memcpy(target + run * PAGE_SLOTS * row_bytes_, source + run * PAGE_SLOTS * row_bytes_, row_bytes_);
+}
+
+// Slot `slot`, the next one, is of this token.
+void AttentionState::name(int slot, int64_t token, int64_t position) {
+  if (identity()) {
+    if (token == slot && position == slot) return;
+    tokens_.resize(slot), positions_.resize(slot);
+    std::iota(tokens_.begin(), tokens_.end(), 0), std::iota(positions_.begin(), positions_.end(), 0);
+  }
+  tokens_.resize(slot), positions_.resize(slot);
+  tokens_.push_back(token), positions_.push_back(position);
+}
+
+void AttentionState::keep_rows(const KeptRow* rows, int n) {
+  for (int i = 0; i < n; i++) {
+    move(start() + rows[i].row, slots_ + i);
+    name(slots_ + i, rows[i].token, rows[i].position);
+  }
+}
+
+// After slots were forgotten: releases pages, and tables that say nothing.
+void AttentionState::shrink() {
+  const size_t pages = (slots_ + PAGE_SLOTS - 1) / PAGE_SLOTS;
+  for (size_t i = pages; i < pages_.size(); i++) pool_->release(pages_[i]);
+  pages_.resize(std::min(pages, pages_.size()));
+  if (identity()) return;
+  tokens_.resize(slots_), positions_.resize(slots_);
+  for (int i = 0; i < slots_; i++)
+    if (tokens_[i] != i || positions_[i] != i) return;
+  tokens_.clear(), positions_.clear();
+}
+
+void AttentionState::truncate(int length) {
+  slots_ = slots_of(length);
+  forget();
+  shrink();
+}
+
+std::unique_ptr<BlockState> AttentionState::fork(int length) const {
+  auto made = std::make_unique<AttentionState>(kv_heads_, head_dim_, format_, pool_);
+  const int slots = slots_of(length), pages = (slots + PAGE_SLOTS - 1) / PAGE_SLOTS;
+  made->pages_.assign(pages_.begin(), pages_.begin() + pages);
+  for (uint8_t* page : made->pages_) PagePool::hold(page);
+  made->slots_ = slots;
+  if (!identity()) {
+    made->tokens_.assign(tokens_.begin(), tokens_.begin() + slots);
+    made->positions_.assign(positions_.begin(), positions_.begin() + slots);
+    made->shrink();
+  }
+  made->forget();
+  return made;
+}
+
+bool AttentionState::drop(const int64_t* slots, int n) {
+  for (int i = 0; i < n; i++)
+    if (slots[i] < 0 || slots[i] >= slots_ || (i && slots[i] <= slots[i - 1])) return false;
+  if (!n) return true;
+  std::vector<int64_t> tokens(slots_), positions(slots_);
+  this->tokens(tokens.data()), this->positions(positions.data());
+  const int old = slots_;
+  int to = (int)slots[0];
+  for (int page = to / PAGE_SLOTS; page * PAGE_SLOTS < old; page++) own(page, PAGE_SLOTS);  // or nothing changes
+  for (int from = to, next = 0; from < old; from++) {
+    if (next < n && slots[next] == from) {
+      next++;
+      continue;
+    }
+    move(from, to);
+    tokens[to] = tokens[from], positions[to] = positions[from];
+    to++;
+  }
+  tokens.resize(to), positions.resize(to);
+  tokens_ = std::move(tokens), positions_ = std::move(positions);
+  slots_ = to;
+  forget();
+  shrink();
+  return true;
+}
+
+void AttentionState::positions(int64_t* out) const {
+  for (int i = 0; i < slots_; i++) out[i] = slot_position(i);
+}
+
+void AttentionState::tokens(int64_t* out) const {
+  for (int i = 0; i < slots_; i++) out[i] = slot_token(i);
+}
+
+void AttentionState::pages(int64_t* held, int64_t* shared) const {
+  *held += (int64_t)pages_.size();
+  for (const uint8_t* page : pages_) *shared += PagePool::holders(page) > 1;
+}
+
+std::vector<int64_t> AttentionState::page_ids() const {
+  std::vector<int64_t> ids;
+  for (int slot = 0; slot < slots_; slot += PAGE_SLOTS) ids.push_back((int64_t)(intptr_t)pages_[slot / PAGE_SLOTS]);
+  return ids;
+}
+
+// ---- saving: slots, whether they are named, tokens, positions, then rows [k and v][kv_heads][slots] ---------
+
+// work(bytes of rows that lie side by side, where) for the first `slots` slots, in the order of a saved state.
+template <class Do>
+void AttentionState::each_run(int slots, Do work) const {
+  for (int run = 0; run < 2 * kv_heads_; run++)
+    for (int slot = 0; slot < slots; slot += PAGE_SLOTS)
+      work(std::min(PAGE_SLOTS, slots - slot) * row_bytes_, pages_[slot / PAGE_SLOTS] + run * PAGE_SLOTS * row_bytes_);
+}
+
+size_t AttentionState::save_bytes() const {
+  return 16 + (identity() ? 0 : 16 * (size_t)slots_) + 2 * kv_heads_ * row_bytes_ * slots_;
+}
+
+uint8_t* AttentionState::save(uint8_t* out) const {
+  const int64_t header[2] = {slots_, !identity()};
+  auto put = [&](const void* from, size_t bytes) {
+    if (bytes) std::memcpy(out, from, bytes);
+    out += bytes;
+  };
+  put(header, sizeof header);
+  put(tokens_.data(), 8 * tokens_.size());
+  put(positions_.data(), 8 * positions_.size());
+  each_run(slots_, [&](size_t bytes, const uint8_t* rows) { put(rows, bytes); });
+  return out;
+}
+
+const uint8_t* AttentionState::load(const uint8_t* from, const uint8_t* end) {
+  int64_t header[2];
+  if (end - from < (int64_t)sizeof header) return nullptr;
+  std::memcpy(header, from, sizeof header);
+  from += sizeof header;
+  const int64_t slots = header[0], named = header[1], each = 2 * kv_heads_ * (int64_t)row_bytes_ + (named ? 16 : 0);
+  if (slots < 0 || named < 0 || named > 1 || slots > (end - from) / each) return nullptr;
+  std::vector<int64_t> tokens(named ? slots : 0), positions(tokens.size());
+  auto get = [&](void* to, size_t bytes) {
+    if (bytes) std::memcpy(to, from, bytes);
+    from += bytes;
+  };
+  get(tokens.data(), 8 * tokens.size());
+  get(positions.data(), 8 * positions.size());
+  for (size_t i = 0; i < tokens.size(); i++)
+    if (tokens[i] < (int64_t)i || (i && tokens[i] <= tokens[i - 1])) return nullptr;
+  truncate(0);
+  need_slots(0, (int)slots);
+  each_run((int)slots, [&](size_t bytes, uint8_t* rows) { get(rows, bytes); });
+  tokens_ = std::move(tokens), positions_ = std::move(positions);
+  slots_ = (int)slots;
+  forget();
+  shrink();
+  return from;
+}
+
+}  // namespace edgedec

@@ -1,0 +1,61 @@
+// Keys and values of one attention block and one text, in pages [k and v][kv_heads][PAGE_SLOTS][row bytes]. A page that
+// another state holds too is copied before anything in it is written.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "cache.h"
+#include "pages.h"
+
+namespace edgedec {
+
+class AttentionState : public BlockState {
+ public:
+  AttentionState(int kv_heads, int head_dim, int format, std::shared_ptr<PagePool> pool);
+  ~AttentionState() override;
+
+  int format() const { return format_; }
+  size_t row_bytes() const { return row_bytes_; }
+  uint8_t* const* page_table() const { return pages_.data(); }
+  int n_pages() const { return (int)pages_.size(); }
+  bool identity() const { return tokens_.empty(); }  // slot i is of token i, at position i
+  int64_t slot_position(int slot) const { return identity() ? slot : positions_[slot]; }
+  int64_t slot_token(int slot) const { return identity() ? slot : tokens_[slot]; }
+
+  void truncate(int length) override;
+  std::unique_ptr<BlockState> fork(int length) const override;
+  bool drop(const int64_t* slots, int n) override;
+  void positions(int64_t* out) const override;
+  void tokens(int64_t* out) const override;
+  const void* lead() const override { return pages_.empty() ? nullptr : pages_[0]; }
+  void pages(int64_t* held, int64_t* shared) const override;
+  std::vector<int64_t> page_ids() const override;
+  size_t bytes() const override { return pages_.size() * page_bytes(); }
+  void reserve(int rows) override { need_slots(slots_, slots_ + rows); }
+  size_t save_bytes() const override;
+  uint8_t* save(uint8_t* out) const override;
+  const uint8_t* load(const uint8_t* from, const uint8_t* end) override;
+
+ protected:
+  void reserve_rows(const PendingRows& rows) override { need_slots(start() + rows.first, start() + rows.count); }
+  void keep_rows(const KeptRow* rows, int n) override;
+
+ private:
+  size_t page_bytes() const;
+  int slots_of(int length) const;  // slots of the tokens below `length`
+  void need_slots(int from, int to);
+  void own(int page, int used);
+  void move(int from, int to);
+  void name(int slot, int64_t token, int64_t position);
+  void shrink();
+  template <class Do>
+  void each_run(int slots, Do work) const;
+
+  const int kv_heads_, head_dim_, format_;
+  const size_t row_bytes_;
+  const std::shared_ptr<PagePool> pool_;
+  std::vector<uint8_t*> pages_;
+  std::vector<int64_t> tokens_, positions_;  // of each slot; empty: identity
+};
+
+}  // namespace edgedec

@@ -1,0 +1,12 @@
+// The table of block kinds.
+#include "blocks.h"
+
+namespace edgedec {
+
+const BlockKind* block_kind(int32_t kind) {
+  for (const BlockKind* known : {&ATTENTION_BLOCK, &MLP_BLOCK, &MOE_BLOCK, &SSM_BLOCK})
+    if (known->kind == kind && known->make) return known;
+  return nullptr;
+}
+
+}  // namespace edgedec

@@ -1,0 +1,70 @@
+// The kinds of blocks. A kind is one file, `<kind>_block.cpp`, which defines its BlockKind; blocks.cpp lists them.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "api.h"
+#include "cache.h"
+#include "kernels.h"
+
+namespace edgedec {
+
+class Engine;
+
+enum Kind { ATTENTION = 1, MLP = 2, MOE = 3, SSM = 4 };
+enum NormKind { NO_NORM = 0, RMS = 1, LAYER = 2 };
+
+// What the computed rows of a sequence see of its tree: row r (0: the first computed) sees the committed tokens and the
+// rows path[begin[r]] .. path[end[r] - 1] of the tree, ascending. A chain has no lists: row r sees rows 0 .. first + r.
+struct Tree {
+  bool chain = true;
+  int64_t base = -1;  // position of a first row, if every row's position is base + its depth; -1: they are not
+  std::vector<int32_t> depth;  // of every row of the tree, computed or not; not of a chain
+  std::vector<int32_t> begin, end, path;
+};
+
+// One sequence within a BlockCall: `rows` rows from row `row` of the call's rows on.
+struct SequenceRows {
+  int row, rows;
+  PendingRows pending;        // the whole tree; computed rows are pending.first ..
+  const Tree* tree;
+  BlockState* state;          // null if the block keeps none; begin() has been called
+  int text_length;            // tokens committed when the call began
+  float* attention_sums;      // null: not wanted
+  const ed_lora* lora;        // [2], or null
+};
+
+// A block is run on `rows` rows of one or several sequences, side by side.
+struct BlockCall {
+  float* hidden;  // [rows, hidden], in and out
+  int rows;
+  int64_t active;  // the same number: the same sequences of the same engine call
+  std::vector<SequenceRows> sequences;
+};
+
+// One block of an open engine: hidden += post_norm(f(norm(hidden))).
+class Block {
+ public:
+  virtual ~Block() = default;
+  // All weights that Engine::multiply or Kernels::product will be given (one expert's share of stacked ones).
+  virtual std::vector<Matrix> matrices() const = 0;
+  // Makes room for `rows` rows, before anything is written.
+  virtual void reserve(int rows) = 0;
+  virtual void run(const BlockCall& call) = 0;
+};
+
+struct BlockKind {
+  int32_t kind;
+  // null: not supported. Throws std::bad_alloc only.
+  std::unique_ptr<Block> (*make)(Engine& engine, const ed_block& block);
+  // The empty state of such a block; null: it keeps none. Must not keep pointers into `block`.
+  std::unique_ptr<BlockState> (*make_state)(const ed_model& model, const ed_block& block, int kv,
+                                            const std::shared_ptr<PagePool>& pages);
+};
+
+// Null if there is no such kind.
+const BlockKind* block_kind(int32_t kind);
+
+extern const BlockKind ATTENTION_BLOCK, MLP_BLOCK, MOE_BLOCK, SSM_BLOCK;
+
+}  // namespace edgedec

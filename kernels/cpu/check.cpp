@@ -1,0 +1,82 @@
+// What is wrong with a call: the numbers of ERRORS in __init__.py.
+#include <algorithm>
+
+#include "engine.h"
+#include "kv.h"
+
+namespace edgedec {
+
+namespace {
+
+constexpr int MAX_ROWS = 1 << 20;
+constexpr int MAX_TREE = 1 << 13;  // a row's path is kept, so a tree may cost its size squared
+
+bool all_tokens(const ed_sequence& s, int vocab) {
+  return std::all_of(s.tokens + s.first, s.tokens + s.first + s.rows, [&](int64_t t) { return t >= 0 && t < vocab; });
+}
+
+}  // namespace
+
+int Engine::check(const ed_sequence* sequences, int n) const {
+  if (n < 0) return 1;
+  int64_t rows = 0;
+  for (int i = 0; i < n; i++) {
+    const ed_sequence& s = sequences[i];
+    if (s.rows < 0 || s.first < 0 || (rows += s.rows) > MAX_ROWS) return 1;
+    for (int j = 0; s.cache && j < i; j++)
+      if (sequences[j].cache == s.cache) return 11;
+    if (s.rows)
+      if (int wrong = check_sequence(s)) return wrong;
+  }
+  return 0;
+}
+
+int Engine::check_sequence(const ed_sequence& s) const {
+  if (s.logits_from > s.rows || s.top < 0 || s.n_hidden < 0) return 1;
+  if (!s.tokens && !s.input) return 5;
+  if (!s.input && !all_tokens(s, model_.vocab)) return 2;
+  for (int i = 0; i < s.n_blocks; i++)
+    if (s.blocks[i] < 0 || s.blocks[i] >= model_.n_blocks || (i && s.blocks[i] <= s.blocks[i - 1])) return 4;
+  for (int i = 0; i < s.n_hidden; i++) {
+    const int block = s.hidden_blocks[i];
+    if (block < -1 || block >= model_.n_blocks) return 4;
+    if (block >= 0 && s.n_blocks >= 0 && !std::binary_search(s.blocks, s.blocks + s.n_blocks, block)) return 4;
+  }
+  if (!s.n_blocks) return 0;
+  if (int wrong = check_tree(s)) return wrong;
+  return check_cache(s);
+}
+
+int Engine::check_tree(const ed_sequence& s) const {
+  const int64_t count = (int64_t)s.first + s.rows;
+  if (count > MAX_ROWS) return 1;
+  if (!s.positions) return 3;
+  for (int64_t i = s.first; i < count; i++)
+    for (const ed_rope& rope : ropes_)
+      if (s.positions[i] < 0 || s.positions[i] >= rope.positions) return 3;
+  bool tree = false;
+  for (int64_t i = 0; i < count; i++) {
+    if (s.parents && (s.parents[i] < -1 || s.parents[i] >= i)) return 7;
+    if (s.groups && s.groups[i] < -1) return 12;
+    if (s.numbers && s.numbers[i] <= (i ? s.numbers[i - 1] : -1)) return 10;
+    tree |= (s.parents && s.parents[i] != i - 1) || (s.groups && s.groups[i] >= 0);
+  }
+  return tree && count > MAX_TREE ? 1 : 0;
+}
+
+int Engine::check_cache(const ed_sequence& s) const {
+  if (s.cache && s.cache->cache.pool().shape != shape_) return 8;
+  const PendingRows rows{s.first, s.first + s.rows, s.positions, s.parents, s.numbers};
+  for (int i = 0; i < blocks_of(s); i++) {
+    const int block = block_of(s, i);
+    if (!block_kind(blocks_[block].kind)->make_state) continue;
+    if (!s.cache) return 8;
+    const BlockState& state = *s.cache->cache.state(block);
+    if (!state.accepts(rows)) return 9;
+    const int64_t start = s.first ? state.start() : state.slots();
+    if (start + rows.count > s.cache->cache.capacity()) return 6;
+  }
+  return 0;
+}
+
+}  // namespace edgedec

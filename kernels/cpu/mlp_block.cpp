@@ -1,0 +1,77 @@
+// The feed-forward block: gated, down(activation(gate(x)) * up(x)), or plain, down(activation(up(x))).
+#include "engine.h"
+
+namespace edgedec {
+
+namespace {
+
+struct MlpScratch {
+  Buffer<float> gate_up, mlp_act;
+};
+
+class MlpBlock : public Block {
+ public:
+  MlpBlock(Engine& engine, const ed_block& block)
+      : engine_(engine),
+        block_(block),
+        m_(*block.mlp),
+        s_(engine.shared<MlpScratch>()),
+        up_(matrix(m_.up)),
+        down_(matrix(m_.down)) {}
+
+  std::vector<Matrix> matrices() const override { return {up_, down_}; }
+
+  void reserve(int rows) override {
+    s_.mlp_act.need((size_t)rows * m_.inner);
+    if (!fuses()) s_.gate_up.need((size_t)rows * up_.n);
+  }
+
+  void run(const BlockCall& call) override {
+    const bool adapted = engine_.adapted(call, 0);
+    Product p{};
+    p.w = up_, p.a = engine_.norm(block_.norm, call.hidden, call.rows, up_);
+    p.bias = m_.up_bias, p.rows = call.rows, p.activation = m_.activation;
+    if (fuses() && !adapted) {
+      p.out = s_.mlp_act.p, p.stride = m_.inner, p.epilogue = m_.gated ? GLU : ACTIVATE;
+      engine_.multiply(p);
+    } else {
+      s_.gate_up.need((size_t)call.rows * up_.n);
+      p.out = s_.gate_up.p, p.stride = up_.n;
+      engine_.multiply(p);
+      engine_.adapt(call, 0, engine_.normed(), engine_.hidden(), s_.gate_up.p, up_.n);
+      activate(call.rows);
+    }
+    const QuantizedActivations a = engine_.quantize(s_.mlp_act.p, call.rows, down_);
+    engine_.residual(call, block_, down_, a, s_.mlp_act.p, m_.down_bias);
+  }
+
+ private:
+  // Gate and up are groups of the same width only if they are whole groups.
+  bool fuses() const { return !m_.gated || m_.inner % LANES == 0; }
+
+  void activate(int rows) {
+    const Kernels& k = engine_.kernels();
+    engine_.pool().parallel_for(rows, 1, [&](int begin, int end, int) {
+      for (int r = begin; r < end; r++) {
+        const float* x = s_.gate_up.p + (size_t)r * up_.n;
+        float* y = s_.mlp_act.p + (size_t)r * m_.inner;
+        if (m_.gated) k.glu(x, x + m_.inner, m_.inner, m_.activation, y);
+        else k.activate(x, m_.inner, m_.activation, y);
+      }
+    });
+  }
+
+  Engine& engine_;
+  const ed_block block_;
+  const ed_mlp m_;
+  MlpScratch& s_;
+  const Matrix up_, down_;
+};
+
+std::unique_ptr<Block> make(Engine& engine, const ed_block& block) { return std::make_unique<MlpBlock>(engine, block); }
+
+}  // namespace
+
+const BlockKind MLP_BLOCK = {MLP, make, nullptr};
+
+}  // namespace edgedec

@@ -1,0 +1,361 @@
+// The mixture-of-experts block: a router sends each row to a few of many gated MLPs.
+//
+// Rows are grouped by expert, so that the weights of an expert are read once for all its rows, and those of an expert
+// that no row chose are not read. A row that goes through an expert is a pair; pairs are ordered by expert, then row.
+// A row's experts are added up in the order in which it ranks them, the shared expert last.
+#include <cstring>
+
+#include "engine.h"
+
+namespace edgedec {
+
+namespace {
+
+constexpr int ROWS_AT_ONCE = 4;  // of an expert, in one task between the products
+
+enum Router { SOFTMAX = 0, SOFTMAX_TOPK = 1, SIGMOID = 2 };
+
+// Rows made ready for products, in memory of their own.
+class Activations {
+ public:
+  void need(size_t rows, const Matrix& w) {
+    if (w.quantized()) q_.need(rows * w.kpad()), scale_.need(rows * w.steps()), offset_.need(rows * w.steps());
+    else x_.need(rows * w.k);
+  }
+  QuantizedActivations rows(const Matrix& w) const {
+    return {q_.p, scale_.p, offset_.p, x_.p, w.kpad(), w.quantized() ? w.steps() : 0};
+  }
+
+ private:
+  Buffer<int8_t> q_;
+  Buffer<float> scale_, x_;
+  Buffer<int32_t> offset_;
+};
+
+QuantizedActivations from_row(QuantizedActivations a, size_t row, const Matrix& w) {
+  if (w.quantized()) a.q += row * a.kpad, a.scale += row * a.steps, a.offset += row * a.steps;
+  else a.x += row * w.k;
+  return a;
+}
+
+void copy_row(const QuantizedActivations& from, size_t row, const QuantizedActivations& to, size_t at, const Matrix& w) {
+  if (!w.quantized()) {
+    std::memcpy(const_cast<float*>(to.x) + at * w.k, from.x + row * w.k, w.k * sizeof(float));
+    return;
+  }
+  const size_t kpad = from.kpad, steps = from.steps;
+  std::memcpy(to.q + at * kpad, from.q + row * kpad, kpad);
+  std::memcpy(to.scale + at * steps, from.scale + row * steps, steps * sizeof(float));
+  std::memcpy(to.offset + at * steps, from.offset + row * steps, steps * sizeof(int32_t));
+}
+
+// Whether rows made ready for one matrix are ready for the other.
+bool same_activations(const Matrix& a, const Matrix& b) {
+  if (!a.quantized() || !b.quantized()) return a.quantized() == b.quantized();
+  return a.format == b.format && a.step() == b.step() && a.kpad() == b.kpad();
+}
+
+// Outputs n0 .. n0 + n - 1 of a matrix, whole groups of them.
+Matrix slice(Matrix w, int64_t n0, int n) {
+  if (w.quantized()) w.data += n0 / LANES * w.group_bytes(), w.scales += n0 * w.blocks();
+  else w.data += n0 * w.k * (w.format == F32 ? 4 : 2);
+  w.n = n;
+  return w;
+}
+
+// Rows that go through one gated MLP.
+struct Part {
+  Matrix gate_up, down;
+  QuantizedActivations in, hidden;  // of its first row; `hidden` is filled on the way
+  int rows, inner;
+  float *gate_up_out, *act, *out;   // [rows, 2 inner] if the activation is apart, [rows, inner], [rows, hidden]
+
+  bool fused() const { return inner % LANES == 0; }
+};
+
+// Some groups, or some rows, of a part.
+struct Item {
+  int part, begin, end;
+};
+
+struct MoeScratch {
+  Buffer<float> logits, scores, weights, shared_weights;  // [rows, experts]; of a thread; [rows, top_k]; [rows]
+  Buffer<float> gate_up, act, out, sum;
+  Activations in, shared_in, hidden, shared_hidden;
+  std::vector<int> experts, pairs, rows;  // of row r's j-th expert at r * top_k + j; the row of each pair
+  std::vector<int> first, counts;         // of each expert: its first pair; and the next one
+  std::vector<Part> parts;
+  std::vector<Item> items;
+};
+
+class MoeBlock : public Block {
+ public:
+  MoeBlock(Engine& engine, const ed_block& block)
+      : engine_(engine),
+        block_(block),
+        m_(*block.moe),
+        s_(engine.shared<MoeScratch>()),
+        router_(matrix(m_.router_weight)),
+        gate_up_(matrix(m_.gate_up)),
+        down_(matrix(m_.down)),
+        shared_gate_up_(matrix(m_.shared_gate_up)),
+        shared_down_(matrix(m_.shared_down)),
+        shared_gate_(matrix(m_.shared_gate)) {}
+
+  std::vector<Matrix> matrices() const override {
+    std::vector<Matrix> all{router_, slice(gate_up_, 0, 2 * m_.inner), slice(down_, 0, engine_.hidden())};
+    if (m_.shared_inner) all.insert(all.end(), {shared_gate_up_, shared_down_});
+    if (shared_gate_.format) all.push_back(shared_gate_);
+    return all;
+  }
+
+  void reserve(int rows) override {
+    const size_t chosen = (size_t)rows * m_.top_k, all = chosen + (m_.shared_inner ? rows : 0);
+    const size_t act = chosen * m_.inner + (size_t)rows * m_.shared_inner;
+    const bool apart = m_.inner % LANES || m_.shared_inner % LANES;
+    s_.logits.need((size_t)rows * m_.experts), s_.scores.need(2 * (size_t)m_.experts * engine_.pool().size());
+    s_.weights.need(chosen), s_.shared_weights.need(rows), s_.sum.need((size_t)rows * engine_.hidden());
+    s_.gate_up.need(apart ? 2 * act : 0), s_.act.need(act), s_.out.need(all * engine_.hidden());
+    s_.in.need(chosen, gate_up_), s_.hidden.need(chosen, down_);
+    if (m_.shared_inner) s_.shared_in.need(rows, shared_gate_up_), s_.shared_hidden.need(rows, shared_down_);
+    s_.experts.resize(chosen), s_.pairs.resize(chosen), s_.rows.resize(chosen), s_.first.resize(m_.experts + 1);
+  }
+
+  void run(const BlockCall& call) override {
+    const QuantizedActivations x = engine_.norm(block_.norm, call.hidden, call.rows, gate_up_);
+    route(call.rows);
+    group(call.rows);
+    s_.parts.clear();
+    add_experts(x, call.rows);
+    if (m_.shared_inner) add_shared(x, call.rows);
+    multiply([](const Part& p) { return p.gate_up.groups() / (p.fused() ? 2 : 1); }, &MoeBlock::up);
+    activate();
+    multiply([](const Part& p) { return p.down.groups(); }, &MoeBlock::down);
+    combine(call.rows);
+    engine_.add_residual(call, block_, s_.sum.p);
+  }
+
+ private:
+  // ---- which rows go through which experts ----
+
+  void route(int rows) {
+    Product p{};
+    p.w = router_, p.a.x = engine_.normed(), p.out = s_.logits.p, p.stride = m_.experts, p.rows = rows;
+    engine_.multiply(p);
+    engine_.pool().parallel_for(rows, engine_.grain(rows), [&](int begin, int end, int thread) {
+      for (int r = begin; r < end; r++) {
+        choose(r, s_.scores.p + 2 * (size_t)thread * m_.experts);
+        if (m_.shared_inner) weigh_shared(r, engine_.scratch(thread));
+      }
+    });
+  }
+
+  // The experts of a row, the best first, and their weights; `scratch` [2, experts].
+  void choose(int r, float* scratch) {
+    const Kernels& k = engine_.kernels();
+    const int n = m_.experts;
+    const float *logits = s_.logits.p + (size_t)r * n, *ranked = logits;
+    float *scores = scratch, *biased = scratch + n, *weights = s_.weights.p + (size_t)r * m_.top_k;
+    int* experts = s_.experts.data() + (size_t)r * m_.top_k;
+    if (m_.router == SIGMOID) k.sigmoid(logits, n, scores), ranked = scores;
+    else softmax(logits, n, scores);
+    if (m_.router_bias) {
+      for (int e = 0; e < n; e++) biased[e] = scores[e] + m_.router_bias[e];
+      ranked = biased;
+    }
+    rank(ranked, experts);
+    for (int j = 0; j < m_.top_k; j++) weights[j] = (m_.router == SOFTMAX_TOPK ? logits : scores)[experts[j]];
+    if (m_.router == SOFTMAX_TOPK) softmax(weights, m_.top_k, weights);
+    const float total = m_.normalize ? sum(weights, m_.top_k) : 1.0f;
+    for (int j = 0; j < m_.top_k; j++) weights[j] = weights[j] / total * m_.scale;
+  }
+
+  // The top_k largest of the experts' scores in order; of equals the smaller number comes first.
+  void rank(const float* scores, int* best) const {
+    for (int e = 0, n = 0; e < m_.experts; e++) {
+      if (n == m_.top_k && !(scores[e] > scores[best[n - 1]])) continue;
+      int at = n < m_.top_k ? n++ : n - 1;
+      for (; at && scores[e] > scores[best[at - 1]]; at--) best[at] = best[at - 1];
+      best[at] = e;
+    }
+  }
+
+  static float sum(const float* x, int n) {
+    float total = 0.0f;
+    for (int i = 0; i < n; i++) total += x[i];
+    return total;
+  }
+
+  void softmax(const float* x, int n, float* y) const {
+    const Kernels& k = engine_.kernels();
+    k.exp_shifted(x, n, k.reduce_max(x, n), y);
+    const float total = sum(y, n);
+    for (int i = 0; i < n; i++) y[i] /= total;
+  }
+
+  void weigh_shared(int r, uint8_t* scratch) {
+    float& weight = s_.shared_weights.p[r];
+    weight = 1.0f;
+    if (!shared_gate_.format) return;
+    Product p{};
+    p.w = shared_gate_, p.a.x = engine_.normed() + (size_t)r * engine_.hidden(), p.out = &weight, p.stride = 1, p.rows = 1;
+    engine_.kernels().product(p, 0, 1, scratch);
+    engine_.kernels().sigmoid(&weight, 1, &weight);
+  }
+
+  // Numbers the pairs: by expert, then by row.
+  void group(int rows) {
+    const int chosen = rows * m_.top_k;
+    std::fill(s_.first.begin(), s_.first.end(), 0);
+    for (int i = 0; i < chosen; i++) s_.first[s_.experts[i] + 1]++;
+    for (int e = 0; e < m_.experts; e++) s_.first[e + 1] += s_.first[e];
+    std::vector<int>& next = s_.counts;
+    next.assign(s_.first.begin(), s_.first.end());
+    for (int i = 0; i < chosen; i++) {
+      s_.pairs[i] = next[s_.experts[i]]++;
+      s_.rows[s_.pairs[i]] = i / m_.top_k;
+    }
+  }
+
+  // ---- what the experts multiply ----
+
+  void add_experts(const QuantizedActivations& x, int rows) {
+    const QuantizedActivations in = rows == 1 ? x : gather(x, rows * m_.top_k), hidden = s_.hidden.rows(down_);
+    const int width = engine_.hidden();
+    for (int e = 0; e < m_.experts; e++) {
+      const size_t pair = s_.first[e];
+      const int n = s_.first[e + 1] - s_.first[e];
+      if (!n) continue;
+      Part p{};
+      p.gate_up = slice(gate_up_, (int64_t)e * 2 * m_.inner, 2 * m_.inner), p.down = slice(down_, (int64_t)e * width, width);
+      p.in = rows == 1 ? in : from_row(in, pair, gate_up_), p.hidden = from_row(hidden, pair, down_);
+      p.rows = n, p.inner = m_.inner;
+      add_part(p, pair * m_.inner, pair);
+    }
+  }
+
+  void add_shared(const QuantizedActivations& x, int rows) {
+    const size_t pair = (size_t)rows * m_.top_k;
+    Part p{};
+    p.gate_up = shared_gate_up_, p.down = shared_down_, p.rows = rows, p.inner = m_.shared_inner;
+    p.in = same_activations(gate_up_, shared_gate_up_) ? x : ready(rows);
+    p.hidden = s_.shared_hidden.rows(shared_down_);
+    add_part(p, pair * m_.inner, pair);
+  }
+
+  void add_part(Part& p, size_t act, size_t pair) {
+    p.gate_up_out = s_.gate_up.p + 2 * act, p.act = s_.act.p + act, p.out = s_.out.p + pair * engine_.hidden();
+    if (!p.down.quantized()) p.hidden.x = p.act;
+    s_.parts.push_back(p);
+  }
+
+  // The rows of all pairs, side by side.
+  QuantizedActivations gather(const QuantizedActivations& x, int pairs) {
+    const QuantizedActivations to = s_.in.rows(gate_up_);
+    engine_.pool().parallel_for(pairs, engine_.grain(pairs), [&](int begin, int end, int) {
+      for (int i = begin; i < end; i++) copy_row(x, s_.rows[i], to, i, gate_up_);
+    });
+    return to;
+  }
+
+  // The normed rows as the shared expert's weights want them.
+  QuantizedActivations ready(int rows) {
+    const Matrix& w = shared_gate_up_;
+    QuantizedActivations to = s_.shared_in.rows(w);
+    if (!w.quantized()) {
+      to.x = engine_.normed();
+      return to;
+    }
+    engine_.pool().parallel_for(rows, engine_.grain(rows), [&](int begin, int end, int) {
+      for (int r = begin; r < end; r++)
+        engine_.kernels().quantize(engine_.normed() + (size_t)r * w.k, w.k, w.format, w.step(), to, r, 0, to.steps);
+    });
+    return to;
+  }
+
+  // ---- products ----
+
+  // work(item) for all parts, cut into pieces of `grain` out of size(part).
+  template <class Size, class Work>
+  void each(Size size, int grain, Work work) {
+    s_.items.clear();
+    for (int i = 0; i < (int)s_.parts.size(); i++)
+      for (int at = 0, n = size(s_.parts[i]); at < n; at += grain) s_.items.push_back({i, at, std::min(n, at + grain)});
+    engine_.pool().parallel_for((int)s_.items.size(), 1, [&](int begin, int end, int thread) {
+      for (int i = begin; i < end; i++) work(s_.parts[s_.items[i].part], s_.items[i], thread);
+    });
+  }
+
+  template <class Groups>
+  void multiply(Groups groups, Product (MoeBlock::*product)(const Part&) const) {
+    int all = 0;
+    for (const Part& p : s_.parts) all += groups(p);
+    const int grain = std::max(2, std::min(16, all / (8 * engine_.pool().size())) & ~1);
+    each(groups, grain, [&](const Part& p, const Item& item, int thread) {
+      engine_.kernels().product((this->*product)(p), item.begin, item.end, engine_.scratch(thread));
+    });
+  }
+
+  Product up(const Part& part) const {
+    Product p{};
+    p.w = part.gate_up, p.a = part.in, p.rows = part.rows, p.activation = m_.activation;
+    p.out = part.fused() ? part.act : part.gate_up_out, p.stride = part.fused() ? part.inner : 2 * part.inner;
+    p.epilogue = part.fused() ? GLU : STORE;
+    return p;
+  }
+
+  Product down(const Part& part) const {
+    Product p{};
+    p.w = part.down, p.a = part.hidden, p.rows = part.rows, p.out = part.out, p.stride = engine_.hidden();
+    return p;
+  }
+
+  // What comes between the products: activations that are apart, and rows made ready for `down`.
+  void activate() {
+    const Kernels& k = engine_.kernels();
+    const auto rows = [](const Part& p) { return p.fused() && !p.down.quantized() ? 0 : p.rows; };
+    each(rows, ROWS_AT_ONCE, [&](const Part& p, const Item& item, int) {
+      for (int r = item.begin; r < item.end; r++) {
+        const float* gate = p.gate_up_out + (size_t)r * 2 * p.inner;
+        float* act = p.act + (size_t)r * p.inner;
+        if (!p.fused()) k.glu(gate, gate + p.inner, p.inner, m_.activation, act);
+        if (p.down.quantized())
+          k.quantize(act, p.inner, p.down.format, p.down.step(), p.hidden, r, 0, p.hidden.steps);
+      }
+    });
+  }
+
+  // The weighted sum of a row's experts.
+  void combine(int rows) {
+    const Kernels& k = engine_.kernels();
+    const size_t width = engine_.hidden(), shared = (size_t)rows * m_.top_k;
+    engine_.pool().parallel_for(rows, engine_.grain(rows), [&](int begin, int end, int) {
+      for (size_t r = begin; r < (size_t)end; r++) {
+        float* y = s_.sum.p + r * width;
+        std::fill_n(y, width, 0.0f);
+        for (size_t i = r * m_.top_k; i < (r + 1) * m_.top_k; i++)
+          k.scale_add(s_.out.p + s_.pairs[i] * width, (int)width, s_.weights.p[i], y);
+        if (m_.shared_inner) k.scale_add(s_.out.p + (shared + r) * width, (int)width, s_.shared_weights.p[r], y);
+      }
+    });
+  }
+
+  Engine& engine_;
+  const ed_block block_;
+  const ed_moe m_;
+  MoeScratch& s_;
+  const Matrix router_, gate_up_, down_, shared_gate_up_, shared_down_, shared_gate_;
+};
+
+// An expert must be whole groups of outputs.
+std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {
+  const ed_moe& m = *block.moe;
+  if (2 * m.inner % LANES || engine.hidden() % LANES || m.top_k > m.experts) return nullptr;
+  return std::make_unique<MoeBlock>(engine, block);
+}
+
+}  // namespace
+
+const BlockKind MOE_BLOCK = {MOE, make, nullptr};
+
+}  // namespace edgedec

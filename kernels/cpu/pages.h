@@ -1,0 +1,42 @@
+// Pages of cached rows, counted by who holds them. A page that several hold is only read.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace edgedec {
+
+class PagePool {
+ public:
+  PagePool() = default;
+  PagePool(const PagePool&) = delete;
+  ~PagePool();
+  // A page of `bytes`, 64-byte aligned, not cleared, held once. Throws std::bad_alloc.
+  uint8_t* take(size_t bytes);
+  static void hold(uint8_t* page) { head(page).holders.fetch_add(1, std::memory_order_relaxed); }
+  void release(uint8_t* page);
+  static int holders(const uint8_t* page) { return head(page).holders.load(std::memory_order_acquire); }
+  int64_t live() const { return live_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Head {
+    std::atomic<int32_t> holders;
+    size_t bytes;
+    uint8_t* memory;
+  };
+  static constexpr size_t HEAD = 64;
+  static constexpr size_t MOST_FREE = 32u << 20;  // bytes kept for reuse
+  static_assert(sizeof(Head) <= HEAD, "a page's head");
+  static Head& head(const uint8_t* page) { return *reinterpret_cast<Head*>(const_cast<uint8_t*>(page) - HEAD); }
+
+  std::mutex mutex_;
+  std::unordered_map<size_t, std::vector<uint8_t*>> free_;  // by bytes
+  size_t free_bytes_ = 0;
+  std::atomic<int64_t> live_{0};
+};
+
+}  // namespace edgedec

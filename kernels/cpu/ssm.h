@@ -1,0 +1,26 @@
+// The state of a state-space block as it lies in memory, and one step of its recurrence.
+//
+// State [heads][lane groups][state_size][16]: value d of a head is lane d % 16 of lane group d / 16, so that no sum
+// crosses lanes. A head_dim that is no multiple of 16 is padded with zeros, which stay zeros.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace edgedec {
+
+static inline int ssm_lane_groups(int head_dim) { return (head_dim + 15) / 16; }
+static inline size_t ssm_head_floats(int head_dim, int state_size) {
+  return (size_t)ssm_lane_groups(head_dim) * state_size * 16;
+}
+
+// One row of one head: to = decay * from + (dt * x) (outer) b; y = to . c + d * x.
+struct SsmStep {
+  const float* from;           // null: zeros; may be `to`
+  float* to;
+  const float *x, *b, *c;      // [head_dim], [state_size], [state_size]; c null: y is not wanted
+  float* y;                    // [head_dim]
+  float dt, decay, d;
+  int32_t head_dim, state_size;
+};
+
+}  // namespace edgedec

@@ -1,0 +1,158 @@
+// The state-space block of Mamba-2: projection, a short convolution, a recurrence along each row's own path in its tree,
+// a gated norm, projection.
+//
+// Branches of a tree share their beginnings: a row whose parent is the row before it goes on from that one's state, any
+// other has its path applied again (STree, arXiv:2505.14969). Heads are independent, so a head is one thread's.
+#include "engine.h"
+#include "recurrent.h"
+
+namespace edgedec {
+
+namespace {
+
+constexpr int CONV_CHANNELS = 512;  // of one task
+constexpr int LANE_GROUPS = 4;      // of one task, at most: what of a head's state stays in the fastest cache
+
+SsmShape shape_of(const ed_ssm& m) { return {m.heads, m.head_dim, m.state_size, m.groups, m.conv_size}; }
+
+struct SsmScratch {
+  Buffer<float> projected, y;
+};
+
+class SsmBlock : public Block {
+ public:
+  SsmBlock(Engine& engine, const ed_block& block)
+      : engine_(engine),
+        block_(block),
+        m_(*block.ssm),
+        shape_(shape_of(m_)),
+        s_(engine.shared<SsmScratch>()),
+        in_(matrix(m_.in_proj)),
+        out_(matrix(m_.out_proj)),
+        taps_((size_t)m_.conv_size * shape_.conv_dim()) {
+    for (int i = 0; i < shape_.conv_dim(); i++)
+      for (int t = 0; t < m_.conv_size; t++) taps_[(size_t)t * shape_.conv_dim() + i] = m_.conv[i * m_.conv_size + t];
+  }
+
+  std::vector<Matrix> matrices() const override { return {in_, out_}; }
+
+  void reserve(int rows) override {
+    s_.projected.need((size_t)rows * in_.n);
+    s_.y.need((size_t)rows * shape_.inner());
+  }
+
+  void run(const BlockCall& call) override {
+    project(call);
+    for (const SequenceRows& s : call.sequences) convolve(s);
+    scan(call);
+    gate(call.rows);
+    const QuantizedActivations a = engine_.quantize(s_.y.p, call.rows, out_);
+    engine_.residual(call, block_, out_, a, s_.y.p, m_.out_proj_bias);
+  }
+
+ private:
+  static RecurrentState& state(const SequenceRows& s) { return *static_cast<RecurrentState*>(s.state); }
+  float* projected(int row) const { return s_.projected.p + (size_t)row * in_.n; }
+
+  // z, xBC and dt of every row.
+  void project(const BlockCall& call) {
+    Product p{};
+    p.w = in_, p.a = engine_.norm(block_.norm, call.hidden, call.rows, in_);
+    p.bias = m_.in_proj_bias, p.out = s_.projected.p, p.stride = in_.n, p.rows = call.rows;
+    engine_.multiply(p);
+    engine_.adapt(call, 0, engine_.normed(), engine_.hidden(), s_.projected.p, in_.n);
+  }
+
+  // The inputs of a sequence's computed rows, kept in its state; few rows are cut by channels.
+  void convolve(const SequenceRows& s) {
+    const int channels = shape_.conv_dim(), threads = engine_.pool().size();
+    const int cuts = s.rows < 2 * threads ? (channels + CONV_CHANNELS - 1) / CONV_CHANNELS : 1;
+    engine_.pool().parallel_for(s.rows * cuts, engine_.grain(s.rows * cuts), [&](int begin, int end, int) {
+      std::vector<const float*> taps(m_.conv_size);
+      for (int i = begin; i < end; i++) {
+        const int r = i / cuts, cut = i % cuts;
+        state(s).taps(s.pending.first + r, projected(s.row) + shape_.inner(), in_.n, taps.data());
+        convolve_part(s, r, taps.data(), cuts == 1 ? 0 : cut * CONV_CHANNELS,
+                      cuts == 1 ? channels : std::min(channels, (cut + 1) * CONV_CHANNELS));
+      }
+    });
+  }
+
+  void convolve_part(const SequenceRows& s, int r, const float** taps, int begin, int end) {
+    const Kernels& k = engine_.kernels();
+    const int channels = shape_.conv_dim();
+    const SsmRow row = state(s).row(s.pending.first + r);
+    const float* xbc = projected(s.row + r) + shape_.inner();
+    std::copy(xbc + begin, xbc + end, row.raw + begin);
+    for (int t = 0; t < m_.conv_size; t++) taps[t] += begin;
+    k.conv(taps, m_.conv_size, taps_.data() + begin, channels, m_.conv_bias + begin, end - begin, row.mixed + begin);
+    if (begin == 0) k.ssm_dt(xbc + channels, m_.dt_bias, m_.a, m_.heads, m_.dt_min, m_.dt_max, row.dt, row.decay);
+  }
+
+  // y of every row, and the states: each head, or a part of one, through all rows of its sequence.
+  void scan(const BlockCall& call) {
+    const int n = (int)call.sequences.size(), lanes = ssm_lane_groups(m_.head_dim);
+    const int parts = (lanes + LANE_GROUPS - 1) / LANE_GROUPS, each = m_.heads * parts;
+    if ((int)updates_.size() < n) updates_.resize(n);
+    for (int i = 0; i < n; i++) state(call.sequences[i]).updates(updates_[i]);
+    engine_.pool().parallel_for(n * each, engine_.grain(n * each), [&](int begin, int end, int) {
+      for (int i = begin; i < end; i++) {
+        const int part = i % parts;
+        scan_head(call.sequences[i / each], updates_[i / each], i % each / parts, lanes * part / parts,
+                  lanes * (part + 1) / parts);
+      }
+    });
+    for (const SequenceRows& s : call.sequences) state(s).applied();
+  }
+
+  void scan_head(const SequenceRows& s, const std::vector<SsmUpdate>& updates, int h, int lane0, int lane1) {
+    for (const SsmUpdate& u : updates) {
+      SsmStep step = shape_.step(u, h);
+      if (u.row >= 0) {
+        step.c = step.b + m_.groups * m_.state_size, step.d = m_.d[h];
+        step.y = s_.y.p + (size_t)(s.row + u.row) * shape_.inner() + h * m_.head_dim;
+      }
+      engine_.kernels().ssm_step(step, lane0, lane1);
+    }
+  }
+
+  // y = norm(y * silu(z)), by parts of a row.
+  void gate(int rows) {
+    const Kernels& k = engine_.kernels();
+    const int inner = shape_.inner(), width = inner / m_.norm_groups;
+    engine_.pool().parallel_for(rows, engine_.grain(rows), [&](int begin, int end, int) {
+      for (int r = begin; r < end; r++) {
+        float* y = s_.y.p + (size_t)r * inner;
+        k.glu(projected(r), y, inner, SILU, y);
+        for (int i = 0; i < inner; i += width) k.norm(y + i, m_.gate_norm + i, width, engine_.model().norm_eps, y + i);
+      }
+    });
+  }
+
+  Engine& engine_;
+  const ed_block block_;
+  const ed_ssm m_;
+  const SsmShape shape_;
+  SsmScratch& s_;
+  const Matrix in_, out_;
+  std::vector<float> taps_;  // the convolution's weights [conv_size, conv_dim]
+  std::vector<std::vector<SsmUpdate>> updates_;
+};
+
+std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {
+  const ed_ssm& m = *block.ssm;
+  const SsmShape shape = shape_of(m);
+  if (m.conv_size < 1 || m.heads % m.groups || shape.inner() % m.norm_groups) return nullptr;
+  if (m.in_proj.n != shape.inner() + shape.conv_dim() + m.heads) return nullptr;
+  return std::make_unique<SsmBlock>(engine, block);
+}
+
+std::unique_ptr<BlockState> make_state(const ed_model&, const ed_block& block, int, const std::shared_ptr<PagePool>&) {
+  return std::make_unique<RecurrentState>(shape_of(*block.ssm));
+}
+
+}  // namespace
+
+const BlockKind SSM_BLOCK = {SSM, make, make_state};
+
+}  // namespace edgedec

@@ -1,0 +1,101 @@
+"""The native engine's cache: a thin handle; pages and slots are the library's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import ContextFull, SessionError, UsageError
+from edgedec.kernels import cpu
+from edgedec.spec import ModelSpec
+
+Ints = NDArray[np.int64]
+Arrays = dict[str, NDArray[Any]]
+
+
+def address(array: NDArray[Any]) -> int:
+    """Where an array's values lie."""
+    return int(array.__array_interface__["data"][0])
+
+
+def raise_refusal(code: int) -> NoReturn:
+    """The error that a number of the library stands for."""
+    if code == cpu.MEMORY:
+        raise MemoryError(cpu.ERRORS[code])
+    if code == cpu.FULL:
+        raise ContextFull(cpu.ERRORS[code])
+    raise UsageError(f"engine native refuses the call: {cpu.ERRORS[code]}")
+
+
+class NativeCache:
+    """`edgedec.cache.Cache`, in pages that forks share."""
+
+    def __init__(self, spec: ModelSpec, handle: cpu.CacheHandle, capacity: int, kv: str) -> None:
+        self.spec, self.handle, self.capacity, self.kv = spec, handle, capacity, kv
+        self.kind = f"native-{kv}"
+        self.length = handle.length
+
+    def slots(self, block: int) -> int:
+        return self.handle.slots(block)
+
+    def positions(self, block: int) -> Ints:
+        out = np.empty(self.slots(block), np.int64)
+        self.handle.positions(block, address(out))
+        return out
+
+    def commit(self, rows: Sequence[int]) -> None:
+        if code := self.handle.commit(rows):
+            raise_refusal(code)
+        self.length += len(rows)
+
+    def rollback(self) -> None:
+        self.handle.rollback()
+
+    def truncate(self, length: int) -> None:
+        if not 0 <= length <= self.length:
+            raise UsageError(f"cannot truncate {self.length} cached tokens to {length}")
+        self.length = self.handle.truncate(length)
+
+    def fork(self, length: int | None = None, capacity: int | None = None) -> NativeCache:
+        length = self.length if length is None else length
+        capacity = self.capacity if capacity is None else capacity
+        if not 0 <= length <= self.length:
+            raise UsageError(f"cannot fork {length} of {self.length} cached tokens")
+        if length > capacity:
+            raise ContextFull(f"{length} tokens do not fit a cache of {capacity}")
+        return NativeCache(self.spec, self.handle.fork(length, capacity), capacity, self.kv)
+
+    def drop(self, block: int, slots: Sequence[int]) -> None:
+        if block not in self.spec.attention:
+            raise UsageError(f"block {block} keeps no slots that could be dropped")
+        if code := self.handle.drop(block, sorted({int(slot) for slot in slots})):
+            raise_refusal(code)
+
+    def save(self) -> Arrays:
+        out = np.empty(self.handle.save_bytes, np.uint8)
+        self.handle.save(address(out))
+        return {"length": np.array([self.length], np.int64), "state": out}
+
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        state = arrays.get("state")
+        if state is None or state.dtype != np.uint8 or state.ndim != 1:
+            raise SessionError(f"cached values are not of a {self.kind} cache of this model")
+        data = np.ascontiguousarray(state)
+        code = self.handle.load(address(data), data.nbytes)
+        if code == cpu.MEMORY:
+            raise MemoryError(cpu.ERRORS[code])
+        if code:
+            raise SessionError(f"cached values are not of a {self.kind} cache of this model")
+        self.length = self.handle.length
+
+    def page_ids(self) -> Ints:
+        out = np.empty(self.handle.page_ids(None), np.int64)
+        self.handle.page_ids(address(out))
+        return out
+
+    @property
+    def nbytes(self) -> int:
+        return self.handle.nbytes

@@ -1,0 +1,167 @@
+"""A bundle and its adapters as the native engine reads them: numbers and addresses in the weights file."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from edgedec.bundle import Bundle
+from edgedec.bundle.adapter import LoraAdapter
+from edgedec.errors import UsageError
+from edgedec.kernels import cpu
+from edgedec.runtimes._native_cache import address
+from edgedec.spec import Attention, Block, Mlp, ModelSpec, Moe, Ssm
+
+# The first and the last matrix of a block, by kind: those that an adapter may change.
+_ADAPTED = {"attention": ("qkv", "o"), "mlp": ("", "down"), "moe": ("", ""), "ssm": ("in_proj", "out_proj")}
+
+
+class NativeModel:
+    """The C++ view of a bundle; keeps alive what it points to."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._tensors, self._weights, self._keep = bundle.manifest.tensors, bundle.weights, list[Any]()
+        self._base = address(self._weights)
+        spec = bundle.spec
+        blocks = (cpu.Block * spec.n_blocks)(*[self._block(b, block) for b, block in enumerate(spec.blocks)])
+        places = zip(bundle.manifest.ropes, spec.ropes, strict=True)
+        ropes = (cpu.Rope * len(spec.ropes))(
+            *[
+                cpu.Rope(self._base + cos, self._base + sin, len(rope.inv_freq), spec.context_length)
+                for (cos, sin), rope in places
+            ]
+        )
+        self.struct = cpu.Model(
+            vocab=spec.vocab_size,
+            hidden=spec.hidden_size,
+            n_blocks=spec.n_blocks,
+            n_ropes=len(spec.ropes),
+            norm_eps=spec.norm_eps,
+            final_softcap=spec.final_softcap,
+            embed_scale=spec.embed_scale,
+            embed=self._tensor("embed"),
+            head=self._tensor("embed" if spec.tied else "head"),
+            final_norm=self._norm(spec.final_norm, "final_norm"),
+            blocks=blocks,
+            ropes=ropes,
+        )
+
+    def _block(self, b: int, block: Block) -> cpu.Block:
+        made = cpu.Block(kind=cpu.KINDS[block.kind])
+        made.norm = self._norm(block.norm, f"blocks.{b}.norm")
+        made.post_norm = self._norm(block.post_norm, f"blocks.{b}.post_norm")
+        part = self._part(f"blocks.{b}.", block)
+        self._keep.append(part)
+        setattr(made, block.kind, ctypes.pointer(part))
+        return made
+
+    def _part(self, prefix: str, block: Block) -> ctypes.Structure:
+        match block:
+            case Attention():
+                return self._attention(prefix, block)
+            case Mlp():
+                return self._mlp(prefix, block)
+            case Moe():
+                return self._moe(prefix, block)
+            case Ssm():
+                return self._ssm(prefix, block)
+
+    def _attention(self, prefix: str, block: Attention) -> cpu.Attention:
+        return cpu.Attention(
+            heads=block.n_heads,
+            kv_heads=block.n_kv_heads,
+            head_dim=block.head_dim,
+            rope=-1 if block.rope is None else block.rope,
+            window=block.window or 0,
+            sinks=block.sinks,
+            qk_norm=cpu.QK_NORMS[block.qk_norm],
+            scale=block.scale,
+            softcap=block.softcap,
+            **self._matrices(prefix, "qkv o"),
+            **self._vectors(prefix, "qkv_bias o_bias q_norm k_norm"),
+        )
+
+    def _mlp(self, prefix: str, block: Mlp) -> cpu.Mlp:
+        return cpu.Mlp(
+            inner=block.inner_size,
+            gated=block.gated,
+            activation=cpu.ACTIVATIONS[block.activation],
+            up=self._tensor(prefix + block.up),
+            down=self._tensor(prefix + "down"),
+            up_bias=self._vector(f"{prefix}{block.up}_bias"),
+            down_bias=self._vector(prefix + "down_bias"),
+        )
+
+    def _moe(self, prefix: str, block: Moe) -> cpu.Moe:
+        return cpu.Moe(
+            experts=block.n_experts,
+            top_k=block.top_k,
+            inner=block.inner_size,
+            activation=cpu.ACTIVATIONS[block.activation],
+            router=cpu.ROUTERS[block.router],
+            normalize=block.normalize,
+            shared_inner=block.shared_size,
+            scale=block.scale,
+            router_weight=self._tensor(prefix + "router"),
+            **self._matrices(prefix, "gate_up down shared_gate_up shared_down shared_gate"),
+            **self._vectors(prefix, "router_bias"),
+        )
+
+    def _ssm(self, prefix: str, block: Ssm) -> cpu.Ssm:
+        return cpu.Ssm(
+            heads=block.n_heads,
+            head_dim=block.head_dim,
+            state_size=block.state_size,
+            groups=block.n_groups,
+            conv_size=block.conv_size,
+            norm_groups=block.norm_groups,
+            dt_min=block.dt_min,
+            dt_max=block.dt_max,
+            **self._matrices(prefix, "in_proj out_proj"),
+            **self._vectors(prefix, "in_proj_bias out_proj_bias conv conv_bias dt_bias a d gate_norm"),
+        )
+
+    def _matrices(self, prefix: str, names: str) -> dict[str, cpu.Tensor]:
+        return {name: self._tensor(prefix + name) for name in names.split()}
+
+    def _vectors(self, prefix: str, names: str) -> dict[str, int | None]:
+        return {name: self._vector(prefix + name) for name in names.split()}
+
+    def _norm(self, kind: str, name: str) -> cpu.Norm:
+        return cpu.Norm(cpu.NORMS[kind], 0, self._vector(name), self._vector(f"{name}_bias"))
+
+    def _tensor(self, name: str) -> cpu.Tensor:
+        """No format if the model has no such one."""
+        if name not in self._tensors:
+            return cpu.Tensor()
+        t = self._tensors[name]
+        scales = self._base + t.scales if t.block else 0
+        n, k = t.shape
+        return cpu.Tensor(cpu.FORMATS[t.format], cpu.LAYOUTS[t.layout], n, k, t.block, 0, self._base + t.data, scales)
+
+    def _vector(self, name: str) -> int | None:
+        """Vectors are always f32; None if the model has no such one."""
+        return self._base + self._tensors[name].data if name in self._tensors else None
+
+
+class NativeAdapter:
+    """The C++ view of an adapter; keeps alive what it points to."""
+
+    def __init__(self, spec: ModelSpec, adapter: LoraAdapter) -> None:
+        self._parts, self._keep, left = (cpu.Lora * (2 * spec.n_blocks))(), list[Any](), set(adapter.matrices)
+        for b, block in enumerate(spec.blocks):
+            names = (block.up, "down") if isinstance(block, Mlp) else _ADAPTED[block.kind]
+            for i, name in enumerate(names):
+                low = adapter.matrices.get(f"blocks.{b}.{name}")
+                if low is None:
+                    continue
+                left.discard(f"blocks.{b}.{name}")
+                a, up = np.ascontiguousarray(low.a, np.float32), np.ascontiguousarray(low.b, np.float32)
+                self._keep += (a, up)
+                self._parts[2 * b + i] = cpu.Lora(len(a), 1.0, address(a), address(up))
+        if left:
+            raise UsageError(f"engine native adds nothing to {', '.join(sorted(left))}; use --engine reference")
+        self._struct = cpu.Adapter(self._parts)
+        self.address = ctypes.addressof(self._struct)

@@ -1,0 +1,139 @@
+// Mixtures of experts: near a loop in double precision, and bit for bit the same alone and among other rows, on any
+// instruction set and number of threads.
+//
+//     moe_test [models]
+#include <algorithm>
+#include <cstdlib>
+
+#include "block_case.h"
+
+namespace {
+
+int tied = 0;
+
+struct Moe {
+  Arrays arrays;
+  Weight router, gate_up, down, shared_gate_up, shared_down, shared_gate;
+  Floats bias, norm, post_norm;
+  ed_moe m{};
+  ed_block block{};
+  ed_model model{};
+  bool quantized = false;
+
+  explicit Moe(Random& r) {
+    const int hidden = 16 * r.from(1, 5);
+    m.experts = r.from(1, 20), m.top_k = r.from(1, std::min(m.experts, 6)), m.inner = 8 * r.from(1, 9);
+    m.activation = r.below(4), m.router = r.below(3), m.normalize = r.below(2), m.scale = r.chance(50) ? 1.0f : 2.5f;
+    m.shared_inner = r.chance(50) ? 0 : r.from(1, 50);
+    auto format = [&] { return r.from(1, 4); };
+    router = random_weight(r, arrays, F32, m.experts, hidden);
+    gate_up = random_weight(r, arrays, format(), m.experts * 2 * m.inner, hidden);
+    down = random_weight(r, arrays, format(), m.experts * hidden, m.inner);
+    if (m.shared_inner) {
+      shared_gate_up = random_weight(r, arrays, format(), 2 * m.shared_inner, hidden);
+      shared_down = random_weight(r, arrays, format(), hidden, m.shared_inner);
+      if (r.chance(50)) shared_gate = random_weight(r, arrays, F32, 1, hidden);
+    }
+    for (const Weight* w : {&gate_up, &down, &shared_gate_up, &shared_down}) quantized |= w->tensor.format >= INT8;
+    m.router_weight = router.tensor, m.gate_up = gate_up.tensor, m.down = down.tensor;
+    m.shared_gate_up = shared_gate_up.tensor, m.shared_down = shared_down.tensor, m.shared_gate = shared_gate.tensor;
+    if (r.chance(50)) bias = r.floats(m.experts, 0, 0.5f), m.router_bias = bias.data();
+    norm = r.floats(hidden, 1, 0.3f), block.norm = {1, 0, norm.data(), nullptr};
+    if (r.chance(30)) post_norm = r.floats(hidden, 1, 0.3f), block.post_norm = {1, 0, post_norm.data(), nullptr};
+    block.kind = 3, block.moe = &m;
+    model.hidden = hidden, model.n_blocks = 1, model.norm_eps = 1e-5f, model.embed_scale = 1, model.blocks = &block;
+  }
+
+  Doubles mlp(const Doubles& x, const Weight& up, int up_row, const Weight& down, int down_row, int inner) const {
+    const Doubles both = up.times(x, up_row, 2 * inner);
+    Doubles act(inner);
+    for (int i = 0; i < inner; i++) act[i] = activation(both[i], m.activation) * both[inner + i];
+    return down.times(act, down_row, model.hidden);
+  }
+
+  // The experts of a row with their weights; empty if two of them are too close to tell.
+  std::vector<std::pair<int, double>> route(const Doubles& x) const {
+    const Doubles logits = router.times(x);
+    Doubles scores(m.experts), ranked = logits;
+    double total = 0;
+    for (int e = 0; e < m.experts; e++) total += scores[e] = std::exp(logits[e]);
+    for (int e = 0; e < m.experts; e++) scores[e] = m.router == 2 ? 1 / (1 + std::exp(-logits[e])) : scores[e] / total;
+    if (m.router == 2) ranked = scores;
+    for (int e = 0; e < m.experts && m.router_bias; e++) ranked[e] = scores[e] + bias[e];
+    std::vector<int> order(m.experts);
+    for (int e = 0; e < m.experts; e++) order[e] = e;
+    std::sort(order.begin(), order.end(), [&](int a, int b) { return ranked[a] > ranked[b]; });
+    if (m.top_k < m.experts && ranked[order[m.top_k - 1]] - ranked[order[m.top_k]] < 1e-5) return {};
+    std::vector<std::pair<int, double>> chosen;
+    double sum = 0, sum_of_chosen = 0;
+    for (int j = 0; j < m.top_k; j++) sum_of_chosen += std::exp(logits[order[j]]);
+    for (int j = 0; j < m.top_k; j++) {
+      const int e = order[j];
+      chosen.push_back({e, m.router == 1 ? std::exp(logits[e]) / sum_of_chosen : scores[e]});
+      sum += chosen.back().second;
+    }
+    for (auto& [e, weight] : chosen) weight = (m.normalize ? weight / sum : weight) * m.scale;
+    return chosen;
+  }
+
+  // What a row becomes; empty as for route().
+  Doubles expected(const float* row) const {
+    const Doubles in(row, row + model.hidden), x = rms(in, norm.data(), model.norm_eps, 0, in.size());
+    Doubles sum(model.hidden);
+    const auto chosen = route(x);
+    if (chosen.empty()) return {};
+    auto add = [&](const Doubles& y, double weight) {
+      for (int i = 0; i < model.hidden; i++) sum[i] += weight * y[i];
+    };
+    for (const auto& [e, weight] : chosen) add(mlp(x, gate_up, e * 2 * m.inner, down, e * model.hidden, m.inner), weight);
+    if (m.shared_inner)
+      add(mlp(x, shared_gate_up, 0, shared_down, 0, m.shared_inner),
+          shared_gate.values ? 1 / (1 + std::exp(-shared_gate.times(x)[0])) : 1.0);
+    if (!post_norm.empty()) sum = rms(sum, post_norm.data(), model.norm_eps, 0, sum.size());
+    for (int i = 0; i < model.hidden; i++) sum[i] += in[i];
+    return sum;
+  }
+};
+
+Floats run(ed_engine* engine, int hidden, const Floats& x) {
+  const int rows = (int)x.size() / hidden;
+  Floats y(x.size());
+  std::vector<int64_t> positions(rows);
+  int32_t block = 0;
+  float* out = y.data();
+  ed_sequence s{};
+  s.rows = rows, s.n_blocks = -1, s.logits_from = -1, s.input = x.data(), s.positions = positions.data();
+  s.n_hidden = 1, s.hidden_blocks = &block, s.hidden = &out;
+  check(ed_run(engine, &s, 1) == 0, "a call of " + std::to_string(rows) + " rows");
+  return y;
+}
+
+void check_model(Random& r) {
+  const Moe moe(r);
+  const int hidden = moe.model.hidden, rows = r.one_of({1, 2, 5, 17, 70});
+  const Engines engines(moe.model);
+  const Floats x = r.floats((size_t)rows * hidden, 0, 2);
+  Floats alone;
+  for (int i = 0; i < rows; i++) {
+    const Floats y = run(engines.all[0], hidden, Floats(&x[(size_t)i * hidden], &x[(size_t)(i + 1) * hidden]));
+    alone.insert(alone.end(), y.begin(), y.end());
+    const Doubles want = moe.expected(&x[(size_t)i * hidden]);
+    if (want.empty()) tied++;
+    else near(y.data(), want, moe.quantized ? 0.05 : 2e-5, "a row");
+  }
+  for (ed_engine* engine : engines.all)
+    check(same(alone, run(engine, hidden, x)),
+          std::to_string(rows) + " rows are not those alone on " + ed_engine_isa(engine));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int models = argc > 1 ? std::atoi(argv[1]) : 100;
+  for (seed = 1; seed <= (unsigned)models; seed++) {
+    Random r(seed);
+    check_model(r);
+  }
+  std::printf("%d models, %d rows too close to tell, failures: %d\n", models, tied, failures);
+  return failures ? 1 : 0;
+}

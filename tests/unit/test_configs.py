@@ -1,0 +1,466 @@
+"""Configs: what the architectures read in them, assume where they are silent, and refuse."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.errors import CheckpointError, UnknownArchitecture
+from edgedec.models import architecture, known
+from edgedec.spec import ModelSpec, Moe
+
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 101,
+    "hidden_size": 48,
+    "intermediate_size": 72,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+}
+
+
+def _spec(**changes: Any) -> ModelSpec:
+    config = LLAMA | changes
+    return architecture(config).spec(config)
+
+
+# What no architecture guesses; the rest of its keys is left out.
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+HYBRID = {"layer_types": ["linear_attention", "full_attention"]}
+ASKED: dict[str, dict[str, Any]] = {
+    "mixtral": EXPERTS,
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+    "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
+    "granitemoe": EXPERTS,
+    "granitemoehybrid": EXPERTS | HYBRID | {"mamba_n_heads": 8},
+    "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 8},
+}
+MIXTRAL = ASKED["mixtral"] | {"model_type": "mixtral", "num_key_value_heads": 2}
+HYBRID_CONFIG = ASKED["granitemoehybrid"] | {"model_type": "granitemoehybrid"}
+
+
+def test_old_and_new_ways_to_write_a_rope_agree() -> None:
+    new = LLAMA | {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}}
+    old = LLAMA | {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}
+    assert architecture(new).spec(new) == architecture(old).spec(old)
+    gemma = LLAMA | {"model_type": "gemma3_text", "num_hidden_layers": 7}
+    old = gemma | {
+        "rope_theta": 2e6,
+        "rope_local_base_freq": 3e4,
+        "rope_scaling": {"type": "linear", "factor": 8.0},
+    }
+    full = {"rope_type": "linear", "factor": 8.0, "rope_theta": 2e6}
+    sliding = {"rope_type": "default", "rope_theta": 3e4}
+    new = gemma | {"rope_parameters": {"full_attention": full, "sliding_attention": sliding}}
+    assert architecture(old).spec(old) == architecture(new).spec(new)
+    assert [block.rope for block in architecture(old).spec(old).attention.values()] == [1, 1, 1, 1, 1, 0, 1]
+
+
+def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    for name in known():
+        if name == "gemma3":
+            continue
+        changes: dict[str, Any] = {"num_attention_heads": 32, "hidden_size": 128} | ASKED.get(name, {})
+        changes.pop("mamba_n_heads", None)
+        spec, config = _spec(model_type=name, **changes), {k: v for k, v in LLAMA.items() if k != "model_type"}
+        theirs = transformers.AutoConfig.for_model(name, **config | changes)
+        block = next(iter(spec.attention.values()))
+        assert block.n_kv_heads == theirs.num_key_value_heads, name
+        assert block.head_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // 32), name
+        assert spec.tied == theirs.tie_word_embeddings, name
+        assert spec.norm_eps == theirs.rms_norm_eps, name
+        for last in (layer[-1] for layer in spec.layers):
+            if isinstance(last, Moe) and last.router == "softmax":
+                assert last.normalize == getattr(theirs, "norm_topk_prob", True), name
+            if isinstance(last, Moe):
+                assert last.shared_size == getattr(theirs, "shared_intermediate_size", 0), name
+        for ssm in spec.recurrent.values():
+            sizes = (ssm.n_heads, ssm.head_dim, ssm.n_groups, ssm.state_size, ssm.conv_size)
+            names = ("n_heads", "d_head", "n_groups", "d_state", "d_conv")
+            assert sizes == tuple(getattr(theirs, f"mamba_{name}") for name in names), name
+            assert (ssm.proj_bias, ssm.dt_min, ssm.dt_max) == (theirs.mamba_proj_bias, 0.0, 1e30), name
+
+
+def test_gemma3_text_config_may_be_almost_empty() -> None:
+    """As published: sizes that are the usual ones are not written down."""
+    text = {"hidden_size": 2560, "num_hidden_layers": 34, "sliding_window": 1024, "intermediate_size": 10240}
+    text |= {"model_type": "gemma3_text", "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}
+    config = {"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 8}}
+    spec = architecture(config).spec(config)
+    block = spec.attention[0]
+    assert (spec.vocab_size, block.n_heads, block.n_kv_heads, block.head_dim) == (262208, 8, 4, 256)
+    assert (spec.context_length, spec.tied, spec.embed_scale) == (131072, True, float(np.float32(2560**0.5)))
+    assert [(spec.attention[b].rope, spec.attention[b].window) for b in (8, 10, 12)] == [
+        (1, 1024),
+        (0, None),
+        (1, 1024),
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {
+            "model_type": "llama",
+            "is_llama_config": True,
+            "rope_interleaved": False,
+            "transformers.js_config": {"a": 1},
+        },
+        {"model_type": "smollm3", "max_window_layers": 28, "sliding_window": None, "pretraining_tp": 2},
+        {
+            "model_type": "gemma2",
+            "hidden_act": "gelu",
+            "sliding_window_size": 8,
+            "cache_implementation": "hybrid",
+        },
+        {
+            "model_type": "phi3",
+            "full_attn_mod": 1,
+            "interpolate_factor": 1,
+            "lm_head_bias": False,
+            "embd_pdrop": 0.1,
+        },
+        {"model_type": "qwen2", "use_mrope": False, "max_window_layers": 28, "num_key_value_heads": 2},
+        {"model_type": "mixtral", "num_key_value_heads": 2, "router_aux_loss_coef": 0.02, "sliding_window": None},
+        {"model_type": "qwen3_moe", "max_window_layers": 48, "sliding_window": 8, "num_local_experts": 4},
+        {"model_type": "olmoe", "clip_qkv": None, "output_router_logits": True},
+        {"model_type": "granitemoehybrid", "position_embedding_type": "nope", "init_method": "mup"},
+        {"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"], "mamba_chunk_size": 64},
+        {"model_type": "granitemoehybrid", "normalization_function": "rmsnorm", "layers_block_type": None},
+        {"model_type": "bamba", "attn_rotary_emb": 6, "num_key_value_heads": 2, "z_loss_coefficient": 0.1},
+        {"model_type": "bamba", "num_key_value_heads": 2, "time_step_limit": [0, {"__float__": "Infinity"}]},
+    ],
+)
+def test_what_published_configs_add_is_understood(changes: dict[str, Any]) -> None:
+    asked = ASKED.get(changes["model_type"], {}) | {"hidden_size": 48}
+    least = {k: v for k, v in changes.items() if k in ("model_type", "num_key_value_heads")}
+    assert _spec(**asked | changes) == _spec(**asked | least)
+
+
+ROPES: list[dict[str, Any]] = [
+    {"rope_type": "default", "rope_theta": 1e6},
+    {"rope_type": "linear", "rope_theta": 1e4, "factor": 8.0},
+    {
+        "rope_type": "llama3",
+        "rope_theta": 5e5,
+        "factor": 32.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+    {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 32768},
+    {
+        "rope_type": "yarn",
+        "rope_theta": 1e4,
+        "factor": 40.0,
+        "mscale": 0.7,
+        "mscale_all_dim": 1.3,
+        "truncate": False,
+    },
+    {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "attention_factor": 1.7, "beta_fast": 16.0},
+]
+
+
+@pytest.mark.parametrize("table", ROPES)
+def test_ropes_of_real_sizes(table: dict[str, Any]) -> None:
+    rope_utils = pytest.importorskip("transformers.modeling_rope_utils", reason="needs transformers")
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama", reason="needs transformers")
+    sizes = {"head_dim": 128, "max_position_embeddings": 131072, "rope_parameters": table}
+    config = llama.LlamaConfig(**{k: v for k, v in LLAMA.items() if k != "model_type"} | sizes)
+    default = llama.LlamaRotaryEmbedding.compute_default_rope_parameters
+    inv_freq, scale = rope_utils.ROPE_INIT_FUNCTIONS.get(table["rope_type"], default)(config)
+    found = _spec(**sizes).ropes[0]
+    np.testing.assert_allclose(found.inv_freq, inv_freq.double().numpy(), rtol=2.5e-7)
+    assert found.scale == pytest.approx(scale, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab_size": None}, "vocab_size must be a whole number, found null"),
+        ({"vocab_size": "101"}, "vocab_size must be a whole number of at least 1, found '101'"),
+        ({"vocab_size": 0}, "vocab_size must be a whole number of at least 1, found 0"),
+        ({"hidden_act": "relu2"}, "hidden_act 'relu2' is not supported"),
+        ({"attention_bias": 1}, "attention_bias must be true or false, found 1"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config is set: is already quantized"),
+        ({"num_local_experts": 8}, "num_local_experts is set: this architecture has no experts"),
+        ({"embedding_multiplier": 12.0}, "embedding_multiplier is not known"),
+        ({"rope_scaling": {"type": "abf"}}, "rope_type 'abf' is not one of default, linear"),
+        ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
+        ({"rope_scaling": {"type": "default", "mrope_section": [1, 2]}}, "mrope_section is not known"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is not supported by this architecture"),
+        ({"head_dim": 15}, "rotates 15 of 15 dims"),
+        ({"hidden_size": 50}, "hidden_size 50 is not a multiple of 4 heads"),
+        ({"num_key_value_heads": 3}, "4 heads do not share 3 kv heads evenly"),
+        (
+            {"model_type": "qwen2", "num_key_value_heads": 2, "layer_types": ["full_attention"]},
+            "names 1 layers of 2",
+        ),
+        ({"model_type": "gemma2", "use_bidirectional_attention": True}, "use_bidirectional_attention is set"),
+        (
+            {"model_type": "smollm3", "layer_types": ["sliding_attention"] * 2},
+            "while use_sliding_window is false",
+        ),
+        ({"model_type": "mistral", "layer_types": ["full_attention"] * 2}, "contradicts sliding_window"),
+        (
+            {"model_type": "phi3", "rope_scaling": {"type": "su", "short_factor": [1.0]}},
+            "short_factor must be a list",
+        ),
+        ({"model_type": "mixtral"}, "num_local_experts is missing"),
+        (MIXTRAL | {"intermediate_size": 20}, "is not a multiple of 16"),
+        (MIXTRAL | {"num_experts_per_tok": 5}, "top_k: 5 of 4 experts"),
+        (MIXTRAL | {"hidden_size": 40}, "hidden_size: 40 is not a multiple of 16"),
+        (
+            ASKED["qwen3_moe"] | {"model_type": "qwen3_moe", "num_local_experts": 8},
+            "num_experts is 4, num_local_experts",
+        ),
+        (ASKED["qwen3_moe"] | {"model_type": "qwen3_moe", "mlp_only_layers": ["0"]}, "mlp_only_layers must be a list"),
+        (ASKED["olmoe"] | {"model_type": "olmoe", "clip_qkv": 8.0}, "clip_qkv is set"),
+        (ASKED["granitemoe"] | {"model_type": "granitemoe", "logits_scaling": 0}, "must be a positive number"),
+        (HYBRID_CONFIG | {"layer_types": ["mamba"]}, "layer_types names 1 layers of 2"),
+        (HYBRID_CONFIG | {"layer_types": ["mamba", "moe"]}, "layer_types 'moe' is not supported"),
+        (HYBRID_CONFIG | {"position_embedding_type": "alibi"}, "position_embedding_type 'alibi' is not supported"),
+        (
+            HYBRID_CONFIG | {"normalization_function": "layernorm"},
+            "normalization_function 'layernorm' is not supported",
+        ),
+        (HYBRID_CONFIG | {"mamba_conv_bias": False}, "mamba_conv_bias is false"),
+        (HYBRID_CONFIG | {"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported by Mamba blocks"),
+        (HYBRID_CONFIG | {"mamba_n_heads": 7}, "7 heads of 13 do not fill 96 channels"),
+        (HYBRID_CONFIG | {"mamba_n_groups": 5}, "heads do not share 5 groups evenly"),
+        (HYBRID_CONFIG | {"time_step_limit": [1.0, 0.5]}, "time_step_limit must be two ascending numbers"),
+        (HYBRID_CONFIG | {"time_step_limit": 3}, "time_step_limit must be two ascending numbers"),
+        (HYBRID_CONFIG | {"mamba_step_rank": 3}, "mamba_step_rank is not known"),
+        (
+            {"model_type": "bamba", "num_key_value_heads": 2, "mamba_n_heads": 8, "attn_rotary_emb": 12},
+            "is not 6, half",
+        ),
+        ({"model_type": "bamba", "partial_rotary_factor": 1.0}, "partial_rotary_factor is not supported; known: 0.5"),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        _spec(**changes)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_which_layers_have_experts() -> None:
+    """Every second layer, and none of those named; as transformers builds them."""
+    asked = ASKED["qwen3_moe"] | {"model_type": "qwen3_moe", "num_hidden_layers": 6, "mlp_only_layers": [3]}
+    spec = _spec(**asked, decoder_sparse_step=2)
+    assert [layer[1].kind for layer in spec.layers] == ["mlp", "moe", "mlp", "mlp", "mlp", "moe"]
+    assert [spec.span(i, i + 1) for i in (0, 5)] == [range(2), range(10, 12)]
+
+
+def test_hybrids_with_and_without_positions_and_experts() -> None:
+    rotated = _spec(**HYBRID_CONFIG, position_embedding_type="rope")
+    assert [block.kind for block in rotated.blocks] == ["ssm", "moe", "attention", "moe"]
+    assert (rotated.attention[2].rope, len(rotated.ropes)) == (0, 1)
+    still = _spec(**HYBRID_CONFIG)
+    assert (still.attention[2].rope, still.ropes) == (None, ())
+    dense = _spec(**HYBRID_CONFIG | {"num_local_experts": 0, "num_experts_per_tok": 0})
+    assert [block.kind for block in dense.blocks] == ["ssm", "mlp", "attention", "mlp"]
+
+
+def test_multipliers_are_in_the_spec_or_in_the_weights() -> None:
+    config = LLAMA | ASKED["granitemoe"] | {"model_type": "granitemoe", "embedding_multiplier": 12}
+    config |= {"attention_multiplier": 0.25, "residual_multiplier": 0.22, "logits_scaling": 8.0}
+    spec = architecture(config).spec(config)
+    found = architecture(config).weights(spec, config)
+    assert (spec.embed_scale, spec.attention[0].scale) == (12.0, 0.25)
+    times = {name: {part.times for part in source} for name, source in found.items()}
+    last = {"blocks.0.o", "blocks.1.down", "blocks.2.o", "blocks.3.down"}
+    assert {name for name, factors in times.items() if factors == {0.22}} == last
+    assert times["final_norm"] == {0.125}
+    assert all(factors == {1.0} for name, factors in times.items() if name not in last | {"final_norm"})
+
+
+def test_unknown_keys_that_are_off_pass() -> None:
+    assert _spec(rope_interleaved=False, some_scale=None, _attn="x", unsloth_fixed=True) == _spec()
+
+
+def test_unknown_architectures_are_listed() -> None:
+    with pytest.raises(UnknownArchitecture, match=r"'mamba' is not one of bamba, .*, smollm3$"):
+        architecture({"model_type": "mamba"})
+    for name in ("_common", "nano", "heads", "../llama"):
+        with pytest.raises(UnknownArchitecture):
+            architecture({"model_type": name})
+    with pytest.raises(CheckpointError, match="model_type must be a string"):
+        architecture({})
+
+
+def test_a_window_as_wide_as_the_context_is_none() -> None:
+    assert _spec(model_type="mistral", num_key_value_heads=2, sliding_window=64).windows == ((None, 0),)
+    assert _spec(model_type="mistral", num_key_value_heads=2, sliding_window=63).windows == ((63, 0),)
+
+
+# As published, of Mixtral-8x7B, Qwen3-30B-A3B, OLMoE-1B-7B, granite-3.1-1b-a400m, granite-4.0-h-tiny and Bamba-9B.
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "mixtral": {
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "max_position_embeddings": 32768,
+        "num_attention_heads": 32,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 8,
+        "num_local_experts": 8,
+        "output_router_logits": False,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 1000000.0,
+        "router_aux_loss_coef": 0.02,
+        "sliding_window": None,
+        "tie_word_embeddings": False,
+        "vocab_size": 32000,
+    },
+    "qwen3_moe": {
+        "attention_bias": False,
+        "decoder_sparse_step": 1,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "max_position_embeddings": 40960,
+        "max_window_layers": 48,
+        "mlp_only_layers": [],
+        "moe_intermediate_size": 768,
+        "norm_topk_prob": True,
+        "num_attention_heads": 32,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 4,
+        "output_router_logits": False,
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": None,
+        "rope_theta": 1000000.0,
+        "router_aux_loss_coef": 0.001,
+        "sliding_window": None,
+        "tie_word_embeddings": False,
+        "use_sliding_window": False,
+        "vocab_size": 151936,
+    },
+    "olmoe": {
+        "attention_bias": False,
+        "clip_qkv": None,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 1024,
+        "max_position_embeddings": 4096,
+        "norm_topk_prob": False,
+        "num_attention_heads": 16,
+        "num_experts": 64,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 16,
+        "num_key_value_heads": 16,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "vocab_size": 50304,
+    },
+    "granitemoe": {
+        "attention_multiplier": 0.015625,
+        "embedding_multiplier": 12.0,
+        "hidden_act": "silu",
+        "hidden_size": 1024,
+        "intermediate_size": 512,
+        "logits_scaling": 6.0,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 16,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 24,
+        "num_key_value_heads": 8,
+        "num_local_experts": 32,
+        "residual_multiplier": 0.22,
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": None,
+        "rope_theta": 1500000,
+        "tie_word_embeddings": True,
+        "vocab_size": 49155,
+    },
+    "granitemoehybrid": {
+        "attention_multiplier": 0.0078125,
+        "embedding_multiplier": 12,
+        "hidden_act": "silu",
+        "hidden_size": 1536,
+        "init_method": "mup",
+        "intermediate_size": 512,
+        "layer_types": ["attention" if i in (5, 15, 25, 35) else "mamba" for i in range(40)],
+        "logits_scaling": 6,
+        "mamba_chunk_size": 256,
+        "mamba_conv_bias": True,
+        "mamba_d_conv": 4,
+        "mamba_d_head": 64,
+        "mamba_d_state": 128,
+        "mamba_expand": 2,
+        "mamba_n_groups": 1,
+        "mamba_n_heads": 48,
+        "mamba_proj_bias": False,
+        "max_position_embeddings": 131072,
+        "normalization_function": "rmsnorm",
+        "num_attention_heads": 12,
+        "num_experts_per_tok": 6,
+        "num_hidden_layers": 40,
+        "num_key_value_heads": 4,
+        "num_local_experts": 64,
+        "position_embedding_type": "nope",
+        "residual_multiplier": 0.22,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 10000,
+        "shared_intermediate_size": 1024,
+        "tie_word_embeddings": True,
+        "vocab_size": 100352,
+    },
+    "bamba": {
+        "attn_layer_indices": [9, 18, 27],
+        "attn_rotary_emb": 64,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "mamba_chunk_size": 256,
+        "mamba_conv_bias": True,
+        "mamba_d_conv": 4,
+        "mamba_d_head": 64,
+        "mamba_d_state": 128,
+        "mamba_expand": 2,
+        "mamba_n_groups": 1,
+        "mamba_n_heads": 128,
+        "mamba_proj_bias": False,
+        "max_position_embeddings": 262144,
+        "mlp_bias": False,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 8,
+        "num_logits_to_keep": 1,
+        "pad_token_id": 0,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "vocab_size": 128256,
+    },
+}
+PARAMETERS = {
+    "mixtral": 46_702_792_704,
+    "qwen3_moe": 30_532_122_624,
+    "olmoe": 6_919_161_856,
+    "granitemoe": 1_334_628_352,
+    "granitemoehybrid": 6_939_037_248,
+    "bamba": 9_780_235_392,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_models_have_the_published_number_of_parameters(name: str) -> None:
+    config = PUBLISHED[name] | {"model_type": name}
+    spec = architecture(config).spec(config)
+    assert sum(prod(shape) for shape in spec.tensors().values()) == PARAMETERS[name]
+    assert architecture(config).weights(spec, config).keys() == spec.tensors().keys()
