@@ -9,7 +9,6 @@ import numpy as np
 from edgedec.errors import UsageError
 from edgedec.runtime import ALL_LOGITS, Call, CallResult, Outputs, Rows, Runtime
 from edgedec.testing.conformance.compare import Array, close, logits, run, same, text, tokens, tree
-from edgedec.testing.conformance.models import MODELS
 from edgedec.testing.conformance.suite import Subject, check, refused_without
 
 _BEFORE = 9
@@ -200,7 +199,8 @@ def wrong_calls(subject: Subject, model: str) -> None:
     runtime = subject.runtime(model)
     spec, rows = runtime.spec, Rows.chain([1, 2, 3], 0)
     cache, n = runtime.new_cache(8), runtime.spec.n_blocks
-    other = next((name for name in MODELS if model != "bundle" and MODELS[name].kinds == spec.kinds and name != model), "")
+    others = (name for name in subject.models() if name != model and subject.bundle(name).spec.kinds == spec.kinds)
+    other = next(others, "")
     states = np.zeros((3, spec.hidden_size), np.float32)
     wrong: dict[str, Callable[[], object]] = {
         "two calls for one cache": lambda: runtime.forward([Call(rows, cache), Call(rows, cache)]),

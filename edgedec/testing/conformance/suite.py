@@ -27,7 +27,17 @@ class Subject:
         self.name, self._open, self._folder, self._own = name, opened, folder, bundle
         self._runtimes: dict[tuple[str, str, str, bool], Runtime] = {}
         self._bundles: dict[tuple[str, str], Bundle] = {}
-        self.capabilities: Capabilities = self.runtime(self.models()[0]).capabilities
+        self.capabilities = self._declared()
+
+    def _declared(self) -> Capabilities:
+        """What the runtime declares, on the first model that it opens."""
+        errors = list[RuntimeUnavailable]()
+        for model in self.models():
+            try:
+                return self.runtime(model).capabilities
+            except RuntimeUnavailable as error:
+                errors.append(error)
+        raise errors[0]
 
     def models(self) -> list[str]:
         """The models that the suite runs on; a bundle of the user's instead of them if one was given."""
