@@ -168,7 +168,9 @@ class _Step:
         # A draft that has been through the blocks of early logits already begins again.
         blocks, hidden = (None, None) if chooser.chain.early else (draft.blocks, draft.hidden)
         result, total, seconds = yield Call(rows, context.cache, blocks, hidden, wanted, context.adapter)
-        early = {block: (yield from self._head(rows, root, result, block)) for block in chooser.chain.early}
+        early = dict[int, Logits]()
+        for block in chooser.chain.early:
+            early[block] = yield from self._head(rows, root, result, block)
         sampled = draft.sampled if not self._greedy and len(draft.tokens) else None
         # With these draws one is made for each token, as plain decoding does.
         self._replays = not self._greedy and sampled is None
