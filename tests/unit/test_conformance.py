@@ -27,7 +27,7 @@ def here(name: str) -> None:
         pytest.importorskip("onnx", reason="making artifacts needs onnx")
     if name == "native":
         loader = pytest.importorskip("edgedec.kernels.cpu.loader")
-        if reason := loader.unavailable_reason():
+        if reason := loader.why_not():
             pytest.skip(f"native engine: {reason}")
 
 
