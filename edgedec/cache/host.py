@@ -99,10 +99,11 @@ class HostCache:
         them and for `spare` slots after them; ContextFull if the rows do not fit after the committed tokens. Blocks
         without a state change nothing."""
         chosen = {b for b in blocks if b in self._maps}
-        if not chosen and not any(b in self._recurrent for b in blocks):
+        keeping = [*chosen, *(b for b in blocks if b in self._recurrent)]
+        if not keeping:
             return {}
         self.reserve(rows)
-        if self._tree.write(rows):
+        if self._tree.write(keeping, rows):
             self._forget_pending()
         self._split(chosen)
         found = {}
