@@ -11,11 +11,11 @@ import pytest
 import edgedec
 from edgedec.drafters import drafter_names
 from edgedec.errors import UsageError
-from edgedec.runtimes import native
+from edgedec.kernels.cpu import loader
 from edgedec.sampling import Sampling
 from edgedec.spec import KV_FORMATS
 
-needs_native = pytest.mark.skipif(native.why_not() is not None, reason=f"no native engine: {native.why_not()}")
+needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"no native engine: {loader.why_not()}")
 
 PROMPTS = [
     "Once upon a time",
