@@ -103,8 +103,9 @@ class HostCache:
         if not keeping:
             return {}
         self.reserve(rows)
-        if self._tree.write(keeping, rows):
-            self._forget_pending()
+        forgotten = self._tree.write(keeping, rows)
+        if forgotten is not None:
+            self._forget_pending(forgotten)
         self._split(chosen)
         found = {}
         for slots, members in self._by_map():
@@ -204,11 +205,16 @@ class HostCache:
             if part == "slots" and n:
                 _check_slots(name, array, length)
 
-    def _forget_pending(self) -> None:
-        for slots, _ in self._by_map():
-            slots.rollback()
-        for state in self._recurrent.values():
-            state.rollback()
+    def _forget_pending(self, start: int = 0) -> None:
+        """Of the blocks from number `start` on."""
+        if start:
+            self._split({b for b in self._maps if b >= start})
+        for slots, members in self._by_map():
+            if members[0] >= start:
+                slots.rollback()
+        for b, state in self._recurrent.items():
+            if b >= start:
+                state.rollback()
         self._join()
 
     def _allocate(self, block: int, rows: int) -> NDArray[Any]:

@@ -1,13 +1,14 @@
 """Which rows of a pending tree may still be committed.
 
 A tree begins with a call whose rows start at 0. Rows may be added, and other blocks may be run on the tree, until the
-first of its rows is committed. A call whose rows start at 0 begins another tree if rows of this one are committed, or
-if it runs a block that this tree has been run on: then all blocks forget the rows of this one.
+first of its rows is committed. A call whose rows start at 0 begins another tree if rows of this one are committed: then
+all blocks forget the rows of this one. If it runs a block that this tree has been run on, its first block and those
+after it forget them; the blocks before it keep them, as their states may be what the call continues from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from edgedec.errors import UsageError
 from edgedec.runtime.rows import Rows
@@ -20,17 +21,22 @@ class PendingTree:
         self.size = self.done = 0
         self._begun: set[int] = set()
 
-    def write(self, blocks: Iterable[int], rows: Rows) -> bool:
-        """Note the rows of a call of these blocks; True if they begin another tree while this one is pending."""
+    def write(self, blocks: Sequence[int], rows: Rows) -> int | None:
+        """Note the rows of a call of these blocks; the block from which on pending rows are forgotten, None if they
+        are not."""
         if rows.first and self.done:
             raise UsageError(f"rows from {rows.first} on cannot be added: rows of that tree are committed already")
-        another = rows.first == 0 and (self.done > 0 or not self._begun.isdisjoint(blocks))
-        if another:
-            self.reset()
+        forgotten: int | None = None
+        if rows.first == 0 and (self.done or not self._begun.isdisjoint(blocks)):
+            forgotten = 0 if self.done else min(blocks)
+            before = {b for b in self._begun if b < forgotten}
+            if not before:
+                self.reset()
+            self._begun = before
         self._begun.update(blocks)
         if len(rows):
             self.size = max(self.size, int(rows.row_numbers()[-1]) + 1)
-        return another
+        return forgotten
 
     def commit(self, rows: Sequence[int]) -> None:
         """UsageError unless these rows are pending, ascending and after those that are committed."""
