@@ -160,21 +160,21 @@ def judged(guessed: Sequence[Guess], picked: Sequence[int]) -> list[tuple[bool, 
 
 
 class Record:
-    """How often guesses came true of late, with exponential decay: `right` of `asked`; `claimed` is the sum of their
+    """How often guesses came true of late, with exponential decay: `right` of `tested`; `claimed` is the sum of their
     claims."""
 
-    def __init__(self, right: float = 0.0, asked: float = 0.0, claimed: float = 0.0) -> None:
-        self.right, self.asked, self.claimed = right, asked, claimed
+    def __init__(self, right: float = 0.0, tested: float = 0.0, claimed: float = 0.0) -> None:
+        self.right, self.tested, self.claimed = right, tested, claimed
 
     def add(self, hit: bool, sure: float) -> None:
         self.right = self.right * _DECAY + hit
-        self.asked = self.asked * _DECAY + 1.0
+        self.tested = self.tested * _DECAY + 1.0
         self.claimed = self.claimed * _DECAY + sure
 
     @property
     def rate(self) -> float:
         """One in two of a guess never made."""
-        return (self.right + 0.5) / (self.asked + 1.0)
+        return (self.right + 0.5) / (self.tested + 1.0)
 
     @property
     def trust(self) -> float:

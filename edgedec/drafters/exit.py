@@ -100,9 +100,9 @@ class Exit(BaseDrafter):
         self._guessed, self._compared = [], []
 
     def state(self) -> State:
-        if not any(record.asked for record in self._records):
+        if not any(record.tested for record in self._records):
             return {}
-        seen = [[record.right, record.asked, record.claimed] for record in self._records]
+        seen = [[record.right, record.tested, record.claimed] for record in self._records]
         return {"layers": np.array(self._layers, np.int64), "seen": np.array(seen)}
 
     def restore(self, state: State) -> None:
@@ -111,8 +111,10 @@ class Exit(BaseDrafter):
         layers, seen = state.get("layers"), state.get("seen")
         if layers is None or seen is None or layers.tolist() != self._layers or seen.shape != (len(layers), 3):
             raise UsageError(f"drafter exit: the state kept is not of exits {self._layers}; delete it")
-        right, asked, claimed = seen.T
-        if not bool(np.all((right >= 0) & (right <= asked) & (claimed >= 0) & (claimed <= asked) & (asked < np.inf))):
+        right, tested, claimed = seen.T
+        if not bool(
+            np.all((right >= 0) & (right <= tested) & (claimed >= 0) & (claimed <= tested) & (tested < np.inf))
+        ):
             raise UsageError("drafter exit: the state kept counts what cannot be; delete it")
         self._records = [Record(*row) for row in seen.tolist()]
         # The rates are known: no first comparisons, and the choice is made now.
