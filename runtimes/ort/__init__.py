@@ -54,7 +54,7 @@ class OnnxRuntime:
 
     def __init__(self, bundle: Bundle, graphs: Graphs, kv: str, threads: int) -> None:
         self.spec, self.kv, self.threads = bundle.spec, kv, threads
-        self.capabilities = Capabilities(kinds=KINDS, kv_formats=KV_FORMATS, adapters=False, threads=threads)
+        self.capabilities = Capabilities(kinds=KINDS, kv_formats=KV_FORMATS, adapters=False, threads=threads, temperatures=True)
         self._bundle, self._graphs = bundle, graphs
         self._sessions = Sessions(bundle, threads)
         # The graph of the whole model is made for one cache format.
