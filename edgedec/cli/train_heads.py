@@ -28,14 +28,6 @@ _LONGEST = 300  # tokens of a continuation
 _MOST_KEPT = 8192
 
 
-class Kind(StrEnum):
-    """The architectures in `models/heads`."""
-
-    hydra = "hydra"
-    medusa = "medusa"
-    exit = "exit"
-
-
 class Labels(StrEnum):
     """What a head learns to guess: what the model says, or what the text says."""
 
@@ -53,7 +45,7 @@ def train_heads(
         list[Path],
         typer.Argument(metavar="DATA", help='Texts like those to come: .txt, or .jsonl with "text" or "prompt".'),
     ],
-    kind: Annotated[Kind, typer.Option(help="hydra and medusa guess tokens; exit ends the model early.")] = Kind.hydra,
+    kind: Annotated[str, typer.Option(help="hydra and medusa guess tokens; exit ends the model early.")] = "hydra",
     heads: Annotated[int, typer.Option(min=1, max=16, help="How many tokens ahead a head learns to guess.")] = 4,
     layer: Annotated[
         int, typer.Option(min=0, show_default=False, help="Of an exit: after how many layers; a third by default.")
@@ -97,14 +89,15 @@ def train_heads(
       edgedec train-heads ./smol texts.txt --kind exit --layer 8 --minutes 10 --threads 2
     """
     training = _training()
+    early = training.architecture(kind).EARLY
     with progress_bar(quiet=json) as show:
         import edgedec
 
         model = edgedec.open(bundle, threads=threads)
         plan = training.Plan(
-            kind=kind.value,
+            kind=kind,
             depth=heads,
-            layer=_layer(kind, layer, model.spec.n_layers),
+            layer=_layer(early, layer, model.spec.n_layers),
             width=width,
             keep=_kept(vocab_trim, model.spec.vocab_size),
             minutes=minutes,
@@ -119,9 +112,9 @@ def train_heads(
     _tell(trained, json)
 
 
-def _layer(kind: Kind, layer: int, n_layers: int) -> int:
-    """Where the exit stands; of other kinds 0, behind the last layer."""
-    if kind is not Kind.exit:
+def _layer(early: bool, layer: int, n_layers: int) -> int:
+    """After how many layers an early head comes; 0 for other kinds, after the last."""
+    if not early:
         if layer:
             raise UsageError("--layer: only an exit has one (--kind exit)")
         return 0
