@@ -74,6 +74,7 @@ class FakeRuntime:
             "kinds": ("attention", "mlp", "moe", "ssm"),
             "kv_formats": KV_FORMATS,
             "batch_invariant": True,
+            "temperatures": True,
         }
         self.capabilities = Capabilities(**declared | capabilities)
         self.calls = self.rows = 0

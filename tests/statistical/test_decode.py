@@ -14,14 +14,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from edgedec.decoding import loop as decode
 from edgedec.decoding import choice, logits, verify
+from edgedec.decoding import loop as decode
 from edgedec.decoding.context import Context
 from edgedec.drafters import Drafter
 from edgedec.drafters.off import Off
 from edgedec.generation import GenerationConfig
-from edgedec.runtime import logits_of
-from edgedec.runtime.rows import Rows
+from edgedec.runtime import Rows, logits_of
 from edgedec.sampling import Sampling, probs
 from edgedec.testing.fakes import FakeRuntime, Limited, RandomDrafter, SetConstraint, tiny_spec
 from edgedec.testing.stats import chi_square
@@ -62,8 +61,8 @@ def fit(module: ModuleType, drafter: Drafter, constrained: bool = False) -> tupl
     drafter = Limited(drafter, 6)
     for _ in range(DRAWS):
         context = Context(list(PROMPT), len(PROMPT), runtime.new_cache(16), rng=rng)
-        config = GenerationConfig(SAMPLING, constraint=SetConstraint(FOLLOWERS, VOCAB) if constrained else None)
-        tokens = module.decode(runtime, context, config, drafter)
+        constraint = SetConstraint(FOLLOWERS, VOCAB) if constrained else None
+        tokens = module.decode(runtime, context, GenerationConfig(SAMPLING, constraint=constraint), drafter)
         counts[tuple(map(int, islice(tokens, TOKENS)))] += 1
     return chi_square([counts[text] for text in TEXTS], expected(constrained))
 
@@ -82,24 +81,22 @@ MUTANTS = [
     (verify, "pick(row, list(picked))", "pick(accepted[0], list(picked))", "draws again from the parent"),
     (verify, "pick(row, list(picked))", "pick(row, [])", "forgets the path"),
     (decode, "*parents], start)", "*parents], start + 1)", "a place too far"),
-    (decode, "row - root, path)", "0, path)", "takes the logits of the root for all"),
-    (logits, "[*self._context.ids, *path]", "self._context.ids", "penalties without the path"),
-    (logits, "np.where(self.constraint.mask(path)", "np.where(self.constraint.mask([])", "the constraint of the root for all"),
+    (decode, "(verified, row - root, path)", "(verified, 0, path)", "takes the logits of the root for all"),
+    (logits, "[*self._context.ids, *path] if path", "self._context.ids if path", "penalties without the path"),
+    (logits, "constraint.mask(path), logits", "constraint.mask([]), logits", "the constraint of the root for all"),
 ]
 
 
 @pytest.mark.parametrize(("where", "old", "new"), [m[:3] for m in MUTANTS], ids=[m[3] for m in MUTANTS])
 def test_seeded_bugs_are_caught(where: ModuleType, old: str, new: str) -> None:
-    module, mutant = reworded(decode, "", ""), reworded(where, old, new)
-    if where is decode:
-        module = mutant
-    elif where is verify:
-        module.walk = mutant.walk  # type: ignore[attr-defined]
-    else:
-        chooser = reworded(choice, "", "")
-        chooser.__dict__.update({name: mutant.__dict__[name] for name in ("Penalties", "ConstraintMask")})
-        module.__dict__.update({name: chooser.__dict__[name] for name in ("Chooser", "Undecided", "Verified")})
-    statistic, critical = fit(module, RandomDrafter(3, VOCAB), constrained="constraint" in old)
+    mutant, loop, choosing = reworded(where, old, new), reworded(decode, "", ""), reworded(choice, "", "")
+    if where is verify:
+        vars(loop)["walk"] = vars(mutant)["walk"]
+    elif where is logits:
+        vars(choosing).update({name: vars(mutant)[name] for name in ("Penalties", "ConstraintMask")})
+        vars(loop)["Chooser"] = vars(choosing)["Chooser"]
+    fitted = mutant if where is decode else loop
+    statistic, critical = fit(fitted, RandomDrafter(3, VOCAB), constrained="constraint" in old)
     assert statistic > critical
 
 
