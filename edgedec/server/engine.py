@@ -1,6 +1,6 @@
 """One thread that owns the batch; requests come from the event loop, events go back to it.
 
-Every text is a session of its own, submitted to one `Batch`, which decides who may run: at most `slots` texts, whose
+Every text is a session of its own, submitted to one `Batch`, which decides what runs: at most `slots` texts, whose
 caches hold at most `room` tokens, in the order they came. A text that begins as an earlier one continues from its
 cache. More requests than may wait are refused at once.
 """
