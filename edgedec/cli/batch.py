@@ -82,7 +82,7 @@ def batch(
     on_ray = workers > 0 or engine == "ray"
     engine = "auto" if engine == "ray" else engine
     opening = Opening(
-        model, engine, threads, kv and kv.value, ctx_size or None, mode, speculate, lora and str(lora.absolute())
+        model, engine, threads, kv and kv.value, ctx_size or None, mode, speculate, str(lora.absolute()) if lora else None
     )
     opened = opening.open()
     job = Job(

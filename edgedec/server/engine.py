@@ -1,6 +1,6 @@
 """One thread that owns the batch; requests come from the event loop, events go back to it.
 
-Every text is a session of its own, submitted to one `Batch`, which decides who may run: at most `slots` texts, whose
+Every text is a session of its own, submitted to one `Batch`, which decides what runs: at most `slots` texts, whose
 caches hold at most `room` tokens, in the order they came. A text that begins as an earlier one continues from its
 cache. More requests than may wait are refused at once.
 """
@@ -66,6 +66,8 @@ class Engine:
         self.model, self.limits, self._on_end = model, limits, on_end
         self._batch = self._new_batch()
         self._tables: Tables = {}
+        # Never used: what sessions share, draft heads among it, stays open between requests.
+        self._kept: Session | None = None
         self._new: deque[EngineRequest] = deque()
         self._requests: list[EngineRequest] = []
         self._changed = threading.Condition()
@@ -204,7 +206,7 @@ class Engine:
 
     def _fail(self, error: Exception) -> None:
         """Lose all texts: nothing of what ran can be trusted."""
-        self._tables, self._batch = {}, self._new_batch()
+        self._tables, self._kept, self._batch = {}, None, self._new_batch()
         for request in self._requests.copy():
             self._lose(request, error)
 
@@ -226,8 +228,11 @@ class Engine:
         return Batch(self.model.runtime, tokens=self.limits.room, most=self.limits.slots)
 
     def _new_session(self) -> Session:
-        limits = self.limits
-        return self.model.session(context=limits.context, speculate=limits.speculate, tables=self._tables)
+        self._kept = self._kept or self._open_session(1)
+        return self._open_session(self.limits.context)
+
+    def _open_session(self, context: int) -> Session:
+        return self.model.session(context=context, speculate=self.limits.speculate, tables=self._tables)
 
 
 def _deliver(posts: Sequence[tuple[Run, Event]]) -> None:

@@ -77,16 +77,16 @@ class TextResponse:
         return "".join(_sse(self._chunk([{"index": i, **body, "finish_reason": None}])) for i, body in first if body)
 
     def _chunks_of(self, event: Event) -> list[str]:
-        choice, begun = self._choices[event.index], len(self._choices[event.index].text)
+        choice, start = self._choices[event.index], len(self._choices[event.index].text)
         self._add(event)
         if isinstance(event, EndEvent):
             _check(event)
         bodies: list[Json] = []
-        text = choice.text[begun:]
+        text = choice.text[start:]
         if text or (choice.unsent and self._request.logprobs is not None):
             by = next((token.by for token in reversed(choice.unsent) if token.by), "")
             more = {"edgedec": {"by": by}} if by else {}
-            bodies.append({**self._shape.piece(text, choice.unsent, begun), "finish_reason": None, **more})
+            bodies.append({**self._shape.piece(text, choice.unsent, start), "finish_reason": None, **more})
             choice.unsent.clear()
         if choice.call:
             bodies.append({**self._shape.calling(*choice.call, whole=False), "finish_reason": None})

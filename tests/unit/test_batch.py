@@ -31,7 +31,7 @@ from edgedec.generation import GenerationConfig
 from edgedec.offline import Defaults, Job, Progress, worker
 from edgedec.offline.journal import Journal
 from edgedec.offline.reading import Row, plain, reading
-from edgedec.offline.worker import Desk, Opening, Worker, pack, unpack
+from edgedec.offline.worker import ChunkQueue, Opening, Worker, pack, unpack
 from edgedec.offline.writing import write
 from edgedec.sampling import Sampling
 
@@ -726,7 +726,7 @@ def test_workers_that_open_something_else_say_so(
 ) -> None:
     pytest.importorskip("pyarrow")
     pytest.importorskip("llguidance")
-    monkeypatch.setattr(worker, "_may_start", lambda desk: None)
+    monkeypatch.setattr(worker, "_may_start", lambda queue: None)
     header = {"seed": 7, "created": 0, "job": ""}
     # One of them twice: when a machine is lost, rows that others still have may come again.
     rows = [Row(i, "", {"prompt": "One day", "max_tokens": 3}) for i in (*range(8), 3)]
@@ -791,11 +791,11 @@ def test_a_cluster_that_is_not_there_is_said_so_at_once(monkeypatch: pytest.Monk
 
 def test_a_desk_lets_workers_die_so_often() -> None:
     async def go() -> None:
-        desk = Desk(2)
-        assert [await desk.may_start() for _ in range(3)] == [True, True, False]
-        await desk.give([])
-        assert await desk.may_start()
-        assert [await desk.may_read(), await desk.may_read()] == [True, False]
-        assert await desk.take() == []
+        queue = ChunkQueue(2)
+        assert [await queue.may_start() for _ in range(3)] == [True, True, False]
+        await queue.give([])
+        assert await queue.may_start()
+        assert [await queue.may_read(), await queue.may_read()] == [True, False]
+        assert await queue.take() == []
 
     asyncio.run(go())
