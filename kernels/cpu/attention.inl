@@ -52,15 +52,13 @@ static Sight sight(const Attention& a, int row, int base) {
   return sinks >= lo ? Sight{0, 0, hi} : Sight{sinks, lo, hi};
 }
 
-// Where the keys or values of consecutive ranks lie: side by side from `row` on, in one page; or along a path.
+// The slots of consecutive ranks: from `start` on, or, after the committed ones, along a path.
 struct Slots {
-  const uint8_t *row, *end, *next;  // to where the page's rows of this head end, and where the next page's begin
-  const int32_t* path;              // slots after the committed ones
-  int64_t offset;                   // of the head's rows in a page
+  const int32_t* path;
+  int start;
+  int64_t offset;  // of the head's keys or values in a page
 
-  Slots from(int n, int64_t row_bytes) const {
-    return path ? Slots{row, end, next, path + n, offset} : Slots{row + n * row_bytes, end, next, path, offset};
-  }
+  Slots from(int n) const { return path ? Slots{path + n, start, offset} : Slots{nullptr, start + n, offset}; }
 };
 
 struct Work {
@@ -69,6 +67,7 @@ struct Work {
   int pieces, width;            // of 16; floats of a padded query
   float *score, *q, *sum, *block, *factor;
   Sight all;                    // what any of them sees
+  int last_page;                // of what any of them sees in the slots of their number
   Sight sights[QUERY_TILE];
 
   int row(int i) const { return row0 + (q0 + i) / a.group(); }
@@ -93,8 +92,9 @@ static Work begin_tile(const Attention& a, int head, int row0, int chunk, int q0
   const int width = (a.dim + 15) / 16 * 16;
   float *score = (float*)scratch, *q = score + n * CHUNK, *sum = q + n * width, *block = sum + n * width;
   Work w = {a, head, row0, chunk * CHUNK, q0, n, width / 16, width, score, q, sum, block, block + VALUE_KEYS * width,
-            {}, {}};
+            {}, 0, {}};
   w.all = see(w);
+  w.last_page = max(w.base + min(w.all.hi, w.dense()) - 1, 0) / PAGE_SLOTS;
   for (int i = 0; i < n; i++) {
     const float* x = a.q + w.row(i) * a.q_stride + (head * a.group() + (q0 + i) % a.group()) * a.dim;
     for (int p = 0; p < w.pieces; p++) vstore(w.q + i * w.width + 16 * p, vload_n(x + 16 * p, a.dim - 16 * p));
@@ -108,16 +108,28 @@ static Work begin_tile(const Attention& a, int head, int row0, int chunk, int q0
 // to be multiplied by, times `scale`.
 template <int F>
 ED_IN void expand_rows(const Work& w, int dim, const Slots& slots, int n, int key_step, int piece_step, float scale) {
-  const int64_t row_bytes = w.a.row_bytes;
+  const Attention& a = w.a;
   float *out = w.block, *factor = w.factor;
-  const uint8_t* row = slots.row;
-  const int64_t turn = slots.next - slots.end;  // from the end of this page's rows to the next page's
-  for (int i = 0; i < n; i++, out += key_step, row += row_bytes) {
-    if (slots.path) row = w.at(w.a.length + slots.path[i], slots.offset);
-    else nprefetch(row + KEYS_AHEAD + (slots.end - row > KEYS_AHEAD ? 0 : turn));
+  const uint8_t* row = nullptr;
+  int64_t ahead = 0;
+  if (!slots.path) {
+    // Near the end of a page's rows those of the next page are prefetched.
+    const int page = slots.start / PAGE_SLOTS, in_page = slots.start % PAGE_SLOTS, next = page + (page < w.last_page);
+    row = a.pages[page] + slots.offset + in_page * a.row_bytes;
+    const bool near = (PAGE_SLOTS - in_page) * a.row_bytes <= KEYS_AHEAD;
+    ahead = KEYS_AHEAD + (near ? a.pages[next] - a.pages[page] - PAGE_SLOTS * a.row_bytes : 0);
+  }
+  for (int i = 0; i < n; i++, out += key_step, row += a.row_bytes) {
+    if (slots.path) row = w.at(a.length + slots.path[i], slots.offset);
+    else nprefetch(row + ahead);
     expand<F>(row, dim, [=](int piece, const vf& v) { vstore(out + piece * piece_step, v); });
     factor[i] = F == edgedec::INT8 ? int8_scale(row, dim) * scale : scale;
   }
+}
+
+// Of `most` keys or values how many are worked on at once: those of one page.
+ED_IN int in_page(const Slots& slots, int most) {
+  return slots.path ? most : min(most, PAGE_SLOTS - slots.start % PAGE_SLOTS);
 }
 
 // ---- scores ----------------------------------------------------------------------------------------
@@ -142,10 +154,10 @@ ED_IN vf dots(const float* q, const float* block, int pieces) {
 template <int F>
 ED_IN void score_span(const Work& w, int dim, Slots slots, Span span, int i0, int i1) {
   const int width = (dim + 15) / 16 * 16;
-  for (int k = span.lo; k < span.hi; k += SCORE_KEYS) {
-    const int n = min(SCORE_KEYS, span.hi - k);
+  for (int k = span.lo, n; k < span.hi; k += n) {
+    n = in_page(slots, min(SCORE_KEYS, span.hi - k));
     expand_rows<F>(w, dim, slots, n, 16, 16 * SCORE_KEYS, w.a.scale);
-    slots = slots.from(n, w.a.row_bytes);
+    slots = slots.from(n);
     const vf factor = vload_n(w.factor, n);
     for (int i = i0; i < i1; i++)
       if (w.sights[i].hi > k)
@@ -247,10 +259,10 @@ ED_IN void times_factors(float* p, const float* factor, int n) {
 template <int F>
 ED_IN void sum_span(const Work& w, int dim, Slots slots, Span span, int i0, int i1) {
   const int width = (dim + 15) / 16 * 16;
-  for (int k = span.lo; k < span.hi; k += VALUE_KEYS) {
-    const int n = min(VALUE_KEYS, span.hi - k);
+  for (int k = span.lo, n; k < span.hi; k += n) {
+    n = in_page(slots, min(VALUE_KEYS, span.hi - k));
     expand_rows<F>(w, dim, slots, n, width, 16, 1.0f);
-    slots = slots.from(n, w.a.row_bytes);
+    slots = slots.from(n);
     for (int i = i0; i < i1; i += SUM_QUERIES) {
       const int nq = min(SUM_QUERIES, i1 - i);
       if (F == edgedec::INT8)
@@ -277,28 +289,22 @@ static void values(const Work& w, Slots slots, Span span, int i0, int i1) {
 // ---- what every tile goes through ------------------------------------------------------------------
 
 // work(slots, span, i0, i1) for all ranks the tile sees, in order: those that lie in the slot of their number for all
-// queries at once, page by page; those on a path row by row. `values`: of the values, not the keys.
+// queries at once, those on a path row by row. `values`: of the values, not the keys.
 template <class Do>
 ED_IN void over_ranks(const Work& w, bool values, Do work) {
   const Attention& a = w.a;
-  const int64_t offset = w.head * a.head_stride + (values ? a.values : 0), rows = PAGE_SLOTS * a.row_bytes;
-  for (const Span& part : exact(w.all).v)
-    for (Span left = intersect(part, {0, w.dense()}); !left.empty();) {
-      const int slot = w.base + left.lo, page = slot / PAGE_SLOTS, end = (page + 1) * PAGE_SLOTS - w.base;
-      const Span span = {left.lo, min(left.hi, end)};
-      const uint8_t* from = a.pages[page] + offset;
-      const uint8_t* next = span.hi < left.hi ? a.pages[page + 1] + offset : from + rows;
-      work(Slots{from + slot % PAGE_SLOTS * a.row_bytes, from + rows, next, nullptr, offset}, span, 0, w.n);
-      left.lo = span.hi;
-    }
+  const int64_t offset = w.head * a.head_stride + (values ? a.values : 0);
+  for (const Span& part : exact(w.all).v) {
+    const Span span = intersect(part, {0, w.dense()});
+    if (!span.empty()) work(Slots{nullptr, w.base + span.lo, offset}, span, 0, w.n);
+  }
   if (w.all.hi <= w.dense()) return;
   for (int i = 0, next; i < w.n; i = next) {
     for (next = i + 1; next < w.n && w.row(next) == w.row(i);) next++;
     for (const Span& part : exact(w.sights[i]).v) {
       const Span span = intersect(part, {w.dense(), CHUNK});
       if (span.empty()) continue;
-      const int32_t* path = a.path + (a.begin[w.row(i)] + w.base + span.lo - a.length);
-      work(Slots{nullptr, nullptr, nullptr, path, offset}, span, i, next);
+      work(Slots{a.path + (a.begin[w.row(i)] + w.base + span.lo - a.length), 0, offset}, span, i, next);
     }
   }
 }
