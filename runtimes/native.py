@@ -110,6 +110,12 @@ class NativeRuntime:
         if os.getpid() != self._pid:
             # A forked process has the memory and none of the threads.
             self._engine, self._pid = self._start(), os.getpid()
+        rows = sum(call.rows.count for call in calls)
+        if rows > self.capabilities.largest_call or any(call.rows.count < 1 for call in calls):
+            raise UsageError(
+                f"{rows} rows in one forward: each call computes at least one, all together at most "
+                f"{self.capabilities.largest_call} (largest_call)"
+            )
         code = self._engine.run(packed[0] if len(packed) == 1 else b"".join(packed), len(packed))
         if code:
             raise_refusal(code)

@@ -138,6 +138,12 @@ void Cache::rollback() {
     if (state) state->rollback();
 }
 
+bool Cache::committing() const {
+  for (const auto& state : states_)
+    if (state && state->committing()) return true;
+  return false;
+}
+
 int Cache::truncate(int length) {
   length_ = checkpoint(length);
   for (const auto& state : states_)

@@ -41,6 +41,7 @@ class BlockState {
   int slots() const { return slots_; }  // committed slots; of a recurrent block: committed tokens
   int start() const { return start_; }
   int rows() const { return rows_; }  // pending
+  bool committing() const { return done_ >= 0; }  // some of the pending rows are committed
   int64_t position(int row) const { return names_ ? names_->positions[row] : base_ + row; }
   int row_of(int64_t number) const;  // the pending row of a number; -1: not held
 
@@ -122,6 +123,7 @@ class Cache {
   void adopt(const Cache& other, int length);
   int commit(const int64_t* rows, int n);
   void rollback();
+  bool committing() const;  // some rows of the pending tree are committed
   int truncate(int length);
   int drop(int block, const int64_t* slots, int n);
   int reserve(int rows);

@@ -126,6 +126,7 @@ class Engine {
   // engine.cpp
   void prepare(const ed_sequence* sequences, int n);
   void reserve(int rows);
+  bool begins_another_tree(const Planned& s) const;
   void begin(Planned& s, const ed_sequence& asked);
   void embed();
   void run_block(int block);
