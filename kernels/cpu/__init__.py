@@ -215,10 +215,14 @@ class CacheHandle:
         return int(self._commit(self.address, numbers, n))
 
     def rollback(self) -> None:
-        self._lib.ed_cache_rollback(self.address)
+        # A suspended generation that the garbage collector ends may find its cache freed already.
+        if self.address:
+            self._lib.ed_cache_rollback(self.address)
 
     def truncate(self, length: int) -> int:
         """The new length."""
+        if not self.address:
+            return length
         return int(self._lib.ed_cache_truncate(self.address, length))
 
     def drop(self, block: int, slots: Sequence[int]) -> int:

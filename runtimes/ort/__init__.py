@@ -16,7 +16,8 @@ import numpy as np
 from edgedec.bundle import Bundle
 from edgedec.cache.host import HostCache
 from edgedec.errors import RuntimeUnavailable, UsageError
-from edgedec.runtime import Call, CallResult, Capabilities, Rows, RuntimeOptions, check_calls, choose_kv, head_outputs, lacking_kinds
+from edgedec.runtime import Call, CallResult, Capabilities, Rows, RuntimeOptions, choose_kv, head_outputs, lacking_kinds
+from edgedec.runtime.checks import check_calls
 from edgedec.runtimes.ort.graphs import ARTIFACT, Graphs, graphs_of
 from edgedec.runtimes.ort.plan import Array, Plan, Step
 from edgedec.runtimes.ort.sessions import Sessions, default_threads, session_options
@@ -53,7 +54,7 @@ class OnnxRuntime:
 
     def __init__(self, bundle: Bundle, graphs: Graphs, kv: str, threads: int) -> None:
         self.spec, self.kv, self.threads = bundle.spec, kv, threads
-        self.capabilities = Capabilities(kinds=KINDS, kv_formats=KV_FORMATS, adapters=False, threads=threads)
+        self.capabilities = Capabilities(kinds=KINDS, kv_formats=KV_FORMATS, adapters=False, threads=threads, temperatures=True)
         self._bundle, self._graphs = bundle, graphs
         self._sessions = Sessions(bundle, threads)
         # The graph of the whole model is made for one cache format.
@@ -89,6 +90,7 @@ class OnnxRuntime:
         rows, cache = call.rows, call.cache
         if not isinstance(cache, HostCache):
             raise UsageError("a cache of another engine")
+        cache.reserve(rows)
         if self._fused and self._is_plain(call, cache):
             return self._plain(call, cache)
         self._unfuse()
