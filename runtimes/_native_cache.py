@@ -87,7 +87,7 @@ class NativeCache:
         code = handle.load(address(data), data.nbytes)
         if code == cpu.MEMORY:
             raise MemoryError(cpu.ERRORS[code])
-        if code or length.tolist() != [handle.length]:
+        if code or length.dtype != np.int64 or length.tolist() != [handle.length]:
             raise SessionError(f"cached values are not of a {self.kind} cache of this model")
         self.handle, self.length = handle, handle.length
 

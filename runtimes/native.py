@@ -135,6 +135,8 @@ class NativeRuntime:
         rows, cache, blocks, hidden, wanted, adapter = call
         if not isinstance(cache, NativeCache):
             raise UsageError("a cache of another engine")
+        if cache.spec is not self.spec and cache.spec != self.spec:
+            raise UsageError("a cache of another model")
         first, count = rows.first, rows.count
         head_rows = max(0, count - wanted.logits_from)
         tokens = np.ascontiguousarray(rows.tokens, np.int64)
