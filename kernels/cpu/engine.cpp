@@ -75,17 +75,13 @@ void Engine::reserve(int rows) {
   offset_.need(rows * most_steps_);
 }
 
-// Rows from 0 on are another tree if rows of the pending one are committed, or if it has been run on one of the call's
-// blocks. No block may then keep rows of the old tree, or they would be committed with the new one's.
+// Rows from 0 on are another tree if rows of the pending one are committed. No block may then keep rows of the old tree,
+// or they would be committed with the new one's.
 bool Engine::begins_another_tree(const Planned& s) const {
   if (s.pending.first) return false;
-  bool keeps = false;
-  for (int i = 0; i < blocks_of(*s.asked); i++) {
-    const BlockState* state = state_of(s, block_of(*s.asked, i));
-    if (state && state->rows()) return true;
-    keeps = keeps || state;
-  }
-  return keeps && s.cache->committing();
+  for (int i = 0; i < blocks_of(*s.asked); i++)
+    if (state_of(s, block_of(*s.asked, i))) return s.cache->committing();
+  return false;
 }
 
 void Engine::begin(Planned& s, const ed_sequence& asked) {
