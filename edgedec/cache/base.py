@@ -44,7 +44,7 @@ class Cache(Protocol):
         ...
 
     def rollback(self) -> None:
-        """Forget the pending rows."""
+        """Forget the pending rows: for a tree that is given up without a commit."""
         ...
 
     def truncate(self, length: int) -> None:

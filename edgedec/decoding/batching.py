@@ -115,7 +115,7 @@ class Batch:
         self._waiting: deque[Job] = deque()
         self._running: list[Job] = []
         self.prefixes = PrefixIndex() if prefixes is None else prefixes
-        self._paged = runtime.capabilities.page_slots > 0
+        self._paged, self._page = runtime.capabilities.page_slots > 0, max(runtime.capabilities.page_slots, 1)
         self._least_shared = _LEAST_SHARED if self._paged else _LEAST_COPIED
 
     def __len__(self) -> int:
@@ -169,9 +169,9 @@ class Batch:
     def held(self) -> int:
         """Tokens of cache in use or promised: pages of running sequences and idle prefixes once each, and what running
         sequences may still fill."""
-        page = max(self._runtime.capabilities.page_slots, 1)
+        page = self._page
         pages = [np.concatenate([cache.page_ids() for cache in job.caches]) for job in self._running]
-        promised = sum(max(job.need - page * len(ids), 0) for job, ids in zip(self._running, pages, strict=True))
+        promised = sum(max(self._in_pages(job.need) - page * len(ids), 0) for job, ids in zip(self._running, pages, strict=True))
         idle = [cache.page_ids() for cache in self.prefixes.caches()]
         unpaged = 0 if self._paged else sum(cache.length for cache in self.prefixes.caches())
         return page * len(np.unique(np.concatenate([*pages, *idle, np.zeros(0, np.int64)]))) + promised + unpaged
@@ -187,10 +187,15 @@ class Batch:
             match = self._match(job)
             if match is None:
                 continue
-            if not self._fits(job.need - (match.n if self._paged else 0)):
+            shared = match.n // self._page * self._page if self._paged else 0
+            if not self._fits(self._in_pages(job.need) - shared):
                 return
             self._waiting.remove(job)
             self._start(job, match)
+
+    def _in_pages(self, tokens: int) -> int:
+        """The tokens that as many whole pages hold."""
+        return -(-tokens // self._page) * self._page
 
     def _fits(self, tokens: int) -> bool:
         """Is there room for so many more tokens, if need be after evicting idle prefixes? A sequence larger than all
@@ -240,11 +245,14 @@ class Batch:
         """A prompt that has just been read can be continued from at once, where that copies nothing."""
         context = job.context
         if job.shares and self._paged and job.requests and context.n_prompt <= len(context.ids) <= context.n_prompt + 1:
-            self._index(context, min(context.cache.length, context.n_prompt))
+            # Whole pages only: the last one is written on, and a copy of it would cost room that nobody counted.
+            self._index(context, min(context.cache.length, context.n_prompt) // self._page * self._page)
 
     def _index(self, context: Context, n: int) -> None:
-        if n >= self._least_shared:
-            fork = context.cache.fork(n)
+        if n < self._least_shared:
+            return
+        fork = context.cache.fork(n)
+        if fork.length >= self._least_shared:  # a recurrent block may have kept no state there
             self.prefixes.insert(context.ids[: fork.length], fork, _key(context))
 
     def _next_jobs(self) -> list[Job]:

@@ -119,6 +119,22 @@ def stale_rows(subject: Subject, model: str) -> None:
         assert cache.slots(b) == expected, f"block {b} holds {cache.slots(b)} slots, it was run on {expected}"
 
 
+@check("slices: blocks run again on a tree replace their rows, others keep theirs", needs="slices")
+def run_again(subject: Subject, model: str) -> None:
+    """A drafter leaves a block out and runs those after it; verification runs the left out one and these again."""
+    runtime = subject.runtime(model)
+    spec, ids = runtime.spec, tokens(runtime.spec, 12)
+    cut = spec.n_blocks // 2
+    cache, _ = text(runtime, ids[:6])
+    rows = Rows.chain(ids[6:9], 6)
+    states = run(runtime, rows, cache, Outputs(hidden=(cut - 1,)), blocks=range(cut)).hidden[cut - 1]
+    run(runtime, rows, cache, Outputs(), blocks=range(cut + 1, spec.n_blocks), hidden=states)
+    found = logits(run(runtime, rows, cache, blocks=range(cut, spec.n_blocks), hidden=states))
+    same(subject, found, text(runtime, ids[:9])[1][6:], "rows whose last blocks were run twice")
+    cache.commit([0, 1])
+    _goes_on(subject, runtime, cache, ids[:8])
+
+
 def _goes_on(subject: Subject, runtime: Runtime, cache: Cache, ids: list[int]) -> None:
     """The next tokens after a cache are what they are after the same text read anew."""
     assert cache.length == len(ids), f"length {cache.length}, {len(ids)} tokens were committed"
