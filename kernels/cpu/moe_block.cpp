@@ -78,6 +78,11 @@ struct Item {
   int part, begin, end;
 };
 
+// Scratch is shared by blocks of other sizes, so it never shrinks.
+void grow(std::vector<int>& v, size_t n) {
+  if (v.size() < n) v.resize(n);
+}
+
 struct MoeScratch {
   Buffer<float> logits, scores, weights, shared_weights;  // [rows, experts]; of a thread; [rows, top_k]; [rows]
   Buffer<float> gate_up, act, out, sum;
@@ -118,7 +123,7 @@ class MoeBlock : public Block {
     s_.gate_up.need(apart ? 2 * act : 0), s_.act.need(act), s_.out.need(all * engine_.hidden());
     s_.in.need(chosen, gate_up_), s_.hidden.need(chosen, down_);
     if (m_.shared_inner) s_.shared_in.need(rows, shared_gate_up_), s_.shared_hidden.need(rows, shared_down_);
-    s_.experts.resize(chosen), s_.pairs.resize(chosen), s_.rows.resize(chosen), s_.first.resize(m_.experts + 1);
+    grow(s_.experts, chosen), grow(s_.pairs, chosen), grow(s_.rows, chosen), grow(s_.first, m_.experts + 1);
   }
 
   void run(const BlockCall& call) override {

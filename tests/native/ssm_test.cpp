@@ -13,6 +13,7 @@ namespace {
 constexpr int DISTINCT = 12;  // rows that texts are made of
 constexpr int WORTH = 16, KEPT = 4;
 constexpr size_t TEXTS = 4;
+constexpr int ROOM = 1000;
 
 struct Counts {
   int rows, replayed, pieces, forks, back, grown, together;
@@ -119,7 +120,7 @@ std::vector<std::vector<Floats>> run(const Ssm& s, ed_engine* engine, const std:
   std::vector<Floats> in(asked.size()), out(asked.size());
   std::vector<float*> to(asked.size());
   std::vector<ed_sequence> sequences;
-  const std::vector<int64_t> positions(1000);
+  const std::vector<int64_t> positions(ROOM);
   for (size_t i = 0; i < asked.size(); i++) {
     const Asked& a = asked[i];
     for (size_t j = a.first; j < a.ids.size(); j++)
@@ -140,28 +141,41 @@ std::vector<std::vector<Floats>> run(const Ssm& s, ed_engine* engine, const std:
   return rows;
 }
 
-// The last row of a chain, one row at a time by plain C++ on one thread; each chain is run once.
+// The last row of a chain, one row at a time by plain C++ on one thread. What was run before is kept: every row's result,
+// and a cache for every STRIDE rows.
 class Chains {
  public:
   Chains(const Ssm& ssm, ed_engine* engine, ed_cache_pool* pool) : ssm_(ssm), engine_(engine), pool_(pool) {}
+  ~Chains() {
+    for (const auto& [path, cache] : caches_) ed_cache_free(cache);
+  }
 
   const Floats& last(const std::vector<int>& path) {
-    if (!known_.count(path)) {
-      ed_cache* cache = ed_cache_new(pool_, 1000);
-      for (size_t n = 1; n <= path.size(); n++) {
-        known_[{path.begin(), path.begin() + n}] = run(ssm_, engine_, {{cache, {path[n - 1]}, {}, {}}})[0][0];
-        check(ed_cache_commit(cache, nullptr, 1) == 0, "commit of a row");
-      }
-      ed_cache_free(cache);
-    }
+    if (!known_.count(path)) run_chain(path);
     return known_[path];
   }
 
  private:
+  static constexpr size_t STRIDE = 16;
+
+  void run_chain(const std::vector<int>& path) {
+    size_t n = path.size() / STRIDE * STRIDE;
+    while (n && !caches_.count({path.begin(), path.begin() + n})) n -= STRIDE;
+    ed_cache* cache = n ? ed_cache_fork(caches_[{path.begin(), path.begin() + n}], (int)n) : ed_cache_new(pool_, ROOM);
+    while (n++ < path.size()) {
+      const std::vector<int> done(path.begin(), path.begin() + n);
+      known_[done] = run(ssm_, engine_, {{cache, {path[n - 1]}, {}, {}}})[0][0];
+      check(ed_cache_commit(cache, nullptr, 1) == 0, "commit of a row");
+      if (n % STRIDE == 0 && !caches_.count(done)) caches_[done] = ed_cache_fork(cache, (int)n);
+    }
+    ed_cache_free(cache);
+  }
+
   const Ssm& ssm_;
   ed_engine* engine_;
   ed_cache_pool* pool_;
   std::map<std::vector<int>, Floats> known_;
+  std::map<std::vector<int>, ed_cache*> caches_;
 };
 
 // A text as it should be.
@@ -187,7 +201,7 @@ class Machine {
   Machine(Random& r, const Ssm& ssm) : r_(r), ssm_(ssm), engines_(ssm.model), pool_(ed_cache_pool_new(&ssm.model, F32)),
                                        chains_(ssm, engines_.all[0], pool_) {
     texts_.reserve(TEXTS);
-    texts_.push_back({ed_cache_new(pool_, 1000), {}, {}});
+    texts_.push_back({ed_cache_new(pool_, ROOM), {}, {}});
   }
   ~Machine() {
     for (Text& text : texts_) ed_cache_free(text.cache);
@@ -204,6 +218,27 @@ class Machine {
     else if (what < 95) fork(text);
     else reload(text);
     check(ed_cache_length(text.cache) == (int)text.committed.size(), "length");
+  }
+
+  // Six chains of WORTH rows: the last KEPT ends can be gone back to, and nothing.
+  void go_back() {
+    ed_cache* cache = ed_cache_new(pool_, ROOM);
+    std::vector<int> path;
+    for (int i = 0; i < 6; i++) {
+      Asked chain{cache, {}, {}, {}};
+      for (int j = 0; j < WORTH + 1; j++) chain.ids.push_back(r_.below(DISTINCT));
+      run(ssm_, engines_.any(r_), {chain});
+      ed_cache_commit(cache, nullptr, WORTH);
+      path.insert(path.end(), chain.ids.begin(), chain.ids.end() - 1);
+    }
+    for (int length : {6 * WORTH - 1, 5 * WORTH - 1, 3 * WORTH + 1, 3 * WORTH - 1}) {
+      const int want = length < 3 * WORTH ? 0 : length / WORTH * WORTH, got = ed_cache_truncate(cache, length);
+      check(got == want, "checkpoint " + std::to_string(got) + ", not " + std::to_string(want));
+      path.resize(got), path.push_back(3);
+      check(same(run(ssm_, engines_.any(r_), {{cache, {3}, {}, {}}})[0][0], chains_.last(path)), "a row after a checkpoint");
+      ed_cache_rollback(cache), path.pop_back();
+    }
+    ed_cache_free(cache);
   }
 
   void near_the_loop() {
@@ -242,7 +277,7 @@ class Machine {
         if (text->committed.size() > 120) truncate(*text);
         forget(*text), text->before = text->committed;
         text->tree = {text->cache, {}, {}, {}};
-        add_rows(text->tree, chain && r_.chance(30) ? r_.from(16, 80) : r_.from(1, 12), chain, -1);
+        add_rows(text->tree, chain && r_.chance(60) ? r_.from(16, 60) : r_.from(1, 12), chain, -1);
       } else {
         // The last rows may be replaced.
         const int keep = std::max(text->done, (int)text->tree.ids.size() - (r_.chance(30) ? r_.below(3) : 0));
@@ -331,7 +366,7 @@ class Machine {
   void reload(Text& text) {
     Floats saved(ed_cache_save_bytes(text.cache) / sizeof(float) + 1);
     ed_cache_save(text.cache, (uint8_t*)saved.data());
-    ed_cache* loaded = ed_cache_new(pool_, 1000);
+    ed_cache* loaded = ed_cache_new(pool_, ROOM);
     check(ed_cache_load(loaded, (uint8_t*)saved.data(), ed_cache_save_bytes(text.cache)) == 0, "load");
     check(ed_cache_load(loaded, (uint8_t*)saved.data(), ed_cache_save_bytes(text.cache) - 4) != 0, "load of a part");
     ed_cache_free(text.cache);
@@ -357,6 +392,7 @@ int main(int argc, char** argv) {
     const Ssm ssm(r);
     Machine machine(r, ssm);
     machine.near_the_loop();
+    machine.go_back();
     for (int i = 0; i < 150; i++) machine.step();
   }
   std::printf("%d models, %d rows; %d branches, %d grown trees, %d calls of several texts, %d commits of a later piece, "
