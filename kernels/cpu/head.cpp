@@ -84,14 +84,16 @@ void Engine::strips(const Product& p, bool made) {
         const float* of_strip = made ? logits : strip + (size_t)r * STRIP_WIDTH;
         if (!made && logits) std::memcpy(logits, of_strip, (size_t)count * 4);
         if (head_rows_[r].top) take_best(r, of_strip, from, count, thread);
-        if (head_rows_[r].logsum) {
-          const float max = kernels_.reduce_max(of_strip, count);
-          sums_.p[(size_t)r * n_strips + group / HEAD_STRIP] = {
-              max, kernels_.sum_exp(of_strip, count, max, (float)(1 / head_rows_[r].temperature))};
-        }
+        if (head_rows_[r].logsum) sums_.p[(size_t)r * n_strips + group / HEAD_STRIP] = strip_sum(r, of_strip, count);
       }
     }
   });
+}
+
+// The largest of a strip's logits, and the sum of exp((logit - largest) / temperature).
+Engine::StripSum Engine::strip_sum(int r, const float* logits, int count) const {
+  const float max = kernels_.reduce_max(logits, count), scale = (float)(1 / head_rows_[r].temperature);
+  return {max, kernels_.sum_exp(logits, count, max, scale)};
 }
 
 // Logits from .. from + count - 1 of a row, taken into the thread's best ones (kept in order).
