@@ -32,7 +32,7 @@ _WARM_UP = 8
 
 
 @dataclass(frozen=True)
-class Work:
+class BatchWork:
     """Prompts as tokens, and how many tokens follow each."""
 
     prompts: tuple[tuple[int, ...], ...]
@@ -47,7 +47,7 @@ class Work:
         """Tokens of the longest text at its end."""
         return max(map(len, self.prompts)) + self.tokens
 
-    def few(self, size: int) -> Work:
+    def few(self, size: int) -> BatchWork:
         """Enough for a warm-up at this size."""
         return replace(self, prompts=self.prompts[: max(1, size)], tokens=min(self.tokens, _WARM_UP))
 
@@ -62,7 +62,7 @@ class Took(NamedTuple):
 class Contestant(Protocol):
     """An engine that takes part."""
 
-    def run(self, work: Work, size: int) -> Took:
+    def run(self, work: BatchWork, size: int) -> Took:
         """All texts, `size` at a time."""
         ...
 
@@ -89,9 +89,9 @@ class BatchMeasured:
         return Spread.of([a / b for a, b in pairs])
 
 
-def work_of(model: Model, prompts: Sequence[Prompt], n: int, tokens: int) -> Work:
+def work_of(model: Model, prompts: Sequence[Prompt], n: int, tokens: int) -> BatchWork:
     """n texts for this model."""
-    work = Work(tuple(tuple(model.tokenizer.encode(text)) for text in texts_of(prompts, n)), tokens)
+    work = BatchWork(tuple(tuple(model.tokenizer.encode(text)) for text in texts_of(prompts, n)), tokens)
     if work.longest >= model.spec.context_length:
         raise UsageError(
             f"a prompt of {work.longest - tokens} tokens and {tokens} more do not fit the context of "
@@ -119,19 +119,19 @@ class Ours:
         self._model, self._speculate = model, speculate
         model.session(context=1, speculate=speculate)  # what would be refused at the first turn is refused now
 
-    def run(self, work: Work, size: int) -> Took:
+    def run(self, work: BatchWork, size: int) -> Took:
         began = perf_counter()
         texts = self._one_by_one(work) if size == SEQUENTIAL else self._together(work, size)
         return Took(perf_counter() - began, texts)
 
-    def _session(self, work: Work) -> Session:
+    def _session(self, work: BatchWork) -> Session:
         return self._model.session(context=work.longest, speculate=self._speculate)
 
-    def _one_by_one(self, work: Work) -> list[str]:
+    def _one_by_one(self, work: BatchWork) -> list[str]:
         session, config = self._session(work), _config(work)
         return ["".join(piece.text for piece in session.stream(ids, config)) for ids in work.prompts]
 
-    def _together(self, work: Work, size: int) -> list[str]:
+    def _together(self, work: BatchWork, size: int) -> list[str]:
         """As `edgedec batch` makes them."""
         runner = BatchRunner(RequestParser(self._model, Defaults()), lambda: self._session(work), size)
         waiting, texts = deque(enumerate(work.prompts)), [""] * len(work.prompts)
@@ -149,7 +149,7 @@ class Ours:
         return texts
 
 
-def _config(work: Work) -> GenerationConfig:
+def _config(work: BatchWork) -> GenerationConfig:
     return GenerationConfig(max_tokens=work.tokens, ignore_eos=True)
 
 
@@ -157,7 +157,7 @@ def measure(
     ours: Mapping[str, Contestant],
     peers: Mapping[str, Contestant],
     sizes: Sequence[int],
-    work: Work,
+    work: BatchWork,
     repetitions: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> BatchMeasured:
@@ -185,7 +185,7 @@ def measure(
     return found
 
 
-def _count(found: BatchMeasured, work: Work, name: str, size: int, took: Took, expected: list[str]) -> list[str]:
+def _count(found: BatchMeasured, work: BatchWork, name: str, size: int, took: Took, expected: list[str]) -> list[str]:
     """Add a run; returns the texts that all others are compared with."""
     found.speeds.setdefault(name, {}).setdefault(size, []).append(work.total / took.seconds)
     if took.texts is None:

@@ -21,7 +21,7 @@ from edgedec.cli._bench_spec import As, padded
 from edgedec.cli._output import print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from edgedec.bench.batch import BatchMeasured, Contestant, Work
+    from edgedec.bench.batch import BatchMeasured, BatchWork, Contestant
     from edgedec.model import Model
 
 PEER = "llama.cpp"
@@ -104,7 +104,7 @@ def _no_peers() -> Iterator[tuple[dict[str, Contestant], dict[str, str]]]:
 
 
 @contextmanager
-def _peers(model: Model, work: Work, threads: int) -> Iterator[tuple[dict[str, Contestant], dict[str, str]]]:
+def _peers(model: Model, work: BatchWork, threads: int) -> Iterator[tuple[dict[str, Contestant], dict[str, str]]]:
     """llama.cpp on the same weights, while it is measured; or no peer, and why."""
     from edgedec.bench.batch_peers import SERVER, LlamaDecode, LlamaServer
     from edgedec.bench.timing import BenchWorker, Config

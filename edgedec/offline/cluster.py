@@ -22,7 +22,7 @@ from typing import Any
 
 from edgedec.bundle.manifest import MANIFEST
 from edgedec.errors import EdgedecError, RuntimeUnavailable, UsageError
-from edgedec.offline.job import Job, Progress, Show
+from edgedec.offline.job import BatchJob, Progress, Show
 from edgedec.offline.journal import Journal
 from edgedec.offline.reading import Row
 from edgedec.offline.worker import ChunkQueue, Opening, Worker, pack, unpack
@@ -38,8 +38,8 @@ _KEPT = "what is finished is kept for the same command"
 _UNSAID = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
-def run(job: Job, opening: Opening, workers: int = 0, show: Show = lambda _: None) -> Progress:
-    """As `Job.run`, by `workers` (0: as many as have room) of the cluster at RAY_ADDRESS, or of one started here."""
+def run(job: BatchJob, opening: Opening, workers: int = 0, show: Show = lambda _: None) -> Progress:
+    """As `BatchJob.run`, by `workers` (0: as many as have room) of the cluster at RAY_ADDRESS, or of a local one."""
     with _cluster() as library:
         workers, threads = room(_cpus(library), workers, opening.threads)
         # Workers have folders of their own to start from.
@@ -127,7 +127,7 @@ def _cpus(library: Any) -> list[int]:
 
 
 def _generate(
-    library: Any, job: Job, opening: Opening, workers: int, journal: Journal, progress: Progress, show: Show
+    library: Any, job: BatchJob, opening: Opening, workers: int, journal: Journal, progress: Progress, show: Show
 ) -> None:
     rows = _Ahead(job, journal, progress, workers)
     if rows.done():
@@ -179,7 +179,7 @@ def _watched(library: Any, rows: _Ahead, queue: Any) -> Iterator[None]:
 class _Ahead:
     """The rows to do, in chunks, while the workers lack them. `flying`: those given out and not come back."""
 
-    def __init__(self, job: Job, journal: Journal, progress: Progress, workers: int) -> None:
+    def __init__(self, job: BatchJob, journal: Journal, progress: Progress, workers: int) -> None:
         self._rows, self._journal, self._window = job.rows(journal, progress), journal, job.window
         self._size = max(1, 2 * job.slots // _CHUNKS)
         # Twice the chunks that a worker works on: the next lie there when it has done one.

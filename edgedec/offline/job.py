@@ -48,7 +48,7 @@ Show = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
-class Job:
+class BatchJob:
     """`source` -> `out`. The journal of what is finished is `out`.partial; run again after whatever ended it.
 
     about: what else the texts depend on (engine, context …), by name: a journal is only continued if it is the

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from edgedec.drafters import Tables
 from edgedec.errors import EdgedecError, RuntimeUnavailable, UsageError
-from edgedec.offline.job import Job
+from edgedec.offline.job import BatchJob
 from edgedec.offline.reading import Row
 from edgedec.offline.runner import BatchRunner
 
@@ -101,7 +101,7 @@ class ChunkQueue:
 class Worker:
     """Called with a chunk by each of several threads; one thread of its own generates the texts of all of them."""
 
-    def __init__(self, job: Job, opening: Opening, header: dict[str, Any], queue: Any) -> None:
+    def __init__(self, job: BatchJob, opening: Opening, header: dict[str, Any], queue: Any) -> None:
         self._wrong: EdgedecError | None = None
         self._due: SimpleQueue[tuple[Row, Future[Made]]] = SimpleQueue()
         # By a count of its own: a row may come twice, if Ray lost sight of a worker.
@@ -159,7 +159,7 @@ def _may_start(queue: Any) -> None:
         raise RuntimeUnavailable("Ray: its workers die again and again; what is finished is kept for the same command")
 
 
-def _same(model: Model, job: Job) -> None:
+def _same(model: Model, job: BatchJob) -> None:
     """A text must not depend on the worker that generates it."""
     for name, found in (("engine", model.runtime.name), ("model", model.bundle.digest)):
         expected = job.about.get(name, found)

@@ -13,7 +13,7 @@ from edgedec.decoding.step import Stats, Token
 from edgedec.server.api import TextRequest
 from edgedec.server.completions import Completion
 from edgedec.server.errors import APIError
-from edgedec.server.requests import EndEvent, Event, Run
+from edgedec.server.requests import EndEvent, Event, Submission
 from edgedec.server.shapes import ChatShape, Shape, TextShape
 from edgedec.server.tools import may_be_call, read_call
 from edgedec.text.tokenizer import Tokenizer
@@ -39,7 +39,7 @@ class TextResponse:
     """The answer to one request: use `chunks` or `whole`."""
 
     def __init__(
-        self, run: Run, completions: Sequence[Completion], request: TextRequest, model: str, tokenizer: Tokenizer
+        self, run: Submission, completions: Sequence[Completion], request: TextRequest, model: str, tokenizer: Tokenizer
     ) -> None:
         self._run, self._request = run, request
         self._choices = [Choice(text=completion.echo) for completion in completions]
