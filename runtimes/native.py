@@ -30,6 +30,8 @@ KINDS = ("attention", "mlp", "moe", "ssm")
 # Below this many bytes of weights a thread, meeting the others costs more than it saves.
 _BYTES_PER_THREAD = 2 << 20
 _MOST_BLOCK_LISTS = 256
+# The engine keeps so many of the best tokens of a row for little.
+_BEST = 128
 
 
 def unavailable_reason(bundle: Bundle) -> str | None:
@@ -63,6 +65,8 @@ class NativeRuntime:
             kinds=KINDS,
             kv_formats=KV_FORMATS,
             batch_invariant=True,
+            best_k=_BEST,
+            temperatures=True,
             page_slots=cpu.page_slots(),
             threads=threads,
             isa=self._engine.isa,
@@ -165,6 +169,8 @@ class NativeRuntime:
             wanted.logits_from if wanted.head and head_rows else -1,
             top,
             len(wanted.hidden),
+            wanted.temperature,
+            0,
             cache.handle.address,
             chosen,
             address(tokens),

@@ -132,13 +132,15 @@ class SequenceRows(_Struct):
 
     _fields_ = _fields(
         (c_int32, "rows first n_blocks logits_from top n_hidden"),
+        (c_float, "temperature"),
+        (c_int32, "reserved"),
         (c_void_p, "cache blocks tokens input positions parents groups numbers logits top_ids top_scores logsum"),
         (c_void_p, "hidden_blocks hidden attention_sums adapter"),
     )
 
 
 # The fields of `SequenceRows` in order, as bytes; addresses are numbers, 0 for none.
-pack_sequence = Struct("@6i16P").pack
+pack_sequence = Struct("@6ifi16P").pack
 
 
 class Engine:

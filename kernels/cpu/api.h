@@ -140,6 +140,8 @@ struct ed_sequence {
   int32_t logits_from;  // the head runs on computed rows logits_from on; -1: nowhere
   int32_t top;          // how many of the best tokens to give for each such row; 0: none
   int32_t n_hidden;     // of `hidden_blocks`
+  float temperature;    // of `logsum`; 0: 1
+  int32_t reserved;
   ed_cache* cache;      // null: no block that keeps a state is run
   const int32_t* blocks;
   const int64_t* tokens;     // [first + rows], or null where `input` is given
@@ -151,7 +153,7 @@ struct ed_sequence {
   float* logits;             // [rows - logits_from, vocab], or null
   int32_t* top_ids;          // [rows - logits_from, top]; -1 where a logit is not finite
   float* top_scores;         // or null
-  double* logsum;            // [rows - logits_from]: log of the sum of exp(logit); or null
+  double* logsum;            // [rows - logits_from]: log of the sum of exp(logit / temperature); or null
   const int32_t* hidden_blocks;  // block numbers; -1: the embedding
   float* const* hidden;          // [n_hidden] of [rows, hidden]: the state after that block
   float* const* attention_sums;  // null, or for each of the call's blocks null or [kv_heads, slots]: attention paid to each slot

@@ -41,6 +41,7 @@ class BlockState {
   int slots() const { return slots_; }  // committed slots; of a recurrent block: committed tokens
   int start() const { return start_; }
   int rows() const { return rows_; }  // pending
+  bool begun() const { return begun_; }  // whether the pending tree was run on this block
   int64_t position(int row) const { return names_ ? names_->positions[row] : base_ + row; }
   int row_of(int64_t number) const;  // the pending row of a number; -1: not held
 
@@ -50,7 +51,6 @@ class BlockState {
   void begin(const PendingRows& rows, const std::shared_ptr<const RowNames>& names);
   // Commits those of the pending rows `numbers` that are held; number i becomes token `token` + i of the text.
   void commit(const int64_t* numbers, int n, int token);
-  bool holds(const int64_t* numbers, int n) const;  // all of them, none committed before
   void rollback();
 
   // The largest number of tokens <= length that truncate and fork can leave.
@@ -84,7 +84,7 @@ class BlockState {
   virtual void keep_rows(const KeptRow* rows, int n) = 0;
   // The pending rows are forgotten.
   virtual void forget_rows() {}
-  void forget() { start_ = slots_, rows_ = 0, done_ = -1, names_.reset(), forget_rows(); }
+  void forget() { start_ = slots_, rows_ = 0, done_ = -1, begun_ = false, names_.reset(), forget_rows(); }
 
   int slots_ = 0;
 
@@ -92,6 +92,7 @@ class BlockState {
   int64_t number(int row) const { return names_ ? names_->numbers[row] : row; }
 
   int start_ = 0, rows_ = 0;
+  bool begun_ = false;
   int64_t done_ = -1;  // the last number that was committed
   int64_t base_ = 0;   // position of pending row 0, if there are no names
   std::shared_ptr<const RowNames> names_;
@@ -120,6 +121,10 @@ class Cache {
 
   std::unique_ptr<Cache> fork(int length) const;
   void adopt(const Cache& other, int length);
+  // Before a call writes rows of these blocks, of which some keep a state. A tree is of all blocks: rows from 0 on begin
+  // another if rows of this one are committed or a block has been run on it; then all blocks forget this one's.
+  void begin(const int32_t* blocks, int n_blocks, const PendingRows& rows, const std::shared_ptr<const RowNames>& names);
+  bool committing() const { return tree_done_ >= 0; }  // rows of the pending tree are committed
   int commit(const int64_t* rows, int n);
   void rollback();
   int truncate(int length);
@@ -134,10 +139,12 @@ class Cache {
 
  private:
   int checkpoint(int length) const;
-  bool pending(const int64_t* rows, int n) const;
 
   std::shared_ptr<const CachePool> pool_;
+  void forget_tree() { tree_size_ = 0, tree_done_ = -1; }
+
   int capacity_, length_ = 0;
+  int64_t tree_size_ = 0, tree_done_ = -1;  // numbers of the pending tree, and the last that was committed
   std::vector<std::unique_ptr<BlockState>> states_;
 };
 

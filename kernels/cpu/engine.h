@@ -43,6 +43,7 @@ struct HeadRow {
   float* scores;  // or null
   double* logsum;  // null: not wanted
   int top;
+  float temperature;  // of logsum
 };
 
 class Engine {

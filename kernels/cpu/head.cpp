@@ -33,7 +33,7 @@ void Engine::head_rows(const ed_sequence* sequences, int n) {
       head_rows_.push_back({hidden_.p + (size_t)(planned->row + r) * model_.hidden,
                             s.logits ? s.logits + at * model_.vocab : nullptr, s.top ? s.top_ids + at * s.top : nullptr,
                             s.top && s.top_scores ? s.top_scores + at * s.top : nullptr,
-                            s.logsum ? s.logsum + at : nullptr, s.top});
+                            s.logsum ? s.logsum + at : nullptr, s.top, s.temperature > 0 ? s.temperature : 1.0f});
     }
   }
 }
@@ -86,7 +86,8 @@ void Engine::strips(const Product& p, bool made) {
         if (head_rows_[r].top) take_best(r, of_strip, from, count, thread);
         if (head_rows_[r].logsum) {
           const float max = kernels_.reduce_max(of_strip, count);
-          sums_.p[(size_t)r * n_strips + group / HEAD_STRIP] = {max, kernels_.sum_exp(of_strip, count, max)};
+          sums_.p[(size_t)r * n_strips + group / HEAD_STRIP] = {
+              max, kernels_.sum_exp(of_strip, count, max, 1.0f / head_rows_[r].temperature)};
         }
       }
     }
@@ -131,9 +132,10 @@ void Engine::merge_sums(int r) {
   const StripSum* strips = sums_.p + (size_t)r * n;
   float max = strips[0].max;
   for (int i = 1; i < n; i++) max = std::max(max, strips[i].max);
+  const double temperature = head_rows_[r].temperature;
   double sum = 0;
-  for (int i = 0; i < n; i++) sum += strips[i].sum * std::exp((double)strips[i].max - max);
-  *head_rows_[r].logsum = max + std::log(sum);
+  for (int i = 0; i < n; i++) sum += strips[i].sum * std::exp(((double)strips[i].max - max) / temperature);
+  *head_rows_[r].logsum = max / temperature + std::log(sum);
 }
 
 }  // namespace edgedec
