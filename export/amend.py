@@ -25,9 +25,7 @@ from edgedec.storage.files import replacing
 _STAGING = ".adding-"
 
 
-def add_artifact(
-    path: Path, runtime: str, kv: tuple[str, ...] = (), progress: Progress = lambda *_: None
-) -> Bundle:
+def add_artifact(path: Path, runtime: str, kv: tuple[str, ...] = (), progress: Progress = lambda *_: None) -> Bundle:
     """Add the files that `runtime` needs to the bundle at `path`. kv: cache formats besides those that the bundle names."""
     bundle = Bundle.open(path)
     manifest = bundle.manifest

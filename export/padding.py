@@ -25,7 +25,16 @@ from edgedec.export.text import COMPANIONS
 from edgedec.export.writer import Add, BundleWriter, Contents, Progress, Scales
 from edgedec.storage.files import cache_folder, replacing_folder
 
-__all__ = ["GEOMETRIES", "Geometry", "Padded", "geometry_named", "geometry_of", "pad_to_geometry", "padded", "padded_path"]
+__all__ = [
+    "GEOMETRIES",
+    "Geometry",
+    "Padded",
+    "geometry_named",
+    "geometry_of",
+    "pad_to_geometry",
+    "padded",
+    "padded_path",
+]
 
 VERSION = 2  # of what is written: another number, and what the cache holds is made again
 

@@ -22,7 +22,15 @@ def emit(g: Graph, layout: Layout, b: int, x: str, step: Step) -> str:
     qkv = g.linear(x, f"{p}.qkv", f"{p}.qkv_bias" if block.qkv_bias else None)
     heads = _split_heads(g, spec, block, qkv, p)
     past, present = _cache(g, spec, b, step)
-    inputs = [*heads, *past, step.seqlens, step.total, *_rope(g, layout, block), *_tree_inputs(g, spec, block, step), ""]
+    inputs = [
+        *heads,
+        *past,
+        step.seqlens,
+        step.total,
+        *_rope(g, layout, block),
+        *_tree_inputs(g, spec, block, step),
+        "",
+    ]
     inputs += _kv_scales(g, layout, b, step.kv)
     while not inputs[-1]:
         inputs.pop()

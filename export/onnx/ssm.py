@@ -30,7 +30,9 @@ def emit(g: Graph, layout: Layout, b: int, x: str, step: Step) -> str:
     first = g.node("Slice", [g.node("Shape", [past]), ints(g, 0), ints(g, 1)])
     y = g.node("Slice", [y, first, ints(g, 1 << 62), ints(g, 0)])
     y = _gated_norm(g, spec, block, y, z, p)
-    return g.linear(g.reshaped(y, [1, -1, block.inner_size]), f"{p}.out_proj", f"{p}.out_proj_bias" if block.proj_bias else None)
+    return g.linear(
+        g.reshaped(y, [1, -1, block.inner_size]), f"{p}.out_proj", f"{p}.out_proj_bias" if block.proj_bias else None
+    )
 
 
 def _steps(g: Graph, block: Ssm, dt: str, p: str) -> str:

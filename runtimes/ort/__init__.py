@@ -54,7 +54,9 @@ class OnnxRuntime:
 
     def __init__(self, bundle: Bundle, graphs: Graphs, kv: str, threads: int) -> None:
         self.spec, self.kv, self.threads = bundle.spec, kv, threads
-        self.capabilities = Capabilities(kinds=KINDS, kv_formats=KV_FORMATS, adapters=False, threads=threads, temperatures=True)
+        self.capabilities = Capabilities(
+            kinds=KINDS, kv_formats=KV_FORMATS, adapters=False, threads=threads, temperatures=True
+        )
         self._bundle, self._graphs = bundle, graphs
         self._sessions = Sessions(bundle, threads)
         # The graph of the whole model is made for one cache format.
@@ -152,7 +154,13 @@ class OnnxRuntime:
     def _takes_stack(self, blocks: list[int], call: Call, step: Step) -> bool:
         """Is it a call of all blocks at once, and has no call needed less so far?"""
         inner = [b for b in call.outputs.hidden if b >= 0 and b != blocks[-1]] if blocks else []
-        return self._whole and len(blocks) == self.spec.n_blocks and step.shared and not inner and not call.outputs.attention
+        return (
+            self._whole
+            and len(blocks) == self.spec.n_blocks
+            and step.shared
+            and not inner
+            and not call.outputs.attention
+        )
 
     def _cut(self) -> None:
         """From now on the stack is run block by block."""
@@ -197,5 +205,3 @@ class OnnxRuntime:
             if len(self._plans) > _PLANS:
                 self._plans.popitem(last=False)
         return plan
-
-

@@ -26,7 +26,12 @@ class Graphs:
     @property
     def names(self) -> set[str]:
         """Every file that is named."""
-        files = {self.embed, self.head, *self.stack.values(), *(name for names in self.blocks.values() for name in names)}
+        files = {
+            self.embed,
+            self.head,
+            *self.stack.values(),
+            *(name for names in self.blocks.values() for name in names),
+        }
         return files | ({self.model} if self.model is not None else set())
 
 

@@ -61,7 +61,9 @@ class Tree:
         """The recurrent state after the rows of a path [n_heads, head_dim, state_size]."""
         block, dt = self.block, self.dt[path]
         sums = np.cumsum(dt * self._a, axis=0)
-        x, keys, _ = np.split(self._mixed[path], [block.inner_size, block.inner_size + block.n_groups * block.state_size], 1)
+        x, keys, _ = np.split(
+            self._mixed[path], [block.inner_size, block.inner_size + block.n_groups * block.state_size], 1
+        )
         x = x.reshape(len(path), block.n_heads, block.head_dim) * (dt * np.exp(sums[-1] - sums))[:, :, None]
         keys = np.repeat(keys.reshape(len(path), block.n_groups, -1), block.n_heads // block.n_groups, axis=1)
         added = x.transpose(1, 2, 0) @ keys.transpose(1, 0, 2)

@@ -48,9 +48,7 @@ def _qkv(block: Attention, w: BlockWeights, x: Array) -> tuple[Array, Array, Arr
     return q, k, v
 
 
-def paid(
-    spec: ModelSpec, b: int, queries: Array, rows: Rows, cache: HostCache, scales: Array | None
-) -> Array:
+def paid(spec: ModelSpec, b: int, queries: Array, rows: Rows, cache: HostCache, scales: Array | None) -> Array:
     """The attention [n_kv_heads, slots] that the computed rows of a call pay to the slots of block b, their keys being written.
     queries [count, q_dim]: before they are turned."""
     block = spec.attention[b]

@@ -18,7 +18,17 @@ from edgedec.cache import Cache
 pytest.importorskip("onnx", reason="exporting needs onnx")
 from edgedec.export.exporter import ExportOptions, export
 from edgedec.kernels.cpu.loader import why_not
-from edgedec.runtime import ALL_LOGITS, Call, Outputs, Rows, Runtime, RuntimeOptions, forward_one, logits_of, open_runtime
+from edgedec.runtime import (
+    ALL_LOGITS,
+    Call,
+    Outputs,
+    Rows,
+    Runtime,
+    RuntimeOptions,
+    forward_one,
+    logits_of,
+    open_runtime,
+)
 from edgedec.spec import KV_FORMATS
 
 ENGINES = ["ort", *(["native"] if why_not() is None else [])]

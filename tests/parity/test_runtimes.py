@@ -18,7 +18,17 @@ from edgedec.bundle import Bundle  # noqa: E402
 from edgedec.cache import Cache, HostCache  # noqa: E402
 from edgedec.export.exporter import ExportOptions, export  # noqa: E402
 from edgedec.kernels.cpu.loader import why_not  # noqa: E402
-from edgedec.runtime import ALL_LOGITS, Call, Outputs, Rows, Runtime, RuntimeOptions, forward_one, logits_of, open_runtime  # noqa: E402
+from edgedec.runtime import (  # noqa: E402
+    ALL_LOGITS,
+    Call,
+    Outputs,
+    Rows,
+    Runtime,
+    RuntimeOptions,
+    forward_one,
+    logits_of,
+    open_runtime,
+)
 from edgedec.runtime.rows import Rows  # noqa: E402
 
 KV = ("f32", "f16", "int8", "int4")
@@ -324,7 +334,8 @@ def test_small_caches_hold_the_same_on_both_runtimes(case: Case, kv: str) -> Non
     through the layers above; so what is stored is compared by share, and the logits by divergence."""
     (expected, theirs), (found, ours) = (read(case.runtime(engine, kv), TOKENS, [5, 8]) for engine in ENGINES)
     stored = [
-        np.concatenate([a.ravel() for name, a in cache.save().items() if name.startswith("kv.")]) for cache in (theirs, ours)
+        np.concatenate([a.ravel() for name, a in cache.save().items() if name.startswith("kv.")])
+        for cache in (theirs, ours)
     ]
     same = np.isclose(*(values.astype(np.float32) for values in stored), rtol=2e-3, atol=2e-3)
     assert same.mean() > 0.97, same.mean()
