@@ -1,4 +1,4 @@
-"""A bundle, written: weights, artifacts, hashes, and the manifest last. The exporter and the padding tool both use it."""
+"""One writer of bundles: weights, artifacts, hashes, and the manifest last; used by the exporter and the padding tool."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ WEIGHTS = "weights.bin"
 
 @dataclass(frozen=True)
 class Contents:
-    """What a bundle is besides its weights. formats: of "body", "head" and "embed"; kv: cache formats, the default one first;
-    runtimes: those to make artifacts for, None for all that can run the model."""
+    """What a bundle is besides its weights. formats: of "body", "head" and "embed"; kv: cache formats, the default one
+    first; runtimes: those to make artifacts for, None for all that can run the model."""
 
     name: str
     spec: ModelSpec

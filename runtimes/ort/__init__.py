@@ -1,8 +1,8 @@
 """The stack of blocks on ONNX Runtime's CPU provider.
 
-Plain decoding runs the whole model as one session. When a tree or hidden states are wanted, it becomes two, stack and head; when a
-call takes some of the blocks, or blocks hold different slots, a session a block. A session is replaced, never doubled, so no
-weight is prepared twice.
+Plain decoding runs the whole model as one session. When a tree or hidden states are wanted, it becomes two, stack and
+head; when a call takes some of the blocks, or blocks hold different slots, a session a block. A session is replaced,
+never doubled, so no weight is prepared twice.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def open(bundle: Bundle, options: RuntimeOptions) -> OnnxRuntime:  # noqa: A001
     graphs, kv = graphs_of(bundle), choose_kv(bundle, options.kv)
     if kv not in graphs.stack:
         raise RuntimeUnavailable(
-            f"{bundle.path}: has no ONNX graphs for KV {kv}; add them with `edgedec add {ARTIFACT} {bundle.path} --kv {kv}`"
+            f"{bundle.path}: no ONNX graphs for KV {kv}; add them with `edgedec add {ARTIFACT} {bundle.path} --kv {kv}`"
         )
     return OnnxRuntime(bundle, graphs, kv, options.threads or default_threads(len(bundle.weights)))
 
@@ -101,7 +101,8 @@ class OnnxRuntime:
     # ---- the whole model -------------------------------------------------------------------------
 
     def _is_plain(self, call: Call, cache: HostCache) -> bool:
-        """Can the graph of the whole model run it: a chain after a text without gaps, whose last row alone has outputs?"""
+        """Can the graph of the whole model run it: a chain after a text without gaps, whose last row alone has
+        outputs?"""
         rows, wanted = call.rows, call.outputs
         if call.blocks is not None or call.hidden is not None or rows.embeddings is not None:
             return False
@@ -197,7 +198,8 @@ class OnnxRuntime:
         return logits
 
     def _plan(self, count: int, cache: HostCache) -> Plan:
-        """Buffers and bindings for calls of `count` rows on this cache; kept for few rows, because decoding repeats one call."""
+        """Buffers and bindings for calls of `count` rows on this cache; kept for few rows, because decoding repeats
+        one call."""
         key = (count, cache.storage)
         plan = self._plans.pop(key, None) or Plan(self.spec, count, cache)
         if count <= _PLAN_ROWS:

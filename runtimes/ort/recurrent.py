@@ -42,7 +42,8 @@ class Tree:
         }
 
     def take(self, xbc: Array, dt: Array, mixed: Array, last: Array) -> None:
-        """The outputs of the graph: the inputs of the computed rows, the convolved ones of all rows, the last row's state."""
+        """The outputs of the graph: the inputs of the computed rows, the convolved ones of all rows, the last row's
+        state."""
         self.xbc, self.dt, self._mixed = np.concatenate([self.xbc, xbc]), np.concatenate([self.dt, dt]), mixed
         n = len(self.rows)
         states: list[Callable[[], Recurrent]] = [_After(self, row) for row in range(self.rows.first, n)]
@@ -92,7 +93,8 @@ def _path(rows: Rows, row: int) -> list[int]:
 
 
 def paths(rows: Rows, size: int) -> NDArray[np.int64]:
-    """The last `size` inputs on each row's own path [n, size], as places among the size - 1 inputs before the tree and its rows.
+    """The last `size` inputs on each row's own path [n, size], as places among the size - 1 inputs before the tree and
+    its rows.
 
     size 3, rows with parents -1 0 0 -> [[0 1 2], [1 2 3], [1 2 4]]
     """
