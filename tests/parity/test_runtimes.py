@@ -18,8 +18,17 @@ from edgedec.bundle import Bundle  # noqa: E402
 from edgedec.cache import Cache, HostCache  # noqa: E402
 from edgedec.export.exporter import ExportOptions, export  # noqa: E402
 from edgedec.kernels.cpu.loader import why_not  # noqa: E402
-from edgedec.runtime import ALL_LOGITS, Call, Outputs, Rows, Runtime, RuntimeOptions, forward_one, logits_of, open_runtime  # noqa: E402
-from edgedec.runtime.rows import Rows  # noqa: E402
+from edgedec.runtime import (  # noqa: E402
+    ALL_LOGITS,
+    Call,
+    Outputs,
+    Rows,
+    Runtime,
+    RuntimeOptions,
+    forward_one,
+    logits_of,
+    open_runtime,
+)
 
 KV = ("f32", "f16", "int8", "int4")
 ENGINES = ("reference", "ort")
@@ -202,8 +211,8 @@ def test_blocks_may_be_left_out(case: Case, engine: str) -> None:
 
 
 def test_fewer_rows_from_a_block_on(case: Case, engine: str) -> None:
-    """Three of nine prompt rows go on after the first layer: the same logits as on the reference, now, for the text after
-    them, and when the cache was forked, or saved and loaded."""
+    """Three of nine prompt rows go on after the first layer: the same logits as on the reference, now, for the text
+    after them, and when the cache was forked, or saved and loaded."""
     spec, found = case.bundle.spec, dict[str, list[np.ndarray]]()
     first, rest, kept = spec.span(0, 1), spec.span(1), [0, 3, 8]
     for name in ("reference", engine):
@@ -222,7 +231,7 @@ def test_fewer_rows_from_a_block_on(case: Case, engine: str) -> None:
         close(mine, theirs)
     close(found[engine][2], found[engine][1])
     close(found[engine][3], found[engine][1])
-    assert np.abs(found[engine][1] - whole(case.runtime(engine), TOKENS[:9] + [5, 6, 7])[-3:]).max() > 1e-3
+    assert np.abs(found[engine][1] - whole(case.runtime(engine), [*TOKENS[:9], 5, 6, 7])[-3:]).max() > 1e-3
 
 
 def test_dropped_slots_are_not_seen(case: Case, engine: str) -> None:
@@ -246,8 +255,8 @@ def logits_after(runtime: Runtime, ids: list[int]) -> np.ndarray:
 
 
 def test_rows_in_groups_see_each_other(case: Case, engine: str) -> None:
-    """Two groups and a row of none, after some text and before any; held against transformers with a mask where every layer
-    sees everything, else against the reference."""
+    """Two groups and a row of none, after some text and before any; held against transformers with a mask where every
+    layer sees everything, else against the reference."""
     spec = case.bundle.spec
     if spec.recurrent:
         pytest.skip("a recurrent block has no rows that see each other")
@@ -324,7 +333,8 @@ def test_small_caches_hold_the_same_on_both_runtimes(case: Case, kv: str) -> Non
     through the layers above; so what is stored is compared by share, and the logits by divergence."""
     (expected, theirs), (found, ours) = (read(case.runtime(engine, kv), TOKENS, [5, 8]) for engine in ENGINES)
     stored = [
-        np.concatenate([a.ravel() for name, a in cache.save().items() if name.startswith("kv.")]) for cache in (theirs, ours)
+        np.concatenate([a.ravel() for name, a in cache.save().items() if name.startswith("kv.")])
+        for cache in (theirs, ours)
     ]
     same = np.isclose(*(values.astype(np.float32) for values in stored), rtol=2e-3, atol=2e-3)
     assert same.mean() > 0.97, same.mean()

@@ -1,4 +1,4 @@
-"""`edgedec add`: files of another runtime, in a bundle that is there; whatever ends it early, the bundle opens as it was."""
+"""`edgedec add`: files of another runtime for a bundle; whatever ends it early, the bundle opens as it was."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_another_cache_format(bare: Path) -> None:
     found = add_artifact(bare, "ort", ("f16",))
     assert found.manifest.kv_formats == ("f32", "int8", "f16")
     assert 0 < np.abs(logits(bare, "f16") - logits(bare)).max() < 0.1
-    with pytest.raises(UsageError, match="--kv int4: .* has no scales for it; export again with --kv int4"):
+    with pytest.raises(UsageError, match=r"--kv int4: .* has no scales for it; export again with --kv int4"):
         add_artifact(bare, "ort", ("int4",))
     with pytest.raises(UsageError, match="--kv f64: must be one of"):
         add_artifact(bare, "ort", ("f64",))
