@@ -12,6 +12,7 @@ import pytest
 import edgedec
 from edgedec.constraints import json_schema
 from edgedec.decoding.batching import Batch
+from edgedec.decoding.loop import StepTrace
 from edgedec.drafters import drafter_names
 from edgedec.drafters.off import Off
 from edgedec.kernels.cpu import loader
@@ -52,7 +53,7 @@ SPECS = [
 
 
 class _Flat(Costs):
-    """A call of 32 rows costs hardly more than one of a single row, and takes a second: nothing is too expensive."""
+    """A call of 32 rows costs hardly more than one of a single row, and takes minutes: no drafter is too expensive."""
 
     def add(self, rows: int, seconds: float) -> None:
         """The calls here are quicker."""
@@ -61,7 +62,7 @@ class _Flat(Costs):
 @pytest.fixture(autouse=True)
 def flat_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where drafting always pays the governor drafts: on nano's own costs it hardly does."""
-    monkeypatch.setattr(choose, "host_costs", lambda runtime, bundle: _Flat({1: 1.0, 32: 1.05}))
+    monkeypatch.setattr(choose, "host_costs", lambda runtime, bundle: _Flat({1: 100.0, 32: 105.0}))
 
 
 @cache
@@ -240,9 +241,8 @@ def test_a_batch_drafts_together_and_changes_nothing(spec: str, monkeypatch: pyt
     for live in sessions:
         drafted.add(live)
     drafted.check(least=20)
-    assert max(sizes) >= len(PROMPTS)
-    if not spec.startswith("model"):  # its draft model is another runtime
-        assert sum(sizes) > 3 * len(sizes)
+    # Beside calls of the target there are those of the draft model, another runtime, for the other sequences.
+    assert sum(sizes) > (1.5 if spec.startswith("model") else 3) * len(sizes)
 
 
 @needs_native
@@ -292,13 +292,15 @@ def test_a_thousand_random_rounds_leave_the_cache_of_a_straight_reading(kv: str)
 def test_the_portable_runtimes_agree_in_float(tiny: Path, engine: str, spec: str) -> None:
     """Float weights and caches: how many rows share a call changes logits by rounding only."""
     model = edgedec.open(tiny, engine=engine, threads=1)
-    live, drafted = model.session(speculate=spec), Drafted()
+    live, drafted, trace = model.session(speculate=spec), Drafted(), list[StepTrace]()
     for start in range(1, 6):
         off = model.session(speculate="off")
         ids = [start, start + 3, start, start + 3]
         n = model.spec.context_length - 8
-        assert list(live.tokens(ids, max_tokens=n, ignore_eos=True)) == list(
-            off.tokens(ids, max_tokens=n, ignore_eos=True)
-        )
+        found = list(live.tokens(ids, max_tokens=n, ignore_eos=True, trace=trace))
+        assert found == list(off.tokens(ids, max_tokens=n, ignore_eos=True))
         drafted.add(live)
-    drafted.check()
+    if "fixed=3" in spec:  # few guesses of a random model are likely enough; but every call continues a draft's
+        assert sum(step.draft.hidden is not None for step in trace) > len(trace) / 2
+    else:
+        drafted.check()
