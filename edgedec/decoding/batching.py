@@ -245,8 +245,7 @@ class Batch:
         """A prompt that has just been read can be continued from at once, where that copies nothing."""
         context = job.context
         if job.shares and self._paged and job.requests and context.n_prompt <= len(context.ids) <= context.n_prompt + 1:
-            # Whole pages only: the last one is written on, and a copy of it would cost room that nobody counted.
-            self._index(context, min(context.cache.length, context.n_prompt) // self._page * self._page)
+            self._index(context, min(context.cache.length, context.n_prompt))
 
     def _index(self, context: Context, n: int) -> None:
         if n < self._least_shared:
@@ -254,6 +253,7 @@ class Batch:
         fork = context.cache.fork(n)
         if fork.length >= self._least_shared:  # a recurrent block may have kept no state there
             self.prefixes.insert(context.ids[: fork.length], fork, _key(context))
+            self.prefixes.evict(lambda: self.held() <= self._tokens)
 
     def _next_jobs(self) -> list[Job]:
         """Whose calls go together, at most the rows that the runtime takes: those left out come first the next time."""

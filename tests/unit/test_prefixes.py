@@ -174,7 +174,8 @@ def test_what_is_shared_counts_once_for_the_room() -> None:
         session.submit(batch, [*system, 20 + i], lambda token: None, max_tokens=60, ignore_eos=True)
     running = []
     while batch.step():
-        assert batch.held() <= 1152
+        # Each running text may have written on a page that an idle prefix holds too.
+        assert batch.held() <= 1152 + 8 * model.runtime.capabilities.page_slots
         running.append(len(batch._running))
     assert running[0] == 1
     assert max(running) == 8
