@@ -171,7 +171,9 @@ class Batch:
         sequences may still fill."""
         page = self._page
         pages = [np.concatenate([cache.page_ids() for cache in job.caches]) for job in self._running]
-        promised = sum(max(self._in_pages(job.need) - page * len(ids), 0) for job, ids in zip(self._running, pages, strict=True))
+        promised = sum(
+            max(self._in_pages(job.need) - page * len(ids), 0) for job, ids in zip(self._running, pages, strict=True)
+        )
         idle = [cache.page_ids() for cache in self.prefixes.caches()]
         unpaged = 0 if self._paged else sum(cache.length for cache in self.prefixes.caches())
         return page * len(np.unique(np.concatenate([*pages, *idle, np.zeros(0, np.int64)]))) + promised + unpaged

@@ -190,7 +190,8 @@ def _refuses_kinds(subject: Subject, model: str, lacking: Sequence[str]) -> None
     try:
         subject.runtime(model)
     except RuntimeUnavailable as error:
-        assert all(kind in str(error) for kind in lacking), f"refuses the bundle but does not name {lacking}: {error}"
+        if not all(kind in str(error) for kind in lacking):
+            raise AssertionError(f"refuses the bundle but does not name {', '.join(lacking)}: {error}") from None
         return
     raise AssertionError(f"declares no {', '.join(lacking)} blocks and opens a model that has them")
 
