@@ -171,7 +171,9 @@ class Batch:
         sequences may still fill."""
         page = self._page
         pages = [np.concatenate([cache.page_ids() for cache in job.caches]) for job in self._running]
-        promised = sum(max(self._in_pages(job.need) - page * len(ids), 0) for job, ids in zip(self._running, pages, strict=True))
+        promised = sum(
+            max(self._in_pages(job.need) - page * len(ids), 0) for job, ids in zip(self._running, pages, strict=True)
+        )
         idle = [cache.page_ids() for cache in self.prefixes.caches()]
         unpaged = 0 if self._paged else sum(cache.length for cache in self.prefixes.caches())
         return page * len(np.unique(np.concatenate([*pages, *idle, np.zeros(0, np.int64)]))) + promised + unpaged
@@ -245,8 +247,7 @@ class Batch:
         """A prompt that has just been read can be continued from at once, where that copies nothing."""
         context = job.context
         if job.shares and self._paged and job.requests and context.n_prompt <= len(context.ids) <= context.n_prompt + 1:
-            # Whole pages only: the last one is written on, and a copy of it would cost room that nobody counted.
-            self._index(context, min(context.cache.length, context.n_prompt) // self._page * self._page)
+            self._index(context, min(context.cache.length, context.n_prompt))
 
     def _index(self, context: Context, n: int) -> None:
         if n < self._least_shared:
@@ -254,6 +255,7 @@ class Batch:
         fork = context.cache.fork(n)
         if fork.length >= self._least_shared:  # a recurrent block may have kept no state there
             self.prefixes.insert(context.ids[: fork.length], fork, _key(context))
+            self.prefixes.evict(lambda: self.held() <= self._tokens)
 
     def _next_jobs(self) -> list[Job]:
         """Whose calls go together, at most the rows that the runtime takes: those left out come first the next time."""

@@ -75,7 +75,8 @@ def test_the_index_is_the_list(steps: list[tuple[str, list[int], str]]) -> None:
             assert (cache is None) == (n == 0)
             if cache is not None:
                 found = texts[id(cache)]
-                assert found[0] == key and found[1][:n] == tuple(ids[:n])
+                assert found[0] == key
+                assert found[1][:n] == tuple(ids[:n])
         else:
             keep = len(ids) % 3
             index.evict(lambda keep=keep: len(index) <= keep)
@@ -149,7 +150,9 @@ def test_one_copy_for_all_and_the_same_texts(kv: str, speculate: str) -> None:
         texts[-1][0].submit(batch, ids, texts[-1][1].append, **options)
     together = 0
     while batch.step():
-        pages = [tuple(job.context.cache.page_ids()[:whole]) for job in batch._running if job.context.cache.length >= 300]
+        pages = [
+            tuple(job.context.cache.page_ids()[:whole]) for job in batch._running if job.context.cache.length >= 300
+        ]
         together = max(together, len(pages) if len(set(pages)) == 1 else 0)
     assert together >= 4
     if speculate == "off":
@@ -174,7 +177,8 @@ def test_what_is_shared_counts_once_for_the_room() -> None:
         session.submit(batch, [*system, 20 + i], lambda token: None, max_tokens=60, ignore_eos=True)
     running = []
     while batch.step():
-        assert batch.held() <= 1152
+        # Each running text may have written on a page that an idle prefix holds too.
+        assert batch.held() <= 1152 + 8 * model.runtime.capabilities.page_slots
         running.append(len(batch._running))
     assert running[0] == 1
     assert max(running) == 8

@@ -94,11 +94,16 @@ def test_a_grown_tree_is_the_whole_tree_less_its_first_rows(
 
 def test_what_is_added_keeps_groups_numbers_and_positions() -> None:
     rows = Rows(
-        np.arange(3), np.array([9, 30, 31]), np.array([-1, 0, 1]), groups=np.array([0, 0, -1]), numbers=np.array([2, 4, 7])
+        np.arange(3),
+        np.array([9, 30, 31]),
+        np.array([-1, 0, 1]),
+        groups=np.array([0, 0, -1]),
+        numbers=np.array([2, 4, 7]),
     )
     more = rows.extend([5, 6], [2, -1])
     assert more.positions.tolist() == [9, 30, 31, 32, 9]
-    assert more.groups is not None and more.groups.tolist() == [0, 0, -1, -1, -1]
+    assert more.groups is not None
+    assert more.groups.tolist() == [0, 0, -1, -1, -1]
     assert more.row_numbers().tolist() == [2, 4, 7, 8, 9]
     assert rows.extend([], []).count == 0
     with pytest.raises(UsageError, match="row 3: parent 3 does not come before it"):
@@ -128,9 +133,11 @@ def test_the_worked_example_of_select() -> None:
     assert part.positions.tolist() == part.row_numbers().tolist() == [0, 3]
     values = np.arange(8, dtype=np.float32).reshape(4, 2)
     part = Rows.embedded(values, 0).select([1, 2])
-    assert part.embeddings is not None and part.embeddings.tolist() == values[1:3].tolist()
+    assert part.embeddings is not None
+    assert part.embeddings.tolist() == values[1:3].tolist()
     grouped = Rows(part.tokens, part.positions, part.parents, groups=np.array([3, 4])).select([1])
-    assert grouped.groups is not None and grouped.groups.tolist() == [4]
+    assert grouped.groups is not None
+    assert grouped.groups.tolist() == [4]
 
 
 @given(st.integers(0, 9), st.integers(0, 9), WINDOWS)

@@ -71,7 +71,7 @@ def committed(subject: Subject, model: str) -> None:
 @check("commit: only rows that are pending")
 def only_pending(subject: Subject, model: str) -> None:
     runtime = subject.runtime(model)
-    cache, before = text(runtime, tokens(runtime.spec, 6))
+    cache, _before = text(runtime, tokens(runtime.spec, 6))
     ids = tokens(runtime.spec, 9)
     run(runtime, Rows.chain(ids[6:], 6), cache, Outputs())
     for wrong in ([3], [1, 0], [0, 0], [-1]):
