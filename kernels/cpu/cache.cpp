@@ -35,7 +35,7 @@ bool BlockState::accepts(const PendingRows& rows) const {
 void BlockState::begin(const PendingRows& rows, const std::shared_ptr<const RowNames>& names) {
   if (rows.first == 0) forget();
   reserve_rows(rows);
-  rows_ = rows.count, names_ = names, begun_ = true;
+  rows_ = rows.count, names_ = names;
   base_ = rows.count ? rows.positions[0] : 0;
 }
 
@@ -102,13 +102,10 @@ void Cache::adopt(const Cache& other, int length) {
 void Cache::begin(const int32_t* blocks, int n_blocks, const PendingRows& rows,
                   const std::shared_ptr<const RowNames>& names) {
   auto state = [&](int i) { return states_[blocks ? blocks[i] : i].get(); };
-  bool another = rows.first == 0 && tree_done_ >= 0, keeps = false;
-  for (int i = 0; i < n_blocks; i++) {
-    keeps = keeps || state(i);
-    another = another || (rows.first == 0 && state(i) && state(i)->begun());
-  }
+  bool keeps = false;
+  for (int i = 0; i < n_blocks; i++) keeps = keeps || state(i);
   if (!keeps) return;
-  if (another) rollback();
+  if (rows.first == 0 && tree_done_ >= 0) rollback();
   for (int i = 0; i < n_blocks; i++)
     if (state(i)) state(i)->begin(rows, names);
   if (rows.count) tree_size_ = std::max(tree_size_, 1 + (rows.numbers ? rows.numbers[rows.count - 1] : rows.count - 1));

@@ -39,9 +39,7 @@ def test_adapters_of_one_call(tmp_path: Path, name: str) -> None:
 
     def calls(runtime: object, adapters: list) -> list[Call]:
         parts = zip(texts, adapters, strict=True)
-        return [
-            Call(Rows.chain(ids, 0), runtime.new_cache(40), outputs=ALL_LOGITS, adapter=one) for ids, one in parts
-        ]
+        return [Call(Rows.chain(ids, 0), runtime.new_cache(40), outputs=ALL_LOGITS, adapter=one) for ids, one in parts]
 
     found, expected = ours.forward(calls(ours, adapters)), theirs.forward(calls(theirs, adapters))
     plain = ours.forward(calls(ours, [None] * 5))

@@ -42,7 +42,17 @@ def run(*command: str | Path) -> None:
 def test_blocks_of_the_installed_engine(test: str, tmp_path: Path) -> None:
     library = loader.path().resolve()
     source, program = HERE / f"{test}.cpp", tmp_path / test
-    command = [COMPILER, "-std=c++17", "-O1", "-pthread", "-I", KERNELS, source, library, f"-Wl,-rpath,{library.parent}"]
+    command = [
+        COMPILER,
+        "-std=c++17",
+        "-O1",
+        "-pthread",
+        "-I",
+        KERNELS,
+        source,
+        library,
+        f"-Wl,-rpath,{library.parent}",
+    ]
     subprocess.run([*command, "-o", program], check=True)
     run(program)
 

@@ -65,7 +65,8 @@ def test_functions() -> None:
     for name in declared:
         assert getattr(cpu.library(), name)
     abi = re.search(r"#define ED_ABI (\d+)", CODE)
-    assert abi and int(abi[1]) == loader.ABI == cpu.library().ed_abi()
+    assert abi
+    assert int(abi[1]) == loader.ABI == cpu.library().ed_abi()
     assert set(cpu.ERRORS) >= {int(code) for code in re.findall(r"return (-?\d+);", _checks()) if code not in ("0",)}
 
 
