@@ -58,7 +58,9 @@ def geometry_of(spec: ModelSpec) -> Geometry:
     """The sizes of a model whose layers are all one attention and one gated MLP, of the same sizes."""
     sizes = {_sizes(layer) for layer in spec.layers}
     if len(sizes) != 1 or None in sizes or spec.final_norm != "rms":
-        raise UsageError(f"only models of equal layers of attention and gated MLP are padded; not this {spec.architecture}")
+        raise UsageError(
+            f"only models of equal layers of attention and gated MLP are padded; not this {spec.architecture}"
+        )
     inner, heads, kv_heads, head_dim = next(size for size in sizes if size is not None)
     return Geometry(spec.vocab_size, spec.hidden_size, inner, spec.n_layers, heads, kv_heads, head_dim)
 

@@ -99,13 +99,11 @@ class HostCache:
         them and for `spare` slots after them; ContextFull if the rows do not fit after the committed tokens. Blocks
         without a state change nothing."""
         chosen = {b for b in blocks if b in self._maps}
-        keeping = [*chosen, *(b for b in blocks if b in self._recurrent)]
-        if not keeping:
+        if not chosen and not any(b in self._recurrent for b in blocks):
             return {}
         self.reserve(rows)
-        forgotten = self._tree.write(keeping, rows)
-        if forgotten is not None:
-            self._forget_pending(forgotten)
+        if self._tree.write(rows):
+            self._forget_pending()
         self._split(chosen)
         found = {}
         for slots, members in self._by_map():
@@ -205,16 +203,11 @@ class HostCache:
             if part == "slots" and n:
                 _check_slots(name, array, length)
 
-    def _forget_pending(self, start: int = 0) -> None:
-        """Of the blocks from number `start` on."""
-        if start:
-            self._split({b for b in self._maps if b >= start})
-        for slots, members in self._by_map():
-            if members[0] >= start:
-                slots.rollback()
-        for b, state in self._recurrent.items():
-            if b >= start:
-                state.rollback()
+    def _forget_pending(self) -> None:
+        for slots, _ in self._by_map():
+            slots.rollback()
+        for state in self._recurrent.values():
+            state.rollback()
         self._join()
 
     def _allocate(self, block: int, rows: int) -> NDArray[Any]:

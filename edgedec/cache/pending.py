@@ -1,9 +1,8 @@
 """Which rows of a pending tree may still be committed.
 
-A tree begins with a call whose rows start at 0. Rows may be added, and other blocks may be run on the tree, until the
-first of its rows is committed. A call whose rows start at 0 begins another tree if rows of this one are committed: then
-all blocks forget the rows of this one. If it runs a block that this tree has been run on, its first block and those
-after it forget them; the blocks before it keep them, as their states may be what the call continues from.
+A tree begins with a call whose rows start at 0. Rows may be added, and blocks may be run on the tree (again), until
+the first of its rows is committed. Then the next call whose rows start at 0 begins another tree, and all blocks forget
+what is left of this one. A tree that is given up without a commit is ended by `Cache.rollback`.
 """
 
 from __future__ import annotations
@@ -19,24 +18,17 @@ class PendingTree:
 
     def __init__(self) -> None:
         self.size = self.done = 0
-        self._begun: set[int] = set()
 
-    def write(self, blocks: Sequence[int], rows: Rows) -> int | None:
-        """Note the rows of a call of these blocks; the block from which on pending rows are forgotten, None if they
-        are not."""
+    def write(self, rows: Rows) -> bool:
+        """Note the rows of a call; True if they begin another tree while rows of this one are left."""
         if rows.first and self.done:
             raise UsageError(f"rows from {rows.first} on cannot be added: rows of that tree are committed already")
-        forgotten: int | None = None
-        if rows.first == 0 and (self.done or not self._begun.isdisjoint(blocks)):
-            forgotten = 0 if self.done else min(blocks)
-            before = {b for b in self._begun if b < forgotten}
-            if not before:
-                self.reset()
-            self._begun = before
-        self._begun.update(blocks)
+        another = self.done > 0
+        if another:
+            self.reset()
         if len(rows):
             self.size = max(self.size, int(rows.row_numbers()[-1]) + 1)
-        return forgotten
+        return another
 
     def commit(self, rows: Sequence[int]) -> None:
         """UsageError unless these rows are pending, ascending and after those that are committed."""
@@ -53,4 +45,3 @@ class PendingTree:
     def reset(self) -> None:
         """No row is pending."""
         self.size = self.done = 0
-        self._begun.clear()

@@ -9,7 +9,7 @@ from edgedec.errors import RuntimeUnavailable
 
 
 def extra_module(name: str, what: str) -> Any:
-    """The module `name`; RuntimeUnavailable says what to install if it needs a package that is not there."""
+    """The module `name`; RuntimeUnavailable names the extra to install if a package that it needs is missing."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
 """Artifacts: the files that one runtime needs besides manifest, weights and tokenizer. One file here a runtime.
 
-A runtime without a file here needs none. A file provides `reason(spec)`, why the runtime cannot run the model, or None; and
-`make(folder, request)`, which writes its files and returns what the manifest says of them.
+A runtime without a file here needs none. A file provides `reason(spec)`, why the runtime cannot run the model, or None;
+and `make(folder, request)`, which writes its files and returns what the manifest says of them.
 """
 
 from __future__ import annotations

@@ -141,7 +141,9 @@ def test_sessions_leave_nothing_behind() -> None:
     def alive() -> tuple[int, int]:
         gc.collect()
         things = gc.get_objects()
-        return sum(type(t) in (Session, Governor, NativeCache) for t in things), sum(type(t) is DraftHead for t in things)
+        return sum(type(t) in (Session, Governor, NativeCache) for t in things), sum(
+            type(t) is DraftHead for t in things
+        )
 
     before, heads = alive()
     sessions = [model.session(context=64) for _ in range(3)]
