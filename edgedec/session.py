@@ -18,18 +18,17 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.cache import Cache
 from edgedec.cache.prefixes import common
 from edgedec.cache.snapshot import Snapshot, read_snapshot, write_snapshot
 from edgedec.decoding.batching import Batch, Job
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode_loop
+from edgedec.decoding.score import next_probs, score
 from edgedec.decoding.step import DecodeLoop, Stats, Token, run_loop
 from edgedec.drafters import DrafterContext, Tables
 from edgedec.errors import SessionError, UsageError
 from edgedec.generation import GenerationConfig
-from edgedec.runtime import ALL_LOGITS, Adapter, Call, Logits, Rows, forward_one
-from edgedec.sampling import logprob
+from edgedec.runtime import Adapter
 from edgedec.speculation.choose import make_speculation
 from edgedec.storage.files import cache_folder, replacing
 from edgedec.text.stream import TextStream
@@ -169,48 +168,14 @@ class Session:
 
     def next_probs(self) -> NDArray[np.float64]:
         """The model's distribution of the next token [vocab_size], before any sampling setting."""
-        context = self._prefilled()
-        logits = self._logits(context.ids[-1:], context.cache)[0].astype(np.float64)
-        context.cache.rollback()
-        p = np.exp(logits - logits.max())
-        return cast("NDArray[np.float64]", p / p.sum())
+        self._stop()
+        return next_probs(self.model.runtime, self._context)
 
     def score(self, ids: Sequence[int]) -> list[float]:
         """The log-probability of each of these tokens after the session's text and those before it; the text stays as
         it is."""
-        ids, found = self._checked(ids), list[float]()
-        if not ids:
-            return found
-        context, chunk = self._prefilled(), self.model.runtime.capabilities.prefill_chunk
-        twin, rows = context.cache.fork(), [context.ids[-1], *ids[:-1]]
-        for at in range(0, len(rows), chunk):
-            part = rows[at : at + chunk]
-            logits = self._logits(part, twin)
-            found += [logprob(row, token) for row, token in zip(logits, ids[at:], strict=False)]
-            twin.commit(range(len(part)))
-        return found
-
-    def _prefilled(self) -> Context:
-        """The session's context, with all of its text in the cache but the last token, as after generating."""
         self._stop()
-        context, runtime = self._context, self.model.runtime
-        ids, cache, chunk = context.ids, context.cache, runtime.capabilities.prefill_chunk
-        if not ids:
-            raise UsageError("nothing to continue: give at least one token (this tokenizer adds none of its own)")
-        if cache.length >= len(ids):
-            cache.truncate(len(ids) - 1)
-        while cache.length < len(ids) - 1:
-            rows = Rows.chain(ids[cache.length : -1][:chunk], cache.length)
-            runtime.forward([Call(rows, cache, adapter=context.adapter)])
-            cache.commit(range(len(rows)))
-        return context
-
-    def _logits(self, ids: Sequence[int], cache: Cache) -> Logits:
-        """Logits [n, vocab_size] of tokens after those that the cache holds."""
-        call = Call(Rows.chain(ids, cache.length), cache, outputs=ALL_LOGITS, adapter=self._context.adapter)
-        logits = forward_one(self.model.runtime, call).logits
-        assert logits is not None
-        return logits
+        return score(self.model.runtime, self._context, self._checked(ids))
 
     def chat(self, messages: Sequence[Mapping[str, object]], **options: Any) -> Iterator[str]:
         """The answer to `messages`, as `generate` gives text."""

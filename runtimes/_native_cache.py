@@ -80,16 +80,16 @@ class NativeCache:
         return {"length": np.array([self.length], np.int64), "state": out}
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        state = arrays.get("state")
-        if state is None or state.dtype != np.uint8 or state.ndim != 1:
+        state, length = arrays.get("state"), arrays.get("length")
+        if len(arrays) != 2 or state is None or length is None or state.dtype != np.uint8 or state.ndim != 1:
             raise SessionError(f"cached values are not of a {self.kind} cache of this model")
-        data = np.ascontiguousarray(state)
-        code = self.handle.load(address(data), data.nbytes)
+        data, handle = np.ascontiguousarray(state), self.handle.fork(0, self.capacity)
+        code = handle.load(address(data), data.nbytes)
         if code == cpu.MEMORY:
             raise MemoryError(cpu.ERRORS[code])
-        if code:
+        if code or length.dtype != np.int64 or length.tolist() != [handle.length]:
             raise SessionError(f"cached values are not of a {self.kind} cache of this model")
-        self.length = self.handle.length
+        self.handle, self.length = handle, handle.length
 
     def page_ids(self) -> Ints:
         out = np.empty(self.handle.page_ids(None), np.int64)

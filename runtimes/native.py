@@ -110,6 +110,12 @@ class NativeRuntime:
         if os.getpid() != self._pid:
             # A forked process has the memory and none of the threads.
             self._engine, self._pid = self._start(), os.getpid()
+        rows = sum(call.rows.count for call in calls)
+        if rows > self.capabilities.largest_call or any(call.rows.count < 1 for call in calls):
+            raise UsageError(
+                f"{rows} rows in one forward: each call computes at least one, all together at most "
+                f"{self.capabilities.largest_call} (largest_call)"
+            )
         code = self._engine.run(packed[0] if len(packed) == 1 else b"".join(packed), len(packed))
         if code:
             raise_refusal(code)
@@ -129,6 +135,8 @@ class NativeRuntime:
         rows, cache, blocks, hidden, wanted, adapter = call
         if not isinstance(cache, NativeCache):
             raise UsageError("a cache of another engine")
+        if cache.spec is not self.spec and cache.spec != self.spec:
+            raise UsageError("a cache of another model")
         first, count = rows.first, rows.count
         head_rows = max(0, count - wanted.logits_from)
         tokens = np.ascontiguousarray(rows.tokens, np.int64)
@@ -220,9 +228,7 @@ class NativeRuntime:
         keep += (names, places)
         return states, address(places), address(names)
 
-    def _attention(
-        self, call: Call, cache: NativeCache, keep: list[Any]
-    ) -> tuple[dict[int, NDArray[np.float32]], int]:
+    def _attention(self, call: Call, cache: NativeCache, keep: list[Any]) -> tuple[dict[int, NDArray[np.float32]], int]:
         """Arrays [n_kv_heads, slots] by attention block, and the address of their list, one entry a block of the
         call."""
         blocks = self._all if call.blocks is None else tuple(call.blocks)

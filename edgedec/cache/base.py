@@ -40,16 +40,17 @@ class Cache(Protocol):
 
     def commit(self, rows: Sequence[int]) -> None:
         """Keep these rows of the pending tree, by their numbers in it, ascending. Every block keeps those it was run
-        on. May be called again for later rows of the same tree, until another begins (`cache.pending`). UsageError for a row that is not pending."""
+        on. May be called again for later rows of the same tree, until another begins (`cache.pending`). UsageError for
+        a row that is not pending."""
         ...
 
     def rollback(self) -> None:
-        """Forget the pending rows."""
+        """Forget the pending rows: for a tree that is given up without a commit."""
         ...
 
     def truncate(self, length: int) -> None:
-        """Forget all but the first `length` tokens, and the pending rows. A recurrent block goes back to the last state that it kept, so
-        that `length` may then be smaller than asked for."""
+        """Forget all but the first `length` tokens, and the pending rows. A recurrent block goes back to the last state
+        that it kept, so that `length` may then be smaller than asked for."""
         ...
 
     def fork(self, length: int | None = None, capacity: int | None = None) -> Cache:

@@ -99,11 +99,10 @@ class HostCache:
         them and for `spare` slots after them; ContextFull if the rows do not fit after the committed tokens. Blocks
         without a state change nothing."""
         chosen = {b for b in blocks if b in self._maps}
-        keeping = [*chosen, *(b for b in blocks if b in self._recurrent)]
-        if not keeping:
+        if not chosen and not any(b in self._recurrent for b in blocks):
             return {}
         self.reserve(rows)
-        if self._tree.write(keeping, rows):
+        if self._tree.write(rows):
             self._forget_pending()
         self._split(chosen)
         found: dict[int, tuple[int, int]] = {}

@@ -9,8 +9,8 @@ from edgedec.errors import RuntimeUnavailable
 
 
 def export_module(name: str, what: str) -> Any:
-    """The module `name` of the exporter; RuntimeUnavailable says what to install if `what` needs a package that is not
-    there."""
+    """The module `name` of the exporter; RuntimeUnavailable names the extra to install if a package that it needs is
+    missing."""
     try:
         return import_module(f"edgedec.export.{name}")
     except ModuleNotFoundError as error:

@@ -115,7 +115,7 @@ class Batch:
         self._waiting: deque[Job] = deque()
         self._running: list[Job] = []
         self.prefixes = PrefixIndex() if prefixes is None else prefixes
-        self._paged = runtime.capabilities.page_slots > 0
+        self._paged, self._page = runtime.capabilities.page_slots > 0, max(runtime.capabilities.page_slots, 1)
         self._least_shared = _LEAST_SHARED if self._paged else _LEAST_COPIED
 
     def __len__(self) -> int:
@@ -169,9 +169,11 @@ class Batch:
     def held(self) -> int:
         """Tokens of cache in use or promised: pages of running sequences and idle prefixes once each, and what running
         sequences may still fill."""
-        page = max(self._runtime.capabilities.page_slots, 1)
+        page = self._page
         pages = [np.concatenate([cache.page_ids() for cache in job.caches]) for job in self._running]
-        promised = sum(max(job.need - page * len(ids), 0) for job, ids in zip(self._running, pages, strict=True))
+        promised = sum(
+            max(self._in_pages(job.need) - page * len(ids), 0) for job, ids in zip(self._running, pages, strict=True)
+        )
         idle = [cache.page_ids() for cache in self.prefixes.caches()]
         unpaged = 0 if self._paged else sum(cache.length for cache in self.prefixes.caches())
         return page * len(np.unique(np.concatenate([*pages, *idle, np.zeros(0, np.int64)]))) + promised + unpaged
@@ -187,10 +189,15 @@ class Batch:
             match = self._match(job)
             if match is None:
                 continue
-            if not self._fits(job.need - (match.n if self._paged else 0)):
+            shared = match.n // self._page * self._page if self._paged else 0
+            if not self._fits(self._in_pages(job.need) - shared):
                 return
             self._waiting.remove(job)
             self._start(job, match)
+
+    def _in_pages(self, tokens: int) -> int:
+        """The tokens that as many whole pages hold."""
+        return -(-tokens // self._page) * self._page
 
     def _fits(self, tokens: int) -> bool:
         """Is there room for so many more tokens, if need be after evicting idle prefixes? A sequence larger than all
@@ -243,9 +250,12 @@ class Batch:
             self._index(context, min(context.cache.length, context.n_prompt))
 
     def _index(self, context: Context, n: int) -> None:
-        if n >= self._least_shared:
-            fork = context.cache.fork(n)
+        if n < self._least_shared:
+            return
+        fork = context.cache.fork(n)
+        if fork.length >= self._least_shared:  # a recurrent block may have kept no state there
             self.prefixes.insert(context.ids[: fork.length], fork, _key(context))
+            self.prefixes.evict(lambda: self.held() <= self._tokens)
 
     def _next_jobs(self) -> list[Job]:
         """Whose calls go together, at most the rows that the runtime takes: those left out come first the next time."""

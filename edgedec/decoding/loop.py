@@ -91,7 +91,8 @@ def decode_loop(
                 drafter.reset()
             began = perf_counter()
             first = yield from _prefill(context, capabilities.prefill_chunk)
-            proposal = drafter.propose(context, _room(context, left), 0.0)
+            room = min(_room(context, left), capabilities.largest_call - len(first))
+            proposal = drafter.propose(context, room, 0.0)
             draft = proposal if isinstance(proposal, Draft) else (yield from proposal)
             seen = yield from step.run(first, draft, drafter.outputs)
             drafter.observe(seen)
@@ -214,8 +215,8 @@ class _Step:
         self, rows: Rows, root: int, verified: Verified, sampled: Sampled | None
     ) -> tuple[list[int], list[int]]:
         """The accepted rows and the tokens picked. What follows a stop token is never seen."""
-        chooser, rng = self.chooser, self.context.rng
-        largest = verified.result.ids[:, 0].tolist() if chooser.takes_largest and verified.result.ids is not None else []
+        chooser, rng, ids = self.chooser, self.context.rng, verified.result.ids
+        largest = ids[:, 0].tolist() if chooser.takes_largest and ids is not None else []
 
         def target(row: int, path: Sequence[int]) -> Probs:
             if path and path[-1] in self.ends:

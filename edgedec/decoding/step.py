@@ -116,7 +116,8 @@ class Stats:
 
 
 def run_requests(runtime: Runtime, requests: Sequence[Request]) -> list[Completed]:
-    """What came of calls that are run together: one forward for each runtime among them."""
+    """What came of calls that are run together: one forward for each runtime among them, or several where they are more
+    rows than it takes at once."""
     found: list[Completed | None] = [None] * len(requests)
     groups: dict[int, tuple[Runtime, list[int]]] = {}
     for i, request in enumerate(requests):
@@ -124,12 +125,28 @@ def run_requests(runtime: Runtime, requests: Sequence[Request]) -> list[Complete
         groups.setdefault(id(owner), (owner, []))[1].append(i)
     for owner, members in groups.values():
         calls = [request.call if isinstance(request := requests[i], ForwardOn) else request for i in members]
-        began = perf_counter()
-        results = owner.forward(calls)
-        seconds, rows = perf_counter() - began, sum(call.rows.count for call in calls)
-        for i, result in zip(members, results, strict=True):
-            found[i] = Completed(result, rows, seconds)
+        done = [completed for part in _forwards(owner, calls) for completed in _forward(owner, part)]
+        for i, completed in zip(members, done, strict=True):
+            found[i] = completed
     return [completed for completed in found if completed is not None]
+
+
+def _forwards(owner: Runtime, calls: Sequence[Call]) -> Generator[Sequence[Call]]:
+    """The calls in order, in parts of no more rows than the runtime takes in one forward."""
+    start, rows, most = 0, 0, owner.capabilities.largest_call
+    for i, call in enumerate(calls):
+        if i > start and rows + call.rows.count > most:
+            yield calls[start:i]
+            start, rows = i, 0
+        rows += call.rows.count
+    yield calls[start:]
+
+
+def _forward(owner: Runtime, calls: Sequence[Call]) -> list[Completed]:
+    began = perf_counter()
+    results = owner.forward(calls)
+    seconds, rows = perf_counter() - began, sum(call.rows.count for call in calls)
+    return [Completed(result, rows, seconds) for result in results]
 
 
 def run_loop(runtime: Runtime, loop: DecodeLoop) -> Generator[Token]:

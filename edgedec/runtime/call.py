@@ -77,7 +77,8 @@ class Adapter(Protocol):
     """Low-rank weights that a runtime adds to matrices of a bundle, for the calls that name it
     (`edgedec.bundle.adapter`)."""
 
-    digest: str
+    @property
+    def digest(self) -> str: ...
 
 
 class Call(NamedTuple):

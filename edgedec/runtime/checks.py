@@ -5,6 +5,7 @@ Every runtime calls `check_calls` first, so that a wrong call is one line of Usa
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -70,7 +71,7 @@ def _check_slice(call: Call, spec: ModelSpec, can: Capabilities) -> None:
     blocks = range(spec.n_blocks) if call.blocks is None else call.blocks
     if not can.slices and (call.hidden is not None or len(blocks) != spec.n_blocks):
         _refuse("slices")
-    if not isinstance(blocks, range) and any(a >= b for a, b in zip(blocks, blocks[1:], strict=False)):
+    if not isinstance(blocks, range) and any(a >= b for a, b in itertools.pairwise(blocks)):
         raise UsageError(f"blocks {list(blocks)}: must be ascending")
     if len(blocks) and not (blocks[0] >= 0 and blocks[-1] < spec.n_blocks):
         raise UsageError(f"blocks {blocks[0]} to {blocks[-1]}: the model has 0 to {spec.n_blocks - 1}")

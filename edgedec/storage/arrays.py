@@ -26,7 +26,7 @@ from edgedec.storage.files import replacing
 from edgedec.storage.serde import from_json, to_json
 
 _HEADER_LIMIT = 64 << 20
-_MAX_DIMS = 16
+_LARGEST, _MAX_DIMS = 1 << 32, 8
 _MAGIC, _PREFIX = 8, 8 + 32 + 8
 
 
@@ -92,12 +92,19 @@ def read_arrays(path: str | os.PathLike[str], magic: bytes, what: str, error: ty
         raise error(f"{path}: damaged header ({wrong})") from None
     payload, at, found = memoryview(raw)[_PREFIX + size :], 0, dict[str, NDArray[Any]]()
     for array in contents.arrays:
-        if not all(0 <= size <= len(payload) for size in array.shape) or len(array.shape) > _MAX_DIMS:
+        if not all(0 <= size <= _LARGEST for size in array.shape) or len(array.shape) > _MAX_DIMS:
             raise error(f"{path}: damaged header (an array of shape {array.shape})")
         length = prod(array.shape) * np.dtype(array.dtype).itemsize
         part, at = payload[at : at + length], at + length
         if len(part) == length:
-            found[array.name] = np.frombuffer(part, array.dtype).reshape(array.shape)
+            found[array.name] = _shaped(path, part, array, error)
     if len(payload) != at:
         raise error(f"{path}: what is in it has another size than its header says")
     return ArrayFile(contents.header, found, digest.hexdigest())
+
+
+def _shaped(path: object, part: memoryview, array: SavedArray, error: type[EdgedecError]) -> NDArray[Any]:
+    try:
+        return np.frombuffer(part, array.dtype).reshape(array.shape)
+    except ValueError:  # of no elements, and too many dimensions' worth of none
+        raise error(f"{path}: damaged header (an array of shape {array.shape})") from None

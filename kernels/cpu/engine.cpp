@@ -82,12 +82,10 @@ void Engine::begin(Planned& s, const ed_sequence& asked) {
   if (!asked.n_blocks) return;
   build_tree(asked, s.tree);
   s.names = RowNames::of(s.pending);
-  for (int i = 0; i < blocks_of(asked); i++) {
-    BlockState* state = state_of(s, block_of(asked, i));
-    if (!state) continue;
-    state->begin(s.pending, s.names);
-    if (!s.lead) s.lead = state->lead();
-  }
+  if (!s.cache) return;
+  s.cache->begin(asked.n_blocks < 0 ? nullptr : asked.blocks, blocks_of(asked), s.pending, s.names);
+  for (int i = 0; !s.lead && i < blocks_of(asked); i++)
+    if (const BlockState* state = state_of(s, block_of(asked, i))) s.lead = state->lead();
 }
 
 void Engine::embed() {

@@ -63,6 +63,7 @@ class RecurrentState final : public BlockState {
   std::unique_ptr<BlockState> fork(int length) const override;
   void positions(int64_t* out) const override;
   void tokens(int64_t* out) const override;
+  size_t bytes() const override;
   void reserve(int rows) override;
   size_t save_bytes() const override;
   uint8_t* save(uint8_t* out) const override;
@@ -125,7 +126,7 @@ class RecurrentState final : public BlockState {
 
   // The run between begin() and applied().
   int first_ = 0, count_ = 0;
-  StatePtr settling_, before_;  // the committed state with the tail applied, if there is one; that after next_row_
+  StatePtr settling_;  // the committed state with the tail applied, if there is a tail
   std::vector<int> path_;
 };
 

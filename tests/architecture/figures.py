@@ -101,7 +101,8 @@ def main(root: Path) -> None:
     print(*(f"  {n} {name}" for name, n in sorted(lines.items(), key=lambda item: -item[1])[:8]), sep="\n")
     functions.sort()
     print(
-        f"{len(functions)} functions: median {statistics.median(functions):.0f}, p90 {functions[len(functions) * 9 // 10]}, "
+        f"{len(functions)} functions: median {statistics.median(functions):.0f}, "
+        f"p90 {functions[len(functions) * 9 // 10]}, "
         f"longest {functions[-1]}, {sum(n > 35 for n in functions)} over 35 lines"
     )
     for lazy in (False, True):

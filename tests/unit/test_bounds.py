@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drafting import finish
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgedec
-from edgedec.cache import HostCache
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import StepResult
 from edgedec.drafters import Drafter, _tables, recycling, stand, trigram
@@ -28,6 +28,7 @@ from edgedec.drafters.suffix import Suffix
 from edgedec.drafters.trigram import Trigram
 from edgedec.runtime import CallResult
 from edgedec.runtime.rows import Rows
+from edgedec.runtimes._native_cache import NativeCache
 from edgedec.session import Session
 from edgedec.speculation.governor import Governor
 from edgedec.speculation.heads import DraftHead
@@ -124,11 +125,12 @@ def test_stored_texts_are_bounded() -> None:
 def test_embeddings_of_hydra_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """And none is missing, however few fit."""
     monkeypatch.setattr(hydra_file, "_EMBEDDINGS", 6 * FakeRuntime().spec.hidden_size)
-    drafter = Hydra(SimpleNamespace(), FakeRuntime(), 3, 4)  # type: ignore[arg-type]
+    runtime = FakeRuntime()
+    drafter = Hydra(SimpleNamespace(), runtime, 3, 4)  # type: ignore[arg-type]
     rng = np.random.default_rng(1)
     for n in (1, 4, 4, 3, 6, 1, 5, 2, 4):
         tokens = rng.choice(13, n, replace=False).tolist()
-        assert drafter._embedded(tokens)[:, 0].tolist() == tokens
+        assert finish(runtime, drafter._embedded(tokens))[:, 0].tolist() == tokens
         assert len(drafter._embeddings) <= 6
 
 
@@ -139,7 +141,9 @@ def test_sessions_leave_nothing_behind() -> None:
     def alive() -> tuple[int, int]:
         gc.collect()
         things = gc.get_objects()
-        return sum(type(t) in (Session, Governor, Cache) for t in things), sum(type(t) is DraftHead for t in things)
+        return sum(type(t) in (Session, Governor, NativeCache) for t in things), sum(
+            type(t) is DraftHead for t in things
+        )
 
     before, heads = alive()
     sessions = [model.session(context=64) for _ in range(3)]

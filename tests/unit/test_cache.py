@@ -118,13 +118,18 @@ class Machine(RuleBasedStateMachine):
             with pytest.raises(ContextFull, match=f"{self.model.length + n} rows do not fit"):
                 self.cache.write(blocks, rows)
             return
+        if not self.done:
+            self.cache.rollback()
         self.forget()
         cut = data.draw(st.integers(1, len(blocks)))
         self.fill(blocks[:cut], rows, made)
         chosen = sorted(data.draw(st.sets(st.integers(0, n - 1), min_size=1))) if data.draw(st.booleans()) else None
         if cut < len(blocks):
             part = rows if chosen is None else rows.select(chosen)
-            self.fill(blocks[cut:], part, made if chosen is None else [made[i] for i in chosen])
+            used = made if chosen is None else [made[i] for i in chosen]
+            if data.draw(st.booleans()):  # what a drafter wrote there is replaced
+                self.fill(blocks[cut:], part, [Row(row.value + 1, row.position) for row in used])
+            self.fill(blocks[cut:], part, used)
         self.tree = rows if chosen is None or cut == len(blocks) else None
 
     @precondition(lambda self: self.tree is not None and not self.done)

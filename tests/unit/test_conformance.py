@@ -1,4 +1,4 @@
-"""The conformance suite: runtimes that are here pass it, and one that is broken on purpose is told by name what fails."""
+"""The conformance suite: runtimes that are here pass it; of one that is broken on purpose it names what fails."""
 
 from __future__ import annotations
 

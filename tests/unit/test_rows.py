@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgedec.errors import UsageError
-from edgedec.runtime.rows import Rows
+from edgedec.runtime import Rows
+
+WINDOWS = st.one_of(st.none(), st.integers(1, 7))
 
 
 @st.composite
@@ -27,55 +29,129 @@ def lineage(parents: list[int], row: int) -> list[int]:
     return found
 
 
-def naive_mask(parents: list[int], first: int, length: int, window: int | None) -> list[list[bool]]:
+def naive_mask(
+    parents: list[int],
+    first: int,
+    committed: list[int],
+    positions: list[int],
+    window: int | None = None,
+    sinks: int = 0,
+    groups: list[int] | None = None,
+) -> list[list[bool]]:
     """Row by row and key by key, from the definition alone."""
-    depth = [len(lineage(parents, i)) - 1 for i in range(len(parents))]
-    where = [*range(length), *(length + d for d in depth)]
-    mask = []
+    groups = groups or [-1] * len(parents)
+    far, mask = 10**9 if window is None else window, []
     for row in range(first, len(parents)):
-        family = lineage(parents, row)
-        far = 10**9 if window is None else window
-        sees = [key < length or key - length in family for key in range(length + len(parents))]
-        mask.append([s and where[length + row] - where[key] < far for key, s in enumerate(sees)])
+        members = [row] if groups[row] < 0 else [i for i in range(len(parents)) if groups[i] == groups[row]]
+        seen = {other for member in members for other in lineage(parents, member)} | set(members)
+        keys = [(True, at) for at in committed] + [(i in seen, at) for i, at in enumerate(positions)]
+        mask.append([sees and (positions[row] - at < far or at < sinks) for sees, at in keys])
     return mask
 
 
 def test_the_worked_example() -> None:
     rows = Rows.tree([7, 8, 9, 5], parents=[-1, 0, 0, 2], start=3)
     assert rows.positions.tolist() == [3, 4, 4, 5]
-    assert rows.ancestors().astype(int).tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]]
-    assert rows.mask(3)[:, :3].all()
-    assert (rows.mask(3)[:, 3:] == rows.ancestors()).all()
+    assert rows.visible().astype(int).tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]]
+    mask = rows.mask(np.arange(3))
+    assert mask[:, :3].all()
+    assert (mask[:, 3:] == rows.visible()).all()
     assert [rows.children(i).tolist() for i in (-1, 0, 1, 2)] == [[0], [1, 2], [], [3]]
+    grouped = Rows(rows.tokens, rows.positions, rows.parents, groups=np.array([-1, 0, -1, 0]))
+    assert grouped.visible().astype(int).tolist() == [[1, 0, 0, 0], [1, 1, 1, 1], [1, 0, 1, 0], [1, 1, 1, 1]]
 
 
-@given(trees(), st.integers(0, 6), st.one_of(st.none(), st.integers(1, 7)))
-def test_the_mask_is_the_definition(parents: list[int], length: int, window: int | None) -> None:
-    rows = Rows.tree(list(range(len(parents))), parents, length)
-    assert rows.mask(length, window).tolist() == naive_mask(parents, 0, length, window)
+@given(trees(), st.integers(0, 6), WINDOWS, st.integers(0, 3), st.data())
+def test_the_mask_is_the_definition(
+    parents: list[int], length: int, window: int | None, sinks: int, data: st.DataObject
+) -> None:
+    """Whatever slots the block holds, and whatever rows see each other."""
+    rows, n = Rows.tree(list(range(len(parents))), parents, length), len(parents)
+    committed = sorted(data.draw(st.sets(st.integers(0, max(length - 1, 0)), max_size=length)))
+    groups = data.draw(st.lists(st.integers(-1, 1), min_size=n, max_size=n))
+    where = rows.positions.tolist()
+    for given_groups in (None, groups):
+        facts = (rows.tokens, rows.positions, rows.parents)
+        grouped = Rows(*facts, groups=None if given_groups is None else np.array(given_groups))
+        found = grouped.mask(np.array(committed, np.int64), window, sinks)
+        assert found.tolist() == naive_mask(parents, 0, committed, where, window, sinks, given_groups)
 
 
-@given(trees(), st.integers(0, 6), st.one_of(st.none(), st.integers(1, 7)), st.data())
+@given(trees(), st.integers(0, 6), WINDOWS, st.data())
 def test_a_grown_tree_is_the_whole_tree_less_its_first_rows(
     parents: list[int], length: int, window: int | None, data: st.DataObject
 ) -> None:
     cut = data.draw(st.integers(1, len(parents)))
-    tokens = list(range(len(parents)))
-    grown = Rows.tree(tokens[:cut], parents[:cut], length).grown(tokens[cut:], parents[cut:])
+    tokens, committed = list(range(len(parents))), np.arange(length)
+    grown = Rows.tree(tokens[:cut], parents[:cut], length).extend(tokens[cut:], parents[cut:])
     whole = Rows.tree(tokens, parents, length)
     assert (grown.first, grown.count, len(grown)) == (cut, len(parents) - cut, len(parents))
     assert grown.tokens.tolist() == whole.tokens.tolist()
     assert grown.positions.tolist() == whole.positions.tolist()
-    assert grown.mask(length, window).tolist() == naive_mask(parents, cut, length, window)
+    expected = naive_mask(parents, cut, committed.tolist(), whole.positions.tolist(), window)
+    assert grown.mask(committed, window).tolist() == expected
 
 
-@given(st.integers(0, 9), st.integers(0, 9), st.one_of(st.none(), st.integers(1, 7)))
+def test_what_is_added_keeps_groups_numbers_and_positions() -> None:
+    rows = Rows(
+        np.arange(3),
+        np.array([9, 30, 31]),
+        np.array([-1, 0, 1]),
+        groups=np.array([0, 0, -1]),
+        numbers=np.array([2, 4, 7]),
+    )
+    more = rows.extend([5, 6], [2, -1])
+    assert more.positions.tolist() == [9, 30, 31, 32, 9]
+    assert more.groups is not None
+    assert more.groups.tolist() == [0, 0, -1, -1, -1]
+    assert more.row_numbers().tolist() == [2, 4, 7, 8, 9]
+    assert rows.extend([], []).count == 0
+    with pytest.raises(UsageError, match="row 3: parent 3 does not come before it"):
+        rows.extend([5], [3])
+
+
+@given(trees(), st.data())
+def test_selected_rows_see_what_they_saw_of_each_other(parents: list[int], data: st.DataObject) -> None:
+    n = len(parents)
+    rows, first = Rows.tree(list(range(n)), parents, 4), data.draw(st.integers(0, n - 1))
+    whole = Rows(rows.tokens, rows.positions, rows.parents, first)
+    chosen = sorted(data.draw(st.sets(st.integers(0, n - 1), min_size=1)))
+    part = whole.select(chosen)
+    kept = [row for row in chosen if row >= first]
+    assert (part.count, part.row_numbers().tolist()) == (len(kept), chosen)
+    assert part.tokens.tolist() == chosen
+    assert part.positions.tolist() == rows.positions[chosen].tolist()
+    assert part.visible().tolist() == rows.visible()[np.ix_(kept, chosen)].tolist()
+    again = part.select(range(len(part)))
+    assert again.row_numbers().tolist() == chosen
+    assert again.parents.tolist() == part.parents.tolist()
+
+
+def test_the_worked_example_of_select() -> None:
+    part = Rows.chain([5, 6, 7, 8], 0).select([0, 3])
+    assert part.parents.tolist() == [-1, 0]
+    assert part.positions.tolist() == part.row_numbers().tolist() == [0, 3]
+    values = np.arange(8, dtype=np.float32).reshape(4, 2)
+    part = Rows.embedded(values, 0).select([1, 2])
+    assert part.embeddings is not None
+    assert part.embeddings.tolist() == values[1:3].tolist()
+    grouped = Rows(part.tokens, part.positions, part.parents, groups=np.array([3, 4])).select([1])
+    assert grouped.groups is not None
+    assert grouped.groups.tolist() == [4]
+
+
+@given(st.integers(0, 9), st.integers(0, 9), WINDOWS)
 def test_a_chain_is_the_tree_of_only_children(n: int, start: int, window: int | None) -> None:
     chain, tree = Rows.chain(range(n), start), Rows.tree(range(n), range(-1, n - 1), start)
     assert chain.is_chain
     assert tree.is_chain
     assert chain.positions.tolist() == tree.positions.tolist() == list(range(start, start + n))
-    assert np.array_equal(chain.mask(start, window), tree.mask(start, window))
+    assert np.array_equal(chain.mask(np.arange(start), window), tree.mask(np.arange(start), window))
+
+
+def test_rows_in_groups_are_no_chain() -> None:
+    chain = Rows.chain([1, 2], 0)
+    assert not Rows(chain.tokens, chain.positions, chain.parents, groups=np.array([0, 0])).is_chain
 
 
 @pytest.mark.parametrize("parents", [[0], [-1, 1], [-1, 2, 0], [-2]])

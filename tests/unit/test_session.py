@@ -19,6 +19,7 @@ from edgedec.decoding.context import Context
 from edgedec.errors import ContextFull, EdgedecError, SessionError, UsageError
 from edgedec.kernels.cpu.loader import why_not
 from edgedec.model import Model
+from edgedec.runtime import Rows, logits_of
 from edgedec.sampling import Sampling
 from edgedec.session import Session
 from edgedec.spec import KV_FORMATS
@@ -193,7 +194,7 @@ def fingerprint(session: Session) -> tuple[Any, ...]:
         tuple(context.ids),
         context.n_prompt,
         context.cache.length,
-        context.cache.save().tobytes(),
+        *(array.tobytes() for array in context.cache.save().values()),
         str(context.rng.bit_generator.state),
     )
 
@@ -234,9 +235,13 @@ def test_a_damaged_file_is_never_another_session(ort: Model, saved: tuple[bytes,
 
 NASTY = [None, True, -1, 1.5, 10**30, "", "PCG64", "MT19937", [], [[]], {}, {"state": 1}, "\ud800", float("nan")]
 PLACES: list[tuple[str, ...]] = [
-    *((key,) for key in ("bundle", "ids", "n_prompt", "kv", "rng", "length", "new")),
-    *(("rng", key) for key in ("bit_generator", "state", "has_uint32", "uinteger", "new")),
-    *(("rng", "state", key) for key in ("state", "inc", "new")),
+    *(("header", key) for key in ("bundle", "ids", "n_prompt", "kv", "rng", "length", "adapter", "new")),
+    *(("header", "rng", key) for key in ("bit_generator", "state", "has_uint32", "uinteger", "new")),
+    *(("header", "rng", "state", key) for key in ("state", "inc", "new")),
+    *((key,) for key in ("header", "arrays", "new")),
+    *(("arrays", key) for key in ("0", "1", "2")),
+    *(("arrays", at, key) for at in ("0", "1", "2") for key in ("name", "dtype", "shape", "new")),
+    *(("arrays", "1", "shape", at) for at in ("0", "2")),
 ]
 
 
@@ -247,15 +252,16 @@ def test_a_forged_header_is_refused_or_harmless(
     """Somebody who can compute a hash still cannot make loading do anything but load or raise SessionError."""
     raw, _ = saved
     end = 48 + int.from_bytes(raw[40:48], "little")
-    values = [*NASTY, [-1], [10**9], [1] * 8, [1] * 300, 0, 8, 9, 257, _MISSING]
+    values = [*NASTY, [-1], [10**9], [1] * 8, [1] * 300, [0, 10**30], [0, 1 << 32, 1 << 32], 0, 4, 8, 9, 257, _MISSING]
     for value in values:
         header = json.loads(raw[48:end])
-        at = header
-        for key in place[:-1]:
+        at: Any = header
+        *before, last = (int(key) if key.isdigit() else key for key in place)
+        for key in before:
             at = at[key]
-        at[place[-1]] = value
+        at[last] = value
         if value is _MISSING:
-            del at[place[-1]]
+            del at[last]
         text = json.dumps(header).encode()
         body = len(text).to_bytes(8, "little") + text + raw[end:]
         session = ort.session()
@@ -374,7 +380,7 @@ def test_threads_are_honoured_and_change_nothing(tiny: Path, engine: str) -> Non
         if engine == "native":
             assert model.runtime.threads == n  # type: ignore[attr-defined]
         else:
-            (session,) = model.runtime._sessions.values()  # type: ignore[attr-defined]
+            (session,) = model.runtime._sessions._open.values()  # type: ignore[attr-defined]
             assert session.get_session_options().intra_op_num_threads == n
     one, two = (take(model.session(), 30, prompt(model)) for model in models.values())
     assert one == two
@@ -422,7 +428,7 @@ def test_when_the_context_is_full(model: Model) -> None:
         ({"context": -1}, "context -1"),
         ({"on_full": "cry"}, "on_full 'cry'"),
         ({"on_full": "slide", "sinks": 100}, "sinks 100: must be from 0 to 64"),
-        ({"spec": "no"}, "no drafter 'no'; there are: "),
+        ({"speculate": "no"}, "no drafter 'no'; there are: "),
     ],
 )
 def test_sessions_that_cannot_be(ort: Model, options: dict[str, Any], says: str) -> None:
@@ -441,3 +447,65 @@ def test_generations_that_cannot_be(ort: Model) -> None:
         with pytest.raises(EdgedecError, match="outside the vocabulary of 268"):
             session.tokens(ids)
     assert fingerprint(session) == before
+
+
+def naive_scores(model: Model, ids: list[int], more: list[int]) -> np.ndarray:
+    """Log-probabilities of `more` after `ids`, from all logits of one call."""
+    runtime = model.runtime
+    logits = logits_of(runtime, Rows.chain([*ids, *more], 0), runtime.new_cache(len(ids) + len(more)))
+    logits = logits[len(ids) - 1 : -1].astype(np.float64)
+    return (logits - np.logaddexp.reduce(logits, axis=1)[:, None])[np.arange(len(more)), more]
+
+
+@pytest.mark.parametrize("n", [1, 2, 128, 129, 130])
+def test_scores_and_probabilities_are_those_of_one_call(model: Model, n: int) -> None:
+    """Whether the text ends with a chunk of prefill or not; and the text goes on as if nobody had looked."""
+    ids, more = ([5, 9, 70, 31] * 40)[:n], [7, 8, 200, 3]
+    session, expected = model.session(), take(model.session(), 5, ids)
+    session.append(ids)
+    assert session.ids == ids
+    np.testing.assert_allclose(session.score(more), naive_scores(model, ids, more), atol=2e-4)
+    probs = session.next_probs()
+    assert probs.sum() == pytest.approx(1)
+    every = list(range(model.spec.vocab_size))[::37]
+    found = [np.log(probs[token]) for token in every]
+    assert found == pytest.approx([naive_scores(model, ids, [token])[0] for token in every], abs=2e-4)
+    assert session.ids == ids
+    assert take(session, 5) == expected
+    assert session.stats.cached == n - 1
+    assert session.score([]) == []
+
+
+def test_appended_tokens_are_text(model: Model) -> None:
+    session, ids = model.session(), prompt(model)
+    first = take(session, 3, ids)
+    session.append([11, 12])
+    assert take(session, 4) == take(model.session(), 4, [*ids, *first, 11, 12])
+    assert session.stats.cached == len(ids) + 2
+    for wrong in (session.append, session.score):
+        with pytest.raises(UsageError, match="outside the vocabulary"):
+            wrong([10**6])
+    with pytest.raises(UsageError, match="nothing to continue"):
+        model.session().next_probs()
+    with pytest.raises(UsageError, match="nothing to continue"):
+        model.session().score([1])
+
+
+def test_a_refused_session_leaves_what_the_drafters_learned(ort: Model, tmp_path: Path) -> None:
+    session = ort.session(speculate="recycling:fixed=2")
+    take(session, 20, prompt(ort))
+    session.save(tmp_path / "saved")
+    raw = (tmp_path / "saved").read_bytes()
+    end = 48 + int.from_bytes(raw[40:48], "little")
+    header = json.loads(raw[48:end])
+    cut = next(at for at, array in enumerate(header["arrays"]) if array["name"].startswith("cache.kv"))
+    header["arrays"][cut]["shape"] = [int(np.prod(header["arrays"][cut]["shape"]))]
+    text = json.dumps(header).encode()
+    body = len(text).to_bytes(8, "little") + text + raw[end:]
+    target = ort.session(speculate="recycling:fixed=2")
+    take(target, 9, [4, 5, 6])
+    learned = target._drafter.state()
+    assert learned
+    assert not load_or_refuse(target, tmp_path / "forged", MAGIC + hashlib.sha256(body).digest() + body)
+    now = target._drafter.state()
+    assert all(np.array_equal(now[name], array) for name, array in learned.items())

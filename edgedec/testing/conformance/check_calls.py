@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -27,7 +28,7 @@ def cut_anywhere(subject: Subject, model: str) -> None:
     for cuts in ([0, *range(n + 1), n], *([0, cut, n] for cut in range(1, n))):
         cache, _ = text(runtime, ids[:_BEFORE])
         rows, hidden = Rows.chain(ids[_BEFORE:], _BEFORE), None
-        for start, stop in zip(cuts, cuts[1:], strict=False):
+        for start, stop in itertools.pairwise(cuts):
             last = stop - 1 if stop > start else -1
             wanted = Outputs(hidden=(last,)) if hidden is None or stop > start else Outputs()
             states = run(runtime, rows, cache, wanted, blocks=range(start, stop), hidden=hidden).hidden
@@ -74,7 +75,7 @@ def left_out(subject: Subject, model: str) -> None:
 
 
 def _mix(subject: Subject, runtime: Runtime) -> list[Callable[[], Call]]:
-    """Ways to make calls of all sorts, each on a cache of its own: prefill, decoding, a tree, a slice, a resumed row."""
+    """Calls of all sorts, each to be made on a cache of its own: prefill, decoding, a tree, a slice, a resumed row."""
     spec, can = runtime.spec, subject.capabilities
     ids = tokens(spec, 60)
 
@@ -141,7 +142,8 @@ def outputs(subject: Subject, model: str) -> None:
             close(found.hidden[block], states, f"hidden states after block {block}")
     nothing = run(tested, rows, tested.new_cache(20), Outputs())
     unwanted = (nothing.logits, nothing.ids, nothing.scores, nothing.logsum)
-    assert all(part is None for part in unwanted) and not nothing.hidden, "outputs that the call does not want"
+    assert not nothing.hidden, "hidden states that the call does not want"
+    assert all(part is None for part in unwanted), "outputs that the call does not want"
     best = run(tested, rows, tested.new_cache(20), Outputs(top=1))
     assert best.logits is None, "logits, although only the best token is wanted"
     _check_top(best, expected)
@@ -178,7 +180,9 @@ def attention(subject: Subject, model: str) -> None:
         close(found[block], paid, f"attention paid in block {block}")
         facts = tested.spec.attention[block]
         total = 7 * facts.n_heads
-        assert abs(float(found[block].sum()) - total) < 1e-2, f"attention of {total} queries sums to {found[block].sum()}"
+        assert abs(float(found[block].sum()) - total) < 1e-2, (
+            f"attention of {total} queries sums to {found[block].sum()}"
+        )
 
 
 @check("limits: the largest call, and one row more")
@@ -227,7 +231,8 @@ def _refused(call: Callable[[], object], what: str) -> None:
     try:
         call()
     except UsageError as error:
-        assert "\n" not in str(error), f"{what}: the error has more than one line"
+        if "\n" in str(error):
+            raise AssertionError(f"{what}: the error has more than one line") from None
         return
     raise AssertionError(f"{what}: not refused (UsageError)")
 

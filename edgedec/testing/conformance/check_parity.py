@@ -166,11 +166,11 @@ def drop(subject: Subject, model: str) -> None:
 
 
 def adapter(spec: ModelSpec) -> LoraAdapter:
-    """Low-rank weights for every matrix but the experts' own."""
+    """Low-rank weights for the matrices of all blocks but those of experts."""
     rng, matrices = np.random.default_rng(3), dict[str, LowRank]()
     for b, block in enumerate(spec.blocks):
         for name, (out, width) in block.matrices(spec.hidden_size).items():
-            if not isinstance(block, Moe) or name.startswith("shared"):
+            if not isinstance(block, Moe):
                 a, c = (rng.standard_normal(shape, np.float32) for shape in ((4, width), (out, 4)))
                 matrices[f"blocks.{b}.{name}"] = LowRank(a * np.float32(0.3 / width**0.5), c)
     return LoraAdapter("conformance", "0" * 64, matrices)

@@ -71,7 +71,7 @@ def committed(subject: Subject, model: str) -> None:
 @check("commit: only rows that are pending")
 def only_pending(subject: Subject, model: str) -> None:
     runtime = subject.runtime(model)
-    cache, before = text(runtime, tokens(runtime.spec, 6))
+    cache, _before = text(runtime, tokens(runtime.spec, 6))
     ids = tokens(runtime.spec, 9)
     run(runtime, Rows.chain(ids[6:], 6), cache, Outputs())
     for wrong in ([3], [1, 0], [0, 0], [-1]):
@@ -117,6 +117,22 @@ def stale_rows(subject: Subject, model: str) -> None:
     for b in spec.attention:
         expected = 7 if b in held else 9
         assert cache.slots(b) == expected, f"block {b} holds {cache.slots(b)} slots, it was run on {expected}"
+
+
+@check("slices: blocks run again on a tree replace their rows, others keep theirs", needs="slices")
+def run_again(subject: Subject, model: str) -> None:
+    """A drafter leaves a block out and runs those after it; verification runs the left out one and these again."""
+    runtime = subject.runtime(model)
+    spec, ids = runtime.spec, tokens(runtime.spec, 12)
+    cut = spec.n_blocks // 2
+    cache, _ = text(runtime, ids[:6])
+    rows = Rows.chain(ids[6:9], 6)
+    states = run(runtime, rows, cache, Outputs(hidden=(cut - 1,)), blocks=range(cut)).hidden[cut - 1]
+    run(runtime, rows, cache, Outputs(), blocks=range(cut + 1, spec.n_blocks), hidden=states)
+    found = logits(run(runtime, rows, cache, blocks=range(cut, spec.n_blocks), hidden=states))
+    same(subject, found, text(runtime, ids[:9])[1][6:], "rows whose last blocks were run twice")
+    cache.commit([0, 1])
+    _goes_on(subject, runtime, cache, ids[:8])
 
 
 def _goes_on(subject: Subject, runtime: Runtime, cache: Cache, ids: list[int]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from edgedec.bundle import Bundle
 from edgedec.errors import RuntimeUnavailable, UsageError
@@ -17,6 +17,7 @@ from edgedec.testing.conformance.bundles import random_weights, write_bundle
 from edgedec.testing.conformance.models import MODELS
 
 Open = Callable[[Bundle, RuntimeOptions], Runtime]
+T = TypeVar("T")
 State = Literal["passed", "failed", "not declared"]
 
 
@@ -96,10 +97,10 @@ CHECKS: list[Check] = []
 REFUSED: dict[str, Callable[[Runtime], object]] = {}
 
 
-def refused_without(needs: str) -> Callable[[Callable[[Runtime], object]], Callable[[Runtime], object]]:
+def refused_without(needs: str) -> Callable[[Callable[[Runtime], T]], Callable[[Runtime], T]]:
     """Register a call that a runtime without this capability has to refuse."""
 
-    def register(function: Callable[[Runtime], object]) -> Callable[[Runtime], object]:
+    def register(function: Callable[[Runtime], T]) -> Callable[[Runtime], T]:
         REFUSED[needs] = function
         return function
 
@@ -190,7 +191,8 @@ def _refuses_kinds(subject: Subject, model: str, lacking: Sequence[str]) -> None
     try:
         subject.runtime(model)
     except RuntimeUnavailable as error:
-        assert all(kind in str(error) for kind in lacking), f"refuses the bundle but does not name {lacking}: {error}"
+        if not all(kind in str(error) for kind in lacking):
+            raise AssertionError(f"refuses the bundle but does not name {', '.join(lacking)}: {error}") from None
         return
     raise AssertionError(f"declares no {', '.join(lacking)} blocks and opens a model that has them")
 
