@@ -210,7 +210,8 @@ def _padded_spec(spec: ModelSpec, s: Geometry, g: Geometry) -> ModelSpec:
 def _padded_block(block: Block, g: Geometry) -> Block:
     if isinstance(block, Attention):
         return replace(block, n_heads=g.n_heads, n_kv_heads=g.n_kv_heads, head_dim=g.head_dim)
-    return replace(block, inner_size=g.intermediate_size)  # type: ignore[call-arg]
+    assert isinstance(block, Mlp)
+    return replace(block, inner_size=g.intermediate_size)
 
 
 def _padded_rope(rope: Rope, s: Geometry, g: Geometry) -> Rope:

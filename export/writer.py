@@ -1,4 +1,4 @@
-"""One writer of bundles: weights, artifacts, hashes, and the manifest last; used by the exporter and the padding tool."""
+"""One writer of bundles, for the exporter and the padding tool: weights, artifacts, hashes, and the manifest last."""
 
 from __future__ import annotations
 

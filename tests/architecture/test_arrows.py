@@ -101,7 +101,7 @@ RULES = [
         ("edgedec.export",),
         exempt=(
             *ABOVE,
-            *(f"edgedec.cli.{verb}" for verb in ("adapter", "train_heads", "_bench_peers")),
+            *(f"edgedec.cli.{verb}" for verb in ("_exporting", "train_heads", "_bench_peers")),
             "edgedec.testing.conformance",
         ),
     ),
