@@ -38,8 +38,6 @@ KV_FORMATS = ("f32", "f16", "int8", "int4")
 WEIGHT_FORMATS = ("f32", "f16", "int8", "int4")
 # A union in a manifest is told apart by `kind`.
 Block = Attention | Mlp | Moe | Ssm
-# Block kinds whose state is a fixed number of values instead of slots.
-RECURRENT = ("ssm",)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ import pytest
 
 import edgedec
 from edgedec.kernels.cpu import loader
-from edgedec.runtime.core import forward, runtime_names
-from edgedec.runtime.rows import Rows
+from edgedec.runtime import Rows, logits_of, runtime_names
 from edgedec.spec import KV_FORMATS
 
 GOLDEN = Path(__file__).with_name("nano.json")
@@ -41,7 +40,7 @@ def native_hash(kv: str, threads: int = 1) -> str:
     """Of the logits of a prompt, [n, vocab] little-endian float32, and of the 30 tokens that follow it."""
     model = edgedec.open("nano", engine="native", kv=kv, threads=threads)
     ids = model.tokenizer.encode(PROMPTS[0])
-    logits = forward(model.runtime, Rows.chain(ids, 0), model.runtime.new_cache(len(ids)))
+    logits = logits_of(model.runtime, Rows.chain(ids, 0), model.runtime.new_cache(len(ids)))
     told = [int(token) for token in model.session().tokens(ids, max_tokens=30)]
     return hashlib.sha256(logits.astype("<f4").tobytes() + np.array(told, "<i4").tobytes()).hexdigest()
 
@@ -64,7 +63,7 @@ def test_golden(nano, engine, prompt):
     model = edgedec.open(nano, engine=engine)
     ids = model.tokenizer.encode(prompt)
     rows = Rows.chain([*ids, *golden], 0)
-    logits = forward(model.runtime, rows, model.runtime.new_cache(len(rows)))[len(ids) - 1 : -1]
+    logits = logits_of(model.runtime, rows, model.runtime.new_cache(len(rows)))[len(ids) - 1 : -1]
     behind = logits.max(axis=1) - logits[np.arange(len(golden)), golden]
     assert behind.max() <= (1e-3 if engine == "reference" else ROUNDING)
 
@@ -83,7 +82,7 @@ def test_it_is_what_it_says(nano):
     assert size <= 8_000_000
     assert 3_000_000 <= parameters <= 8_000_000
     assert spec.n_layers >= 12
-    assert spec.n_kv_heads < spec.n_heads
+    assert all(block.n_kv_heads < block.n_heads for block in spec.attention.values())
     assert spec.tied
     assert spec.vocab_size == 4096
 
