@@ -31,7 +31,7 @@ def add_artifact(path: Path, runtime: str, kv: tuple[str, ...] = (), progress: P
     names."""
     bundle = Bundle.open(path)
     manifest = bundle.manifest
-    if runtime not in choose(manifest.spec, [runtime]):
+    if runtime not in choose(manifest.spec, [runtime], "runtime "):
         return bundle  # it needs no files
     formats = _formats(bundle, kv)
     # Others may share files with it: made again, they are the same bytes unless this edgedec writes other graphs.
