@@ -1,4 +1,4 @@
-"""Structure in figures: `python tests/architecture/figures.py [CHECKOUT]` prints files, functions and import circles."""
+"""Structure in figures: `python tests/architecture/figures.py [CHECKOUT]` prints files, functions, import circles."""
 
 from __future__ import annotations
 
