@@ -48,7 +48,7 @@ def read_json(name: str, value: Any) -> Any:
     try:
         return json.loads(value)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{name}: {value[:40]!r} is not JSON ({' '.join(str(error).split())})") from None
+        raise UsageError(f"{name}: not JSON ({' '.join(str(error).split())})") from None
 
 
 def _boolean(name: str, value: Any) -> bool:

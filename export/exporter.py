@@ -22,11 +22,12 @@ from edgedec.errors import BundleError, UsageError
 from edgedec.export.artifacts import choose
 from edgedec.export.calibrate import kv_scales
 from edgedec.export.checkpoint import Checkpoint, open_checkpoint
+from edgedec.export.layers import through_layer
 from edgedec.export.parity import parity
 from edgedec.export.text import copy_text
 from edgedec.export.writer import Add, BundleWriter, Contents, Progress, Scales, write_manifest
 from edgedec.models import Source, architecture
-from edgedec.runtime import Call, Outputs, Rows, forward_one
+from edgedec.runtime import Rows
 from edgedec.runtimes.reference import Reference
 from edgedec.spec import KV_FORMATS, WEIGHT_FORMATS, ModelSpec
 from edgedec.storage.files import replacing_folder
@@ -184,21 +185,20 @@ class _FloatRun:
         texts: dict[str, tuple[NDArray[np.int64], str]],
     ) -> None:
         self._runtime = Reference(spec, read)
-        self._rows = {purpose: Rows.chain(ids, 0) for purpose, (ids, _) in texts.items()}
-        self._caches: dict[str, HostCache] = {p: self._runtime.new_cache(len(rows)) for p, rows in self._rows.items()}
-        self._hidden = {purpose: self._runtime.embed(rows) for purpose, rows in self._rows.items()}
+        self._ids = {purpose: ids for purpose, (ids, _) in texts.items()}
+        self._caches: dict[str, HostCache] = {p: self._runtime.new_cache(len(ids)) for p, ids in self._ids.items()}
+        self._hidden = {p: self._runtime.embed(Rows.chain(ids, 0)) for p, ids in self._ids.items()}
 
     def layer(self, i: int) -> None:
         """Take all texts through layer i."""
-        blocks = self._runtime.spec.span(i, i + 1)
-        for purpose, rows in self._rows.items():
-            wanted = Outputs(hidden=(blocks[-1],))
-            call = Call(rows, self._caches[purpose], blocks, self._hidden[purpose], wanted)
-            self._hidden[purpose] = forward_one(self._runtime, call).hidden[blocks[-1]]
+        chunk = self._runtime.capabilities.prefill_chunk
+        for purpose, ids in self._ids.items():
+            cache, hidden = self._caches[purpose], self._hidden[purpose]
+            self._hidden[purpose] = through_layer(self._runtime, cache, hidden, ids, i, chunk)
 
     def kept(self, b: int) -> NDArray[np.float32]:
         """Keys and values [2, n_kv_heads, n, head_dim] of attention block b on the calibration text."""
-        kept: NDArray[np.float32] = self._caches["calibration"].data(b)[:, :, : len(self._rows["calibration"])]
+        kept: NDArray[np.float32] = self._caches["calibration"].data(b)[:, :, : len(self._ids["calibration"])]
         return kept
 
     def logits(self, purpose: str) -> NDArray[np.float32]:

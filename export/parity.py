@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
 from edgedec.bundle.manifest import Parity
-from edgedec.cache import Cache
-from edgedec.runtime import ALL_LOGITS, Call, Outputs, Rows, Runtime, RuntimeOptions, choose_runtime, forward_one, open_runtime
+from edgedec.export.layers import through_layer
+from edgedec.runtime import ALL_LOGITS, Call, Rows, Runtime, RuntimeOptions, choose_runtime, forward_one, open_runtime
 
 Logits = NDArray[np.float32]
 _ROWS = 32
@@ -44,7 +44,7 @@ def _compare(
     runtime = open_runtime(name, bundle, RuntimeOptions(threads=threads, kv=kv))
     cache, hidden = runtime.new_cache(len(ids)), bundle.gather("embed", ids) * np.float32(bundle.spec.embed_scale)
     for layer in range(runtime.spec.n_layers):
-        hidden = _layer(runtime, cache, hidden, ids, layer)
+        hidden = through_layer(runtime, cache, hidden, ids, layer, _ROWS)
         runtime.release()
     kl = same = nll = 0.0
     for at in range(0, len(ids), _LOGIT_ROWS):
@@ -55,18 +55,6 @@ def _compare(
         following = ids[at + 1 : at + 1 + len(logits)]
         nll -= float(q[np.arange(len(following)), following].sum())
     return float(np.exp(nll / (len(ids) - 1))), kl / len(ids), same / len(ids)
-
-
-def _layer(runtime: Runtime, cache: Cache, hidden: Logits, ids: NDArray[np.int64], layer: int) -> Logits:
-    """All rows through one layer, a few at a time: what is read back from the cache is what is judged."""
-    cache.truncate(0)
-    blocks, parts = runtime.spec.span(layer, layer + 1), []
-    for at in range(0, len(ids), _ROWS):
-        rows = Rows.chain(ids[at : at + _ROWS], at)
-        call = Call(rows, cache, blocks, hidden[at : at + _ROWS], Outputs(hidden=(blocks[-1],)))
-        parts.append(forward_one(runtime, call).hidden[blocks[-1]])
-        cache.commit(range(len(rows)))
-    return np.concatenate(parts)
 
 
 def _head(runtime: Runtime, hidden: Logits) -> Logits:

@@ -80,7 +80,7 @@ class BundleWriter:
             weights = WeightsFile(file, self.contents.layout)
             scales = fill(lambda name, read: self._add(weights, name, read))
             ropes = tuple(weights.rope(rope, spec.context_length) for rope in spec.ropes)
-            offsets = {kv: weights.array(np.concatenate([a.ravel() for a in found])) for kv, found in scales.items()}
+            offsets = {kv: weights.array(np.concatenate([np.zeros(0, np.float32), *(a.ravel() for a in found)])) for kv, found in scales.items()}
             weights.array(np.zeros(0, np.uint8))  # pad, so that the last tensor may be read in full lines
         return Layout(spec, WEIGHTS, weights.tensors, ropes, KVScales(**offsets))
 

@@ -30,8 +30,8 @@ KINDS = ("attention", "mlp", "moe", "ssm")
 # Below this many bytes of weights a thread, meeting the others costs more than it saves.
 _BYTES_PER_THREAD = 2 << 20
 _MOST_BLOCK_LISTS = 256
-# The engine keeps so many of the best tokens of a row for little.
-_BEST = 128
+# More of the best tokens, or of a smaller vocabulary, cost the head more than all logits cost the reader.
+_BEST, _WIDE = 256, 1 << 14
 
 
 def unavailable_reason(bundle: Bundle) -> str | None:
@@ -65,7 +65,7 @@ class NativeRuntime:
             kinds=KINDS,
             kv_formats=KV_FORMATS,
             batch_invariant=True,
-            best_k=_BEST,
+            best_k=_BEST if self.spec.vocab_size >= _WIDE else 0,
             temperatures=True,
             page_slots=cpu.page_slots(),
             threads=threads,
@@ -170,7 +170,6 @@ class NativeRuntime:
             top,
             len(wanted.hidden),
             wanted.temperature,
-            0,
             cache.handle.address,
             chosen,
             address(tokens),

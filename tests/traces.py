@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from edgedec.bench.trace import Tape
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import Ask, Turn, decode
+from edgedec.decoding.loop import StepTrace, decode
+from edgedec.generation import GenerationConfig
 from edgedec.drafters import Draft
 from edgedec.drafters.off import Off
 from edgedec.session import Piece
@@ -40,18 +41,18 @@ def spell_nasty(token: int) -> str:
 class Signed(Limited):
     """Guesses with claims, names and a reason."""
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
-        draft = super().propose(context, nodes, floor)
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
+        draft = super().propose(context, nodes, min_path_prob)
         n = len(draft.tokens)
         why = f"{n} of 9 guesses, <i>1.{n}x</i> expected" if n else "nothing pays"
         by = [NAMES[i % len(NAMES)] for i in range(n)]
         return replace(draft, p=[1 / (2.1 + i) for i in range(n)], by=by, why=why)
 
 
-def generate(drafter: object, n: int, trace: list[Turn] | None = None) -> Iterator[Piece]:
+def generate(drafter: object, n: int, trace: list[StepTrace] | None = None) -> Iterator[Piece]:
     runtime = FakeRuntime()
     context = Context(list(START), len(START), runtime.new_cache(64))
-    for token in decode(runtime, context, Ask(max_tokens=n), drafter, trace=trace):  # type: ignore[arg-type]
+    for token in decode(runtime, context, GenerationConfig(max_tokens=n), drafter, trace=trace):  # type: ignore[arg-type]
         yield Piece(NASTY[token], token)
 
 
@@ -72,11 +73,11 @@ class _Halting(PerfectDrafter):
         super().__init__(tokens, decoys)
         self.asked = 0
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         self.asked += 1
         if self.asked % 3 == 0:
             return Draft()
-        draft = super().propose(context, nodes, floor)
+        draft = super().propose(context, nodes, min_path_prob)
         if not draft.tokens:
             return draft
         wrong = (draft.tokens[-1] + self.decoys + 1) % self.vocab

@@ -40,8 +40,7 @@ class Cache(Protocol):
 
     def commit(self, rows: Sequence[int]) -> None:
         """Keep these rows of the pending tree, by their numbers in it, ascending. Every block keeps those it was run
-        on. May be called again for later rows of the same tree, until the next call begins another: the first one
-        after a commit whose rows start at 0. UsageError for a row that is not pending."""
+        on. May be called again for later rows of the same tree, until another begins (`cache.pending`). UsageError for a row that is not pending."""
         ...
 
     def rollback(self) -> None:

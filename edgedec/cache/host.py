@@ -99,10 +99,11 @@ class HostCache:
         them and for `spare` slots after them; ContextFull if the rows do not fit after the committed tokens. Blocks
         without a state change nothing."""
         chosen = {b for b in blocks if b in self._maps}
-        if not chosen and not any(b in self._recurrent for b in blocks):
+        keeping = [*chosen, *(b for b in blocks if b in self._recurrent)]
+        if not keeping:
             return {}
         self.reserve(rows)
-        if self._tree.write(rows):
+        if self._tree.write(keeping, rows):
             self._forget_pending()
         self._split(chosen)
         found = {}
@@ -189,7 +190,8 @@ class HostCache:
     def _check(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """SessionError unless these are arrays that such a cache saved, of a text that fits."""
         like = HostCache(self.spec, 1, self.kv).save()
-        length = int(arrays["length"][0]) if "length" in arrays and arrays["length"].shape == (1,) else -1
+        held = arrays.get("length", np.zeros(0))
+        length = int(held[0]) if held.shape == (1,) and held.dtype == np.int64 else -1
         if arrays.keys() != like.keys() or not 0 <= length <= self.capacity:
             raise SessionError(f"cached values are not of a {self.kind} cache of this model")
         for name, array in arrays.items():

@@ -1,13 +1,13 @@
 """Which rows of a pending tree may still be committed.
 
-A tree begins with a call whose rows start at 0. Rows may be added and the tree may be run on other blocks until the
-first of its rows is committed; from then on rows are committed in ascending order, and the next call begins another
-tree: what is left of this one is forgotten, in the blocks that the next call does not run too.
+A tree begins with a call whose rows start at 0. Rows may be added, and other blocks may be run on the tree, until the
+first of its rows is committed. A call whose rows start at 0 begins another tree if rows of this one are committed, or
+if it runs a block that this tree has been run on: then all blocks forget the rows of this one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from edgedec.errors import UsageError
 from edgedec.runtime.rows import Rows
@@ -18,14 +18,16 @@ class PendingTree:
 
     def __init__(self) -> None:
         self.size = self.done = 0
+        self._begun: set[int] = set()
 
-    def write(self, rows: Rows) -> bool:
-        """Note the rows of a call; True if they begin another tree although rows of this one are committed."""
+    def write(self, blocks: Iterable[int], rows: Rows) -> bool:
+        """Note the rows of a call of these blocks; True if they begin another tree while this one is pending."""
         if rows.first and self.done:
             raise UsageError(f"rows from {rows.first} on cannot be added: rows of that tree are committed already")
-        another = self.done > 0
+        another = rows.first == 0 and (self.done > 0 or not self._begun.isdisjoint(blocks))
         if another:
             self.reset()
+        self._begun.update(blocks)
         if len(rows):
             self.size = max(self.size, int(rows.row_numbers()[-1]) + 1)
         return another
@@ -45,3 +47,4 @@ class PendingTree:
     def reset(self) -> None:
         """No row is pending."""
         self.size = self.done = 0
+        self._begun.clear()

@@ -102,6 +102,6 @@ class RecurrentState:
     def load(self, state: Recurrent, length: int) -> None:
         """Hold this state of a text of `length` tokens."""
         self.reset()
-        self.committed = state
+        state = self.committed = Recurrent(state.conv.copy(), state.state.copy())
         self._checkpoints = [*self._checkpoints, (length, state)] if length else self._checkpoints
         self.rollback()

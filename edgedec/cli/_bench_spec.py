@@ -114,6 +114,7 @@ def padded(model: str, geometry: str, show: Any) -> Bundle:
     """The model at another's sizes, from the cache or made now."""
     from edgedec.bundle.folder import Bundle
     from edgedec.bundle.locate import find
+    from edgedec.errors import RuntimeUnavailable
 
     padding = extra_module("edgedec.export.padding", "--as")
     source = Bundle.open(find(model))

@@ -168,8 +168,9 @@ def _setting(text: str) -> tuple[str, Any]:
         return name, None
     try:
         return name, _SETTINGS[name].parse(value.strip())
-    except UsageError as error:
-        raise UsageError(f"/set {flag.strip()}: {str(error).partition(': ')[2]}") from None
+    except UsageError:
+        kind = "true or false" if _SETTINGS[name].kind == "boolean" else "a number"
+        raise UsageError(f"/set {flag.strip()}: {value.strip()!r} is not {kind}") from None
 
 
 def _messages(content: Any) -> list[dict[str, str]]:

@@ -22,17 +22,19 @@ def adapter(
     ] = None,
     json: o.Json = False,
 ) -> None:
-    """Make an adapter file of a PEFT LoRA checkpoint, for a bundle of the model that it was trained on.
+    """Make an adapter file of a PEFT LoRA checkpoint.
+
+    For a bundle of the model that it was trained on.
 
     \b
     Examples:
       edgedec adapter ./my-lora -m smol -o my.lora
-      edgedec run -m smol --lora my.lora -p "Dear customer,"
+      edgedec adapter ./my-lora -m smol --json
     """
     from edgedec.bundle import Bundle
     from edgedec.bundle.adapter import open_adapter, save_adapter
-    from edgedec.export.adapter import read_peft
     from edgedec.bundle.locate import find
+    from edgedec.export.adapter import read_peft
 
     bundle = Bundle.open(find(model))
     out = out or checkpoint.with_name(f"{checkpoint.name}.lora")

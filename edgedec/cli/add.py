@@ -42,7 +42,15 @@ def add(
     files = () if artifact is None else artifact.files
     total = sum(found.manifest.files[name].size for name in files)
     if json:
-        print_json({"bundle": str(found.path), "runtime": runtime, "digest": found.digest, "files": list(files), "bytes": total})
+        print_json(
+            {
+                "bundle": str(found.path),
+                "runtime": runtime,
+                "digest": found.digest,
+                "files": list(files),
+                "bytes": total,
+            }
+        )
     elif files:
         print(f"{found.path}: {len(files)} files for {runtime}, {size(total)}")
     else:

@@ -18,6 +18,7 @@ from edgedec.cli._output import print_json
 if TYPE_CHECKING:
     import edgedec
     from edgedec.offline import Progress
+    from edgedec.runtime import Adapter
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -50,6 +51,7 @@ def batch(
             "--engine", metavar="NAME", help="Runtime: auto (default), native, ort, reference; or ray: see below."
         ),
     ] = "auto",
+    lora: o.Lora = None,
     speculate: o.Speculate = "auto",
     workers: Annotated[
         int,
@@ -79,13 +81,15 @@ def batch(
     mode: Literal["error", "slide"] = "slide" if on_full is o.OnFull.slide else "error"
     on_ray = workers > 0 or engine == "ray"
     engine = "auto" if engine == "ray" else engine
-    opening = Opening(model, engine, threads, kv and kv.value, ctx_size or None, mode, speculate)
+    opening = Opening(
+        model, engine, threads, kv and kv.value, ctx_size or None, mode, speculate, lora and str(lora.absolute())
+    )
     opened = opening.open()
     job = Job(
         Path(source),
         out,
         Defaults(generation.config(opened), constraint, column=column),
-        _about(opened, ctx_size, on_full, kv),
+        _about(opened, ctx_size, on_full, kv, o.open_lora(opened, lora)),
         seed=seed,
         slots=batch_size,
         force=force,
@@ -105,7 +109,9 @@ def batch(
     print(_summary(progress, out), file=sys.stderr)
 
 
-def _about(model: edgedec.Model, ctx_size: int, on_full: o.OnFull, kv: o.KV | None) -> dict[str, object]:
+def _about(
+    model: edgedec.Model, ctx_size: int, on_full: o.OnFull, kv: o.KV | None, adapter: Adapter | None
+) -> dict[str, object]:
     """What the texts depend on besides the options; batch size and drafting change nothing."""
     return {
         "model": model.bundle.digest,
@@ -113,6 +119,7 @@ def _about(model: edgedec.Model, ctx_size: int, on_full: o.OnFull, kv: o.KV | No
         "context": ctx_size,
         "on-full": on_full.value,
         "kv": kv and kv.value,
+        "lora": adapter and adapter.digest,
     }
 
 

@@ -61,8 +61,8 @@ def bench(
     from edgedec.bench.timing import Config
     from edgedec.bench.timing import bench as measure
     from edgedec.bundle.folder import Bundle
-    from edgedec.cli._bench_engines import PEERS
     from edgedec.bundle.locate import find
+    from edgedec.cli._bench_engines import PEERS
 
     unknown = [name for name in peer or [] if name not in PEERS]
     if unknown:

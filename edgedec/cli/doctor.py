@@ -77,8 +77,8 @@ def _import_problem(name: str) -> str | None:
 def _engine(problems: list[str]) -> dict[str, Any]:
     """What `--engine auto` means here for the bundled model, and why."""
     from edgedec.bundle.folder import Bundle
+    from edgedec.bundle.locate import NANO, find
     from edgedec.errors import EdgedecError
-    from edgedec.model import NANO, find
     from edgedec.runtime import choose_runtime, runtime_names
 
     native = _native()
@@ -110,8 +110,8 @@ def _native() -> dict[str, Any]:
 def _nano() -> dict[str, Any]:
     """Whether the model that ships with edgedec is present and undamaged, and for which runtimes it has files."""
     from edgedec.bundle.folder import Bundle
-    from edgedec.errors import BundleNotFound, EdgedecError
     from edgedec.bundle.locate import NANO, find
+    from edgedec.errors import BundleNotFound, EdgedecError
 
     facts: dict[str, Any] = {"path": None, "present": False, "whole": False, "problem": None, "artifacts": []}
     try:

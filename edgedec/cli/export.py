@@ -51,7 +51,10 @@ def export(
     runtimes: Annotated[
         str,
         typer.Option(
-            "--for", metavar="RUNTIMES", show_default=False, help="Runtimes to write files for; all that can run the model."
+            "--for",
+            metavar="RUNTIMES",
+            show_default=False,
+            help="Runtimes to write files for; all that can run the model.",
         ),
     ] = "",
     no_check: Annotated[bool, typer.Option("--no-check", help="Do not compare with the checkpoint.")] = False,
@@ -68,8 +71,7 @@ def export(
     Examples:
       edgedec export ./SmolLM2-135M-Instruct -o smol
       edgedec export Qwen/Qwen3-0.6B -o qwen --target portable --head int8 --kv f16,int8
-      edgedec export ./SmolLM2-135M-Instruct -o smol --for native
-      edgedec export ./tiny -o tiny --weights f32 --no-check --json
+      edgedec export ./tiny -o tiny --weights f32 --for native --no-check --json
     """
     exporter = extra_module("edgedec.export.exporter", "export")
     chosen = exporter.ExportOptions(

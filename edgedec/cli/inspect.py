@@ -26,7 +26,7 @@ def inspect(
     bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle folder, or `nano`.")],
     json: Json = False,
 ) -> None:
-    """Show the content of a bundle: model, formats, files of runtimes, sizes, parity.
+    """Show the content of a bundle: model, formats, sizes, parity.
 
     \b
     Examples:

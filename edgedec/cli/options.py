@@ -21,6 +21,7 @@ from edgedec.generation import OPTIONS, GenerationConfig
 if TYPE_CHECKING:
     import edgedec
     from edgedec.constraints import Constraint
+    from edgedec.runtime import Adapter
 
 
 class KV(StrEnum):
@@ -65,6 +66,9 @@ OnFullMode = Annotated[
     OnFull, _option("--on-full", help="When the context is full: end with an error (default), or slide on.")
 ]
 
+Lora = Annotated[
+    Path | None, _option("--lora", metavar="FILE", help="Low-rank weights to add, as `edgedec adapter` makes them.")
+]
 Speculate = Annotated[
     str,
     _option(
@@ -100,6 +104,7 @@ class MachineFlags:
     on_full: OnFullMode = OnFull.error
     kv: KVFormat = None
     engine: Engine = "auto"
+    lora: Lora = None
 
     def open(self, name: str) -> edgedec.Model:
         return open_model(name, self.engine, self.threads, self.kv)
@@ -108,7 +113,14 @@ class MachineFlags:
         mode: Literal["error", "slide"] = "slide" if self.on_full is OnFull.slide else "error"
         # As many first tokens as a small context can spare; 4 are enough for attention to rest on.
         sinks = min(4, (self.ctx_size or model.spec.context_length) // 4)
-        return model.session(context=self.ctx_size or None, on_full=mode, sinks=sinks, speculate=speculate, learn=learn)
+        return model.session(
+            context=self.ctx_size or None,
+            on_full=mode,
+            sinks=sinks,
+            speculate=speculate,
+            learn=learn,
+            adapter=open_lora(model, self.lora),
+        )
 
 
 @dataclass(frozen=True)
@@ -195,6 +207,15 @@ def open_model(name: str, engine: str, threads: int, kv: KV | None) -> edgedec.M
     import edgedec
 
     return edgedec.open(name, engine=engine, threads=threads, kv=kv and kv.value)
+
+
+def open_lora(model: edgedec.Model, file: Path | None) -> Adapter | None:
+    """The adapter in a file; None for none."""
+    if file is None:
+        return None
+    from edgedec.bundle.adapter import open_adapter
+
+    return open_adapter(file, model.spec)
 
 
 def with_seed(config: GenerationConfig) -> GenerationConfig:

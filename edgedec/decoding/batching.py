@@ -36,9 +36,9 @@ from edgedec.decoding.step import (
 from edgedec.errors import EdgedecError
 from edgedec.runtime import Runtime
 
-# A common beginning of fewer tokens is read again; and one that another text is about to have read is waited for if it
-# brings so many more.
-_LEAST_SHARED, _WORTH_WAITING = 64, 16
+# A common beginning of fewer tokens is read again, where sharing it copies a cache and where it shares pages; and one
+# that another text is about to have read is waited for if it brings so many more.
+_LEAST_COPIED, _LEAST_SHARED, _WORTH_WAITING = 64, 8, 16
 
 
 @dataclass(eq=False)
@@ -116,6 +116,7 @@ class Batch:
         self._running: list[Job] = []
         self.prefixes = PrefixIndex() if prefixes is None else prefixes
         self._paged = runtime.capabilities.page_slots > 0
+        self._least_shared = _LEAST_SHARED if self._paged else _LEAST_COPIED
 
     def __len__(self) -> int:
         """Sequences that run or wait."""
@@ -210,9 +211,9 @@ class Batch:
         for other in self._running:
             if other.shares and other.context.cache.length < other.context.n_prompt - 1 and _key(other.context) == key:
                 soon = min(common(ids, other.context.ids), other.context.n_prompt) - have
-                if soon >= max(_WORTH_WAITING, _LEAST_SHARED - have):
+                if soon >= max(_WORTH_WAITING, self._least_shared - have):
                     return None
-        return match if match.n >= context.cache.length + _LEAST_SHARED else PrefixMatch()
+        return match if match.n >= context.cache.length + self._least_shared else PrefixMatch()
 
     def _start(self, job: Job, match: PrefixMatch) -> None:
         context = job.context
@@ -242,7 +243,7 @@ class Batch:
             self._index(context, min(context.cache.length, context.n_prompt))
 
     def _index(self, context: Context, n: int) -> None:
-        if n >= _LEAST_SHARED:
+        if n >= self._least_shared:
             fork = context.cache.fork(n)
             self.prefixes.insert(context.ids[: fork.length], fork, _key(context))
 

@@ -20,8 +20,8 @@ from edgedec.sampling.best import Best, decided, quick_distribution
 from edgedec.sampling.logprobs import best_logprobs
 
 LARGEST, ALL = Outputs(top=1), Outputs(logits=True)
-# The k best are a multiple of this, and so many more than the settings name.
-_STEP, _SPARE = 64, 16
+# So many of the best are mostly enough: for top-p, for other settings, and more than the settings name.
+_NUCLEUS, _FEW, _SPARE = 128, 64, 16
 # How much each call counts in the mean of the fallbacks; above the limit all logits are taken for a while.
 _WEIGHT, _LIMIT, _WHILE = 0.1, 0.25, 32
 _TEMPERATURES = 0.05, 20.0
@@ -131,9 +131,13 @@ def best_needed(config: GenerationConfig, chain: LogitsChain, capabilities: Capa
         low, high = _TEMPERATURES
         if not capabilities.temperatures or n is not None or not low <= sampling.temperature <= high:
             return 0
-    need = max(sampling.top_k + _SPARE if sampling.temperature else 1, n or 0)
-    k = -(-need // _STEP) * _STEP
-    return k if k <= min(capabilities.best_k, vocab - 1) else 0
+    most = min(capabilities.best_k, vocab - 1)
+    least = max(sampling.top_k + 1 if sampling.temperature else 1, n or 0)
+    if least > most:
+        return 0
+    # Penalties take from the known tokens and widen the bounds of the others.
+    ample = max(least + _SPARE, _NUCLEUS if _nucleus(config) else _FEW) * (2 if sampling.adjusts else 1)
+    return min(ample, most)
 
 
 def _nucleus(config: GenerationConfig) -> bool:

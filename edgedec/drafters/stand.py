@@ -146,7 +146,7 @@ class Stand(BaseDrafter):
         if not order:
             return None
         scale, at = self.record.scale, self.record.cell(False, depth, order)
-        p = [min(x * scale[at + rank], _MOST) for rank, x in enumerate(p)]
+        p = _together([x * scale[at + rank] for rank, x in enumerate(p)])
         if all(map(ge, p, p[1:])):
             return ids, p, p
         ranks = sorted(range(len(p)), key=p.__getitem__, reverse=True)
@@ -242,11 +242,17 @@ class _Drawing:
         q = Probs(np.array([t for t, _ in pairs], np.int64), np.array([x / total for _, x in pairs]))
         at = self.owner.record.cell(True, depth, order)
         guesses = _guesses(p[0] / total, len(p))
-        claims = [
-            min(x * scale, _MOST) for x, scale in zip(guesses, self.owner.record.scale[at : at + len(p)], strict=False)
-        ]
+        scale = self.owner.record.scale[at : at + len(p)]
+        claims = _together([x * y for x, y in zip(guesses, scale, strict=False)])
         self._opened[node] = place = _Open(node, [token for _, token in drawn], guesses, claims, at, q)
         return place
+
+
+def _together(claims: Sequence[float]) -> list[float]:
+    """Claims of siblings, each scaled by its own record: at most one of them comes true, so their sum is at most 1."""
+    capped = [min(claim, _MOST) for claim in claims]
+    total = sum(capped)
+    return [claim / total for claim in capped] if total > 1 else capped
 
 
 def _guesses(most: float, ranks: int) -> list[float]:

@@ -39,8 +39,9 @@ class BatchRunner:
         if request.error:
             self._ended.append((number, request, RowResult(error=request.error)))
             return
+        session = self._new_session()  # if that fails, all rows would
         try:
-            self.running[number] = self._start(number, request)
+            self.running[number] = self._start(number, request, session)
         except EdgedecError as error:
             self._ended.append((number, request, RowResult(error=str(error))))
 
@@ -53,8 +54,7 @@ class BatchRunner:
         while self._ended:
             yield self._ended.popleft()
 
-    def _start(self, number: int, request: RowRequest) -> _Text:
-        session = self._new_session()
+    def _start(self, number: int, request: RowRequest, session: Session) -> _Text:
         config = request.config
         if request.constraint is not None:
             config = config.override({"constraint": self._parser.constraint(*request.constraint)})

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -34,6 +35,7 @@ class Opening:
     context: int | None = None
     on_full: Literal["error", "slide"] = "error"
     speculate: str = "auto"
+    lora: str | None = None
 
     def open(self) -> Model:
         from edgedec.model import open as open_model
@@ -42,9 +44,12 @@ class Opening:
 
     def sessions(self, model: Model) -> Callable[[], Session]:
         """A function that makes sessions for one thread, whose drafters share what they learn."""
+        from edgedec.bundle.adapter import open_adapter
+
         tables: Tables = {}
+        adapter = None if self.lora is None else open_adapter(Path(self.lora), model.spec)
         return lambda: model.session(
-            context=self.context, on_full=self.on_full, speculate=self.speculate, tables=tables
+            context=self.context, on_full=self.on_full, speculate=self.speculate, tables=tables, adapter=adapter
         )
 
 

@@ -1,6 +1,6 @@
 """Sampling: from the logits of one row, or from the k best and the log-sum, to a token."""
 
-from edgedec.sampling.distribution import Floats, Ids, Logits, Probs, adjust, distribution, draw, probs, residual
+from edgedec.sampling.distributions import Floats, Ids, Logits, Probs, adjust, distribution, draw, probs, residual
 from edgedec.sampling.logprobs import logprob, top_logprobs
 from edgedec.sampling.settings import Sampling
 

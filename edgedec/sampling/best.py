@@ -8,7 +8,7 @@ to an amount known within bounds (`_outside`). Every cut is then decided, or not
     top-p     decided token by token: the weight before it against top_p of all, at both bounds
     typical   decided once another cut has left known tokens only
 
-Once a cut leaves known tokens only, the rest is `distribution.cut` on these: the same bytes as from all logits. A
+Once a cut leaves known tokens only, the rest is `distributions.cut` on these: the same bytes as from all logits. A
 comparison within `_SLACK` or the bounds of its threshold decides nothing: `decided` then returns None, and the caller
 takes all logits. Bias, penalties and masks keep the bounds true (`lower`, `adjust_best`).
 
@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
-from edgedec.sampling.distribution import Ids, Logits, Probs, charge, cut, distribution, finite, point, repeat, weights
+from edgedec.sampling.distributions import Ids, Logits, Probs, charge, cut, distribution, finite, point, repeat, weights
 from edgedec.sampling.settings import Sampling
 
 # Relative: sums of float64 in another order; a runtime's log-sum, and a sum in float32.
@@ -88,7 +88,7 @@ class Best:
 
 
 def adjust_best(best: Best, sampling: Sampling, ids: Sequence[int] | Ids, n_prompt: int, vocab: int) -> Best:
-    """`distribution.adjust` on the k best of a row. A token outside is treated as if its logit were the largest that
+    """`distributions.adjust` on the k best of a row. A token outside is treated as if its logit were the largest that
     it can be: bias and penalties never change an order of two values of one token."""
     if not sampling.adjusts:
         return best

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
 from edgedec.runtime.best import kth_largest
-from edgedec.sampling.distribution import Logits, finite
+from edgedec.sampling.distributions import Logits, finite
 from edgedec.sampling.settings import check_whole
 
 

@@ -89,7 +89,7 @@ def _key(runtime: Runtime, bundle: Bundle) -> str:
     """Whatever changes the curve changes the name."""
     from edgedec.version import __version__
 
-    can, kv = runtime.capabilities, runtime.new_cache(1).kind
+    can = runtime.capabilities
     host = [platform.machine(), platform.processor(), _cpu(), available_cores()]
     facts = [
         __version__,

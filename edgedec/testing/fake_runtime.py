@@ -23,6 +23,7 @@ from edgedec.spec import KV_FORMATS, Attention, Block, Mlp, ModelSpec, Rope, Ssm
 if TYPE_CHECKING:
     from edgedec.runtimes.reference import Reference
 
+_KINDS = ("attention", "mlp", "moe", "ssm")
 _SMALL = 101  # what is written to a cache stays below it, so that all formats hold it
 _HASH = (1 << 24) - 1  # a float32 holds such an integer exactly
 _SHIFTS = np.array([30, 27, 31], np.uint64)
@@ -73,6 +74,7 @@ class FakeRuntime:
             "kinds": ("attention", "mlp", "moe", "ssm"),
             "kv_formats": KV_FORMATS,
             "batch_invariant": True,
+            "temperatures": True,
         }
         self.capabilities = Capabilities(**declared | capabilities)
         self.calls = self.rows = 0
@@ -112,22 +114,29 @@ class FakeRuntime:
         states = {-1: hidden.copy()} if -1 in wanted.hidden else {}
         paid: dict[int, NDArray[np.float32]] = {}
         spans = cache.write(blocks, rows)
-        salt = b"" if call.adapter is None else call.adapter.digest.encode()
         for b in blocks:
-            seen = [b""] * rows.count
-            match self.spec.blocks[b]:
-                case Attention():
-                    seen, attention = self._attend(b, hidden, rows, cache, spans[b])
-                    if wanted.attention:
-                        paid[b] = attention
-                case Ssm():
-                    seen = _recur(b, hidden, rows, cache)
-            for row, data in zip(hidden, seen, strict=True):
-                row[1] = crc32(data + salt + bytes([b]), int(row[1])) & _HASH
+            attention = self.run_block(b, hidden, call, spans.get(b, (0, 0)))
+            if wanted.attention and attention is not None:
+                paid[b] = attention
             if b in wanted.hidden:
                 states[b] = hidden.copy()
         result = head_outputs(self.head(hidden[wanted.logits_from :]), wanted) if wanted.head else CallResult()
         return replace(result, hidden=states, attention=paid)
+
+    def run_block(self, b: int, hidden: Hidden, call: Call, span: tuple[int, int]) -> NDArray[np.float32] | None:
+        """Run block b on `hidden` [count, hidden_size], in place: the attention paid, if it is an attention block.
+        span: the slots of the computed rows."""
+        assert isinstance(call.cache, HostCache)
+        salt = b"" if call.adapter is None else call.adapter.digest.encode()
+        seen, paid = [b""] * len(hidden), None
+        match self.spec.blocks[b]:
+            case Attention():
+                seen, paid = self._attend(b, hidden, call.rows, call.cache, span)
+            case Ssm():
+                seen = _recur(b, hidden, call.rows, call.cache)
+        for row, data in zip(hidden, seen, strict=True):
+            row[1] = crc32(data + salt + bytes([b]), int(row[1])) & _HASH
+        return paid
 
     def _embed(self, rows: Rows) -> Hidden:
         if rows.embeddings is not None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from edgedec.bundle.manifest import Artifact
 from edgedec.export.artifacts import Request
-from edgedec.export.onnx import unsupported, whole_model_reason, write_ort, write_whole_model
+from edgedec.export.onnx import unsupported, whole_model_reason, write_blocks, write_ends, write_whole_model
 from edgedec.runtimes.ort.graphs import Graphs
 from edgedec.spec import ModelSpec
 from edgedec.storage.serde import to_json
@@ -19,8 +19,9 @@ def reason(spec: ModelSpec) -> str | None:
 
 def make(folder: Path, request: Request) -> Artifact:
     """Write the graphs into `folder`."""
-    head, blocks, stack = write_ort(folder, request.layout, request.kv)
+    embed, head = write_ends(folder, request.layout)
+    blocks, stack = write_blocks(folder, request.layout, request.kv)
     whole = whole_model_reason(request.layout.spec) is None
     model = write_whole_model(folder, request.layout, request.model_kv) if whole else None
-    graphs = Graphs(head, blocks, stack, model, request.model_kv if whole else "")
+    graphs = Graphs(embed, head, blocks, stack, model, request.model_kv if whole else "")
     return Artifact(tuple(sorted(graphs.names)), to_json(graphs))

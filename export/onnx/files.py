@@ -1,4 +1,4 @@
-"""The graph files: for the ort runtime a head, one a block and one of the whole stack; for plain decoding the whole model."""
+"""The graph files: embedding and head, one a block, the whole stack; and the whole model for plain decoding."""
 
 from __future__ import annotations
 
@@ -21,10 +21,15 @@ EMIT: dict[str, Callable[[Graph, Layout, int, str, Step], str]] = {
 }
 
 
-def write_ort(
+def write_ends(folder: Path, layout: Layout) -> tuple[str, str]:
+    """Write the graphs of the embedding and the head; returns their names."""
+    return _embed_graph(layout).save(folder), _head_graph(layout).save(folder)
+
+
+def write_blocks(
     folder: Path, layout: Layout, kv_formats: Iterable[str]
-) -> tuple[str, dict[str, tuple[str, ...]], dict[str, str]]:
-    """Write the graphs that the ort runtime drives: the head's name, the blocks' and the stack's by cache format."""
+) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
+    """Write a graph for each block and one of the whole stack for each cache format; returns their names by format."""
     every = range(layout.spec.n_blocks)
     plain = {b: _stack(layout, f"block_{b:03d}", [b], "") for b in every if b not in layout.spec.attention}
     names = {b: graph.save(folder) for b, graph in plain.items()}
@@ -33,7 +38,7 @@ def write_ort(
         own = {b: _stack(layout, f"block_{b:03d}.{kv}", [b], kv).save(folder) for b in layout.spec.attention}
         blocks[kv] = tuple((names | own)[b] for b in every)
         stack[kv] = _stack(layout, f"stack.{kv}", every, kv).save(folder)
-    return _head_graph(layout).save(folder), blocks, stack
+    return blocks, stack
 
 
 def write_whole_model(folder: Path, layout: Layout, kv: str) -> str:
@@ -77,6 +82,14 @@ def _head_graph(layout: Layout) -> Graph:
     y = _head(g, layout, g.input("hidden", FLOAT, [1, "rows", layout.spec.hidden_size]))
     g.node("Identity", [y], out="logits")
     g.output("logits", FLOAT, [1, "rows", layout.spec.vocab_size])
+    return g
+
+
+def _embed_graph(layout: Layout) -> Graph:
+    """For those who run the graphs by themselves; the ort runtime reads its rows from the weights file."""
+    g = layout.graph("embed")
+    g.node("Identity", [_embed(g, layout, g.input("input_ids", INT64, [1, "rows"]))], out="hidden_out")
+    g.output("hidden_out", FLOAT, [1, "rows", layout.spec.hidden_size])
     return g
 
 

@@ -132,15 +132,14 @@ class SequenceRows(_Struct):
 
     _fields_ = _fields(
         (c_int32, "rows first n_blocks logits_from top n_hidden"),
-        (c_float, "temperature"),
-        (c_int32, "reserved"),
+        (c_double, "temperature"),
         (c_void_p, "cache blocks tokens input positions parents groups numbers logits top_ids top_scores logsum"),
         (c_void_p, "hidden_blocks hidden attention_sums adapter"),
     )
 
 
 # The fields of `SequenceRows` in order, as bytes; addresses are numbers, 0 for none.
-pack_sequence = Struct("@6ifi16P").pack
+pack_sequence = Struct("@6id16P").pack
 
 
 class Engine:
@@ -216,10 +215,14 @@ class CacheHandle:
         return int(self._commit(self.address, numbers, n))
 
     def rollback(self) -> None:
-        self._lib.ed_cache_rollback(self.address)
+        # A suspended generation that the garbage collector ends may find its cache freed already.
+        if self.address:
+            self._lib.ed_cache_rollback(self.address)
 
     def truncate(self, length: int) -> int:
         """The new length."""
+        if not self.address:
+            return length
         return int(self._lib.ed_cache_truncate(self.address, length))
 
     def drop(self, block: int, slots: Sequence[int]) -> int:

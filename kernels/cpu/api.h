@@ -140,8 +140,7 @@ struct ed_sequence {
   int32_t logits_from;  // the head runs on computed rows logits_from on; -1: nowhere
   int32_t top;          // how many of the best tokens to give for each such row; 0: none
   int32_t n_hidden;     // of `hidden_blocks`
-  float temperature;    // of `logsum`; 0: 1
-  int32_t reserved;
+  double temperature;   // of `logsum`; 0: 1
   ed_cache* cache;      // null: no block that keeps a state is run
   const int32_t* blocks;
   const int64_t* tokens;     // [first + rows], or null where `input` is given

@@ -43,7 +43,7 @@ struct HeadRow {
   float* scores;  // or null
   double* logsum;  // null: not wanted
   int top;
-  float temperature;  // of logsum
+  double temperature;
 };
 
 class Engine {
@@ -109,7 +109,7 @@ class Engine {
     float logit;
     int32_t id;
   };
-  // Of a strip of logits: the largest, and the sum of exp(logit - max).
+  // Of a strip of logits: the largest, and the sum of exp((logit - max) / temperature).
   struct StripSum {
     float max, sum;
   };
@@ -143,6 +143,7 @@ class Engine {
   void strips(const Product& p, bool made);
   void take_best(int r, const float* logits, int from, int count, int thread);
   void merge_best(int r);
+  StripSum strip_sum(int r, const float* logits, int count) const;
   void merge_sums(int r);
 
   const ed_model model_;

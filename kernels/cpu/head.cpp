@@ -33,7 +33,7 @@ void Engine::head_rows(const ed_sequence* sequences, int n) {
       head_rows_.push_back({hidden_.p + (size_t)(planned->row + r) * model_.hidden,
                             s.logits ? s.logits + at * model_.vocab : nullptr, s.top ? s.top_ids + at * s.top : nullptr,
                             s.top && s.top_scores ? s.top_scores + at * s.top : nullptr,
-                            s.logsum ? s.logsum + at : nullptr, s.top, s.temperature > 0 ? s.temperature : 1.0f});
+                            s.logsum ? s.logsum + at : nullptr, s.top, s.temperature > 0 ? s.temperature : 1});
     }
   }
 }
@@ -84,14 +84,16 @@ void Engine::strips(const Product& p, bool made) {
         const float* of_strip = made ? logits : strip + (size_t)r * STRIP_WIDTH;
         if (!made && logits) std::memcpy(logits, of_strip, (size_t)count * 4);
         if (head_rows_[r].top) take_best(r, of_strip, from, count, thread);
-        if (head_rows_[r].logsum) {
-          const float max = kernels_.reduce_max(of_strip, count);
-          sums_.p[(size_t)r * n_strips + group / HEAD_STRIP] = {
-              max, kernels_.sum_exp(of_strip, count, max, 1.0f / head_rows_[r].temperature)};
-        }
+        if (head_rows_[r].logsum) sums_.p[(size_t)r * n_strips + group / HEAD_STRIP] = strip_sum(r, of_strip, count);
       }
     }
   });
+}
+
+// The largest of a strip's logits, and the sum of exp((logit - largest) / temperature).
+Engine::StripSum Engine::strip_sum(int r, const float* logits, int count) const {
+  const float max = kernels_.reduce_max(logits, count), scale = (float)(1 / head_rows_[r].temperature);
+  return {max, kernels_.sum_exp(logits, count, max, scale)};
 }
 
 // Logits from .. from + count - 1 of a row, taken into the thread's best ones (kept in order).
@@ -130,9 +132,9 @@ void Engine::merge_best(int r) {
 void Engine::merge_sums(int r) {
   const int n = (matrix(model_.head).groups() + HEAD_STRIP - 1) / HEAD_STRIP;
   const StripSum* strips = sums_.p + (size_t)r * n;
+  const double temperature = head_rows_[r].temperature;
   float max = strips[0].max;
   for (int i = 1; i < n; i++) max = std::max(max, strips[i].max);
-  const double temperature = head_rows_[r].temperature;
   double sum = 0;
   for (int i = 0; i < n; i++) sum += strips[i].sum * std::exp(((double)strips[i].max - max) / temperature);
   *head_rows_[r].logsum = max / temperature + std::log(sum);

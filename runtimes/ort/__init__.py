@@ -17,6 +17,7 @@ from edgedec.bundle import Bundle
 from edgedec.cache.host import HostCache
 from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.runtime import Call, CallResult, Capabilities, Rows, RuntimeOptions, choose_kv, head_outputs, lacking_kinds
+from edgedec.runtime.checks import check_calls
 from edgedec.runtimes.ort.graphs import ARTIFACT, Graphs, graphs_of
 from edgedec.runtimes.ort.plan import Array, Plan, Step
 from edgedec.runtimes.ort.sessions import Sessions, default_threads, session_options
@@ -53,7 +54,7 @@ class OnnxRuntime:
 
     def __init__(self, bundle: Bundle, graphs: Graphs, kv: str, threads: int) -> None:
         self.spec, self.kv, self.threads = bundle.spec, kv, threads
-        self.capabilities = Capabilities(kinds=KINDS, kv_formats=KV_FORMATS, adapters=False, threads=threads)
+        self.capabilities = Capabilities(kinds=KINDS, kv_formats=KV_FORMATS, adapters=False, threads=threads, temperatures=True)
         self._bundle, self._graphs = bundle, graphs
         self._sessions = Sessions(bundle, threads)
         # The graph of the whole model is made for one cache format.
@@ -81,8 +82,7 @@ class OnnxRuntime:
             self._plans.clear()
 
     def forward(self, calls: Sequence[Call]) -> list[CallResult]:
-        if len({id(call.cache) for call in calls}) < len(calls):
-            raise UsageError("two calls for one cache at once: join their rows to a tree")
+        check_calls(calls, self.spec, self.capabilities)
         with self._lock:
             return [self._forward(call) for call in calls]
 
@@ -90,8 +90,6 @@ class OnnxRuntime:
         rows, cache = call.rows, call.cache
         if not isinstance(cache, HostCache):
             raise UsageError("a cache of another engine")
-        if call.adapter is not None:
-            raise UsageError("engine ort runs no adapters; use native or reference")
         cache.reserve(rows)
         if self._fused and self._is_plain(call, cache):
             return self._plain(call, cache)

@@ -16,6 +16,7 @@ class Graphs:
     """blocks: a file for each block, by cache format; stack: the whole stack, by cache format; model: embedding, stack and head
     in one, for plain decoding with the cache format `model_kv`."""
 
+    embed: str
     head: str
     blocks: dict[str, tuple[str, ...]]
     stack: dict[str, str]
@@ -25,7 +26,7 @@ class Graphs:
     @property
     def names(self) -> set[str]:
         """Every file that is named."""
-        files = {self.head, *self.stack.values(), *(name for names in self.blocks.values() for name in names)}
+        files = {self.embed, self.head, *self.stack.values(), *(name for names in self.blocks.values() for name in names)}
         return files | ({self.model} if self.model is not None else set())
 
 

@@ -15,8 +15,9 @@ from edgedec.runtime import available_cores
 
 # Below this, handing a matrix product to another thread costs more than it saves.
 _WEIGHTS_PER_THREAD = 16 << 20
-# What ONNX Runtime itself raises; anything else is a fault of this program and stays one.
-ERRORS: tuple[type[Exception], ...] = tuple(
+# What ONNX Runtime itself raises: its own classes, RuntimeError for C++ exceptions of others, and UnicodeDecodeError where its
+# message quotes bytes of a damaged graph. Anything else is a fault of this program and stays one.
+_ITS_OWN = tuple(
     getattr(state, name)
     for name in (
         "EPFail",
@@ -31,6 +32,8 @@ ERRORS: tuple[type[Exception], ...] = tuple(
         "RuntimeException",
     )
 )
+_OURS = (NotImplementedError, RecursionError)
+ERRORS: tuple[type[Exception], ...] = (*_ITS_OWN, RuntimeError, UnicodeDecodeError)
 
 
 def default_threads(weight_bytes: int) -> int:
@@ -85,6 +88,8 @@ class Sessions:
         """BundleCorrupt in place of what ONNX Runtime raises."""
         try:
             yield
+        except _OURS:
+            raise
         except ERRORS as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise BundleCorrupt(f"{self._bundle.path / name}: ONNX Runtime cannot {verb} it: {reason}") from None

@@ -72,7 +72,7 @@ class Reference:
     def __init__(self, spec: ModelSpec, weights: Weights, kv: str = "f32", scales: Scales | None = None) -> None:
         self.spec, self._weights, self.kv, self._scales = spec, weights, kv, scales or {}
         self._shapes = spec.tensors()
-        self.capabilities = Capabilities(kinds=KINDS, kv_formats=KV_FORMATS)
+        self.capabilities = Capabilities(kinds=KINDS, kv_formats=KV_FORMATS, temperatures=True)
 
     def load(self) -> None:
         """Nothing to open."""

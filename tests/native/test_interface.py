@@ -27,7 +27,7 @@ STRUCTS = {
     "adapter": cpu.Adapter,
     "sequence": cpu.SequenceRows,
 }
-SIZES = {"int32_t": 4, "float": 4}
+SIZES = {"int32_t": 4, "float": 4, "double": 8}
 
 
 def fields(name: str) -> list[tuple[str, int]]:

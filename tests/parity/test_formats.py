@@ -18,8 +18,7 @@ from edgedec.cache.host import Cache
 pytest.importorskip("onnx", reason="exporting needs onnx")
 from edgedec.export.exporter import ExportOptions, export
 from edgedec.kernels.cpu.loader import why_not
-from edgedec.runtime.core import Runtime, RuntimeOptions, forward, open_runtime
-from edgedec.runtime.rows import Rows
+from edgedec.runtime import Rows, Runtime, RuntimeOptions, logits_of, open_runtime
 from edgedec.spec import KV_FORMATS
 
 ENGINES = ["ort", *(["native"] if why_not() is None else [])]
@@ -112,8 +111,8 @@ def ids(nano: Path) -> list[int]:
 
 def prefilled(runtime: Runtime, ids: list[int]) -> Cache:
     cache = runtime.new_cache(len(ids) + 16)
-    forward(runtime, Rows.chain(ids, 0), cache)
-    cache.keep(range(len(ids)))
+    logits_of(runtime, Rows.chain(ids, 0), cache)
+    cache.commit(range(len(ids)))
     return cache
 
 
@@ -126,19 +125,19 @@ def test_cuts_and_trees_give_the_same_logits(bundle: Bundle, ids: list[int], eng
     exactly = 0.0 if engine == "native" else 1e-4
     within = 0.05 if engine == "ort" and bundle.manifest.quantization["body"] != "f32" else exactly
     blocks, rows = bundle.spec.blocks(), Rows.chain(ids, 0)
-    expected = forward(runtime, rows, runtime.new_cache(len(ids)))
+    expected = logits_of(runtime, rows, runtime.new_cache(len(ids)))
     for at in (*range(2, len(blocks), 2), 1, len(blocks) - 1):
         cache = runtime.new_cache(len(ids))
         hidden = runtime.run(runtime.embed(rows.tokens), rows, cache, blocks[:at])
         found = runtime.head(runtime.run(hidden, rows, cache, blocks[at:]))
         np.testing.assert_allclose(found, expected, atol=exactly, rtol=0)  # the same rows: the same sums
     tree = Rows.tree([ids[5], ids[6], ids[7], ids[6], ids[9]], [-1, 0, 1, 0, 3], len(ids))
-    found = forward(runtime, tree, prefilled(runtime, ids))
+    found = logits_of(runtime, tree, prefilled(runtime, ids))
     for row, path in ((2, [0, 1, 2]), (4, [0, 3, 4])):
         cache = prefilled(runtime, ids)
         for token in tree.tokens[path]:
-            logits = forward(runtime, Rows.chain([token], cache.length), cache)
-            cache.keep([0])
+            logits = logits_of(runtime, Rows.chain([token], cache.length), cache)
+            cache.commit([0])
         np.testing.assert_allclose(found[row], logits[0], atol=within, rtol=0)
 
 
@@ -157,5 +156,5 @@ def test_the_runtimes_agree_on_the_bundle_that_ships(nano: Path, ids: list[int],
 
 
 def _log_probs(runtime: Runtime, ids: list[int]) -> np.ndarray:
-    logits = forward(runtime, Rows.chain(ids, 0), runtime.new_cache(len(ids))).astype(np.float64)
+    logits = logits_of(runtime, Rows.chain(ids, 0), runtime.new_cache(len(ids))).astype(np.float64)
     return logits - np.logaddexp.reduce(logits, axis=1)[:, None]

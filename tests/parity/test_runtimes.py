@@ -17,7 +17,7 @@ from edgedec.bundle.folder import Bundle  # noqa: E402
 from edgedec.cache.host import Cache  # noqa: E402
 from edgedec.export.exporter import ExportOptions, export  # noqa: E402
 from edgedec.kernels.cpu.loader import why_not  # noqa: E402
-from edgedec.runtime.core import Runtime, RuntimeOptions, forward, open_runtime  # noqa: E402
+from edgedec.runtime import Rows, Runtime, RuntimeOptions, logits_of, open_runtime  # noqa: E402
 from edgedec.runtime.rows import Rows  # noqa: E402
 
 KV = ("f32", "f16", "int8", "int4")
@@ -74,7 +74,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 def whole(runtime: Runtime, ids: list[int]) -> np.ndarray:
     """Logits [n, vocab] of all ids in one call."""
-    return forward(runtime, Rows.chain(ids, 0), runtime.new_cache(len(ids)))
+    return logits_of(runtime, Rows.chain(ids, 0), runtime.new_cache(len(ids)))
 
 
 def read(runtime: Runtime, ids: list[int], sizes: list[int]) -> tuple[np.ndarray, Cache]:
@@ -82,8 +82,8 @@ def read(runtime: Runtime, ids: list[int], sizes: list[int]) -> tuple[np.ndarray
     cache, parts = runtime.new_cache(len(ids) + 16), []
     sizes = [*sizes, *[1] * (len(ids) - sum(sizes))]
     for size in sizes:
-        parts.append(forward(runtime, Rows.chain(ids[cache.length :][:size], cache.length), cache))
-        cache.keep(range(size))
+        parts.append(logits_of(runtime, Rows.chain(ids[cache.length :][:size], cache.length), cache))
+        cache.commit(range(size))
     return np.concatenate(parts), cache
 
 
@@ -106,12 +106,12 @@ def test_greedy_decoding_is_that_of_transformers(case: Case, engine: str) -> Non
     runtime, ids = case.runtime(engine), list(PROMPT)
     steps = min(STEPS, case.bundle.spec.context_length - len(ids))
     cache = runtime.new_cache(len(ids) + steps)
-    logits = [forward(runtime, Rows.chain(ids, 0), cache)]
-    cache.keep(range(len(ids)))
+    logits = [logits_of(runtime, Rows.chain(ids, 0), cache)]
+    cache.commit(range(len(ids)))
     for _ in range(steps):
         ids.append(int(logits[-1][-1].argmax()))
-        logits.append(forward(runtime, Rows.chain(ids[-1:], cache.length), cache))
-        cache.keep([0])
+        logits.append(logits_of(runtime, Rows.chain(ids[-1:], cache.length), cache))
+        cache.commit([0])
     expected = case.expected(ids)
     assert 0.3 < expected.std() < 5
     assert expected[len(PROMPT) - 1 : -1].argmax(axis=1).tolist() == ids[len(PROMPT) :]
@@ -130,14 +130,14 @@ def test_a_trees_nodes_are_the_ends_of_their_chains(case: Case, engine: str) -> 
     runtime, before = case.runtime(engine), TOKENS[:13]
     tree = Rows.tree(*TREE, start=len(before))
     _, cache = read(runtime, before, [len(before)])
-    found = forward(runtime, tree, cache)
+    found = logits_of(runtime, tree, cache)
     for row, logits in enumerate(found):
         close(logits, whole(runtime, [*before, *_path(tree, row)])[-1])
     grown = Rows.tree(TREE[0][:4], TREE[1][:4], len(before)).grown(TREE[0][4:], TREE[1][4:])
     cache.data[:, :, :, len(before) + 4 :] = 0  # what the rows below wrote above must be written again
-    close(forward(runtime, grown, cache), found[4:])
-    cache.keep([0, 2, 6])  # the branch 3 4 9
-    following = forward(runtime, Rows.chain([11], cache.length), cache)
+    close(logits_of(runtime, grown, cache), found[4:])
+    cache.commit([0, 2, 6])  # the branch 3 4 9
+    following = logits_of(runtime, Rows.chain([11], cache.length), cache)
     close(following, whole(runtime, [*before, 3, 4, 9, 11])[-1:])
 
 
@@ -162,7 +162,7 @@ def test_the_stack_may_be_cut_anywhere(case: Case, engine: str) -> None:
 def test_a_tree_may_come_first(case: Case, engine: str) -> None:
     """Drafts may be verified together with a prompt that is not cached yet."""
     runtime, tree = case.runtime(engine), Rows.tree(*TREE, start=0)
-    found = forward(runtime, tree, runtime.new_cache(len(tree)))
+    found = logits_of(runtime, tree, runtime.new_cache(len(tree)))
     for row, logits in enumerate(found):
         close(logits, whole(runtime, _path(tree, row))[-1])
 

@@ -50,7 +50,7 @@ def session(model: edgedec.Model, spec: str) -> edgedec.Session:
     if spec == "model" or spec.startswith("model:"):
         spec = "model:path=nano"
     try:
-        return model.session(spec=spec)
+        return model.session(speculate=spec)
     except UsageError as error:
         if "train-heads" in str(error):
             pytest.skip(f"the bundle has no such head: {error}")
@@ -62,7 +62,7 @@ def plain(kv: str, sampling: Sampling) -> list[tuple[int, ...]]:
     """Decoding without drafts, the oracle."""
     model, texts = nano(kv), []
     for prompt in PROMPTS:
-        live = model.session(spec="off")
+        live = model.session(speculate="off")
         ids = model.tokenizer.encode(prompt)
         texts.append(tuple(live.tokens(ids, max_tokens=LENGTH, sampling=sampling, ignore_eos=True)))
     return texts
@@ -74,7 +74,7 @@ def plain(kv: str, sampling: Sampling) -> list[tuple[int, ...]]:
 def test_greedy_text_and_cache_are_those_of_plain_decoding(spec: str, kv: str) -> None:
     """8 prompts of 110 tokens for each of about 25 ways to draft and 4 caches: some 90,000 tokens."""
     model = nano(kv)
-    live, off = session(model, spec), model.session(spec="off")
+    live, off = session(model, spec), model.session(speculate="off")
     for prompt, expected in zip(PROMPTS, plain(kv, Sampling()), strict=True):
         ids = model.tokenizer.encode(prompt)
         assert tuple(live.tokens(ids, max_tokens=LENGTH, ignore_eos=True)) == expected
@@ -98,7 +98,7 @@ def test_a_seed_draws_the_same_tokens_with_drafts(spec: str) -> None:
 def test_what_ends_a_text_ends_it_alike(spec: str) -> None:
     """Stop strings, stop tokens, end tokens, every number of tokens, a full context."""
     model = nano("int8")
-    text = "".join(model.session(spec="off").generate(PROMPTS[0], max_tokens=60))
+    text = "".join(model.session(speculate="off").generate(PROMPTS[0], max_tokens=60))
     stops = [text[10:13], text[25:31], text[40:44], "never there"]
     for options in [
         *[{"max_tokens": n} for n in range(12)],
@@ -108,14 +108,14 @@ def test_what_ends_a_text_ends_it_alike(spec: str) -> None:
     ]:
         found = []
         for how in ("off", spec):
-            live = model.session(spec=how, context=200)
+            live = model.session(speculate=how, context=200)
             found.append(("".join(live.generate(PROMPTS[0], **options)), live.finish_reason, live.ids))  # type: ignore[arg-type]
         assert found[0] == found[1], options
-    full = [model.session(spec=how, context=48) for how in ("off", spec)]
+    full = [model.session(speculate=how, context=48) for how in ("off", spec)]
     texts = [list(live.tokens(model.tokenizer.encode(PROMPTS[0]), ignore_eos=True)) for live in full]
     assert texts[0] == texts[1]
     assert [live.finish_reason for live in full] == ["context", "context"]
-    slid = [model.session(spec=how, context=48, on_full="slide") for how in ("off", spec)]
+    slid = [model.session(speculate=how, context=48, on_full="slide") for how in ("off", spec)]
     texts = [list(live.tokens(model.tokenizer.encode(PROMPTS[0]), max_tokens=150, ignore_eos=True)) for live in slid]
     assert texts[0] == texts[1]
 
@@ -124,7 +124,7 @@ def test_what_ends_a_text_ends_it_alike(spec: str) -> None:
 def test_a_stopped_session_goes_on_as_if_it_had_never_drafted() -> None:
     model = nano("int4")
     for cut in range(1, 30, 3):
-        live, off = model.session(spec="copy:fixed=6+recycling"), model.session(spec="off")
+        live, off = model.session(speculate="copy:fixed=6+recycling"), model.session(speculate="off")
         for each in (live, off):
             tokens = each.tokens(model.tokenizer.encode(PROMPTS[6]), max_tokens=60, ignore_eos=True)
             for _ in range(cut):
@@ -140,12 +140,12 @@ def test_a_stopped_session_goes_on_as_if_it_had_never_drafted() -> None:
 @pytest.mark.parametrize("kv", KV_FORMATS)
 def test_a_thousand_random_rounds_leave_the_cache_of_a_straight_reading(kv: str) -> None:
     """Propose, accept a random path, reject the rest: the bytes are those of a cache built straight."""
-    from edgedec.runtime.core import Want, compute
+    from edgedec.runtime import Outputs, compute
     from edgedec.runtime.rows import Rows
 
     rng, runtime = np.random.default_rng(7), nano(kv).runtime
     cache, ids = runtime.new_cache(1024), [3]
-    quiet = Want(logits=False)
+    quiet = Outputs(logits=False)
     compute(runtime, Rows.chain(ids, 0), cache, 0, quiet)
     cache.keep([0])
     for round_ in range(1000):
@@ -176,9 +176,9 @@ def test_a_thousand_random_rounds_leave_the_cache_of_a_straight_reading(kv: str)
 def test_the_portable_runtimes_agree_in_float(tiny: Path, engine: str, spec: str) -> None:
     """Float weights and caches: how many rows share a call changes logits by rounding only."""
     model = edgedec.open(tiny, engine=engine, threads=1)
-    live = model.session(spec=spec)
+    live = model.session(speculate=spec)
     for start in range(1, 6):
-        off = model.session(spec="off")
+        off = model.session(speculate="off")
         ids = [start, start + 3, start, start + 3]
         n = model.spec.context_length - 8
         assert list(live.tokens(ids, max_tokens=n, ignore_eos=True)) == list(

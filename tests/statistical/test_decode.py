@@ -14,15 +14,14 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from edgedec.decoding import choice, logits, verify
 from edgedec.decoding import loop as decode
-from edgedec.decoding import verify
 from edgedec.decoding.context import Context
 from edgedec.drafters import Drafter
 from edgedec.drafters.off import Off
-from edgedec.runtime.core import forward
-from edgedec.runtime.rows import Rows
+from edgedec.generation import GenerationConfig
+from edgedec.runtime import Rows, logits_of
 from edgedec.sampling import Sampling, probs
-from edgedec.spec import Layer
 from edgedec.testing.fakes import FakeRuntime, Limited, RandomDrafter, SetConstraint, tiny_spec
 from edgedec.testing.stats import chi_square
 
@@ -32,7 +31,7 @@ DRAWS = 1500
 PROMPT = [2, 0, 1]
 SAMPLING = Sampling(temperature=1.2, presence_penalty=2.0)
 FOLLOWERS = {-1: {0, 2}, 0: {1, 2}, 1: {0, 1, 2}, 2: {0, 2}}
-SPEC = tiny_spec(vocab_size=VOCAB, layers=(Layer(),))
+SPEC = tiny_spec(vocab_size=VOCAB, n_layers=1)
 TEXTS = list(product(range(VOCAB), repeat=TOKENS))
 
 
@@ -43,11 +42,11 @@ def expected(constrained: bool) -> list[float]:
         p = 1.0
         for i, token in enumerate(text):
             ids = [*PROMPT, *text[:i]]
-            logits = forward(runtime, Rows.chain(ids, 0), runtime.new_cache(16))[-1]
+            scores = logits_of(runtime, Rows.chain(ids, 0), runtime.new_cache(16))[-1]
             if constrained:
                 mask = np.isin(np.arange(VOCAB), list(FOLLOWERS[([-1, *text[:i]])[-1]]))
-                logits = np.where(mask, logits, -np.inf).astype(np.float32)
-            p *= probs(logits, SAMPLING, ids, len(PROMPT)).of(token)
+                scores = np.where(mask, scores, -np.inf).astype(np.float32)
+            p *= probs(scores, SAMPLING, ids, len(PROMPT)).of(token)
         found.append(p)
     return found
 
@@ -59,11 +58,11 @@ def fit(module: ModuleType, drafter: Drafter, constrained: bool = False) -> tupl
         np.random.default_rng(5),
         Counter[tuple[int, ...]](),
     )
-    ask, drafter = module.Ask(SAMPLING), Limited(drafter, 6)
+    drafter = Limited(drafter, 6)
     for _ in range(DRAWS):
         context = Context(list(PROMPT), len(PROMPT), runtime.new_cache(16), rng=rng)
         constraint = SetConstraint(FOLLOWERS, VOCAB) if constrained else None
-        tokens = module.decode(runtime, context, ask, drafter, constraint)
+        tokens = module.decode(runtime, context, GenerationConfig(SAMPLING, constraint=constraint), drafter)
         counts[tuple(map(int, islice(tokens, TOKENS)))] += 1
     return chi_square([counts[text] for text in TEXTS], expected(constrained))
 
@@ -81,21 +80,23 @@ MUTANTS = [
     (verify, "if parent == last and", "if parent >= root and", "follows somebody else's child"),
     (verify, "pick(row, list(picked))", "pick(accepted[0], list(picked))", "draws again from the parent"),
     (verify, "pick(row, list(picked))", "pick(row, [])", "forgets the path"),
-    (decode, "*parents], length)", "*parents], length + 1)", "a place too far"),
-    (decode, "logits[row - root]", "logits[0]", "takes the logits of the root for all"),
-    (decode, "logits, ask.sampling, ids", "logits, ask.sampling, context.ids", "penalties without the path"),
-    (decode, "constraint.mask(path)", "constraint.mask([])", "the constraint of the root for all"),
+    (decode, "*parents], start)", "*parents], start + 1)", "a place too far"),
+    (decode, "(verified, row - root, path)", "(verified, 0, path)", "takes the logits of the root for all"),
+    (logits, "[*self._context.ids, *path] if path", "self._context.ids if path", "penalties without the path"),
+    (logits, "constraint.mask(path), logits", "constraint.mask([]), logits", "the constraint of the root for all"),
 ]
 
 
 @pytest.mark.parametrize(("where", "old", "new"), [m[:3] for m in MUTANTS], ids=[m[3] for m in MUTANTS])
 def test_seeded_bugs_are_caught(where: ModuleType, old: str, new: str) -> None:
-    mutant = reworded(where, old, new)
+    mutant, loop, choosing = reworded(where, old, new), reworded(decode, "", ""), reworded(choice, "", "")
     if where is verify:
-        module = reworded(decode, "", "")
-        module.walk = mutant.walk  # type: ignore[attr-defined]
-        mutant = module
-    statistic, critical = fit(mutant, RandomDrafter(3, VOCAB), constrained="constraint" in old)
+        vars(loop)["walk"] = vars(mutant)["walk"]
+    elif where is logits:
+        vars(choosing).update({name: vars(mutant)[name] for name in ("Penalties", "ConstraintMask")})
+        vars(loop)["Chooser"] = vars(choosing)["Chooser"]
+    fitted = mutant if where is decode else loop
+    statistic, critical = fit(fitted, RandomDrafter(3, VOCAB), constrained="constraint" in old)
     assert statistic > critical
 
 

@@ -6,20 +6,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Generator
 from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
+from drafting import settled
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import Ask, Stats, decode
+from edgedec.decoding.loop import decode
+from edgedec.decoding.step import Completed, Request, Stats
+from edgedec.generation import GenerationConfig
 from edgedec.drafters import Draft
 from edgedec.drafters.model import VERIFY, ModelDrafter
-from edgedec.runtime.core import forward
+from edgedec.runtime import logits_of
 from edgedec.runtime.rows import Rows
 from edgedec.sampling import Probs, Sampling, probs
-from edgedec.spec import Layer
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
 from edgedec.testing.stats import chi_square
 
@@ -28,7 +31,7 @@ TOKENS = 3
 DRAWS = 600
 PROMPT = [2, 0, 1]
 SAMPLING = Sampling(temperature=1.2, presence_penalty=1.0)
-SPEC = tiny_spec(vocab_size=VOCAB, layers=(Layer(),))
+SPEC = tiny_spec(vocab_size=VOCAB, n_layers=1)
 TEXTS = list(product(range(VOCAB), repeat=TOKENS))
 
 
@@ -49,7 +52,7 @@ def expected() -> list[float]:
         p = 1.0
         for i, token in enumerate(text):
             ids = [*PROMPT, *text[:i]]
-            logits = forward(runtime, Rows.chain(ids, 0), runtime.new_cache(16))[-1]
+            logits = logits_of(runtime, Rows.chain(ids, 0), runtime.new_cache(16))[-1]
             p *= probs(logits, SAMPLING, ids, len(PROMPT)).of(token)
         found.append(p)
     return found
@@ -62,7 +65,7 @@ def fit(model: ModelDrafter) -> tuple[float, float, int]:
         stats = Stats()
         context = Context(list(PROMPT), len(PROMPT), runtime.new_cache(16), rng=rng)
         model.reset()
-        tokens = decode(runtime, context, Ask(SAMPLING, TOKENS), model, stats=stats)
+        tokens = decode(runtime, context, GenerationConfig(SAMPLING, max_tokens=TOKENS), model, stats=stats)
         counts[tuple(map(int, tokens))] += 1
         accepted += stats.accepted
     return *chi_square([counts[text] for text in TEXTS], expected()), accepted
@@ -78,8 +81,8 @@ def test_the_distribution_is_kept(verify: str, vocab: int) -> None:
 class Even(ModelDrafter):
     """Says that all tokens were equally likely."""
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
-        draft = super().propose(context, nodes, floor)
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
+        draft = yield from settled(super().propose(context, nodes, min_path_prob))
         if draft.sampled is None:
             return draft
         even = Probs(np.arange(VOCAB), np.full(VOCAB, 1 / VOCAB))
@@ -89,9 +92,9 @@ class Even(ModelDrafter):
 class Choosy(ModelDrafter):
     """Draws until it likes what it sees."""
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
         while True:
-            draft = super().propose(context, nodes, floor)
+            draft = yield from settled(super().propose(context, nodes, min_path_prob))
             if not draft.tokens or draft.tokens[0] != 0 or context.rng.random() < 0.2:
                 return draft
 

@@ -15,7 +15,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from edgedec import sampling
+from edgedec.sampling import distributions as sampling
 from edgedec.errors import UsageError
 from edgedec.testing.stats import chi_square, critical_value
 
@@ -130,9 +130,10 @@ def test_draws_keep_the_promise(name: str) -> None:
     assert statistic < critical
 
 
+KEEP = "        ids, scores, p = _keep(ids, scores, p, keep)\n"
 CUTS = (
-    "    if sampling.top_p < 1:\n        kept, p = _keep(kept, p, _top_p(p, sampling.top_p))\n",
-    "    if sampling.min_p > 0:\n        kept, p = _keep(kept, p, p >= sampling.min_p * p.max())\n",
+    "    if mass < 1:\n" + KEEP + "        keep = _top_p(p / p.sum(), scores, mass)\n",
+    "    if sampling.min_p > 0:\n" + KEEP + "        keep = p >= sampling.min_p * p.max()\n",
 )
 MUTANTS = [
     ("temperature", "p /= temperature", "p /= temperature**2", "temperature applied twice"),
@@ -140,10 +141,10 @@ MUTANTS = [
     ("temperature", "p /= temperature", "p /= 1.0", "temperature forgotten"),
     ("plain", "u * cdf[-1]", "u * u", "a number that is not uniform"),
     ("plain", ', side="right"))', ") + 1)", "draws the next token's neighbour"),
-    ("top_k, top_p", "p /= p.sum()", "p /= 1.0", "normalisation forgotten"),
-    ("top_p, typical_p", "p[keep] / p[keep].sum()", "p[keep]", "renormalisation forgotten"),
-    ("top_k", "[n - k])", "[n - k - 1])", "top-k keeps one too many"),
-    ("top_k", "[n - k])", "[n - k + 1])", "top-k keeps one too few"),
+    ("top_k, top_p", "_top_p(p / p.sum(), scores, mass)", "_top_p(p, scores, mass)", "normalisation forgotten"),
+    ("top_p, typical_p", "_typical(p / p.sum(),", "_typical(p,", "renormalisation forgotten"),
+    ("top_k", "kth_largest(scores, k)", "kth_largest(scores, k + 1)", "top-k keeps one too many"),
+    ("top_k", "kth_largest(scores, k)", "kth_largest(scores, k - 1)", "top-k keeps one too few"),
     ("top_p", "dropped > 1 - mass)), 1)", "dropped > 1 - mass)) - 1, 1)", "top-p keeps one too few"),
     ("top_p", "dropped > 1 - mass)), 1)", "dropped > 1 - mass)) + 1, 1)", "top-p keeps one too many"),
     ("top_p", "np.sum(dropped > 1 - mass)", "np.sum(dropped > mass)", "top-p drops what it should keep"),
@@ -168,8 +169,8 @@ MUTANTS = [
     ),
     (
         "repetition_penalty",
-        "seen = context[context",
-        "seen = context[n_prompt:][context[n_prompt:]",
+        "context[context < len(scores)], sampling",
+        "context[n_prompt:][context[n_prompt:] < len(scores)], sampling",
         "prompt ignored",
     ),
     ("presence_penalty", "output = context[n_prompt:]", "output = context", "prompt counted"),
@@ -195,7 +196,7 @@ MUTANTS = [
 @pytest.mark.parametrize(("name", "old", "new"), [m[:3] for m in MUTANTS], ids=[m[3] for m in MUTANTS])
 def test_seeded_bugs_are_caught(name: str, old: str, new: str) -> None:
     source = inspect.getsource(sampling)
-    assert source.count(old) == 1, f"sampling.py was reworded: give this mutant new words for {old!r}"
+    assert source.count(old) == 1, f"distributions.py was reworded: give this mutant new words for {old!r}"
     mutant = ModuleType(sampling.__name__)
     exec(compile(source.replace(old, new), "mutant", "exec"), mutant.__dict__)
     statistic, critical = _fit(mutant, name)

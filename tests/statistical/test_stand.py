@@ -16,19 +16,20 @@ import numpy as np
 import pytest
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import Ask, Stats, decode
+from edgedec.decoding.loop import decode
+from edgedec.decoding.step import Stats
+from edgedec.generation import GenerationConfig
 from edgedec.drafters import Draft, Sampled
 from edgedec.drafters.stand import Stand
-from edgedec.runtime.core import forward
+from edgedec.runtime import logits_of
 from edgedec.runtime.rows import Rows
 from edgedec.sampling import Probs, Sampling, probs
-from edgedec.spec import Layer
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
 from edgedec.testing.stats import chi_square
 
 VOCAB, TOKENS, DRAWS = 4, 3, 1200
 PROMPT = [2, 0, 1]
-SPEC = tiny_spec(vocab_size=VOCAB, layers=(Layer(),))
+SPEC = tiny_spec(vocab_size=VOCAB, n_layers=1)
 TEXTS = list(product(range(VOCAB), repeat=TOKENS))
 SAMPLINGS = {"hot": Sampling(temperature=1.3), "cut": Sampling(temperature=0.8, top_p=0.9)}
 Change = Callable[[Draft], Draft]
@@ -41,8 +42,8 @@ class Changed(Stand):
         super().__init__(VOCAB, nodes=6, k=3, verify="recursive")
         self._change = change
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
-        draft = super().propose(context, nodes, floor)
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
+        draft = super().propose(context, nodes, min_path_prob)
         return self._change(draft) if draft.sampled is not None else draft
 
 
@@ -53,7 +54,7 @@ def expected(sampling: Sampling) -> list[float]:
         p = 1.0
         for i, token in enumerate(text):
             ids = [*PROMPT, *text[:i]]
-            logits = forward(runtime, Rows.chain(ids, 0), runtime.new_cache(16))[-1]
+            logits = logits_of(runtime, Rows.chain(ids, 0), runtime.new_cache(16))[-1]
             p *= probs(logits, sampling, ids, len(PROMPT)).of(token)
         found.append(p)
     return found
@@ -71,7 +72,7 @@ def fit(drafter: Stand, sampling: Sampling, draws: int = DRAWS) -> tuple[float, 
         context = Context(list(PROMPT), len(PROMPT), runtime.new_cache(16), rng=rng)
         drafter.reset()
         # More than is looked at, so that drafts are not cut short where the text ends.
-        tokens = decode(runtime, context, Ask(sampling, max_tokens=TOKENS + 4), drafter, stats=stats)
+        tokens = decode(runtime, context, GenerationConfig(sampling, max_tokens=TOKENS + 4), drafter, stats=stats)
         counts[tuple(int(next(tokens)) for _ in range(TOKENS))] += 1
         tokens.close()
     assert stats.accepted > draws / 4
@@ -137,7 +138,7 @@ def tokens_per_call(verify: str, nodes: int) -> float:
             stats = Stats()  # the first two texts fill the tables
         context = Context([seed], 1, runtime.new_cache(512), rng=np.random.default_rng(seed))
         drafter.reset()
-        list(decode(runtime, context, Ask(Sampling(temperature=1.0), max_tokens=250), drafter, stats=stats))
+        list(decode(runtime, context, GenerationConfig(Sampling(temperature=1.0), max_tokens=250), drafter, stats=stats))
     return stats.generated / stats.calls
 
 
@@ -151,14 +152,14 @@ def test_a_seed_means_one_text() -> None:
     for _ in range(2):
         runtime, drafter = FakeRuntime(), Stand(13, verify="recursive")
         context = Context([3, 1], 2, runtime.new_cache(64), rng=np.random.default_rng(8))
-        found.append(list(decode(runtime, context, Ask(Sampling(temperature=1.0), max_tokens=40), drafter)))
+        found.append(list(decode(runtime, context, GenerationConfig(Sampling(temperature=1.0), max_tokens=40), drafter)))
     assert found[0] == found[1]
 
 
 def test_every_child_says_what_its_parent_was_drawn_from() -> None:
     runtime, drafter = Flat(), Stand(13, nodes=12, verify="recursive")
     context = Context([3, 1], 2, runtime.new_cache(512), rng=np.random.default_rng(8))
-    list(decode(runtime, context, Ask(Sampling(temperature=1.0), max_tokens=100), drafter))
+    list(decode(runtime, context, GenerationConfig(Sampling(temperature=1.0), max_tokens=100), drafter))
     draft = drafter.propose(context, 12, 0.0)
     assert draft.sampled is not None
     assert draft.sampled.verifier == "recursive"
@@ -175,7 +176,7 @@ def test_the_shape_does_not_depend_on_the_luck_of_a_level() -> None:
     """Claims of a node's children are the same whatever is drawn there."""
     runtime, drafter = Flat(), Stand(13, nodes=3, verify="recursive")
     context = Context([3, 1], 2, runtime.new_cache(512), rng=np.random.default_rng(8))
-    list(decode(runtime, context, Ask(Sampling(temperature=1.0), max_tokens=60), drafter))
+    list(decode(runtime, context, GenerationConfig(Sampling(temperature=1.0), max_tokens=60), drafter))
     drafts = [drafter.propose(context, 1, 0.0) for _ in range(40)]
     assert len({tuple(draft.p) for draft in drafts}) == 1
     assert len({tuple(draft.tokens) for draft in drafts}) > 2

@@ -20,13 +20,14 @@ import numpy as np
 import pytest
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import Ask, Stats, decode
+from edgedec.decoding.loop import decode
+from edgedec.decoding.step import Stats
+from edgedec.generation import GenerationConfig
 from edgedec.decoding.verify import VERIFIERS, Verifier
-from edgedec.drafters import Draft, Plain, Sampled
-from edgedec.runtime.core import forward
+from edgedec.drafters import Draft, BaseDrafter, Sampled
+from edgedec.runtime import logits_of
 from edgedec.runtime.rows import Rows
 from edgedec.sampling import Probs, Sampling, probs
-from edgedec.spec import Layer
 from edgedec.testing.fakes import FakeRuntime, SetConstraint, tiny_spec
 from edgedec.testing.stats import chi_square
 
@@ -284,7 +285,7 @@ def test_blocks_are_accepted_further_than_tokens_and_the_best_of_paths_further_s
 
 PROMPT = [2, 0, 1]
 SAMPLING = Sampling(temperature=1.3, top_k=3, repetition_penalty=1.3)
-SPEC = tiny_spec(vocab_size=VOCAB, layers=(Layer(),))
+SPEC = tiny_spec(vocab_size=VOCAB, n_layers=1)
 FOLLOWERS = {-1: {0, 2, 3}, 0: {1, 2}, 1: {0, 1, 2, 3}, 2: {0, 2, 3}, 3: {0, 1, 3}}
 STOP = 3
 LOOPS: dict[str, tuple[str, Layout]] = {
@@ -300,7 +301,7 @@ LOOPS: dict[str, tuple[str, Layout]] = {
 def said(text: Path, constrained: bool = False) -> Probs:
     """The target's own law behind the prompt and `text`, read from an empty cache."""
     runtime, ids = FakeRuntime(SPEC, spread=9.0), [*PROMPT, *text]
-    logits = forward(runtime, Rows.chain(ids, 0), runtime.new_cache(16))[-1]
+    logits = logits_of(runtime, Rows.chain(ids, 0), runtime.new_cache(16))[-1]
     if constrained:
         allowed = list(FOLLOWERS[[-1, *text][-1]])
         logits = np.where(np.isin(np.arange(VOCAB), allowed), logits, -np.inf).astype(np.float32)
@@ -315,13 +316,13 @@ def guessed(text: Path) -> Probs:
     return Probs(np.arange(VOCAB), p)
 
 
-class Guesser(Plain):
+class Guesser(BaseDrafter):
     """Draws from `guessed`, and says so; a liar says the opposite."""
 
     def __init__(self, name: str, layout: Layout, lies: bool = False) -> None:
         self._name, self._layout, self._lies, self._rng = name, layout, lies, np.random.default_rng(8)
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         known = tuple(map(int, context.ids[len(PROMPT) :]))
         tokens, parents, laws = self._layout(lambda path: guessed((*known, *path)), self._rng)
         if self._lies:
@@ -342,7 +343,8 @@ def told(guesser: Guesser, stops: frozenset[int], constrained: bool, pauses: boo
         constraint = SetConstraint(FOLLOWERS, VOCAB) if constrained else None
         while len(context.ids) < len(PROMPT) + TOKENS:
             stats = Stats()
-            tokens = decode(runtime, context, Ask(SAMPLING, stop_tokens=stops), guesser, constraint, stats)
+            config = GenerationConfig(SAMPLING, stop_tokens=stops, constraint=constraint)
+            tokens = decode(runtime, context, config, guesser, stats)
             for _ in islice(tokens, 1 if pauses else TOKENS):
                 pass
             tokens.close()

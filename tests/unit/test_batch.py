@@ -27,18 +27,19 @@ import edgedec
 from edgedec.cli import _app
 from edgedec.constraints import json_schema
 from edgedec.errors import EdgedecError, RuntimeUnavailable, UsageError
-from edgedec.offline import Asking, Job, Progress, worker
+from edgedec.generation import GenerationConfig
+from edgedec.offline import Defaults, Job, Progress, worker
 from edgedec.offline.journal import Journal
 from edgedec.offline.reading import Row, plain, reading
 from edgedec.offline.worker import Desk, Opening, Worker, pack, unpack
 from edgedec.offline.writing import write
-from edgedec.runtime.core import choose_engine
 from edgedec.sampling import Sampling
 
 Rows = list[dict[str, Any]]
 PROMPTS = ("Once upon a time", "Tom and Lily", "One day", "The fox ran to")
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
-exact = pytest.mark.skipif(choose_engine("auto") != "native", reason="texts that share calls need the native engine")
+INVARIANT = edgedec.open("nano", threads=1).runtime.capabilities.batch_invariant
+exact = pytest.mark.skipif(not INVARIANT, reason="texts that share calls need a batch-invariant engine")
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,13 @@ def got(path: Path) -> Rows:
 
 
 def job(source: Path, out: Path, **more: Any) -> Job:
-    given: dict[str, Any] = {"asking": Asking(max_tokens=8), "about": {}, "seed": 7, "slots": 4, **more}
+    given: dict[str, Any] = {
+        "defaults": Defaults(GenerationConfig(max_tokens=8)),
+        "about": {},
+        "seed": 7,
+        "slots": 4,
+        **more,
+    }
     return Job(source, out, **given)
 
 
@@ -103,7 +110,7 @@ def test_each_text_is_what_its_session_says_alone_in_input_order(
             seed=row.get("seed", 7 + i),
             logit_bias={int(token): bias for token, bias in row.get("logit_bias", {}).items()},
         )
-        session = model.session(context=128, spec="off")
+        session = model.session(context=128, speculate="off")
         must = json_schema(model, SCHEMA) if "json_schema" in row else None
         text = "".join(
             session.generate(
@@ -159,7 +166,7 @@ def test_bad_rows_stand_in_their_place(model: edgedec.Model, tmp_path: Path) -> 
 
 def test_a_context_that_runs_full_ends_its_text(model: edgedec.Model, tmp_path: Path) -> None:
     rows = [{"prompt": "One day", "max_tokens": most, "ignore_eos": True} for most in (500, None)]
-    for out in batched(model, tmp_path, rows, asking=Asking()):
+    for out in batched(model, tmp_path, rows, defaults=Defaults()):
         assert out["finish_reason"] == "context"
         assert out["prompt_tokens"] + out["generated_tokens"] >= 128
 
@@ -168,7 +175,7 @@ def test_columns_that_mean_nothing_come_back(model: edgedec.Model, tmp_path: Pat
     rows = [
         {"q": "One day", "prompt": "mine", "text": "t", "input_text": "u", "deep": {"a": [1, None]}, "max_tokens": 2}
     ]
-    (found,) = batched(model, tmp_path, rows, asking=Asking(column="q"))
+    (found,) = batched(model, tmp_path, rows, defaults=Defaults(column="q"))
     assert found["prompt"] == "mine"
     assert found["deep"] == {"a": [1, None]}
     assert {found["input_text"], found["input_input_text"]} == {"t", "u"}
@@ -178,13 +185,56 @@ def test_columns_that_mean_nothing_come_back(model: edgedec.Model, tmp_path: Pat
 def test_what_the_command_says_holds_for_rows_that_say_nothing(model: edgedec.Model, tmp_path: Path) -> None:
     pytest.importorskip("llguidance")
     rows: Rows = [{"prompt": "x"}, {"prompt": "x", "regex": "ab"}, {"prompt": "x", "max_tokens": 1}]
-    asking = Asking(max_tokens=9, must=("regex", "(cat|dog){2}"))
-    first, second, third = batched(model, tmp_path, rows, asking=asking)
+    defaults = Defaults(GenerationConfig(max_tokens=9), ("regex", "(cat|dog){2}"))
+    first, second, third = batched(model, tmp_path, rows, defaults=defaults)
     assert first["text"] in {"catcat", "catdog", "dogcat", "dogdog"}
     assert second["text"] == "ab"
     assert third["generated_tokens"] == 1
     with pytest.raises(UsageError):  # before any row is read
-        make(model, tmp_path / "in.jsonl", tmp_path / "b.jsonl", asking=Asking(must=("regex", "(")))
+        make(model, tmp_path / "in.jsonl", tmp_path / "b.jsonl", defaults=Defaults(constraint=("regex", "(")))
+
+
+def test_min_tokens_of_rows_and_of_the_command(model: edgedec.Model, tmp_path: Path) -> None:
+    end = min(model.eos)
+    ends_at_once = {"prompt": "One day", "logit_bias": {str(end): 1000}, "max_tokens": 6}
+    rows: Rows = [ends_at_once, ends_at_once | {"min_tokens": 4}, ends_at_once | {"min_tokens": "2"}]
+    defaults = Defaults(GenerationConfig(min_tokens=3))
+    assert [out["generated_tokens"] for out in batched(model, tmp_path, rows, defaults=defaults)] == [3, 4, 2]
+    put(tmp_path / "in.jsonl", rows)
+    assert call(tmp_path / "in.jsonl", "-o", tmp_path / "c.jsonl", "--temp", 0, "--min-tokens", 5).exit_code == 0
+    assert [out["generated_tokens"] for out in got(tmp_path / "c.jsonl")] == [5, 4, 2]
+
+
+def test_a_common_beginning_is_read_once_and_memory_stays_flat(
+    model: edgedec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that begin with the same 100 tokens read them once in all; of ended texts few caches stay."""
+    from edgedec.decoding.batching import Batch
+
+    read, kept = 0, 0
+    forward, step = model.runtime.forward, Batch.step
+
+    def counted(calls: Any) -> Any:
+        nonlocal read
+        read += sum(call.rows.count for call in calls)
+        return forward(calls)
+
+    def watched(self: Batch) -> bool:
+        nonlocal kept
+        going = step(self)
+        kept = max(kept, len(self.prefixes))
+        return going
+
+    monkeypatch.setattr(model.runtime, "forward", counted)
+    monkeypatch.setattr(Batch, "step", watched)
+    opening = list(range(5, 105))
+    rows: Rows = [{"prompt": [*opening, 200 + i], "max_tokens": 2, "ignore_eos": True} for i in range(30)]
+    defaults, source = Defaults(), put(tmp_path / "in.jsonl", rows)
+    made = job(source, tmp_path / "out.jsonl", defaults=defaults, slots=3)
+    made.run(model, lambda: model.session(context=128, speculate="off"))
+    assert [out["prompt_tokens"] for out in got(tmp_path / "out.jsonl")] == [101] * 30
+    assert read < 100 + 30 * 10
+    assert 0 < kept <= 2 * 3
 
 
 # -- files
@@ -339,9 +389,9 @@ class Killed(BaseException):
 def test_stopped_at_any_call_it_goes_on_where_it_was(model: edgedec.Model, tmp_path: Path) -> None:
     """Every row is generated once, but for those in the making; the output is that of a run left alone."""
     rows = [*prompts(20), {"bad": 1}]
-    asking = Asking(Sampling(temperature=0.9), 8)
+    defaults = Defaults(GenerationConfig(Sampling(temperature=0.9), 8))
     source, whole, out = put(tmp_path / "in.jsonl", rows), tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
-    make(model, source, whole, asking=asking)
+    make(model, source, whole, defaults=defaults)
     finished = 0
     for steps in (3, 9, 1, 14, 6):
         left = steps
@@ -353,10 +403,10 @@ def test_stopped_at_any_call_it_goes_on_where_it_was(model: edgedec.Model, tmp_p
                 raise Killed
 
         with pytest.raises(Killed):
-            job(source, out, asking=asking).run(model, lambda: model.session(context=128), stop)
+            job(source, out, defaults=defaults).run(model, lambda: model.session(context=128), stop)
         assert not out.exists()
     assert 0 < finished < 21
-    progress = make(model, source, out, asking=replace(asking), slots=7)
+    progress = make(model, source, out, defaults=replace(defaults), slots=7)
     assert progress.kept == finished
     assert progress.rows == 21
     assert out.read_bytes() == whole.read_bytes()
@@ -419,8 +469,8 @@ def test_a_journal_of_something_else_is_refused(
     cases: list[tuple[Path, dict[str, Any], str]] = [
         (other, {}, "another input"),
         (swapped, {}, "row 2 is not the same"),
-        (source, {"asking": Asking(max_tokens=9)}, "max_tokens 8, not 9"),
-        (source, {"asking": Asking(Sampling(temperature=0.5), 8)}, "temperature 0.0, not 0.5"),
+        (source, {"defaults": Defaults(GenerationConfig(max_tokens=9))}, "max_tokens 8, not 9"),
+        (source, {"defaults": Defaults(GenerationConfig(Sampling(temperature=0.5), 8))}, "temperature 0.0, not 0.5"),
         (source, {"seed": 8}, "seed 7, not 8"),
         (source, {"about": {"kv": "f16"}}, "kv None, not 'f16'"),
     ]
@@ -593,7 +643,7 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-SAMPLED = Asking(Sampling(temperature=0.9), 8)
+SAMPLED = Defaults(GenerationConfig(Sampling(temperature=0.9), 8))
 
 
 def begun(source: Path, out: Path, way: Callable[[Job, Callable[[Progress], None]], Progress]) -> int:
@@ -604,7 +654,7 @@ def begun(source: Path, out: Path, way: Callable[[Job, Callable[[Progress], None
             raise Killed
 
     with pytest.raises(Killed):
-        way(job(source, out, asking=SAMPLED), stop)
+        way(job(source, out, defaults=SAMPLED), stop)
     return lines(out.with_name("out.jsonl.partial"))
 
 
@@ -620,7 +670,7 @@ def test_begun_here_or_on_ray_it_is_finished_on_the_other(
         tmp_path / "out.jsonl",
         tmp_path / "w.jsonl",
     )
-    make(model, source, whole, asking=SAMPLED)
+    make(model, source, whole, defaults=SAMPLED)
     killed: list[int] = []
 
     def kill(progress: Progress) -> None:
@@ -637,7 +687,7 @@ def test_begun_here_or_on_ray_it_is_finished_on_the_other(
 
     ways = [here, there] if first == "here" else [there, here]
     kept = begun(source, out, ways[0])
-    progress = ways[1](job(source, out, asking=SAMPLED), kill)
+    progress = ways[1](job(source, out, defaults=SAMPLED), kill)
     assert (progress.rows, progress.failed, progress.kept) == (61, 1, kept)
     assert progress.tokens > 0
     assert out.read_bytes() == whole.read_bytes()
@@ -690,7 +740,7 @@ def test_workers_that_open_something_else_say_so(
         (Opening(threads=1), {"about": {"engine": "other"}}, "not 'other'"),
         (Opening(threads=1), {"about": {"model": "0"}}, "not '0'"),
         (Opening("nowhere", threads=1), {}, "nowhere"),
-        (Opening(threads=1), {"asking": Asking(must=("regex", "("))}, "regex"),
+        (Opening(threads=1), {"defaults": Defaults(constraint=("regex", "("))}, "regex"),
     ]
     for opening, more, why in wrongs:
         (error,) = said(opening, **more)

@@ -17,10 +17,11 @@ from edgedec.bench.speculation import HOT, Bench, Run, _depth, tasks_of
 from edgedec.bench.speculation_results import interval, results
 from edgedec.cli import _app, _bench_spec
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import Turn
-from edgedec.drafters import Draft, Host, Plain, Seen
+from edgedec.decoding.loop import StepTrace
+from edgedec.decoding.step import StepResult
+from edgedec.drafters import Draft, DrafterContext, BaseDrafter
 from edgedec.errors import UsageError
-from edgedec.runtime.core import Output
+from edgedec.runtime import CallResult
 from edgedec.runtime.rows import Rows
 from edgedec.sampling import Sampling
 
@@ -57,15 +58,15 @@ def prompts(tmp_path: Path) -> Path:
     return path
 
 
-class Echo(Plain):
+class Echo(BaseDrafter):
     """Guesses that the text goes on as `answers` has it, and spoils the third guess of every draft."""
 
     answers: ClassVar[list[list[int]]] = []
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: DrafterContext) -> None:
         self.texts = 0
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         ids = context.ids
         coming = next((a[len(ids) :] for a in self.answers if a[: len(ids)] == ids), [])[: min(nodes, 3)]
         if len(coming) == 3:
@@ -76,13 +77,13 @@ class Echo(Plain):
         self.texts += 1
 
 
-class Liar(Plain):
+class Liar(BaseDrafter):
     """Changes what was picked, as no drafter may."""
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         return Draft()
 
-    def observe(self, seen: Seen) -> None:
+    def observe(self, seen: StepResult) -> None:
         assert isinstance(seen.picked, list)
         seen.picked[0] = (seen.picked[0] + 1) % 200
 
@@ -93,7 +94,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     made: list[tuple[str, Any]] = []
     real = sessions.make_speculation
 
-    def make(words: str, host: Host) -> Any:
+    def make(words: str, host: DrafterContext) -> Any:
         if words == "lame":
             raise UsageError("this bundle has no legs")
         drafter = {"echo": Echo, "liar": lambda host: Liar()}.get(words, lambda host: real(words, host))(host)
@@ -120,7 +121,7 @@ def test_depths_of_drafts_and_of_what_was_accepted() -> None:
     assert _depth([-1, 0, 0, 1]) == 3
     run, rows = Run(), Rows.chain([1, 2, 3], 0)
     for tokens, path in (((5, 6, 7), [0, 1, 2]), ((5,), [0]), ((), [0])):
-        run.take(Turn(3, Draft.chain(tokens), Seen(rows, 0, path, [9] * len(path), Output(), 0.1), 0.1))
+        run.take(StepTrace(3, Draft.chain(tokens), StepResult(rows, 0, path, [9] * len(path), CallResult(), 0.1), 0.1))
     assert run.drafted_at == {1: 2, 2: 1, 3: 1}
     assert +run.accepted_at == {1: 1, 2: 1}
 

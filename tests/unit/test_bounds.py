@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgedec
-from edgedec.cache.host import Cache
+from edgedec.cache import HostCache
 from edgedec.decoding.context import Context
-from edgedec.drafters import Drafter, Seen, _tables, recycling, stand, trigram
+from edgedec.decoding.step import StepResult
+from edgedec.drafters import Drafter, _tables, recycling, stand, trigram
 from edgedec.drafters import hydra as hydra_file
 from edgedec.drafters._automaton import Automaton
 from edgedec.drafters._datastore import Store
@@ -25,7 +26,7 @@ from edgedec.drafters.recycling import Recycling
 from edgedec.drafters.stand import Stand
 from edgedec.drafters.suffix import Suffix
 from edgedec.drafters.trigram import Trigram
-from edgedec.runtime.core import Output
+from edgedec.runtime import CallResult
 from edgedec.runtime.rows import Rows
 from edgedec.session import Session
 from edgedec.speculation.governor import Governor
@@ -47,7 +48,7 @@ def calls(drafter: Drafter, texts: int, length: int, seed: int) -> None:
             ids = np.stack([rng.permutation(VOCAB)[:12] for _ in range(4)]).astype(np.int32)
             scores = -np.sort(rng.random((4, 12)).astype(np.float32), axis=1)
             picked = rng.integers(0, VOCAB, 2).tolist()
-            drafter.observe(Seen(rows, 0, [0, 1], picked, Output(ids=ids, scores=scores), 0.0))
+            drafter.observe(StepResult(rows, 0, [0, 1], picked, CallResult(ids=ids, scores=scores), 0.0))
             context.ids += picked
 
 

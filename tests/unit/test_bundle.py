@@ -27,8 +27,9 @@ from edgedec.errors import (
     BundleUnsafe,
     BundleVersion,
     EdgedecError,
+    RuntimeUnavailable,
 )
-from edgedec.runtime.core import open_runtime
+from edgedec.runtime import Rows, open_runtime
 from edgedec.storage.serde import from_json, to_json
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
@@ -72,7 +73,9 @@ SET: list[tuple[str, Any, type[EdgedecError], str]] = [
     # path in the manifest, value, error, words of its message
     ("format", "gguf", BundleCorrupt, "not a manifest of edgedec"),
     ("format", None, BundleCorrupt, "not a manifest of edgedec"),
-    ("version", 4, BundleVersion, "upgrade edgedec"),
+    ("version", 5, BundleVersion, "format version 5, this edgedec reads 4; upgrade edgedec"),
+    ("version", 3, BundleVersion, "format version 3 of an older edgedec; export the model again"),
+    ("version", 1, BundleVersion, "version 1 of an older edgedec; export the model again"),
     ("version", HUGE, BundleVersion, "upgrade edgedec"),
     ("version", 0, BundleCorrupt, "0 is not a version"),
     ("version", -1, BundleCorrupt, "-1 is not a version"),
@@ -82,10 +85,10 @@ SET: list[tuple[str, Any, type[EdgedecError], str]] = [
     ("version", None, BundleCorrupt, "None is not a version"),
     ("more", 1, BundleCorrupt, "unknown key 'more'"),
     ("spec.more", 1, BundleCorrupt, "spec: unknown key 'more'"),
-    ("spec.layers.1.more", 1, BundleCorrupt, r"spec.layers\[1\]: unknown key 'more'"),
+    ("spec.layers.1.0.more", 1, BundleCorrupt, r"spec.layers\[1\]\[0\]: unknown key 'more'"),
     ("spec.ropes.0.more", 1, BundleCorrupt, r"spec.ropes\[0\]: unknown key 'more'"),
     ("tensors.embed.more", 1, BundleCorrupt, "tensors.embed: unknown key 'more'"),
-    ("graphs.more", 1, BundleCorrupt, "graphs: unknown key 'more'"),
+    ("artifacts.ort.more", 1, BundleCorrupt, "artifacts.ort: unknown key 'more'"),
     ("text.more", 1, BundleCorrupt, "text: unknown key 'more'"),
     ("files.head~onnx.more", 1, BundleCorrupt, "unknown key 'more'"),
     ("kv_scales.int2", 1, BundleCorrupt, "kv_scales: unknown key 'int2'"),
@@ -94,37 +97,41 @@ SET: list[tuple[str, Any, type[EdgedecError], str]] = [
     ("spec", [], BundleCorrupt, "spec: expected an object, found list"),
     ("spec.layers", {}, BundleCorrupt, "layers: expected a list, found dict"),
     ("spec.layers", [], BundleCorrupt, "n_layers: 0 is out of range"),
-    ("spec.layers.0", None, BundleCorrupt, r"layers\[0\]: expected an object, found NoneType"),
+    ("spec.layers.0", None, BundleCorrupt, r"layers\[0\]: expected a list, found NoneType"),
+    ("spec.layers.0", [], BundleCorrupt, r"layers\[0\]: has no blocks"),
+    ("spec.layers.0.0", None, BundleCorrupt, r"layers\[0\]\[0\]: kind None is not one of"),
+    ("spec.layers.0.0.kind", "conv", BundleCorrupt, "kind 'conv' is not one of 'attention', 'mlp'"),
+    ("spec.layers.0.0.kind", "mlp", BundleCorrupt, r"layers\[0\]\[0\]: unknown key"),
     ("spec.vocab_size", "9", BundleCorrupt, "vocab_size: expected int, found str"),
     ("spec.vocab_size", 9.0, BundleCorrupt, "vocab_size: expected int, found float"),
     ("spec.vocab_size", True, BundleCorrupt, "vocab_size: expected int, found bool"),
     ("spec.tied", 1, BundleCorrupt, "tied: expected bool, found int"),
     ("spec.tied", None, BundleCorrupt, "tied: expected bool, found NoneType"),
     ("spec.architecture", 3, BundleCorrupt, "architecture: expected str, found int"),
-    ("spec.activation", "relu", BundleCorrupt, "'relu' is not one of 'silu', 'gelu_tanh'"),
-    ("spec.qk_norm", [], BundleCorrupt, "qk_norm"),
+    ("spec.layers.0.1.activation", "tanh", BundleCorrupt, "'tanh' is not one of 'silu', 'gelu_tanh'"),
+    ("spec.layers.0.0.qk_norm", [], BundleCorrupt, "qk_norm"),
     ("spec.norm_eps", float("nan"), BundleCorrupt, "not a finite number"),
     ("spec.norm_eps", float("inf"), BundleCorrupt, "not a finite number"),
     ("spec.norm_eps", 10**400, BundleCorrupt, "norm_eps: inf is not a finite number"),
-    ("spec.attn_scale", -(10**400), BundleCorrupt, "not a finite number"),
-    ("spec.attn_scale", float("-inf"), BundleCorrupt, "not a finite number"),
+    ("spec.layers.0.0.scale", -(10**400), BundleCorrupt, "not a finite number"),
+    ("spec.layers.0.0.scale", float("-inf"), BundleCorrupt, "not a finite number"),
     ("spec.ropes.0.inv_freq.0", float("nan"), BundleCorrupt, "not a finite number"),
     ("spec.ropes.0.inv_freq", [], BundleCorrupt, "rotates 0 of 16 dims"),
     ("spec.ropes.0.inv_freq", [1.0] * 9, BundleCorrupt, "rotates 18 of 16 dims"),
-    ("spec.ropes", [], BundleCorrupt, r"layers\[0\].rope: no rope 0"),
-    ("spec.layers.0.rope", 1, BundleCorrupt, "no rope 1"),
-    ("spec.layers.0.rope", -1, BundleCorrupt, "no rope -1"),
-    ("spec.layers.0.window", 0, BundleCorrupt, "window: 0 is out of range"),
-    ("spec.n_kv_heads", 0, BundleCorrupt, "n_kv_heads: 0 is out of range"),
-    ("spec.n_heads", 3, BundleCorrupt, "weights are not those of the spec"),
-    ("spec.n_kv_heads", 3, BundleCorrupt, "do not share"),
+    ("spec.ropes", [], BundleCorrupt, r"layers\[0\]\[0\].rope: no rope 0"),
+    ("spec.layers.0.0.rope", 1, BundleCorrupt, "no rope 1"),
+    ("spec.layers.0.0.rope", -1, BundleCorrupt, "no rope -1"),
+    ("spec.layers.0.0.window", 0, BundleCorrupt, "window: 0 is out of range"),
+    ("spec.layers.0.0.n_kv_heads", 0, BundleCorrupt, "n_kv_heads: 0 is out of range"),
+    ("spec.layers.0.0.n_heads", 3, BundleCorrupt, "weights are not those of the spec"),
+    ("spec.layers.0.0.n_kv_heads", 3, BundleCorrupt, "do not share"),
     ("spec.hidden_size", 64, BundleCorrupt, "weights are not those of the spec"),
     ("spec.hidden_size", 1 << 60, BundleCorrupt, "out of range"),
     ("spec.vocab_size", -5, BundleCorrupt, "out of range"),
     ("spec.context_length", 1 << 24, BundleCorrupt, "rope 0 lies outside weights.bin"),
     ("spec.context_length", HUGE, BundleCorrupt, "out of range"),
     ("spec.tied", True, BundleCorrupt, "weights are not those of the spec"),
-    ("spec.qkv_bias", True, BundleCorrupt, "weights are not those of the spec"),
+    ("spec.layers.1.0.qkv_bias", True, BundleCorrupt, "weights are not those of the spec"),
     ("tensors", {}, BundleCorrupt, "weights are not those of the spec"),
     ("tensors.extra", {"format": "f32", "shape": [1], "data": 0}, BundleCorrupt, "not those of the spec"),
     ("tensors.embed.shape", [32, 268], BundleCorrupt, "not those of the spec"),
@@ -147,16 +154,15 @@ SET: list[tuple[str, Any, type[EdgedecError], str]] = [
     ("kv_scales", {}, BundleCorrupt, "kv_scales.int8: missing"),
     ("kv_scales.int8", 1 << 40, BundleCorrupt, "kv_scales.int8 lies outside"),
     ("kv_scales.int8", 4, BundleCorrupt, "kv_scales.int8 lies outside weights.bin or is not aligned"),
-    ("kv_formats", [], BundleCorrupt, "graphs are missing"),
+    ("kv_formats", [], BundleCorrupt, "names no KV format"),
     ("kv_formats", ["f64"], BundleCorrupt, "'f64' is not one of"),
-    ("kv_formats", ["f32", "int4"], BundleCorrupt, "KV format int4 lacks graphs"),
+    ("kv_formats", ["f32", "int4"], BundleCorrupt, "kv_scales.int4: missing"),
     ("kv_formats", "f32", BundleCorrupt, "expected a list, found str"),
-    ("graphs.layers.f32", ["layer_00.f32.onnx"], BundleCorrupt, "KV format f32 lacks graphs for all 2 layers"),
-    ("graphs.attention", {}, BundleCorrupt, "KV format f32 lacks graphs for all 2 layers"),
-    ("graphs.stack", {"f32": "stack.f32.onnx"}, BundleCorrupt, "KV format int8 lacks the graph of the whole stack"),
-    ("graphs.mlp", [], BundleCorrupt, "graphs are missing for the 2 layers"),
-    ("graphs.head", "elsewhere.onnx", BundleCorrupt, "names 'elsewhere.onnx', which is not among its files"),
-    ("graphs.head", "../head.onnx", BundleCorrupt, "not among its files"),
+    ("artifacts", [], BundleCorrupt, "artifacts: expected an object, found list"),
+    ("artifacts.ort.files", ["elsewhere.onnx"], BundleCorrupt, "names 'elsewhere.onnx', which is not among its files"),
+    ("artifacts.ort.files", ["../head.onnx"], BundleCorrupt, "not among its files"),
+    ("artifacts.genai.files", "model.onnx", BundleCorrupt, "expected a list, found str"),
+    ("artifacts.ort.facts", [], BundleCorrupt, "facts: expected an object, found list"),
     ("weights", "weights2.bin", BundleCorrupt, "not among its files"),
     ("text.tokenizer", "other.json", BundleCorrupt, "not among its files"),
     ("files.absent~onnx", {"size": 1, "sha256": "0" * 64}, BundleCorrupt, "absent.onnx: missing"),
@@ -243,7 +249,7 @@ RAW: list[tuple[bytes, str]] = [
     (b"[" * 200_000, "not JSON"),
     (b'{"a":' * 100_000, "not JSON"),
     (b"9" * 10_000, "not JSON"),
-    (b'{"format": "edgedec-bundle", "version": 1}', "missing key"),
+    (b'{"format": "edgedec-bundle", "version": 4}', "missing key"),
 ]
 
 
@@ -259,6 +265,36 @@ def test_a_manifest_that_is_too_long_is_not_read(bundle: Path) -> None:
     with (bundle / MANIFEST).open("r+b") as file:
         file.truncate(1 << 40)  # a hole: it takes no room on the disk
     refused(bundle, BundleCorrupt, "larger than any manifest")
+
+
+FACTS: list[tuple[str, Any, str]] = [
+    ("more", 1, "facts: unknown key 'more'"),
+    ("head", "elsewhere.onnx", "names 'elsewhere.onnx', which is not among its files"),
+    ("blocks", {"f32": ["block_001.onnx"]}, "the graphs of KV f32 are not those of 4 blocks"),
+    ("stack", {}, "the graphs of KV f32 are not those of 4 blocks"),
+    ("model", 3, "facts.model: expected str, found int"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "words"), FACTS)
+def test_facts_of_an_artifact_are_checked_by_its_runtime(bundle: Path, key: str, value: Any, words: str) -> None:
+    """Who does not open that runtime has no use for them."""
+    manifest = read(bundle)
+    manifest["artifacts"]["ort"]["facts"][key] = value
+    write(bundle, manifest)
+    opened = Bundle.open(bundle)
+    open_runtime("reference", opened)
+    with pytest.raises(BundleCorrupt, match=words) as caught:
+        open_runtime("ort", opened)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_runtime_without_its_files_says_how_to_add_them(bundle: Path) -> None:
+    manifest = read(bundle)
+    del manifest["artifacts"]["ort"]
+    write(bundle, manifest)
+    with pytest.raises(RuntimeUnavailable, match="engine ort: the bundle has no files for it; add them with `edgedec add ort"):
+        open_runtime("ort", Bundle.open(bundle))
 
 
 # ---- the folder --------------------------------------------------------------------------------
@@ -437,8 +473,7 @@ import sys, numpy as np
 from pathlib import Path
 from edgedec.bundle.folder import Bundle
 from edgedec.errors import EdgedecError
-from edgedec.runtime.rows import Rows
-from edgedec.runtime.core import RuntimeOptions, forward, open_runtime
+from edgedec.runtime import Rows, RuntimeOptions, logits_of, open_runtime
 folder, seed = Path(sys.argv[1]), int(sys.argv[2])
 rng, refused, ran = np.random.default_rng(seed), 0, 0
 path = folder / "stack.f32.onnx"
@@ -450,7 +485,7 @@ for _ in range(100):
     path.write_bytes(raw)
     try:
         runtime = open_runtime("ort", Bundle.open(folder), RuntimeOptions(threads=1))
-        forward(runtime, Rows.chain([1, 2, 3], 0), runtime.new_cache(8))
+        logits_of(runtime, Rows.chain([1, 2, 3], 0), runtime.new_cache(8))
         ran += 1
     except EdgedecError as error:
         assert "\\n" not in str(error), str(error)

@@ -20,8 +20,9 @@ from typer.testing import CliRunner, Result
 
 import edgedec
 from edgedec.cli import _app, _chat, options
-from edgedec.cli._stream import Generation, Limits
-from edgedec.runtime.core import choose_engine
+from edgedec.cli._stream import Generation
+from edgedec.generation import GenerationConfig
+from edgedec.runtime import choose_runtime
 
 COMMANDS = [[verb] for verb in _app.VERBS] + [["eval", "ppl"], ["bench", "kernels"], ["bench", "peers"]]
 TEMPLATE = "{% for m in messages %}{% if m.role == 'system' %}w9 {% endif %}{{ m.content }} w7 {% endfor %}"
@@ -265,10 +266,30 @@ def test_temp_0_is_greedy_whatever_the_rest(words: Path) -> None:
 
 def test_flags_override_the_suggestion_field_by_field() -> None:
     model: Any = SimpleNamespace(sampling=edgedec.Sampling(temperature=0.7, top_p=0.9, top_k=40))
-    flags = options.SeededSampling(top_p=0.5, top_k=None, seed=0, logit_bias=["5=-inf", "6=1.5"])
-    assert flags.for_model(model) == edgedec.Sampling(
-        temperature=0.7, top_p=0.5, top_k=40, seed=0, logit_bias={5: float("-inf"), 6: 1.5}
-    )
+    flags = options.SeededGeneration(top_p=0.5, top_k=None, seed=0, logit_bias=["5=-inf", "6=1.5"], stop=["x"])
+    sampling = edgedec.Sampling(temperature=0.7, top_p=0.5, top_k=40, seed=0, logit_bias={5: float("-inf"), 6: 1.5})
+    assert flags.config(model) == GenerationConfig(sampling, stop=("x",))
+    flags = options.SeededGeneration(max_tokens=0, min_tokens=3, stop_tokens=[4, 5], ignore_eos=True)
+    assert flags.config(model) == GenerationConfig(model.sampling, 0, 3, stop_tokens=frozenset({4, 5}), ignore_eos=True)
+    assert options.SeededGeneration().config(model) == GenerationConfig(model.sampling)
+
+
+def test_min_tokens_keep_a_text_from_its_end(nano: Path) -> None:
+    end = min(edgedec.open(nano).eos)
+    args = ["-p", "Once", "--logit-bias", f"{end}=1000", "-n", 9]
+    assert run(nano, *args)["tokens"] == []
+    found = run(nano, *args, "--min-tokens", 4)
+    assert len(found["tokens"]) == 4
+    assert found["finish_reason"] == "eos"
+    config = GenerationConfig(min_tokens=4, max_tokens=9).override({"logit_bias": {end: 1000.0}})
+    session = edgedec.open(nano).session()
+    assert list(session.tokens(session.model.tokenizer.encode("Once"), config)) == found["tokens"]
+
+
+def test_chat_settings_are_the_options(words: Path) -> None:
+    said = ok("chat", "-m", words, "-n", 3, stdin="/set min_tokens=2\n/set temp=0.5\n/set ignore-eos=true\n/set\n")
+    lines = said.splitlines()
+    assert {"min_tokens = 2", "temperature = 0.5", "ignore_eos = True", "max_tokens = 3"} <= set(lines)
 
 
 def test_a_forbidden_token_does_not_come(words: Path) -> None:
@@ -425,7 +446,7 @@ def test_ctrl_c_stops_the_answer_and_keeps_it(
             yield piece
 
     session = edgedec.open(words).session()
-    chat = _chat.Chat(session, edgedec.Sampling(), Limits(9))
+    chat = _chat.Chat(session, GenerationConfig(max_tokens=9))
     monkeypatch.setattr(Generation, "pieces", interrupted)
     assert chat.take("w1") is True
     monkeypatch.setattr(Generation, "pieces", pieces)
@@ -446,7 +467,10 @@ def test_inspect_tells_what_the_manifest_says(words: Path) -> None:
     assert report["layers"] == spec.n_layers
     assert report["vocabulary"] == spec.vocab_size
     assert report["bits_per_weight"] == pytest.approx(32, abs=0.01)
-    assert report["kv"]["f32"]["bytes_per_token"] == spec.n_layers * 2 * spec.kv_dim * 4
+    assert report["kv"]["f32"]["bytes_per_token"] == sum(2 * block.kv_dim * 4 for block in spec.attention.values())
+    assert [block["kind"] for block in report["blocks"]] == ["attention", "mlp"]
+    assert sum(block["count"] for block in report["blocks"]) == spec.n_blocks
+    assert set(report["artifacts"]["ort"]) <= set(report["files"])
     assert report["bytes"] == sum(file["size"] for file in report["files"].values())
     assert report["bytes"] == sum(p.stat().st_size for p in words.iterdir() if p.name != "edgedec.json")
     text = ok("inspect", words)
@@ -549,7 +573,6 @@ def test_doctor_tells_why_the_native_engine_is_not_used(monkeypatch: pytest.Monk
         raise ImportError("not built (so this test says)")
 
     monkeypatch.setattr("edgedec.kernels.cpu.loader.library", missing)
-    monkeypatch.setattr("edgedec.runtime.core.choose_engine", lambda: "ort")
     report = json.loads(ok("doctor", "--json"))
     assert report["engine"]["native"] == {
         "isa": None,
@@ -565,7 +588,7 @@ def test_doctor_tells_why_the_native_engine_is_not_used(monkeypatch: pytest.Monk
 def test_doctor_names_the_instruction_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     built = SimpleNamespace(ed_isa=lambda: b"avx2", ed_isas=lambda: b"avx512vnni,avx2+,scalar+")
     monkeypatch.setattr("edgedec.kernels.cpu.loader.library", lambda: built)
-    monkeypatch.setattr("edgedec.runtime.core.choose_engine", lambda: "native")
+    monkeypatch.setattr("edgedec.runtime.choose_runtime", lambda bundle: "native")
     engine = json.loads(ok("doctor", "--json"))["engine"]
     assert engine["native"] == {
         "isa": "avx2",
@@ -580,12 +603,13 @@ def test_doctor_names_the_instruction_sets(monkeypatch: pytest.MonkeyPatch) -> N
 def test_doctor_sees_a_damaged_bundled_model(words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "nano"
     shutil.copytree(words, folder)
-    monkeypatch.setattr("edgedec.model.find", lambda name: folder)
+    monkeypatch.setattr("edgedec.bundle.locate.find", lambda name: folder)
     assert json.loads(ok("doctor", "--json"))["nano"] == {
         "path": str(folder),
         "present": True,
         "whole": True,
         "problem": None,
+        "artifacts": sorted(edgedec.open(words).bundle.manifest.artifacts),
     }
     (folder / "weights.bin").write_bytes(b"")
     result = call("doctor", "--json")
@@ -664,7 +688,7 @@ def test_run_imports_what_it_needs_only(words: Path) -> None:
     args = ["run", "-m", str(words), "-p", "w1", "-n", "2", "--temp", "0"]
     found = imported(f"from edgedec.cli import main\nassert main({args}) == 0")
     engines = {"native": "edgedec.runtimes.native", "ort": "onnxruntime"}
-    assert {"edgedec.cli.run", engines.pop(choose_engine()), "tokenizers"} <= found
+    assert {"edgedec.cli.run", engines.pop(choose_runtime(edgedec.open(words).bundle)), "tokenizers"} <= found
     assert not set(engines.values()) & found
     assert not {"onnx", "torch", "transformers", "onnxruntime_genai", "jinja2", "edgedec.export"} & found
     others = set(_app.VERBS) - {"run"}

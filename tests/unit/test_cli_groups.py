@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from edgedec import Sampling
 from edgedec.cli import options
 from edgedec.cli._groups import grouped
+from edgedec.generation import OPTIONS
 
 Size = Annotated[int, typer.Option("--size", min=1)]
 
@@ -125,8 +126,9 @@ def test_mistakes_are_found_when_the_verb_is_made(verb: Callable[..., None], wor
         grouped(verb)
 
 
-def test_sampling_flags_are_the_fields_of_sampling() -> None:
-    assert {field.name for field in fields(options.SeededSampling)} == {field.name for field in fields(Sampling)}
+def test_every_option_of_a_generation_has_a_flag() -> None:
+    assert {field.name for field in fields(options.SeededGeneration)} == set(OPTIONS)
+    assert {field.name for field in fields(Sampling)} < set(OPTIONS)
 
 
 def test_one_constraint_at_most_and_only_a_schema_may_stand_inline(tmp_path: Path) -> None:

@@ -21,13 +21,13 @@ from edgedec.constraints import choices, grammar, json_object, json_schema, rege
 from edgedec.constraints.matcher import GrammarConstraint, reason
 from edgedec.constraints.vocabulary import vocabulary
 from edgedec.decoding.context import Context
-from edgedec.drafters import Draft, Plain, Seen
+from edgedec.decoding.step import StepResult
+from edgedec.drafters import BaseDrafter, Draft
 from edgedec.drafters.forced import Forced
 from edgedec.errors import RuntimeUnavailable, TextError, UsageError
 from edgedec.model import Model
-from edgedec.runtime.core import Output
-from edgedec.runtime.rows import Rows
-from edgedec.runtimes import native
+from edgedec.kernels.cpu import loader
+from edgedec.runtime import CallResult, Rows
 from edgedec.sampling import Sampling
 
 pytest.importorskip("llguidance", reason="constraints need llguidance")
@@ -297,7 +297,7 @@ def test_forks_are_independent(model: Model) -> None:
     assert constraint.mask([b])[[c, d]].all()
 
 
-def test_forced_text_is_known_before_it_is_asked_for(model: Model) -> None:
+def test_forced_text_is_known_in_advance(model: Model) -> None:
     constraint = json_schema(model, PERSON, whitespace="none")
     assert model.tokenizer.decode(constraint.forced()) == '{"full name":"'
     constraint.mask(constraint.forced()[:2])
@@ -392,7 +392,7 @@ def test_a_vocabulary_is_read_once_and_what_is_none_is_refused(model: Model, tmp
 
 
 SPECS = ["auto", "forced", "copy:fixed=6+recycling"]
-needs_native = pytest.mark.skipif(native.why_not() is not None, reason=f"no native engine: {native.why_not()}")
+needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"no native engine: {loader.why_not()}")
 GENERATED: dict[str, Callable[[Model], GrammarConstraint]] = {
     "schema": lambda m: json_schema(m, PERSON),
     "compact": lambda m: json_schema(m, PERSON, whitespace="none"),
@@ -410,7 +410,7 @@ def test_speculation_changes_nothing(model: Model, kind: str, sampling: Sampling
     constraint, prompt = GENERATED[kind](model), model.tokenizer.encode("Tom and Lily went to the park. Tom")
     found = {}
     for spec in ["off", *SPECS]:
-        session = model.session(spec=spec)
+        session = model.session(speculate=spec)
         for _ in range(2):  # the second time drafters know the text
             tokens = list(session.tokens(prompt, max_tokens=90, constraint=constraint, sampling=sampling))
             found[spec] = tokens, session.finish_reason, str(session._context.rng.bit_generator.state)
@@ -426,7 +426,7 @@ def test_forced_tokens_cost_no_call(model: Model) -> None:
     constraint = json_schema(model, {"const": told}, whitespace="none")
     calls = {}
     for spec in ("off", "forced", "auto"):
-        session = model.session(spec=spec)
+        session = model.session(speculate=spec)
         text = "".join(session.generate("Once", max_tokens=60, constraint=constraint))
         assert json.loads(text) == told
         calls[spec] = session.stats.calls
@@ -438,7 +438,7 @@ def test_forced_tokens_cost_no_call(model: Model) -> None:
 
 def test_a_complete_text_ends_whether_or_not_the_model_would(model: Model) -> None:
     constraint = choices(model, ["yes", "no"])
-    session = model.session(spec="off")
+    session = model.session(speculate="off")
     for ignore_eos in (False, True):
         tokens = list(session.tokens([0], max_tokens=20, constraint=constraint, ignore_eos=ignore_eos))
         assert model.tokenizer.decode(tokens) in ("yes", "no")
@@ -451,8 +451,8 @@ def test_a_complete_text_ends_whether_or_not_the_model_would(model: Model) -> No
 
 def test_a_text_cut_short_goes_on(model: Model) -> None:
     constraint, prompt = json_schema(model, PERSON), model.tokenizer.encode("Once")
-    whole = list(model.session(spec="off").tokens(prompt, max_tokens=90, constraint=constraint))
-    session = model.session(spec="off")
+    whole = list(model.session(speculate="off").tokens(prompt, max_tokens=90, constraint=constraint))
+    session = model.session(speculate="off")
     parts = list(session.tokens(prompt, max_tokens=7, constraint=constraint))
     assert session.finish_reason == "length"
     parts += session.tokens(None, max_tokens=83, constraint=constraint)
@@ -518,44 +518,45 @@ def test_generated_programs_parse(model: Model) -> None:
 # -- the drafter of forced tokens
 
 
-class Told(Plain):
-    """Remembers how many tokens it was asked for."""
+class Recorded(BaseDrafter):
+    """Keeps the number of tokens that each proposal was limited to."""
 
     def __init__(self) -> None:
-        self.asked: list[int] = []
+        self.limits: list[int] = []
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
-        self.asked.append(nodes)
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
+        self.limits.append(nodes)
         return Draft.chain([7]) if nodes else Draft()
 
     def report(self) -> dict[str, Any]:
-        return {"silent": 3, "sizes": {}, "drafters": {"told": {"proposed": 1}}}
+        return {"silent": 3, "sizes": {}, "drafters": {"inner": {"proposed": 1}}}
 
 
 def context_of(forced: list[int]) -> Context:
     context = Context([1], 1, cast(Any, None))
-    context.forced = lambda: forced
+    context.jump_forward = lambda: forced
     return context
 
 
-def seen(accepted: int) -> Seen:
-    return Seen(Rows.chain([1], 0), 0, list(range(accepted + 1)), [5] * (accepted + 1), Output(), 0.001)
+def seen(accepted: int) -> StepResult:
+    path = list(range(accepted + 1))
+    return StepResult(Rows.chain([1], 0), 0, path, [5] * (accepted + 1), CallResult(), 0.001)
 
 
 def test_forced_tokens_come_before_guesses() -> None:
-    inner = Told()
+    inner = Recorded()
     drafter = Forced(inner)
     draft = drafter.propose(context_of([4, 5, 6]), 9, 0.0)
     assert (tuple(draft.tokens), tuple(draft.parents), set(draft.by)) == ((4, 5, 6), (-1, 0, 1), {"forced"})
     assert tuple(drafter.propose(context_of([4, 5, 6]), 2, 0.0).tokens) == (4, 5)
-    assert inner.asked == [0, 0], "its turn has passed, and it was told so"
+    assert inner.limits == [0, 0], "it had no draft in that call"
     assert tuple(drafter.propose(context_of([]), 9, 0.0).tokens) == (7,)
     assert not drafter.propose(context_of([4]), 0, 0.0).tokens
-    assert inner.asked == [0, 0, 9, 0]
+    assert inner.limits == [0, 0, 9, 0]
 
 
-def test_a_model_that_spells_otherwise_is_asked_less_and_tried_again() -> None:
-    drafter, forced = Forced(Told()), [4] * 20
+def test_less_is_forced_on_a_model_that_spells_otherwise_and_it_is_tried_again() -> None:
+    drafter, forced = Forced(Recorded()), [4] * 20
     assert len(drafter.propose(context_of(forced), 99, 0.0).tokens) == 16
     lengths = []
     for _ in range(200):
@@ -566,13 +567,13 @@ def test_a_model_that_spells_otherwise_is_asked_less_and_tried_again() -> None:
     for _ in range(400):
         draft = drafter.propose(context_of(forced), 99, 0.0)
         drafter.observe(seen(len(draft.tokens) if draft.by else 0))
-    assert len(drafter.propose(context_of(forced), 99, 0.0).tokens) > 8, "it came to agree"
+    assert len(drafter.propose(context_of(forced), 99, 0.0).tokens) > 8, "the model agreed again"
     assert drafter.report()["silent"] == 3
-    assert set(drafter.report()["drafters"]) == {"told", "forced"}
+    assert set(drafter.report()["drafters"]) == {"inner", "forced"}
 
 
 def test_without_forced_tokens_the_report_is_the_others() -> None:
-    assert Forced(Told()).report() == Told().report()
+    assert Forced(Recorded()).report() == Recorded().report()
 
 
 # -- the command line

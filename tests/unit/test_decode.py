@@ -1,6 +1,6 @@
-"""The loop: whatever is drafted, constrained or interrupted, it says what plain decoding says.
+"""The loop: whatever is drafted, constrained or interrupted, the text is that of plain decoding.
 
-`FakeRuntime` hashes all that a row can see, so a mistake in a mask, a position or the cache shows.
+`FakeRuntime` hashes all that a row can see, so that a mistake in a mask, a position or the cache changes it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 
 from edgedec.decoding import loop as loop
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import Ask, Stats, Token, Turn, decode
-from edgedec.drafters import Draft, Drafter, Seen
+from edgedec.decoding.loop import StepTrace, decode
+from edgedec.decoding.step import Stats, StepResult, Token
+from edgedec.drafters import Draft, Drafter
 from edgedec.drafters.off import Off
 from edgedec.errors import ContextFull, UsageError
-from edgedec.runtime.core import Runtime, Want, forward
-from edgedec.runtime.rows import Rows
+from edgedec.generation import GenerationConfig
+from edgedec.runtime import Outputs, Rows, Runtime, logits_of
 from edgedec.sampling import Sampling, draw, logprob, probs
 from edgedec.spec import KV_FORMATS
 from edgedec.testing.fakes import (
@@ -61,7 +62,8 @@ class Run:
 def state(context: Context) -> tuple[Any, ...]:
     """All that the next generation may depend on."""
     cache = context.cache
-    return tuple(context.ids), context.n_prompt, cache.save().tobytes(), str(context.rng.bit_generator.state)
+    saved = {name: (array.shape, array.tobytes()) for name, array in cache.save().items()}
+    return tuple(context.ids), context.n_prompt, saved, str(context.rng.bit_generator.state)
 
 
 def fresh(runtime: Runtime, capacity: int = 64, sinks: int | None = None, prompt: list[int] = PROMPT) -> Context:
@@ -73,15 +75,14 @@ def run(
     drafter: Drafter | None = None,
     runtime: Runtime | None = None,
     context: Context | None = None,
-    constraint: SetConstraint | None = None,
     nodes: int = 6,
-    **ask: Any,
+    **options: Any,
 ) -> Run:
     """`nodes`: as many tokens may be drafted in a call."""
     runtime = runtime or FakeRuntime()
     context, stats = context or fresh(runtime), Stats()
     drafter = Limited(drafter or Off(), nodes)
-    found = list(decode(runtime, context, Ask(**({"max_tokens": 12} | ask)), drafter, constraint, stats))
+    found = list(decode(runtime, context, GenerationConfig(**({"max_tokens": 12} | options)), drafter, stats))
     return Run(found, context, stats)
 
 
@@ -99,15 +100,15 @@ def drafters(plain: Run) -> Iterator[Drafter]:
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("nodes", NODES)
 def test_drafting_changes_nothing(nodes: int, sampling: str, window: int | None) -> None:
-    ask: dict[str, Any] = {"sampling": SAMPLINGS[sampling], "nodes": nodes, "max_tokens": 12}
-    plain = run(runtime=FakeRuntime(tiny_spec(window)), **ask)
+    options: dict[str, Any] = {"sampling": SAMPLINGS[sampling], "nodes": nodes, "max_tokens": 12}
+    plain = run(runtime=FakeRuntime(tiny_spec(window)), **options)
     assert len(plain.tokens) == plain.stats.calls == plain.stats.generated == 12
     for drafter in drafters(plain):
-        drafted = run(drafter, FakeRuntime(tiny_spec(window)), **ask)
+        drafted = run(drafter, FakeRuntime(tiny_spec(window)), **options)
         assert drafted.tokens == plain.tokens
         assert drafted.state() == plain.state()
         assert drafted.stats.finish == plain.stats.finish == "length"
-    perfect = run(knowing(plain), FakeRuntime(tiny_spec(window)), **ask)
+    perfect = run(knowing(plain), FakeRuntime(tiny_spec(window)), **options)
     assert perfect.stats.calls == -(-12 // (nodes + 1))
     assert perfect.stats.accepted == perfect.stats.proposed == 12 - perfect.stats.calls
 
@@ -139,20 +140,20 @@ def test_drafting_changes_nothing_in_real_arithmetic(kv: str) -> None:
     st.sets(st.integers(0, VOCAB - 1), max_size=2),
     st.sampled_from(sorted(SAMPLINGS)),
 )
-def test_drafting_changes_nothing_whatever_is_asked(
+def test_drafting_changes_nothing_whatever_the_options(
     seed: int, prompt: list[int], nodes: int, n: int, stops: set[int], sampling: str
 ) -> None:
     runtime = FakeRuntime(seed=seed % 5)
-    ask: dict[str, Any] = {
+    options: dict[str, Any] = {
         "nodes": nodes,
         "max_tokens": n,
         "stop_tokens": frozenset(stops),
         "sampling": SAMPLINGS[sampling],
         "logprobs": 2,
     }
-    plain = run(context=fresh(runtime, prompt=prompt), runtime=runtime, **ask)
+    plain = run(context=fresh(runtime, prompt=prompt), runtime=runtime, **options)
     for drafter in (RandomDrafter(seed), PerfectDrafter(plain.context.ids, seed % 2)):
-        drafted = run(drafter, runtime, fresh(runtime, prompt=prompt), **ask)
+        drafted = run(drafter, runtime, fresh(runtime, prompt=prompt), **options)
         assert drafted.tokens == plain.tokens
         assert [(t.logprob, t.top) for t in drafted.tokens] == [(t.logprob, t.top) for t in plain.tokens]
         assert drafted.state()[0] == plain.state()[0]
@@ -162,8 +163,8 @@ def test_drafting_changes_nothing_whatever_is_asked(
 
 def test_a_draft_of_more_than_was_asked_for_changes_nothing_either() -> None:
     class Greedy(PerfectDrafter):
-        def propose(self, context: Context, nodes: int, floor: float) -> Draft:
-            return super().propose(context, 20, floor)
+        def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
+            return super().propose(context, 20, min_path_prob)
 
     plain = run(max_tokens=12)
     for n in range(12):
@@ -180,27 +181,27 @@ def test_observing() -> None:
 
 
 class Watching(PerfectDrafter):
-    """Keeps what it is shown, and how long the text was by then."""
+    """Keeps what it observed, and how long the text was by then."""
 
-    def __init__(self, *args: Any, wants: Want = PerfectDrafter.wants) -> None:
+    def __init__(self, *args: Any, outputs: Outputs = PerfectDrafter.outputs) -> None:
         super().__init__(*args)
-        self.wants, self.seen, self.context = wants, list[tuple[int, Seen]](), None
+        self.outputs, self.seen, self.context = outputs, list[tuple[int, StepResult]](), None
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         self.context = context
-        return replace(super().propose(context, nodes, floor), by=["me"] * nodes)
+        return replace(super().propose(context, nodes, min_path_prob), by=["me"] * nodes)
 
-    def observe(self, seen: Seen) -> None:
-        self.seen.append((len(self.context.ids), seen))
+    def observe(self, step: StepResult) -> None:
+        self.seen.append((len(self.context.ids), step))
 
 
 @pytest.mark.parametrize("decoys", [0, 1])
-def test_a_call_is_observed_before_its_tokens_are_told(decoys: int) -> None:
+def test_a_call_is_observed_before_its_tokens_are_yielded(decoys: int) -> None:
     plain = run()
     drafter = Watching([*plain.context.ids, *[0] * 9], decoys)
     runtime = FakeRuntime()
     told = len(PROMPT)
-    for token in decode(runtime, fresh(runtime), Ask(max_tokens=12), Limited(drafter, 6)):
+    for token in decode(runtime, fresh(runtime), GenerationConfig(max_tokens=12), Limited(drafter, 6)):
         length, seen = drafter.seen[-1]
         assert seen.picked[told - length] == token
         told += 1
@@ -216,43 +217,52 @@ def test_a_call_is_observed_before_its_tokens_are_told(decoys: int) -> None:
 
 
 @pytest.mark.parametrize("logprobs", [None, 2])
-@pytest.mark.parametrize("wants", [Want(False, 3), Want(False, 0, True), Want(True, 2, True)], ids=str)
-def test_a_drafter_is_shown_what_it_wants(wants: Want, logprobs: int | None) -> None:
+@pytest.mark.parametrize(
+    "wanted",
+    [Outputs(top=3), Outputs(hidden=(5,)), Outputs(True, 2, hidden=(2, 5)), Outputs(logsum=True, attention=True)],
+    ids=["top", "hidden", "logits", "attention"],
+)
+def test_a_drafter_is_shown_what_it_wants(wanted: Outputs, logprobs: int | None) -> None:
     plain = run()
-    drafter = Watching([*plain.context.ids, *[0] * 9], 1, wants=wants)
+    drafter = Watching([*plain.context.ids, *[0] * 9], 1, outputs=wanted)
     assert run(drafter, logprobs=logprobs).tokens == plain.tokens
     for length, seen in drafter.seen:
-        n, output = len(seen.tokens()), seen.output
-        assert output.logits is None or output.logits.shape == (n, VOCAB)
-        assert output.logits is not None or not wants.logits
-        if wants.top:
-            assert output.ids is not None
-            assert output.ids.shape == (n, wants.top)
-            assert [output.ids[row, 0] for row in seen.path] == seen.picked
-        if wants.hidden:
-            assert output.hidden is not None
-            assert output.hidden.shape == (n, 16)
+        n, result = len(seen.tokens()), seen.result
+        assert result.logits is None or result.logits.shape == (n, VOCAB)
+        assert result.logits is not None or not wanted.logits
+        if wanted.top:
+            assert result.ids is not None
+            assert result.ids.shape == (n, wanted.top)
+            assert [result.ids[row, 0] for row in seen.path] == seen.picked
+        assert set(result.hidden) == set(wanted.hidden)
+        for block, hidden in result.hidden.items():
+            states = hidden[seen.root :]
+            assert states.shape == (n, 16)
             ids = plain.context.ids[:length] + seen.picked[:-1]
-            assert output.hidden[seen.path[-1], 0] == ids[-1]
-            assert FakeRuntime().head(output.hidden[[seen.path[-1]]]).tolist() == [last_logits(ids).tolist()]
+            assert states[seen.path[-1], 0] == ids[-1]
+            if block == 5:
+                assert FakeRuntime().head(states[[seen.path[-1]]]).tolist() == [last_logits(ids).tolist()]
+        assert set(result.attention) == ({0, 2, 4} if wanted.attention else set())
+        assert (result.logsum is not None) == wanted.logsum
 
 
-def test_a_trace_tells_every_call_and_tokens_who_guessed_them() -> None:
+def test_a_trace_has_every_call_and_tokens_name_their_drafter() -> None:
     whole = run(max_tokens=20)
-    drafter, trace = Watching([*whole.context.ids[:14], *[0] * 9]), list[Turn]()
+    drafter, trace = Watching([*whole.context.ids[:14], *[0] * 9]), list[StepTrace]()
     runtime = FakeRuntime()
     stats = Stats()
-    tokens = list(decode(runtime, fresh(runtime), Ask(max_tokens=12), Limited(drafter, 3), stats=stats, trace=trace))
+    config = GenerationConfig(max_tokens=12)
+    tokens = list(decode(runtime, fresh(runtime), config, Limited(drafter, 3), stats, trace))
     assert len(trace) == stats.calls
-    assert [turn.seen for turn in trace] == [seen for _, seen in drafter.seen]
-    assert sum(len(turn.draft.tokens) for turn in trace) == stats.proposed
-    assert sum(len(turn.seen.path) - 1 for turn in trace) == stats.accepted
-    assert all(turn.seen.seconds <= turn.seconds for turn in trace)
+    assert [call.step for call in trace] == [seen for _, seen in drafter.seen]
+    assert sum(len(call.draft.tokens) for call in trace) == stats.proposed
+    assert sum(len(call.step.path) - 1 for call in trace) == stats.accepted
+    assert all(call.step.seconds <= call.seconds for call in trace)
     length, guessed = len(PROMPT), list[str]()
-    for turn in trace:
-        assert turn.length == length
-        length += len(turn.seen.picked)
-        guessed += ["me"] * (len(turn.seen.path) - 1) + [""]
+    for call in trace:
+        assert call.length == length
+        length += len(call.step.picked)
+        guessed += ["me"] * (len(call.step.path) - 1) + [""]
     assert [token.by for token in tokens] == guessed[:12]
     assert len(set(guessed[:12])) == 2
 
@@ -273,9 +283,9 @@ def test_a_stop_token_inside_an_accepted_path(nodes: int, decoys: int) -> None:
     whole = run()
     for stop in sorted(set(whole.tokens)):
         at = whole.tokens.index(stop)
-        ask: dict[str, Any] = {"stop_tokens": frozenset({stop}), "nodes": nodes}
-        plain, constraint = run(**ask), SetConstraint(lambda last: range(VOCAB))
-        drafted = run(knowing(whole, decoys), constraint=constraint, **ask)
+        options: dict[str, Any] = {"stop_tokens": frozenset({stop}), "nodes": nodes}
+        plain, constraint = run(**options), SetConstraint(lambda last: range(VOCAB))
+        drafted = run(knowing(whole, decoys), constraint=constraint, **options)
         assert plain.tokens == drafted.tokens == whole.tokens[:at]
         assert plain.stats.finish == drafted.stats.finish == "eos"
         assert plain.state() == drafted.state()
@@ -288,13 +298,13 @@ def test_a_constraint_holds_at_every_node() -> None:
         return {(last * 2 + 1) % VOCAB, (last + 3) % VOCAB, 5}
 
     for sampling in SAMPLINGS.values():
-        ask: dict[str, Any] = {"sampling": sampling, "max_tokens": 20}
-        plain = run(constraint=SetConstraint(followers), **ask)
+        options: dict[str, Any] = {"sampling": sampling, "max_tokens": 20}
+        plain = run(constraint=SetConstraint(followers), **options)
         assert all(b in followers(a) for a, b in zip([-1, *plain.tokens], plain.tokens, strict=False))
-        assert plain.tokens != run(**ask).tokens
+        assert plain.tokens != run(**options).tokens
         for drafter in drafters(plain):
             constraint = SetConstraint(followers)
-            drafted = run(drafter, constraint=constraint, **ask)
+            drafted = run(drafter, constraint=constraint, **options)
             assert drafted.tokens == plain.tokens == constraint.accepted
             assert drafted.state() == plain.state()
         assert any(constraint.asked)
@@ -305,7 +315,8 @@ def test_a_constraint_knows_the_tokens_taken_and_no_more() -> None:
     for n in range(1, 8):
         constraint = SetConstraint(lambda last: range(VOCAB))
         runtime = FakeRuntime()
-        tokens = decode(runtime, fresh(runtime), Ask(), Limited(knowing(plain), 5), constraint)
+        config = GenerationConfig(constraint=constraint)
+        tokens = decode(runtime, fresh(runtime), config, Limited(knowing(plain), 5))
         assert list(islice(tokens, n)) == plain.tokens[:n] == constraint.accepted
 
 
@@ -327,7 +338,7 @@ def test_logprobs_are_the_models_own(drafting: bool) -> None:
 def last_logits(ids: list[int], runtime: FakeRuntime | None = None) -> np.ndarray:
     """What follows `ids`, read in one call with an empty cache."""
     runtime = runtime or FakeRuntime()
-    return forward(runtime, Rows.chain(ids, 0), runtime.new_cache(max(len(ids), 1)))[-1]
+    return logits_of(runtime, Rows.chain(ids, 0), runtime.new_cache(max(len(ids), 1)))[-1]
 
 
 @pytest.mark.parametrize("max_tokens", [0, 1, 5, None])
@@ -357,7 +368,7 @@ def test_the_context_fills_on_the_way(room: int, drafting: bool) -> None:
         with pytest.raises(ContextFull):
             run(drafter, runtime, context, max_tokens=None)
         context = fresh(runtime, capacity=len(PROMPT) + room)
-        tokens = decode(runtime, context, Ask(max_tokens=room + 2), Limited(drafter, nodes))
+        tokens = decode(runtime, context, GenerationConfig(max_tokens=room + 2), Limited(drafter, nodes))
         assert list(islice(tokens, room + 1)) == whole.tokens[: room + 1]
         with pytest.raises(ContextFull):
             next(tokens)
@@ -391,7 +402,7 @@ def test_sliding_is_a_fresh_start_on_what_was_kept(capacity: int, sinks: int, sa
         assert (context.ids, context.n_prompt) == (ids, n_prompt)
 
 
-def test_a_slide_tells_the_drafter_that_another_text_begins() -> None:
+def test_a_slide_resets_the_drafter() -> None:
     runtime = FakeRuntime()
     drafter = PerfectDrafter([])
     run(drafter, runtime, fresh(runtime, capacity=8, sinks=1), max_tokens=14)
@@ -411,9 +422,8 @@ def test_reading_in_chunks_is_reading_at_once(monkeypatch: pytest.MonkeyPatch, d
     prompt = [i * i % VOCAB for i in range(150)]
     found, calls = [], []
     for chunk, cells in ((512, 4 << 20), (40, 4 << 20), (512, 1)):
-        monkeypatch.setattr(loop, "CHUNK", chunk)
         monkeypatch.setattr(loop, "_MASK_CELLS", cells)
-        runtime = FakeRuntime(spec)
+        runtime = FakeRuntime(spec, prefill_chunk=chunk, largest_call=512)
         drafter = knowing(found[0], 1) if drafting and found else None
         found.append(run(drafter, runtime, fresh(runtime, 256, prompt=prompt), max_tokens=5))
         calls.append(runtime.calls - found[-1].stats.calls)
@@ -438,19 +448,19 @@ def test_a_text_that_is_all_in_the_cache_runs_its_last_token_again() -> None:
 @pytest.mark.parametrize("decoys", [0, 1])
 def test_at_every_yield_the_context_is_that_of_plain_decoding(sampling: str, decoys: int) -> None:
     """So it may be forked, saved or taken over there, in the midst of an accepted path."""
-    ask = Ask(SAMPLINGS[sampling], max_tokens=12)
+    config = GenerationConfig(SAMPLINGS[sampling], max_tokens=12)
     runtime = FakeRuntime()
     context = fresh(runtime)
-    states = [state(context) for _ in decode(runtime, context, ask, Off())]
+    states = [state(context) for _ in decode(runtime, context, config, Off())]
     drafter = Limited(knowing(run(sampling=SAMPLINGS[sampling]), decoys), 9)
     for n in range(1, 13):
         context = fresh(runtime)
-        tokens = decode(runtime, context, ask, drafter)
+        tokens = decode(runtime, context, config, drafter)
         taken = list(islice(tokens, n))
         assert state(context) == states[n - 1]
         tokens.close()
         assert state(context) == states[n - 1]
-        rest = list(decode(runtime, context, replace(ask, max_tokens=12 - n), drafter))
+        rest = list(decode(runtime, context, replace(config, max_tokens=12 - n), drafter))
         assert [*PROMPT, *taken, *rest] == context.ids
         if n < 12:
             assert state(context) == states[-1]
@@ -458,15 +468,15 @@ def test_at_every_yield_the_context_is_that_of_plain_decoding(sampling: str, dec
 
 def test_an_error_on_the_way_leaves_what_was_told() -> None:
     class Broken(FakeRuntime):
-        def run(self, *args: Any) -> Any:
+        def forward(self, *args: Any) -> Any:
             if self.calls == 3:
                 raise KeyboardInterrupt
-            return super().run(*args)
+            return super().forward(*args)
 
     plain = run()
     runtime = Broken()
     context = fresh(runtime)
-    tokens = decode(runtime, context, Ask(max_tokens=12), Limited(knowing(plain), 2))
+    tokens = decode(runtime, context, GenerationConfig(max_tokens=12), Limited(knowing(plain), 2))
     assert list(islice(tokens, 9)) == plain.tokens[:9]
     with pytest.raises(KeyboardInterrupt):
         next(tokens)
@@ -482,6 +492,6 @@ def test_nothing_to_continue() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"max_tokens": -1}, {"logprobs": -1}, {"logprobs": 101}])
-def test_asking_for_what_cannot_be(bad: dict[str, int]) -> None:
+def test_options_out_of_range_are_refused(bad: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=f"^{next(iter(bad))} .*must be"):
-        Ask(**bad)
+        GenerationConfig(**bad)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import edgedec
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import Ask, decode
-from edgedec.drafters import Drafter, Host, make_drafter
+from edgedec.decoding.loop import decode
+from edgedec.generation import GenerationConfig
+from edgedec.drafters import Drafter, DrafterContext, make_drafter
 from edgedec.drafters.copy import Copy, make
 from edgedec.errors import UsageError
 from edgedec.testing.fakes import FakeRuntime
@@ -36,11 +37,11 @@ def renamed(source: list[int], every: int = 25, fresh: int = 1000) -> list[int]:
 
 @given(TEXTS, st.integers(0, 20), st.sampled_from([0.0, 0.1, 0.5]), st.integers(1, 40))
 @settings(max_examples=150, deadline=None)
-def test_every_draft_is_honest(text: list[int], nodes: int, floor: float, step: int) -> None:
+def test_every_draft_is_honest(text: list[int], nodes: int, min_path_prob: float, step: int) -> None:
     drafter, ids = Copy(), []
     for start in range(0, len(text), step):
         ids += text[start : start + step]
-        check(drafter.propose(reading(ids), nodes, floor), nodes, floor)
+        check(drafter.propose(reading(ids), nodes, min_path_prob), nodes, min_path_prob)
 
 
 @given(st.lists(st.integers(0, 4), min_size=80, max_size=200), st.integers(0, 90), st.integers(1, 6))
@@ -172,9 +173,9 @@ def test_output_is_what_plain_decoding_gives(nodes: int) -> None:
     runtime = FakeRuntime()
     for seed in range(4):
         prompt = np.random.default_rng(seed).integers(0, 3, 20).tolist()
-        plain = list(decode(runtime, Context(list(prompt), 20, runtime.new_cache(64)), Ask(max_tokens=40), _off()))
+        plain = list(decode(runtime, Context(list(prompt), 20, runtime.new_cache(64)), GenerationConfig(max_tokens=40), _off()))
         cached = Context(list(prompt), 20, runtime.new_cache(64))
-        assert list(decode(runtime, cached, Ask(max_tokens=40), Limited(Copy(), nodes))) == plain
+        assert list(decode(runtime, cached, GenerationConfig(max_tokens=40), Limited(Copy(), nodes))) == plain
 
 
 def _off() -> Drafter:
@@ -187,8 +188,8 @@ def _off() -> Drafter:
 def test_nano_says_the_same_with_it(prompt: str) -> None:
     model = edgedec.open("nano", threads=1)
     ids = model.tokenizer.encode(prompt)
-    plain = list(model.session(spec="off").tokens(ids, max_tokens=48))
-    drafter = make_drafter("copy", Host(model.runtime, model.bundle, lambda: model.tokenizer))
+    plain = list(model.session(speculate="off").tokens(ids, max_tokens=48))
+    drafter = make_drafter("copy", DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer))
     text = Context(list(ids), len(ids), model.runtime.new_cache(256))
-    assert list(decode(model.runtime, text, Ask(max_tokens=48), drafter)) == plain
-    assert list(model.session(spec="copy").tokens(ids, max_tokens=48)) == plain
+    assert list(decode(model.runtime, text, GenerationConfig(max_tokens=48), drafter)) == plain
+    assert list(model.session(speculate="copy").tokens(ids, max_tokens=48)) == plain

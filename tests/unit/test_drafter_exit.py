@@ -8,23 +8,23 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from drafting import PROMPT, SAMPLINGS, host, left, run
+from drafting import PROMPT, SAMPLINGS, draft_of, host, left, run, saved
+from numpy.typing import NDArray
 
 import edgedec
-from edgedec.cache.host import Cache
 from edgedec.decoding.context import Context
-from edgedec.drafters import Host, Seen, _stack, make_drafter
+from edgedec.decoding.step import StepResult
+from edgedec.drafters import Draft, DrafterContext, _stack, make_drafter
 from edgedec.drafters._stack import Record, confidence, judged, payoff
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import loader
-from edgedec.runtime.core import Hidden, Output
+from edgedec.runtime import Call, CallResult, Hidden
 from edgedec.runtime.rows import Rows
-from edgedec.spec import Layer
-from edgedec.testing.fakes import FakeRuntime, random_reference, tiny_spec
+from edgedec.testing.fakes import FakeRuntime, random_reference, tiny_layer, tiny_spec
 
 LAYERS = 8
-SPEC = tiny_spec(layers=(Layer(),) * LAYERS, context_length=512)
+SPEC = tiny_spec(n_layers=LAYERS, context_length=512)
 needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
 
 
@@ -35,14 +35,13 @@ class Shallow(FakeRuntime):
         super().__init__(SPEC, seed=seed, spread=60.0)
         self.deep, self.work = deep, Counter[int]()
 
-    def run(self, hidden: Hidden, rows: Rows, cache: Cache, blocks: Sequence[int]) -> Hidden:
-        for block in blocks:
-            self.work[block] += rows.count
-        return super().run(hidden, rows, cache, [block for block in blocks if block < 2 * self.deep])
+    def run_block(self, b: int, hidden: Hidden, call: Call, span: tuple[int, int]) -> NDArray[np.float32] | None:
+        self.work[b] += call.rows.count
+        return super().run_block(b, hidden, call, span) if b < 2 * self.deep else None
 
 
-def seen(picked: Sequence[int]) -> Seen:
-    return Seen(Rows.chain([0] * len(picked), 0), 0, range(len(picked)), picked, Output(), 0.001)
+def seen(picked: Sequence[int]) -> StepResult:
+    return StepResult(Rows.chain([0] * len(picked), 0), 0, range(len(picked)), picked, CallResult(), 0.001)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -55,7 +54,7 @@ def test_the_text_stays_and_nothing_is_computed_twice(layer: str, deep: int, sam
     found, drafted, stats, trace = run(runtime, drafter, sampling=SAMPLINGS[sampling])
     assert found == expected
     assert left(drafted) == left(context)
-    rows = sum(len(turn.seen.rows) for turn in trace)
+    rows = sum(len(turn.step.rows) for turn in trace)
     assert runtime.work == dict.fromkeys(range(2 * LAYERS), rows)
     if layer == "2" and deep == 2 and sampling == "greedy":
         assert stats.calls < 0.4 * len(found)
@@ -68,7 +67,7 @@ def test_the_first_rounds_only_look_and_cost_nothing_but_the_head() -> None:
     run(plain, Off(), max_tokens=8)
     _, _, stats, trace = run(runtime, make_drafter("exit", host(runtime)), max_tokens=8)
     # No room is left behind the last token.
-    assert [turn.draft.begun is not None for turn in trace] == [True] * 7 + [False]
+    assert [turn.draft.hidden is not None for turn in trace] == [True] * 7 + [False]
     assert stats.proposed == 0
     assert runtime.work == plain.work
 
@@ -91,7 +90,7 @@ def test_where_no_exit_knows_nothing_is_drafted_and_it_still_looks() -> None:
     _, _, stats, trace = run(runtime, drafter, max_tokens=100)
     assert drafter.report()["length"] == 0
     assert stats.proposed == 0
-    looks = [turn for turn in trace[8:] if turn.draft.begun is not None and turn.draft.begun.block == 12]
+    looks = [turn for turn in trace[8:] if turn.draft.blocks == range(12, 16)]
     assert len(looks) == 4
 
 
@@ -120,7 +119,7 @@ def test_while_the_prompt_is_read_nothing_is_drafted() -> None:
     runtime = Shallow(2)
     drafter = make_drafter("exit", host(runtime), {"layer": "2"})
     found, _, _, trace = run(runtime, drafter, prompt, capacity=400, max_tokens=20)
-    assert trace[0].draft.begun is None
+    assert trace[0].draft.hidden is None
     assert not trace[0].draft.tokens
     assert trace[1].draft.tokens
     assert found == run(Shallow(2), Off(), prompt, capacity=400, max_tokens=20)[0]
@@ -131,8 +130,9 @@ def test_a_short_prompt_is_drafted_behind_at_once() -> None:
     _, _, _, trace = run(runtime, make_drafter("exit", host(runtime), {"layer": "2"}), list(range(13)) * 2)
     draft = trace[0].draft
     assert draft.tokens
-    assert draft.begun is not None
-    assert len(draft.begun.hidden) == 26 + len(draft.tokens)
+    assert draft.hidden is not None
+    assert draft.blocks == range(4, 16)
+    assert len(draft.hidden) == 26 + len(draft.tokens)
 
 
 @pytest.mark.parametrize("layer", ["0", "2"])
@@ -150,17 +150,21 @@ def test_no_more_than_asked_and_nothing_unlikely_is_drafted() -> None:
     runtime = Shallow(2)
     drafter = make_drafter("exit", host(runtime), {"layer": "2", "gamma": "5"})
     context = Context(list(PROMPT), 5, runtime.new_cache(64))
-    assert len(drafter.propose(context, 3, 0.0).tokens) == 3
-    assert len(drafter.propose(context, 9, 0.0).tokens) <= 5
-    assert not drafter.propose(context, 0, 0.0).tokens
-    unlikely = drafter.propose(context, 5, 0.99)
+
+    def propose(nodes: int, min_path_prob: float = 0.0) -> Draft:
+        return draft_of(runtime, drafter.propose(context, nodes, min_path_prob))
+
+    assert len(propose(3).tokens) == 3
+    assert len(propose(9).tokens) == 5
+    assert not propose(0).tokens
+    unlikely = propose(5, 0.99)
     assert not unlikely.tokens
-    assert unlikely.begun is not None
+    assert unlikely.hidden is not None
     assert context.cache.length == 0
 
 
 def test_on_real_arithmetic_the_text_stays() -> None:
-    spec = tiny_spec(layers=(Layer(), Layer(window=4), Layer(), Layer()))
+    spec = tiny_spec(layers=(tiny_layer(), tiny_layer(window=4), tiny_layer(), tiny_layer()))
     for seed in range(3):
         runtime = random_reference(spec, seed)
         expected = run(runtime, Off(), capacity=64, max_tokens=30)[0]
@@ -176,13 +180,13 @@ def test_on_real_arithmetic_the_text_stays() -> None:
 @pytest.mark.parametrize("options", [{"layer": "4"}, {"layer": "10", "threshold": "0"}, {}])
 def test_on_nano_text_and_cache_are_those_of_plain_decoding(options: dict[str, str], kv: str, sampling: str) -> None:
     model = edgedec.open("nano", engine="native", threads=1, kv=kv)
-    drafter = make_drafter("exit", Host(model.runtime, model.bundle, lambda: model.tokenizer), options)
+    drafter = make_drafter("exit", DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer), options)
     prompt, ask = model.tokenizer.encode("Once upon a time"), {"max_tokens": 80, "sampling": SAMPLINGS[sampling]}
     expected, context, _, _ = run(model.runtime, Off(), prompt, **ask)
     found, drafted, stats, trace = run(model.runtime, drafter, prompt, **ask)
     assert found == expected
     assert left(drafted) == left(context)
-    assert any(turn.draft.begun for turn in trace)
+    assert any(turn.draft.hidden is not None for turn in trace)
     assert stats.proposed > 0 or not options
 
 
@@ -191,16 +195,16 @@ def test_a_session_speaks_as_without() -> None:
     model = edgedec.open("nano", engine="native", threads=1)
     texts, caches = [], []
     for spec in ("off", "exit:layer=4"):
-        session = model.session(spec=spec)
+        session = model.session(speculate=spec)
         texts.append("".join(session.generate("Tom had a big red ball.", max_tokens=60, ignore_eos=True)))
-        caches.append(session._context.cache.save().tobytes())
+        caches.append(saved(session._context.cache))
     assert texts[0] == texts[1]
     assert caches[0] == caches[1]
 
 
 def test_the_reference_says_the_same() -> None:
     model = edgedec.open("nano", engine="reference", kv="f32")
-    drafter = make_drafter("exit", Host(model.runtime, model.bundle, lambda: model.tokenizer), {"layer": "7"})
+    drafter = make_drafter("exit", DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer), {"layer": "7"})
     prompt = model.tokenizer.encode("Once upon a time")
     expected = run(model.runtime, Off(), prompt, max_tokens=12)[0]
     assert run(model.runtime, drafter, prompt, max_tokens=12)[0] == expected
@@ -209,11 +213,11 @@ def test_the_reference_says_the_same() -> None:
 def test_an_adapter_stands_before_the_head_of_its_layer_only(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, ...]] = []
 
-    def exit_(hidden: Hidden) -> Hidden:
+    def adapt(hidden: Hidden) -> list[Hidden]:
         asked.append(hidden.shape)
-        return hidden
+        return [hidden]
 
-    monkeypatch.setattr(_stack, "open_head", lambda bundle, kind: SimpleNamespace(exit=exit_))
+    monkeypatch.setattr(_stack, "open_head", lambda bundle, interface: SimpleNamespace(run=adapt))
     runtime = Shallow(2)
     with_head = host(runtime, {"exit": SimpleNamespace(layer=7)})
     drafter = make_drafter("exit", with_head)
@@ -273,7 +277,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, str]) -> None
 
 
 def test_a_model_of_one_layer_has_no_exit() -> None:
-    runtime = FakeRuntime(tiny_spec(layers=(Layer(),)))
+    runtime = FakeRuntime(tiny_spec(n_layers=1))
     _, _, stats, _ = run(runtime, make_drafter("exit", host(runtime)), capacity=64, max_tokens=20)
     assert stats.proposed == 0
 
@@ -295,6 +299,6 @@ def test_the_parts() -> None:
     assert confidence([float("nan"), 0.0]) == 0.02
     record = Record()
     for _ in range(200):
-        record.saw(False, 0.9)
+        record.add(False, 0.9)
     assert record.rate < 0.05
     assert record.trust < 0.05

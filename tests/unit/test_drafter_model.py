@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -10,24 +10,27 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drafting import PROMPT, paths
+from drafting import PROMPT, draft_of, finish, paths, saved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgedec
 from edgedec.bundle.manifest import Text
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import Ask, Stats, decode
-from edgedec.drafters import Draft, Drafter, Host, Sampled, make_drafter
-from edgedec.drafters._reader import Reader, children, shape, shares
+from edgedec.decoding.loop import decode
+from edgedec.decoding.step import Completed, ForwardOn, Stats, run_requests
+from edgedec.drafters import Draft, Drafter, DrafterContext, Sampled, make_drafter
+from edgedec.drafters._reader import Reader, Reading, children, shape, shares
 from edgedec.drafters._retokenize import Inside, Retokenizer, _shared, same_tokens
 from edgedec.drafters.model import VERIFY, ModelDrafter
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
+from edgedec.generation import GenerationConfig
 from edgedec.model import Model
-from edgedec.runtime.core import Output, Runtime, Want
+from edgedec.runtime import CallResult, Outputs, Runtime
 from edgedec.sampling import Probs, Sampling
-from edgedec.testing.fakes import FakeRuntime, tiny_spec
+from edgedec.spec import Mlp, Ssm
+from edgedec.testing.fakes import FakeRuntime, tiny_layer, tiny_spec
 from edgedec.text.tokenizer import Tokenizer
 
 WARM = Sampling(temperature=1.0, presence_penalty=0.5)
@@ -39,7 +42,7 @@ def run(
 ) -> tuple[list[int], Stats, Context]:
     stats = Stats()
     context = Context(list(ids), len(ids), runtime.new_cache(256), rng=np.random.default_rng(7))
-    found = decode(runtime, context, Ask(sampling or Sampling(), n), drafter, stats=stats)
+    found = decode(runtime, context, GenerationConfig(sampling or Sampling(), max_tokens=n), drafter, stats=stats)
     return list(map(int, found)), stats, context
 
 
@@ -87,9 +90,11 @@ def test_drawn_drafts_are_those_of_the_seed(verify: str) -> None:
     assert greedy == plain(fake())  # where nothing is drawn it drafts as under match
 
 
-def propose(drafter: ModelDrafter, nodes: int = 99, floor: float = 0.0, sampling: Sampling | None = None) -> Draft:
+def propose(
+    drafter: ModelDrafter, nodes: int = 99, min_path_prob: float = 0.0, sampling: Sampling | None = None
+) -> Draft:
     context = Context(list(PROMPT), len(PROMPT), fake().new_cache(64), sampling=sampling or Sampling())
-    return drafter.propose(context, nodes, floor)
+    return draft_of(drafter._reader._runtime, drafter.propose(context, nodes, min_path_prob))
 
 
 def test_the_likeliest_paths_are_drafted() -> None:
@@ -106,18 +111,18 @@ def test_the_likeliest_paths_are_drafted() -> None:
 
 def test_nothing_unlikely_is_drafted() -> None:
     sizes = []
-    for floor in (0.02, 0.1, 0.3):
-        draft = propose(ModelDrafter(fake(), 13, 6), floor=floor)
-        assert all(path >= floor for path in paths(draft))
+    for min_path_prob in (0.02, 0.1, 0.3):
+        draft = propose(ModelDrafter(fake(), 13, 6), min_path_prob=min_path_prob)
+        assert all(path >= min_path_prob for path in paths(draft))
         sizes.append(len(draft.tokens))
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] > sizes[-1]
-    assert not propose(ModelDrafter(fake(), 13, 6), floor=0.9999).tokens
+    assert not propose(ModelDrafter(fake(), 13, 6), min_path_prob=0.9999).tokens
 
 
 def test_it_stops_before_the_draft_model_is_asked_in_vain() -> None:
     runtime = fake()
-    propose(ModelDrafter(runtime, 13, 8), floor=0.9999)
+    propose(ModelDrafter(runtime, 13, 8), min_path_prob=0.9999)
     assert runtime.calls == 1
 
 
@@ -139,7 +144,7 @@ def test_the_shape_is_settled_before_the_draws(verify: str) -> None:
     for seed in range(5):
         drafter = ModelDrafter(fake(1), 13, 4, 3, verify)
         context = Context(list(PROMPT), 5, fake().new_cache(64), rng=np.random.default_rng(seed), sampling=WARM)
-        draft = drafter.propose(context, 20, 0.0)
+        draft = draft_of(drafter._reader._runtime, drafter.propose(context, 20, 0.0))
         sampled = draft.sampled
         assert isinstance(sampled, Sampled)
         assert sampled.verifier == verify
@@ -167,7 +172,9 @@ def test_draws_without_replacement_end_with_the_tokens() -> None:
 
 
 def test_shares() -> None:
-    output = Output(ids=np.array([[7, 2, 9, -1]], np.int32), scores=np.log(np.array([[4, 2, 2, 1e-30]], np.float32)))
+    output = CallResult(
+        ids=np.array([[7, 2, 9, -1]], np.int32), scores=np.log(np.array([[4, 2, 2, 1e-30]], np.float32))
+    )
 
     def rounded(vocab: int, sampling: Sampling | None = None) -> list[tuple[int, float]]:
         return [(token, round(p, 6)) for token, p in shares(output, sampling or Sampling(), vocab)]
@@ -182,47 +189,97 @@ def test_shares() -> None:
 # -- reading
 
 
+TOP, ALL = Outputs(top=1), Outputs(logits=True)
+
+
+def read(reader: Reader, ids: list[int], outputs: Outputs = ALL, room: int = 0) -> CallResult:
+    return finish(reader._runtime, reader.read(ids, outputs, room))
+
+
+def grow(reader: Reader, tokens: list[int], parents: list[int]) -> CallResult:
+    return finish(reader._runtime, reader.grow(tokens, parents, ALL))
+
+
 def test_what_two_texts_share_is_read_once() -> None:
     runtime = fake()
-    reader, want = Reader(runtime), Want(logits=False, top=1)
-    reader.read(list(range(10)), want, 4)
-    reader.step(3, want)
+    reader = Reader(runtime)
+    read(reader, list(range(10)), TOP, 4)
+    read(reader, [*range(10), 4], TOP, 4)
+    grow(reader, [3], [-1])
     reader.reset()
     runtime.rows = 0
-    again = reader.read([*range(8), 5, 6], want, 4)
+    again = read(reader, [*range(8), 5, 6], TOP, 4)
     assert runtime.rows == 2
-    fresh = Reader(fake()).read([*range(8), 5, 6], want, 4)
+    fresh = read(Reader(fake()), [*range(8), 5, 6], TOP, 4)
     assert again.scores is not None
     assert fresh.scores is not None
     np.testing.assert_array_equal(again.scores, fresh.scores)
 
 
-@given(st.data())
+def test_what_was_drafted_and_came_true_is_not_read_again() -> None:
+    runtime = fake()
+    reader = Reader(runtime)
+    read(reader, [1, 2, 3], ALL, 4)
+    grow(reader, [4], [-1])
+    grow(reader, [5], [0])
+    runtime.rows = 0
+    last = read(reader, [1, 2, 3, 4, 5, 6], ALL, 4)
+    assert runtime.rows == 1
+    np.testing.assert_array_equal(last.logits, read(Reader(fake()), [1, 2, 3, 4, 5, 6]).logits)
+
+
+@pytest.mark.parametrize("spec", ["attention", "recurrent"])
+@given(data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_a_reader_knows_the_text_whatever_it_read_before(data: st.DataObject) -> None:
-    """Texts grow, drafts go wrong, trees hang below, texts are swapped, the context is short."""
+def test_a_reader_knows_the_text_whatever_it_read_before(spec: str, data: st.DataObject) -> None:
+    """Texts grow, drafts are wrong, trees hang below, texts are swapped, proposals abandoned; the context is short."""
     small = st.lists(st.integers(0, 12), min_size=1, max_size=9)
-    runtime = fake(context_length=24)
+    layers = {} if spec == "attention" else {"layers": (tiny_layer(), (Ssm(2, 4, 4), Mlp(24)))}
+    runtime = fake(context_length=24, **layers)
     reader, ids = Reader(runtime), list(data.draw(small))
     for _ in range(data.draw(st.integers(1, 8))):
-        output = reader.read(ids, Want(), 6)
+        result = read(reader, ids, ALL, 6)
         text = ids[reader._base :]
-        fresh = Reader(fake(context_length=24)).read(text, Want(), 0)
-        assert output.logits is not None
+        fresh = read(Reader(fake(context_length=24, **layers)), text)
+        assert result.logits is not None
         assert fresh.logits is not None
-        np.testing.assert_array_equal(output.logits, fresh.logits)
-        what = data.draw(st.sampled_from(["chain", "tree", "reset"]))
+        np.testing.assert_array_equal(result.logits, fresh.logits)
+        what = data.draw(st.sampled_from(["chain", "tree", "reset", "abandoned"]))
         new = data.draw(small)
         if what == "chain":
-            for token in data.draw(small)[:6]:
-                reader.step(token, Want())
+            for i, token in enumerate(data.draw(small)[:6]):
+                grow(reader, [token], [i - 1])
         elif what == "tree":
-            reader.grow([new[0], 3], [-1, -1])
-            reader.grow([1, new[-1]], [0, 1])
+            grow(reader, [new[0], 3], [-1, -1])
+            grow(reader, [1, new[-1]], [0, 1])
+        elif what == "abandoned":
+            proposal = reader.grow(new[:6], [-1] * len(new[:6]), ALL)
+            run_requests(runtime, [next(proposal)])
+            proposal.close()
         else:
             reader.reset()
             ids = ids[: data.draw(st.integers(0, len(ids)))]
         ids = [*ids, *new]
+
+
+def test_a_long_text_is_read_in_chunks() -> None:
+    runtime = FakeRuntime(tiny_spec(context_length=256), prefill_chunk=16)
+    reader, ids = Reader(runtime), [i * i % 13 for i in range(100)]
+    rows = [request.call.rows.count for request in requests_of(runtime, reader.read(ids, ALL, 4))]
+    assert rows == [16] * 6 + [4]
+
+
+def requests_of(runtime: Runtime, reading: Reading) -> Iterator[ForwardOn]:
+    done: Completed | None = None
+    try:
+        while True:
+            request = next(reading) if done is None else reading.send(done)
+            assert isinstance(request, ForwardOn)
+            assert request.runtime is runtime
+            yield request
+            (done,) = run_requests(runtime, [request])
+    except StopIteration:
+        return
 
 
 def test_a_short_context_of_the_draft_model_is_no_limit() -> None:
@@ -242,7 +299,9 @@ def test_vocabularies_of_two_sizes(vocab: int, verify: str) -> None:
     bias = Sampling(temperature=1.0, logit_bias={12: 1.0})
     context = Context(text, 4, fake().new_cache(64), sampling=bias)
     drafter.reset()
-    assert all(0 <= token < min(vocab, 13) for token in drafter.propose(context, 9, 0.0).tokens)
+    draft = draft_of(drafter._reader._runtime, drafter.propose(context, 9, 0.0))
+    assert draft.tokens
+    assert all(0 <= token < min(vocab, 13) for token in draft.tokens)
 
 
 # -- real bundles
@@ -253,8 +312,8 @@ def small(nano: Path) -> Model:
     return edgedec.open(nano, threads=1)
 
 
-def host_of(model: Model) -> Host:
-    return Host(model.runtime, model.bundle, lambda: model.tokenizer)
+def host_of(model: Model) -> DrafterContext:
+    return DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer)
 
 
 STORY = "Once upon a time there was a little girl. One day, she went to the"
@@ -274,7 +333,7 @@ def test_a_bundle_drafts_for_itself(small: Model, nano: Path) -> None:
     assert drafter.report()["tokens"] == "same"
     if small.runtime.name == "native":
         assert stats.calls in (8, 9)  # where the model is in doubt it drafts less
-        np.testing.assert_array_equal(context.cache.save(), other.cache.save())
+        assert saved(context.cache) == saved(other.cache)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8)], ids=["greedy", "sampled"])
@@ -289,7 +348,7 @@ def test_drafting_through_text(small: Model, sampling: Sampling) -> None:
     assert stats.accepted > 20
     assert context.rng.bit_generator.state == other.rng.bit_generator.state
     if small.runtime.name == "native":
-        np.testing.assert_array_equal(context.cache.save(), other.cache.save())
+        assert saved(context.cache) == saved(other.cache)
 
 
 def test_what_cannot_be_opened(small: Model, nano: Path, tmp_path: Path) -> None:

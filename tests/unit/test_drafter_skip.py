@@ -8,27 +8,29 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drafting import PROMPT, SAMPLINGS, host, left, run
+from drafting import PROMPT, SAMPLINGS, draft_of, finish, host, left, run, saved
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 import edgedec
-from edgedec.cache.host import Cache
+from edgedec.cache import HostCache
 from edgedec.decoding.context import Context
-from edgedec.drafters import Host, make_drafter
+from edgedec.drafters import DrafterContext, make_drafter
+from edgedec.drafters._block_search import Search, even
 from edgedec.drafters.off import Off
-from edgedec.drafters.skip import Search, Skip, even
+from edgedec.drafters.skip import Skip
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import loader
-from edgedec.runtime.core import Hidden, Logits, Runtime, forward
+from edgedec.runtime import Call, Hidden, Logits, Runtime, logits_of
 from edgedec.runtime.rows import Rows
 from edgedec.sampling import Sampling
-from edgedec.spec import Layer
-from edgedec.testing.fakes import FakeRuntime, random_reference, tiny_spec
+from edgedec.spec import Mlp, Ssm
+from edgedec.testing.fakes import FakeRuntime, random_reference, tiny_layer, tiny_spec
 
 LAYERS = 8
 # Wide layers beside a small head, as models have them.
-SPEC = tiny_spec(layers=(Layer(),) * LAYERS, context_length=1024, hidden_size=32, intermediate_size=64)
+SPEC = tiny_spec(n_layers=LAYERS, context_length=1024, hidden_size=32, inner_size=64)
 needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
 
 
@@ -40,18 +42,15 @@ class Graded(FakeRuntime):
         super().__init__(SPEC)
         self.needed, self.work = needed, Counter[int]()
 
-    def run(self, hidden: Hidden, rows: Rows, cache: Cache, blocks: Sequence[int]) -> Hidden:
-        cache.reserve(len(rows))
-        hidden = hidden.copy()
-        slots = slice(cache.length + rows.first, cache.length + len(rows))
-        for block in blocks:
-            self.work[block] += rows.count
-            hidden[:, 2 + block] = 1.0
-            if block % 2 == 0:
-                # So that a row of the cache says which blocks its token had been through.
-                cache.keys(block // 2)[:, slots, 0] = hidden[:, 0]
-                cache.values(block // 2)[:, slots, 0] = hidden[:, 2:].sum(axis=1)
-        return hidden
+    def run_block(self, b: int, hidden: Hidden, call: Call, span: tuple[int, int]) -> None:
+        self.work[b] += call.rows.count
+        hidden[:, 2 + b] = 1.0
+        if b in self.spec.attention:
+            # So that a row of the cache says which blocks its token had been through.
+            assert isinstance(call.cache, HostCache)
+            keys, values = call.cache.data(b)
+            keys[:, slice(*span), 0] = hidden[:, 0]
+            values[:, slice(*span), 0] = hidden[:, 2:].sum(axis=1)
 
     def head(self, hidden: Hidden) -> Logits:
         logits = np.zeros((len(hidden), 13), np.float32)
@@ -69,10 +68,9 @@ class Hashed(FakeRuntime):
         super().__init__(SPEC, spread=60.0)
         self.work = Counter[int]()
 
-    def run(self, hidden: Hidden, rows: Rows, cache: Cache, blocks: Sequence[int]) -> Hidden:
-        for block in blocks:
-            self.work[block] += rows.count
-        return super().run(hidden, rows, cache, blocks)
+    def run_block(self, b: int, hidden: Hidden, call: Call, span: tuple[int, int]) -> NDArray[np.float32] | None:
+        self.work[b] += call.rows.count
+        return super().run_block(b, hidden, call, span)
 
 
 def skipping(runtime: Runtime, **options: Any) -> Skip:
@@ -84,7 +82,7 @@ def skipping(runtime: Runtime, **options: Any) -> Skip:
 @settings(deadline=None, derandomize=True)
 @given(n=st.integers(1, 90), share=st.floats(0.01, 0.99))
 def test_skipped_layers_are_whole_and_spread_evenly(n: int, share: float) -> None:
-    skipped = even(n, share)
+    skipped = even(tiny_spec(n_layers=n), share)
     assert list(skipped) == sorted(set(skipped))
     layers = sorted({block // 2 for block in skipped})
     assert len(skipped) == 2 * len(layers)
@@ -97,7 +95,7 @@ def test_skipped_layers_are_whole_and_spread_evenly(n: int, share: float) -> Non
 
 
 def test_the_worked_example() -> None:
-    assert even(6, 0.5) == (2, 3, 6, 7, 8, 9)
+    assert even(tiny_spec(n_layers=6), 0.5) == (2, 3, 6, 7, 8, 9)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -118,7 +116,7 @@ def test_what_the_first_blocks_made_is_not_made_again() -> None:
     runtime = Graded([])
     drafter = skipping(runtime, search=0)
     _, _, stats, trace = run(runtime, drafter)
-    first, rows = drafter.search.skipped[0], sum(len(turn.seen.rows) for turn in trace)
+    first, rows = drafter.search.skipped[0], sum(len(turn.step.rows) for turn in trace)
     assert first == 2
     assert stats.calls < 12
     assert stats.accepted == stats.proposed
@@ -134,7 +132,7 @@ def test_while_the_prompt_is_read_nothing_is_drafted() -> None:
     prompt = [i * i % 13 for i in range(300)]
     drafter = skipping(runtime := Graded([]))
     found, _, _, trace = run(runtime, drafter, prompt, max_tokens=20)
-    assert trace[0].draft.begun is None
+    assert trace[0].draft.hidden is None
     assert not trace[0].draft.tokens
     assert trace[1].draft.tokens
     assert found == run(Graded([]), Off(), prompt, max_tokens=20)[0]
@@ -154,34 +152,53 @@ def test_a_context_fills_to_its_end(capacity: int) -> None:
 def test_no_more_than_asked_and_nothing_unlikely_is_drafted() -> None:
     drafter = skipping(runtime := Graded([]), gamma=5)
     context = Context(list(PROMPT), 5, runtime.new_cache(64))
-    assert len(drafter.propose(context, 3, 0.0).tokens) == 3
-    assert len(drafter.propose(context, 9, 0.0).tokens) == 5
-    assert not drafter.propose(context, 0, 0.0).tokens
-    assert not drafter.propose(context, 5, 0.99).tokens
+
+    def drafted(nodes: int, min_path_prob: float = 0.0) -> int:
+        return len(draft_of(runtime, drafter.propose(context, nodes, min_path_prob)).tokens)
+
+    assert drafted(3) == 3
+    assert drafted(9) == 5
+    assert drafted(0) == 0
+    assert drafted(5, 0.99) == 0
     assert context.cache.length == 0
 
 
-def test_a_trial_leaves_the_cache_as_it_was_even_if_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_does_not_touch_the_cache_even_if_it_is_abandoned() -> None:
     runtime = Hashed()
     drafter = skipping(runtime)
     context = run(runtime, Off(), max_tokens=60)[1]
-    before, length = context.cache.data.copy(), context.cache.length
-    rate = drafter._match(context, (2, 3, 4, 7))
+    before, calls = left(context), runtime.calls
+    rate = finish(runtime, drafter._match(context, (2, 3, 4, 7)))
+    assert rate is not None
     assert 0 <= rate < 0.5
-    assert context.cache.length == length
-    assert np.array_equal(context.cache.data, before)
-    whole = drafter._match(context, (2 * LAYERS,))
-    assert whole == 1.0
+    assert runtime.calls == calls + 1
+    assert left(context) == before
+    assert finish(runtime, drafter._match(context, (2 * LAYERS,))) == 1.0
+    trial = drafter._match(context, (2, 3))
+    call = next(trial)
+    assert isinstance(call, Call)
+    assert call.cache is not context.cache
+    assert call.rows.count == 32
+    trial.close()
+    assert left(context) == before
 
-    def broken(*args: Any) -> Any:
-        FakeRuntime.run(runtime, *args)
-        raise KeyboardInterrupt
 
-    monkeypatch.setattr(runtime, "run", broken)
-    with pytest.raises(KeyboardInterrupt):
-        drafter._match(context, (2, 3))
-    assert context.cache.length == length
-    assert np.array_equal(context.cache.data, before)
+def test_a_trial_reads_generated_tokens_only() -> None:
+    prompt = [i * i % 13 for i in range(100)]
+    for n, trials in ((30, 0), (34, 1)):
+        drafter = skipping(runtime := Graded([]), search=1e9)
+        run(runtime, drafter, prompt, max_tokens=n, sampling=Sampling(temperature=9.0, seed=1))
+        assert min(drafter.search.trials, 1) == trials
+
+
+def test_where_a_recurrent_block_cannot_go_back_there_is_no_trial() -> None:
+    mixed = (Ssm(2, 4, 4), Mlp(24))
+    runtime = FakeRuntime(tiny_spec(layers=(tiny_layer(), mixed, tiny_layer(), tiny_layer()), context_length=256), spread=60.0)
+    drafter = skipping(runtime, search=1e9)
+    found, _, stats, _ = run(runtime, drafter, capacity=256, max_tokens=100)
+    assert stats.proposed > 0
+    assert found == run(runtime, Off(), capacity=256, max_tokens=100)[0]
+    assert drafter.search.trials == 0
 
 
 def test_trials_keep_their_distance_and_end() -> None:
@@ -213,45 +230,45 @@ def test_the_search_finds_blocks_that_nobody_misses() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_the_search_gains_on_noisy_trials(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    spec = tiny_spec(layers=(Layer(),) * 14, hidden_size=32, intermediate_size=96)
+    spec = tiny_spec(n_layers=14, hidden_size=32, inner_size=96)
     harm = np.zeros(28)
     harm[2:-2] = rng.permutation(np.geomspace(0.002, 0.3, 24))
 
     def true(skipped: Sequence[int]) -> float:
         return max(1.0 - float(harm[list(skipped)].sum()), 0.02)
 
-    search = Search(spec, even(14, 0.45), 6)
+    search = Search(spec, even(spec, 0.45), 6)
     before = search.value(search.skipped, true(search.skipped))
     for _ in range(200):
         skipped = search.candidate()
         rate, rival = rng.binomial(32, true(skipped)) / 32, None
         if skipped != search.skipped and search.promises(skipped, rate):
             rival = rng.binomial(32, true(search.skipped)) / 32
-        search.tried(skipped, rate, rival)
+        search.add_trial(skipped, rate, rival)
     assert search.value(search.skipped, true(search.skipped)) > 1.3 * before
 
 
 def test_one_lucky_window_is_not_enough() -> None:
-    search = Search(SPEC, even(LAYERS, 0.3), 6)
+    search = Search(SPEC, even(SPEC, 0.3), 6)
     start, other = search.skipped, (2, 3)
-    search.tried(start, 0.5, None)
-    search.tried(other, 1.0, 0.5)
+    search.add_trial(start, 0.5, None)
+    search.add_trial(other, 1.0, 0.5)
     assert search.skipped == start
     assert search.candidate() == other
-    search.tried(other, 0.2, 0.6)
+    search.add_trial(other, 0.2, 0.6)
     assert search.skipped == start
     assert search.stale == 3
     for _ in range(2):
-        search.tried(other, 1.0, 0.5)
+        search.add_trial(other, 1.0, 0.5)
     assert search.skipped == other
     assert search.stale == 0
 
 
 def test_on_real_arithmetic_the_text_stays() -> None:
     for seed in range(3):
-        runtime = random_reference(tiny_spec(layers=(Layer(), Layer(window=4), Layer(), Layer())), seed)
+        runtime = random_reference(tiny_spec(window=4, n_layers=8), seed)
         expected = run(runtime, Off(), capacity=64, max_tokens=50)[0]
-        found, _, stats, _ = run(runtime, skipping(runtime, skip=0.3, search=1e9), capacity=64, max_tokens=50)
+        found, _, stats, _ = run(runtime, skipping(runtime, skip=0.6, search=1e9), capacity=64, max_tokens=50)
         assert found == expected
         assert stats.proposed > 0
 
@@ -261,7 +278,9 @@ def test_on_real_arithmetic_the_text_stays() -> None:
 @pytest.mark.parametrize("kv", ["f32", "int8"])
 def test_on_nano_text_and_cache_are_those_of_plain_decoding(kv: str, sampling: str) -> None:
     model = edgedec.open("nano", engine="native", threads=1, kv=kv)
-    drafter = make_drafter("skip", Host(model.runtime, model.bundle, lambda: model.tokenizer), {"search": "1e9"})
+    drafter = make_drafter(
+        "skip", DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer), {"search": "1e9"}
+    )
     assert isinstance(drafter, Skip)
     prompt, ask = model.tokenizer.encode("Once upon a time"), {"max_tokens": 200, "sampling": SAMPLINGS[sampling]}
     expected, context, _, _ = run(model.runtime, Off(), prompt, **ask)
@@ -277,16 +296,18 @@ def test_a_session_speaks_as_without() -> None:
     model = edgedec.open("nano", engine="native", threads=1)
     texts, caches = [], []
     for spec in ("off", "skip:skip=0.2"):
-        session = model.session(spec=spec)
+        session = model.session(speculate=spec)
         texts.append("".join(session.generate("Tom had a big red ball.", max_tokens=60, ignore_eos=True)))
-        caches.append(session._context.cache.save().tobytes())
+        caches.append(saved(session._context.cache))
     assert texts[0] == texts[1]
     assert caches[0] == caches[1]
 
 
 def test_the_reference_says_the_same() -> None:
     model = edgedec.open("nano", engine="reference", kv="f32")
-    drafter = make_drafter("skip", Host(model.runtime, model.bundle, lambda: model.tokenizer), {"skip": "0.2"})
+    drafter = make_drafter(
+        "skip", DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer), {"skip": "0.2"}
+    )
     prompt = model.tokenizer.encode("Once upon a time")
     expected = run(model.runtime, Off(), prompt, max_tokens=12)[0]
     assert run(model.runtime, drafter, prompt, max_tokens=12)[0] == expected
@@ -311,7 +332,7 @@ def test_what_was_learned_goes_on() -> None:
         assert np.array_equal(twin.state()[key], value)
     # What it learns now is its own.
     kept = drafter.state()["precision"].copy()
-    twin.search.tried(twin.search.skipped, 0.5, None)
+    twin.search.add_trial(twin.search.skipped, 0.5, None)
     assert np.array_equal(drafter.state()["precision"], kept)
 
 
@@ -347,7 +368,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, str]) -> None
 
 
 def test_a_model_of_two_layers_skips_nothing() -> None:
-    runtime = FakeRuntime(tiny_spec(layers=(Layer(), Layer())))
+    runtime = FakeRuntime(tiny_spec(n_layers=2))
     _, _, stats, _ = run(runtime, skipping(runtime), capacity=64, max_tokens=20)
     assert stats.proposed == 0
 
@@ -355,4 +376,4 @@ def test_a_model_of_two_layers_skips_nothing() -> None:
 def test_the_fake_is_the_model_it_says() -> None:
     runtime = Graded([3])
     cache = runtime.new_cache(8)
-    assert forward(runtime, Rows.chain([2], 0), cache).argmax() == 0
+    assert logits_of(runtime, Rows.chain([2], 0), cache).argmax() == 0

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 import edgedec
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import Ask, Stats, decode
-from edgedec.drafters import Host, make_drafter
+from edgedec.decoding.loop import decode
+from edgedec.decoding.step import Stats
+from edgedec.generation import GenerationConfig
+from edgedec.drafters import DrafterContext, make_drafter
 from edgedec.drafters._automaton import MOST, Automaton
 from edgedec.drafters._datastore import END, Index, Store, read_texts, write_texts
 from edgedec.drafters.off import Off
@@ -80,14 +82,14 @@ def test_counts_stop_at_the_cap() -> None:
 
 @given(TEXTS, st.integers(0, 20), st.sampled_from([0.0, 0.1, 0.5]), st.integers(1, 40), st.booleans())
 @settings(max_examples=150, deadline=None)
-def test_every_draft_is_honest(text: list[int], nodes: int, floor: float, step: int, stored: bool) -> None:
+def test_every_draft_is_honest(text: list[int], nodes: int, min_path_prob: float, step: int, stored: bool) -> None:
     store = Store(DIGEST, 4)
     if stored:
         store.add(np.array([*text[::-1], END, *text[: len(text) // 2], END], np.int32))
     drafter, ids = Suffix(store if stored else None), []
     for start in range(0, len(text), step):
         ids += text[start : start + step]
-        check(drafter.propose(reading(ids), nodes, floor), nodes, max(floor, 0.04))
+        check(drafter.propose(reading(ids), nodes, min_path_prob), nodes, max(min_path_prob, 0.04))
 
 
 def test_the_likelier_follower_comes_first_and_longer_matches_claim_more() -> None:
@@ -175,9 +177,9 @@ def _common(head: list[int], query: list[int]) -> int:
     return length
 
 
-def host(vocab: int = 1000, digest: str = DIGEST) -> Host:
+def host(vocab: int = 1000, digest: str = DIGEST) -> DrafterContext:
     bundle = SimpleNamespace(digest=digest, spec=SimpleNamespace(vocab_size=vocab))
-    return Host(None, bundle, None)  # type: ignore[arg-type]
+    return DrafterContext(None, bundle, None)  # type: ignore[arg-type]
 
 
 def test_texts_outlive_the_session(tmp_path: Path) -> None:
@@ -325,25 +327,25 @@ def test_output_is_what_plain_decoding_gives(stored: bool) -> None:
     runtime = FakeRuntime()
     for seed in range(4):
         prompt = np.random.default_rng(seed).integers(0, 3, 20).tolist()
-        plain = list(decode(runtime, Context(list(prompt), 20, runtime.new_cache(64)), Ask(max_tokens=40), Off()))
+        plain = list(decode(runtime, Context(list(prompt), 20, runtime.new_cache(64)), GenerationConfig(max_tokens=40), Off()))
         store = Store(DIGEST, 13)
         if stored:
             store.add(np.array([*prompt, *plain, END], np.int32))
         again = Context(list(prompt), 20, runtime.new_cache(64))
         drafter = Limited(Suffix(store if stored else None), 7)
-        assert list(decode(runtime, again, Ask(max_tokens=40), drafter)) == plain
+        assert list(decode(runtime, again, GenerationConfig(max_tokens=40), drafter)) == plain
 
 
 @pytest.mark.parametrize("prompt", ["Once upon a time", "Tom had a red ball. Tom had a red ball. Tom", "The cat sat."])
 def test_nano_says_the_same_with_it(prompt: str, tmp_path: Path) -> None:
     model = edgedec.open("nano", threads=1)
     ids = model.tokenizer.encode(prompt)
-    plain = list(model.session(spec="off").tokens(ids, max_tokens=48))
-    assert list(model.session(spec="suffix").tokens(ids, max_tokens=48)) == plain
-    here, path = Host(model.runtime, model.bundle, lambda: model.tokenizer), tmp_path / "texts"
+    plain = list(model.session(speculate="off").tokens(ids, max_tokens=48))
+    assert list(model.session(speculate="suffix").tokens(ids, max_tokens=48)) == plain
+    here, path = DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer), tmp_path / "texts"
     for options in ({}, {"store": str(path)}, {"store": str(path)}):
         drafter, stats = make_drafter("suffix", here, options), Stats()
         text = Context(list(ids), len(ids), model.runtime.new_cache(256))
-        assert list(decode(model.runtime, text, Ask(max_tokens=48), drafter, stats=stats)) == plain
+        assert list(decode(model.runtime, text, GenerationConfig(max_tokens=48), drafter, stats=stats)) == plain
         drafter.reset()
     assert stats.calls < 20

@@ -14,8 +14,7 @@ import edgedec
 from edgedec.bench import perplexity as evaluate
 from edgedec.bench.perplexity import Perplexity, perplexity, windows
 from edgedec.errors import UsageError
-from edgedec.runtime.core import forward
-from edgedec.runtime.rows import Rows
+from edgedec.runtime import Rows, logits_of
 
 
 def naive(model: Any, ids: list[int], window: int, stride: int, begin: list[int]) -> float:
@@ -28,7 +27,9 @@ def naive(model: Any, ids: list[int], window: int, stride: int, begin: list[int]
         stop += stride
     for i, start in starts.items():
         past = [*(begin if start else []), *ids[start:i]]
-        logits = forward(model.runtime, Rows.chain(past, 0), model.runtime.new_cache(len(past)))[-1].astype(np.float64)
+        logits = logits_of(model.runtime, Rows.chain(past, 0), model.runtime.new_cache(len(past)))[-1].astype(
+            np.float64
+        )
         nll += np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[ids[i]]
     return nll
 
@@ -71,17 +72,16 @@ def test_a_begin_token_stands_before_every_window(
 
 def test_chunks_change_nothing(reference: edgedec.Model, ids: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     whole = perplexity(reference, ids, 32, 16)
-    monkeypatch.setattr(evaluate, "_CHUNK", 5)
     monkeypatch.setattr(evaluate, "_LOGITS", 3 * reference.spec.vocab_size)
     largest = 0
-    head = reference.runtime.head
+    forward = reference.runtime.forward
 
-    def counted(hidden: Any) -> Any:
+    def counted(calls: Any) -> Any:
         nonlocal largest
-        largest = max(largest, len(hidden))
-        return head(hidden)
+        largest = max(largest, *(call.rows.count for call in calls), 0)
+        return forward(calls)
 
-    monkeypatch.setattr(reference.runtime, "head", counted)
+    monkeypatch.setattr(reference.runtime, "forward", counted)
     assert perplexity(reference, ids, 32, 16).nll == pytest.approx(whole.nll, rel=1e-5)
     assert largest == 3
 

@@ -15,8 +15,8 @@ from edgedec.bench.timing import Config
 from edgedec.bundle.folder import Bundle
 from edgedec.errors import RuntimeUnavailable
 from edgedec.export.gguf import interleaved, nibbles, write_gguf
-from edgedec.runtime.core import forward, open_runtime
-from edgedec.runtime.rows import Rows
+from edgedec.runtime import Rows, logits_of, open_runtime
+from edgedec.spec import ModelSpec
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
 
@@ -53,22 +53,23 @@ def test_an_independent_reader_finds_the_same_numbers(bundle: Bundle, path: Path
 
     found = {t.name: dequantize(t.data, t.tensor_type) for t in gguf.GGUFReader(path).tensors}
     spec = bundle.spec
-    q, k = spec.q_dim, spec.q_dim + spec.kv_dim
+    attention, mlp = (spec.blocks[b] for b in (0, 1))
+    q, k = attention.q_dim, attention.q_dim + attention.kv_dim
     expected = {"token_embd": bundle.rows("embed"), "output_norm": bundle.rows("final_norm")}
     if not spec.tied:
         expected["output"] = bundle.rows("head")
     for i in range(spec.n_layers):
-        qkv, gate_up = bundle.rows(f"layers.{i}.qkv"), bundle.rows(f"layers.{i}.gate_up")
+        qkv, gate_up = bundle.rows(f"blocks.{2 * i}.qkv"), bundle.rows(f"blocks.{2 * i + 1}.gate_up")
         expected |= {
-            f"blk.{i}.attn_q": qkv[:q].reshape(spec.n_heads, 2, -1, qkv.shape[1]).swapaxes(1, 2).reshape(q, -1),
-            f"blk.{i}.attn_k": qkv[q:k].reshape(spec.n_kv_heads, 2, -1, qkv.shape[1]).swapaxes(1, 2).reshape(k - q, -1),
+            f"blk.{i}.attn_q": qkv[:q].reshape(attention.n_heads, 2, -1, qkv.shape[1]).swapaxes(1, 2).reshape(q, -1),
+            f"blk.{i}.attn_k": qkv[q:k].reshape(attention.n_kv_heads, 2, -1, qkv.shape[1]).swapaxes(1, 2).reshape(k - q, -1),
             f"blk.{i}.attn_v": qkv[k:],
-            f"blk.{i}.attn_output": bundle.rows(f"layers.{i}.o"),
-            f"blk.{i}.ffn_gate": gate_up[: spec.intermediate_size],
-            f"blk.{i}.ffn_up": gate_up[spec.intermediate_size :],
-            f"blk.{i}.ffn_down": bundle.rows(f"layers.{i}.down"),
-            f"blk.{i}.attn_norm": bundle.rows(f"layers.{i}.attn_norm"),
-            f"blk.{i}.ffn_norm": bundle.rows(f"layers.{i}.mlp_norm"),
+            f"blk.{i}.attn_output": bundle.rows(f"blocks.{2 * i}.o"),
+            f"blk.{i}.ffn_gate": gate_up[: mlp.inner_size],
+            f"blk.{i}.ffn_up": gate_up[mlp.inner_size :],
+            f"blk.{i}.ffn_down": bundle.rows(f"blocks.{2 * i + 1}.down"),
+            f"blk.{i}.attn_norm": bundle.rows(f"blocks.{2 * i}.norm"),
+            f"blk.{i}.ffn_norm": bundle.rows(f"blocks.{2 * i + 1}.norm"),
         }
     assert set(found) == {f"{name}.weight" for name in expected} | {"rope_freqs.weight"}
     for name, values in expected.items():
@@ -80,12 +81,12 @@ def test_the_file_says_what_the_model_is(bundle: Bundle, path: Path) -> None:
     fields = gguf.GGUFReader(path).fields
     spec = bundle.spec
     assert fields["llama.block_count"].contents() == spec.n_layers
-    assert fields["llama.attention.head_count_kv"].contents() == spec.n_kv_heads
+    assert fields["llama.attention.head_count_kv"].contents() == spec.attention[0].n_kv_heads
     assert fields["llama.vocab_size"].contents() == spec.vocab_size
     assert len(fields["tokenizer.ggml.tokens"].contents()) == spec.vocab_size
     base = fields["llama.rope.freq_base"].contents()
     (factors,) = (t.data for t in gguf.GGUFReader(path).tensors if t.name == "rope_freqs.weight")
-    turned = base ** -(np.arange(0, spec.head_dim, 2) / spec.head_dim) / factors
+    turned = base ** -(np.arange(0, 32, 2) / 32) / factors
     np.testing.assert_allclose(turned, spec.ropes[0].inv_freq, rtol=1e-6)
 
 
@@ -96,7 +97,7 @@ def test_llama_cpp_computes_the_same(bundle: Bundle, path: Path) -> None:
 
     ids = np.random.default_rng(1).integers(0, bundle.spec.vocab_size, 120).tolist()
     reference = open_runtime("reference", bundle)
-    ours = forward(reference, Rows.chain(ids, 0), reference.new_cache(len(ids)))
+    ours = logits_of(reference, Rows.chain(ids, 0), reference.new_cache(len(ids)))
     context = LlamaCpp(Config("llama.cpp", str(bundle.path), 1, 1, gguf=str(path)), 1)._open(len(ids))
     first = context.feed(ids[:100], all_logits=True).copy()
     context.feed(ids[:7], all_logits=False)
@@ -120,27 +121,48 @@ def test_attention_may_have_a_scale_of_its_own(tiny: Path, tmp_path: Path) -> No
     from edgedec.cli._bench_engines import LlamaCpp
 
     plain = Bundle.open(tiny)
-    spec = replace(plain.spec, attn_scale=3 * plain.spec.attn_scale)
+    spec = changed(plain.spec, scale=3 * plain.spec.attention[0].scale)
     bundle, path = replace(plain, manifest=replace(plain.manifest, spec=spec)), tmp_path / "x.gguf"
     write_gguf(bundle, path)
     ids = np.random.default_rng(1).integers(0, spec.vocab_size, 40).tolist()
     theirs = LlamaCpp(Config("llama.cpp", str(tiny), 40, 1, gguf=str(path)), 1)._open(40).feed(ids, all_logits=True)
     ours, other = (
-        forward(runtime, Rows.chain(ids, 0), runtime.new_cache(40))
+        logits_of(runtime, Rows.chain(ids, 0), runtime.new_cache(40))
         for runtime in (open_runtime("reference", bundle), open_runtime("reference", plain))
     )
     far = float(np.abs(ours - other).max())
     assert np.abs(theirs - ours).max() < 0.1 * far
 
 
+def changed(spec: ModelSpec, **facts: Any) -> ModelSpec:
+    """The spec with other facts in the blocks that have them, else of its own."""
+    if facts.keys() & vars(spec).keys():
+        return replace(spec, **facts)
+    layers = tuple(
+        tuple(replace(block, **facts) if facts.keys() <= vars(block).keys() else block for block in layer)
+        for layer in spec.layers
+    )
+    return replace(spec, layers=layers)
+
+
 @pytest.mark.parametrize(
     "change",
-    [{"qkv_bias": True}, {"qk_norm": "head"}, {"norm_after": True}, {"final_softcap": 30.0}],
+    [
+        {"qkv_bias": True},
+        {"qk_norm": "head"},
+        {"post_norm": "rms"},
+        {"window": 8},
+        {"gated": False},
+        {"activation": "relu"},
+        {"final_softcap": 30.0},
+        {"final_norm": "layer"},
+    ],
     ids=str,
 )
 def test_another_arithmetic_is_refused(tiny: Path, tmp_path: Path, change: dict[str, Any]) -> None:
     bundle = Bundle.open(tiny)
-    other = replace(bundle, manifest=replace(bundle.manifest, spec=replace(bundle.spec, **change)))
+    other = replace(bundle, manifest=replace(bundle.manifest, spec=changed(bundle.spec, **change)))
+    assert other.spec != bundle.spec
     with pytest.raises(RuntimeUnavailable, match="converted to GGUF"):
         write_gguf(other, tmp_path / "x.gguf")
     assert not (tmp_path / "x.gguf").exists()

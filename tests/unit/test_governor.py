@@ -13,19 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import Ask, Stats, decode
-from edgedec.drafters import Draft, Drafter, Host, Plain, Seen
+from edgedec.decoding.loop import decode
+from edgedec.decoding.step import Stats
+from edgedec.generation import GenerationConfig
+from edgedec.decoding.step import StepResult
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Proposal
 from edgedec.drafters.forced import Forced
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
 from edgedec.model import open as open_model
-from edgedec.runtime.core import Want
+from edgedec.runtime import Outputs
 from edgedec.sampling import Sampling
 from edgedec.speculation.calibration import BINS, Calibration
 from edgedec.speculation.choose import make_speculation
 from edgedec.speculation.costs import Costs, host_costs
-from edgedec.speculation.governor import Governor, chain_length, useful
-from edgedec.speculation.merger import Fusion
+from edgedec.speculation.governor import Governor
+from edgedec.speculation.selection import best_size, chain_length, useful
+from edgedec.speculation.merger import TreeMerger
 from edgedec.testing.fakes import FakeRuntime, PerfectDrafter, RandomDrafter, tiny_spec
 
 FLAT = {1: 1.0, 8: 1.3, 32: 5.0}
@@ -40,7 +44,7 @@ def governed(*drafters: Drafter, costs: dict[int, float] = FLAT, fixed: int = 0)
     class Still(Costs):
         """The fake runtime's own times mean nothing."""
 
-        def saw(self, rows: int, seconds: float) -> None:
+        def add(self, rows: int, seconds: float) -> None:
             pass
 
     return Governor([(f"d{i}", d) for i, d in enumerate(drafters)], lambda: Still(costs), fixed)
@@ -49,8 +53,8 @@ def governed(*drafters: Drafter, costs: dict[int, float] = FLAT, fixed: int = 0)
 def run(drafter: Drafter, n: int = 300, sampling: Sampling | None = None) -> tuple[list[int], Stats]:
     runtime = FakeRuntime(tiny_spec(context_length=2048))
     stats = Stats()
-    ask = Ask(sampling or Sampling(), n)
-    return list(map(int, decode(runtime, fresh(runtime), ask, drafter, None, stats))), stats
+    ask = GenerationConfig(sampling or Sampling(), max_tokens=n)
+    return list(map(int, decode(runtime, fresh(runtime), ask, drafter, stats))), stats
 
 
 def whole(n: int = 300, sampling: Sampling | None = None) -> list[int]:
@@ -62,31 +66,31 @@ def modelled(stats: Stats, governor: Governor, turns: Sequence[int]) -> float:
     return sum(governor.costs.seconds[rows] for rows in turns) / (stats.generated * governor.costs.seconds[1])
 
 
-class Counted(Plain):
+class Counted(BaseDrafter):
     """Notes how many rows each call had."""
 
     def __init__(self, governor: Governor) -> None:
         self.governor, self.rows = governor, list[int]()
 
     @property
-    def wants(self) -> Want:  # type: ignore[override]
-        return self.governor.wants
+    def outputs(self) -> Outputs:  # type: ignore[override]
+        return self.governor.outputs
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
-        return self.governor.propose(context, nodes, floor)
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
+        return self.governor.propose(context, nodes, min_path_prob)
 
-    def observe(self, seen: Seen) -> None:
-        self.rows.append(1 if seen.root else len(seen.rows))
-        self.governor.observe(seen)
+    def observe(self, step: StepResult) -> None:
+        self.rows.append(1 if step.root else len(step.rows))
+        self.governor.observe(step)
 
     def reset(self) -> None:
         self.governor.reset()
 
 
-class Wrong(Plain):
+class Wrong(BaseDrafter):
     """Sure of itself and always wrong."""
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         return Draft.chain([12 if context.ids[-1] != 12 else 11] * nodes, [0.95] * nodes)
 
 
@@ -132,8 +136,8 @@ class Halfway(PerfectDrafter):
         super().__init__(tokens)
         self.until = until
 
-    def propose(self, context: Context, nodes: int, floor: float) -> Draft:
-        draft = super().propose(context, nodes, floor)
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
+        draft = super().propose(context, nodes, min_path_prob)
         tokens = [(t + 1) % 13 for t in draft.tokens] if len(context.ids) > self.until else draft.tokens
         return Draft(tokens, draft.parents, [0.9] * len(tokens))
 
@@ -156,10 +160,10 @@ def test_who_never_earns_rests_and_is_tried_again() -> None:
     asked = []
 
     class Asked(Wrong):
-        def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+        def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
             asked.append(len(context.ids))
             sum(range(3000))  # not for nothing
-            return super().propose(context, nodes, floor)
+            return super().propose(context, nodes, min_path_prob)
 
     run(governed(PerfectDrafter(whole(600)), Asked(), costs={k: s / 500 for k, s in FLAT.items()}), 600)
     assert 3 <= len(asked) < 40
@@ -175,11 +179,11 @@ def test_the_report_adds_up() -> None:
 
 
 def test_state_goes_to_the_drafter_it_came_from() -> None:
-    class Learned(Plain):
+    class Learned(BaseDrafter):
         def __init__(self, value: int) -> None:
             self.value = value
 
-        def propose(self, context: Context, nodes: int, floor: float) -> Draft:
+        def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
             return Draft()
 
         def state(self) -> dict[str, Any]:
@@ -208,16 +212,16 @@ def test_costs_between_and_beyond_what_was_measured() -> None:
 def test_costs_follow_the_host() -> None:
     costs = Costs({1: 1.0, 4: 2.0})
     for _ in range(60):
-        costs.saw(4, 4.0)
+        costs.add(4, 4.0)
     assert costs.seconds[4] == pytest.approx(4.0, rel=0.1)
     assert 1.0 < costs.seconds[1] < 4.0  # nobody looked, but the host is slower for all
     for _ in range(60):
-        costs.saw(1, 1.0)
+        costs.add(1, 1.0)
     assert costs.seconds[1] == pytest.approx(1.0, rel=0.1)
-    costs.saw(1, 1e6)
+    costs.add(1, 1e6)
     assert costs.seconds[1] < 1.3  # one wild call is no change
-    costs.saw(9, 1.0)
-    costs.saw(1, 0.0)
+    costs.add(9, 1.0)
+    costs.add(1, 0.0)
 
 
 def test_costs_are_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,19 +244,19 @@ def test_chain_length_is_the_best_one() -> None:
     assert chain_length(0.98, Costs(FLAT)) == 7
     assert chain_length(0.98, Costs(STEEP)) == 0
     assert chain_length(0.05, Costs(FLAT)) <= 1
-    limit, floor = useful(Costs(FLAT))
+    limit, min_path_prob = useful(Costs(FLAT))
     assert limit == 7
-    assert 0.005 <= floor < 0.05
+    assert 0.005 <= min_path_prob < 0.05
 
 
 def test_calibration_learns_and_forgets() -> None:
     calibration = Calibration()
     assert calibration.estimates[BINS - 1] > 0.9
     for _ in range(30):
-        calibration.saw(BINS - 1, False)
+        calibration.add(BINS - 1, False)
     assert calibration.estimates[BINS - 1] < 0.12
     for _ in range(120):
-        calibration.saw(BINS - 1, True)
+        calibration.add(BINS - 1, True)
     assert calibration.estimates[BINS - 1] > 0.75
     assert calibration.estimates[0] == Calibration().estimates[0]
 
@@ -282,32 +286,32 @@ def paths(draft: Draft) -> list[tuple[int, ...]]:
 @settings(max_examples=200, deadline=None)
 @given(some=st.lists(drafts(), min_size=1, max_size=3), nodes=st.integers(0, 20), picked=st.lists(st.integers(0, 3)))
 def test_merged_trees_hold_what_each_of_them_held(some: list[Draft], nodes: int, picked: list[int]) -> None:
-    fusion = Fusion()
+    merger = TreeMerger()
     for number, draft in enumerate(some):
-        fusion.add(number, draft, ESTIMATES)
-    order = fusion.best_first()
+        merger.add(number, draft, ESTIMATES)
+    order = merger.best_first()
     names = ["a", "b", "c"]
-    merged = fusion.cut(order, names, "")
+    merged = merger.cut(order, names, "")
     assert set(paths(merged)) == {path for draft in some for path in paths(draft)}
     assert len(set(paths(merged))) == len(merged.tokens)
     for path, by in zip(paths(merged), merged.by, strict=True):
         assert set(by.split("+")) == {names[i] for i, draft in enumerate(some) if path in paths(draft)}
-    part = fusion.cut(order[:nodes], names, "why")
+    part = merger.cut(order[:nodes], names, "why")
     assert all(parent < i for i, parent in enumerate(part.parents))
     assert set(paths(part)) <= set(paths(merged))
-    chances = [fusion.chances[node] for node in order]
+    chances = [merger.chances[node] for node in order]
     assert chances == sorted(chances, reverse=True)
-    came = fusion.path(picked)
+    came = merger.path(picked)
     longest = max((k for k in range(len(picked) + 1) if k == 0 or tuple(picked[:k]) in set(paths(merged))), default=0)
     assert len(came) == longest
 
 
 def test_every_guess_below_what_came_true_is_tested() -> None:
-    fusion = Fusion()
-    fusion.add(0, Draft([7, 8, 9], [-1, 0, 0], [0.5, 0.5, 0.9]), ESTIMATES)
+    merger = TreeMerger()
+    merger.add(0, Draft([7, 8, 9], [-1, 0, 0], [0.5, 0.5, 0.9]), ESTIMATES)
     calibration = Calibration()
     before = list(calibration.estimates)
-    fusion.test([7, 9, 4], [calibration])
+    merger.test([7, 9, 4], [calibration])
     half, most = int(0.5 * BINS), int(0.9 * BINS)
     assert calibration.tests == 3
     assert calibration.estimates[half] == pytest.approx((1 + 3 * before[half]) / (2 + 3))
@@ -328,12 +332,12 @@ def test_every_guess_below_what_came_true_is_tested() -> None:
 def test_words_that_mean_nothing_are_refused(words: str, wrong: str) -> None:
     model = open_model("nano", threads=1)
     with pytest.raises(UsageError, match=wrong):
-        make_speculation(words, Host(model.runtime, model.bundle, lambda: model.tokenizer))
+        make_speculation(words, DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer))
 
 
 def test_auto_drafts_only_where_rows_do_not_change_each_other() -> None:
     for engine, drafts_there in (("native", True), ("reference", False)):
         model = open_model("nano", engine=engine)
-        host = Host(model.runtime, model.bundle, lambda m=model: m.tokenizer)  # type: ignore[misc]
+        host = DrafterContext(model.runtime, model.bundle, lambda m=model: m.tokenizer)  # type: ignore[misc]
         assert isinstance(make_speculation("auto", host), Forced) is drafts_there
         assert isinstance(make_speculation("off", host), Off)

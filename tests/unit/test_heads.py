@@ -21,10 +21,13 @@ from edgedec.bundle import folder as bundles
 from edgedec.bundle.folder import Bundle
 from edgedec.bundle.manifest import MANIFEST, least_version
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import Ask, Stats, decode
-from edgedec.drafters import Drafter, Host, Seen, make_drafter
+from edgedec.decoding.loop import decode
+from edgedec.decoding.step import Stats
+from edgedec.generation import GenerationConfig
+from edgedec.decoding.step import StepResult
+from edgedec.drafters import Drafter, DrafterContext, make_drafter
 from edgedec.errors import BundleCorrupt, BundleUnsafe, BundleVersion, UsageError
-from edgedec.runtime.core import Output, Want
+from edgedec.runtime import CallResult, Outputs
 from edgedec.runtime.rows import Rows
 from edgedec.sampling import Sampling
 from edgedec.speculation.heads import open_head
@@ -280,13 +283,13 @@ def test_links_are_not_written_through(folder: Path, tmp_path: Path) -> None:
 
 
 def drafter_for(model: edgedec.Model, name: str, **options: str) -> Drafter:
-    return make_drafter(name, Host(model.runtime, model.bundle, lambda: model.tokenizer), options)
+    return make_drafter(name, DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer), options)
 
 
 def told(model: edgedec.Model, drafter: Drafter, ids: Sequence[int], sampling: Sampling) -> tuple[list[int], Stats]:
     context, stats = Context(list(ids), len(ids), model.runtime.new_cache(160)), Stats()
     context.rng = np.random.default_rng(7)
-    return list(map(int, decode(model.runtime, context, Ask(sampling, 60), drafter, stats=stats))), stats
+    return list(map(int, decode(model.runtime, context, GenerationConfig(sampling, max_tokens=60), drafter, stats=stats))), stats
 
 
 @pytest.mark.parametrize("name", ["medusa", "hydra"])
@@ -306,7 +309,7 @@ def test_nothing_is_drafted_before_anything_is_known(folder: Path, name: str) ->
     with_head(folder, name)
     model = edgedec.open(folder, engine="reference")
     drafter = drafter_for(model, name)
-    assert drafter.wants == Want(logits=False, hidden=True)
+    assert drafter.outputs == Outputs(hidden=True)
     context = Context([1, 2, 3, 9], 3, model.runtime.new_cache(16))
     assert not drafter.propose(context, 8, 0.0).tokens
     drafter.observe(seen(model, [2, 3], 1, [9]))
@@ -322,9 +325,9 @@ def test_nothing_is_drafted_before_anything_is_known(folder: Path, name: str) ->
     assert not drafter.propose(context, 8, 0.0).tokens
 
 
-def seen(model: edgedec.Model, tokens: list[int], root: int, picked: list[int], seed: int = 0) -> Seen:
+def seen(model: edgedec.Model, tokens: list[int], root: int, picked: list[int], seed: int = 0) -> StepResult:
     hidden = np.random.default_rng(seed).standard_normal((len(tokens) - root, model.spec.hidden_size), np.float32)
-    return Seen(Rows.chain(tokens, 0), root, list(range(len(picked))), picked, Output(hidden=hidden), 0.0)
+    return StepResult(Rows.chain(tokens, 0), root, list(range(len(picked))), picked, CallResult(hidden=hidden), 0.0)
 
 
 def paths(draft: Any) -> dict[tuple[int, ...], float]:

@@ -41,7 +41,7 @@ def test_a_saved_session_knows_what_its_drafters_knew(model: edgedec.Model, tmp_
     calls = [model.session(spec=SPEC), second]
     told(calls[0]), told(calls[1])
     assert calls[1].stats.calls < calls[0].stats.calls
-    other = model.session(spec="off")
+    other = model.session(speculate="off")
     other.load(tmp_path / "s")
     assert other.ids == first.ids
 
@@ -60,23 +60,23 @@ def test_a_fork_knows_it_too_and_learns_on_its_own(model: edgedec.Model) -> None
 def test_sessions_hold_in_common_what_they_learn(model: edgedec.Model, spec: str) -> None:
     """Twenty sessions hold what one does, each knows what all have seen, and every text is what it is alone."""
     tables: Tables = {}
-    sessions = [model.session(spec=spec, context=256, tables=tables) for _ in range(20)]
+    sessions = [model.session(speculate=spec, context=256, tables=tables) for _ in range(20)]
     batch, texts = Batch(model.runtime), [list[int]() for _ in sessions]
     for i, (session, text) in enumerate(zip(sessions, texts)):
         ids = model.tokenizer.encode(f"Once upon a time {i % 5}")
         session.submit(batch, ids, lambda t, text=text: t is not None and text.append(int(t)), max_tokens=30)  # type: ignore[misc]
     batch.run()
     for i in range(5):
-        alone = model.session(spec="off")
+        alone = model.session(speculate="off")
         expected = list(alone.tokens(model.tokenizer.encode(f"Once upon a time {i}"), max_tokens=30))
         assert all(text == expected for text in texts[i::5])
     common = states(sessions[0])
     assert all(states(session).keys() == common.keys() for session in sessions)
     learned = [key for key in common if not key.endswith(("claimed", "came"))]  # a record of a session's own drafts
     assert all(states(session)[key] == common[key] for session in sessions for key in learned)
-    late = model.session(spec=spec, tables=tables)
+    late = model.session(speculate=spec, tables=tables)
     told(late)
-    assert late.stats.calls <= told_calls(model.session(spec=spec))
+    assert late.stats.calls <= told_calls(model.session(speculate=spec))
 
 
 def told_calls(session: edgedec.Session) -> int:
@@ -106,7 +106,7 @@ def test_what_is_kept_is_taken_up_by_who_asks(model: edgedec.Model) -> None:
     first.keep()
     assert states(model.session(spec=SPEC, learn=True)) == states(first)
     assert states(model.session(spec=SPEC)) != states(first)
-    assert model.session(spec="recycling:fixed=5", learn=True).learned() != first.learned()
+    assert model.session(speculate="recycling:fixed=5", learn=True).learned() != first.learned()
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04", b"\x00" * 400])
@@ -116,7 +116,7 @@ def test_a_damaged_file_of_what_was_kept_is_passed_over(model: edgedec.Model, da
     first.keep()
     first.learned().write_bytes(damage)
     again = model.session(spec=SPEC, learn=True)
-    assert told(again) == told(model.session(spec="off"))
+    assert told(again) == told(model.session(speculate="off"))
 
 
 def test_no_code_comes_out_of_what_was_kept(model: edgedec.Model) -> None:
@@ -158,11 +158,11 @@ def test_a_drawn_draft_goes_through_the_governor(model: edgedec.Model) -> None:
     sampling = Sampling(temperature=0.8, seed=3)
     texts = []
     for _ in range(2):
-        session = model.session(spec="model:path=nano,verify=block,gamma=4,fixed=4")
+        session = model.session(speculate="model:path=nano,verify=block,gamma=4,fixed=4")
         ids = model.tokenizer.encode("Once upon a time")
         texts.append(list(session.tokens(ids, max_tokens=60, sampling=sampling, ignore_eos=True)))
         assert session.stats.calls < 30  # the draft is the model itself
     assert texts[0] == texts[1]
-    governed = model.session(spec="model:path=nano,verify=block,gamma=4")
+    governed = model.session(speculate="model:path=nano,verify=block,gamma=4")
     list(governed.tokens(ids, max_tokens=60, sampling=sampling, ignore_eos=True))
     assert set(governed.report()["drafters"]) == {"model"}

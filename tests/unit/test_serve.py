@@ -75,7 +75,7 @@ def client(served: tuple[str, Any]) -> Iterator[openai.OpenAI]:
 def alone(model: edgedec.Model, prompt: str | list[int], n: int, **options: Any) -> str:
     """The text that a session of its own writes."""
     options = {"sampling": Sampling(), **options}
-    return "".join(model.session(spec="off", context=512).generate(prompt, max_tokens=n, **options))
+    return "".join(model.session(speculate="off", context=512).generate(prompt, max_tokens=n, **options))
 
 
 def chat_ids(model: edgedec.Model, text: str) -> list[int]:
@@ -143,7 +143,7 @@ def test_a_chat_streamed_and_whole_says_the_same(client: openai.OpenAI, model: e
 
 def test_a_chunk_says_who_had_guessed_it(model: edgedec.Model) -> None:
     text = "The fox ran to the barn and the dog slept. "
-    with serving(model, spec="copy:fixed=4") as (place, _):
+    with serving(model, speculate="copy:fixed=4") as (place, _):
         client = openai.OpenAI(base_url=f"{place}/v1", api_key="none")
         chunks = client.completions.create(model="nano", prompt=text * 6, max_tokens=60, stream=True, **GREEDY)
         names = [(chunk.choices[0].model_extra or {}).get("edgedec", {}).get("by") for chunk in chunks]
@@ -200,6 +200,16 @@ def test_bias_and_penalties_reach_the_model(client: openai.OpenAI, model: edgede
     asked: dict[str, Any] = {"presence_penalty": 1.5, "frequency_penalty": 1.0}
     found = client.completions.create(model="nano", prompt="One", max_tokens=30, **asked, **GREEDY)
     assert found.choices[0].text == alone(model, "One", 30, sampling=Sampling(**asked))
+
+
+def test_min_tokens_keep_a_text_from_its_end(client: openai.OpenAI, model: edgedec.Model) -> None:
+    bias = {str(token): 100 for token in model.eos}
+    for wanted in (0, 7):
+        body: dict[str, Any] = {**GREEDY, "extra_body": {"min_tokens": wanted}, "logit_bias": bias, "max_tokens": 20}
+        found = client.completions.create(model="nano", prompt="Once", **body)
+        assert found.usage is not None
+        assert found.usage.completion_tokens == wanted
+        assert found.choices[0].finish_reason == "stop"
 
 
 # -- structured output
@@ -333,10 +343,10 @@ def test_other_refusals(served: tuple[str, Any]) -> None:
 
 
 def test_a_key_and_an_origin(model: edgedec.Model) -> None:
-    from edgedec.server.gate import Doors
+    from edgedec.server.access import AccessPolicy
 
-    doors = Doors(key="sécret", origin="https://a.example")
-    with serving(model, doors=doors) as (place, _):
+    policy = AccessPolicy(key="sécret", origin="https://a.example")
+    with serving(model, access=policy) as (place, _):
         ask = httpx.Client(base_url=place)
         assert ask.get("/v1/models").status_code == 401
         wrong = ask.get("/v1/models", headers={"authorization": "Bearer other"})
@@ -449,9 +459,9 @@ def crowd(model: edgedec.Model) -> Iterator[tuple[httpx.Client, Any, Any, list[A
         for body in asked:
             request = ask.build_request("POST", "/v1/completions", json={**body, "ignore_eos": True, "stream": True})
             streams.append(ask.send(request, stream=True))
-        # Two run; the third has a slot and waits in the batch; the fourth waits for a slot.
+        # Two run; the third and the fourth wait in the batch.
         engine = server.engine
-        wait_for(lambda: (engine.running, engine.waiting, len(engine._seated())) == (2, 2, 3))
+        wait_for(lambda: (engine.running, engine.waiting, engine._batch.running) == (2, 2, 2))
         yield ask, server, hold, streams
         hold.set()
 
@@ -476,7 +486,7 @@ def test_texts_beyond_the_room_in_the_caches_wait(model: edgedec.Model) -> None:
 
 def test_one_who_waits_for_room_may_leave(model: edgedec.Model) -> None:
     with crowd(model) as (_, server, hold, streams):
-        job = next(ticket.job for ticket in server.engine._seated() if not ticket.began)
+        job = next(request.job for request in server.engine._requests if not request.started)
         streams[2].close()
         wait_for(lambda: server.engine.waiting == 1)
         assert server.engine.running == 2
@@ -490,8 +500,8 @@ def test_one_who_waits_for_room_may_leave(model: edgedec.Model) -> None:
 
 def test_one_who_waits_for_room_too_long_is_ended(model: edgedec.Model) -> None:
     with crowd(model) as (_, server, _, streams):
-        for ticket in [*server.engine._waiting, *server.engine._seated()]:
-            ticket.deadline = 0.0
+        for request in server.engine._requests.copy():
+            request.deadline = 0.0
         assert all('"code":"timeout"' in stream.read().decode() for stream in streams)
         wait_for(lambda: server.metrics.finished["timeout"] == 4)
         assert server.engine.running == server.engine.waiting == 0
@@ -509,23 +519,23 @@ def test_who_waits_for_room_is_refused_when_the_server_goes(model: edgedec.Model
 
 @pytest.fixture
 def caches(model: edgedec.Model, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[Any]]]:
-    """Every cache that is made, while Python does not look for rings of objects."""
+    """Every cache that is made, forks too, while Python does not look for rings of objects."""
     made: list[weakref.ref[Any]] = []
-    new_cache = model.runtime.new_cache
+    kind: Any = type(model.runtime.new_cache(1))
+    init = kind.__init__
 
-    def noted(capacity: int) -> Any:
-        cache = new_cache(capacity)
-        made.append(weakref.ref(cache))
-        return cache
+    def noted(self: Any, *args: Any, **more: Any) -> None:
+        init(self, *args, **more)
+        made.append(weakref.ref(self))
 
-    monkeypatch.setattr(model.runtime, "new_cache", noted)
+    monkeypatch.setattr(kind, "__init__", noted)
     gc.disable()
     yield made
     gc.enable()
 
 
 def test_caches_of_texts_that_ended_make_room(model: edgedec.Model, caches: list[weakref.ref[Any]]) -> None:
-    """The longest unused go, and at once; the last one is found again."""
+    """The least recently used go first, and at once; the last one is found again."""
 
     def alive() -> int:
         return sum(cache() is not None for cache in caches)
@@ -536,23 +546,83 @@ def test_caches_of_texts_that_ended_make_room(model: edgedec.Model, caches: list
             text = ask.post("/v1/completions", json=body).json()["choices"][0]["text"]
             wait_for(lambda: server.engine.running == 0)
             assert server.engine.held <= 512
-            wait_for(lambda: alive() <= len(server.engine._slots) <= 3)
+            wait_for(lambda: alive() <= len(server.engine._batch.prefixes) <= 3)
+        assert len(caches) > len(PROMPTS)
         used = ask.post("/v1/completions", json={"prompt": prompt + text, "max_tokens": 2}).json()["usage"]
         assert used["prompt_tokens_details"]["cached_tokens"] > 20
         texts = ask.post("/v1/embeddings", json={"input": ["one two three " * 30] * 8})
         assert len(texts.json()["data"]) == 8
         wait_for(lambda: server.engine.running == 0)
         assert server.engine.held <= 512
-        wait_for(lambda: alive() <= len(server.engine._slots) <= 4)
+        wait_for(lambda: alive() <= len(server.engine._batch.prefixes) <= 4)
 
 
-def test_slots_learn_in_common(model: edgedec.Model) -> None:
+@pytest.fixture
+def roomy(model: edgedec.Model, tmp_path: Path) -> edgedec.Model:
+    """A small model of random weights with a context of 4,096 tokens, and nano's tokenizer."""
+    from bundles import random_weights, write_bundle
+
+    from edgedec.runtime import open_runtime
+    from edgedec.spec import Attention, Mlp, ModelSpec, Rope
+
+    layer = (Attention(2, 1, 16, 0.25), Mlp(64))
+    ropes = (Rope(tuple(1e4 ** (-i / 8) for i in range(8))),)
+    spec = ModelSpec("random", 300, 32, 4096, (layer, layer), 1e-5, True, ropes)
+    bundle = write_bundle(tmp_path / "roomy", spec, random_weights(spec))
+    found = edgedec.Model(bundle, open_runtime(model.runtime.name, bundle))
+    found.__dict__["tokenizer"] = model.tokenizer
+    return found
+
+
+@pytest.fixture
+def rows_read(roomy: edgedec.Model, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of every forward."""
+    rows: list[int] = []
+    forward = roomy.runtime.forward
+
+    def counted(calls: Any) -> Any:
+        rows.append(sum(call.rows.count for call in calls))
+        return forward(calls)
+
+    monkeypatch.setattr(roomy.runtime, "forward", counted)
+    return rows
+
+
+def test_the_prompt_of_an_ended_request_is_not_read_again_until_it_is_evicted(
+    roomy: edgedec.Model, rows_read: list[int]
+) -> None:
+    with serving(roomy, context=2200, tokens=2500, speculate="off") as (place, server):
+
+        def read(first: int) -> tuple[int, int]:
+            """Rows that a request reads for a prompt of 2,000 tokens, and how many of them it found in a cache."""
+            rows_read.clear()
+            ids = [(first + 7 * i * i) % 300 for i in range(2000)]
+            body = {"prompt": ids, "max_tokens": 3, "ignore_eos": True, "temperature": 0}
+            used = httpx.post(f"{place}/v1/completions", json=body, timeout=60).json()["usage"]
+            wait_for(lambda: server.engine.running == 0)
+            assert used["completion_tokens"] == 3
+            return sum(rows_read), used["prompt_tokens_details"]["cached_tokens"]
+
+        assert read(0) == (2002, 0)
+        rows, cached = read(0)
+        assert rows < 100
+        assert cached > 1900
+        assert server.engine.held <= 2500 + 64
+        # There is no room for another prompt beside it: the first is evicted.
+        assert read(1) == (2002, 0)
+        assert len(server.engine._batch.prefixes) == 1
+        assert server.engine.held <= 2500 + 64
+        assert read(0) == (2002, 0)
+
+
+def test_sessions_learn_in_common(model: edgedec.Model) -> None:
     with serving(model, slots=3) as (place, server):
         with ThreadPoolExecutor(3) as pool:
             bodies = [{"prompt": prompt, "max_tokens": 40} for prompt in PROMPTS[:3]]
             list(pool.map(lambda body: httpx.post(f"{place}/v1/completions", json=body), bodies))
         wait_for(lambda: server.engine.running == 0)
-        learned = [slot.session.report()["drafters"]["trigram"]["pairs"] for slot in server.engine._slots]
+        sessions = [server.engine._new_session() for _ in range(2)]
+        learned = [session.report()["drafters"]["trigram"]["pairs"] for session in sessions]
         assert len(set(learned)) == 1
         assert learned[0] > 0
 
@@ -606,14 +676,14 @@ def test_a_failure_inside_is_a_500_and_the_next_request_goes_on(model: edgedec.M
 
 
 def test_requests_leave_nothing_behind(model: edgedec.Model) -> None:
-    from edgedec.server.tickets import Run, Ticket
+    from edgedec.server.requests import EngineRequest, Run
 
     with serving(model, slots=2) as (place, _), httpx.Client(base_url=place) as ask:
         for i in range(20):
             ask.post("/v1/completions", json={"prompt": "Once", "max_tokens": 2, "stream": i % 2 == 0})
         gc.collect()
         # Those of the last request may still be in somebody's hands.
-        assert sum(isinstance(thing, Run | Ticket) for thing in gc.get_objects()) <= 4
+        assert sum(isinstance(thing, Run | EngineRequest) for thing in gc.get_objects()) <= 4
 
 
 # -- the rest

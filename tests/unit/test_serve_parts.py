@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgedec.server import api, fields
-from edgedec.server.problems import Problem
+from edgedec.server.errors import APIError
 from edgedec.server.schema import check
 from edgedec.server.tools import call_schema, may_be_call, prompt, read_call
 from edgedec.text.template import render_chat
@@ -73,7 +73,7 @@ def test_the_check_agrees_with_jsonschema(body: dict[str, Any]) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     body = {"messages": [{"role": "user", "content": "x"}], **body}
     if "NaN" in (text := json.dumps(body)) or "Infinity" in text:
-        with pytest.raises(Problem):  # no JSON; a number is what may be out of range of any
+        with pytest.raises(APIError):  # no JSON; a number is what may be out of range of any
             check({"temperature": float("nan")}, {"properties": {"temperature": {"type": "number"}}}, "")
         return
     valid = jsonschema.Draft202012Validator(fields.CHAT).is_valid(body)
@@ -89,13 +89,13 @@ def test_parsing_fails_in_no_other_way(body: Any) -> None:
 def status(act: Callable[[], object]) -> int | None:
     try:
         act()
-    except Problem as problem:
+    except APIError as problem:
         return problem.status
     return None
 
 
 def test_a_problem_names_the_place() -> None:
-    with pytest.raises(Problem, match="must be string") as caught:
+    with pytest.raises(APIError, match="must be string") as caught:
         api.chat(
             b'{"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": 1, "text": ""}]}]}',
             "m",
@@ -120,7 +120,7 @@ def test_content_in_parts_is_one_text() -> None:
 )
 def test_the_name_in_a_host_header(host: str, name: str) -> None:
     pytest.importorskip("starlette")
-    from edgedec.server.gate import host_of, is_local
+    from edgedec.server.access import host_of, is_local
 
     assert host_of(host) == name
     assert is_local(name) is (name != "evil.example")

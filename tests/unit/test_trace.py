@@ -20,9 +20,10 @@ from typer.testing import CliRunner, Result
 import edgedec
 from edgedec.bench.trace import Spelling, Tape, embed, page, record
 from edgedec.cli import _app
-from edgedec.decoding.loop import Turn
-from edgedec.drafters import Draft, Host, Seen
-from edgedec.runtime.core import Output
+from edgedec.decoding.loop import StepTrace
+from edgedec.decoding.step import StepResult
+from edgedec.drafters import Draft, DrafterContext
+from edgedec.runtime import CallResult
 from edgedec.runtime.rows import Rows
 from edgedec.testing.fakes import Limited, PerfectDrafter
 from edgedec.text.tokenizer import Tokenizer
@@ -30,8 +31,8 @@ from edgedec.text.tokenizer import Tokenizer
 PROMPT = "Once upon a time"
 
 
-def seen(path: list[int], picked: list[int]) -> Seen:
-    return Seen(Rows.chain([7], 3), 0, path, picked, Output(), 0.5)
+def seen(path: list[int], picked: list[int]) -> StepResult:
+    return StepResult(Rows.chain([7], 3), 0, path, picked, CallResult(), 0.5)
 
 
 class _Page(HTMLParser):
@@ -64,7 +65,7 @@ def read(html: str) -> dict[str, Any]:
 
 def test_a_turn_becomes_numbers_and_words() -> None:
     draft = Draft((7, 8, 9), (-1, 0, 0), (0.5, 0.25, math.nan), by=("copy", "copy+trigram", ""), why="pays")
-    call = record(Turn(3, draft, seen([0, 1, 3], [7, 9, 5]), 0.75), "unsigned")
+    call = record(StepTrace(3, draft, seen([0, 1, 3], [7, 9, 5]), 0.75), "unsigned")
     assert call == {
         "tokens": [7, 8, 9],
         "parents": [-1, 0, 0],
@@ -81,10 +82,10 @@ def test_a_turn_becomes_numbers_and_words() -> None:
 
 def test_a_bare_draft_of_numpy_numbers_is_fit_for_json() -> None:
     tokens = np.array([4, 5])
-    call = record(Turn(3, Draft(tokens, np.array([-1, 0]), np.array([0.5, 0.5])), seen([0], [1]), 0.1))  # type: ignore[arg-type]
+    call = record(StepTrace(3, Draft(tokens, np.array([-1, 0]), np.array([0.5, 0.5])), seen([0], [1]), 0.1))  # type: ignore[arg-type]
     assert json.loads(json.dumps(call))["tokens"] == [4, 5]
     assert call["by"] == ["draft", "draft"]
-    assert record(Turn(3, Draft.chain([4, 5]), seen([0], [1]), 0.1))["p"] == [None, None]
+    assert record(StepTrace(3, Draft.chain([4, 5]), seen([0], [1]), 0.1))["p"] == [None, None]
 
 
 @pytest.mark.parametrize("n", [1, 2, 17, 40])
@@ -232,7 +233,7 @@ def test_drafts_are_on_the_page(nano: Path, tmp_path: Path, monkeypatch: pytest.
     ids = model.tokenizer.encode(PROMPT)
     known = [*ids, *model.session().tokens(ids, max_tokens=20)]
 
-    def perfect(words: str, host: Host) -> Limited:
+    def perfect(words: str, host: DrafterContext) -> Limited:
         return Limited(PerfectDrafter(known, 1, model.spec.vocab_size), 8)
 
     monkeypatch.setattr("edgedec.session.make_speculation", perfect)

@@ -15,10 +15,12 @@ from edgedec.bundle.folder import Bundle
 from edgedec.cli._app import run_app
 from edgedec.cli.train_heads import documents
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import Ask, Stats, decode
-from edgedec.drafters import Host, make_drafter
+from edgedec.decoding.loop import decode
+from edgedec.decoding.step import Stats
+from edgedec.generation import GenerationConfig
+from edgedec.drafters import DrafterContext, make_drafter
 from edgedec.errors import UsageError
-from edgedec.runtime.core import forward
+from edgedec.runtime import forward
 from edgedec.runtime.rows import Rows
 from edgedec.testing.fakes import Limited
 
@@ -57,7 +59,7 @@ def model(tiny: Path) -> edgedec.Model:
 @pytest.fixture(scope="module")
 def texts(model: edgedec.Model) -> list[list[int]]:
     """What the model says behind each opening, greedily."""
-    session = model.session(spec="off")
+    session = model.session(speculate="off")
     return [[*o, *map(int, session.tokens(o, max_tokens=60, ignore_eos=True))] for o in OPENINGS]
 
 
@@ -200,10 +202,10 @@ def test_a_trained_head_saves_calls(folder: Path, texts: list[list[int]], kind: 
     assert facts.format == "f32"
     assert len(found["vocab"]) == trained.head.vocab == 60
     np.testing.assert_array_equal(found["readout"], trained.bundle.gather("head", found["vocab"]))
-    drafter = make_drafter(kind, Host(model.runtime, trained.bundle, lambda: model.tokenizer))
+    drafter = make_drafter(kind, DrafterContext(model.runtime, trained.bundle, lambda: model.tokenizer))
     stats = Stats()
     context = Context(texts[0][:2], 2, model.runtime.new_cache(100))
-    said = list(decode(model.runtime, context, Ask(max_tokens=60), Limited(drafter, 6), stats=stats))
+    said = list(decode(model.runtime, context, GenerationConfig(max_tokens=60), Limited(drafter, 6), stats=stats))
     assert said == texts[0][2:]
     assert stats.accepted > 10
 

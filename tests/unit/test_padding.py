@@ -1,4 +1,4 @@
-"""Widening: the same function at another size, in floats and in int4, and what cannot be widened."""
+"""Padding to a geometry: the same function at another size, in floats and in int4, and what cannot be padded."""
 
 from __future__ import annotations
 
@@ -16,21 +16,29 @@ import edgedec
 from edgedec.bundle.folder import Bundle
 from edgedec.bundle.manifest import Tensor
 from edgedec.errors import UsageError
-from edgedec.runtime.core import RuntimeOptions, forward, open_runtime
-from edgedec.runtime.rows import Rows
+from edgedec.runtime import Rows, RuntimeOptions, logits_of, open_runtime
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
 from edgedec.export import heads
-from edgedec.export import widen as widening
+from edgedec.export import padding
 from edgedec.export.exporter import ExportOptions, export
-from edgedec.export.widen import GEOMETRIES, Geometry, Wide, geometry_named, widen, widened, widened_path
+from edgedec.export.padding import (
+    GEOMETRIES,
+    Geometry,
+    Padded,
+    geometry_named,
+    geometry_of,
+    pad_to_geometry,
+    padded,
+    padded_path,
+)
 
 ENGINES = ("reference", "native", "ort")
 
 
 def wider(bundle: Bundle, vocab: int = 2, hidden: int = 2, heads: int = 1, layers: int = 1) -> Geometry:
     """A geometry with room to spare everywhere, its groups one query head larger."""
-    s = bundle.spec
+    s = geometry_of(bundle.spec)
     kv = s.n_kv_heads + heads
     return Geometry(
         vocab_size=s.vocab_size * vocab,
@@ -43,25 +51,18 @@ def wider(bundle: Bundle, vocab: int = 2, hidden: int = 2, heads: int = 1, layer
     )
 
 
-def same(bundle: Bundle) -> Geometry:
-    """Its own geometry: widening to it only changes the format of the weights."""
-    return wider(bundle, 1, 1, 0, 0).__class__(
-        **{name: getattr(bundle.spec, name) for name in Geometry.__dataclass_fields__}
-    )
-
-
 def runtime(path: Path, engine: str, kv: str | None = None):  # type: ignore[no-untyped-def]
     if engine == "native":
         from edgedec.runtimes import native
 
-        if why := native.why_not():
+        if why := native.unavailable_reason(Bundle.open(path)):
             pytest.skip(why)
     return open_runtime(engine, Bundle.open(path), RuntimeOptions(threads=1, kv=kv))
 
 
 def logits(path: Path, engine: str, ids: list[int], kv: str | None = None) -> np.ndarray:
     found = runtime(path, engine, kv)
-    return forward(found, Rows.chain(ids, 0), found.new_cache(len(ids)))
+    return logits_of(found, Rows.chain(ids, 0), found.new_cache(len(ids)))
 
 
 def answer(path: Path, ids: list[int], n: int) -> list[int]:
@@ -81,7 +82,7 @@ def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def large(small: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return widen(small, wider(small), tmp_path_factory.mktemp("large") / "large", "large", "f32")
+    return pad_to_geometry(small, wider(small), tmp_path_factory.mktemp("large") / "large", "large", "f32")
 
 
 IDS = [int(i) for i in np.random.default_rng(5).integers(0, 250, 40)]
@@ -115,29 +116,30 @@ def test_caches_of_every_format_hold_the_same(small: Bundle, large: Bundle, engi
 
 def test_every_matrix_has_its_full_size(small: Bundle, large: Bundle) -> None:
     geometry = wider(small)
-    assert {name: getattr(large.spec, name) for name in Geometry.__dataclass_fields__} == vars(geometry)
+    assert geometry_of(large.spec) == geometry
     assert large.spec.tied == small.spec.tied
     assert {name: t.shape for name, t in large.manifest.tensors.items()} == large.spec.tensors()
-    for name in ("o", "down"):
-        assert not large.rows(f"layers.{small.spec.n_layers}.{name}").any(), "a layer more adds nothing"
+    attention, mlp = large.spec.span(small.spec.n_layers)
+    for b, name in ((attention, "o"), (mlp, "down")):
+        assert not large.rows(f"blocks.{b}.{name}").any(), "a layer more adds nothing"
     large.verify()
 
 
 def test_text_comes_from_the_source(small: Bundle, large: Bundle) -> None:
     assert large.manifest.text == small.manifest.text
     assert large.file("tokenizer.json").read_bytes() == small.file("tokenizer.json").read_bytes()
-    assert large.manifest.source == {"widened": small.digest}
+    assert large.manifest.source == {"padded": small.digest}
 
 
 def test_nano_in_int4_writes_the_same_text(nano: Path, tmp_path: Path) -> None:
     runtime(nano, "native")
     bundle = Bundle.open(nano)
-    plain = widen(bundle, same(bundle), tmp_path / "plain", "plain", "int4")
-    large = widen(bundle, wider(bundle), tmp_path / "large", "large", "int4")
+    plain = pad_to_geometry(bundle, geometry_of(bundle.spec), tmp_path / "plain", "plain", "int4")
+    large = pad_to_geometry(bundle, wider(bundle), tmp_path / "large", "large", "int4")
     ids = edgedec.open(nano).tokenizer.encode("Once upon a time there was a dog named Spot. One day")
     assert answer(large.path, ids, 100) == answer(plain.path, ids, 100)
     real = slice(0, bundle.spec.hidden_size)
-    for name in ("embed", "layers.3.gate_up"):
+    for name in ("embed", "blocks.7.gate_up"):
         rows = slice(0, 40)
         assert (large.rows(name)[rows, real] == plain.rows(name)[rows, real]).all(), "rounded as without the padding"
     column = large.rows("embed")[:, -1]
@@ -148,7 +150,7 @@ def test_nano_in_int4_writes_the_same_text(nano: Path, tmp_path: Path) -> None:
 
 def test_channels_move_with_their_pairs(small: Bundle) -> None:
     geometry = wider(small)
-    wide = Wide(small, geometry)
+    wide = Padded(small, geometry)
     # 16 channels of 8 pairs in 32: the halves lie 16 apart; values do not rotate.
     assert wide._keys(8)[:16].tolist() == [*range(8), *range(16, 24)]
     assert wide._keys(None)[:16].tolist() == list(range(16))
@@ -158,17 +160,17 @@ def test_channels_move_with_their_pairs(small: Bundle) -> None:
     assert wide.spec.ropes[0].inv_freq[:8] == small.spec.ropes[0].inv_freq
 
 
-def test_what_cannot_be_widened_is_refused(small: Bundle, tmp_path: Path) -> None:
+def test_what_cannot_be_padded_is_refused(small: Bundle, tmp_path: Path) -> None:
     good = wider(small)
     cases = {
-        "cannot be widened to 1": replace(good, n_layers=1),
+        "cannot be padded to 1": replace(good, n_layers=1),
         "share a kv head": replace(good, n_heads=3, n_kv_heads=3),
         "no block of 32 to spare": replace(good, hidden_size=small.spec.hidden_size),
     }
     for message, geometry in cases.items():
         geometry = replace(geometry, n_heads=4, n_kv_heads=4) if message == "share a kv head" else geometry
         with pytest.raises(UsageError, match=message):
-            widen(small, geometry, tmp_path / "no", "no")
+            pad_to_geometry(small, geometry, tmp_path / "no", "no")
     assert not list(tmp_path.iterdir()), "nothing is left behind"
     with pytest.raises(UsageError, match="llama-1b"):
         geometry_named("llama-9b")
@@ -176,7 +178,7 @@ def test_what_cannot_be_widened_is_refused(small: Bundle, tmp_path: Path) -> Non
 
 def test_a_vocabulary_of_the_same_size_needs_nothing_to_spare(small: Bundle, tmp_path: Path) -> None:
     geometry = replace(wider(small, vocab=1), hidden_size=small.spec.hidden_size)
-    found = widen(small, geometry, tmp_path / "same", "same", "f32")
+    found = pad_to_geometry(small, geometry, tmp_path / "same", "same", "f32")
     assert np.allclose(logits(found.path, "reference", IDS), logits(small.path, "reference", IDS), atol=1e-4)
 
 
@@ -184,17 +186,17 @@ def test_it_is_kept_in_the_cache(small: Bundle, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path))
     monkeypatch.setitem(GEOMETRIES, "llama-1b", wider(small))
     stages: set[str] = set()
-    first = widened(small, "llama-1b", lambda stage, done, total: stages.add(stage))
-    assert first.path.parent == tmp_path / "widened"
+    first = padded(small, "llama-1b", lambda stage, done, total: stages.add(stage))
+    assert first.path.parent == tmp_path / "padded"
     assert stages >= {"weights", "graphs", "hashes"}
     stages.clear()
-    assert widened(small, "llama-1b", lambda stage, done, total: stages.add(stage)).digest == first.digest
+    assert padded(small, "llama-1b", lambda stage, done, total: stages.add(stage)).digest == first.digest
     assert not stages, "found, not made again"
     (first.path / "weights.bin").write_bytes(b"spoiled")
-    assert widened(small, "llama-1b").digest == first.digest
-    path = widened_path(small, "llama-1b")
-    monkeypatch.setattr(widening, "VERSION", widening.VERSION + 1)
-    assert widened_path(small, "llama-1b") != path
+    assert padded(small, "llama-1b").digest == first.digest
+    path = padded_path(small, "llama-1b")
+    monkeypatch.setattr(padding, "VERSION", padding.VERSION + 1)
+    assert padded_path(small, "llama-1b") != path
 
 
 def test_the_geometries_are_those_that_are_measured_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,9 +213,9 @@ def test_the_geometries_are_those_that_are_measured_elsewhere(monkeypatch: pytes
 
 
 def test_int4_is_what_export_writes(small: Bundle, tmp_path: Path) -> None:
-    found = widen(small, wider(small), tmp_path / "int4", "int4").manifest
-    layer: Tensor = found.tensors["layers.0.qkv"]
-    assert (layer.format, layer.block, layer.layout) == ("int4", 32, "lanes16")
+    found = pad_to_geometry(small, wider(small), tmp_path / "int4", "int4").manifest
+    layer: Tensor = found.tensors["blocks.0.qkv"]
+    assert (layer.format, layer.block, layer.layout) == ("int4", 32, "interleave16")
     assert found.quantization == {"body": "int4", "head": "int4", "embed": "int4", "block": "32"}
 
 
@@ -228,7 +230,7 @@ def test_draft_heads_come_along(small: Bundle, tmp_path: Path, kind: str) -> Non
     if "vocab" in shapes:
         arrays["vocab"] = np.arange(7, 47)
     source = heads.install(Bundle.open(tmp_path / "source"), heads.build(kind, arrays, facts), arrays, facts)
-    large = widen(source, wider(source), tmp_path / "large", "large", "f32")
+    large = pad_to_geometry(source, wider(source), tmp_path / "large", "large", "f32")
     head, wide = source.manifest.heads[kind], large.manifest.heads[kind]
     assert wide == head
     found = heads.arrays_of(large.file(wide.file))[1]

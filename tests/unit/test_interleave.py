@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from edgedec.bundle.folder import Bundle, dequantize
 from edgedec.bundle.interleave import LANES, pack, pick, unpack
-from edgedec.bundle.manifest import MANIFEST, Tensor, least_version
+from edgedec.bundle.manifest import MANIFEST, Tensor
 from edgedec.errors import BundleCorrupt, EdgedecError
-from edgedec.runtime.core import RuntimeOptions, Want, choose_engine, forward, open_runtime
-from edgedec.runtime.rows import Rows
+from edgedec.runtime import Rows, RuntimeOptions, choose_runtime, logits_of, open_runtime
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
 from edgedec.export.exporter import ExportOptions, export
@@ -59,7 +58,7 @@ def test_rows_come_back(n: int, width: int, data: st.DataObject) -> None:
 def test_every_byte_lies_where_the_format_says(n: int, k: int, block: int, fmt: Format, seed: int) -> None:
     data, scales = quantize(np.random.default_rng(seed).standard_normal((n, k), np.float32), fmt, block)
     words, half = packed(data, scales, fmt)
-    tensor = Tensor(fmt, (n, k), 0, 0, block, "lanes16")
+    tensor = Tensor(fmt, (n, k), 0, 0, block, "interleave16")
     assert (words.nbytes, half.nbytes) == (tensor.data_bytes, tensor.scale_bytes)
     groups, count = -(-n // 16), -(-k // block)
     found = words.view(np.uint8).reshape(groups, -1, 16, 4)
@@ -98,11 +97,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bundle, Bundle]:
 
 def test_what_is_packed(pair: tuple[Bundle, Bundle]) -> None:
     rows, lanes = (bundle.manifest for bundle in pair)
-    assert (rows.version, lanes.version) == (1, 2)
     assert {t.layout for t in rows.tensors.values()} == {"rows"}
     assert '"layout"' not in (pair[0].path / MANIFEST).read_text()
     for name, tensor in lanes.tensors.items():
-        assert tensor.layout == ("lanes16" if len(tensor.shape) == 2 else "rows"), name
+        assert tensor.layout == ("interleave16" if len(tensor.shape) == 2 else "rows"), name
     pair[1].verify()
 
 
@@ -110,7 +108,7 @@ def test_what_is_packed(pair: tuple[Bundle, Bundle]) -> None:
 def test_floats_are_never_packed(tmp_path: Path, weights: str) -> None:
     rows, lanes = both(tmp_path, tied=True, weights=weights)
     assert rows.manifest.files == lanes.manifest.files
-    assert least_version(lanes.manifest.tensors.values()) == lanes.manifest.version == 1
+    assert {t.layout for t in lanes.manifest.tensors.values()} == {"rows"}
 
 
 def test_large_matrices_are_packed_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,15 +154,14 @@ def test_a_lookup_reads_no_more_than_its_rows(tmp_path: Path) -> None:
 def logits(bundle: Bundle, engine: str, kv: str = "f32") -> list[np.ndarray]:
     """Of a prompt, of single rows after it, and of the whole-model graph."""
     ids = [3, 50, VOCAB - 1, 7, 16, 100]
-    runtime = open_runtime(choose_engine(engine), bundle, RuntimeOptions(threads=1, kv=kv))
+    runtime = open_runtime(choose_runtime(bundle, engine), bundle, RuntimeOptions(threads=1, kv=kv))
     found, cache = [], runtime.new_cache(16)
     for part in (ids, [15], [267]):
         chain = Rows.chain(part, cache.length)
-        last = runtime.call(chain, cache, len(part) - 1, Want()) if engine == "ort" else None
-        found.append(forward(runtime, chain, cache) if last is None else last.logits)
-        cache.keep(range(len(part)))
+        found.append(logits_of(runtime, chain, cache, len(part) - 1))
+        cache.commit(range(len(part)))
     again = runtime.new_cache(16)
-    return [*found, forward(runtime, Rows.chain(ids, 0), again)]
+    return [*found, logits_of(runtime, Rows.chain(ids, 0), again)]
 
 
 @pytest.mark.parametrize("engine", ["ort", "reference", "auto"])
@@ -221,12 +218,12 @@ def change(bundle: Bundle, folder: Path, tensor: str, **values: Any) -> None:
 @pytest.mark.parametrize(
     ("tensor", "values", "words"),
     [
-        ("embed", {"layout": "lanes8"}, "'lanes8' is not one of 'rows', 'lanes16'"),
+        ("embed", {"layout": "lanes8"}, "'lanes8' is not one of 'rows', 'interleave16'"),
         ("embed", {"layout": None}, "layout: None is not one of"),
         ("embed", {"layout": ["rows"]}, "is not one of"),
-        ("embed", {"format": "f16"}, "tensor embed: f16 in the layout lanes16"),
-        ("final_norm", {"layout": "lanes16"}, "tensor final_norm: f32 in the layout lanes16"),
-        ("final_norm", {"layout": "lanes16", "format": "int4", "block": 32}, "tensor final_norm: block 32 of shape"),
+        ("embed", {"format": "f16"}, "tensor embed: f16 in the layout interleave16"),
+        ("final_norm", {"layout": "interleave16"}, "tensor final_norm: f32 in the layout interleave16"),
+        ("final_norm", {"layout": "interleave16", "format": "int4", "block": 32}, "tensor final_norm: block 32 of shape"),
         ("head", {"data": 1}, "head lies outside weights.bin or is not aligned"),
         ("head", {"scales": -64}, r"head \(scales\) lies outside"),
         ("head", {"block": 24}, "tensor head: block 24"),
@@ -259,7 +256,7 @@ def test_any_value_of_any_tensor(pair: tuple[Bundle, Bundle], spoilt: Path, data
     offsets = st.integers(-2, size // 64 + 2).map(lambda at: 64 * at) | st.integers(-9, size + 9)
     values = {
         "format": st.sampled_from(["int4", "int8", "f16", "f32"]),
-        "layout": st.sampled_from(["rows", "lanes16", "lanes", ""]),
+        "layout": st.sampled_from(["rows", "interleave16", "lanes", ""]),
         "block": st.sampled_from([0, 4, 8, 16, 32, 64, 128, 256, 512]),
         "data": offsets,
         "scales": offsets,

@@ -1,0 +1,52 @@
+"""`python -m edgedec.testing.conformance`: run the suite on one runtime and print what it fails."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from edgedec.bundle import Bundle
+from edgedec.errors import EdgedecError
+from edgedec.runtime import Runtime, RuntimeOptions, open_runtime, runtime_names
+from edgedec.testing.conformance import Finding, run_suite
+
+_MARKS = {"passed": "ok", "failed": "FAILED", "not declared": "-"}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0 if the runtime passes, 1 if it fails a check, 2 if it cannot be tested here."""
+    parser = argparse.ArgumentParser("python -m edgedec.testing.conformance", description=__doc__)
+    parser.add_argument("--runtime", required=True, help=f"a file name in runtimes/: {', '.join(runtime_names())}")
+    parser.add_argument("--bundle", type=Path, help="a bundle to run on, instead of the suite's own small ones")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
+    given = parser.parse_args(arguments)
+
+    def opened(bundle: Bundle, options: RuntimeOptions) -> Runtime:
+        return open_runtime(given.runtime, bundle, options)
+
+    try:
+        bundle = Bundle.open(given.bundle) if given.bundle else None
+        report = run_suite(given.runtime, opened, bundle, progress=_silent if given.json else _line)
+    except (EdgedecError, ImportError) as error:
+        print(f"untestable: {error}", file=sys.stderr)
+        return 2
+    if given.json:
+        print(json.dumps(report.to_json(), indent=1))
+    else:
+        print(f"{given.runtime}: {len(report.findings)} checks, {len(report.failed)} failed")
+    return 1 if report.failed else 0
+
+
+def _silent(finding: Finding) -> None:
+    pass
+
+
+def _line(finding: Finding) -> None:
+    message = f": {finding.message}" if finding.message else ""
+    print(f"{_MARKS[finding.state]:>6}  {finding.model:<12} {finding.check}{message}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""The models of the conformance suite: a few small layers each, together every option of every block kind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from edgedec.spec import Attention, Block, Mlp, ModelSpec, Moe, Rope, Ssm
+
+HIDDEN, VOCAB, CONTEXT = 64, 101, 384
+
+
+def _rope(pairs: int, theta: float = 1e4, scale: float = 1.0) -> Rope:
+    return Rope(tuple(theta ** (-j / pairs) for j in range(pairs)), scale)
+
+
+def _spec(name: str, *layers: tuple[Block, ...]) -> ModelSpec:
+    return ModelSpec(name, VOCAB, HIDDEN, CONTEXT, layers, 1e-5, False, (_rope(16), _rope(8, 5e2, 1.3)))
+
+
+_HEADS = Attention(n_heads=4, n_kv_heads=2, head_dim=32, scale=32**-0.5)
+_SSM = Ssm(n_heads=4, head_dim=16, state_size=16, n_groups=2, norm_groups=2, dt_min=0.001, dt_max=0.5)
+_MOE = Moe(n_experts=6, top_k=2, inner_size=16)
+
+MODELS: dict[str, ModelSpec] = {
+    "plain": _spec("plain", (_HEADS, Mlp(96)), (replace(_HEADS, rope=1), Mlp(96)), (_HEADS, Mlp(96))),
+    "windows": _spec(
+        "windows",
+        (replace(_HEADS, window=5), Mlp(96)),
+        (replace(_HEADS, window=9, sinks=2), Mlp(96)),
+        (replace(_HEADS, rope=None), Mlp(96)),
+    ),
+    "options": replace(
+        _spec(
+            "options",
+            (
+                replace(_HEADS, qk_norm="head", qkv_bias=True, o_bias=True, softcap=4.0, post_norm="rms"),
+                Mlp(96, activation="gelu_tanh", post_norm="rms"),
+            ),
+            (replace(_HEADS, qk_norm="full", norm="none", post_norm="rms"), Mlp(96, activation="gelu", norm="none")),
+        ),
+        tied=True,
+        final_softcap=6.0,
+        embed_scale=2.5,
+    ),
+    "layer norms": replace(
+        _spec(
+            "layer norms",
+            (replace(_HEADS, norm="layer", qkv_bias=True, o_bias=True), Mlp(80, False, "gelu", True, norm="layer")),
+            (Attention(2, 2, 32, 0.2, norm="layer"), Mlp(96, False, "relu", norm="layer")),
+            (Attention(6, 1, 16, 0.25, rope=1, norm="layer"), Mlp(96, True, bias=True, norm="layer")),
+        ),
+        final_norm="layer",
+    ),
+    "experts": _spec(
+        "experts",
+        (_HEADS, _MOE),
+        (_HEADS, replace(_MOE, router="softmax_topk", top_k=3, shared_size=32, post_norm="rms")),
+        (_HEADS, replace(_MOE, router="softmax", normalize=False, scale=1.5, shared_size=16, shared_gate=True)),
+        (_HEADS, replace(_MOE, router="sigmoid", router_bias=True, scale=0.7)),
+        (_HEADS, replace(_MOE, router="sigmoid", normalize=False, activation="gelu_tanh")),
+    ),
+    "state space": _spec("state space", (_SSM,), (replace(_SSM, n_groups=1, norm_groups=1, proj_bias=True),)),
+    "hybrid": _spec("hybrid", (_SSM, Mlp(96)), (replace(_HEADS, window=7), _MOE), (_SSM,), (_HEADS, Mlp(96))),
+}

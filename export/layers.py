@@ -1,0 +1,25 @@
+"""A model run a layer at a time on a whole text, so that only one layer's weights are needed at once."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.cache import Cache
+from edgedec.runtime import Call, Outputs, Rows, Runtime, forward_one
+
+Hidden = NDArray[np.float32]
+
+
+def through_layer(
+    runtime: Runtime, cache: Cache, hidden: Hidden, ids: NDArray[np.int64], layer: int, chunk: int
+) -> Hidden:
+    """The state [n, hidden_size] after a layer, `chunk` rows a call: what later rows read comes from the cache, in its format."""
+    cache.truncate(0)
+    blocks, parts = runtime.spec.span(layer, layer + 1), []
+    for at in range(0, len(ids), chunk):
+        rows = Rows.chain(ids[at : at + chunk], at)
+        call = Call(rows, cache, blocks, hidden[at : at + chunk], Outputs(hidden=(blocks[-1],)))
+        parts.append(forward_one(runtime, call).hidden[blocks[-1]])
+        cache.commit(range(len(rows)))
+    return np.concatenate(parts)

@@ -1,0 +1,197 @@
+"""Sampling in the loop from the k best: the same texts as from all logits, and which outputs that takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import edgedec
+from edgedec.decoding.choice import ALL, LARGEST, Chooser
+from edgedec.decoding.context import Context
+from edgedec.decoding.loop import decode
+from edgedec.decoding.step import Stats, Token
+from edgedec.drafters import BaseDrafter, Draft, Drafter, Sampled
+from edgedec.drafters.off import Off
+from edgedec.generation import GenerationConfig
+from edgedec.runtime import CallResult, Capabilities
+from edgedec.sampling import Probs, Sampling
+from edgedec.testing.fakes import FakeRuntime, Limited, RandomDrafter, SetConstraint, tiny_spec
+
+VOCAB, PROMPT = 97, [3, 1, 4, 1, 5]
+SPEC = tiny_spec(vocab_size=VOCAB, context_length=128)
+SAMPLINGS = {
+    "top-k": Sampling(temperature=0.9, top_k=5),
+    "top-p": Sampling(temperature=1.0, top_p=0.4),
+    "colder": Sampling(temperature=0.7, top_p=0.5),
+    "min-p": Sampling(temperature=1.0, min_p=0.3),
+    "all cuts": Sampling(temperature=1.2, top_k=7, top_p=0.8, min_p=0.1, typical_p=0.9),
+    "penalties": Sampling(temperature=0.8, min_p=0.3, presence_penalty=1.0, repetition_penalty=1.2),
+    "raising": Sampling(temperature=0.8, min_p=0.3, repetition_penalty=0.9, frequency_penalty=-0.2),
+    "bias": Sampling(temperature=0.8, min_p=0.2, logit_bias={5: 4.0, 9: -np.inf}),
+    "greedy": Sampling(repetition_penalty=1.3),
+}
+
+
+@dataclass
+class Run:
+    tokens: list[Token]
+    stats: Stats
+    rng: dict[str, Any]
+
+
+class Watched(FakeRuntime):
+    """Counts the rows of logits that are returned."""
+
+    returned = 0
+
+    def forward(self, calls: Any) -> list[CallResult]:
+        results = super().forward(calls)
+        self.returned += sum(len(r.logits) for r in results if r.logits is not None)
+        return results
+
+
+def runtime(best_k: int, spread: float = 16.0, **more: Any) -> Watched:
+    return Watched(SPEC, spread=spread, best_k=best_k, **more)
+
+
+def run(on: FakeRuntime, drafter: Drafter | None = None, seed: int = 7, n: int = 30, **config: Any) -> Run:
+    rng = np.random.default_rng(seed)
+    context, stats = Context(list(PROMPT), len(PROMPT), on.new_cache(100), None, rng), Stats()
+    options = {"max_tokens": n} | config
+    tokens = list(decode(on, context, GenerationConfig(**options), Limited(drafter or Off(), 6), stats))
+    return Run(tokens, stats, dict(rng.bit_generator.state))
+
+
+class DrawnDrafter(BaseDrafter):
+    """Chains drawn from one distribution, for a verifier."""
+
+    def __init__(self, verifier: str) -> None:
+        self._verifier, self._rng = verifier, np.random.default_rng(2)
+        self._law = Probs(np.arange(VOCAB), np.full(VOCAB, 1 / VOCAB))
+
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
+        n = min(nodes, 4)
+        tokens = tuple(self._rng.integers(0, VOCAB, n).tolist())
+        return Draft(tokens, tuple(range(-1, n - 1)), sampled=Sampled(self._verifier, [self._law] * n))
+
+
+@pytest.mark.parametrize("drafting", [False, True], ids=["plain", "drafting"])
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_the_same_tokens_for_every_seed(name: str, drafting: bool) -> None:
+    enough = 0
+    for seed in range(12):
+        runs = []
+        for best_k in (0, 40 if name in ("raising", "bias") else 12):
+            drafter = RandomDrafter(seed, VOCAB) if drafting else None
+            runs.append(run(runtime(best_k), drafter, seed, sampling=SAMPLINGS[name]))
+        whole, best = runs
+        assert best.tokens == whole.tokens
+        assert best.rng == whole.rng
+        assert whole.stats.sufficed == whole.stats.fallbacks == 0
+        enough += best.stats.sufficed
+    assert enough > 100
+
+
+@pytest.mark.parametrize("verifier", ["token", "spectr", "recursive", "block", "multipath"])
+def test_every_verifier_draws_the_same(verifier: str) -> None:
+    config = {"sampling": Sampling(temperature=1.0, top_p=0.6), "n": 40}
+    whole = run(runtime(0, 12.0), DrawnDrafter(verifier), **config)
+    best = run(runtime(9, 12.0), DrawnDrafter(verifier), **config)
+    assert best.tokens == whole.tokens
+    assert best.rng == whole.rng
+    assert best.stats.sufficed and best.stats.fallbacks
+    assert best.stats.proposed
+
+
+def test_no_logits_are_returned_where_the_k_best_are_enough() -> None:
+    on = runtime(40)
+    best = run(on, sampling=SAMPLINGS["top-k"])
+    assert (best.stats.sufficed, best.stats.fallbacks, on.returned) == (30, 0, 0)
+
+
+def test_a_fallback_runs_the_head_alone_and_after_many_all_logits_are_taken() -> None:
+    config = {"sampling": Sampling(temperature=1.0, top_p=0.9), "n": 60}
+    on, whole = runtime(4, 3.0), runtime(0, 3.0)
+    best = run(on, **config)
+    assert best.tokens == run(whole, **config).tokens
+    assert 2 <= best.stats.fallbacks < 12
+    assert best.stats.fallbacks + best.stats.sufficed < 30
+    assert on.calls == whole.calls + best.stats.fallbacks
+    assert on.returned == 60 - best.stats.sufficed
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_a_constraint_and_min_tokens(greedy: bool) -> None:
+    sampling = Sampling() if greedy else Sampling(temperature=1.0, top_k=4)
+    for drafter in (None, RandomDrafter(3, VOCAB)):
+        runs = []
+        for best_k in (0, 40):
+            constraint = SetConstraint(lambda last: {t for t in range(VOCAB) if (t + last) % 3 or t == 7}, VOCAB)
+            config = {"sampling": sampling, "constraint": constraint, "min_tokens": 9, "stop_tokens": frozenset({7, 8})}
+            runs.append(run(runtime(best_k), drafter and RandomDrafter(3, VOCAB), **config))
+            assert constraint.accepted == [int(token) for token in runs[-1].tokens]
+        whole, best = runs
+        assert best.tokens == whole.tokens
+        assert len(best.tokens) >= 9
+        assert best.stats.sufficed > 5
+
+
+def test_log_probabilities() -> None:
+    for sampling in (Sampling(), SAMPLINGS["top-p"], SAMPLINGS["penalties"]):
+        whole = run(runtime(0), sampling=sampling, logprobs=3)
+        best = run(runtime(40), sampling=sampling, logprobs=3)
+        assert best.tokens == whole.tokens
+        assert best.stats.sufficed > 20
+        for a, b in zip(best.tokens, whole.tokens, strict=True):
+            assert a.logprob == pytest.approx(b.logprob, abs=1e-6)
+            assert [t for t, _ in a.top] == [t for t, _ in b.top]
+            assert [x for _, x in a.top] == pytest.approx([x for _, x in b.top], abs=1e-6)
+
+
+def outputs(config: GenerationConfig, **capabilities: Any) -> Any:
+    can = Capabilities((), (), **{"best_k": 64, "temperatures": True} | capabilities)
+    context = Context(list(PROMPT), len(PROMPT), FakeRuntime(SPEC).new_cache(8))
+    return Chooser(config, context, frozenset(), can).outputs
+
+
+def test_what_is_asked_for() -> None:
+    """The least that can decide a token."""
+    sampled = GenerationConfig(Sampling(temperature=0.8, top_p=0.9))
+    last = (SPEC.n_blocks - 1,)
+    assert outputs(GenerationConfig()) == LARGEST
+    assert outputs(sampled) == (False, 64, True, last, False, 0, 0.8)
+    assert outputs(GenerationConfig(Sampling(temperature=0.8, top_k=10, top_p=0.9))) == (
+        *(False, 64, False, last, False, 0, 1.0),
+    )
+    assert outputs(replace(sampled, sampling=Sampling(temperature=1.0, top_p=0.9)), temperatures=False).top == 64
+    for config, more in (
+        (sampled, {"best_k": 0}),
+        (sampled, {"temperatures": False}),
+        (sampled, {"logsum": False}),
+        (sampled, {"slices": False}),
+        (replace(sampled, logprobs=2), {}),
+        (GenerationConfig(Sampling(temperature=0.8)), {}),
+        (GenerationConfig(Sampling(temperature=0.8, typical_p=0.9)), {}),
+        (GenerationConfig(Sampling(temperature=0.8, top_k=80)), {}),
+        (GenerationConfig(logprobs=80), {}),
+    ):
+        assert outputs(config, **more) == ALL
+
+
+def test_the_engine_gives_the_same_texts(nano: Path) -> None:
+    model = edgedec.open(nano, engine="native", threads=1)
+    can = model.runtime.capabilities
+    ids = model.tokenizer.encode("Once upon a time")
+    for sampling in (Sampling(temperature=0.8, top_p=0.95, seed=1), Sampling(temperature=1.0, min_p=0.05, seed=2)):
+        texts, sufficed = [], []
+        for best_k in (0, 128):
+            model.runtime.capabilities = replace(can, best_k=best_k)
+            session = model.session(speculate="off")
+            texts.append(list(session.tokens(ids, max_tokens=120, sampling=sampling)))
+            sufficed.append(session.stats.sufficed)
+        assert texts[0] == texts[1]
+        assert sufficed[0] == 0 and sufficed[1] > 0.95 * len(texts[1])

@@ -1,0 +1,232 @@
+"""Logits processors: their order, paths and forks in the loop; contrast between layers against a naive one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.decoding.choice import make_chain
+from edgedec.decoding.context import Context
+from edgedec.decoding.contrast import LayerContrast
+from edgedec.decoding.logits import BaseProcessor, ConstraintMask, MinTokens, Penalties
+from edgedec.decoding.loop import decode
+from edgedec.decoding.step import Stats
+from edgedec.drafters import BaseDrafter, Draft, Drafter
+from edgedec.drafters.off import Off
+from edgedec.errors import UsageError
+from edgedec.generation import GenerationConfig
+from edgedec.runtime import Call, Outputs, Rows, Runtime, forward_one
+from edgedec.sampling import Sampling, draw, probs
+from edgedec.sampling.best import Best
+from edgedec.testing.fakes import (
+    FakeRuntime,
+    Limited,
+    PerfectDrafter,
+    RandomDrafter,
+    SetConstraint,
+    random_reference,
+)
+
+VOCAB, PROMPT = 13, [3, 1, 4, 1, 5]
+INF = float("inf")
+
+
+class Alternating(BaseProcessor):
+    """Forbids the token generated two places before; counts what it accepted, and is given paths to check."""
+
+    def __init__(self) -> None:
+        self.text: list[int] = []
+        self.paths: list[list[int]] = []
+
+    def process(self, logits: np.ndarray, path: Sequence[int], early: Mapping[int, np.ndarray]) -> np.ndarray:
+        self.paths.append(list(path))
+        text = [*self.text, *path]
+        if len(text) < 2:
+            return logits
+        changed = logits.copy()
+        changed[text[-2]] = -INF
+        return changed
+
+    def accept(self, token: int) -> None:
+        self.text.append(int(token))
+
+    def reset(self) -> None:
+        self.text.clear()
+
+    def fork(self) -> Alternating:
+        twin = Alternating()
+        twin.text = list(self.text)
+        return twin
+
+
+def run(
+    on: Runtime, drafter: Drafter | None = None, seed: int = 7, stats: Stats | None = None, **config: Any
+) -> list[int]:
+    context = Context(list(PROMPT), len(PROMPT), on.new_cache(64), None, np.random.default_rng(seed))
+    options = {"max_tokens": 20} | config
+    found = decode(on, context, GenerationConfig(**options), Limited(drafter or Off(), 6), stats)
+    return [int(token) for token in found]
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, top_k=5)], ids=["greedy", "sampled"])
+def test_a_processor_holds_at_every_node(sampling: Sampling) -> None:
+    processor = Alternating()
+    plain = run(FakeRuntime(), sampling=sampling, processors=(processor,))
+    assert processor.text == plain
+    assert all(a != b for a, b in zip(plain, plain[2:], strict=False))
+    assert plain != run(FakeRuntime(), sampling=sampling)
+    for drafter in (PerfectDrafter([*PROMPT, *plain]), PerfectDrafter([*PROMPT, *plain], 1), RandomDrafter(1)):
+        processor, stats = Alternating(), Stats()
+        assert run(FakeRuntime(), drafter, stats=stats, sampling=sampling, processors=(processor,)) == plain
+        assert processor.text == plain
+        assert stats.proposed and any(processor.paths)
+
+
+class Adding(BaseProcessor):
+    """Adds to one token's logit, and names itself in a list."""
+
+    def __init__(self, name: str, calls: list[str], by: float = 0.0) -> None:
+        self.name, self.calls, self.by = name, calls, by
+
+    def process(self, logits: np.ndarray, path: Sequence[int], early: Mapping[int, np.ndarray]) -> np.ndarray:
+        self.calls.append(self.name)
+        changed: np.ndarray = logits + np.float32(self.by)
+        return changed
+
+
+def test_the_order() -> None:
+    """Processors as given, then bias and penalties, min_tokens, the constraint."""
+    calls = list[str]()
+    constraint = SetConstraint(dict.fromkeys(range(-1, VOCAB), {2, 3, 4}))
+    sampling = Sampling(temperature=1.0, logit_bias={3: 2.0}, repetition_penalty=2.0)
+    processors = Adding("a", calls, 1.0), Adding("b", calls)
+    config = GenerationConfig(sampling, min_tokens=2, processors=processors, constraint=constraint)
+    context = Context([3, 5], 2, FakeRuntime().new_cache(8))
+    chain = make_chain(config, context, frozenset({2}))
+    found = chain.process(np.full(VOCAB, 1, np.float32), [], {})
+    assert calls == ["a", "b"]
+    assert found[[2, 3, 4]].tolist() == [-INF, 2.0, 2.0]  # (1 + 1 + 2) / 2, and 1 + 1
+    assert np.isneginf(np.delete(found, [3, 4])).all()
+    chain.accept(4)
+    chain.accept(3)
+    assert constraint.accepted == [4, 3]
+    assert chain.process(np.full(VOCAB, 1, np.float32), [], {})[2] == 2.0  # may end now
+    assert not chain.takes_best  # one of them needs all logits
+    assert make_chain(replace(config, processors=()), context, frozenset({2})).takes_best
+
+
+def test_own_processors_on_the_k_best() -> None:
+    """The same scores as on all logits, where they are known."""
+    rng = np.random.default_rng(1)
+    context = Context([3, 5, 5, 1], 1, FakeRuntime().new_cache(8))
+    constraint = SetConstraint(dict.fromkeys(range(-1, VOCAB), {0, 2, 3, 5, 8}))
+    sampling = Sampling(logit_bias={3: 2.0, 11: 1.0}, repetition_penalty=1.5, frequency_penalty=0.5)
+    for _ in range(40):
+        logits = rng.normal(0, 3, VOCAB).astype(np.float32)
+        ids = np.argsort(-logits)[:6]
+        for path in ([], [8, 5]):
+            for processor in (
+                Penalties(sampling, context),
+                MinTokens(frozenset({1, 5}), 2),
+                ConstraintMask(constraint),
+            ):
+                best = Best.of(ids.astype(np.int32), logits[ids], VOCAB, float(np.log(np.exp(logits).sum())))
+                best = processor.process_best(best, path)
+                whole = processor.process(logits, path, {})
+                assert best.scores.tolist() == whole[best.ids].tolist()
+                assert np.delete(whole, best.ids).max() <= best.border
+
+
+def test_a_fork_of_a_mask_is_independent() -> None:
+    mask = ConstraintMask(SetConstraint({-1: {1}, 1: {2}, 2: {1}}))
+    twin = mask.fork()
+    mask.accept(1)
+    assert np.flatnonzero(mask.process(np.zeros(VOCAB, np.float32), [], {}) == 0).tolist() == [2]
+    assert np.flatnonzero(twin.process(np.zeros(VOCAB, np.float32), [], {}) == 0).tolist() == [1]
+    mask.reset()
+    assert np.flatnonzero(mask.process(np.zeros(VOCAB, np.float32), [], {}) == 0).tolist() == [1]
+
+
+# --- contrast between layers ---
+
+
+def naive_contrast(on: Runtime, ids: list[int], early: Sequence[int], share: float) -> np.ndarray:
+    """Written from the paper: candidates, the early layer farthest away, the difference."""
+
+    def softmax(logits: np.ndarray) -> np.ndarray:
+        e = np.exp(logits.astype(np.float64) - logits.max())
+        return e / e.sum()
+
+    last_block = on.spec.n_blocks - 1
+    cache = on.new_cache(64)
+    outputs = Outputs(hidden=(*early, last_block))
+    states = forward_one(on, Call(Rows.chain(ids, 0), cache, outputs=outputs)).hidden
+    p = {b: softmax(on.head(states[b][-1:])[0]) for b in (*early, last_block)}
+    last = p[last_block]
+
+    def divergence(q: np.ndarray) -> float:
+        middle = (last + q) / 2
+        return float((last * np.log(last / middle)).sum() / 2 + (q * np.log(q / middle)).sum() / 2)
+
+    farthest = max(early, key=lambda b: divergence(p[b]))
+    scores = np.full(len(last), -INF)
+    likely = last >= share * last.max()
+    scores[likely] = np.log(last[likely]) - np.log(p[farthest][likely])
+    return scores.astype(np.float32)
+
+
+@pytest.mark.parametrize("early", [(1,), (0, 3)])
+def test_layer_contrast_is_the_naive_one(early: tuple[int, ...]) -> None:
+    on, chosen = random_reference(), []
+    for sampling in (Sampling(), Sampling(temperature=1.5)):
+        rng, ids = np.random.default_rng(7), list(PROMPT)
+        for _ in range(12):
+            scores = naive_contrast(on, ids, early, 0.1)
+            ids.append(draw(probs(scores, sampling, ids, len(PROMPT)), rng))
+        wanted = ids[len(PROMPT) :]
+        config = {"sampling": sampling, "max_tokens": 12, "processors": (LayerContrast(early),)}
+        assert run(on, **config) == wanted
+        for drafter in (PerfectDrafter(ids, 1), RandomDrafter(2)):
+            stats = Stats()
+            assert run(on, drafter, stats=stats, **config) == wanted
+            assert stats.proposed
+        chosen.append(wanted)
+        assert wanted != run(on, sampling=sampling, max_tokens=12)
+    assert chosen[0] != chosen[1]
+
+
+class Resumed(BaseDrafter):
+    """Runs the first block itself, as an early-exit drafter does, and gives the state that enters the second."""
+
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Any:
+        ids, n = context.ids, min(nodes, 2)
+        rows = Rows.chain([*ids[context.cache.length :], *[7, 8][:n]], context.cache.length)
+        done = yield Call(rows, context.cache, (0,), outputs=Outputs(hidden=(0,)))
+        blocks = range(1, context.cache.spec.n_blocks)
+        return Draft((7, 8)[:n], (-1, 0)[:n], blocks=blocks, hidden=done.result.hidden[0])
+
+
+def test_early_logits_of_blocks_that_a_draft_has_been_through() -> None:
+    config: dict[str, Any] = {"processors": (LayerContrast((0,)),), "max_tokens": 10}
+    stats = Stats()
+    assert run(random_reference(), Resumed(), stats=stats, **config) == run(random_reference(), **config)
+    assert stats.proposed
+
+
+def test_the_worked_example() -> None:
+    def logits(*p: float) -> np.ndarray:
+        return np.log(np.array(p)).astype(np.float32)
+
+    found = LayerContrast((0,), 0.3).process(logits(0.5, 0.4, 0.1), [], {0: logits(0.5, 0.1, 0.4)})
+    assert found[:2].tolist() == pytest.approx([0.0, np.log(4)], abs=1e-6)
+    assert found[2] == -INF
+
+
+@pytest.mark.parametrize(("early", "share"), [((), 0.1), ((1,), 0.0), ((1,), 1.5)])
+def test_a_contrast_without_layers_or_share_is_refused(early: tuple[int, ...], share: float) -> None:
+    with pytest.raises(UsageError, match="layer contrast"):
+        LayerContrast(early, share)
