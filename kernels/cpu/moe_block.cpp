@@ -38,7 +38,8 @@ QuantizedActivations from_row(QuantizedActivations a, size_t row, const Matrix& 
   return a;
 }
 
-void copy_row(const QuantizedActivations& from, size_t row, const QuantizedActivations& to, size_t at, const Matrix& w) {
+void copy_row(const QuantizedActivations& from, size_t row, const QuantizedActivations& to, size_t at,
+              const Matrix& w) {
   if (!w.quantized()) {
     std::memcpy(const_cast<float*>(to.x) + at * w.k, from.x + row * w.k, w.k * sizeof(float));
     return;
@@ -82,7 +83,8 @@ struct MoeScratch {
   Buffer<float> logits, scores, weights, shared_weights;  // [rows, experts]; of a thread; [rows, top_k]; [rows]
   Buffer<float> gate_up, act, out, sum;
   Activations in, shared_in, hidden, shared_hidden;
-  Buffer<int> experts, pairs, rows;  // of row r's j-th expert at r * top_k + j: which one, its pair; the row of each pair
+  Buffer<int> experts, pairs;        // of row r's j-th expert at r * top_k + j: which one it is, its pair
+  Buffer<int> rows;                  // of each pair
   Buffer<int> first, next;           // [experts + 1]: the first pair of each; the next to be numbered
   std::vector<Part> parts;
   std::vector<Item> items;
@@ -199,7 +201,8 @@ class MoeBlock : public Block {
     weight = 1.0f;
     if (!shared_gate_.format) return;
     Product p{};
-    p.w = shared_gate_, p.a.x = engine_.normed() + (size_t)r * engine_.hidden(), p.out = &weight, p.stride = 1, p.rows = 1;
+    p.w = shared_gate_, p.a.x = engine_.normed() + (size_t)r * engine_.hidden();
+    p.out = &weight, p.stride = 1, p.rows = 1;
     engine_.kernels().product(p, 0, 1, scratch);
     engine_.kernels().sigmoid(&weight, 1, &weight);
   }
@@ -228,7 +231,8 @@ class MoeBlock : public Block {
       const int n = s_.first.p[e + 1] - s_.first.p[e];
       if (!n) continue;
       Part p{};
-      p.gate_up = slice(gate_up_, (int64_t)e * 2 * m_.inner, 2 * m_.inner), p.down = slice(down_, (int64_t)e * width, width);
+      p.gate_up = slice(gate_up_, (int64_t)e * 2 * m_.inner, 2 * m_.inner);
+      p.down = slice(down_, (int64_t)e * width, width);
       p.in = rows == 1 ? in : from_row(in, pair, gate_up_), p.hidden = from_row(hidden, pair, down_);
       p.rows = n, p.inner = m_.inner;
       add_part(p, pair * m_.inner, pair);
