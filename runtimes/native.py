@@ -72,6 +72,8 @@ class NativeRuntime:
             isa=self._engine.isa,
         )
 
+        self._largest = self.capabilities.largest_call
+
     @property
     def isa(self) -> str:
         return self._engine.isa
@@ -101,25 +103,28 @@ class NativeRuntime:
 
     def forward(self, calls: Sequence[Call]) -> list[CallResult]:
         keep: list[Any] = []  # what the packed calls point to
-        logits = self._logits(calls)
-        packed, results = [], []
+        logits = self._logits(calls) if len(calls) > 1 else None
+        packed, results, rows = [], [], 0
         for i, call in enumerate(calls):
             data, result = self._pack(call, logits[i] if logits else None, keep)
             packed.append(data)
             results.append(result)
+            rows += self._counted(call)
+        if rows > self._largest:
+            raise UsageError(f"{rows} rows in one forward: this runtime takes {self._largest} (largest_call)")
         if os.getpid() != self._pid:
             # A forked process has the memory and none of the threads.
             self._engine, self._pid = self._start(), os.getpid()
-        rows = sum(call.rows.count for call in calls)
-        if rows > self.capabilities.largest_call or any(call.rows.count < 1 for call in calls):
-            raise UsageError(
-                f"{rows} rows in one forward: each call computes at least one, all together at most "
-                f"{self.capabilities.largest_call} (largest_call)"
-            )
         code = self._engine.run(packed[0] if len(packed) == 1 else b"".join(packed), len(packed))
         if code:
             raise_refusal(code)
         return results
+
+    def _counted(self, call: Call) -> int:
+        """How many rows a call computes; UsageError if none."""
+        if call.rows.count < 1:
+            raise UsageError(f"rows from {call.rows.first} on of {len(call.rows)}: a call computes at least one row")
+        return call.rows.count
 
     def _logits(self, calls: Sequence[Call]) -> list[NDArray[np.float32] | None] | None:
         """Arrays of several calls' logits, side by side, so that the head writes them in one go; None: make them one by

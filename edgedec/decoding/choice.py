@@ -8,7 +8,7 @@ last hidden state, and chooses again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.logits import ConstraintMask, LogitsChain, LogitsProcessor, MinTokens, Penalties
@@ -31,8 +31,7 @@ class Undecided(Exception):
     """The k best of a row do not decide its token."""
 
 
-@dataclass(frozen=True)
-class Verified:
+class Verified(NamedTuple):
     """The outputs of the rows that are verified, the root first; early: logits [rows, vocab] by block."""
 
     result: CallResult
@@ -48,17 +47,14 @@ class Chooser:
     ) -> None:
         self.config, self._vocab = config, context.cache.spec.vocab_size
         self.chain: LogitsChain = make_chain(config, context, ends)
+        # Is nothing needed but which token has the largest logit?
+        self.takes_largest = config.takes_largest and not self.chain
         self._hidden = self.chain.early
         k = 0 if self.takes_largest else best_needed(config, self.chain, capabilities, self._vocab)
         wanted = Outputs(top=k, logsum=_sums(config), temperature=_temperature(config))
         self._best = wanted._replace(hidden=(context.cache.spec.n_blocks - 1,)) if k else ALL
         self.fallbacks = self.sufficed = 0
         self._mean, self._pause = 0.0, 0
-
-    @property
-    def takes_largest(self) -> bool:
-        """Is nothing needed but which token has the largest logit?"""
-        return self.config.takes_largest and not self.chain
 
     @property
     def outputs(self) -> Outputs:

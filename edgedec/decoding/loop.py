@@ -159,18 +159,21 @@ class _Step:
         self._greedy = config.sampling.temperature == 0
         self._replays = False
         self._last = context.cache.spec.n_blocks - 1
+        self._early = self.chooser.chain.early
 
     def run(self, first: Rows, draft: Draft, wanted: Outputs) -> Generator[Call, Completed, StepResult]:
         """Run the pending rows and the draft below them, and verify. The cache then ends with the last known token;
         the accepted rows are still pending."""
         context, chooser, root = self.context, self.chooser, len(first) - 1
         rows = _with_draft(first, draft) if len(draft.tokens) else first
-        wanted = (wanted | chooser.outputs)._replace(logits_from=root)
+        wanted = chooser.outputs if wanted == _NONE else wanted | chooser.outputs
+        if root:
+            wanted = wanted._replace(logits_from=root)
         # A draft that has been through the blocks of early logits already begins again.
-        blocks, hidden = (None, None) if chooser.chain.early else (draft.blocks, draft.hidden)
+        blocks, hidden = (None, None) if self._early else (draft.blocks, draft.hidden)
         result, total, seconds = yield Call(rows, context.cache, blocks, hidden, wanted, context.adapter)
-        early = dict[int, Logits]()
-        for block in chooser.chain.early:
+        early: dict[int, Logits] = {}
+        for block in self._early:
             early[block] = yield from self._head(rows, root, result, block)
         sampled = draft.sampled if not self._greedy and len(draft.tokens) else None
         # With these draws one is made for each token, as plain decoding does.

@@ -63,7 +63,7 @@ DecodeLoop = Generator[Request | Token, Completed, None]
 ForkLoop = Generator[Together | Request | Token, Any, None]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class StepResult:
     """What a verified call showed. Rows are numbered from the last known token, which is 0; drafted rows follow.
 

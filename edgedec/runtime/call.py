@@ -56,7 +56,7 @@ class Outputs(NamedTuple):
         return self.logits or self.top > 0 or self.logsum
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class CallResult:
     """One line for each row; None for what was not asked for.
 

@@ -55,8 +55,18 @@ class Rows:
         """Rows one after another, the first at position `start`."""
         ids = np.asarray(tokens, np.int64)
         n = len(ids)
-        rows = cls(ids, np.arange(start, start + n), np.arange(-1, n - 1))
-        rows.__dict__["is_chain"] = True  # decoding makes one for every token
+        rows = cls.__new__(cls)
+        # Decoding makes one for every token: filled at once, its fields and what is known of a chain.
+        rows.__dict__.update(
+            tokens=ids,
+            positions=np.arange(start, start + n),
+            parents=np.arange(-1, n - 1),
+            first=0,
+            groups=None,
+            numbers=None,
+            embeddings=None,
+            is_chain=True,
+        )
         return rows
 
     @classmethod
