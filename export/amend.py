@@ -1,7 +1,8 @@
-"""More files for a bundle that is there: `edgedec add` and draft heads. Whatever ends it early, the bundle opens as it was.
+"""More files for a bundle that is there: artifacts and draft heads. Whatever ends it early, the bundle opens as it was.
 
-New files are written whole to a staging folder inside the bundle and renamed into place; the manifest, last, is what makes them
-count. A file whose content changes would not fit the old manifest: then a manifest without the artifacts that use it comes first.
+New files are written whole to a staging folder inside the bundle and renamed into place; the manifest, last, is what
+makes them count. A file whose content changes would not fit the old manifest: then a manifest without the artifacts
+that use it comes first.
 """
 
 from __future__ import annotations
@@ -25,13 +26,12 @@ from edgedec.storage.files import replacing
 _STAGING = ".adding-"
 
 
-def add_artifact(
-    path: Path, runtime: str, kv: tuple[str, ...] = (), progress: Progress = lambda *_: None
-) -> Bundle:
-    """Add the files that `runtime` needs to the bundle at `path`. kv: cache formats besides those that the bundle names."""
+def add_artifact(path: Path, runtime: str, kv: tuple[str, ...] = (), progress: Progress = lambda *_: None) -> Bundle:
+    """Add the files that `runtime` needs to the bundle at `path`. kv: cache formats besides those that the bundle
+    names."""
     bundle = Bundle.open(path)
     manifest = bundle.manifest
-    if runtime not in choose(manifest.spec, [runtime]):
+    if runtime not in choose(manifest.spec, [runtime], "runtime "):
         return bundle  # it needs no files
     formats = _formats(bundle, kv)
     # Others may share files with it: made again, they are the same bytes unless this edgedec writes other graphs.

@@ -58,7 +58,9 @@ def geometry_of(spec: ModelSpec) -> Geometry:
     """The sizes of a model whose layers are all one attention and one gated MLP, of the same sizes."""
     sizes = {_sizes(layer) for layer in spec.layers}
     if len(sizes) != 1 or None in sizes or spec.final_norm != "rms":
-        raise UsageError(f"only models of equal layers of attention and gated MLP are padded; not this {spec.architecture}")
+        raise UsageError(
+            f"only models of equal layers of attention and gated MLP are padded; not this {spec.architecture}"
+        )
     inner, heads, kv_heads, head_dim = next(size for size in sizes if size is not None)
     return Geometry(spec.vocab_size, spec.hidden_size, inner, spec.n_layers, heads, kv_heads, head_dim)
 
@@ -208,7 +210,8 @@ def _padded_spec(spec: ModelSpec, s: Geometry, g: Geometry) -> ModelSpec:
 def _padded_block(block: Block, g: Geometry) -> Block:
     if isinstance(block, Attention):
         return replace(block, n_heads=g.n_heads, n_kv_heads=g.n_kv_heads, head_dim=g.head_dim)
-    return replace(block, inner_size=g.intermediate_size)  # type: ignore[call-arg]
+    assert isinstance(block, Mlp)
+    return replace(block, inner_size=g.intermediate_size)
 
 
 def _padded_rope(rope: Rope, s: Geometry, g: Geometry) -> Rope:

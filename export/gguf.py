@@ -58,7 +58,7 @@ def _require_llama(bundle: Bundle) -> None:
     """RuntimeUnavailable unless every layer is a Llama's."""
     spec = bundle.spec
     scaled = spec.final_softcap or spec.embed_scale != 1
-    alike = len({layer for layer in spec.layers}) == 1 and spec.final_norm == "rms" and len(spec.ropes) == 1
+    alike = len(set(spec.layers)) == 1 and spec.final_norm == "rms" and len(spec.ropes) == 1
     if not alike or scaled or not _is_llama(spec.layers[0]):
         raise RuntimeUnavailable(f"only the arithmetic of a Llama is converted to GGUF, not this {spec.architecture}")
     rope = spec.ropes[0]

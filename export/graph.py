@@ -59,7 +59,7 @@ class Graph:
         return self.nodes("Split", [x, self.constant(np.array(sizes, np.int64))], outputs, axis=-1)
 
     def branch(self, prefix: str) -> Graph:
-        """A graph for one side of an `If` here: its weights and constants stand in this graph, `prefix` begins its names."""
+        """A graph for one side of an `If` here, its names beginning with `prefix`; constants stand in this graph."""
         side = Graph(prefix, self.weights, self.tensors)
         side._prefix, side._inits = f"{prefix}.", self._inits
         return side

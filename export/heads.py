@@ -24,7 +24,7 @@ from edgedec.errors import BundleCorrupt, UsageError
 from edgedec.export.amend import add_files
 from edgedec.export.graph import FLOAT, INT64, MICROSOFT, Graph
 from edgedec.export.quantize import quantize
-from edgedec.models.heads import Ops, architecture, hydra
+from edgedec.models.heads import Architecture, Ops, architecture
 from edgedec.storage.serde import from_json
 
 Arrays = dict[str, NDArray[Any]]
@@ -63,7 +63,7 @@ def build(kind: str, arrays: Mapping[str, NDArray[Any]], facts: Facts) -> onnx.M
     if (found := {name: array.shape for name, array in arrays.items()}) != shapes:
         raise UsageError(f"head {kind}: arrays {found} are not the expected {shapes}")
     graph = _HeadGraph(f"head_{kind}", arrays, facts)
-    {"medusa": _medusa, "hydra": _hydra, "exit": _exit}[kind](graph, facts)
+    _add(graph, architecture(kind), facts)
     model = graph.model()
     model.metadata_props.add(key=_FACTS, value=json.dumps(asdict(facts)))
     return model
@@ -140,31 +140,22 @@ class _HeadGraph(Graph):
         return ids, best
 
 
-def _medusa(g: _HeadGraph, facts: Facts) -> None:
-    """hidden [n, H] -> ids, logprobs [n, depth, top]."""
+def _add(g: _HeadGraph, network: Architecture, facts: Facts) -> None:
+    """Inputs, arithmetic and outputs as the kind declares them; ids and logprobs of a kind that guesses tokens."""
     ops: Ops[str] = g
-    states = architecture("medusa").states(ops, g.input("hidden", FLOAT, ["n", facts.hidden]), (), facts.depth)
-    one = g.constant(np.array([1], np.int64))
-    rows = g.node("Concat", [g.node("Unsqueeze", [state, one]) for state in states], axis=1)
-    ids, best = g.guesses(g.reshaped(rows, [-1, facts.hidden]), [-1, facts.depth, facts.top])
-    _give(g, {"ids": (ids, INT64), "logprobs": (best, FLOAT)}, ["n", facts.depth, facts.top])
-
-
-def _hydra(g: _HeadGraph, facts: Facts) -> None:
-    """state, embedding [n, H] -> state_out [n, H]; ids, logprobs [n, top]."""
-    ops: Ops[str] = g
-    state, embedding = (g.input(name, FLOAT, ["n", facts.hidden]) for name in ("state", "embedding"))
-    state = hydra.step(ops, state, embedding)
-    ids, best = g.guesses(state, [])
-    _give(g, {"state_out": (state, FLOAT)}, ["n", facts.hidden])
-    _give(g, {"ids": (ids, INT64), "logprobs": (best, FLOAT)}, ["n", facts.top])
-
-
-def _exit(g: _HeadGraph, facts: Facts) -> None:
-    """hidden [n, H] -> hidden_out [n, H]."""
-    ops: Ops[str] = g
-    states = architecture("exit").states(ops, g.input("hidden", FLOAT, ["n", facts.hidden]), (), 1)
-    _give(g, {"hidden_out": (states[0], FLOAT)}, ["n", facts.hidden])
+    inputs = [g.input(name, FLOAT, ["n", facts.hidden]) for name in network.INPUTS]
+    states = network.run(ops, inputs, facts.depth)
+    if network.STATE:
+        _give(g, {network.STATE: (states[-1], FLOAT)}, ["n", facts.hidden])
+    if not facts.top:
+        return
+    rows, shape = states[-1], list[int]()
+    if network.STACKED:
+        one = g.constant(np.array([1], np.int64))
+        stacked = g.node("Concat", [g.node("Unsqueeze", [state, one]) for state in states], axis=1)
+        rows, shape = g.reshaped(stacked, [-1, facts.hidden]), [-1, facts.depth, facts.top]
+    ids, best = g.guesses(rows, shape)
+    _give(g, {"ids": (ids, INT64), "logprobs": (best, FLOAT)}, ["n", *(shape[1:] or [facts.top])])
 
 
 def _give(g: _HeadGraph, values: Mapping[str, tuple[str, int]], shape: list[int | str]) -> None:

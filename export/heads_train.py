@@ -23,7 +23,7 @@ from edgedec.export.heads_trainer import Plan, Trainer
 from edgedec.models.heads import architecture
 from edgedec.runtime import Runtime
 
-__all__ = ["Plan", "Trained", "run", "train"]
+__all__ = ["Plan", "Trained", "architecture", "run", "train"]
 
 SAVE_EVERY = 30.0  # seconds
 

@@ -1,9 +1,9 @@
 """A small model at the cost of a large one: the same function, in the arithmetic of another geometry.
 
-Speculation has to be measured where a call costs what it costs on a real model, and with text that a model would really write. So
-a bundle that can write is padded with zeros to the sizes of a larger model (`edgedec.export.geometry`): every multiplication of
-the large model is made, and its tokens are those of the small one. Draft heads are padded too, and their inner layers grow as the
-hidden state does.
+Speculation has to be measured where a call costs what it costs on a real model, and with text that a model would really
+write. So a bundle that can write is padded with zeros to the sizes of a larger model (`edgedec.export.geometry`): every
+multiplication of the large model is made, and its tokens are those of the small one. Draft heads are padded too, and
+their inner layers grow as the hidden state does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,16 @@ from edgedec.export.text import COMPANIONS
 from edgedec.export.writer import Add, BundleWriter, Contents, Progress, Scales
 from edgedec.storage.files import cache_folder, replacing_folder
 
-__all__ = ["GEOMETRIES", "Geometry", "Padded", "geometry_named", "geometry_of", "pad_to_geometry", "padded", "padded_path"]
+__all__ = [
+    "GEOMETRIES",
+    "Geometry",
+    "Padded",
+    "geometry_named",
+    "geometry_of",
+    "pad_to_geometry",
+    "padded",
+    "padded_path",
+]
 
 VERSION = 2  # of what is written: another number, and what the cache holds is made again
 
@@ -87,8 +96,8 @@ def _fill(large: Padded, add: Add) -> Scales:
 
 
 def _pad_heads(large: Padded, folder: Path) -> None:
-    """The source's draft heads, padded to what `train-heads` makes for this hidden size; an exit stays after the layer where it
-    was, a readout keeps its tokens."""
+    """The source's draft heads, padded to what `train-heads` makes for this hidden size; an exit stays after the layer
+    where it was, a readout keeps its tokens."""
     for kind, head in large.bundle.manifest.heads.items():
         arrays, facts = arrays_of(large.bundle.file(head.file))
         hidden = large.spec.hidden_size

@@ -1,4 +1,4 @@
-"""A bundle, written: weights, artifacts, hashes, and the manifest last. The exporter and the padding tool both use it."""
+"""One writer of bundles, for the exporter and the padding tool: weights, artifacts, hashes, and the manifest last."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ WEIGHTS = "weights.bin"
 
 @dataclass(frozen=True)
 class Contents:
-    """What a bundle is besides its weights. formats: of "body", "head" and "embed"; kv: cache formats, the default one first;
-    runtimes: those to make artifacts for, None for all that can run the model."""
+    """What a bundle is besides its weights. formats: of "body", "head" and "embed"; kv: cache formats, the default one
+    first; runtimes: those to make artifacts for, None for all that can run the model."""
 
     name: str
     spec: ModelSpec
@@ -80,7 +80,10 @@ class BundleWriter:
             weights = WeightsFile(file, self.contents.layout)
             scales = fill(lambda name, read: self._add(weights, name, read))
             ropes = tuple(weights.rope(rope, spec.context_length) for rope in spec.ropes)
-            offsets = {kv: weights.array(np.concatenate([np.zeros(0, np.float32), *(a.ravel() for a in found)])) for kv, found in scales.items()}
+            offsets = {
+                kv: weights.array(np.concatenate([np.zeros(0, np.float32), *(a.ravel() for a in found)]))
+                for kv, found in scales.items()
+            }
             weights.array(np.zeros(0, np.uint8))  # pad, so that the last tensor may be read in full lines
         return Layout(spec, WEIGHTS, weights.tensors, ropes, KVScales(**offsets))
 

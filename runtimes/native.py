@@ -228,9 +228,7 @@ class NativeRuntime:
         keep += (names, places)
         return states, address(places), address(names)
 
-    def _attention(
-        self, call: Call, cache: NativeCache, keep: list[Any]
-    ) -> tuple[dict[int, NDArray[np.float32]], int]:
+    def _attention(self, call: Call, cache: NativeCache, keep: list[Any]) -> tuple[dict[int, NDArray[np.float32]], int]:
         """Arrays [n_kv_heads, slots] by attention block, and the address of their list, one entry a block of the
         call."""
         blocks = self._all if call.blocks is None else tuple(call.blocks)

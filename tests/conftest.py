@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from edgedec.bundle.manifest import MANIFEST
 from edgedec.bundle.locate import find
+from edgedec.bundle.manifest import MANIFEST
 from edgedec.spec import KV_FORMATS
 
 # Python processes that tests start must find the installed package, not the folder of this checkout.

@@ -17,13 +17,13 @@ import edgedec
 
 @contextmanager
 def serving(model: edgedec.Model, **settings: Any) -> Iterator[tuple[str, Any]]:
-    """(its address, the `Server`); `settings` of `Settings`, those of `Limits` among them."""
+    """(its address, the `Server`); `settings` of `Settings`, those of `ServerLimits` among them."""
     from edgedec.server.app import Server, Settings
-    from edgedec.server.engine import Limits
+    from edgedec.server.engine import ServerLimits
     from edgedec.server.listen import bound, make
 
-    known = Limits.__dataclass_fields__
-    limits = Limits(**{"context": 512, **{k: settings.pop(k) for k in list(settings) if k in known}})
+    known = ServerLimits.__dataclass_fields__
+    limits = ServerLimits(**{"context": 512, **{k: settings.pop(k) for k in list(settings) if k in known}})
     server = Server(model, Settings(limits=limits, **settings))
     place = bound("127.0.0.1", 0)
     running = make(server, grace=1)

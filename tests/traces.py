@@ -8,10 +8,10 @@ from dataclasses import replace
 from edgedec.bench.trace import Tape
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode
-from edgedec.generation import GenerationConfig
 from edgedec.drafters import Draft
 from edgedec.drafters.off import Off
-from edgedec.session import Piece
+from edgedec.generation import GenerationConfig
+from edgedec.session import TextPiece
 from edgedec.testing.fakes import FakeRuntime, Limited, PerfectDrafter
 
 # One for each token of the fake vocabulary.
@@ -49,11 +49,11 @@ class Signed(Limited):
         return replace(draft, p=[1 / (2.1 + i) for i in range(n)], by=by, why=why)
 
 
-def generate(drafter: object, n: int, trace: list[StepTrace] | None = None) -> Iterator[Piece]:
+def generate(drafter: object, n: int, trace: list[StepTrace] | None = None) -> Iterator[TextPiece]:
     runtime = FakeRuntime()
     context = Context(list(START), len(START), runtime.new_cache(64))
     for token in decode(runtime, context, GenerationConfig(max_tokens=n), drafter, trace=trace):  # type: ignore[arg-type]
-        yield Piece(NASTY[token], token)
+        yield TextPiece(NASTY[token], token)
 
 
 def plain(n: int) -> list[int]:
@@ -63,7 +63,7 @@ def plain(n: int) -> list[int]:
 def tape(n: int = 40, nodes: int = 9, decoys: int = 2) -> Tape:
     """n tokens, guessed right up to every third call's end, each beside `decoys` wrong siblings."""
     made = Tape()
-    return made.run(generate(Signed(_Halting([*START, *plain(n)], decoys), nodes), n, made.turns))
+    return made.run(generate(Signed(_Halting([*START, *plain(n)], decoys), nodes), n, made.steps))
 
 
 class _Halting(PerfectDrafter):

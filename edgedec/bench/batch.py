@@ -32,7 +32,7 @@ _WARM_UP = 8
 
 
 @dataclass(frozen=True)
-class Work:
+class BatchWork:
     """Prompts as tokens, and how many tokens follow each."""
 
     prompts: tuple[tuple[int, ...], ...]
@@ -47,7 +47,7 @@ class Work:
         """Tokens of the longest text at its end."""
         return max(map(len, self.prompts)) + self.tokens
 
-    def few(self, size: int) -> Work:
+    def few(self, size: int) -> BatchWork:
         """Enough for a warm-up at this size."""
         return replace(self, prompts=self.prompts[: max(1, size)], tokens=min(self.tokens, _WARM_UP))
 
@@ -62,15 +62,15 @@ class Took(NamedTuple):
 class Contestant(Protocol):
     """An engine that takes part."""
 
-    def run(self, work: Work, size: int) -> Took:
+    def run(self, work: BatchWork, size: int) -> Took:
         """All texts, `size` at a time."""
         ...
 
 
 @dataclass
 class BatchMeasured:
-    """tokens/s by who, then by size, one a repetition; `differ`: how many texts were others than those of the first
-    loop; `skipped`: who could not take part, and why."""
+    """tokens/s by contestant and size, one a repetition; `differ`: how many texts differ from those of the first loop;
+    `skipped`: contestants that could not take part, and why."""
 
     speeds: dict[str, dict[int, list[float]]] = field(default_factory=dict)
     differ: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -80,18 +80,18 @@ class BatchMeasured:
     def identical(self) -> bool:
         return not any(count for sizes in self.differ.values() for count in sizes.values())
 
-    def speed(self, who: str, size: int) -> Spread:
-        return Spread.of(self.speeds[who][size])
+    def speed(self, name: str, size: int) -> Spread:
+        return Spread.of(self.speeds[name][size])
 
-    def ratio(self, who: str, size: int, other: str, base: int) -> Spread:
+    def ratio(self, name: str, size: int, other: str, base: int) -> Spread:
         """One's speed over another's, repetitions beside each other."""
-        pairs = zip(self.speeds[who][size], self.speeds[other][base], strict=True)
+        pairs = zip(self.speeds[name][size], self.speeds[other][base], strict=True)
         return Spread.of([a / b for a, b in pairs])
 
 
-def work_of(model: Model, prompts: Sequence[Prompt], n: int, tokens: int) -> Work:
+def work_of(model: Model, prompts: Sequence[Prompt], n: int, tokens: int) -> BatchWork:
     """n texts for this model."""
-    work = Work(tuple(tuple(model.tokenizer.encode(text)) for text in texts_of(prompts, n)), tokens)
+    work = BatchWork(tuple(tuple(model.tokenizer.encode(text)) for text in texts_of(prompts, n)), tokens)
     if work.longest >= model.spec.context_length:
         raise UsageError(
             f"a prompt of {work.longest - tokens} tokens and {tokens} more do not fit the context of "
@@ -101,7 +101,7 @@ def work_of(model: Model, prompts: Sequence[Prompt], n: int, tokens: int) -> Wor
 
 
 def texts_of(prompts: Sequence[Prompt], n: int) -> Iterator[str]:
-    """The prompts over and over, each time begun a word later and of another length, the front moved to the end.
+    """The prompts over and over, each time from a word later on and of another length, the front moved to the end.
 
     Hardly two begin alike, so that no session finds a prompt in its cache.
     """
@@ -119,19 +119,19 @@ class Ours:
         self._model, self._speculate = model, speculate
         model.session(context=1, speculate=speculate)  # what would be refused at the first turn is refused now
 
-    def run(self, work: Work, size: int) -> Took:
+    def run(self, work: BatchWork, size: int) -> Took:
         began = perf_counter()
         texts = self._one_by_one(work) if size == SEQUENTIAL else self._together(work, size)
         return Took(perf_counter() - began, texts)
 
-    def _session(self, work: Work) -> Session:
+    def _session(self, work: BatchWork) -> Session:
         return self._model.session(context=work.longest, speculate=self._speculate)
 
-    def _one_by_one(self, work: Work) -> list[str]:
+    def _one_by_one(self, work: BatchWork) -> list[str]:
         session, config = self._session(work), _config(work)
         return ["".join(piece.text for piece in session.stream(ids, config)) for ids in work.prompts]
 
-    def _together(self, work: Work, size: int) -> list[str]:
+    def _together(self, work: BatchWork, size: int) -> list[str]:
         """As `edgedec batch` makes them."""
         runner = BatchRunner(RequestParser(self._model, Defaults()), lambda: self._session(work), size)
         waiting, texts = deque(enumerate(work.prompts)), [""] * len(work.prompts)
@@ -149,7 +149,7 @@ class Ours:
         return texts
 
 
-def _config(work: Work) -> GenerationConfig:
+def _config(work: BatchWork) -> GenerationConfig:
     return GenerationConfig(max_tokens=work.tokens, ignore_eos=True)
 
 
@@ -157,7 +157,7 @@ def measure(
     ours: Mapping[str, Contestant],
     peers: Mapping[str, Contestant],
     sizes: Sequence[int],
-    work: Work,
+    work: BatchWork,
     repetitions: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> BatchMeasured:
@@ -166,32 +166,32 @@ def measure(
     A peer that fails is left out from then on.
     """
     everyone, found = {**ours, **peers}, BatchMeasured()
-    cells = [(who, size) for size in (SEQUENTIAL, *sizes) for who in everyone if who in ours or size != SEQUENTIAL]
+    cells = [(name, size) for size in (SEQUENTIAL, *sizes) for name in everyone if name in ours or size != SEQUENTIAL]
     expected: list[str] = []
     for turn in range(repetitions + 1):
         at = max(0, turn - 1) * max(1, len(cells) // repetitions)
-        for done, (who, size) in enumerate(cells[at:] + cells[:at], 1):
-            if who not in found.skipped:
+        for done, (name, size) in enumerate(cells[at:] + cells[:at], 1):
+            if name not in found.skipped:
                 try:
-                    took = everyone[who].run(work if turn else work.few(size), size)
+                    took = everyone[name].run(work if turn else work.few(size), size)
                 except EdgedecError as error:
-                    if who in ours:
+                    if name in ours:
                         raise
-                    found.skipped[who] = str(error)
-                    found.speeds.pop(who, None)
+                    found.skipped[name] = str(error)
+                    found.speeds.pop(name, None)
                 else:
-                    expected = _count(found, work, who, size, took, expected) if turn else expected
+                    expected = _count(found, work, name, size, took, expected) if turn else expected
             progress(turn * len(cells) + done, (repetitions + 1) * len(cells))
     return found
 
 
-def _count(found: BatchMeasured, work: Work, who: str, size: int, took: Took, expected: list[str]) -> list[str]:
+def _count(found: BatchMeasured, work: BatchWork, name: str, size: int, took: Took, expected: list[str]) -> list[str]:
     """Add a run; returns the texts that all others are compared with."""
-    found.speeds.setdefault(who, {}).setdefault(size, []).append(work.total / took.seconds)
+    found.speeds.setdefault(name, {}).setdefault(size, []).append(work.total / took.seconds)
     if took.texts is None:
         return expected
     expected = expected or took.texts
     others = sum(a != b for a, b in zip(took.texts, expected, strict=True))
-    sizes = found.differ.setdefault(who, {})
+    sizes = found.differ.setdefault(name, {})
     sizes[size] = max(sizes.get(size, 0), others)
     return expected

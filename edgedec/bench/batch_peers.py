@@ -13,7 +13,7 @@ from http.client import HTTPConnection, HTTPException
 from time import monotonic, perf_counter, sleep
 from typing import Any
 
-from edgedec.bench.batch import Took, Work
+from edgedec.bench.batch import BatchWork, Took
 from edgedec.bench.timing import BenchWorker
 from edgedec.errors import RuntimeUnavailable
 
@@ -32,7 +32,7 @@ class LlamaServer:
     def __init__(self, binary: str, gguf: str, threads: int) -> None:
         self._binary, self._gguf, self._threads = binary, gguf, threads
 
-    def run(self, work: Work, size: int) -> Took:
+    def run(self, work: BatchWork, size: int) -> Took:
         with self._serving(work, size) as port, ThreadPoolExecutor(size) as pool:
             _complete(port, work.prompts[0], 2)
             began = perf_counter()
@@ -43,7 +43,7 @@ class LlamaServer:
         return Took(seconds)
 
     @contextmanager
-    def _serving(self, work: Work, size: int) -> Iterator[int]:
+    def _serving(self, work: BatchWork, size: int) -> Iterator[int]:
         port = _free_port()
         each = -(-(work.longest + 1) // _BLOCK) * _BLOCK
         options = ["-np", size, "-cb", "-c", size * each, "-t", self._threads, "-tb", self._threads]
@@ -72,7 +72,7 @@ class LlamaDecode:
     def __init__(self, worker: BenchWorker) -> None:
         self._worker = worker
 
-    def run(self, work: Work, size: int) -> Took:
+    def run(self, work: BatchWork, size: int) -> Took:
         request = {"do": "together", "size": size, "tokens": work.tokens, "prompts": work.prompts}
         return Took(float(self._worker.request(request)["seconds"]))
 

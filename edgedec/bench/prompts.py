@@ -1,6 +1,6 @@
 """The prompts that speculation is measured with: a small set of its own, or a file like Spec-Bench's.
 
-A line of JSON a prompt: {"category": …, "prompt": …}, or {"category": …, "turns": […]} for a talk.
+A line of JSON a prompt: {"category": …, "prompt": …}, or {"category": …, "turns": […]} for a conversation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LIMIT = 64 << 20
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a user says, turn by turn, and the kind of work that it is."""
+    """A user's turns, and the category."""
 
     category: str
     turns: tuple[str, ...]

@@ -137,13 +137,13 @@ class Bench:
 
     def _run(self, session: Session, task: Task, tokens: int) -> Run:
         """All turns of a task, the answers in between."""
-        run, said = Run(), list[dict[str, object]]()
+        run, messages = Run(), list[dict[str, object]]()
         for text in task.prompt.turns:
-            said.append({"role": "user", "content": text})
-            answer = self._turn(session, self._ids(said, tokens), task.sampling, tokens, run)
+            messages.append({"role": "user", "content": text})
+            answer = self._turn(session, self._ids(messages, tokens), task.sampling, tokens, run)
             run.ids += answer
             if len(task.prompt.turns) > 1:
-                said.append({"role": "assistant", "content": self.model.tokenizer.decode(answer)})
+                messages.append({"role": "assistant", "content": self.model.tokenizer.decode(answer)})
         return run
 
     def _turn(self, session: Session, ids: list[int], sampling: Sampling, tokens: int, run: Run) -> list[int]:
@@ -166,13 +166,13 @@ class Bench:
         run.accepted += stats.accepted
         return answer
 
-    def _ids(self, said: Sequence[Mapping[str, object]], tokens: int) -> list[int]:
-        """The talk so far as tokens; the front goes if it is too long."""
-        ids = _encode(self.model, said)
+    def _ids(self, messages: Sequence[Mapping[str, object]], tokens: int) -> list[int]:
+        """The conversation so far as tokens; too long, its front is cut."""
+        ids = _encode(self.model, messages)
         room = self.capacity - tokens
         if len(ids) > room:
             self.notes[
-                f"a prompt of {len(ids)} tokens was cut to its last {room}: {str(said[-1]['content'])[:40]!r}"
+                f"a prompt of {len(ids)} tokens was cut to its last {room}: {str(messages[-1]['content'])[:40]!r}"
             ] = None
             # The first token may be the one that begins every text.
             ids = [*ids[:1], *ids[len(ids) - room + 1 :]]
@@ -187,7 +187,7 @@ def _drain(trace: list[StepTrace], run: Run) -> None:
 
 
 def _capacity(model: Model, tasks: Sequence[Task], tokens: int) -> int:
-    """A context for the longest talk, as far as the model has one."""
+    """A context for the longest conversation, as far as the model has one."""
     limit = model.spec.context_length
     if tokens >= limit:
         raise UsageError(f"{tokens} tokens leave no room for a prompt in the model's context of {limit}")
@@ -199,11 +199,11 @@ def _capacity(model: Model, tasks: Sequence[Task], tokens: int) -> int:
     return min(limit, longest)
 
 
-def _encode(model: Model, said: Sequence[Mapping[str, object]]) -> list[int]:
+def _encode(model: Model, messages: Sequence[Mapping[str, object]]) -> list[int]:
     """By the model's chat template; where there is none, as one text."""
     if model.bundle.manifest.text.chat_template is not None:
-        return model.chat_ids(said)
-    return model.tokenizer.encode("\n\n".join(str(message["content"]) for message in said))
+        return model.chat_ids(messages)
+    return model.tokenizer.encode("\n\n".join(str(message["content"]) for message in messages))
 
 
 def _depth(parents: Sequence[int]) -> int:

@@ -105,7 +105,7 @@ class HostCache:
         if self._tree.write(rows):
             self._forget_pending()
         self._split(chosen)
-        found = {}
+        found: dict[int, tuple[int, int]] = {}
         for slots, members in self._by_map():
             if members[0] in chosen:
                 found |= dict.fromkeys(members, slots.write(rows))

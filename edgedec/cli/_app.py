@@ -119,9 +119,9 @@ def run_app(argv: list[str]) -> int:
     return code
 
 
-def complain(who: str, message: str) -> None:
+def complain(name: str, message: str) -> None:
     """One line on stderr."""
-    print(f"{who}: {' '.join(message.split())}", file=sys.stderr)
+    print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
 
 
 def _misuse(error: Any) -> tuple[str, str]:

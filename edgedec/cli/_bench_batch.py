@@ -21,7 +21,7 @@ from edgedec.cli._bench_spec import As, padded
 from edgedec.cli._output import print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from edgedec.bench.batch import BatchMeasured, Contestant, Work
+    from edgedec.bench.batch import BatchMeasured, BatchWork, Contestant
     from edgedec.model import Model
 
 PEER = "llama.cpp"
@@ -104,7 +104,7 @@ def _no_peers() -> Iterator[tuple[dict[str, Contestant], dict[str, str]]]:
 
 
 @contextmanager
-def _peers(model: Model, work: Work, threads: int) -> Iterator[tuple[dict[str, Contestant], dict[str, str]]]:
+def _peers(model: Model, work: BatchWork, threads: int) -> Iterator[tuple[dict[str, Contestant], dict[str, str]]]:
     """llama.cpp on the same weights, while it is measured; or no peer, and why."""
     from edgedec.bench.batch_peers import SERVER, LlamaDecode, LlamaServer
     from edgedec.bench.timing import BenchWorker, Config
@@ -136,19 +136,19 @@ def _results(found: BatchMeasured, names: Sequence[str]) -> dict[str, Any]:
     """Speeds by size, 0 for the loop; ours over the loop beside it, and over each peer at the same size."""
     from edgedec.bench.batch import SEQUENTIAL
 
-    def ratios(who: str, sizes: Iterable[int], other: str, base: int | None = None) -> dict[str, Any]:
-        return {str(size): asdict(found.ratio(who, size, other, size if base is None else base)) for size in sizes}
+    def ratios(name: str, sizes: Iterable[int], other: str, base: int | None = None) -> dict[str, Any]:
+        return {str(size): asdict(found.ratio(name, size, other, size if base is None else base)) for size in sizes}
 
     speeds = {
-        who: {str(size): asdict(found.speed(who, size)) for size in sorted(by)} for who, by in found.speeds.items()
+        name: {str(size): asdict(found.speed(name, size)) for size in sorted(by)} for name, by in found.speeds.items()
     }
-    peers = {who: sorted(by) for who, by in found.speeds.items() if who not in names}
+    peers = {name: sorted(by) for name, by in found.speeds.items() if name not in names}
     return {
         "tokens_per_s": speeds,
-        "over_sequential": {who: ratios(who, sorted(found.speeds[who]), who, SEQUENTIAL) for who in names},
-        "over_peers": {peer: {who: ratios(who, sizes, peer) for who in names} for peer, sizes in peers.items()},
+        "over_sequential": {name: ratios(name, sorted(found.speeds[name]), name, SEQUENTIAL) for name in names},
+        "over_peers": {peer: {name: ratios(name, sizes, peer) for name in names} for peer, sizes in peers.items()},
         "identical": found.identical,
-        "differ": {who: {str(size): n for size, n in by.items() if n} for who, by in found.differ.items()},
+        "differ": {name: {str(size): n for size, n in by.items() if n} for name, by in found.differ.items()},
         "skipped": found.skipped,
     }
 
@@ -180,4 +180,4 @@ def _lines(spreads: Mapping[str, Mapping[str, dict[str, float]]], sizes: Sequenc
     def cell(s: dict[str, float] | None) -> str:
         return "" if s is None else f"{s['median']:{form}} ({s['min']:{form}} to {s['max']:{form}})"
 
-    return [[who, *(cell(by.get(size)) for size in sizes)] for who, by in spreads.items()]
+    return [[name, *(cell(by.get(size)) for size in sizes)] for name, by in spreads.items()]

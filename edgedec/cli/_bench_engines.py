@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bench.timing import Config
-from edgedec.cli._bench_together import Together
+from edgedec.cli._bench_together import LlamaBatch
 from edgedec.errors import RuntimeUnavailable
 
 TimedCall = Callable[[list[int]], float]
@@ -160,7 +160,7 @@ class LlamaCpp:
 
     def together(self, prompts: list[list[int]], tokens: int, size: int) -> float:
         """Seconds for so many tokens after each prompt, `size` texts at a time."""
-        texts = Together(self._lib, self._model, size, max(map(len, prompts)) + tokens, self._threads)
+        texts = LlamaBatch(self._lib, self._model, size, max(map(len, prompts)) + tokens, self._threads)
         try:
             return texts.run(prompts, tokens)
         finally:

@@ -11,7 +11,7 @@ import typer
 from edgedec.cli import _plot
 from edgedec.cli import options as o
 from edgedec.cli._bench_about import Plot, describe, plural, spec_list
-from edgedec.cli._exporting import extra_module
+from edgedec.cli._exporting import export_module
 from edgedec.cli._output import print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
@@ -114,9 +114,8 @@ def padded(model: str, geometry: str, show: Any) -> Bundle:
     """The model at another's sizes, from the cache or made now."""
     from edgedec.bundle.folder import Bundle
     from edgedec.bundle.locate import find
-    from edgedec.errors import RuntimeUnavailable
 
-    padding = extra_module("edgedec.export.padding", "--as")
+    padding = export_module("padding", "--as")
     source = Bundle.open(find(model))
     path = padding.padded_path(source, geometry)
     if not path.is_dir():

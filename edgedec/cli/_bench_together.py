@@ -26,7 +26,7 @@ class _Text:
     length: int = 0
 
 
-class Together:
+class LlamaBatch:
     """`size` sequences in one context, each with room for `each` tokens."""
 
     def __init__(self, lib: Any, model: Any, size: int, each: int, threads: int) -> None:

@@ -63,7 +63,7 @@ class Chat:
             raise
 
     def _answer(self) -> None:
-        """Stream the answer to the messages; Ctrl-C ends it, and what was said so far stays."""
+        """Stream the answer to the messages; Ctrl-C ends it, and the text so far stays."""
         model = self.session.model
         ids = model.chat_ids(self.messages)
         generation = Generation(self.session, with_seed(self.config))

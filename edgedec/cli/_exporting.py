@@ -8,10 +8,11 @@ from typing import Any
 from edgedec.errors import RuntimeUnavailable
 
 
-def extra_module(name: str, what: str) -> Any:
-    """The module `name`; RuntimeUnavailable says what to install if it needs a package that is not there."""
+def export_module(name: str, what: str) -> Any:
+    """The module `name` of the exporter; RuntimeUnavailable names the extra to install if a package that it needs is
+    missing."""
     try:
-        return import_module(name)
+        return import_module(f"edgedec.export.{name}")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package == "edgedec":

@@ -105,7 +105,7 @@ def _axes(report: Mapping[str, Any], title: str, counts: list[int]) -> tuple[Any
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(counts, [str(k) for k in counts])
-    axes.set_xlabel(f"rows of a call, behind {report['context']} tokens")
+    axes.set_xlabel(f"rows of a call, after {report['context']} tokens")
     axes.set_ylabel("milliseconds")
     return figure, axes
 

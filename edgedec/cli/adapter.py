@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from edgedec.cli import options as o
+from edgedec.cli._exporting import export_module
 from edgedec.cli._output import print_json
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -34,8 +35,8 @@ def adapter(
     from edgedec.bundle import Bundle
     from edgedec.bundle.adapter import open_adapter, save_adapter
     from edgedec.bundle.locate import find
-    from edgedec.export.adapter import read_peft
 
+    read_peft = export_module("adapter", "adapter").read_peft
     bundle = Bundle.open(find(model))
     out = out or checkpoint.with_name(f"{checkpoint.name}.lora")
     save_adapter(out, checkpoint.name, bundle.spec, read_peft(checkpoint, bundle))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgedec.cli import options as o
-from edgedec.cli._exporting import extra_module, names
+from edgedec.cli._exporting import export_module, names
 from edgedec.cli._output import print_json, progress_bar, size
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def add(
     """
     from edgedec.bundle.locate import find
 
-    amend = extra_module("edgedec.export.amend", "add")
+    amend = export_module("amend", "add")
     with progress_bar(quiet=json) as show:
         found: Bundle = amend.add_artifact(find(bundle), runtime, names(kv) if kv else (), show)
     artifact = found.manifest.artifacts.get(runtime)

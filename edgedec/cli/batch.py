@@ -73,7 +73,7 @@ def batch(
       edgedec batch questions.parquet -o answers.parquet -m ./smol -b 32 --engine ray
       cat requests.jsonl | edgedec batch - -o responses.jsonl
     """
-    from edgedec.offline import Defaults, Job
+    from edgedec.offline import BatchJob, Defaults
     from edgedec.offline.cluster import run as run_on_ray
     from edgedec.offline.worker import Opening
 
@@ -81,11 +81,10 @@ def batch(
     mode: Literal["error", "slide"] = "slide" if on_full is o.OnFull.slide else "error"
     on_ray = workers > 0 or engine == "ray"
     engine = "auto" if engine == "ray" else engine
-    opening = Opening(
-        model, engine, threads, kv and kv.value, ctx_size or None, mode, speculate, lora and str(lora.absolute())
-    )
+    adapter = str(lora.absolute()) if lora else None
+    opening = Opening(model, engine, threads, kv and kv.value, ctx_size or None, mode, speculate, adapter)
     opened = opening.open()
-    job = Job(
+    job = BatchJob(
         Path(source),
         out,
         Defaults(generation.config(opened), constraint, column=column),

@@ -44,19 +44,19 @@ def chat(
     # Refuses a bundle without a template now rather than at the first turn.
     opened.chat_prompt([{"role": "user", "content": "hello"}])
     session = machine.session(opened, speculate, learn)
-    talk = Chat(session, replace(config, constraint=must.for_model(opened)), stats)
+    conversation = Chat(session, replace(config, constraint=must.for_model(opened)), stats)
     if system:
-        talk.system(system)
+        conversation.system(system)
     interactive = sys.stdin.isatty()
     if interactive:
         name = opened.bundle.manifest.name
         print(f"{name}: /help lists the commands, Ctrl-C stops an answer, /exit leaves")
     for line in _typed() if interactive else sys.stdin:
-        if not talk.take(line.rstrip("\r\n")):
+        if not conversation.take(line.rstrip("\r\n")):
             break
     if learn:
         session.save_drafters()
-    if talk.failed and not interactive:
+    if conversation.failed and not interactive:
         raise typer.Exit(1)
 
 

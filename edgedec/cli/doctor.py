@@ -45,7 +45,7 @@ def examine() -> dict[str, Any]:
     problems = [problem for name in _ESSENTIAL if (problem := _import_problem(name))]
     providers = [] if problems else import_module("onnxruntime").get_available_providers()
     if not problems and "CPUExecutionProvider" not in providers:
-        problems.append("onnxruntime: no CPUExecutionProvider; install the onnxruntime package anew")
+        problems.append("onnxruntime: no CPUExecutionProvider; reinstall the onnxruntime package")
     nano = _nano()
     problems += [nano["problem"]] if nano["problem"] else []
     return {

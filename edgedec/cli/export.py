@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgedec.cli import options as o
-from edgedec.cli._exporting import extra_module, names
+from edgedec.cli._exporting import export_module, names
 from edgedec.cli._output import print_json, print_table, progress_bar, size
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def export(
       edgedec export Qwen/Qwen3-0.6B -o qwen --target portable --head int8 --kv f16,int8
       edgedec export ./tiny -o tiny --weights f32 --for native --no-check --json
     """
-    exporter = extra_module("edgedec.export.exporter", "export")
+    exporter = export_module("exporter", "export")
     chosen = exporter.ExportOptions(
         weights=weights.value,
         head=head and head.value,

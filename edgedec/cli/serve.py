@@ -73,13 +73,13 @@ def serve(
         raise UsageError(f"serve needs {' and '.join(missing)}: pip install 'edgedec[serve]'")
     from edgedec.server.access import AccessPolicy, is_local
     from edgedec.server.app import MOST, Server, Settings
-    from edgedec.server.engine import Limits
+    from edgedec.server.engine import ServerLimits
 
     if api_key == "":
         raise UsageError("--api-key: is empty; leave it out for a server without a key")
     opened = o.open_model(model, engine, threads, kv)
     context = ctx_size or opened.spec.context_length
-    limits = Limits(slots, context, queue, timeout, speculate, max_total_tokens)
+    limits = ServerLimits(slots, context, queue, timeout, speculate, max_total_tokens)
     # What would fail at the first request fails now.
     opened.session(context=context, speculate=speculate)
     _ = opened.tokenizer

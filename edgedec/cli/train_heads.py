@@ -1,4 +1,4 @@
-"""`edgedec train-heads`: teach a bundle's model to guess its own next tokens."""
+"""`edgedec train-heads`: train draft heads of a bundle."""
 
 from __future__ import annotations
 
@@ -28,16 +28,8 @@ _LONGEST = 300  # tokens of a continuation
 _MOST_KEPT = 8192
 
 
-class Kind(StrEnum):
-    """The architectures in `models/heads`."""
-
-    hydra = "hydra"
-    medusa = "medusa"
-    exit = "exit"
-
-
 class Labels(StrEnum):
-    """What a head learns to guess: what the model says, or what the text says."""
+    """What a head is trained on: the model's own tokens, or those of the text."""
 
     model = "model"
     text = "text"
@@ -53,8 +45,8 @@ def train_heads(
         list[Path],
         typer.Argument(metavar="DATA", help='Texts like those to come: .txt, or .jsonl with "text" or "prompt".'),
     ],
-    kind: Annotated[Kind, typer.Option(help="hydra and medusa guess tokens; exit ends the model early.")] = Kind.hydra,
-    heads: Annotated[int, typer.Option(min=1, max=16, help="How many tokens ahead a head learns to guess.")] = 4,
+    kind: Annotated[str, typer.Option(help="hydra and medusa draft tokens; exit ends the model early.")] = "hydra",
+    heads: Annotated[int, typer.Option(min=1, max=16, help="How many tokens ahead a head drafts.")] = 4,
     layer: Annotated[
         int, typer.Option(min=0, show_default=False, help="Of an exit: after how many layers; a third by default.")
     ] = 0,
@@ -63,15 +55,15 @@ def train_heads(
         typer.Option(
             min=0,
             show_default=False,
-            help="Guess only the N most used tokens; 0: all. A quarter by default.",
+            help="Draft only the N most used tokens; 0: all. A quarter by default.",
         ),
     ] = None,
     self_distill: Annotated[
         int,
-        typer.Option(min=0, metavar="N", help="Let the model write N texts behind openings of the data, and add them."),
+        typer.Option(min=0, metavar="N", help="Let the model continue N openings of the data, and add these texts."),
     ] = 0,
     labels: Annotated[
-        Labels, typer.Option(help="Learn what the model says at each place, or the text itself.")
+        Labels, typer.Option(help="Train on the model's own tokens, or on the text itself.")
     ] = Labels.model,
     minutes: Annotated[float, typer.Option(min=0.0, help="Minutes of training.")] = 5.0,
     steps: Annotated[int, typer.Option(min=0, help="At most so many steps; 0: the minutes alone.")] = 0,
@@ -81,7 +73,7 @@ def train_heads(
         typer.Option(
             metavar="FOLDER",
             show_default=False,
-            help="Keep what was read and learned there; a run cut short goes on from it.",
+            help="Keep states and checkpoints there; an interrupted run continues from them.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the first weights, the batches and the texts written.")] = 0,
@@ -97,14 +89,15 @@ def train_heads(
       edgedec train-heads ./smol texts.txt --kind exit --layer 8 --minutes 10 --threads 2
     """
     training = _training()
+    early = training.architecture(kind).EARLY
     with progress_bar(quiet=json) as show:
         import edgedec
 
         model = edgedec.open(bundle, threads=threads)
         plan = training.Plan(
-            kind=kind.value,
+            kind=kind,
             depth=heads,
-            layer=_layer(kind, layer, model.spec.n_layers),
+            layer=_layer(early, layer, model.spec.n_layers),
             width=width,
             keep=_kept(vocab_trim, model.spec.vocab_size),
             minutes=minutes,
@@ -113,15 +106,15 @@ def train_heads(
             threads=threads or available_cores(),
             labels=labels.value,
         )
-        said = (text for file in data for text in documents(o.read_text(file), str(file)))
-        texts = _texts(model, [model.tokenizer.encode(text) for text in said], self_distill, seed, work, show)
+        found_text = (text for file in data for text in documents(o.read_text(file), str(file)))
+        texts = _texts(model, [model.tokenizer.encode(text) for text in found_text], self_distill, seed, work, show)
         trained = training.run(model.bundle, model.runtime, texts, plan, work, show)
-    _tell(trained, json)
+    _report(trained, json)
 
 
-def _layer(kind: Kind, layer: int, n_layers: int) -> int:
-    """Where the exit stands; of other kinds 0, behind the last layer."""
-    if kind is not Kind.exit:
+def _layer(early: bool, layer: int, n_layers: int) -> int:
+    """After how many layers an early head comes; 0 for other kinds, after the last."""
+    if not early:
         if layer:
             raise UsageError("--layer: only an exit has one (--kind exit)")
         return 0
@@ -143,12 +136,12 @@ def documents(text: str, name: str) -> list[str]:
     for i, line in enumerate(filter(str.strip, text.split("\n")), 1):
         try:
             item = loads(line)
-            said = item.get("text", item.get("prompt"))
+            found_text = item.get("text", item.get("prompt"))
         except (ValueError, AttributeError):
-            said = None
-        if not isinstance(said, str):
+            found_text = None
+        if not isinstance(found_text, str):
             raise UsageError(f'{name}: line {i} is no JSON object with a "text" or "prompt"')
-        found.append(said)
+        found.append(found_text)
     return found
 
 
@@ -174,7 +167,7 @@ def _texts(
 
 
 def _written(model: edgedec.Model, texts: list[list[int]], n: int, seed: int, show: Progress) -> Iterator[list[int]]:
-    """Texts that begin as the data do at some place and go on as the model does, greedily and sampled by turns."""
+    """Openings from places in the data, continued by the model, greedily and sampled by turns."""
     import numpy as np
 
     from edgedec.sampling import Sampling
@@ -209,7 +202,7 @@ def _training() -> Any:
         raise RuntimeUnavailable(f'train-heads needs {package}: pip install "edgedec[train]"') from None
 
 
-def _tell(trained: Any, json: bool) -> None:
+def _report(trained: Any, json: bool) -> None:
     head, file = trained.head, trained.bundle.manifest.files[trained.head.file]
     report = {
         "bundle": str(trained.bundle.path),

@@ -1,4 +1,4 @@
-"""A text that follows a grammar: llguidance's matcher, kept at whatever node of a draft tree is asked about.
+"""A text that follows a grammar: llguidance's matcher, moved to whichever node of a draft tree a mask is computed for.
 
 The matcher is an Earley parser over a lazily built lexer (llguidance, after Guidance's token masks). It takes
 tokens and gives them back, so a path costs what it does not share with the path before: one step for each node,
@@ -24,8 +24,8 @@ _LIMITS = {"initial_lexer_fuel": 20_000_000, "step_lexer_fuel": 10_000_000}
 class GrammarConstraint:
     """A `Constraint`. `what`: what the user called it, for messages.
 
-    The matcher has taken the accepted tokens and `_ahead`, drafted ones; end tokens it is not told of, so
-    `_over` says that one was accepted. `_masks`: those known, by path.
+    The matcher has taken the accepted tokens and `_ahead`, drafted ones; it is not given end tokens, so
+    `_over` is set when one was accepted. `_masks`: those computed, by path.
     """
 
     def __init__(self, what: str, matcher: Any, vocabulary: Vocabulary) -> None:
@@ -48,7 +48,7 @@ class GrammarConstraint:
         return cls(what, matcher, vocabulary)
 
     def mask(self, path: Sequence[int]) -> Mask:
-        """bool [vocab]; nothing is allowed behind a path that is not allowed itself."""
+        """bool [vocab]; nothing is allowed after a path that is not allowed itself."""
         key = tuple(path)
         found = self._masks.get(key)
         if found is None:
@@ -57,7 +57,7 @@ class GrammarConstraint:
 
     def accept(self, token: int) -> None:
         ahead, masks = self._ahead, self._masks
-        # Mostly that of the accepted tokens alone; those behind other tokens are worth nothing now.
+        # Mostly that of the accepted tokens alone; those after other tokens are dropped.
         self._masks = {path[1:]: masks[path] for path in masks if path and path[0] == token}
         if ahead and ahead[0] == token:
             del ahead[0]

@@ -49,9 +49,9 @@ class Chooser:
         self.config, self._vocab = config, context.cache.spec.vocab_size
         self.chain: LogitsChain = make_chain(config, context, ends)
         self._hidden = self.chain.early
-        last = context.cache.spec.n_blocks - 1
         k = 0 if self.takes_largest else best_needed(config, self.chain, capabilities, self._vocab)
-        self._best = Outputs(top=k, logsum=_sums(config), temperature=_temperature(config), hidden=(last,)) if k else ALL
+        wanted = Outputs(top=k, logsum=_sums(config), temperature=_temperature(config))
+        self._best = wanted._replace(hidden=(context.cache.spec.n_blocks - 1,)) if k else ALL
         self.fallbacks = self.sufficed = 0
         self._mean, self._pause = 0.0, 0
 
@@ -77,7 +77,8 @@ class Chooser:
         if result.logits is not None:
             early = {block: logits[at] for block, logits in rows.early.items()}
             return quick_distribution(self.chain.process(result.logits[at], path, early), sampling)
-        assert result.ids is not None and result.scores is not None
+        assert result.ids is not None
+        assert result.scores is not None
         logsum = None if result.logsum is None else float(result.logsum[at])
         best = Best.of(result.ids[at], result.scores[at], self._vocab, logsum, self._best.temperature)
         found = decided(self.chain.process_best(best, path), sampling)
@@ -102,7 +103,9 @@ class Chooser:
             return None, ()
         if result.logits is not None:
             return logprob(result.logits[at], token), tuple(top_logprobs(result.logits[at], n))
-        assert result.ids is not None and result.scores is not None and result.logsum is not None
+        assert result.ids is not None
+        assert result.scores is not None
+        assert result.logsum is not None
         return best_logprobs(result.ids[at], result.scores[at], float(result.logsum[at]), token, n)
 
 

@@ -1,4 +1,4 @@
-"""What the next token may be, as the loop asks it at every node of a draft tree. `edgedec.constraints` makes them."""
+"""Constraints: which tokens may come next, at every node of a draft tree. `edgedec.constraints` makes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Constraint(Protocol):
     def mask(self, path: Sequence[int]) -> NDArray[np.bool_]:
         """bool [vocab]: what may follow the accepted tokens and then `path` (drafted, not accepted).
 
-        An end token is allowed where the text may end, no other token where it must. Behind the end itself
+        An end token is allowed where the text may end, no other token where it must. After the end itself
         everything is allowed, as nobody will see it.
         """
         ...

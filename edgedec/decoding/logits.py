@@ -2,7 +2,7 @@
 
     model ──> config.processors ──> bias and penalties ──> min_tokens ──> constraint ──> temperature, cuts, draw
 
-A processor is given the drafted tokens from the last known one to the row, and hears nothing of them unless they are
+A processor is given the drafted tokens from the last known one to the row, and `accept` only those that are
 accepted. One that names `early` blocks is given the logits that the model's head makes of the state after each of
 these: the loop has them computed in extra calls of the head alone.
 """

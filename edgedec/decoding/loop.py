@@ -215,8 +215,8 @@ class _Step:
         self, rows: Rows, root: int, verified: Verified, sampled: Sampled | None
     ) -> tuple[list[int], list[int]]:
         """The accepted rows and the tokens picked. What follows a stop token is never seen."""
-        chooser, rng = self.chooser, self.context.rng
-        largest = verified.result.ids[:, 0].tolist() if chooser.takes_largest and verified.result.ids is not None else []
+        chooser, rng, ids = self.chooser, self.context.rng, verified.result.ids
+        largest = ids[:, 0].tolist() if chooser.takes_largest and ids is not None else []
 
         def target(row: int, path: Sequence[int]) -> Probs:
             if path and path[-1] in self.ends:

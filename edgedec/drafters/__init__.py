@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
@@ -147,8 +148,10 @@ class DrafterContext:
         return found
 
 
-def drafter_names() -> list[str]:
-    return sorted(m.name for m in iter_modules(__path__) if not m.name.startswith("_"))
+@cache
+def drafter_names() -> tuple[str, ...]:
+    """The drafters that ship, by file name. Read once: a session is made for every request of a server."""
+    return tuple(sorted(m.name for m in iter_modules(__path__) if not m.name.startswith("_")))
 
 
 def drafter_module(name: str) -> ModuleType:

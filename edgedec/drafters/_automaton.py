@@ -37,27 +37,27 @@ class Automaton:
             state = link[state]
         if state < 0:
             return
-        behind = follow[state][token]
-        if length[state] + 1 != length[behind]:
-            behind = self._split(state, token, behind)
-        link[new] = behind
-        self._counted(behind)
+        target = follow[state][token]
+        if length[state] + 1 != length[target]:
+            target = self._split(state, token, target)
+        link[new] = target
+        self._counted(target)
 
     def matched(self) -> tuple[int, int]:
         """The state of the longest suffix that occurred before, and how long that is: (0, 0) if none did."""
         state = max(0, self.link[self.last])
         return state, self.length[state]
 
-    def _split(self, state: int, token: int, behind: int) -> int:
-        """The shorter substrings of `behind` now end at one place more than the longer: they get a state."""
+    def _split(self, state: int, token: int, target: int) -> int:
+        """The shorter substrings of `target` now end at one place more than the longer: they get a state."""
         follow, link = self.follow, self.link
         twin = len(follow)
-        follow.append(follow[behind].copy())
+        follow.append(follow[target].copy())
         self.length.append(self.length[state] + 1)
-        link.append(link[behind])
-        self.count.append(self.count[behind])
-        link[behind] = twin
-        while state >= 0 and follow[state].get(token) == behind:
+        link.append(link[target])
+        self.count.append(self.count[target])
+        link[target] = twin
+        while state >= 0 and follow[state].get(token) == target:
             follow[state][token] = twin
             state = link[state]
         return twin

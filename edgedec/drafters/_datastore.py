@@ -9,7 +9,7 @@ The file, little endian; no pickle:
 32 bytes  sha256 of all that follows
 32 bytes  digest of the bundle whose tokens these are
 8 bytes   number of int32 that follow
-rest      tokens as int32, -1 behind each text
+rest      tokens as int32, -1 after each text
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Store:
         return len(self._flat)
 
     def flat(self) -> Ids:
-        """All texts, END behind each."""
+        """All texts, END after each."""
         return self._flat.copy()
 
     def index(self) -> Index | None:
@@ -162,7 +162,7 @@ class Store:
         self._index, self._indexed = None, 0
 
     def add(self, texts: Ids) -> None:
-        """One text or more, END behind each. The file may have grown meanwhile: another session may use it."""
+        """One text or more, END after each. The file may have grown meanwhile: another session may use it."""
         try:
             if self._path is not None and self._path.exists():
                 self._flat = read_texts(self._path, self._digest, self._vocab)
@@ -211,7 +211,7 @@ def write_texts(path: Path, digest: str, flat: Ids) -> None:
 
 
 def _joined(flat: Ids, texts: Ids) -> Ids:
-    """`texts` behind `flat`. A text that begins with all of the last one takes its place (the turns of a chat)."""
+    """`texts` after `flat`. A text that begins with all of the last one takes its place (the turns of a chat)."""
     ends = np.flatnonzero(flat == END)
     if len(ends):
         start = int(ends[-2]) + 1 if len(ends) > 1 else 0

@@ -2,7 +2,7 @@
 
 A draft model with other tokens reads the target's text and drafts text (Timor et al. 2025, string-level exact match).
 Borders between words are the places where both vocabularies may be cut: text before one is encoded once and settled,
-and only the words behind it are encoded again as they grow. A draft is said in the target's tokens behind the last
+and only the words after it are encoded again as they grow. A draft is written in the target's tokens after the last
 word: if its tokens so far are not how the target would write it, nothing is drafted; the last token may yet grow,
 so it is dropped.
 
@@ -114,10 +114,10 @@ class Retokenizer:
             self._word.append(int(token))
             self._word_text += piece
         else:
-            self._word, self._word_text = [], ""  # a special token: text begins anew behind it
+            self._word, self._word_text = [], ""  # a special token: text begins anew after it
 
     def _settle(self) -> None:
-        """What lies far enough behind, up to a border, is encoded for good."""
+        """What lies far enough back, up to a border, is encoded for good."""
         if len(self._tail) <= _FAR:
             return
         border = self._tail.rfind(" ", 1, len(self._tail) - _NEAR)

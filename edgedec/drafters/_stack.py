@@ -22,14 +22,12 @@ from edgedec.drafters._calls import EdgeCalls
 from edgedec.errors import UsageError
 from edgedec.runtime import Call, Hidden, Outputs, Rows
 from edgedec.spec import ModelSpec
-from edgedec.speculation.heads import HeadInterface, open_head
 from edgedec.speculation.rowcost import block_macs
 
 # More pending tokens than this: the prompt is being read, nothing is drafted yet.
 READING = 32
 # Of so many best tokens the softmax is taken: their mass stands for the whole.
 TOP = 16
-HEAD = HeadInterface("exit", inputs=("hidden",), outputs=("hidden_out",))
 _LEAST, _MOST = 0.02, 0.98
 
 _DECAY = 0.97
@@ -47,6 +45,11 @@ class Slice:
     shared: range
     rest: Sequence[int] = ()
     adapt: Adapter | None = None
+
+    @property
+    def blocks(self) -> Sequence[int]:
+        """All of them."""
+        return [*self.shared, *self.rest] if self.rest else self.shared
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class SliceCalls:
         part = self._part
         if part.adapt is None:
             outputs = Outputs(top=TOP, hidden=(self._last,), logits_from=rows.count - 1)
-            return (yield from self._run(rows, [*part.shared, *part.rest], outputs))
+            return (yield from self._run(rows, part.blocks, outputs))
         hidden = yield from self.shared(rows)
         best = yield from self._edge.best(part.adapt(hidden[-1:]), TOP)
         assert best.ids is not None
@@ -157,21 +160,21 @@ def judged(guessed: Sequence[Guess], picked: Sequence[int]) -> list[tuple[bool, 
 
 
 class Record:
-    """How often guesses came true of late, with exponential decay: `right` of `asked`; `claimed` is the sum of their
+    """How often guesses came true of late, with exponential decay: `right` of `tested`; `claimed` is the sum of their
     claims."""
 
-    def __init__(self, right: float = 0.0, asked: float = 0.0, claimed: float = 0.0) -> None:
-        self.right, self.asked, self.claimed = right, asked, claimed
+    def __init__(self, right: float = 0.0, tested: float = 0.0, claimed: float = 0.0) -> None:
+        self.right, self.tested, self.claimed = right, tested, claimed
 
     def add(self, hit: bool, sure: float) -> None:
         self.right = self.right * _DECAY + hit
-        self.asked = self.asked * _DECAY + 1.0
+        self.tested = self.tested * _DECAY + 1.0
         self.claimed = self.claimed * _DECAY + sure
 
     @property
     def rate(self) -> float:
         """One in two of a guess never made."""
-        return (self.right + 0.5) / (self.asked + 1.0)
+        return (self.right + 0.5) / (self.tested + 1.0)
 
     @property
     def trust(self) -> float:
@@ -211,17 +214,3 @@ def require_slices(name: str, host: DrafterContext) -> None:
         raise UsageError(
             f"drafter {name}: the runtime {host.runtime.name} runs only the whole stack; use another drafter or engine"
         )
-
-
-def adapted_layer(host: DrafterContext) -> int:
-    """After so many layers comes the exit that the bundle trained an adapter for; 0: it has none."""
-    head = host.bundle.manifest.heads.get(HEAD.kind)
-    return head.layer if head else 0
-
-
-def adapter(host: DrafterContext, layer: int) -> Adapter | None:
-    """What makes hidden states after `layer` layers fit the head, if the bundle has it."""
-    if not layer or layer != adapted_layer(host):
-        return None
-    head = open_head(host.bundle, HEAD)
-    return lambda hidden: head.run(hidden)[0]

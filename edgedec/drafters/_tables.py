@@ -48,7 +48,7 @@ class Table:
         return self.index.get(key, -1)
 
     def row(self, slot: int) -> tuple[list[int], list[float]]:
-        """Tokens and probabilities at a place, the likeliest first; those behind them may be -1 and 0."""
+        """Tokens and probabilities at a place, the likeliest first; those after them may be -1 and 0."""
         return self.ids[slot].tolist(), self.p[slot].tolist()
 
     def learn(self, keys: Sequence[int], ids: Ids, p: Floats, rate: float) -> None:
@@ -191,7 +191,7 @@ def best_of(output: CallResult, k: int) -> tuple[Ids, Floats] | None:
 
 
 class Tail:
-    """The last `n` tokens before a draft, known even where no proposal was asked for."""
+    """The last `n` tokens before a draft, known even where nothing was proposed."""
 
     tokens: tuple[int, ...]
 
@@ -220,12 +220,16 @@ class Tail:
 
 
 def grow_ranked(
-    root: S, ranked: Callable[[S], Ranked | None], behind: Callable[[S, int], S], nodes: int, min_path_prob: float = 0.0
+    root: S,
+    ranked: Callable[[S], Ranked | None],
+    advance: Callable[[S, int], S],
+    nodes: int,
+    min_path_prob: float = 0.0,
 ) -> Draft:
     """`tree.grow` for followers that come ranked: of siblings only the next one waits in the heap, so that a tree
     costs two heap steps a token however many may follow each.
 
-    `behind(state, token)`: the state with that token at its end. No token whose path is less likely than
+    `advance(state, token)`: the state with that token at its end. No token whose path is less likely than
     `min_path_prob`, or not likely at all.
     """
     heap: list[tuple[float, int, int, float, float, int, Ranked, S]] = []
@@ -253,5 +257,5 @@ def grow_ranked(
         tokens.append(token)
         parents.append(parent)
         claims.append(p)
-        parent, haste, worth, state = len(tokens) - 1, -negative, worth * p, behind(state, token)
+        parent, haste, worth, state = len(tokens) - 1, -negative, worth * p, advance(state, token)
     return Draft(tokens, parents, claims)

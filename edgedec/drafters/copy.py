@@ -2,7 +2,7 @@
 
 A track points at the place in earlier text (prompt and output) that the text follows now. While it is
 right, what stands there next is proposed as a long chain. When it is wrong, the text may have replaced a token
-(go on behind it), put one in (go on with it) or left some out (go on where the new token stands): each becomes
+(continue after it), put one in (continue with it) or left some out (continue where the new token is): each becomes
 a track of its own, and the tree holds the next tokens of them all until one proves right. Replacements that
 proved right are remembered: where the source says the old word again, the new one is proposed. The
 longest recent n-gram gives tracks too.
@@ -22,7 +22,7 @@ _LEAST = 0.04  # a path less likely than this is not worth its row anywhere
 _WALK = 32  # how far back agreement is counted at a new place, and how many tokens of a long text are followed
 _SURE = 4  # after so long an agreement, a mismatch is taken for an edit
 _FIRM = 16  # after so long an agreement, no other place is looked for
-_NEAR = 24  # how far behind a lost place the text may go on
+_NEAR = 24  # how far after a lost place the text may continue
 _PATIENCE = 12  # for how many tokens a lost place is remembered
 _TRACKS = 4
 _SHIFT = 20
@@ -47,7 +47,7 @@ class Copy(BaseDrafter):
         self.reset()
 
     def reset(self) -> None:
-        # ends[n - 1]: an n-gram, packed into an integer -> where the token behind its last occurrence stands.
+        # ends[n - 1]: an n-gram, packed into an integer -> the place of the token after its last occurrence.
         self._ends: list[dict[int, int]] = [{} for _ in range(self._ngram)]
         self._read = 0
         self._key = 0
@@ -80,7 +80,7 @@ class Copy(BaseDrafter):
         self._read = n
 
     def _index(self, ids: list[int], stop: int) -> None:
-        """Index the tokens before `stop` all at once; nobody needs to know what each of them followed."""
+        """Index the tokens before `stop` all at once; what each of them followed is not needed."""
         start = self._read
         self._tracks, self._lost = [], None
         keys = ids[start:stop]
@@ -149,18 +149,18 @@ class Copy(BaseDrafter):
         return [] if found < 0 else [Track(found + 1, 1 + run // 8, _OMITTED)]
 
     def _look_up(self, ids: list[int], i: int, tracks: list[Track]) -> None:
-        """Index the n-grams that end at `i`; their last occurrences are tracks, if they tell anything new."""
+        """Index the n-grams that end at `i`; their last occurrences are tracks, if they are new."""
         key = self._key = (self._key << _SHIFT | ids[i]) & self._mask
-        behind = i + 1
+        after = i + 1
         if tracks and tracks[0].run >= _FIRM:
             for ends, mask in self._levels:
-                ends[key & mask] = behind
+                ends[key & mask] = after
             return
         found: list[int] = []
         for ends, mask in self._levels:
             part = key & mask
             found.append(ends.get(part, -1))
-            ends[part] = behind
+            ends[part] = after
         known = {-1, *(track.at for track in tracks)}
         for at in reversed(found[1:] if tracks else found):
             if at not in known:
@@ -184,7 +184,7 @@ class Copy(BaseDrafter):
         return tree.cut(nodes)
 
     def _chain(self, tree: Tree, ahead: list[int], track: Track) -> None:
-        """A chain with replacements: where the source has been replaced, both words, and on behind the likelier."""
+        """A chain with replacements: where the source has been replaced, both words, continued after the likelier."""
         parent, doubt = -1, track.doubt
         for token, certain in zip(ahead, CLAIMS[min(track.run, RUN) :], strict=False):
             claim, doubt = certain * doubt, 1.0

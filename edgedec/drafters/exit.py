@@ -23,12 +23,11 @@ from edgedec.drafters._calls import EdgeCalls
 from edgedec.drafters._stack import (
     READING,
     TOP,
+    Adapter,
     Guess,
     Limits,
     Record,
     Slice,
-    adapted_layer,
-    adapter,
     block_costs,
     confidence,
     draft_chain,
@@ -38,7 +37,9 @@ from edgedec.drafters._stack import (
 )
 from edgedec.errors import UsageError
 from edgedec.runtime import Call, Outputs, Rows
+from edgedec.speculation.heads import HeadInterface, open_head
 
+HEAD = HeadInterface("exit", inputs=("hidden",), outputs=("hidden_out",))
 # So many exits at most are compared; rounds that do so: the first, and later one in so many.
 _EXITS, _FIRST, _EVERY = 8, 8, 24
 # The choice is made anew after so many rounds.
@@ -61,8 +62,8 @@ class Exit(BaseDrafter):
     def __init__(self, host: DrafterContext, layer: int, gamma: int, threshold: float) -> None:
         self._gamma, self._threshold, self._edge = gamma, threshold, EdgeCalls(host.runtime)
         self._spec = spec = host.runtime.spec
-        self._layers = [layer] if layer else _exits(spec.n_layers, adapted_layer(host))
-        self._adapt = {i: adapter(host, i) for i in self._layers}
+        self._layers = [layer] if layer else _exits(spec.n_layers, _adapted_layer(host))
+        self._adapt = {i: _adapter(host, i) for i in self._layers}
         blocks, head = block_costs(spec)
         self._costs = [sum(blocks[: spec.span(0, i).stop]) + head for i in self._layers]
         self._records = [Record() for _ in self._layers]
@@ -99,9 +100,9 @@ class Exit(BaseDrafter):
         self._guessed, self._compared = [], []
 
     def state(self) -> State:
-        if not any(record.asked for record in self._records):
+        if not any(record.tested for record in self._records):
             return {}
-        seen = [[record.right, record.asked, record.claimed] for record in self._records]
+        seen = [[record.right, record.tested, record.claimed] for record in self._records]
         return {"layers": np.array(self._layers, np.int64), "seen": np.array(seen)}
 
     def restore(self, state: State) -> None:
@@ -110,8 +111,10 @@ class Exit(BaseDrafter):
         layers, seen = state.get("layers"), state.get("seen")
         if layers is None or seen is None or layers.tolist() != self._layers or seen.shape != (len(layers), 3):
             raise UsageError(f"drafter exit: the state kept is not of exits {self._layers}; delete it")
-        right, asked, claimed = seen.T
-        if not bool(np.all((right >= 0) & (right <= asked) & (claimed >= 0) & (claimed <= asked) & (asked < np.inf))):
+        right, tested, claimed = seen.T
+        if not bool(
+            np.all((right >= 0) & (right <= tested) & (claimed >= 0) & (claimed <= tested) & (tested < np.inf))
+        ):
             raise UsageError("drafter exit: the state kept counts what cannot be; delete it")
         self._records = [Record(*row) for row in seen.tolist()]
         # The rates are known: no first comparisons, and the choice is made now.
@@ -164,3 +167,17 @@ def _exits(n_layers: int, adapted: int) -> list[int]:
     last = n_layers * 3 // 4
     some = {round(x) for x in np.linspace(1, last, min(_EXITS, last))} if last else set()
     return sorted(some | ({adapted} if 0 < adapted < n_layers else set()))
+
+
+def _adapted_layer(host: DrafterContext) -> int:
+    """After so many layers comes the exit that the bundle trained an adapter for; 0: it has none."""
+    head = host.bundle.manifest.heads.get(HEAD.kind)
+    return head.layer if head else 0
+
+
+def _adapter(host: DrafterContext, layer: int) -> Adapter | None:
+    """What makes hidden states after `layer` layers fit the head, if the bundle has it."""
+    if not layer or layer != _adapted_layer(host):
+        return None
+    head = open_head(host.bundle, HEAD)
+    return lambda hidden: head.run(hidden)[0]

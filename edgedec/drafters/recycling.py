@@ -34,7 +34,7 @@ class Recycling(BaseDrafter):
     def __init__(self, vocab: int, nodes: int = 16, k: int = 8) -> None:
         self.nodes, self.k, self._vocab = sized("nodes", nodes), min(sized("k", k), vocab), vocab
         self.outputs = Outputs(top=self.k)
-        # As the target showed them, with logits; and, once asked for, with probabilities.
+        # As the target showed them, with logits; and, once needed, with probabilities.
         self._shown: dict[int, tuple[list[int], list[float]]] = {}
         self._ranked: dict[int, Ranked] = {}
 
@@ -42,7 +42,7 @@ class Recycling(BaseDrafter):
         return len(self._shown)
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
-        return grow_ranked(context.ids[-1], self._followers, _behind, min(nodes, self.nodes), min_path_prob)
+        return grow_ranked(context.ids[-1], self._followers, _advance, min(nodes, self.nodes), min_path_prob)
 
     def observe(self, step: StepResult) -> None:
         ids, scores = step.result.ids, step.result.scores
@@ -96,7 +96,7 @@ class Recycling(BaseDrafter):
         return {"tokens": len(self)}
 
 
-def _behind(before: int, token: int) -> int:
+def _advance(before: int, token: int) -> int:
     return token
 
 
@@ -110,7 +110,7 @@ def _softened(ids: list[int], logits: list[float], k: int) -> Ranked:
 
 
 def _checked(ids: list[int], p: list[float]) -> Ranked:
-    """One token's row of a state: different tokens, the likeliest first, -1 behind them."""
+    """One token's row of a state: different tokens, the likeliest first, -1 after them."""
     n = sum(token >= 0 for token in ids)
     known, chances = ids[:n], p[:n]
     if len(set(known)) < n or min(known, default=0) < 0 or sorted(chances, reverse=True) != chances:

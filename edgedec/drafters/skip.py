@@ -134,7 +134,7 @@ class Skip(BaseDrafter):
         if fork.length < start:
             return None
         part, rows = self._slice(skipped), Rows.chain(context.ids[start:stop], start)
-        call = Call(rows, fork, [*part.shared, *part.rest], None, Outputs(top=1), context.adapter)
+        call = Call(rows, fork, part.blocks, None, Outputs(top=1), context.adapter)
         self._spent += perf_counter() - began
         done = yield call
         self._spent += own_seconds(done, call)

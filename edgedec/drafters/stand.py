@@ -90,7 +90,7 @@ class Stand(BaseDrafter):
             self._drawn = _Drawing(self, context.sampling, context.rng, nodes)
             return self._drawn.draft(tail, min_path_prob)
         self._drawn = None
-        return grow_ranked((0, tail), self._followers, _behind, nodes, min_path_prob)
+        return grow_ranked((0, tail), self._followers, _advance, nodes, min_path_prob)
 
     def observe(self, step: StepResult) -> None:
         histories = self._tail.histories(step)
@@ -162,7 +162,7 @@ class Stand(BaseDrafter):
                 self.record.note(at + rank, x, ids[rank] == token)
 
 
-def _behind(state: Place, token: int) -> Place:
+def _advance(state: Place, token: int) -> Place:
     depth, history = state
     return depth + 1, (*history, token)[-_ORDER:]
 

@@ -1,8 +1,8 @@
 """Suffix matching: what followed the longest suffix of the text when it came before, and shorter ones.
 
 SuffixDecoding: a suffix automaton of the text (prompt and output) counts what follows every substring; the
-tree grows where it is likeliest (DySpec, S42). The longest suffix that came before speaks first; what it leaves open
-goes to the next shorter one, and so on, as in PPM. With `store=FILE`, past texts speak too: the
+tree grows where it is likeliest (DySpec, S42). The longest suffix that came before counts first; what it leaves open
+goes to the next shorter one, and so on, as in PPM. With `store=FILE`, past texts count too: the
 retrieval half of RASD (S05).
 """
 
@@ -21,8 +21,8 @@ from edgedec.speculation.tree import Follower, grow
 
 AUTO = 2
 _LEAST = 0.04  # a path less likely than this is not worth its row anywhere
-_LEVELS = 3  # how many suffixes speak, the longest first
-_CROWD = 32  # a state with more followers than this says little about any of them
+_LEVELS = 3  # how many suffixes count, the longest first
+_CROWD = 32  # a state with more followers than this is of little use
 _PLACES = 12  # of past texts are looked at, of the two best lengths
 _LONG = 64
 # How many occurrences the unforeseen weighs as much as, by the length of the match.
@@ -31,7 +31,7 @@ _OPEN = [8.0, *(2.6 * length**-1.1 for length in range(1, _LONG + 1))]
 # Places of past texts by the length of their match, longest first.
 Places = list[tuple[int, list[int]]]
 # (state of the automaton, length of the match, how likely a token must be here, places of past texts, the token
-# behind all that, if it is still to be followed: -1 is none)
+# after all that, if it is still to be followed: -1 is none)
 Match = tuple[int, int, float, Places, int]
 
 
@@ -127,22 +127,22 @@ class Suffix(BaseDrafter):
                 break
             after, unseen = follow[state], _OPEN[length if length < _LONG else _LONG]
             if len(after) == 1:
-                [(token, behind)] = after.items()
-                n = count[behind]
+                [(token, target)] = after.items()
+                n = count[target]
                 p = left * n / (n + unseen)
                 left -= p
                 if p > least and token not in known:
-                    found.append((token, p, (behind, length + 1, least / p, [], -1)))
+                    found.append((token, p, (target, length + 1, least / p, [], -1)))
                     known.add(token)
             elif after and len(after) <= _CROWD:
-                total = sum([count[behind] for behind in after.values()]) + unseen
+                total = sum([count[target] for target in after.values()]) + unseen
                 enough = least * total / left
                 if enough < total:
-                    for token, behind in after.items():
-                        n = count[behind]
+                    for token, target in after.items():
+                        n = count[target]
                         if n > enough and token not in known:
                             p = left * n / total
-                            found.append((token, p, (behind, length + 1, least / p, [], -1)))
+                            found.append((token, p, (target, length + 1, least / p, [], -1)))
                             known.add(token)
                 left *= unseen / total
             state = automaton.link[state]
@@ -150,10 +150,10 @@ class Suffix(BaseDrafter):
         return found
 
     def _followers(self, match: Match) -> list[Follower[Match]]:
-        """What may follow by the text and past ones: these speak first where they match longer."""
+        """What may follow by the text and past ones: the past ones come first where they match longer."""
         state, length, least, places, last = match
         if last >= 0:
-            match = state, length, least, places, _ = self._behind(match)
+            match = state, length, least, places, _ = self._advance(match)
         if not places:
             return self._local(match)
         found: dict[int, float] = {}
@@ -180,7 +180,7 @@ class Suffix(BaseDrafter):
                 said[token] = said.get(token, 0) + 1
         return said
 
-    def _behind(self, match: Match) -> Match:
+    def _advance(self, match: Match) -> Match:
         """The match one token later."""
         state, length, least, places, token = match
         assert self._index is not None

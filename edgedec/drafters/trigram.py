@@ -1,6 +1,6 @@
 """ADED (S01, Adaptive Draft-Verification): the target's own predictions by the last two tokens, learned while decoding.
 
-Every verified row says what the target thinks likely behind two tokens; a new word on them weighs `rate`, so that
+Every verified row shows what the target predicts after two tokens; a new prediction weighs `rate`, so that
 the table follows the text. Where two tokens were never met, the last one alone must do (for less). Drafts are built
 by exploitation and a bounded share of exploration: what leads where little was learned yet goes a little before
 what is as likely and well known, for its row teaches the table even if it is refused (PUCT).
@@ -25,8 +25,8 @@ AUTO = 4
 _PAIRS, _SINGLES = 1 << 16, 1 << 15
 _TEXT = 2048  # of a long prompt the last tokens are learned
 _SAID = 0.5  # what a text says once is worth so much
-_TRUST, _BACKED_OFF = 0.8, 0.5  # of what was seen behind these two tokens, or behind the last alone
-_TRIED = 4  # so many followers are looked up; behind the others there is hardly anything to win
+_TRUST, _BACKED_OFF = 0.8, 0.5  # of what was seen after these two tokens, or after the last alone
+_TRIED = 4  # so many followers are looked up; the others hardly matter
 
 Pair = tuple[int, int]
 
@@ -58,7 +58,7 @@ class Trigram(BaseDrafter):
         return grow_ranked(
             (tail[0] if len(tail) > 1 else -1, tail[-1]),
             self._followers,
-            _behind,
+            _advance,
             min(nodes, self.nodes),
             min_path_prob,
         )
@@ -120,7 +120,7 @@ class Trigram(BaseDrafter):
         return ids, p, p
 
     def _explored(self, last: int, ids: list[int], p: list[float], visits: int) -> Ranked:
-        """The first few with what is still to learn behind them: p sqrt(N) / (1 + n), N visits here and n there."""
+        """The first few with what is still to learn after them: p sqrt(N) / (1 + n), N visits here and n there."""
         pairs, base, urge, haste = self.pairs, last * self.vocab, self.explore * sqrt(visits), p.copy()
         for i, token in enumerate(ids[:_TRIED]):
             slot = pairs.find(base + token)
@@ -132,5 +132,5 @@ class Trigram(BaseDrafter):
         return [ids[i] for i in order], [p[i] for i in order], [haste[i] for i in order]
 
 
-def _behind(pair: Pair, token: int) -> Pair:
+def _advance(pair: Pair, token: int) -> Pair:
     return pair[1], token

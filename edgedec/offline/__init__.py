@@ -11,7 +11,7 @@ worker    the runner on another machine
 cluster   all of it by many workers, through Ray Data
 """
 
-from edgedec.offline.job import Job, Progress
+from edgedec.offline.job import BatchJob, Progress
 from edgedec.offline.row import Defaults
 
-__all__ = ["Defaults", "Job", "Progress"]
+__all__ = ["BatchJob", "Defaults", "Progress"]

@@ -22,10 +22,10 @@ from typing import Any
 
 from edgedec.bundle.manifest import MANIFEST
 from edgedec.errors import EdgedecError, RuntimeUnavailable, UsageError
-from edgedec.offline.job import Job, Progress, Show
+from edgedec.offline.job import BatchJob, Progress, Show
 from edgedec.offline.journal import Journal
 from edgedec.offline.reading import Row
-from edgedec.offline.worker import Desk, Opening, Worker, pack, unpack
+from edgedec.offline.worker import ChunkQueue, Opening, Worker, pack, unpack
 
 # A worker's slots are filled by several chunks at a time, so that none of them stands empty at the end of one.
 _CHUNKS = 4
@@ -34,12 +34,12 @@ _RETRIES = 3
 # How often is looked whether machines were lost.
 _LOOK_S = 10.0
 _KEPT = "what is finished is kept for the same command"
-# Unless the environment says otherwise: Ray's core logs nothing on the screen and reports no usage.
+# Defaults that the environment overrides: Ray's core logs nothing on the screen and reports no usage.
 _UNSAID = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
-def run(job: Job, opening: Opening, workers: int = 0, show: Show = lambda _: None) -> Progress:
-    """As `Job.run`, by `workers` (0: as many as have room) of the cluster at RAY_ADDRESS, or of one started here."""
+def run(job: BatchJob, opening: Opening, workers: int = 0, show: Show = lambda _: None) -> Progress:
+    """As `BatchJob.run`, by `workers` (0: as many as have room) of the cluster at RAY_ADDRESS, or of a local one."""
     with _cluster() as library:
         workers, threads = room(_cpus(library), workers, opening.threads)
         # Workers have folders of their own to start from.
@@ -72,7 +72,7 @@ def _begin(library: Any) -> None:
         with _hushed():
             library.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     except (library.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
-        raise RuntimeUnavailable(f"Ray: {_last_line(error)}; RAY_ADDRESS says which cluster, if any") from error
+        raise RuntimeUnavailable(f"Ray: {_last_line(error)}; RAY_ADDRESS names the cluster, if any") from error
     finally:
         for name in unsaid:
             del os.environ[name]
@@ -127,17 +127,17 @@ def _cpus(library: Any) -> list[int]:
 
 
 def _generate(
-    library: Any, job: Job, opening: Opening, workers: int, journal: Journal, progress: Progress, show: Show
+    library: Any, job: BatchJob, opening: Opening, workers: int, journal: Journal, progress: Progress, show: Show
 ) -> None:
     rows = _Ahead(job, journal, progress, workers)
     if rows.done():
         return
-    desk = library.remote(num_cpus=0, label_selector=_here(library))(Desk).remote(workers * (1 + _RETRIES))
-    told = (replace(job, pipe=None), opening, journal.header, desk)
-    with _results(library, told, workers) as found, _watched(library, rows, desk):
+    queue = library.remote(num_cpus=0, label_selector=_here(library))(ChunkQueue).remote(workers * (1 + _RETRIES))
+    arguments = (replace(job, pipe=None), opening, journal.header, queue)
+    with _results(library, arguments, workers) as found, _watched(library, rows, queue):
         while not rows.done():
             for chunk in rows.chunks():
-                desk.give.remote(chunk)
+                queue.give.remote(chunk)
             made = next(found, None)
             if made is None:
                 raise RuntimeUnavailable(f"Ray: its workers left rows undone; {_KEPT}")
@@ -153,7 +153,7 @@ def _generate(
 
 
 @contextmanager
-def _watched(library: Any, rows: _Ahead, desk: Any) -> Iterator[None]:
+def _watched(library: Any, rows: _Ahead, queue: Any) -> Iterator[None]:
     """Chunks of a machine that is gone wait at Ray for another one: if nothing else happens, they are given again."""
     over = Event()
 
@@ -163,7 +163,7 @@ def _watched(library: Any, rows: _Ahead, desk: Any) -> Iterator[None]:
             flying, now = list(rows.flying), sum(_cpus(library))
             if flying == before and now < cpus:
                 for chunk in rows.again():
-                    desk.give.remote(chunk)
+                    queue.give.remote(chunk)
                 cpus = now
             before, cpus = flying, max(cpus, now)
 
@@ -179,7 +179,7 @@ def _watched(library: Any, rows: _Ahead, desk: Any) -> Iterator[None]:
 class _Ahead:
     """The rows to do, in chunks, while the workers lack them. `flying`: those given out and not come back."""
 
-    def __init__(self, job: Job, journal: Journal, progress: Progress, workers: int) -> None:
+    def __init__(self, job: BatchJob, journal: Journal, progress: Progress, workers: int) -> None:
         self._rows, self._journal, self._window = job.rows(journal, progress), journal, job.window
         self._size = max(1, 2 * job.slots // _CHUNKS)
         # Twice the chunks that a worker works on: the next lie there when it has done one.
@@ -211,10 +211,10 @@ class _Ahead:
 
 
 @contextmanager
-def _results(library: Any, told: tuple[Any, ...], workers: int) -> Iterator[Iterator[Any]]:
+def _results(library: Any, arguments: tuple[Any, ...], workers: int) -> Iterator[Iterator[Any]]:
     """What the workers make, while it comes."""
     with _quiet():
-        found = _unpacked(_dataset(library, told, workers))
+        found = _unpacked(_dataset(library, arguments, workers))
         try:
             yield found
         except library.exceptions.RayError as error:
@@ -223,8 +223,8 @@ def _results(library: Any, told: tuple[Any, ...], workers: int) -> Iterator[Iter
             found.close()
 
 
-def _dataset(library: Any, told: tuple[Any, ...], workers: int) -> Any:
-    _, opening, _, desk = told
+def _dataset(library: Any, arguments: tuple[Any, ...], workers: int) -> Any:
+    _, opening, _, queue = arguments
     pool = library.data.ActorPoolStrategy(
         size=workers,
         max_concurrent_calls_per_actor=_CHUNKS,
@@ -233,11 +233,11 @@ def _dataset(library: Any, told: tuple[Any, ...], workers: int) -> Any:
     )
     # The one task that reads waits most of the time, and needs no CPU.
     rows = library.data.read_datasource(
-        _source(library, desk), override_num_blocks=1, num_cpus=0, label_selector=_here(library)
+        _source(library, queue), override_num_blocks=1, num_cpus=0, label_selector=_here(library)
     )
     return rows.map_batches(
         Worker,
-        fn_constructor_args=told,
+        fn_constructor_args=arguments,
         batch_size=None,
         batch_format="pyarrow",
         compute=pool,
@@ -245,15 +245,15 @@ def _dataset(library: Any, told: tuple[Any, ...], workers: int) -> Any:
     )
 
 
-def _source(library: Any, desk: Any) -> Any:
-    """What is handed in at the desk, as Ray Data reads."""
+def _source(library: Any, queue: Any) -> Any:
+    """What is handed in at the queue, as Ray Data reads."""
     from ray.data.block import BlockMetadata
 
     def chunks() -> Iterator[Any]:
-        if not library.get(desk.may_read.remote()):
+        if not library.get(queue.may_read.remote()):
             raise RuntimeError("the task that passes the rows on died")
         while True:  # until the job is over
-            yield pack(library.get(desk.take.remote()))
+            yield pack(library.get(queue.take.remote()))
 
     class Rows(library.data.Datasource):  # type: ignore[misc]
         def estimate_inmemory_data_size(self) -> int | None:

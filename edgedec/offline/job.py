@@ -31,7 +31,7 @@ WINDOW = 4096
 class Progress:
     """Rows finished, by this run and those before; `failed` of them; `kept` were finished before.
 
-    `tokens` of this run; `at` of `size`: how much of the input is read (`size` None: nobody knows).
+    `tokens` of this run; `at` of `size`: how much of the input is read (`size` None: unknown).
     """
 
     rows: int = 0
@@ -48,7 +48,7 @@ Show = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
-class Job:
+class BatchJob:
     """`source` -> `out`. The journal of what is finished is `out`.partial; run again after whatever ended it.
 
     about: what else the texts depend on (engine, context …), by name: a journal is only continued if it is the
@@ -169,22 +169,22 @@ class Job:
         }
 
     def _fits(self, journal: Journal, header: Mapping[str, Any]) -> None:
-        """Was it begun with the same input and options?"""
+        """Refuse a journal of another input or other options."""
         was, now = journal.header["about"], header["about"]
         for name in sorted({*was, *now}):
             if was.get(name) != now.get(name):
-                self._refuse(journal, f"was begun with {name} {was.get(name)}, not {now.get(name)}")
+                self._refuse(journal, f"was started with {name} {was.get(name)}, not {now.get(name)}")
         if self.seed is not None and self.seed != journal.header["seed"]:
-            self._refuse(journal, f"was begun with seed {journal.header['seed']}, not {self.seed}")
+            self._refuse(journal, f"was started with seed {journal.header['seed']}, not {self.seed}")
         if journal.header["input"] != header["input"]:
-            self._refuse(journal, "was begun with another input")
+            self._refuse(journal, "was started with another input")
 
     def _same(self, row: Row, entry: Entry, journal: Journal) -> None:
         if row.number != entry.row or row.digest != entry.digest:
-            self._refuse(journal, f"was begun with another input (row {row.number} is not the same)")
+            self._refuse(journal, f"was started with another input (row {row.number} is not the same)")
 
     def _refuse(self, journal: Journal, why: str) -> None:
-        raise UsageError(f"{journal.path}: {why}; continue as it was begun, or pass --force to start over")
+        raise UsageError(f"{journal.path}: {why}; continue as it was started, or pass --force to start over")
 
     def _format(self) -> str:
         return "jsonl" if self.pipe is not None else format_of(self.source)

@@ -2,7 +2,7 @@
 
 One line of JSON each, with a checksum of what follows it:
 
-    {"crc": "0f3a…", "journal": 1, "about": {…}, …}              what was asked, of what input
+    {"crc": "0f3a…", "journal": 1, "about": {…}, …}              options and input
     {"crc": "91bc…", "row": 3, "of": "<digest of the input's row>", "out": {…}}
 
 Lines come in the order in which rows end, never further than `window` rows ahead of the first that has not.
@@ -83,7 +83,7 @@ class Journal:
         self._synced = monotonic()
 
     def begin(self, header: Mapping[str, Any]) -> None:
-        """The first line of a new journal; one that holds no results yet is begun again."""
+        """The first line of a new journal; one without results is started over."""
         self._file.truncate(0)
         self.header = {"journal": VERSION, **header}
         self._append(self.header)
@@ -134,7 +134,7 @@ class Journal:
         first = file.readline(_LONGEST)
         header = _checked(first)
         if header is None:
-            # A journal whose very first line is torn holds nothing yet; anything else is somebody's file.
+            # A journal whose very first line is torn holds nothing yet; anything else is another file.
             if first.endswith(b"\n") or not (first.startswith(_PREFIX) or _PREFIX.startswith(first)):
                 raise UsageError(f"{self.path}: is no journal of edgedec batch; move it away, or pass --force")
         else:
@@ -184,7 +184,7 @@ def _checked(line: bytes) -> dict[str, Any] | None:
 def _json(value: Mapping[str, Any]) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, default=plain).encode("utf-8")
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can say and UTF-8 cannot
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can express and UTF-8 cannot
         return json.dumps(value, default=plain).encode("ascii")
 
 

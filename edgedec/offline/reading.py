@@ -1,6 +1,6 @@
 """Rows of a JSONL, CSV or Parquet file, one by one: a file is never held whole.
 
-A row that cannot be read is a row all the same: it says what is wrong with it.
+A row that cannot be read is a row all the same, with an error.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Row:
 
 
 def format_of(path: Path) -> str:
-    """What a file's ending says."""
+    """The format by the file's ending."""
     try:
         return FORMATS[path.suffix.lower()]
     except KeyError:

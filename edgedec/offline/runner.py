@@ -26,6 +26,8 @@ class BatchRunner:
     def __init__(self, parser: RequestParser, new_session: Callable[[], Session], slots: int) -> None:
         self._parser, self._new_session, self._slots = parser, new_session, slots
         self._batch = Batch(parser.model.runtime, tokens=_ANY, most=slots)
+        # Never used: what sessions share, draft heads among it, stays open between texts.
+        self._kept: Session | None = None
         self._ended: deque[tuple[int, RowRequest, RowResult]] = deque()
         self.running: dict[int, _Text] = {}
         self.tokens = 0
@@ -39,6 +41,7 @@ class BatchRunner:
         if request.error:
             self._ended.append((number, request, RowResult(error=request.error)))
             return
+        self._kept = self._kept or self._new_session()
         session = self._new_session()  # if that fails, all rows would
         try:
             self.running[number] = self._start(number, request, session)

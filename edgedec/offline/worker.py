@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from edgedec.drafters import Tables
 from edgedec.errors import EdgedecError, RuntimeUnavailable, UsageError
-from edgedec.offline.job import Job
+from edgedec.offline.job import BatchJob
 from edgedec.offline.reading import Row
 from edgedec.offline.runner import BatchRunner
 
@@ -73,8 +73,8 @@ def unpack(table: Any) -> list[Any]:
     return [pickle.loads(packed) for packed in table["packed"].to_pylist()]
 
 
-class Desk:
-    """An actor: chunks of rows from the driver, and who came for them."""
+class ChunkQueue:
+    """An actor: a queue of chunks of rows, from the driver to the workers."""
 
     def __init__(self, most: int) -> None:
         """most: how many workers may start while no rows are handed in, which the end of others makes room for."""
@@ -101,14 +101,14 @@ class Desk:
 class Worker:
     """Called with a chunk by each of several threads; one thread of its own generates the texts of all of them."""
 
-    def __init__(self, job: Job, opening: Opening, header: dict[str, Any], desk: Any) -> None:
+    def __init__(self, job: BatchJob, opening: Opening, header: dict[str, Any], queue: Any) -> None:
         self._wrong: EdgedecError | None = None
         self._due: SimpleQueue[tuple[Row, Future[Made]]] = SimpleQueue()
         # By a count of its own: a row may come twice, if Ray lost sight of a worker.
         self._waiting: dict[int, tuple[int, Future[Made]]] = {}
         self._keys = count()
         try:
-            _may_start(desk)
+            _may_start(queue)
             model = opening.open()
             _same(model, job)
             self._parser = job.parser(model, header)
@@ -151,15 +151,15 @@ class Worker:
             answer.set_result(Made(number, request.write(result), bool(result.error), result.generated))
 
 
-def _may_start(desk: Any) -> None:
+def _may_start(queue: Any) -> None:
     """Refuse a worker after too many starts: a row may kill every worker it comes to."""
     import ray
 
-    if not ray.get(desk.may_start.remote()):
+    if not ray.get(queue.may_start.remote()):
         raise RuntimeUnavailable("Ray: its workers die again and again; what is finished is kept for the same command")
 
 
-def _same(model: Model, job: Job) -> None:
+def _same(model: Model, job: BatchJob) -> None:
     """A text must not depend on the worker that generates it."""
     for name, found in (("engine", model.runtime.name), ("model", model.bundle.digest)):
         expected = job.about.get(name, found)

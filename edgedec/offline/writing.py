@@ -17,7 +17,7 @@ _MIXED = object()
 
 
 def write(path: Path, form: str, results: Callable[[], Iterator[bytes]]) -> None:
-    """`results()`: lines of JSON in order, each time anew. The file appears under its name when it is complete."""
+    """`results()`: lines of JSON in order, from the start at each call. The file appears when it is complete."""
     staging = path.with_name(f"{path.name}.partial.new")
     try:
         if form == "parquet":

@@ -1,5 +1,6 @@
 """What every runtime shares: rows, calls, outputs, capabilities, the registry."""
 
+from edgedec.runtime.best import best
 from edgedec.runtime.call import (
     ALL_LOGITS,
     Adapter,
@@ -9,7 +10,6 @@ from edgedec.runtime.call import (
     Logits,
     Outputs,
     Runtime,
-    best,
     forward_one,
     head_outputs,
     logits_of,

@@ -46,7 +46,7 @@ class Best:
     border: no token outside has a larger score (-inf: there is none outside). peak: the largest logit; rest: bounds of
     what exp((logit - peak) / temperature) of all tokens outside adds up to, and least: of what one of them is at most.
     lowered: how many tokens outside may have a smaller score than their logit (inf: any), raised: what the scores of
-    the others at most are.
+    those at most are that may have a larger one.
     """
 
     ids: Ids
@@ -93,7 +93,8 @@ def adjust_best(best: Best, sampling: Sampling, ids: Sequence[int] | Ids, n_prom
     if not sampling.adjusts:
         return best
     context = np.asarray(ids, np.int64)
-    biased = np.array([token for token, _ in sampling.logit_bias], np.int64)
+    pairs = sampling.bias
+    biased = np.array([token for token, _ in pairs], np.int64)
     if len(biased) and biased[-1] >= vocab:
         raise UsageError(f"logit_bias: token {biased[-1]} is outside the vocabulary of {vocab}")
     seen = np.unique(context[context < vocab]) if sampling.repetition_penalty != 1 else context[:0]
@@ -103,18 +104,23 @@ def adjust_best(best: Best, sampling: Sampling, ids: Sequence[int] | Ids, n_prom
     known = np.searchsorted(tokens, best.ids)
     scores = np.full(len(tokens), best.border, np.float32)
     scores[known] = best.scores
-    scores[np.searchsorted(tokens, biased)] += np.array([bias for _, bias in sampling.logit_bias], np.float32)
+    scores[np.searchsorted(tokens, biased)] += np.array([bias for _, bias in pairs], np.float32)
     repeat(scores, np.searchsorted(tokens, seen), sampling.repetition_penalty)
     charge(scores, np.searchsorted(tokens, used), counts, sampling)
-    outside = np.delete(scores, known)
-    raised = tuple(outside[outside > best.border].tolist())
+    outside: list[float] = np.delete(scores, known).tolist()
     return replace(
         best,
         scores=scores[known],
-        border=max(best.border, *raised) if raised else best.border,
-        lowered=best.lowered + int(np.sum(outside < best.border)),
-        raised=best.raised + raised,
+        border=max([best.border, *outside]),
+        lowered=best.lowered + len(outside),
+        raised=best.raised + tuple(outside if _may_raise(sampling) else ()),
     )
+
+
+def _may_raise(sampling: Sampling) -> bool:
+    """May bias and penalties make any score larger?"""
+    larger = sampling.repetition_penalty < 1 or min(sampling.presence_penalty, sampling.frequency_penalty) < 0
+    return larger or any(bias > 0 for _, bias in sampling.bias)
 
 
 def decided(best: Best, sampling: Sampling) -> Probs | None:
@@ -157,7 +163,7 @@ def _decided_open(best: Best, top: float, sampling: Sampling) -> Probs | None:
 
 
 def _nucleus(w: NDArray[np.float64], outside: tuple[float, float], mass: float) -> int | None:
-    """How many of the weights w [k], descending, are in the nucleus; k: all of them, and perhaps more; None: undecided."""
+    """How many of the weights w [k], descending, are in the nucleus, if that is decided; k: all, and perhaps more."""
     known, before = float(w.sum()), np.cumsum(w) - w
     low, high = (mass * (known + bound) for bound in outside)
     stay = int(np.searchsorted(before, low * (1 - _SLACK)))

@@ -96,7 +96,7 @@ def adjust(logits: Logits, sampling: Sampling, ids: Sequence[int] | Ids, n_promp
     if not sampling.adjusts:
         return logits
     scores = logits.copy()
-    for token, bias in dict(sampling.logit_bias).items():
+    for token, bias in sampling.bias:
         if token >= len(scores):
             raise UsageError(f"logit_bias: token {token} is outside the vocabulary of {len(scores)}")
         scores[token] += bias

@@ -49,6 +49,11 @@ class Sampling:
         return bool(self.logit_bias) or penalties != (1, 0, 0)
 
     @property
+    def bias(self) -> tuple[tuple[int, float], ...]:
+        """`logit_bias` as pairs, by token."""
+        return tuple(dict(self.logit_bias).items())
+
+    @property
     def takes_largest(self) -> bool:
         """Is the next token that of the largest logit, whatever the others are?"""
         return self.temperature == 0 and not self.adjusts

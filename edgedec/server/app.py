@@ -21,11 +21,11 @@ import edgedec
 from edgedec.server import api, openapi
 from edgedec.server.access import AccessMiddleware, AccessPolicy
 from edgedec.server.completions import completions, tokens_of
-from edgedec.server.engine import Engine, Limits
+from edgedec.server.engine import EngineThread, ServerLimits
 from edgedec.server.errors import APIError, no_model
 from edgedec.server.metrics import Metrics
 from edgedec.server.page import PAGE, page
-from edgedec.server.requests import EndEvent, Run
+from edgedec.server.requests import EndEvent, Submission
 from edgedec.server.stream import TextResponse, usage
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ MOST = 1 << 31
 class Settings:
     """limits: of the engine; body: bytes of a request; most: tokens of a text; body_seconds: time for it."""
 
-    limits: Limits = field(default_factory=Limits)
+    limits: ServerLimits = field(default_factory=ServerLimits)
     access: AccessPolicy = field(default_factory=AccessPolicy)
     body: int = 4 << 20
     most: int = MOST
@@ -57,7 +57,7 @@ class Server:
         self.model, self.settings = model, settings
         self.name = model.bundle.manifest.name
         self.metrics, self.started = Metrics(), int(time())
-        self.engine = Engine(model, settings.limits, self.metrics.on_end)
+        self.engine = EngineThread(model, settings.limits, self.metrics.on_end)
 
     def app(self) -> Starlette:
         routes = [
@@ -162,7 +162,7 @@ class Server:
 class Events(Response):
     """A stream of server-sent events; cancels its run as soon as the client disconnects."""
 
-    def __init__(self, chunks: AsyncIterator[str], run: Run) -> None:
+    def __init__(self, chunks: AsyncIterator[str], run: Submission) -> None:
         super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
         del self.headers["content-length"]
         self._chunks, self._run = chunks, run
@@ -177,7 +177,7 @@ class Events(Response):
 
 
 @asynccontextmanager
-async def _while_connected(receive: Receive, run: Run) -> AsyncIterator[None]:
+async def _while_connected(receive: Receive, run: Submission) -> AsyncIterator[None]:
     """Cancel the run when the client disconnects, and in any case at the end."""
 
     async def watch() -> None:

@@ -1,6 +1,6 @@
 """One thread that owns the batch; requests come from the event loop, events go back to it.
 
-Every text is a session of its own, submitted to one `Batch`, which decides who may run: at most `slots` texts, whose
+Every text is a session of its own, submitted to one `Batch`, which decides what runs: at most `slots` texts, whose
 caches hold at most `room` tokens, in the order they came. A text that begins as an earlier one continues from its
 cache. More requests than may wait are refused at once.
 """
@@ -23,7 +23,7 @@ from edgedec.drafters import Tables
 from edgedec.errors import UsageError
 from edgedec.server.completions import Completion
 from edgedec.server.errors import APIError
-from edgedec.server.requests import EmbeddingRequest, EndEvent, EngineRequest, Event, GenerationRequest, Run
+from edgedec.server.requests import EmbeddingRequest, EndEvent, EngineRequest, Event, GenerationRequest, Submission
 
 if TYPE_CHECKING:
     from edgedec.model import Model
@@ -33,7 +33,7 @@ log = logging.getLogger("edgedec.server")
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServerLimits:
     """slots: texts at a time, of `context` tokens each; tokens: what all caches together may hold, 0: as many as the
     slots; queue: how many more may wait; seconds: for a request."""
 
@@ -57,19 +57,23 @@ class Limits:
         return self.tokens or self.slots * self.context
 
 
-class Engine:
+class EngineThread:
     """`start` it in a running event loop, `generate` and `embed` from there; `drain` refuses what is new, `close` ends
     it."""
 
-    def __init__(self, model: Model, limits: Limits, on_end: Callable[[EndEvent], None] = lambda end: None) -> None:
+    def __init__(
+        self, model: Model, limits: ServerLimits, on_end: Callable[[EndEvent], None] = lambda end: None
+    ) -> None:
         """on_end: called in the engine's thread at the end of every text."""
         self.model, self.limits, self._on_end = model, limits, on_end
         self._batch = self._new_batch()
         self._tables: Tables = {}
+        # Never used: what sessions share, draft heads among it, stays open between requests.
+        self._kept: Session | None = None
         self._new: deque[EngineRequest] = deque()
         self._requests: list[EngineRequest] = []
         self._changed = threading.Condition()
-        self._posts: list[tuple[Run, Event]] = []
+        self._posts: list[tuple[Submission, Event]] = []
         self._held, self._counts = 0, (0, 0)
         self._draining = self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -97,18 +101,18 @@ class Engine:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
-    def generate(self, completions: Sequence[Completion]) -> Run:
+    def generate(self, completions: Sequence[Completion]) -> Submission:
         """All texts of an HTTP request, or APIError 429 or 503 for all of them."""
-        run, deadline = Run(len(completions), self._cancel), monotonic() + self.limits.seconds
+        run, deadline = Submission(len(completions), self._cancel), monotonic() + self.limits.seconds
         requests = [
             GenerationRequest(run, i, completion.ids, deadline, self._post, completion=completion)
             for i, completion in enumerate(completions)
         ]
         return self._submit(run, requests)
 
-    def embed(self, texts: Sequence[tuple[int, ...]]) -> Run:
+    def embed(self, texts: Sequence[tuple[int, ...]]) -> Submission:
         """Texts to embed."""
-        run, deadline = Run(len(texts), self._cancel), monotonic() + self.limits.seconds
+        run, deadline = Submission(len(texts), self._cancel), monotonic() + self.limits.seconds
         return self._submit(run, [EmbeddingRequest(run, i, ids, deadline, self._post) for i, ids in enumerate(texts)])
 
     def drain(self) -> None:
@@ -128,7 +132,7 @@ class Engine:
         if self._thread.is_alive():
             self._thread.join()
 
-    def _submit(self, run: Run, requests: Sequence[EngineRequest]) -> Run:
+    def _submit(self, run: Submission, requests: Sequence[EngineRequest]) -> Submission:
         most = self.limits.slots + self.limits.queue
         if len(requests) > most:
             message = f"{len(requests)} texts at once: this server allows {most} at most"
@@ -143,7 +147,7 @@ class Engine:
             self._changed.notify()
         return run
 
-    def _cancel(self, run: Run) -> None:
+    def _cancel(self, run: Submission) -> None:
         """From any thread."""
         with self._changed:
             for request in self._requests:
@@ -204,7 +208,7 @@ class Engine:
 
     def _fail(self, error: Exception) -> None:
         """Lose all texts: nothing of what ran can be trusted."""
-        self._tables, self._batch = {}, self._new_batch()
+        self._tables, self._kept, self._batch = {}, None, self._new_batch()
         for request in self._requests.copy():
             self._lose(request, error)
 
@@ -226,10 +230,13 @@ class Engine:
         return Batch(self.model.runtime, tokens=self.limits.room, most=self.limits.slots)
 
     def _new_session(self) -> Session:
-        limits = self.limits
-        return self.model.session(context=limits.context, speculate=limits.speculate, tables=self._tables)
+        self._kept = self._kept or self._open_session(1)
+        return self._open_session(self.limits.context)
+
+    def _open_session(self, context: int) -> Session:
+        return self.model.session(context=context, speculate=self.limits.speculate, tables=self._tables)
 
 
-def _deliver(posts: Sequence[tuple[Run, Event]]) -> None:
+def _deliver(posts: Sequence[tuple[Submission, Event]]) -> None:
     for run, event in posts:
         run.post(event)

@@ -69,5 +69,6 @@ def bound(host: str, port: int) -> socket.socket:
 def listen(server: Server, host: str, port: int, ready: Callable[[int], None]) -> None:
     """Serve until a signal."""
     with bound(host, port) as place:
+        place.listen(_BACKLOG)  # connections wait until the server accepts them
         ready(place.getsockname()[1])
         make(server).run(sockets=[place])

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from itertools import accumulate
 
-from edgedec.server.engine import Engine
+from edgedec.server.engine import EngineThread
 from edgedec.server.requests import EndEvent
 
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -53,7 +53,7 @@ class Metrics:
         if stats.generated:
             self.first.add(end.seconds[1])
 
-    def text(self, engine: Engine) -> str:
+    def text(self, engine: EngineThread) -> str:
         requests = {f'path="{path}",status="{status}"': n for (path, status), n in self.requests.copy().items()}
         finished = {f'reason="{reason}"': n for reason, n in self.finished.copy().items()}
         lines = [

@@ -1,4 +1,4 @@
-"""Requests in the engine: one for each text of an HTTP request. All of this but `Run` runs in the engine's thread."""
+"""Requests in the engine: one for each text of an HTTP request. All but `Submission` runs in the engine's thread."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class EndEvent:
 Event = TextEvent | EndEvent
 
 
-class Run:
+class Submission:
     """The texts of one HTTP request as the event loop sees them: their events, and the way to cancel them."""
 
-    def __init__(self, count: int, cancel: Callable[[Run], None]) -> None:
+    def __init__(self, count: int, cancel: Callable[[Submission], None]) -> None:
         self._left, self._cancel = count, cancel
         self._queue: asyncio.Queue[Event] = asyncio.Queue()
 
@@ -81,7 +81,7 @@ class EngineRequest:
     It waits until the batch has room for it, and runs from then on.
     """
 
-    run: Run
+    run: Submission
     index: int
     ids: tuple[int, ...]
     deadline: float

@@ -62,7 +62,7 @@ def _none_of(value: object, options: list[Schema], where: str) -> tuple[str, str
     found = [_wrong(value, option, where) for option in options]
     if None in found:
         return None
-    # What is wrong deepest inside says most: there the kind was right.
+    # The deepest place is the most precise: there the kind was right.
     return max((wrong for wrong in found if wrong is not None), key=lambda wrong: len(wrong[0]))
 
 

@@ -13,7 +13,7 @@ from edgedec.decoding.step import Stats, Token
 from edgedec.server.api import TextRequest
 from edgedec.server.completions import Completion
 from edgedec.server.errors import APIError
-from edgedec.server.requests import EndEvent, Event, Run
+from edgedec.server.requests import EndEvent, Event, Submission
 from edgedec.server.shapes import ChatShape, Shape, TextShape
 from edgedec.server.tools import may_be_call, read_call
 from edgedec.text.tokenizer import Tokenizer
@@ -39,7 +39,7 @@ class TextResponse:
     """The answer to one request: use `chunks` or `whole`."""
 
     def __init__(
-        self, run: Run, completions: Sequence[Completion], request: TextRequest, model: str, tokenizer: Tokenizer
+        self, run: Submission, completions: Sequence[Completion], request: TextRequest, model: str, tokenizer: Tokenizer
     ) -> None:
         self._run, self._request = run, request
         self._choices = [Choice(text=completion.echo) for completion in completions]
@@ -77,16 +77,16 @@ class TextResponse:
         return "".join(_sse(self._chunk([{"index": i, **body, "finish_reason": None}])) for i, body in first if body)
 
     def _chunks_of(self, event: Event) -> list[str]:
-        choice, begun = self._choices[event.index], len(self._choices[event.index].text)
+        choice, start = self._choices[event.index], len(self._choices[event.index].text)
         self._add(event)
         if isinstance(event, EndEvent):
             _check(event)
         bodies: list[Json] = []
-        text = choice.text[begun:]
+        text = choice.text[start:]
         if text or (choice.unsent and self._request.logprobs is not None):
             by = next((token.by for token in reversed(choice.unsent) if token.by), "")
             more = {"edgedec": {"by": by}} if by else {}
-            bodies.append({**self._shape.piece(text, choice.unsent, begun), "finish_reason": None, **more})
+            bodies.append({**self._shape.piece(text, choice.unsent, start), "finish_reason": None, **more})
             choice.unsent.clear()
         if choice.call:
             bodies.append({**self._shape.calling(*choice.call, whole=False), "finish_reason": None})

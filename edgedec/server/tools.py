@@ -67,8 +67,8 @@ def prompt(model: Model, messages: Sequence[Mapping[str, Any]], tools: Tools | N
 
 def may_be_call(text: str) -> bool:
     """May this be the beginning of a call? Then it is held back until that is known."""
-    begun = text.lstrip()
-    return begun.startswith(("{", _OPEN)) or _OPEN.startswith(begun)
+    opening = text.lstrip()
+    return opening.startswith(("{", _OPEN)) or _OPEN.startswith(opening)
 
 
 def read_call(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> tuple[str, str] | None:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from edgedec.drafters import Draft
 
 S = TypeVar("S")
-# (token, how likely it follows, the state behind it)
+# (token, how likely it follows, the state after it)
 Follower = tuple[int, float, S]
 
 

@@ -1,7 +1,7 @@
 """Artifacts: the files that one runtime needs besides manifest, weights and tokenizer. One file here a runtime.
 
-A runtime without a file here needs none. A file provides `reason(spec)`, why the runtime cannot run the model, or None; and
-`make(folder, request)`, which writes its files and returns what the manifest says of them.
+A runtime without a file here needs none. A file provides `reason(spec)`, why the runtime cannot run the model, or None;
+and `make(folder, request)`, which writes its files and returns what the manifest says of them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def makers() -> dict[str, Maker]:
     return {name: cast(Maker, import_module(f"{__name__}.{name}")) for name in names}
 
 
-def choose(spec: ModelSpec, wanted: Iterable[str] | None) -> tuple[str, ...]:
+def choose(spec: ModelSpec, wanted: Iterable[str] | None, flag: str = "--for ") -> tuple[str, ...]:
     """The runtimes to make artifacts for: all that can run the model, or those of `wanted` that need files.
 
     UsageError for a runtime that does not exist or cannot run the model.
@@ -59,10 +59,10 @@ def choose(spec: ModelSpec, wanted: Iterable[str] | None) -> tuple[str, ...]:
     known = sorted({*found, *runtime_names()})
     for name in wanted:
         if name not in known:
-            raise UsageError(f"--for {name}: no such runtime; there are: {', '.join(known)}")
+            raise UsageError(f"{flag}{name}: no such runtime; there are: {', '.join(known)}")
         reason = found[name].reason(spec) if name in found else None
         if reason is not None:
-            raise UsageError(f"--for {name}: cannot run this {spec.architecture}: {reason}")
+            raise UsageError(f"{flag}{name}: cannot run this {spec.architecture}: {reason}")
     return tuple(name for name in found if name in set(wanted))
 
 

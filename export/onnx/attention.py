@@ -1,7 +1,8 @@
 """The attention block as GroupQueryAttention.
 
-In graphs for trees the mask of a call says alone what a row sees (`causal` is off, so that rows of a group can look forward);
-`position_ids` say where a row stands. In the graph of the whole model rows are a chain, and the operator masks and counts itself.
+In graphs for trees the mask of a call says alone what a row sees (`causal` is off, so that rows of a group can look
+forward); `position_ids` say where a row stands. In the graph of the whole model rows are a chain, and the operator
+masks and counts itself.
 """
 
 from __future__ import annotations
@@ -17,12 +18,20 @@ from edgedec.spec import Attention, ModelSpec
 
 
 def emit(g: Graph, layout: Layout, b: int, x: str, step: Step) -> str:
-    """f of block b: normed hidden state -> what is added to it; keys and values go in and out as `past` and `present`."""
+    """f of block b: normed hidden state -> what is added; keys and values go in and out as `past` and `present`."""
     spec, block, p = layout.spec, layout.spec.attention[b], f"blocks.{b}"
     qkv = g.linear(x, f"{p}.qkv", f"{p}.qkv_bias" if block.qkv_bias else None)
     heads = _split_heads(g, spec, block, qkv, p)
     past, present = _cache(g, spec, b, step)
-    inputs = [*heads, *past, step.seqlens, step.total, *_rope(g, layout, block), *_tree_inputs(g, spec, block, step), ""]
+    inputs = [
+        *heads,
+        *past,
+        step.seqlens,
+        step.total,
+        *_rope(g, layout, block),
+        *_tree_inputs(g, spec, block, step),
+        "",
+    ]
     inputs += _kv_scales(g, layout, b, step.kv)
     while not inputs[-1]:
         inputs.pop()
@@ -68,7 +77,7 @@ def _attributes(block: Attention, step: Step) -> dict[str, Any]:
 
 
 def _cache(g: Graph, spec: ModelSpec, b: int, step: Step) -> tuple[list[str], list[str]]:
-    """The inputs and outputs of keys and values, numbered by attention blocks. A tree's call has one buffer for both."""
+    """Inputs and outputs of keys and values, numbered by attention blocks. A tree has one buffer for both."""
     block, number = spec.attention[b], list(spec.attention).index(b)
     dtype, width = CACHE_TYPE[step.kv], block.head_dim // 2 if step.kv == "int4" else block.head_dim
     sizes = ("capacity", "capacity") if step.tree else ("past", "total")

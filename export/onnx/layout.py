@@ -34,8 +34,9 @@ class Layout:
 
 @dataclass(frozen=True)
 class Step:
-    """The inputs of a call that attention blocks share. tree: masks and positions are inputs of the graph; otherwise rows
-    are a chain after the cache and attention is causal by itself. batch: the first dim of hidden states and caches."""
+    """The inputs of a call that attention blocks share. tree: masks and positions are inputs of the graph; otherwise
+    rows are a chain after the cache and attention is causal by itself. batch: the first dim of hidden states and
+    caches."""
 
     seqlens: str
     total: str

@@ -1,9 +1,9 @@
 """The state-space block as ONNX nodes, for any tree of rows at once (STree, S53).
 
-With A = cumulative sums of dt * a along each row's own path (one product with the ancestors' matrix), the part of row j in the
-output of its descendant r decays by exp(A_r - A_j), and that of the state before the tree by exp(A_r). So a tree costs one masked
-product instead of a loop. The rows of earlier calls of the same tree come in as `past`; the state after the last row, and what the
-host needs to compute the state after any other, go out.
+With A = cumulative sums of dt * a along each row's own path (one product with the ancestors' matrix), the part of row j
+in the output of its descendant r decays by exp(A_r - A_j), and that of the state before the tree by exp(A_r). So a tree
+costs one masked product instead of a loop. The rows of earlier calls of the same tree come in as `past`; the state
+after the last row, and what the host needs to compute the state after any other, go out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def emit(g: Graph, layout: Layout, b: int, x: str, step: Step) -> str:
     first = g.node("Slice", [g.node("Shape", [past]), ints(g, 0), ints(g, 1)])
     y = g.node("Slice", [y, first, ints(g, 1 << 62), ints(g, 0)])
     y = _gated_norm(g, spec, block, y, z, p)
-    return g.linear(g.reshaped(y, [1, -1, block.inner_size]), f"{p}.out_proj", f"{p}.out_proj_bias" if block.proj_bias else None)
+    return g.linear(
+        g.reshaped(y, [1, -1, block.inner_size]), f"{p}.out_proj", f"{p}.out_proj_bias" if block.proj_bias else None
+    )
 
 
 def _steps(g: Graph, block: Ssm, dt: str, p: str) -> str:

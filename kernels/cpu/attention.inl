@@ -57,8 +57,17 @@ struct Slots {
   const int32_t* path;
   int start;
   int64_t offset;  // of the head's keys or values in a page
+};
 
-  Slots from(int n) const { return path ? Slots{path + n, start, offset} : Slots{nullptr, start + n, offset}; }
+// Rows that lie side by side in a page from `row` on, or along a path.
+struct Run {
+  const int32_t* path;
+  int64_t offset;
+  int n;
+  const uint8_t *row, *end;  // the end of the page's rows
+  int64_t turn;              // from there to the rows of the next page
+
+  void skip(int rows, int64_t row_bytes) { path ? (void)(path += rows) : (void)(row += rows * row_bytes); }
 };
 
 struct Work {
@@ -78,6 +87,17 @@ struct Work {
     return a.pages[slot / PAGE_SLOTS] + offset + slot % PAGE_SLOTS * a.row_bytes;
   }
 };
+
+// The first run of at most n slots; `slots` goes on after it.
+ED_IN Run take_run(const Work& w, Slots& slots, int n) {
+  if (slots.path) return {slots.path, slots.offset, n, nullptr, nullptr, 0};
+  const int64_t row_bytes = w.a.row_bytes;
+  const int page = slots.start / PAGE_SLOTS, in_page = slots.start % PAGE_SLOTS, next = page + (page < w.last_page);
+  n = min(n, PAGE_SLOTS - in_page);
+  slots.start += n;
+  const uint8_t *rows = w.a.pages[page] + slots.offset, *end = rows + PAGE_SLOTS * row_bytes;
+  return {nullptr, slots.offset, n, rows + in_page * row_bytes, end, w.a.pages[next] + slots.offset - end};
+}
 
 static Sight see(Work& w) {
   Sight all = {0, CHUNK, 0};
@@ -107,29 +127,17 @@ static Work begin_tile(const Attention& a, int head, int row0, int chunk, int q0
 // Rows become floats at block + key * key_step + piece * piece_step; `factor` is what an INT8 row has yet
 // to be multiplied by, times `scale`.
 template <int F>
-ED_IN void expand_rows(const Work& w, int dim, const Slots& slots, int n, int key_step, int piece_step, float scale) {
-  const Attention& a = w.a;
+ED_IN void expand_rows(const Work& w, int dim, const Run& run, int n, int key_step, int piece_step, float scale) {
+  const int64_t row_bytes = w.a.row_bytes;
   float *out = w.block, *factor = w.factor;
-  const uint8_t* row = nullptr;
-  int64_t ahead = 0;
-  if (!slots.path) {
-    // Near the end of a page's rows those of the next page are prefetched.
-    const int page = slots.start / PAGE_SLOTS, in_page = slots.start % PAGE_SLOTS, next = page + (page < w.last_page);
-    row = a.pages[page] + slots.offset + in_page * a.row_bytes;
-    const bool near = (PAGE_SLOTS - in_page) * a.row_bytes <= KEYS_AHEAD;
-    ahead = KEYS_AHEAD + (near ? a.pages[next] - a.pages[page] - PAGE_SLOTS * a.row_bytes : 0);
-  }
-  for (int i = 0; i < n; i++, out += key_step, row += a.row_bytes) {
-    if (slots.path) row = w.at(a.length + slots.path[i], slots.offset);
+  const uint8_t* row = run.row;
+  const int64_t ahead = KEYS_AHEAD + (run.end - row > KEYS_AHEAD ? 0 : run.turn);
+  for (int i = 0; i < n; i++, out += key_step, row += row_bytes) {
+    if (run.path) row = w.at(w.a.length + run.path[i], run.offset);
     else nprefetch(row + ahead);
     expand<F>(row, dim, [=](int piece, const vf& v) { vstore(out + piece * piece_step, v); });
     factor[i] = F == edgedec::INT8 ? int8_scale(row, dim) * scale : scale;
   }
-}
-
-// Of `most` keys or values how many are worked on at once: those of one page.
-ED_IN int in_page(const Slots& slots, int most) {
-  return slots.path ? most : min(most, PAGE_SLOTS - slots.start % PAGE_SLOTS);
 }
 
 // ---- scores ----------------------------------------------------------------------------------------
@@ -154,14 +162,18 @@ ED_IN vf dots(const float* q, const float* block, int pieces) {
 template <int F>
 ED_IN void score_span(const Work& w, int dim, Slots slots, Span span, int i0, int i1) {
   const int width = (dim + 15) / 16 * 16;
-  for (int k = span.lo, n; k < span.hi; k += n) {
-    n = in_page(slots, min(SCORE_KEYS, span.hi - k));
-    expand_rows<F>(w, dim, slots, n, 16, 16 * SCORE_KEYS, w.a.scale);
-    slots = slots.from(n);
-    const vf factor = vload_n(w.factor, n);
-    for (int i = i0; i < i1; i++)
-      if (w.sights[i].hi > k)
-        vstore_n(w.scores(i) + k, vmul(dots(w.q + i * width, w.block, width / 16), factor), n);
+  for (int k = span.lo; k < span.hi;) {
+    Run run = take_run(w, slots, span.hi - k);
+    for (const int end = k + run.n; k < end;) {
+      const int n = min(SCORE_KEYS, end - k);
+      expand_rows<F>(w, dim, run, n, 16, 16 * SCORE_KEYS, w.a.scale);
+      run.skip(n, w.a.row_bytes);
+      const vf factor = vload_n(w.factor, n);
+      for (int i = i0; i < i1; i++)
+        if (w.sights[i].hi > k)
+          vstore_n(w.scores(i) + k, vmul(dots(w.q + i * width, w.block, width / 16), factor), n);
+      k += n;
+    }
   }
 }
 
@@ -255,24 +267,34 @@ ED_IN void times_factors(float* p, const float* factor, int n) {
   for (int k = 0; k < n; k += 16) vstore_n(p + k, vmul(vload_n(p + k, n - k), vload_n(factor + k, n - k)), n - k);
 }
 
+// Queries i0 to i1 add n expanded values, the first of rank k.
+template <int F>
+ED_IN void sum_block(const Work& w, int width, int k, int n, int i0, int i1) {
+  for (int i = i0; i < i1; i += SUM_QUERIES) {
+    const int nq = min(SUM_QUERIES, i1 - i);
+    if (F == edgedec::INT8)
+      for (int q = i; q < i + nq; q++) times_factors(w.scores(q) + k, w.factor, n);
+    switch (nq) {
+      case 4: sum_queries<4>(w, width, i, k, n); break;
+      case 3: sum_queries<3>(w, width, i, k, n); break;
+      case 2: sum_queries<2>(w, width, i, k, n); break;
+      default: sum_queries<1>(w, width, i, k, n);
+    }
+  }
+}
+
 // Queries i0 to i1 add the values of a span, which lie in `slots`.
 template <int F>
 ED_IN void sum_span(const Work& w, int dim, Slots slots, Span span, int i0, int i1) {
-  const int width = (dim + 15) / 16 * 16;
-  for (int k = span.lo, n; k < span.hi; k += n) {
-    n = in_page(slots, min(VALUE_KEYS, span.hi - k));
-    expand_rows<F>(w, dim, slots, n, width, 16, 1.0f);
-    slots = slots.from(n);
-    for (int i = i0; i < i1; i += SUM_QUERIES) {
-      const int nq = min(SUM_QUERIES, i1 - i);
-      if (F == edgedec::INT8)
-        for (int q = i; q < i + nq; q++) times_factors(w.scores(q) + k, w.factor, n);
-      switch (nq) {
-        case 4: sum_queries<4>(w, width, i, k, n); break;
-        case 3: sum_queries<3>(w, width, i, k, n); break;
-        case 2: sum_queries<2>(w, width, i, k, n); break;
-        default: sum_queries<1>(w, width, i, k, n);
-      }
+  for (int k = span.lo; k < span.hi;) {
+    const int width = (dim + 15) / 16 * 16;
+    Run run = take_run(w, slots, span.hi - k);
+    for (const int end = k + run.n; k < end;) {
+      const int n = min(VALUE_KEYS, end - k);
+      expand_rows<F>(w, dim, run, n, width, 16, 1.0f);
+      run.skip(n, w.a.row_bytes);
+      sum_block<F>(w, width, k, n, i0, i1);
+      k += n;
     }
   }
 }

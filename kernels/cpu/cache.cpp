@@ -46,14 +46,6 @@ int BlockState::row_of(int64_t number) const {
   return at != all.end() && *at == number ? (int)(at - all.begin()) : -1;
 }
 
-bool BlockState::holds(const int64_t* numbers, int n) const {
-  for (int i = 0; i < n; i++) {
-    const int64_t number = numbers ? numbers[i] : i;
-    if (number <= done_ || row_of(number) < 0) return false;
-  }
-  return true;
-}
-
 void BlockState::commit(const int64_t* numbers, int n, int token) {
   KeptRow few[16];
   std::vector<KeptRow> many;
@@ -104,50 +96,44 @@ void Cache::adopt(const Cache& other, int length) {
   for (size_t i = 0; i < states.size(); i++)
     if (other.states_[i]) states[i] = other.states_[i]->fork(length);
   states_ = std::move(states), length_ = length;
+  forget_tree();
+}
+
+void Cache::begin(const int32_t* blocks, int n_blocks, const PendingRows& rows,
+                  const std::shared_ptr<const RowNames>& names) {
+  auto state = [&](int i) { return states_[blocks ? blocks[i] : i].get(); };
+  bool keeps = false;
+  for (int i = 0; i < n_blocks; i++) keeps = keeps || state(i);
+  if (!keeps) return;
+  if (rows.first == 0 && tree_done_ >= 0) rollback();
+  for (int i = 0; i < n_blocks; i++)
+    if (state(i)) state(i)->begin(rows, names);
+  if (rows.count) tree_size_ = std::max(tree_size_, 1 + (rows.numbers ? rows.numbers[rows.count - 1] : rows.count - 1));
 }
 
 int Cache::commit(const int64_t* rows, int n) {
   if (n <= 0) return n ? 1 : 0;
   for (int i = 1; rows && i < n; i++)
     if (rows[i] <= rows[i - 1]) return 10;
-  if (!pending(rows, n)) return 9;
+  const int64_t first = rows ? rows[0] : 0, last = rows ? rows[n - 1] : n - 1;
+  if (first <= tree_done_ || last >= tree_size_) return 9;
   for (const auto& state : states_)
     if (state) state->commit(rows, n, length_);
-  length_ += n;
+  length_ += n, tree_done_ = last;
   return 0;
-}
-
-// Whether each of these rows is held by a block, if any block holds rows.
-bool Cache::pending(const int64_t* rows, int n) const {
-  bool stateless = true;
-  for (const auto& state : states_) {
-    if (state && state->holds(rows, n)) return true;  // as good as always
-    stateless = stateless && !state;
-  }
-  for (int i = 0; !stateless && i < n; i++) {
-    const int64_t row = rows ? rows[i] : i;
-    bool held = false;
-    for (const auto& state : states_) held = held || (state && state->holds(&row, 1));
-    if (!held) return false;
-  }
-  return true;
 }
 
 void Cache::rollback() {
   for (const auto& state : states_)
     if (state) state->rollback();
-}
-
-bool Cache::committing() const {
-  for (const auto& state : states_)
-    if (state && state->committing()) return true;
-  return false;
+  forget_tree();
 }
 
 int Cache::truncate(int length) {
   length_ = checkpoint(length);
   for (const auto& state : states_)
     if (state) state->truncate(length_);
+  forget_tree();
   return length_;
 }
 
@@ -230,6 +216,7 @@ int Cache::load(const uint8_t* data, size_t size) {
   }
   if (from != end) return 15;
   states_ = std::move(made.states_), length_ = (int)header.length;
+  forget_tree();
   return 0;
 }
 

@@ -72,9 +72,9 @@ int Engine::check_cache(const ed_sequence& s) const {
     if (!block_kind(blocks_[block].kind)->make_state) continue;
     if (!s.cache) return 8;
     const BlockState& state = *s.cache->cache.state(block);
-    if (!state.accepts(rows)) return 9;
-    const int64_t start = s.first ? state.start() : state.slots();
-    if (start + rows.count > s.cache->cache.capacity()) return 6;
+    if (!state.accepts(rows) || (s.first && s.cache->cache.committing())) return 9;
+    const int64_t last = rows.numbers ? rows.numbers[rows.count - 1] : rows.count - 1;
+    if (last >= s.cache->cache.capacity() - s.cache->cache.length()) return 6;
   }
   return 0;
 }

@@ -75,15 +75,6 @@ void Engine::reserve(int rows) {
   offset_.need(rows * most_steps_);
 }
 
-// Rows from 0 on are another tree if rows of the pending one are committed. No block may then keep rows of the old tree,
-// or they would be committed with the new one's.
-bool Engine::begins_another_tree(const Planned& s) const {
-  if (s.pending.first) return false;
-  for (int i = 0; i < blocks_of(*s.asked); i++)
-    if (state_of(s, block_of(*s.asked, i))) return s.cache->committing();
-  return false;
-}
-
 void Engine::begin(Planned& s, const ed_sequence& asked) {
   s.asked = &asked, s.cache = asked.cache ? &asked.cache->cache : nullptr;
   s.next = 0, s.text_length = s.cache ? s.cache->length() : 0, s.lead = nullptr;
@@ -91,13 +82,10 @@ void Engine::begin(Planned& s, const ed_sequence& asked) {
   if (!asked.n_blocks) return;
   build_tree(asked, s.tree);
   s.names = RowNames::of(s.pending);
-  if (begins_another_tree(s)) s.cache->rollback();
-  for (int i = 0; i < blocks_of(asked); i++) {
-    BlockState* state = state_of(s, block_of(asked, i));
-    if (!state) continue;
-    state->begin(s.pending, s.names);
-    if (!s.lead) s.lead = state->lead();
-  }
+  if (!s.cache) return;
+  s.cache->begin(asked.n_blocks < 0 ? nullptr : asked.blocks, blocks_of(asked), s.pending, s.names);
+  for (int i = 0; !s.lead && i < blocks_of(asked); i++)
+    if (const BlockState* state = state_of(s, block_of(asked, i))) s.lead = state->lead();
 }
 
 void Engine::embed() {

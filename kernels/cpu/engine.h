@@ -126,7 +126,6 @@ class Engine {
   // engine.cpp
   void prepare(const ed_sequence* sequences, int n);
   void reserve(int rows);
-  bool begins_another_tree(const Planned& s) const;
   void begin(Planned& s, const ed_sequence& asked);
   void embed();
   void run_block(int block);
@@ -144,7 +143,6 @@ class Engine {
   void strips(const Product& p, bool made);
   void take_best(int r, const float* logits, int from, int count, int thread);
   void merge_best(int r);
-  StripSum strip_sum(int r, const float* logits, int count) const;
   void merge_sums(int r);
 
   const ed_model model_;

@@ -93,10 +93,7 @@ void Engine::strips(const Product& p, bool made) {
 // The largest of a strip's logits, and the sum of exp((logit - largest) / temperature).
 Engine::StripSum Engine::strip_sum(int r, const float* logits, int count) const {
   const float max = kernels_.reduce_max(logits, count), scale = (float)(1 / head_rows_[r].temperature);
-  if (scale == 1) return {max, kernels_.sum_exp(logits, count, max)};
-  float heated[STRIP_WIDTH];
-  for (int i = 0; i < count; i++) heated[i] = (logits[i] - max) * scale;
-  return {max, kernels_.sum_exp(heated, count, 0)};
+  return {max, kernels_.sum_exp(logits, count, max, scale)};
 }
 
 // Logits from .. from + count - 1 of a row, taken into the thread's best ones (kept in order).

@@ -153,9 +153,9 @@ struct Kernels {
   void (*glu)(const float* gate, const float* up, int n, int activation, float* y);
   void (*activate)(const float* x, int n, int activation, float* y);
   void (*add)(const float* x, int n, float* y);
-  // The largest of n floats; the sum of exp(x - max), in 16 lanes.
+  // The largest of n floats; the sum of exp((x - max) * scale), in 16 lanes.
   float (*reduce_max)(const float* x, int n);
-  float (*sum_exp)(const float* x, int n, float max);
+  float (*sum_exp)(const float* x, int n, float max, float scale);
   // One key or value of `dim` floats in a cache's format, and back.
   void (*store_kv)(const float* x, int dim, int format, uint8_t* out);
   void (*load_kv)(const uint8_t* row, int dim, int format, float* x);

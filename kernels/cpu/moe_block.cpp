@@ -38,7 +38,8 @@ QuantizedActivations from_row(QuantizedActivations a, size_t row, const Matrix& 
   return a;
 }
 
-void copy_row(const QuantizedActivations& from, size_t row, const QuantizedActivations& to, size_t at, const Matrix& w) {
+void copy_row(const QuantizedActivations& from, size_t row, const QuantizedActivations& to, size_t at,
+              const Matrix& w) {
   if (!w.quantized()) {
     std::memcpy(const_cast<float*>(to.x) + at * w.k, from.x + row * w.k, w.k * sizeof(float));
     return;
@@ -78,17 +79,13 @@ struct Item {
   int part, begin, end;
 };
 
-// Scratch is shared by blocks of other sizes, so it never shrinks.
-void grow(std::vector<int>& v, size_t n) {
-  if (v.size() < n) v.resize(n);
-}
-
 struct MoeScratch {
   Buffer<float> logits, scores, weights, shared_weights;  // [rows, experts]; of a thread; [rows, top_k]; [rows]
   Buffer<float> gate_up, act, out, sum;
   Activations in, shared_in, hidden, shared_hidden;
-  std::vector<int> experts, pairs, rows;  // of row r's j-th expert at r * top_k + j; the row of each pair
-  std::vector<int> first, counts;         // of each expert: its first pair; and the next one
+  Buffer<int> experts, pairs;        // of row r's j-th expert at r * top_k + j: which one it is, its pair
+  Buffer<int> rows;                  // of each pair
+  Buffer<int> first, next;           // [experts + 1]: the first pair of each; the next to be numbered
   std::vector<Part> parts;
   std::vector<Item> items;
 };
@@ -123,7 +120,8 @@ class MoeBlock : public Block {
     s_.gate_up.need(apart ? 2 * act : 0), s_.act.need(act), s_.out.need(all * engine_.hidden());
     s_.in.need(chosen, gate_up_), s_.hidden.need(chosen, down_);
     if (m_.shared_inner) s_.shared_in.need(rows, shared_gate_up_), s_.shared_hidden.need(rows, shared_down_);
-    grow(s_.experts, chosen), grow(s_.pairs, chosen), grow(s_.rows, chosen), grow(s_.first, m_.experts + 1);
+    s_.experts.need(chosen), s_.pairs.need(chosen), s_.rows.need(chosen);
+    s_.first.need(m_.experts + 1), s_.next.need(m_.experts + 1);
   }
 
   void run(const BlockCall& call) override {
@@ -161,7 +159,7 @@ class MoeBlock : public Block {
     const int n = m_.experts;
     const float *logits = s_.logits.p + (size_t)r * n, *ranked = logits;
     float *scores = scratch, *biased = scratch + n, *weights = s_.weights.p + (size_t)r * m_.top_k;
-    int* experts = s_.experts.data() + (size_t)r * m_.top_k;
+    int* experts = s_.experts.p + (size_t)r * m_.top_k;
     if (m_.router == SIGMOID) k.sigmoid(logits, n, scores), ranked = scores;
     else softmax(logits, n, scores);
     if (m_.router_bias) {
@@ -203,7 +201,8 @@ class MoeBlock : public Block {
     weight = 1.0f;
     if (!shared_gate_.format) return;
     Product p{};
-    p.w = shared_gate_, p.a.x = engine_.normed() + (size_t)r * engine_.hidden(), p.out = &weight, p.stride = 1, p.rows = 1;
+    p.w = shared_gate_, p.a.x = engine_.normed() + (size_t)r * engine_.hidden();
+    p.out = &weight, p.stride = 1, p.rows = 1;
     engine_.kernels().product(p, 0, 1, scratch);
     engine_.kernels().sigmoid(&weight, 1, &weight);
   }
@@ -211,14 +210,14 @@ class MoeBlock : public Block {
   // Numbers the pairs: by expert, then by row.
   void group(int rows) {
     const int chosen = rows * m_.top_k;
-    std::fill(s_.first.begin(), s_.first.end(), 0);
-    for (int i = 0; i < chosen; i++) s_.first[s_.experts[i] + 1]++;
-    for (int e = 0; e < m_.experts; e++) s_.first[e + 1] += s_.first[e];
-    std::vector<int>& next = s_.counts;
-    next.assign(s_.first.begin(), s_.first.end());
+    int *experts = s_.experts.p, *first = s_.first.p, *next = s_.next.p;
+    std::fill_n(first, m_.experts + 1, 0);
+    for (int i = 0; i < chosen; i++) first[experts[i] + 1]++;
+    for (int e = 0; e < m_.experts; e++) first[e + 1] += first[e];
+    std::copy_n(first, m_.experts, next);
     for (int i = 0; i < chosen; i++) {
-      s_.pairs[i] = next[s_.experts[i]]++;
-      s_.rows[s_.pairs[i]] = i / m_.top_k;
+      s_.pairs.p[i] = next[experts[i]]++;
+      s_.rows.p[s_.pairs.p[i]] = i / m_.top_k;
     }
   }
 
@@ -228,11 +227,12 @@ class MoeBlock : public Block {
     const QuantizedActivations in = rows == 1 ? x : gather(x, rows * m_.top_k), hidden = s_.hidden.rows(down_);
     const int width = engine_.hidden();
     for (int e = 0; e < m_.experts; e++) {
-      const size_t pair = s_.first[e];
-      const int n = s_.first[e + 1] - s_.first[e];
+      const size_t pair = s_.first.p[e];
+      const int n = s_.first.p[e + 1] - s_.first.p[e];
       if (!n) continue;
       Part p{};
-      p.gate_up = slice(gate_up_, (int64_t)e * 2 * m_.inner, 2 * m_.inner), p.down = slice(down_, (int64_t)e * width, width);
+      p.gate_up = slice(gate_up_, (int64_t)e * 2 * m_.inner, 2 * m_.inner);
+      p.down = slice(down_, (int64_t)e * width, width);
       p.in = rows == 1 ? in : from_row(in, pair, gate_up_), p.hidden = from_row(hidden, pair, down_);
       p.rows = n, p.inner = m_.inner;
       add_part(p, pair * m_.inner, pair);
@@ -258,7 +258,7 @@ class MoeBlock : public Block {
   QuantizedActivations gather(const QuantizedActivations& x, int pairs) {
     const QuantizedActivations to = s_.in.rows(gate_up_);
     engine_.pool().parallel_for(pairs, engine_.grain(pairs), [&](int begin, int end, int) {
-      for (int i = begin; i < end; i++) copy_row(x, s_.rows[i], to, i, gate_up_);
+      for (int i = begin; i < end; i++) copy_row(x, s_.rows.p[i], to, i, gate_up_);
     });
     return to;
   }
@@ -339,7 +339,7 @@ class MoeBlock : public Block {
         float* y = s_.sum.p + r * width;
         std::fill_n(y, width, 0.0f);
         for (size_t i = r * m_.top_k; i < (r + 1) * m_.top_k; i++)
-          k.scale_add(s_.out.p + s_.pairs[i] * width, (int)width, s_.weights.p[i], y);
+          k.scale_add(s_.out.p + s_.pairs.p[i] * width, (int)width, s_.weights.p[i], y);
         if (m_.shared_inner) k.scale_add(s_.out.p + (shared + r) * width, (int)width, s_.shared_weights.p[r], y);
       }
     });

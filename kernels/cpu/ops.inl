@@ -128,19 +128,19 @@ static float reduce_max(const float* x, int n) {
   return most;
 }
 
-// The sum of exp(x - max) in 16 lanes; NaN where there is a NaN or an infinity.
-static float sum_exp(const float* x, int n, float max) {
+// The sum of exp((x - max) * scale) in 16 lanes; NaN where there is a NaN or an infinity.
+static float sum_exp(const float* x, int n, float max, float scale) {
   vf sum = vset(0.0f), nothing = vset(0.0f);
   int i = 0;
   for (; i + 16 <= n; i += 16) {
     const vf v = vload(x + i);
-    sum = vadd(sum, vexp(vsub(v, vset(max))));
+    sum = vadd(sum, vexp(vmul(vsub(v, vset(max)), vset(scale))));
     nothing = vadd(nothing, vsub(v, v));
   }
   if (i < n) {
     const vf v = vload_n(x + i, n - i);
     float t[16];
-    vstore(t, vexp(vsub(v, vset(max))));
+    vstore(t, vexp(vmul(vsub(v, vset(max)), vset(scale))));
     sum = vadd(sum, vload_n(t, n - i));  // lanes past the end add nothing
     nothing = vadd(nothing, vsub(v, v));
   }

@@ -56,13 +56,10 @@ void RecurrentState::reserve_rows(const PendingRows& rows) {
   parents_.resize(n);
   for (int i = rows.first; i < rows.count; i++) parents_[i] = rows.parents ? (int)rows.parents[i] : i - 1;
   if (next_row_ >= rows.first) next_row_ = -1;
-  before_ = next_;
   if (rows.first == 0) {
     if (taken(next_)) next_ = taken(tree_state_) ? new_state() : tree_state_;
     tree_state_ = state_, tree_history_ = history_, committed_row_ = -1;
     settling_ = tail_.empty() ? nullptr : !state_ || state_->frozen ? new_state() : state_;
-  } else if (taken(next_)) {
-    next_ = new_state();
   }
   first_ = rows.first, count_ = rows.count;
 }
@@ -95,10 +92,9 @@ void RecurrentState::updates(std::vector<SsmUpdate>& out) {
   if (settling_) push_tail(values(state_), values(settling_), out);
   const float* start = settling_ ? values(settling_) : values(tree_state_);
   float* next = values(next_);
-  const float* last = values(before_);
-  for (int r = first_, before = next_row_; r < count_; before = r++, last = next) {
+  for (int r = first_, before = next_row_; r < count_; before = r++) {
     path_to(r, before, path_);
-    const float* from = before >= 0 && parents_[path_[0]] == before ? last : start;
+    const float* from = before >= 0 && parents_[path_[0]] == before ? next : start;
     for (int i : path_) {
       const SsmRow in = row(i);
       out.push_back({from, next, in.mixed, in.dt, in.decay, i == r ? r - first_ : -1});
@@ -109,13 +105,13 @@ void RecurrentState::updates(std::vector<SsmUpdate>& out) {
 
 void RecurrentState::applied() {
   if (settling_) tree_state_ = state_ = std::move(settling_), tail_.clear();
-  settling_ = before_ = nullptr;
+  settling_ = nullptr;
   next_row_ = count_ - 1;
 }
 
 void RecurrentState::forget_rows() {
   next_row_ = committed_row_ = -1, first_ = count_ = 0;
-  settling_ = before_ = nullptr;
+  settling_ = nullptr;
 }
 
 // ---- committing ------------------------------------------------------------------------------------
@@ -203,6 +199,15 @@ std::unique_ptr<BlockState> RecurrentState::fork(int length) const {
 // Which tokens a state is of is not kept.
 void RecurrentState::positions(int64_t* out) const { std::iota(out, out + slots_, int64_t(0)); }
 void RecurrentState::tokens(int64_t* out) const { std::iota(out, out + slots_, int64_t(0)); }
+
+size_t RecurrentState::bytes() const {
+  std::vector<const State*> states = {state_.get(), next_.get(), tree_state_.get()};
+  for (const Checkpoint& c : checkpoints_) states.push_back(c.state.get());
+  std::sort(states.begin(), states.end());
+  const auto end = std::unique(states.begin(), states.end());
+  const size_t n = end - states.begin() - (states[0] == nullptr);
+  return (n * shape_.state_floats() + capacity_ * row_floats_ + tail_.size()) * sizeof(float);
+}
 
 // ---- saving ----------------------------------------------------------------------------------------
 

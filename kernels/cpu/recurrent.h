@@ -1,9 +1,9 @@
-// The state of a state-space block for one text: what is committed, the inputs of pending rows, and the few lengths that
-// truncation can go back to.
+// The state of a state-space block for one text: what is committed, the inputs of pending rows, and the few lengths
+// that truncation can go back to.
 //
-// A row's state is that of its parent with the row's inputs applied. Only one pending state is kept, that after the last
-// row which was run; any other is made again from the state before the tree, by the same operations. So a commit of
-// other rows keeps their inputs, and the next call applies them: that call has threads, and the state in its cache.
+// A row's state is that of its parent with the row's inputs applied. Only one pending state is kept, that after the
+// last row which was run; any other is made again from the state before the tree, by the same operations. So a commit
+// of other rows keeps their inputs, and the next call applies them: it has threads, and the state in its cache.
 #pragma once
 #include <memory>
 #include <vector>
@@ -50,8 +50,8 @@ class RecurrentState final : public BlockState {
   // ---- one run of the block, after begin() ----
   // To be written for every computed row before updates().
   SsmRow row(int row) const;
-  // The rows [conv_size] that the convolution of a row reads, oldest first; `computed` [rows, stride]: the values of the
-  // computed rows before the convolution.
+  // The rows [conv_size] that the convolution of a row reads, oldest first; `computed` [rows, stride]: the values of
+  // the computed rows before the convolution.
   void taps(int row, const float* computed, int64_t stride, const float** taps) const;
   // All that has to be applied for the computed rows, in order.
   void updates(std::vector<SsmUpdate>& out);
@@ -63,6 +63,7 @@ class RecurrentState final : public BlockState {
   std::unique_ptr<BlockState> fork(int length) const override;
   void positions(int64_t* out) const override;
   void tokens(int64_t* out) const override;
+  size_t bytes() const override;
   void reserve(int rows) override;
   size_t save_bytes() const override;
   uint8_t* save(uint8_t* out) const override;
@@ -125,7 +126,7 @@ class RecurrentState final : public BlockState {
 
   // The run between begin() and applied().
   int first_ = 0, count_ = 0;
-  StatePtr settling_, before_;  // the committed state with the tail applied, if there is one; that after next_row_
+  StatePtr settling_;  // the committed state with the tail applied, if there is a tail
   std::vector<int> path_;
 };
 

@@ -1,5 +1,5 @@
-// The state-space block of Mamba-2: projection, a short convolution, a recurrence along each row's own path in its tree,
-// a gated norm, projection.
+// The state-space block of Mamba-2: projection, a short convolution, a recurrence along each row's own path in its
+// tree, a gated norm, projection.
 //
 // Branches of a tree share their beginnings: a row whose parent is the row before it goes on from that one's state, any
 // other has its path applied again (STree, arXiv:2505.14969). Heads are independent, so a head is one thread's.

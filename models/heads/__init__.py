@@ -31,11 +31,20 @@ class Ops(Protocol[V]):
 
 
 class Architecture(Protocol):
-    """What a file of this folder provides. AHEAD: does its first state predict the token after the next one
-    (1), or the next one (0)? READS: does it take the tokens in between?"""
+    """What a file of this folder provides.
+
+    AHEAD: is its first state of the token after the next one (1), or of the next (0)? READS: does it take the tokens
+    in between? EARLY: does it follow an early layer instead of the last? INPUTS: of its graph, [n, hidden] each;
+    STATE: the name of the graph's output of states, "" if it has none; STACKED: does the graph give the guesses of all
+    depths, [n, depth, top], or of one, [n, top]?
+    """
 
     AHEAD: int
     READS: bool
+    EARLY: bool
+    INPUTS: tuple[str, ...]
+    STATE: str
+    STACKED: bool
 
     def shapes(self, hidden: int, width: int, depth: int) -> dict[str, tuple[int, ...]]:
         """The weights by name; one that starts at zero ends in `down`."""

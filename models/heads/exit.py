@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from edgedec.models.heads import Ops, V
 
-AHEAD, READS = 0, False
+AHEAD, READS, EARLY = 0, False, True
+INPUTS, STATE, STACKED = ("hidden",), "hidden_out", False
 
 
 def shapes(hidden: int, width: int, depth: int) -> dict[str, tuple[int, ...]]:
@@ -17,3 +18,7 @@ def shapes(hidden: int, width: int, depth: int) -> dict[str, tuple[int, ...]]:
 def states(ops: Ops[V], hidden: V, embeddings: Sequence[V], depth: int) -> list[V]:
     """h + W silu(V norm(h))"""
     return [ops.add(hidden, ops.linear(ops.silu(ops.linear(ops.norm(hidden, "norm"), "up")), "down"))]
+
+
+def run(ops: Ops[V], inputs: Sequence[V], depth: int) -> list[V]:
+    return states(ops, inputs[0], (), depth)

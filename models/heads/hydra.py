@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from edgedec.models.heads import Ops, V
 
-AHEAD, READS = 1, True
+AHEAD, READS, EARLY = 1, True, False
+INPUTS, STATE, STACKED = ("state", "embedding"), "state_out", False
 
 
 def shapes(hidden: int, width: int, depth: int) -> dict[str, tuple[int, ...]]:
@@ -38,3 +39,8 @@ def states(ops: Ops[V], hidden: V, embeddings: Sequence[V], depth: int) -> list[
     for embedding in embeddings[:depth]:
         found.append(step(ops, found[-1], embedding))
     return found[1:]
+
+
+def run(ops: Ops[V], inputs: Sequence[V], depth: int) -> list[V]:
+    """One step: the drafter repeats it from depth to depth."""
+    return [step(ops, *inputs)]

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from edgedec.models.heads import Ops, V
 
-AHEAD, READS = 1, False
+AHEAD, READS, EARLY = 1, False, False
+INPUTS, STATE, STACKED = ("hidden",), "", True
 
 
 def shapes(hidden: int, width: int, depth: int) -> dict[str, tuple[int, ...]]:
@@ -22,3 +23,7 @@ def states(ops: Ops[V], hidden: V, embeddings: Sequence[V], depth: int) -> list[
         ops.add(hidden, ops.linear(ops.silu(ops.linear(ops.norm(hidden, f"{i}.norm"), f"{i}.up")), f"{i}.down"))
         for i in range(depth)
     ]
+
+
+def run(ops: Ops[V], inputs: Sequence[V], depth: int) -> list[V]:
+    return states(ops, inputs[0], (), depth)

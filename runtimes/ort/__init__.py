@@ -1,8 +1,8 @@
 """The stack of blocks on ONNX Runtime's CPU provider.
 
-Plain decoding runs the whole model as one session. When a tree or hidden states are wanted, it becomes two, stack and head; when a
-call takes some of the blocks, or blocks hold different slots, a session a block. A session is replaced, never doubled, so no
-weight is prepared twice.
+Plain decoding runs the whole model as one session. When a tree or hidden states are wanted, it becomes two, stack and
+head; when a call takes some of the blocks, or blocks hold different slots, a session a block. A session is replaced,
+never doubled, so no weight is prepared twice.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def open(bundle: Bundle, options: RuntimeOptions) -> OnnxRuntime:  # noqa: A001
     graphs, kv = graphs_of(bundle), choose_kv(bundle, options.kv)
     if kv not in graphs.stack:
         raise RuntimeUnavailable(
-            f"{bundle.path}: has no ONNX graphs for KV {kv}; add them with `edgedec add {ARTIFACT} {bundle.path} --kv {kv}`"
+            f"{bundle.path}: no ONNX graphs for KV {kv}; add them with `edgedec add {ARTIFACT} {bundle.path} --kv {kv}`"
         )
     return OnnxRuntime(bundle, graphs, kv, options.threads or default_threads(len(bundle.weights)))
 
@@ -54,7 +54,9 @@ class OnnxRuntime:
 
     def __init__(self, bundle: Bundle, graphs: Graphs, kv: str, threads: int) -> None:
         self.spec, self.kv, self.threads = bundle.spec, kv, threads
-        self.capabilities = Capabilities(kinds=KINDS, kv_formats=KV_FORMATS, adapters=False, threads=threads, temperatures=True)
+        self.capabilities = Capabilities(
+            kinds=KINDS, kv_formats=KV_FORMATS, adapters=False, threads=threads, temperatures=True
+        )
         self._bundle, self._graphs = bundle, graphs
         self._sessions = Sessions(bundle, threads)
         # The graph of the whole model is made for one cache format.
@@ -99,7 +101,8 @@ class OnnxRuntime:
     # ---- the whole model -------------------------------------------------------------------------
 
     def _is_plain(self, call: Call, cache: HostCache) -> bool:
-        """Can the graph of the whole model run it: a chain after a text without gaps, whose last row alone has outputs?"""
+        """Can the graph of the whole model run it: a chain after a text without gaps, whose last row alone has
+        outputs?"""
         rows, wanted = call.rows, call.outputs
         if call.blocks is not None or call.hidden is not None or rows.embeddings is not None:
             return False
@@ -152,7 +155,13 @@ class OnnxRuntime:
     def _takes_stack(self, blocks: list[int], call: Call, step: Step) -> bool:
         """Is it a call of all blocks at once, and has no call needed less so far?"""
         inner = [b for b in call.outputs.hidden if b >= 0 and b != blocks[-1]] if blocks else []
-        return self._whole and len(blocks) == self.spec.n_blocks and step.shared and not inner and not call.outputs.attention
+        return (
+            self._whole
+            and len(blocks) == self.spec.n_blocks
+            and step.shared
+            and not inner
+            and not call.outputs.attention
+        )
 
     def _cut(self) -> None:
         """From now on the stack is run block by block."""
@@ -189,7 +198,8 @@ class OnnxRuntime:
         return logits
 
     def _plan(self, count: int, cache: HostCache) -> Plan:
-        """Buffers and bindings for calls of `count` rows on this cache; kept for few rows, because decoding repeats one call."""
+        """Buffers and bindings for calls of `count` rows on this cache; kept for few rows, because decoding repeats
+        one call."""
         key = (count, cache.storage)
         plan = self._plans.pop(key, None) or Plan(self.spec, count, cache)
         if count <= _PLAN_ROWS:
@@ -197,5 +207,3 @@ class OnnxRuntime:
             if len(self._plans) > _PLANS:
                 self._plans.popitem(last=False)
         return plan
-
-

@@ -13,8 +13,8 @@ ARTIFACT = "ort"
 
 @dataclass(frozen=True)
 class Graphs:
-    """blocks: a file for each block, by cache format; stack: the whole stack, by cache format; model: embedding, stack and head
-    in one, for plain decoding with the cache format `model_kv`."""
+    """blocks: a file for each block, by cache format; stack: the whole stack, by cache format; model: embedding, stack
+    and head in one, for plain decoding with the cache format `model_kv`."""
 
     embed: str
     head: str
@@ -26,7 +26,12 @@ class Graphs:
     @property
     def names(self) -> set[str]:
         """Every file that is named."""
-        files = {self.embed, self.head, *self.stack.values(), *(name for names in self.blocks.values() for name in names)}
+        files = {
+            self.embed,
+            self.head,
+            *self.stack.values(),
+            *(name for names in self.blocks.values() for name in names),
+        }
         return files | ({self.model} if self.model is not None else set())
 
 

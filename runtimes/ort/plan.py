@@ -1,7 +1,7 @@
 """What a call brings to a graph: masks and lengths by block (`Step`), buffers and bindings (`Plan`).
 
-Into an empty cache GroupQueryAttention numbers the rows itself from the first one on. Rows at other positions (a tree) are
-therefore written one slot up, after a slot that the mask hides, and moved down afterwards.
+Into an empty cache GroupQueryAttention numbers the rows itself from the first one on. Rows at other positions (a tree)
+are therefore written one slot up, after a slot that the mask hides, and moved down afterwards.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ Decays = Callable[[int], Array]
 
 
 class Step:
-    """One call on some blocks. spans: the slots of its computed rows by attention block; shared: all hold the same slots."""
+    """One call on some blocks. spans: the slots of its computed rows by attention block; shared: all hold the same
+    slots."""
 
     def __init__(self, spec: ModelSpec, blocks: list[int], rows: Rows, cache: HostCache, decays: Decays) -> None:
         self.spec, self.rows, self.cache, self._decays = spec, rows, cache, decays
@@ -70,7 +71,8 @@ class Step:
 class Plan:
     """Buffers for a call of `count` rows on one cache, and each session's bindings to them.
 
-    Caches are bound by address, so that a plan never keeps one alive; the key of a plan holds the number of their storage.
+    Caches are bound by address, so that a plan never keeps one alive; the key of a plan holds the number of their
+    storage.
     """
 
     def __init__(self, spec: ModelSpec, count: int, cache: HostCache) -> None:

@@ -42,7 +42,8 @@ class Tree:
         }
 
     def take(self, xbc: Array, dt: Array, mixed: Array, last: Array) -> None:
-        """The outputs of the graph: the inputs of the computed rows, the convolved ones of all rows, the last row's state."""
+        """The outputs of the graph: the inputs of the computed rows, the convolved ones of all rows, the last row's
+        state."""
         self.xbc, self.dt, self._mixed = np.concatenate([self.xbc, xbc]), np.concatenate([self.dt, dt]), mixed
         n = len(self.rows)
         states: list[Callable[[], Recurrent]] = [_After(self, row) for row in range(self.rows.first, n)]
@@ -61,7 +62,9 @@ class Tree:
         """The recurrent state after the rows of a path [n_heads, head_dim, state_size]."""
         block, dt = self.block, self.dt[path]
         sums = np.cumsum(dt * self._a, axis=0)
-        x, keys, _ = np.split(self._mixed[path], [block.inner_size, block.inner_size + block.n_groups * block.state_size], 1)
+        x, keys, _ = np.split(
+            self._mixed[path], [block.inner_size, block.inner_size + block.n_groups * block.state_size], 1
+        )
         x = x.reshape(len(path), block.n_heads, block.head_dim) * (dt * np.exp(sums[-1] - sums))[:, :, None]
         keys = np.repeat(keys.reshape(len(path), block.n_groups, -1), block.n_heads // block.n_groups, axis=1)
         added = x.transpose(1, 2, 0) @ keys.transpose(1, 0, 2)
@@ -90,7 +93,8 @@ def _path(rows: Rows, row: int) -> list[int]:
 
 
 def paths(rows: Rows, size: int) -> NDArray[np.int64]:
-    """The last `size` inputs on each row's own path [n, size], as places among the size - 1 inputs before the tree and its rows.
+    """The last `size` inputs on each row's own path [n, size], as places among the size - 1 inputs before the tree and
+    its rows.
 
     size 3, rows with parents -1 0 0 -> [[0 1 2], [1 2 3], [1 2 4]]
     """

@@ -15,8 +15,8 @@ from edgedec.runtime import available_cores
 
 # Below this, handing a matrix product to another thread costs more than it saves.
 _WEIGHTS_PER_THREAD = 16 << 20
-# What ONNX Runtime itself raises: its own classes, RuntimeError for C++ exceptions of others, and UnicodeDecodeError where its
-# message quotes bytes of a damaged graph. Anything else is a fault of this program and stays one.
+# What ONNX Runtime itself raises: its own classes, RuntimeError for C++ exceptions of others, and UnicodeDecodeError
+# where its message quotes bytes of a damaged graph. Anything else is a fault of this program and stays one.
 _ITS_OWN = tuple(
     getattr(state, name)
     for name in (
@@ -44,9 +44,9 @@ def default_threads(weight_bytes: int) -> int:
 def session_options(threads: int, alone: bool = False) -> ort.SessionOptions:
     """The options of every session.
 
-    Each has a pool of its own: ONNX Runtime's shared pool is fixed once for a process and refuses other people's sessions.
-    Unless a session is `alone`, its workers wait awake for one next product and no longer, so that pools do not keep each
-    other off the cores.
+    Each has a pool of its own: ONNX Runtime's shared pool is fixed once for a process and refuses other people's
+    sessions. Unless a session is `alone`, its workers wait awake for one next product and no longer, so that pools do
+    not keep each other off the cores.
     """
     options = ort.SessionOptions()
     options.log_severity_level = 3

@@ -48,11 +48,9 @@ def _qkv(block: Attention, w: BlockWeights, x: Array) -> tuple[Array, Array, Arr
     return q, k, v
 
 
-def paid(
-    spec: ModelSpec, b: int, queries: Array, rows: Rows, cache: HostCache, scales: Array | None
-) -> Array:
-    """The attention [n_kv_heads, slots] that the computed rows of a call pay to the slots of block b, their keys being written.
-    queries [count, q_dim]: before they are turned."""
+def paid(spec: ModelSpec, b: int, queries: Array, rows: Rows, cache: HostCache, scales: Array | None) -> Array:
+    """The attention [n_kv_heads, slots] that the computed rows of a call pay to the slots of block b, their keys being
+    written. queries [count, q_dim]: before they are turned."""
     block = spec.attention[b]
     mask = rows.mask(cache.positions(b), block.window, block.sinks)
     q = queries.reshape(len(queries), block.n_heads, block.head_dim).transpose(1, 0, 2)

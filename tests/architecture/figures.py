@@ -1,4 +1,4 @@
-"""Structure in figures: `python tests/architecture/figures.py [CHECKOUT]` prints files, functions and import circles."""
+"""Structure in figures: `python tests/architecture/figures.py [CHECKOUT]` prints files, functions, import circles."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ def main(root: Path) -> None:
     print(*(f"  {n} {name}" for name, n in sorted(lines.items(), key=lambda item: -item[1])[:8]), sep="\n")
     functions.sort()
     print(
-        f"{len(functions)} functions: median {statistics.median(functions):.0f}, p90 {functions[len(functions) * 9 // 10]}, "
+        f"{len(functions)} functions: median {statistics.median(functions):.0f}, "
+        f"p90 {functions[len(functions) * 9 // 10]}, "
         f"longest {functions[-1]}, {sum(n > 35 for n in functions)} over 35 lines"
     )
     for lazy in (False, True):

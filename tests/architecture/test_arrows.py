@@ -101,7 +101,7 @@ RULES = [
         ("edgedec.export",),
         exempt=(
             *ABOVE,
-            *(f"edgedec.cli.{verb}" for verb in ("adapter", "train_heads", "_bench_peers")),
+            *(f"edgedec.cli.{verb}" for verb in ("_exporting", "train_heads", "_bench_peers")),
             "edgedec.testing.conformance",
         ),
     ),
@@ -146,7 +146,7 @@ PLANTED = [
     ("edgedec.constraints.grammar", "from edgedec.drafters import off"),
     ("edgedec.decoding.verify", "from importlib import import_module\nimport_module('edgedec.runtime.call')"),
     ("edgedec.export.parity", "import importlib\nimportlib.import_module(f'edgedec.drafters.{name}')"),
-    ("edgedec.cli.batch", "def f():\n    from edgedec.server.engine import Limits"),
+    ("edgedec.cli.batch", "def f():\n    from edgedec.server.engine import ServerLimits"),
     ("edgedec.cli.serve", "import uvicorn"),
     ("edgedec.session", "import llguidance"),
     ("edgedec.server.api", "from pyarrow import parquet"),

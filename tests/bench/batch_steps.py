@@ -1,4 +1,4 @@
-"""One step of many texts beside one step of one: what a batch can bring, and what a beginning in common does.
+"""One step of many texts beside one step of one: what a batch gains, and what a common prefix does.
 
     python tests/bench/batch_steps.py nano --texts 16 --context 128 --kv int8
     python tests/bench/batch_steps.py smollm-135m --texts 16 --context 512
@@ -19,25 +19,26 @@ from typing import Any
 import numpy as np
 
 import edgedec
-from edgedec.cache.host import Cache
+from edgedec.cache import Cache
 from edgedec.cli._bench_spec import padded
-from edgedec.runtime.core import Call, Runtime, Want, compute, compute_all
-from edgedec.runtime.rows import Rows
+from edgedec.runtime import Call, Outputs, Rows, Runtime, forward_one
 
-BEST = Want(logits=False, top=1)
+BEST = Outputs(top=1)
 
 
 def read(runtime: Runtime, ids: list[int], room: int) -> Cache:
     cache = runtime.new_cache(room)
     while rows := ids[cache.length :][:128]:
-        compute(runtime, Rows.chain(rows, cache.length), cache, len(rows) - 1, Want(logits=False))
-        cache.keep(range(len(rows)))
+        forward_one(runtime, Call(Rows.chain(rows, cache.length), cache))
+        cache.commit(range(len(rows)))
     return cache
 
 
 def copy(runtime: Runtime, cache: Cache, room: int, shared: bool) -> Cache:
+    if shared:
+        return cache.fork(capacity=room)
     twin = runtime.new_cache(room)
-    twin.adopt(cache, cache.length) if shared else twin.load(cache.save())
+    twin.load(cache.save())
     return twin
 
 
@@ -61,8 +62,8 @@ def measure(model: edgedec.Model, texts: int, context: int, turns: int) -> dict[
     tokens = rng.integers(3, vocab, texts).tolist()
 
     def step(caches: list[Cache]) -> list[int]:
-        calls = [Call(Rows.chain([t], context), c, 0, BEST) for t, c in zip(tokens, caches, strict=False)]
-        return [int(output.ids[0, 0]) for output in compute_all(runtime, calls) if output.ids is not None]
+        calls = [Call(Rows.chain([t], context), c, outputs=BEST) for t, c in zip(tokens, caches, strict=False)]
+        return [int(result.ids[0, 0]) for result in runtime.forward(calls) if result.ids is not None]
 
     assert step(own) == step(common)
     kinds = {"one text": own[:1], "own caches": own, "one cache": common}
@@ -75,7 +76,7 @@ def measure(model: edgedec.Model, texts: int, context: int, turns: int) -> dict[
     return {
         "ms": {kind: spread(seconds) for kind, seconds in taken.items()},
         "tokens over one text": {k: len(kinds[k]) * base / statistics.median(s) for k, s in taken.items()},
-        "cache bytes": {"own": sum(c.save().nbytes for c in own), "one": cache.save().nbytes},
+        "cache bytes": {"own": sum(c.nbytes for c in own), "one": cache.nbytes},
     }
 
 

@@ -71,7 +71,7 @@ class Tally:
 
 def run_collection(file: Path, spec: str, tokens: int, temperature: float, close: float) -> None:
     model, tally = edgedec.open("nano", threads=1), Tally()
-    session, prompt = model.session(spec=spec), model.tokenizer.encode(PROMPT)
+    session, prompt = model.session(speculate=spec), model.tokenizer.encode(PROMPT)
     found, bias = collection(file), closing(model, close)
     json_schema(model, True)  # the vocabulary is read
     for number, (name, schema) in enumerate(found):

@@ -60,7 +60,9 @@ def line(name: str, sampling: Sampling, logits: NDArray[np.float32], rng: np.ran
 
     def of_best(row: int) -> Probs | None:
         ids, scores, logsum = results[row].ids, results[row].scores, results[row].logsum
-        assert ids is not None and scores is not None and logsum is not None
+        assert ids is not None
+        assert scores is not None
+        assert logsum is not None
         best = Best.of(ids[0], scores[0], vocab, float(logsum[0]), sampling.temperature)
         return decided(adjust_best(best, sampling, context, 0, vocab), sampling)
 

@@ -57,7 +57,7 @@ def alone(model: edgedec.Model) -> tuple[list[str], int]:
     for i in range(48):
         asked = task(i)
         prompt, most = asked.pop("prompt"), asked.pop("max_tokens")
-        session = model.session(context=512, spec="off")
+        session = model.session(context=512, speculate="off")
         texts.append("".join(session.generate(prompt, max_tokens=most, sampling=Sampling(**asked))))
         lengths.append(session.stats.generated)
     return texts, lengths.index(max(lengths))

@@ -20,7 +20,7 @@ from pages import Chat
 
 import edgedec
 
-PAGE = (Path(edgedec.__file__).parent / "page.html").read_text("utf-8")
+PAGE = (Path(edgedec.__file__).parent / "server" / "page.html").read_text("utf-8")
 # What the fake model says, and who had guessed it.
 STORY = [
     ("There was a girl", ""),

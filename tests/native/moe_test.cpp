@@ -9,19 +9,20 @@
 
 namespace {
 
+constexpr float EPS = 1e-5f;
 int tied = 0;
 
+// One block of a model.
 struct Moe {
   Arrays arrays;
   Weight router, gate_up, down, shared_gate_up, shared_down, shared_gate;
   Floats bias, norm, post_norm;
   ed_moe m{};
   ed_block block{};
-  ed_model model{};
+  const int hidden;
   bool quantized = false;
 
-  explicit Moe(Random& r) {
-    const int hidden = 16 * r.from(1, 5);
+  Moe(Random& r, int hidden) : hidden(hidden) {
     m.experts = r.from(1, 20), m.top_k = r.from(1, std::min(m.experts, 6)), m.inner = 8 * r.from(1, 9);
     m.activation = r.below(4), m.router = r.below(3), m.normalize = r.below(2), m.scale = r.chance(50) ? 1.0f : 2.5f;
     m.shared_inner = r.chance(50) ? 0 : r.from(1, 50);
@@ -41,14 +42,13 @@ struct Moe {
     norm = r.floats(hidden, 1, 0.3f), block.norm = {1, 0, norm.data(), nullptr};
     if (r.chance(30)) post_norm = r.floats(hidden, 1, 0.3f), block.post_norm = {1, 0, post_norm.data(), nullptr};
     block.kind = 3, block.moe = &m;
-    model.hidden = hidden, model.n_blocks = 1, model.norm_eps = 1e-5f, model.embed_scale = 1, model.blocks = &block;
   }
 
   Doubles mlp(const Doubles& x, const Weight& up, int up_row, const Weight& down, int down_row, int inner) const {
     const Doubles both = up.times(x, up_row, 2 * inner);
     Doubles act(inner);
     for (int i = 0; i < inner; i++) act[i] = activation(both[i], m.activation) * both[inner + i];
-    return down.times(act, down_row, model.hidden);
+    return down.times(act, down_row, hidden);
   }
 
   // The experts of a row with their weights; empty if two of them are too close to tell.
@@ -78,52 +78,63 @@ struct Moe {
 
   // What a row becomes; empty as for route().
   Doubles expected(const float* row) const {
-    const Doubles in(row, row + model.hidden), x = rms(in, norm.data(), model.norm_eps, 0, in.size());
-    Doubles sum(model.hidden);
+    const Doubles in(row, row + hidden), x = rms(in, norm.data(), EPS, 0, in.size());
+    Doubles sum(hidden);
     const auto chosen = route(x);
     if (chosen.empty()) return {};
     auto add = [&](const Doubles& y, double weight) {
-      for (int i = 0; i < model.hidden; i++) sum[i] += weight * y[i];
+      for (int i = 0; i < hidden; i++) sum[i] += weight * y[i];
     };
-    for (const auto& [e, weight] : chosen) add(mlp(x, gate_up, e * 2 * m.inner, down, e * model.hidden, m.inner), weight);
+    for (const auto& [e, weight] : chosen) add(mlp(x, gate_up, e * 2 * m.inner, down, e * hidden, m.inner), weight);
     if (m.shared_inner)
       add(mlp(x, shared_gate_up, 0, shared_down, 0, m.shared_inner),
           shared_gate.values ? 1 / (1 + std::exp(-shared_gate.times(x)[0])) : 1.0);
-    if (!post_norm.empty()) sum = rms(sum, post_norm.data(), model.norm_eps, 0, sum.size());
-    for (int i = 0; i < model.hidden; i++) sum[i] += in[i];
+    if (!post_norm.empty()) sum = rms(sum, post_norm.data(), EPS, 0, sum.size());
+    for (int i = 0; i < hidden; i++) sum[i] += in[i];
     return sum;
   }
 };
 
-Floats run(ed_engine* engine, int hidden, const Floats& x) {
+// Rows through one block.
+Floats run(ed_engine* engine, int block, int hidden, const Floats& x) {
   const int rows = (int)x.size() / hidden;
   Floats y(x.size());
   std::vector<int64_t> positions(rows);
-  int32_t block = 0;
   float* out = y.data();
   ed_sequence s{};
-  s.rows = rows, s.n_blocks = -1, s.logits_from = -1, s.input = x.data(), s.positions = positions.data();
+  s.rows = rows, s.n_blocks = 1, s.blocks = &block, s.logits_from = -1, s.input = x.data(), s.positions = positions.data();
   s.n_hidden = 1, s.hidden_blocks = &block, s.hidden = &out;
   check(ed_run(engine, &s, 1) == 0, "a call of " + std::to_string(rows) + " rows");
   return y;
 }
 
-void check_model(Random& r) {
-  const Moe moe(r);
-  const int hidden = moe.model.hidden, rows = r.one_of({1, 2, 5, 17, 70});
-  const Engines engines(moe.model);
+void check_block(Random& r, const Moe& moe, int block, const Engines& engines) {
+  const int hidden = moe.hidden, rows = r.one_of({1, 2, 5, 17, 70});
   const Floats x = r.floats((size_t)rows * hidden, 0, 2);
   Floats alone;
   for (int i = 0; i < rows; i++) {
-    const Floats y = run(engines.all[0], hidden, Floats(&x[(size_t)i * hidden], &x[(size_t)(i + 1) * hidden]));
+    const Floats y = run(engines.all[0], block, hidden, Floats(&x[(size_t)i * hidden], &x[(size_t)i * hidden] + hidden));
     alone.insert(alone.end(), y.begin(), y.end());
     const Doubles want = moe.expected(&x[(size_t)i * hidden]);
     if (want.empty()) tied++;
     else near(y.data(), want, moe.quantized ? 0.05 : 2e-5, "a row");
   }
   for (ed_engine* engine : engines.all)
-    check(same(alone, run(engine, hidden, x)),
+    check(same(alone, run(engine, block, hidden, x)),
           std::to_string(rows) + " rows are not those alone on " + ed_engine_isa(engine));
+}
+
+// Blocks of one model have their working memory in common.
+void check_model(Random& r) {
+  const int hidden = 16 * r.from(1, 5);
+  std::deque<Moe> moes;
+  std::vector<ed_block> blocks;
+  for (int n = r.from(1, 3); n > 0; n--) moes.emplace_back(r, hidden), blocks.push_back(moes.back().block);
+  ed_model model{};
+  model.hidden = hidden, model.n_blocks = (int)blocks.size(), model.norm_eps = EPS, model.embed_scale = 1;
+  model.blocks = blocks.data();
+  const Engines engines(model);
+  for (size_t i = 0; i < moes.size(); i++) check_block(r, moes[i], (int)i, engines);
 }
 
 }  // namespace

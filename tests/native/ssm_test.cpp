@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <thread>
 
 #include "block_case.h"
 
@@ -16,7 +17,7 @@ constexpr size_t TEXTS = 4;
 constexpr int ROOM = 1000;
 
 struct Counts {
-  int rows, replayed, pieces, forks, back, grown, together;
+  int rows, replayed, pieces, forks, back, grown, together, adapted;
 } counts{};
 
 struct Ssm {
@@ -34,7 +35,8 @@ struct Ssm {
     m.groups = r.from(1, 3), m.heads = m.groups * r.from(1, 3), m.head_dim = r.one_of({1, 7, 16, 20, 64, 80});
     m.state_size = r.from(1, 40), m.conv_size = r.from(1, 5);
     const int inner = m.heads * m.head_dim, channels = inner + 2 * m.groups * m.state_size;
-    m.norm_groups = r.chance(50) ? 1 : m.heads, m.dt_min = r.chance(50) ? 0 : 0.01f, m.dt_max = r.chance(50) ? 1e30f : 0.9f;
+    m.norm_groups = r.chance(50) ? 1 : m.heads;
+    m.dt_min = r.chance(50) ? 0 : 0.01f, m.dt_max = r.chance(50) ? 1e30f : 0.9f;
     in = random_weight(r, arrays, r.from(1, 4), inner + channels + m.heads, hidden);
     out = random_weight(r, arrays, r.from(1, 4), hidden, inner);
     quantized = in.tensor.format >= INT8 || out.tensor.format >= INT8;
@@ -43,7 +45,7 @@ struct Ssm {
     gate_norm = r.floats(inner, 1, 0.3f), norm = r.floats(hidden, 1, 0.3f);
     if (r.chance(50)) in_bias = r.floats(in.tensor.n, 0, 0.3f), out_bias = r.floats(hidden, 0, 0.3f);
     m.in_proj = in.tensor, m.out_proj = out.tensor;
-    m.in_proj_bias = in_bias.empty() ? nullptr : in_bias.data(), m.out_proj_bias = in_bias.empty() ? nullptr : out_bias.data();
+    if (!in_bias.empty()) m.in_proj_bias = in_bias.data(), m.out_proj_bias = out_bias.data();
     m.conv = conv.data(), m.conv_bias = conv_bias.data(), m.dt_bias = dt_bias.data();
     m.a = a.data(), m.d = d.data(), m.gate_norm = gate_norm.data();
     ed_block block{};
@@ -58,10 +60,12 @@ struct Ssm {
 // One block in double precision, row after row.
 struct Loop {
   const Ssm& s;
+  Weight in, out;
   std::vector<Doubles> past;
   Doubles state;
 
-  explicit Loop(const Ssm& ssm) : s(ssm), state((size_t)s.m.heads * s.m.head_dim * s.m.state_size) {
+  explicit Loop(const Ssm& ssm) : s(ssm), in(ssm.in), out(ssm.out) {
+    state.resize((size_t)s.m.heads * s.m.head_dim * s.m.state_size);
     past.resize(s.m.conv_size - 1, Doubles(channels()));
   }
   int inner() const { return s.m.heads * s.m.head_dim; }
@@ -72,15 +76,16 @@ struct Loop {
     Doubles mixed(channels());
     for (int i = 0; i < channels(); i++) {
       double sum = s.conv_bias[i];
-      for (int t = 0; t < s.m.conv_size; t++) sum += past[past.size() - s.m.conv_size + t][i] * s.conv[i * s.m.conv_size + t];
+      for (int t = 0; t < s.m.conv_size; t++)
+        sum += past[past.size() - s.m.conv_size + t][i] * s.conv[i * s.m.conv_size + t];
       mixed[i] = activation(sum, 0);
     }
     return mixed;
   }
 
-  Doubles step(const Doubles& in) {
+  Doubles step(const Doubles& x) {
     const ed_ssm& m = s.m;
-    Doubles projected = s.in.times(rms(in, s.norm.data(), s.model.norm_eps, 0, in.size()));
+    Doubles projected = in.times(rms(x, s.norm.data(), s.model.norm_eps, 0, x.size()));
     for (size_t i = 0; i < s.in_bias.size(); i++) projected[i] += s.in_bias[i];
     const Doubles mixed = mix(projected);
     Doubles y(inner());
@@ -100,8 +105,8 @@ struct Loop {
     Doubles normed;
     for (int i = 0, width = inner() / m.norm_groups; i < inner(); i += width)
       for (double v : rms(y, s.gate_norm.data(), s.model.norm_eps, i, width)) normed.push_back(v);
-    Doubles result = s.out.times(normed);
-    for (size_t i = 0; i < result.size(); i++) result[i] += in[i] + (s.out_bias.empty() ? 0 : s.out_bias[i]);
+    Doubles result = out.times(normed);
+    for (size_t i = 0; i < result.size(); i++) result[i] += x[i] + (s.out_bias.empty() ? 0 : s.out_bias[i]);
     return result;
   }
 };
@@ -112,6 +117,7 @@ struct Asked {
   std::vector<int> ids;
   std::vector<int64_t> parents, numbers;
   int first = 0;
+  const ed_adapter* adapter = nullptr;
 };
 
 // Runs all of them in one go; what each computed row becomes.
@@ -130,7 +136,7 @@ std::vector<std::vector<Floats>> run(const Ssm& s, ed_engine* engine, const std:
     q.rows = (int)a.ids.size() - a.first, q.first = a.first, q.n_blocks = -1, q.logits_from = -1, q.cache = a.cache;
     q.input = in[i].data(), q.positions = positions.data(), q.parents = a.parents.empty() ? nullptr : a.parents.data();
     q.numbers = a.numbers.empty() ? nullptr : a.numbers.data();
-    q.n_hidden = 1, q.hidden_blocks = &last, q.hidden = &to[i];
+    q.adapter = a.adapter, q.n_hidden = 1, q.hidden_blocks = &last, q.hidden = &to[i];
     sequences.push_back(q);
   }
   const int wrong = ed_run(engine, sequences.data(), (int)sequences.size());
@@ -141,8 +147,8 @@ std::vector<std::vector<Floats>> run(const Ssm& s, ed_engine* engine, const std:
   return rows;
 }
 
-// The last row of a chain, one row at a time by plain C++ on one thread. What was run before is kept: every row's result,
-// and a cache for every STRIDE rows.
+// The last row of a chain, one row at a time by plain C++ on one thread. What was run before is kept: every row's
+// result, and a cache for every STRIDE rows.
 class Chains {
  public:
   Chains(const Ssm& ssm, ed_engine* engine, ed_cache_pool* pool) : ssm_(ssm), engine_(engine), pool_(pool) {}
@@ -161,12 +167,12 @@ class Chains {
   void run_chain(const std::vector<int>& path) {
     size_t n = path.size() / STRIDE * STRIDE;
     while (n && !caches_.count({path.begin(), path.begin() + n})) n -= STRIDE;
-    ed_cache* cache = n ? ed_cache_fork(caches_[{path.begin(), path.begin() + n}], (int)n) : ed_cache_new(pool_, ROOM);
+    ed_cache* cache = n ? ed_cache_fork(caches_[{path.begin(), path.begin() + n}], (int)n, ROOM) : ed_cache_new(pool_, ROOM);
     while (n++ < path.size()) {
       const std::vector<int> done(path.begin(), path.begin() + n);
       known_[done] = run(ssm_, engine_, {{cache, {path[n - 1]}, {}, {}}})[0][0];
       check(ed_cache_commit(cache, nullptr, 1) == 0, "commit of a row");
-      if (n % STRIDE == 0 && !caches_.count(done)) caches_[done] = ed_cache_fork(cache, (int)n);
+      if (n % STRIDE == 0 && !caches_.count(done)) caches_[done] = ed_cache_fork(cache, (int)n, ROOM);
     }
     ed_cache_free(cache);
   }
@@ -198,8 +204,12 @@ struct Text {
 
 class Machine {
  public:
-  Machine(Random& r, const Ssm& ssm) : r_(r), ssm_(ssm), engines_(ssm.model), pool_(ed_cache_pool_new(&ssm.model, F32)),
-                                       chains_(ssm, engines_.all[0], pool_) {
+  Machine(Random& r, const Ssm& ssm)
+      : r_(r),
+        ssm_(ssm),
+        engines_(ssm.model),
+        pool_(ed_cache_pool_new(&ssm.model, F32)),
+        chains_(ssm, engines_.all[0], pool_) {
     texts_.reserve(TEXTS);
     texts_.push_back({ed_cache_new(pool_, ROOM), {}, {}});
   }
@@ -241,6 +251,62 @@ class Machine {
     ed_cache_free(cache);
   }
 
+  // Two forks of one text, each on a thread and an engine of its own.
+  void two_threads() {
+    ed_cache* cache = ed_cache_new(pool_, ROOM);
+    std::vector<int> path = {5, 1, 7, 2};
+    run(ssm_, engines_.all[0], {{cache, {5, 1, 7, 2, 9}, {}, {}}});
+    ed_cache_commit(cache, nullptr, 4);
+    std::vector<Floats> rows[2];
+    std::thread threads[2];
+    for (int t = 0; t < 2; t++)
+      threads[t] = std::thread([&, t, twin = ed_cache_fork(cache, 4, ROOM)] {
+        for (int i = 0; i < 20; i++) {
+          rows[t].push_back(run(ssm_, engines_.all[1 + t], {{twin, {(i * 5 + t) % DISTINCT}, {}, {}}})[0][0]);
+          ed_cache_commit(twin, nullptr, 1);
+        }
+        ed_cache_free(twin);
+      });
+    ed_cache_free(cache);
+    for (int t = 0; t < 2; t++) {
+      threads[t].join(), path.resize(4);
+      for (int i = 0; i < 20; i++) {
+        path.push_back((i * 5 + t) % DISTINCT);
+        check(same(rows[t][i], chains_.last(path)), "a row on a thread of its own");
+      }
+    }
+  }
+
+  // Low-rank weights beside both projections: the loop with their product added to its own weights.
+  void adapted() {
+    const int hidden = ssm_.model.hidden, blocks = ssm_.model.n_blocks, rank = 3;
+    if (blocks > 1 || ssm_.quantized) return;
+    const Weight* weights[2] = {&ssm_.in, &ssm_.out};
+    Loop loop(ssm_);
+    Doubles values[2];
+    Floats a[2], b[2];
+    ed_lora parts[2];
+    for (int i = 0; i < 2; i++) {
+      const int n = weights[i]->tensor.n, k = weights[i]->tensor.k;
+      a[i] = r_.floats((size_t)rank * k, 0, 0.3f), b[i] = r_.floats((size_t)n * rank, 0, 0.3f);
+      values[i] = *weights[i]->values;
+      for (int row = 0; row < n; row++)
+        for (int j = 0; j < k; j++)
+          for (int t = 0; t < rank; t++) values[i][(size_t)row * k + j] += 1.5 * b[i][row * rank + t] * a[i][t * k + j];
+      parts[i] = {rank, 1.5f, a[i].data(), b[i].data()};
+    }
+    loop.in.values = &values[0], loop.out.values = &values[1];
+    const ed_adapter adapter = {parts};
+    ed_cache* cache = ed_cache_new(pool_, ROOM);
+    const auto rows = run(ssm_, engines_.any(r_), {{cache, {3, 1, 4, 1, 5}, {}, {}, 0, &adapter}})[0];
+    for (int i = 0, ids[] = {3, 1, 4, 1, 5}; i < 5; i++) {
+      const float* x = &ssm_.inputs[(size_t)ids[i] * hidden];
+      near(rows[i].data(), loop.step({x, x + hidden}), 5e-5, "adapted row " + std::to_string(i));
+    }
+    counts.adapted++;
+    ed_cache_free(cache);
+  }
+
   void near_the_loop() {
     if (ssm_.blocks.size() > 1) return;
     Loop loop(ssm_);
@@ -273,14 +339,15 @@ class Machine {
     std::vector<Asked> asked;
     for (Text* text : chosen) {
       const bool chain = r_.chance(40);
-      if (text->tree.ids.empty() || r_.chance(60)) {
+      const bool began = text->committed.size() > text->before.size();
+      if (text->tree.ids.empty() || began || r_.chance(40)) {
         if (text->committed.size() > 120) truncate(*text);
         forget(*text), text->before = text->committed;
         text->tree = {text->cache, {}, {}, {}};
         add_rows(text->tree, chain && r_.chance(60) ? r_.from(16, 60) : r_.from(1, 12), chain, -1);
       } else {
         // The last rows may be replaced.
-        const int keep = std::max(text->done, (int)text->tree.ids.size() - (r_.chance(30) ? r_.below(3) : 0));
+        const int keep = std::max(1, (int)text->tree.ids.size() - (r_.chance(30) ? r_.below(3) : 0));
         text->tree.ids.resize(keep), text->tree.parents.resize(keep), text->tree.numbers.resize(keep);
         text->tree.first = keep, counts.grown++;
         add_rows(text->tree, r_.from(1, 6), chain, -1);
@@ -337,7 +404,10 @@ class Machine {
     forget(text);
   }
 
-  int any_length(const Text& text) { return r_.chance(40) ? (int)text.committed.size() : r_.below((int)text.committed.size() + 1); }
+  int any_length(const Text& text) {
+    const int length = (int)text.committed.size();
+    return r_.chance(40) ? length : r_.below(length + 1);
+  }
 
   void truncate(Text& text) {
     const int length = any_length(text), want = checkpoint(text, length);
@@ -350,7 +420,7 @@ class Machine {
   void fork(const Text& text) {
     const int length = any_length(text);
     Text twin = text;
-    twin.cache = ed_cache_fork(text.cache, length);
+    twin.cache = ed_cache_fork(text.cache, length, ROOM);
     cut(twin, checkpoint(text, length));
     check(ed_cache_length(twin.cache) == (int)twin.committed.size(), "length of a fork");
     counts.forks++;
@@ -386,18 +456,21 @@ class Machine {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int models = argc > 1 ? std::atoi(argv[1]) : 30;
+  const int models = argc > 1 ? std::atoi(argv[1]) : 12;
   for (seed = 1; seed <= (unsigned)models; seed++) {
     Random r(seed);
     const Ssm ssm(r);
     Machine machine(r, ssm);
     machine.near_the_loop();
     machine.go_back();
+    machine.two_threads();
+    machine.adapted();
     for (int i = 0; i < 150; i++) machine.step();
   }
   std::printf("%d models, %d rows; %d branches, %d grown trees, %d calls of several texts, %d commits of a later piece, "
               "%d forks, %d times back to a checkpoint; failures: %d\n", models, counts.rows, counts.replayed,
               counts.grown, counts.together, counts.pieces, counts.forks, counts.back, failures);
-  const bool tried = counts.replayed && counts.grown && counts.together && counts.pieces && counts.forks && counts.back;
+  const bool trees = counts.replayed && counts.grown && counts.together && counts.pieces;
+  const bool tried = trees && counts.forks && counts.back && counts.adapted;
   return failures || !tried ? 1 : 0;
 }

@@ -159,5 +159,5 @@ def test_what_cannot_be_kept_is_refused(
     broken.write_bytes(b"EDGELORA" + bytes(100))
     from edgedec.bundle import Bundle
 
-    with pytest.raises(UsageError, match="damaged|cut short"):
+    with pytest.raises(UsageError, match=r"damaged|cut short"):
         open_adapter(broken, Bundle.open(bundle_folder).spec)

@@ -12,13 +12,23 @@ import numpy as np
 import pytest
 from checkpoints import write_safetensors
 
-from edgedec.bundle.folder import Bundle
-from edgedec.cache.host import Cache
+from edgedec.bundle import Bundle
+from edgedec.cache import Cache
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
 from edgedec.export.exporter import ExportOptions, export
 from edgedec.kernels.cpu.loader import why_not
-from edgedec.runtime import Rows, Runtime, RuntimeOptions, logits_of, open_runtime
+from edgedec.runtime import (
+    ALL_LOGITS,
+    Call,
+    Outputs,
+    Rows,
+    Runtime,
+    RuntimeOptions,
+    forward_one,
+    logits_of,
+    open_runtime,
+)
 from edgedec.spec import KV_FORMATS
 
 ENGINES = ["ort", *(["native"] if why_not() is None else [])]
@@ -33,14 +43,16 @@ def widened(bundle: Bundle, folder: Path) -> Path:
     """A bundle of a plain Llama as a float32 checkpoint."""
     spec, tensors = bundle.spec, {"model.embed_tokens.weight": bundle.rows("embed")}
     assert spec.architecture == "llama"
+    attention, mlp = spec.layers[0]
     for i in range(spec.n_layers):
-        p, get = f"model.layers.{i}", lambda name, i=i: bundle.rows(f"layers.{i}.{name}")
-        q, k, v = np.split(get("qkv"), [spec.q_dim, spec.q_dim + spec.kv_dim])
-        gate, up = np.split(get("gate_up"), 2)
-        tensors |= {f"{p}.self_attn.{n}_proj.weight": w for n, w in (("q", q), ("k", k), ("v", v), ("o", get("o")))}
-        tensors |= {f"{p}.mlp.{n}_proj.weight": w for n, w in (("gate", gate), ("up", up), ("down", get("down")))}
-        tensors |= {f"{p}.input_layernorm.weight": get("attn_norm")}
-        tensors |= {f"{p}.post_attention_layernorm.weight": get("mlp_norm")}
+        p, (first, second) = f"model.layers.{i}", spec.span(i, i + 1)
+        q, k, v = np.split(bundle.rows(f"blocks.{first}.qkv"), [attention.q_dim, attention.q_dim + attention.kv_dim])
+        o, down = bundle.rows(f"blocks.{first}.o"), bundle.rows(f"blocks.{second}.down")
+        gate, up = np.split(bundle.rows(f"blocks.{second}.gate_up"), 2)
+        tensors |= {f"{p}.self_attn.{n}_proj.weight": w for n, w in (("q", q), ("k", k), ("v", v), ("o", o))}
+        tensors |= {f"{p}.mlp.{n}_proj.weight": w for n, w in (("gate", gate), ("up", up), ("down", down))}
+        tensors |= {f"{p}.input_layernorm.weight": bundle.rows(f"blocks.{first}.norm")}
+        tensors |= {f"{p}.post_attention_layernorm.weight": bundle.rows(f"blocks.{second}.norm")}
     tensors["model.norm.weight"] = bundle.rows("final_norm")
     if not spec.tied:
         tensors["lm_head.weight"] = bundle.rows("head")
@@ -51,11 +63,11 @@ def widened(bundle: Bundle, folder: Path) -> Path:
         "model_type": "llama",
         "vocab_size": spec.vocab_size,
         "hidden_size": spec.hidden_size,
-        "intermediate_size": spec.intermediate_size,
+        "intermediate_size": mlp.inner_size,
         "num_hidden_layers": spec.n_layers,
-        "num_attention_heads": spec.n_heads,
-        "num_key_value_heads": spec.n_kv_heads,
-        "head_dim": spec.head_dim,
+        "num_attention_heads": attention.n_heads,
+        "num_key_value_heads": attention.n_kv_heads,
+        "head_dim": attention.head_dim,
         "max_position_embeddings": spec.context_length,
         "rms_norm_eps": spec.norm_eps,
         "rope_theta": round(frequencies[1] ** -len(frequencies), 3),
@@ -124,12 +136,12 @@ def test_cuts_and_trees_give_the_same_logits(bundle: Bundle, ids: list[int], eng
     runtime = open_runtime(engine, bundle, RuntimeOptions(threads=1, kv="f32"))
     exactly = 0.0 if engine == "native" else 1e-4
     within = 0.05 if engine == "ort" and bundle.manifest.quantization["body"] != "f32" else exactly
-    blocks, rows = bundle.spec.blocks(), Rows.chain(ids, 0)
+    blocks, rows = bundle.spec.span(), Rows.chain(ids, 0)
     expected = logits_of(runtime, rows, runtime.new_cache(len(ids)))
     for at in (*range(2, len(blocks), 2), 1, len(blocks) - 1):
         cache = runtime.new_cache(len(ids))
-        hidden = runtime.run(runtime.embed(rows.tokens), rows, cache, blocks[:at])
-        found = runtime.head(runtime.run(hidden, rows, cache, blocks[at:]))
+        low = forward_one(runtime, Call(rows, cache, blocks[:at], outputs=Outputs(hidden=(at - 1,)))).hidden[at - 1]
+        found = forward_one(runtime, Call(rows, cache, blocks[at:], low, ALL_LOGITS)).logits
         np.testing.assert_allclose(found, expected, atol=exactly, rtol=0)  # the same rows: the same sums
     tree = Rows.tree([ids[5], ids[6], ids[7], ids[6], ids[9]], [-1, 0, 1, 0, 3], len(ids))
     found = logits_of(runtime, tree, prefilled(runtime, ids))

@@ -17,9 +17,9 @@ from drafting import settled
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
 from edgedec.decoding.step import Completed, Request, Stats
-from edgedec.generation import GenerationConfig
 from edgedec.drafters import Draft
 from edgedec.drafters.model import VERIFY, ModelDrafter
+from edgedec.generation import GenerationConfig
 from edgedec.runtime import logits_of
 from edgedec.runtime.rows import Rows
 from edgedec.sampling import Probs, Sampling, probs

@@ -15,8 +15,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from edgedec.sampling import distributions as sampling
 from edgedec.errors import UsageError
+from edgedec.sampling import distributions as sampling
 from edgedec.testing.stats import chi_square, critical_value
 
 DRAWS = 20_000

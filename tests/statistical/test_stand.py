@@ -18,9 +18,9 @@ import pytest
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
 from edgedec.decoding.step import Stats
-from edgedec.generation import GenerationConfig
 from edgedec.drafters import Draft, Sampled
 from edgedec.drafters.stand import Stand
+from edgedec.generation import GenerationConfig
 from edgedec.runtime import logits_of
 from edgedec.runtime.rows import Rows
 from edgedec.sampling import Probs, Sampling, probs
@@ -138,7 +138,9 @@ def tokens_per_call(verify: str, nodes: int) -> float:
             stats = Stats()  # the first two texts fill the tables
         context = Context([seed], 1, runtime.new_cache(512), rng=np.random.default_rng(seed))
         drafter.reset()
-        list(decode(runtime, context, GenerationConfig(Sampling(temperature=1.0), max_tokens=250), drafter, stats=stats))
+        list(
+            decode(runtime, context, GenerationConfig(Sampling(temperature=1.0), max_tokens=250), drafter, stats=stats)
+        )
     return stats.generated / stats.calls
 
 
@@ -152,7 +154,9 @@ def test_a_seed_means_one_text() -> None:
     for _ in range(2):
         runtime, drafter = FakeRuntime(), Stand(13, verify="recursive")
         context = Context([3, 1], 2, runtime.new_cache(64), rng=np.random.default_rng(8))
-        found.append(list(decode(runtime, context, GenerationConfig(Sampling(temperature=1.0), max_tokens=40), drafter)))
+        found.append(
+            list(decode(runtime, context, GenerationConfig(Sampling(temperature=1.0), max_tokens=40), drafter))
+        )
     assert found[0] == found[1]
 
 

@@ -22,9 +22,9 @@ import pytest
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
 from edgedec.decoding.step import Stats
-from edgedec.generation import GenerationConfig
 from edgedec.decoding.verify import VERIFIERS, Verifier
-from edgedec.drafters import Draft, BaseDrafter, Sampled
+from edgedec.drafters import BaseDrafter, Draft, Sampled
+from edgedec.generation import GenerationConfig
 from edgedec.runtime import logits_of
 from edgedec.runtime.rows import Rows
 from edgedec.sampling import Probs, Sampling, probs

@@ -28,10 +28,10 @@ from edgedec.cli import _app
 from edgedec.constraints import json_schema
 from edgedec.errors import EdgedecError, RuntimeUnavailable, UsageError
 from edgedec.generation import GenerationConfig
-from edgedec.offline import Defaults, Job, Progress, worker
+from edgedec.offline import BatchJob, Defaults, Progress, worker
 from edgedec.offline.journal import Journal
 from edgedec.offline.reading import Row, plain, reading
-from edgedec.offline.worker import Desk, Opening, Worker, pack, unpack
+from edgedec.offline.worker import ChunkQueue, Opening, Worker, pack, unpack
 from edgedec.offline.writing import write
 from edgedec.sampling import Sampling
 
@@ -60,7 +60,7 @@ def got(path: Path) -> Rows:
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
-def job(source: Path, out: Path, **more: Any) -> Job:
+def job(source: Path, out: Path, **more: Any) -> BatchJob:
     given: dict[str, Any] = {
         "defaults": Defaults(GenerationConfig(max_tokens=8)),
         "about": {},
@@ -68,7 +68,7 @@ def job(source: Path, out: Path, **more: Any) -> Job:
         "slots": 4,
         **more,
     }
-    return Job(source, out, **given)
+    return BatchJob(source, out, **given)
 
 
 def make(model: edgedec.Model, source: Path, out: Path, **more: Any) -> Progress:
@@ -363,16 +363,16 @@ def test_reading_is_never_far_ahead(
     rows += [{"prompt": "x", "max_tokens": 1} if i % 3 == 0 else {"no": 1} for i in range(60)]
     read = held = 0
     made = job(put(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl", window=window)
-    original = Job.rows
+    original = BatchJob.rows
 
-    def counted(self: Job, journal: Journal, progress: Progress) -> Iterator[Row]:
+    def counted(self: BatchJob, journal: Journal, progress: Progress) -> Iterator[Row]:
         nonlocal read, held
         for row in original(self, journal, progress):
             read += 1
             held = max(held, row.number - journal.done.low, len(journal.done.above))
             yield row
 
-    monkeypatch.setattr(Job, "rows", counted)
+    monkeypatch.setattr(BatchJob, "rows", counted)
     made.run(model, lambda: model.session(context=128))
     assert read == 61
     assert held <= window
@@ -646,7 +646,7 @@ def cluster() -> Iterator[None]:
 SAMPLED = Defaults(GenerationConfig(Sampling(temperature=0.9), 8))
 
 
-def begun(source: Path, out: Path, way: Callable[[Job, Callable[[Progress], None]], Progress]) -> int:
+def begun(source: Path, out: Path, way: Callable[[BatchJob, Callable[[Progress], None]], Progress]) -> int:
     """Stopped after some rows; how many."""
 
     def stop(progress: Progress) -> None:
@@ -679,10 +679,10 @@ def test_begun_here_or_on_ray_it_is_finished_on_the_other(
             for pid in killed:
                 os.kill(pid, signal.SIGKILL)
 
-    def here(job: Job, show: Callable[[Progress], None]) -> Progress:
+    def here(job: BatchJob, show: Callable[[Progress], None]) -> Progress:
         return job.run(model, lambda: model.session(context=128), show)
 
-    def there(job: Job, show: Callable[[Progress], None]) -> Progress:
+    def there(job: BatchJob, show: Callable[[Progress], None]) -> Progress:
         return run(job, Opening(threads=1, context=128), 0, show)
 
     ways = [here, there] if first == "here" else [there, here]
@@ -726,7 +726,7 @@ def test_workers_that_open_something_else_say_so(
 ) -> None:
     pytest.importorskip("pyarrow")
     pytest.importorskip("llguidance")
-    monkeypatch.setattr(worker, "_may_start", lambda desk: None)
+    monkeypatch.setattr(worker, "_may_start", lambda queue: None)
     header = {"seed": 7, "created": 0, "job": ""}
     # One of them twice: when a machine is lost, rows that others still have may come again.
     rows = [Row(i, "", {"prompt": "One day", "max_tokens": 3}) for i in (*range(8), 3)]
@@ -791,11 +791,11 @@ def test_a_cluster_that_is_not_there_is_said_so_at_once(monkeypatch: pytest.Monk
 
 def test_a_desk_lets_workers_die_so_often() -> None:
     async def go() -> None:
-        desk = Desk(2)
-        assert [await desk.may_start() for _ in range(3)] == [True, True, False]
-        await desk.give([])
-        assert await desk.may_start()
-        assert [await desk.may_read(), await desk.may_read()] == [True, False]
-        assert await desk.take() == []
+        queue = ChunkQueue(2)
+        assert [await queue.may_start() for _ in range(3)] == [True, True, False]
+        await queue.give([])
+        assert await queue.may_start()
+        assert [await queue.may_read(), await queue.may_read()] == [True, False]
+        assert await queue.take() == []
 
     asyncio.run(go())

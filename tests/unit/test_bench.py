@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from bundles import random_weights, write_bundle
 from typer.testing import CliRunner, Result
 
 from edgedec.bench import peers
+from edgedec.bench.experts import chosen_experts, expert_costs, rows_choosing
 from edgedec.bench.timing import Config
 from edgedec.bundle.folder import Bundle
-from edgedec.cache.host import Cache
 from edgedec.cli import _app, _bench_peers
 from edgedec.errors import EdgedecError
-from edgedec.speculation.rowcost import RowCall, Work, row_costs
-from edgedec.runtime.rows import Rows
+from edgedec.runtime import Call, Outputs, Rows, open_runtime
 from edgedec.runtimes.reference import Reference
+from edgedec.spec import Attention, Mlp, ModelSpec, Moe, Rope
+from edgedec.speculation.rowcost import RowCall, Work, row_costs
 
 KERNELS = ["bench", "kernels", "--rows", "4,1,2", "-r", "2", "-t", "1", "--engine", "ort"]
 PEERS = ["bench", "peers", "--rows", "1,3", "-p", "6", "-n", "2", "-r", "2", "-t", "1", "--context", "5"]
@@ -52,9 +55,9 @@ class Spy(Reference):
         super().__init__(bundle.spec, lambda name, start, stop: bundle.rows(name)[start:stop])
         self.calls: list[tuple[list[int], int]] = []
 
-    def run(self, hidden: Any, rows: Rows, cache: Cache, blocks: Any) -> Any:
-        self.calls.append((rows.positions.tolist(), cache.length))
-        return super().run(hidden, rows, cache, blocks)
+    def forward(self, calls: Sequence[Call]) -> Any:
+        self.calls += [(call.rows.positions.tolist(), call.cache.length) for call in calls]
+        return super().forward(calls)
 
 
 def test_rows_are_run_behind_the_prefix_in_turns(tiny: Path) -> None:
@@ -75,11 +78,77 @@ def test_rows_without_a_prefix(tiny: Path) -> None:
 
 def test_the_work_of_a_call_is_that_of_its_matrices(tiny: Path) -> None:
     spec, work = Bundle.open(tiny).spec, Work.of(Bundle.open(tiny).manifest)
-    layer = spec.hidden_size * (2 * spec.q_dim + 2 * spec.kv_dim + 3 * spec.intermediate_size)
+    widths = [
+        2 * block.q_dim + 2 * block.kv_dim if isinstance(block, Attention) else 3 * block.inner_size
+        for block in spec.blocks
+        if isinstance(block, Attention | Mlp)
+    ]
+    assert len(widths) == spec.n_blocks
     assert not spec.tied
-    assert work.macs == spec.n_layers * layer + spec.vocab_size * spec.hidden_size
-    norms = (2 * spec.n_layers + 1) * spec.hidden_size
+    assert work.macs == sum(widths) * spec.hidden_size + spec.vocab_size * spec.hidden_size
+    norms = (spec.n_blocks + 1) * spec.hidden_size
     assert work.weight_bytes == 4 * (work.macs + norms)
+
+
+def moe_bundle(folder: Path, router: Any = "softmax", norm: Any = "rms") -> Bundle:
+    """A random model of two layers with 8 experts, of which a row takes 2."""
+    layer = (
+        Attention(2, 1, 16, 0.25),
+        Moe(8, 2, 16, router=router, router_bias=router == "sigmoid", norm=norm),
+    )
+    spec = ModelSpec("random", 40, 32, 64, (layer, layer), 1e-5, True, (Rope((1.0, 0.1)),))
+    return write_bundle(folder, spec, random_weights(spec))
+
+
+@pytest.mark.parametrize("router", ["softmax", "softmax_topk", "sigmoid"])
+@pytest.mark.parametrize("norm", ["rms", "layer", "none"])
+def test_the_experts_of_states_are_those_that_the_runtime_runs(
+    tmp_path: Path, router: str, norm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edgedec.runtimes.reference import moe
+
+    bundle = moe_bundle(tmp_path / "moe", router, norm)
+    chosen: list[Any] = []
+    route = moe.route
+
+    def noted(*args: Any) -> Any:
+        found = route(*args)
+        chosen.append(found[0])
+        return found
+
+    monkeypatch.setattr(moe, "route", noted)
+    runtime = open_runtime("reference", bundle)
+    states = np.random.default_rng(1).standard_normal((20, 32)).astype(np.float32)
+    call = Call(Rows.chain([0] * 20, 0), runtime.new_cache(20), [3], states, Outputs(hidden=(3,)))
+    runtime.forward([call])
+    assert np.array_equal(np.sort(chosen[0]), np.sort(chosen_experts(bundle, 3, states)))
+
+
+def test_rows_are_picked_by_how_many_experts_they_choose() -> None:
+    experts = np.array([[0, 1], [1, 0], [2, 5], [1, 3], [6, 7]])
+    assert rows_choosing(experts, 2, 3).tolist() == [0, 0, 0]
+    assert rows_choosing(experts, 4, 3).tolist() == [0, 2, 0]
+    assert rows_choosing(experts, 5, 4).tolist() == [0, 2, 3, 0]
+    assert rows_choosing(experts, 99, 2).tolist() == [0, 2]
+
+
+def test_kernels_reports_the_cost_by_distinct_experts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = moe_bundle(tmp_path / "moe")
+    runtime, distinct = open_runtime("reference", bundle), list[int]()
+    forward = runtime.forward
+
+    def counted(calls: Sequence[Call]) -> Any:
+        for call in calls:
+            assert call.hidden is not None
+            assert call.rows.count == 6
+            distinct.append(len(np.unique(chosen_experts(bundle, next(iter(call.blocks or ())), call.hidden))))
+        return forward(calls)
+
+    monkeypatch.setattr(runtime, "forward", counted)
+    found = expert_costs(runtime, bundle, [1, 2, 4, 8], 6, 2)
+    assert list(found) == [2, 4, 8], "a row takes two"
+    assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in found.values())
+    assert distinct == [2, 2, 4, 4, 8, 8] * 3
 
 
 # -- bench kernels
@@ -119,6 +188,7 @@ def test_kernels_without_the_native_library_says_why(tiny: Path, monkeypatch: py
     assert report["ceilings"]["read_gb_s"] is report["ceilings"]["int8_gmac_s"] is None
     assert "not built, says this test" in report["ceilings"]["reason"]
     assert report["floor_ms"] == {"read": None, "int8": None}
+    assert report["experts"] is None, "this model has none"
     assert report["ratio"] is None, "no call of one row was measured"
     assert "not built, says this test" in ok(*args)
 
@@ -207,7 +277,7 @@ class FakeWorker:
     """Answers from a script: an engine's speed is its name's length; `fails` at its third request."""
 
     def __init__(self, config: Config) -> None:
-        self.config, self.facts, self.asked = config, {"load_s": 0.5, "kv": "f32"}, 0
+        self.config, self.facts, self.requests = config, {"load_s": 0.5, "kv": "f32"}, 0
 
     def __enter__(self) -> FakeWorker:
         return self
@@ -215,11 +285,11 @@ class FakeWorker:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        self.asked += 1
-        if self.config.engine == "fails" and self.asked == 3:
+    def request(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.requests += 1
+        if self.config.engine == "fails" and self.requests == 3:
             raise EdgedecError("fails: it did")
-        slow = len(self.config.engine) * self.asked
+        slow = len(self.config.engine) * self.requests
         if request["do"] == "end":
             return {"peak_bytes": 3_000_000}
         if request["do"] == "rows":
@@ -228,7 +298,7 @@ class FakeWorker:
 
 
 def test_who_fails_leaves_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "Worker", FakeWorker)
+    monkeypatch.setattr(peers, "BenchWorker", FakeWorker)
     configs = {name: Config(engine, "m", 12, 6) for name, engine in [("a", "x"), ("b", "fails"), ("c", "xyz")]}
     shown: list[tuple[int, int]] = []
     found, skipped = peers.compare(configs, peers.Rounds((1, 2), 0, 2), {"d": "away"}, lambda *at: shown.append(at))
@@ -274,7 +344,7 @@ MISUSE: list[tuple[list[str], str]] = [
     ([*PEERS, "--engines", "native,abacus"], "'abacus'"),
     ([*PEERS, "--rows", "-1"], "--rows -1"),
     (["bench", "nope"], "nope"),
-    (["bench", "-p", "9", "peers"], "stand behind it"),
+    (["bench", "-p", "9", "peers"], "stand after it"),
 ]
 
 

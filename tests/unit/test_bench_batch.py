@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 import edgedec
 from edgedec.bench import batch as batchbench
-from edgedec.bench.batch import SEQUENTIAL, BatchMeasured, Ours, Took, Work, measure, texts_of, work_of
+from edgedec.bench.batch import SEQUENTIAL, BatchMeasured, BatchWork, Ours, Took, measure, texts_of, work_of
 from edgedec.bench.batch_peers import LlamaServer
 from edgedec.bench.prompts import Prompt, read_prompts
 from edgedec.cli import _app, _bench_batch
@@ -23,7 +23,7 @@ from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.offline.row import RowRequest
 
 ARGS = ["bench", "batch", "--prompts", "5", "-n", "4", "-r", "2", "-t", "1", "--sizes", "1,3"]
-WORK = Work(((1, 2), (3, 4, 5)), 4)
+WORK = BatchWork(((1, 2), (3, 4, 5)), 4)
 
 
 def call(*args: object) -> Result:
@@ -48,7 +48,7 @@ class Fake:
     ) -> None:
         self.name, self.log, self.texts, self.fails = name, log, texts, fails
 
-    def run(self, work: Work, size: int) -> Took:
+    def run(self, work: BatchWork, size: int) -> Took:
         if self.fails == len([entry for entry in self.log if entry[0] == self.name]):
             raise RuntimeUnavailable("no more")
         self.log.append((self.name, size, work.tokens))
@@ -57,7 +57,7 @@ class Fake:
 
 def test_everyone_takes_turns_and_each_round_begins_elsewhere() -> None:
     log: list[tuple[str, int, int]] = []
-    work = Work(((1,), (2,)), 100)
+    work = BatchWork(((1,), (2,)), 100)
     found = measure({"a": Fake("a", log, "xy")}, {"p": Fake("p", log, None)}, [1, 2], work, 2)
     warm, first, second = log[:5], log[5:10], log[10:]
     order = [("a", SEQUENTIAL), ("a", 1), ("p", 1), ("a", 2), ("p", 2)]

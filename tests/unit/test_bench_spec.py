@@ -19,7 +19,7 @@ from edgedec.cli import _app, _bench_spec
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.step import StepResult
-from edgedec.drafters import Draft, DrafterContext, BaseDrafter
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext
 from edgedec.errors import UsageError
 from edgedec.runtime import CallResult
 from edgedec.runtime.rows import Rows
@@ -121,7 +121,7 @@ def test_depths_of_drafts_and_of_what_was_accepted() -> None:
     assert _depth([-1, 0, 0, 1]) == 3
     run, rows = Run(), Rows.chain([1, 2, 3], 0)
     for tokens, path in (((5, 6, 7), [0, 1, 2]), ((5,), [0]), ((), [0])):
-        run.take(StepTrace(3, Draft.chain(tokens), StepResult(rows, 0, path, [9] * len(path), CallResult(), 0.1), 0.1))
+        run.add(StepTrace(3, Draft.chain(tokens), StepResult(rows, 0, path, [9] * len(path), CallResult(), 0.1), 0.1))
     assert run.drafted_at == {1: 2, 2: 1, 3: 1}
     assert +run.accepted_at == {1: 1, 2: 1}
 
@@ -150,7 +150,7 @@ def test_answers_of_one_call_are_left_out(tiny: Path, fakes: Any, monkeypatch: p
     tasks = tasks_of([Prompt("story", ("the king",)), Prompt("story", ("hand",))], GREEDY, 0)
     bench = Bench(edgedec.open(tiny, threads=1), tasks, 3, ignore_eos=True)
     found = results(bench.measure(["echo"], 1), tasks)
-    assert found["notes"] == ["left out 1 of 2 tasks: nothing came behind the first call"]
+    assert found["notes"] == ["left out 1 of 2 tasks: nothing came after the first call"]
     assert found["drafters"]["echo"]["speed_ratios"][0] is None
     with pytest.raises(UsageError, match="ignore-eos"):
         results(Bench(bench.model, tasks[:1], 3, ignore_eos=True).measure(["echo"], 1), tasks[:1])
@@ -268,10 +268,10 @@ def test_as_another_geometry(
     tiny: Path, prompts: Path, fakes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("onnx", reason="widening needs onnx")
-    from edgedec.export import widen
+    from edgedec.export import geometry
 
     monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setitem(widen.GEOMETRIES, "llama-1b", widen.Geometry(512, 64, 64, 4, 6, 2, 32))
+    monkeypatch.setitem(geometry.GEOMETRIES, "llama-1b", geometry.Geometry(512, 64, 64, 4, 6, 2, 32))
     args = [*ARGS, "-m", tiny, "--prompts", prompts, "--categories", "story", "--drafters", "echo", "--json"]
     result = ok(*args, "--as", "llama-1b")
     report = json.loads(result.stdout)

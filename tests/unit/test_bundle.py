@@ -29,7 +29,7 @@ from edgedec.errors import (
     EdgedecError,
     RuntimeUnavailable,
 )
-from edgedec.runtime import Rows, open_runtime
+from edgedec.runtime import open_runtime
 from edgedec.storage.serde import from_json, to_json
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
@@ -293,7 +293,9 @@ def test_a_runtime_without_its_files_says_how_to_add_them(bundle: Path) -> None:
     manifest = read(bundle)
     del manifest["artifacts"]["ort"]
     write(bundle, manifest)
-    with pytest.raises(RuntimeUnavailable, match="engine ort: the bundle has no files for it; add them with `edgedec add ort"):
+    with pytest.raises(
+        RuntimeUnavailable, match="engine ort: the bundle has no files for it; add them with `edgedec add ort"
+    ):
         open_runtime("ort", Bundle.open(bundle))
 
 

@@ -16,8 +16,9 @@ from edgedec.decoding.loop import decode
 from edgedec.decoding.step import Stats, Token
 from edgedec.drafters import BaseDrafter, Draft, Drafter, Sampled
 from edgedec.drafters.off import Off
+from edgedec.errors import UsageError
 from edgedec.generation import GenerationConfig
-from edgedec.runtime import CallResult, Capabilities
+from edgedec.runtime import Call, CallResult, Capabilities, Outputs, Rows, forward_one
 from edgedec.sampling import Probs, Sampling
 from edgedec.testing.fakes import FakeRuntime, Limited, RandomDrafter, SetConstraint, tiny_spec
 
@@ -103,7 +104,8 @@ def test_every_verifier_draws_the_same(verifier: str) -> None:
     best = run(runtime(9, 12.0), DrawnDrafter(verifier), **config)
     assert best.tokens == whole.tokens
     assert best.rng == whole.rng
-    assert best.stats.sufficed and best.stats.fallbacks
+    assert best.stats.sufficed
+    assert best.stats.fallbacks
     assert best.stats.proposed
 
 
@@ -194,4 +196,26 @@ def test_the_engine_gives_the_same_texts(nano: Path) -> None:
             texts.append(list(session.tokens(ids, max_tokens=120, sampling=sampling)))
             sufficed.append(session.stats.sufficed)
         assert texts[0] == texts[1]
-        assert sufficed[0] == 0 and sufficed[1] > 0.95 * len(texts[1])
+        assert sufficed[0] == 0
+        assert sufficed[1] > 0.95 * len(texts[1])
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+@pytest.mark.parametrize("temperature", [0.05, 0.8, 1.0, 3.0])
+def test_the_log_sum_at_any_temperature(nano: Path, engine: str, temperature: float) -> None:
+    runtime = edgedec.open(nano, engine=engine).runtime
+    wanted = Outputs(logits=True, logsum=True, temperature=temperature)
+    found = forward_one(runtime, Call(Rows.chain([5, 9, 70, 4], 0), runtime.new_cache(8), outputs=wanted))
+    assert found.logits is not None
+    heated = found.logits.astype(np.float64) / temperature
+    top = heated.max(axis=1)
+    expected = top + np.log(np.exp(heated - top[:, None]).sum(axis=1))
+    # Within what `Best` allows for.
+    np.testing.assert_allclose(found.logsum, expected, rtol=0, atol=2e-6)
+
+
+def test_a_temperature_that_is_not_declared_is_refused() -> None:
+    on = FakeRuntime(SPEC, temperatures=False)
+    call = Call(Rows.chain([1], 0), on.new_cache(4), outputs=Outputs(logsum=True, temperature=0.5))
+    with pytest.raises(UsageError, match="declares no temperatures"):
+        on.forward([call])

@@ -286,6 +286,26 @@ def test_min_tokens_keep_a_text_from_its_end(nano: Path) -> None:
     assert list(session.tokens(session.model.tokenizer.encode("Once"), config)) == found["tokens"]
 
 
+def test_an_adapter_changes_the_text_of_run_and_batch(nano: Path, tmp_path: Path) -> None:
+    import numpy as np
+
+    from edgedec.bundle.adapter import LowRank, save_adapter
+
+    spec, rng, file = edgedec.open(nano).spec, np.random.default_rng(0), tmp_path / "loud.lora"
+    down = next(name for name in spec.matrices if name.endswith(".down"))
+    wide, narrow = spec.tensors()[down][1], spec.tensors()[down][0]
+    a, b = rng.standard_normal((4, wide), np.float32), rng.standard_normal((narrow, 4), np.float32)
+    save_adapter(file, "loud", spec, {down: LowRank(a, b)})
+    args = ["-p", "Once upon a time", "-n", 12]
+    plain, loud = run(nano, *args)["tokens"], run(nano, *args, "--lora", file)["tokens"]
+    assert plain != loud
+    source = tmp_path / "in.jsonl"
+    source.write_text(json.dumps({"prompt": "Once upon a time"}))
+    ok("batch", source, "-o", tmp_path / "out.jsonl", "-m", nano, "-n", 12, "--temp", 0, "--lora", file)
+    text = json.loads((tmp_path / "out.jsonl").read_text())["text"]
+    assert text == "".join(run(nano, *args, "--lora", file)["text"])
+
+
 def test_chat_settings_are_the_options(words: Path) -> None:
     said = ok("chat", "-m", words, "-n", 3, stdin="/set min_tokens=2\n/set temp=0.5\n/set ignore-eos=true\n/set\n")
     lines = said.splitlines()

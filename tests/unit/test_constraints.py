@@ -25,8 +25,8 @@ from edgedec.decoding.step import StepResult
 from edgedec.drafters import BaseDrafter, Draft
 from edgedec.drafters.forced import Forced
 from edgedec.errors import RuntimeUnavailable, TextError, UsageError
-from edgedec.model import Model
 from edgedec.kernels.cpu import loader
+from edgedec.model import Model
 from edgedec.runtime import CallResult, Rows
 from edgedec.sampling import Sampling
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import edgedec
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
-from edgedec.generation import GenerationConfig
 from edgedec.drafters import Drafter, DrafterContext, make_drafter
 from edgedec.drafters.copy import Copy, make
 from edgedec.errors import UsageError
+from edgedec.generation import GenerationConfig
 from edgedec.testing.fakes import FakeRuntime
 
 TEXTS = st.lists(st.integers(0, 4), min_size=1, max_size=120)
@@ -173,7 +173,9 @@ def test_output_is_what_plain_decoding_gives(nodes: int) -> None:
     runtime = FakeRuntime()
     for seed in range(4):
         prompt = np.random.default_rng(seed).integers(0, 3, 20).tolist()
-        plain = list(decode(runtime, Context(list(prompt), 20, runtime.new_cache(64)), GenerationConfig(max_tokens=40), _off()))
+        plain = list(
+            decode(runtime, Context(list(prompt), 20, runtime.new_cache(64)), GenerationConfig(max_tokens=40), _off())
+        )
         cached = Context(list(prompt), 20, runtime.new_cache(64))
         assert list(decode(runtime, cached, GenerationConfig(max_tokens=40), Limited(Copy(), nodes))) == plain
 

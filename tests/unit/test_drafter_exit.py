@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 import edgedec
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import StepResult
-from edgedec.drafters import Draft, DrafterContext, _stack, make_drafter
+from edgedec.drafters import Draft, DrafterContext, make_drafter
+from edgedec.drafters import exit as exit_file
 from edgedec.drafters._stack import Record, confidence, judged, payoff
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
@@ -217,7 +218,7 @@ def test_an_adapter_stands_before_the_head_of_its_layer_only(monkeypatch: pytest
         asked.append(hidden.shape)
         return [hidden]
 
-    monkeypatch.setattr(_stack, "open_head", lambda bundle, interface: SimpleNamespace(run=adapt))
+    monkeypatch.setattr(exit_file, "open_head", lambda bundle, interface: SimpleNamespace(run=adapt))
     runtime = Shallow(2)
     with_head = host(runtime, {"exit": SimpleNamespace(layer=7)})
     drafter = make_drafter("exit", with_head)

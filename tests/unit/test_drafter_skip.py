@@ -193,7 +193,9 @@ def test_a_trial_reads_generated_tokens_only() -> None:
 
 def test_where_a_recurrent_block_cannot_go_back_there_is_no_trial() -> None:
     mixed = (Ssm(2, 4, 4), Mlp(24))
-    runtime = FakeRuntime(tiny_spec(layers=(tiny_layer(), mixed, tiny_layer(), tiny_layer()), context_length=256), spread=60.0)
+    runtime = FakeRuntime(
+        tiny_spec(layers=(tiny_layer(), mixed, tiny_layer(), tiny_layer()), context_length=256), spread=60.0
+    )
     drafter = skipping(runtime, search=1e9)
     found, _, stats, _ = run(runtime, drafter, capacity=256, max_tokens=100)
     assert stats.proposed > 0

@@ -17,13 +17,13 @@ import edgedec
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
 from edgedec.decoding.step import Stats
-from edgedec.generation import GenerationConfig
 from edgedec.drafters import DrafterContext, make_drafter
 from edgedec.drafters._automaton import MOST, Automaton
 from edgedec.drafters._datastore import END, Index, Store, read_texts, write_texts
 from edgedec.drafters.off import Off
 from edgedec.drafters.suffix import Suffix
 from edgedec.errors import UsageError
+from edgedec.generation import GenerationConfig
 from edgedec.testing.fakes import FakeRuntime, Limited
 
 TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=80)
@@ -327,7 +327,9 @@ def test_output_is_what_plain_decoding_gives(stored: bool) -> None:
     runtime = FakeRuntime()
     for seed in range(4):
         prompt = np.random.default_rng(seed).integers(0, 3, 20).tolist()
-        plain = list(decode(runtime, Context(list(prompt), 20, runtime.new_cache(64)), GenerationConfig(max_tokens=40), Off()))
+        plain = list(
+            decode(runtime, Context(list(prompt), 20, runtime.new_cache(64)), GenerationConfig(max_tokens=40), Off())
+        )
         store = Store(DIGEST, 13)
         if stored:
             store.add(np.array([*prompt, *plain, END], np.int32))

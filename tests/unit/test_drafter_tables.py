@@ -17,8 +17,7 @@ import edgedec
 from edgedec.cache import HostCache
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
-from edgedec.decoding.step import StepResult, Stats
-from edgedec.generation import GenerationConfig
+from edgedec.decoding.step import Stats, StepResult
 from edgedec.drafters import Drafter, DrafterContext, make_drafter, recycling
 from edgedec.drafters._tables import Table, Tail, best_of, grow_ranked, keys_of
 from edgedec.drafters.off import Off
@@ -26,6 +25,7 @@ from edgedec.drafters.recycling import Recycling
 from edgedec.drafters.stand import Stand
 from edgedec.drafters.trigram import Trigram
 from edgedec.errors import UsageError
+from edgedec.generation import GenerationConfig
 from edgedec.runtime import Call, CallResult, Hidden, forward_one
 from edgedec.runtime.rows import Rows
 from edgedec.sampling import Sampling

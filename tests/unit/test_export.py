@@ -192,6 +192,39 @@ def test_bad_options(options: dict[str, Any], words: str) -> None:
         ExportOptions(**options)
 
 
+@pytest.mark.parametrize("name", ["gpu", "", "onnx"])
+def test_a_runtime_that_does_not_exist(good: Path, place: Path, name: str) -> None:
+    options = ExportOptions(runtimes=("native", name), check=False)
+    refused(
+        good, place, options, UsageError, f"^--for {name}: no such runtime; there are: genai, native, ort, reference$"
+    )
+
+
+def test_a_runtime_that_cannot_run_the_model(tmp_path: Path, place: Path) -> None:
+    odd = write_llama(tmp_path / "odd", **SHAPE | {"head_dim": 24})
+    words = "cannot run this llama: head_dim 24 is not a multiple of 16"
+    for name in ("ort", "genai"):
+        refused(odd, place, ExportOptions(runtimes=(name,), check=False), UsageError, f"^--for {name}: {words}$")
+    bundle = made(odd, place / "b", check=True)
+    assert bundle.manifest.artifacts == {}
+    assert bundle.manifest.parity is not None, "checked by a runtime that can run it"
+    assert not [name for name in bundle.manifest.files if name.endswith(".onnx")]
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "artifacts"), [(("native",), set()), (("reference", "genai"), {"genai"}), (("ort",), {"ort"})]
+)
+def test_only_the_files_of_the_runtimes_that_are_named(
+    good: Path, place: Path, runtimes: tuple[str, ...], artifacts: set[str]
+) -> None:
+    bundle = made(good, place / "b", runtimes=runtimes)
+    assert set(bundle.manifest.artifacts) == artifacts
+    assert ("genai_config.json" in bundle.manifest.files) == ("genai" in artifacts)
+    assert ("stack.f32.onnx" in bundle.manifest.files) == ("ort" in artifacts)
+    assert sorted(os.listdir(bundle.path)) == sorted([*bundle.manifest.files, MANIFEST])
+    assert np.isfinite(logits(bundle, "reference")).all()
+
+
 @pytest.mark.parametrize("context", [0, -1, 65, 1 << 40])
 def test_bad_contexts(good: Path, place: Path, context: int) -> None:
     refused(good, place, ExportOptions(context=context), EdgedecError, f"context of {context} is out of range")

@@ -62,7 +62,10 @@ def test_an_independent_reader_finds_the_same_numbers(bundle: Bundle, path: Path
         qkv, gate_up = bundle.rows(f"blocks.{2 * i}.qkv"), bundle.rows(f"blocks.{2 * i + 1}.gate_up")
         expected |= {
             f"blk.{i}.attn_q": qkv[:q].reshape(attention.n_heads, 2, -1, qkv.shape[1]).swapaxes(1, 2).reshape(q, -1),
-            f"blk.{i}.attn_k": qkv[q:k].reshape(attention.n_kv_heads, 2, -1, qkv.shape[1]).swapaxes(1, 2).reshape(k - q, -1),
+            f"blk.{i}.attn_k": qkv[q:k]
+            .reshape(attention.n_kv_heads, 2, -1, qkv.shape[1])
+            .swapaxes(1, 2)
+            .reshape(k - q, -1),
             f"blk.{i}.attn_v": qkv[k:],
             f"blk.{i}.attn_output": bundle.rows(f"blocks.{2 * i}.o"),
             f"blk.{i}.ffn_gate": gate_up[: mlp.inner_size],

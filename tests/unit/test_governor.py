@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from drafting import draft_of, host
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode
-from edgedec.decoding.step import Stats
-from edgedec.generation import GenerationConfig
-from edgedec.decoding.step import StepResult
+from edgedec.decoding.loop import StepTrace, decode
+from edgedec.decoding.step import Completed, Request, Stats, StepResult
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Proposal
 from edgedec.drafters.forced import Forced
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
+from edgedec.generation import GenerationConfig
 from edgedec.model import open as open_model
-from edgedec.runtime import Outputs
+from edgedec.runtime import Call, CallResult, Outputs, Rows
 from edgedec.sampling import Sampling
 from edgedec.speculation.calibration import BINS, Calibration
 from edgedec.speculation.choose import make_speculation
 from edgedec.speculation.costs import Costs, host_costs
 from edgedec.speculation.governor import Governor
+from edgedec.speculation.merger import TreeMerger, resume
 from edgedec.speculation.selection import best_size, chain_length, useful
-from edgedec.speculation.merger import TreeMerger
 from edgedec.testing.fakes import FakeRuntime, PerfectDrafter, RandomDrafter, tiny_spec
 
 FLAT = {1: 1.0, 8: 1.3, 32: 5.0}
@@ -338,6 +340,89 @@ def test_words_that_mean_nothing_are_refused(words: str, wrong: str) -> None:
 def test_auto_drafts_only_where_rows_do_not_change_each_other() -> None:
     for engine, drafts_there in (("native", True), ("reference", False)):
         model = open_model("nano", engine=engine)
-        host = DrafterContext(model.runtime, model.bundle, lambda m=model: m.tokenizer)  # type: ignore[misc]
-        assert isinstance(make_speculation("auto", host), Forced) is drafts_there
-        assert isinstance(make_speculation("off", host), Off)
+        there = DrafterContext(model.runtime, model.bundle, lambda m=model: m.tokenizer)  # type: ignore[misc]
+        assert isinstance(make_speculation("auto", there), Forced) is drafts_there
+        assert isinstance(make_speculation("off", there), Off)
+
+
+def test_on_a_runtime_without_trees_one_chain_is_drafted() -> None:
+    text = whole(100)
+    runtime = FakeRuntime(tiny_spec(context_length=2048), trees=False)  # refuses trees
+    drafters = [("wide", RandomDrafter(1)), ("right", PerfectDrafter(text, decoys=1))]
+    governor = Governor(drafters, lambda: Costs(FLAT), fixed=8, trees=False)
+    stats, trace = Stats(), list[StepTrace]()
+    found = decode(runtime, fresh(runtime), GenerationConfig(max_tokens=100), governor, stats, trace)
+    assert list(map(int, found)) == text[3:]
+    assert stats.accepted > 10
+    assert max(len(each.draft.tokens) for each in trace) > 2
+    assert all(list(each.draft.parents) == list(range(-1, len(each.draft.parents) - 1)) for each in trace)
+
+
+def test_a_runtime_without_slices_has_no_exit_and_no_skipping() -> None:
+    runtime = FakeRuntime(tiny_spec(), slices=False)
+    for name in ("exit", "skip"):
+        with pytest.raises(UsageError, match=f"drafter {name}: the runtime fake runs only the whole stack"):
+            make_speculation(name, host(runtime))
+
+
+def test_what_a_constraint_forces_pays_for_no_guess() -> None:
+    """A call is worth the same to the budget whether tokens were forced in it or not: they are no saving of guesses."""
+    budgets = []
+    for forced in ((), (7, 8, 9)):
+        governor = governed(Off())
+        drafter = Forced(governor)
+        context = fresh(FakeRuntime())
+        context.jump_forward = lambda forced=forced: forced  # type: ignore[misc]
+        assert governor.costs.seconds[1] == 1.0
+        before = governor._budget.left
+        draft = draft_of(FakeRuntime(), drafter.propose(context, 9, 0.99))
+        assert tuple(draft.tokens) == forced
+        rows = Rows.tree([3, *draft.tokens], [-1, *(parent + 1 for parent in draft.parents)], 2)
+        n = len(rows)
+        drafter.observe(StepResult(rows, 0, range(n), [*draft.tokens, 4], CallResult(), 1.0, n))
+        budgets.append(governor._budget.left - before)
+    # Both were one call.
+    assert budgets[0] == pytest.approx(budgets[1], abs=1e-3)
+
+
+def test_a_resumed_draft_is_handed_over_if_its_rows_are_the_first() -> None:
+    hidden = np.arange(10, dtype=np.float32).reshape(5, 2)  # two pending rows and three drafted
+    started = Draft((4, 5, 6), (-1, 0, 1), blocks=range(3, 6), hidden=hidden)
+    cut = Draft((4, 5), (-1, 0))
+    found = resume(cut, [0, 1], started, [0, 1, 2], 2)
+    assert found.blocks == range(3, 6)
+    assert found.hidden is not None
+    assert found.hidden.tolist() == hidden[:4].tolist()
+    assert resume(cut, [0, 2], started, [0, 1, 2], 2).hidden is None  # a row between them was cut
+    assert resume(cut, [0, 1], started, [1, 2, 3], 2).hidden is None  # another drafter's row comes first
+    assert resume(cut, [0, 1], None, [], 2) == cut
+    assert resume(cut, [0, 1], replace(started, hidden=None), [0, 1, 2], 2) == cut
+
+
+def test_a_proposal_counts_its_share_of_a_forward() -> None:
+    class Calling(BaseDrafter):
+        def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
+            return self._calls(context)
+
+        def _calls(self, context: Context) -> Generator[Request, Completed, Draft]:
+            yield Call(Rows.chain([1, 2], 0), context.cache, ())
+            return Draft()
+
+    governor = governed(Calling(), fixed=1)
+    proposal = governor.propose(fresh(FakeRuntime()), 4, 0.0)
+    assert not isinstance(proposal, Draft)
+    next(proposal)
+    time.sleep(0.2)  # the forward, with calls of others
+    with pytest.raises(StopIteration):
+        proposal.send(Completed(CallResult(), rows=40, seconds=0.2))
+    (member,) = governor.members
+    assert member.seconds == pytest.approx(0.2 * 2 / 40, abs=0.008)
+    assert governor._spent == pytest.approx(member.seconds, abs=0.005)
+
+
+def test_best_size() -> None:
+    costs = Costs({1: 1.0, 2: 1.1, 3: 1.2, 4: 4.0})
+    assert best_size([0.9, 0.8, 0.7], costs, 0) == (2, pytest.approx(2.7 / 1.2))
+    assert best_size([0.05], costs, 0) == (0, 1.0)
+    assert best_size([0.3], costs, 0, least=1.5) == (0, 1.0)
+    assert best_size([0.9, 0.8], costs, 1) == (1, pytest.approx(2.9 / 1.2 / (2 / 1.1)))

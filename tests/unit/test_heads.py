@@ -14,25 +14,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drafting import draft_of
 from numpy.typing import NDArray
 
 import edgedec
-from edgedec.bundle import folder as bundles
 from edgedec.bundle.folder import Bundle
-from edgedec.bundle.manifest import MANIFEST, least_version
+from edgedec.bundle.manifest import MANIFEST
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
-from edgedec.decoding.step import Stats
+from edgedec.decoding.step import Stats, StepResult
+from edgedec.drafters import Drafter, DrafterContext, drafter_module, make_drafter
+from edgedec.errors import BundleCorrupt, BundleUnsafe, UsageError
 from edgedec.generation import GenerationConfig
-from edgedec.decoding.step import StepResult
-from edgedec.drafters import Drafter, DrafterContext, make_drafter
-from edgedec.errors import BundleCorrupt, BundleUnsafe, BundleVersion, UsageError
-from edgedec.runtime import CallResult, Outputs
+from edgedec.runtime import Call, CallResult, Outputs, forward_one
 from edgedec.runtime.rows import Rows
 from edgedec.sampling import Sampling
-from edgedec.speculation.heads import open_head
+from edgedec.speculation.heads import HeadInterface, open_head
 from edgedec.speculation.tree import grow
-from edgedec.storage.serde import to_json
 from edgedec.testing.fakes import Limited
 
 pytest.importorskip("onnx", reason="heads are built with onnx")
@@ -40,6 +38,7 @@ from edgedec.export.heads import Arrays, Facts, arrays_of, build, expected, inst
 from edgedec.models.heads import architecture, hydra, kinds
 
 WIDTH, DEPTH, TOP = 24, 3, 5
+HEADS: dict[str, HeadInterface] = {name: drafter_module(name).HEAD for name in ("hydra", "medusa", "exit")}
 Floats = NDArray[Any]
 
 
@@ -106,7 +105,7 @@ def test_medusa_is_its_arithmetic(folder: Path, softcap: float) -> None:
     hidden = np.random.default_rng(1).standard_normal((2, facts.hidden), np.float32)
     states = architecture("medusa").states(NumpyOps(arrays, facts.eps), hidden.astype(np.float64), (), DEPTH)
     expect = guesses(arrays, facts, np.stack(states, 1))
-    ids, logprobs = open_head(bundle, "medusa").medusa(hidden)
+    ids, logprobs = open_head(bundle, HEADS["medusa"]).run(hidden)
     order = np.argsort(-expect, -1)[..., :TOP]
     assert ids.tolist() == arrays["vocab"][order].tolist()
     np.testing.assert_allclose(logprobs, np.take_along_axis(expect, order, -1), atol=1e-4)
@@ -114,12 +113,12 @@ def test_medusa_is_its_arithmetic(folder: Path, softcap: float) -> None:
 
 def test_hydra_is_its_arithmetic(folder: Path) -> None:
     bundle, arrays, facts = with_head(folder, "hydra")
-    head, rng = open_head(bundle, "hydra"), np.random.default_rng(1)
+    head, rng = open_head(bundle, HEADS["hydra"]), np.random.default_rng(1)
     state = rng.standard_normal((3, facts.hidden), np.float32)
     oracle: Floats = state.astype(np.float64)
     for _ in range(3):
         embedding = rng.standard_normal((3, facts.hidden), np.float32)
-        state, ids, logprobs = head.hydra(state, embedding)
+        state, ids, logprobs = head.run(state, embedding)
         oracle = hydra.step(NumpyOps(arrays, facts.eps), oracle, embedding.astype(np.float64))
         np.testing.assert_allclose(state, oracle, atol=1e-4)
         expect = guesses(arrays, facts, oracle)
@@ -132,7 +131,7 @@ def test_exit_is_its_arithmetic(folder: Path) -> None:
     bundle, arrays, facts = with_head(folder, "exit")
     hidden = np.random.default_rng(1).standard_normal((2, facts.hidden), np.float32)
     expect = architecture("exit").states(NumpyOps(arrays, facts.eps), hidden.astype(np.float64), (), 1)[0]
-    np.testing.assert_allclose(open_head(bundle, "exit").exit(hidden), expect, atol=1e-4)
+    np.testing.assert_allclose(open_head(bundle, HEADS["exit"]).run(hidden)[0], expect, atol=1e-4)
     assert bundle.manifest.heads["exit"].layer == 1
 
 
@@ -155,28 +154,28 @@ def test_int8_is_near(folder: Path, kind: str) -> None:
     again = build(kind, found, facts)  # what came back can be stored otherwise
     assert again.graph.name == f"head_{kind}"
     hidden = np.random.default_rng(1).standard_normal((1, facts.hidden), np.float32)
-    head = open_head(bundle, kind)
+    head = open_head(bundle, HEADS[kind])
     if kind == "exit":
         expect = architecture("exit").states(NumpyOps(arrays, facts.eps), hidden.astype(np.float64), (), 1)[0]
-        np.testing.assert_allclose(head.exit(hidden), expect, atol=0.1)
+        np.testing.assert_allclose(head.run(hidden)[0], expect, atol=0.1)
     else:
-        ids = head.medusa(hidden)[0] if kind == "medusa" else head.hydra(hidden, hidden)[1]
+        ids = head.run(*[hidden] * len(HEADS[kind].inputs))[-2]
         assert set(ids.ravel().tolist()) <= set(arrays["vocab"].tolist())
 
 
 def test_sessions_hold_a_head_in_common(folder: Path) -> None:
     """Its weights are there once, as long as anyone uses them, and many threads may run it."""
     bundle, *_, facts = with_head(folder, "hydra")
-    head = open_head(bundle, "hydra")
-    assert open_head(Bundle.open(folder), "hydra", 4) is head  # a small head takes one thread
+    head = open_head(bundle, HEADS["hydra"])
+    assert open_head(Bundle.open(folder), HEADS["hydra"], 4) is head  # a small head takes one thread
     hidden = np.random.default_rng(1).standard_normal((3, facts.hidden), np.float32)
-    expect = head.hydra(hidden, hidden)[2].tobytes()
+    expect = head.run(hidden, hidden)[2].tobytes()
     with ThreadPoolExecutor(4) as pool:
-        assert set(pool.map(lambda _: open_head(bundle, "hydra").hydra(hidden, hidden)[2].tobytes(), range(40))) == {
-            expect
-        }
+        assert set(
+            pool.map(lambda _: open_head(bundle, HEADS["hydra"]).run(hidden, hidden)[2].tobytes(), range(40))
+        ) == {expect}
     other, *_ = with_head(folder, "hydra", format="int8")
-    assert open_head(other, "hydra") is not head
+    assert open_head(other, HEADS["hydra"]) is not head
     gone = weakref.ref(head)
     del head
     gc.collect()
@@ -196,27 +195,26 @@ def test_wrong_arrays_are_refused(folder: Path) -> None:
 # ---- bundles ----------------------------------------------------------------------------------------
 
 
-def test_a_bundle_with_heads_is_of_version_3(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_is_listed_and_hashed(folder: Path) -> None:
     before = Bundle.open(folder)
-    assert "heads" not in to_json(before.manifest)
-    assert least_version(before.manifest.tensors.values()) < 3
+    assert not before.manifest.heads
     bundle, *_ = with_head(folder, "hydra")
     bundle, *_ = with_head(folder, "exit")
-    assert bundle.manifest.version == 3
     assert sorted(bundle.manifest.heads) == ["exit", "hydra"]
     bundle.verify()
     assert bundle.digest != before.digest
     assert not [path for path in folder.iterdir() if "partial" in path.name]
     assert {path.name for path in folder.iterdir()} == {*bundle.manifest.files, MANIFEST}
-    monkeypatch.setattr(bundles, "VERSION", 2)  # an older edgedec
-    with pytest.raises(BundleVersion, match="version 3, this edgedec reads up to 2; upgrade edgedec"):
-        Bundle.open(folder)
 
 
-def test_old_bundles_are_written_as_before(tiny: Path) -> None:
-    data = json.loads((tiny / MANIFEST).read_bytes())
-    assert "heads" not in data
-    assert data["version"] < 3
+def test_the_drafters_declare_what_the_kinds_do(folder: Path) -> None:
+    """A new kind needs a file in models/heads and a drafter; nothing else names it."""
+    assert {interface.kind for interface in HEADS.values()} == set(kinds())
+    for kind in kinds():
+        network = architecture(kind)
+        assert HEADS[kind].inputs == network.INPUTS
+        guesses_ = ("ids", "logprobs") if network.AHEAD else ()
+        assert HEADS[kind].outputs == (*filter(None, [network.STATE]), *guesses_)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +248,7 @@ def test_a_damaged_head_is_named(folder: Path) -> None:
     with pytest.raises(BundleCorrupt, match=r"head_hydra\.onnx"):
         again.verify()
     with pytest.raises(BundleCorrupt, match=r"head_hydra\.onnx"):
-        open_head(again, "hydra")
+        open_head(again, HEADS["hydra"])
     with pytest.raises(BundleCorrupt, match=r"head_hydra\.onnx"):
         arrays_of(path)
     path.write_bytes(whole[:-1])
@@ -260,9 +258,9 @@ def test_a_damaged_head_is_named(folder: Path) -> None:
 
 def test_another_graph_in_its_place_is_refused(folder: Path) -> None:
     bundle, *_ = with_head(folder, "hydra")
-    shutil.copy(folder / "embed.onnx", bundle.file("head_hydra.onnx"))
+    shutil.copy(folder / "head.onnx", bundle.file("head_hydra.onnx"))
     with pytest.raises(BundleCorrupt, match="is not the hydra head"):
-        open_head(bundle, "hydra")
+        open_head(bundle, HEADS["hydra"])
     with pytest.raises(BundleCorrupt, match="not a draft head"):
         arrays_of(bundle.file("head_hydra.onnx"))
 
@@ -275,7 +273,7 @@ def test_links_are_not_written_through(folder: Path, tmp_path: Path) -> None:
     bundle = replace(Bundle.open(folder), path=linked)
     facts = facts_of(bundle, "exit")
     arrays = arrays_for(facts, 200)
-    with pytest.raises(BundleUnsafe, match="on a copy"):
+    with pytest.raises(BundleUnsafe, match="a link out of the bundle"):
         install(bundle, build("exit", arrays, facts), arrays, facts)
 
 
@@ -289,7 +287,9 @@ def drafter_for(model: edgedec.Model, name: str, **options: str) -> Drafter:
 def told(model: edgedec.Model, drafter: Drafter, ids: Sequence[int], sampling: Sampling) -> tuple[list[int], Stats]:
     context, stats = Context(list(ids), len(ids), model.runtime.new_cache(160)), Stats()
     context.rng = np.random.default_rng(7)
-    return list(map(int, decode(model.runtime, context, GenerationConfig(sampling, max_tokens=60), drafter, stats=stats))), stats
+    return list(
+        map(int, decode(model.runtime, context, GenerationConfig(sampling, max_tokens=60), drafter, stats=stats))
+    ), stats
 
 
 @pytest.mark.parametrize("name", ["medusa", "hydra"])
@@ -309,25 +309,31 @@ def test_nothing_is_drafted_before_anything_is_known(folder: Path, name: str) ->
     with_head(folder, name)
     model = edgedec.open(folder, engine="reference")
     drafter = drafter_for(model, name)
-    assert drafter.outputs == Outputs(hidden=True)
+    assert drafter.outputs == Outputs(hidden=(model.spec.n_blocks - 1,))
     context = Context([1, 2, 3, 9], 3, model.runtime.new_cache(16))
-    assert not drafter.propose(context, 8, 0.0).tokens
+    assert not draft_of(model.runtime, drafter.propose(context, 8, 0.0)).tokens
     drafter.observe(seen(model, [2, 3], 1, [9]))
-    draft = drafter.propose(context, 8, 0.0)
+    draft = draft_of(model.runtime, drafter.propose(context, 8, 0.0))
     assert 1 <= len(draft.tokens) <= 8
     assert all(0 < p < 1 for p in draft.p)
-    assert not drafter.propose(context, 0, 0.0).tokens
-    assert not drafter.propose(context, 8, 0.999).tokens
+    assert not draft_of(model.runtime, drafter.propose(context, 0, 0.0)).tokens
+    assert not draft_of(model.runtime, drafter.propose(context, 8, 0.999)).tokens
     context.ids[-1] = 8  # the text ended earlier and went on otherwise
-    assert not drafter.propose(context, 8, 0.0).tokens
+    assert not draft_of(model.runtime, drafter.propose(context, 8, 0.0)).tokens
     context.ids[-1] = 9
     drafter.reset()
-    assert not drafter.propose(context, 8, 0.0).tokens
+    assert not draft_of(model.runtime, drafter.propose(context, 8, 0.0)).tokens
 
 
 def seen(model: edgedec.Model, tokens: list[int], root: int, picked: list[int], seed: int = 0) -> StepResult:
-    hidden = np.random.default_rng(seed).standard_normal((len(tokens) - root, model.spec.hidden_size), np.float32)
-    return StepResult(Rows.chain(tokens, 0), root, list(range(len(picked))), picked, CallResult(hidden=hidden), 0.0)
+    hidden = np.random.default_rng(seed).standard_normal((len(tokens), model.spec.hidden_size), np.float32)
+    result = CallResult(hidden={model.spec.n_blocks - 1: hidden})
+    return StepResult(Rows.chain(tokens, 0), root, list(range(len(picked))), picked, result, 0.0)
+
+
+def state_of(model: edgedec.Model, step: StepResult, row: int) -> Floats:
+    """The last hidden state [1, H] of a row of a call."""
+    return step.result.hidden[model.spec.n_blocks - 1][row : row + 1]
 
 
 def paths(draft: Any) -> dict[tuple[int, ...], float]:
@@ -345,20 +351,20 @@ def test_hydra_grows_the_tree_that_looks_at_every_node(folder: Path, nodes: int)
     drafter = drafter_for(model, "hydra", beam="64")
     about = seen(model, [2, 3], 1, [9])
     drafter.observe(about)
-    draft = drafter.propose(Context([1, 2, 3, 9], 3, model.runtime.new_cache(16)), nodes, 0.0)
+    draft = draft_of(model.runtime, drafter.propose(Context([1, 2, 3, 9], 3, model.runtime.new_cache(16)), nodes, 0.0))
 
     def followers(at: tuple[Floats, int, int]) -> list[tuple[int, float, tuple[Floats, int, int]]]:
         state, token, depth = at
         if depth == DEPTH:
             return []
-        embedding = model.runtime.embed(np.array([token]))
+        call = Call(Rows.chain([token], 0), model.runtime.new_cache(1), (), outputs=Outputs(hidden=(-1,)))
+        embedding = forward_one(model.runtime, call).hidden[-1]
         after = hydra.step(NumpyOps(arrays, facts.eps), state, embedding.astype(np.float64))
         p = np.exp(guesses(arrays, facts, after))[0]
         best = np.argsort(-p)[:TOP]
         return [(int(arrays["vocab"][i]), float(p[i]), (after, int(arrays["vocab"][i]), depth + 1)) for i in best]
 
-    assert about.output.hidden is not None
-    expect = grow((about.output.hidden.astype(np.float64), 9, 0), followers, nodes)
+    expect = grow((state_of(model, about, 1).astype(np.float64), 9, 0), followers, nodes)
     found = paths(draft)
     assert found == pytest.approx(paths(expect), abs=1e-4)
 
@@ -369,9 +375,8 @@ def test_medusa_guesses_are_of_the_row_that_came_true(folder: Path) -> None:
     drafter = drafter_for(model, "medusa")
     about = seen(model, [2, 3, 9], 1, [9, 4])
     drafter.observe(about)
-    draft = drafter.propose(Context([1, 2, 3, 9, 4], 3, model.runtime.new_cache(16)), 40, 0.0)
-    assert about.output.hidden is not None
-    ids, logprobs = open_head(model.bundle, "medusa").medusa(about.output.hidden[1:2])
+    draft = draft_of(model.runtime, drafter.propose(Context([1, 2, 3, 9, 4], 3, model.runtime.new_cache(16)), 40, 0.0))
+    ids, logprobs = open_head(model.bundle, HEADS["medusa"]).run(state_of(model, about, 2))
     for path, p in paths(draft).items():
         depth = len(path) - 1
         at = ids[0, depth].tolist().index(path[-1])
@@ -386,7 +391,7 @@ def test_depth_and_options(folder: Path) -> None:
     for name in ("medusa", "hydra"):
         drafter = drafter_for(model, name, depth="1")
         drafter.observe(seen(model, [2, 3], 1, [9]))
-        draft = drafter.propose(Context([1, 2, 3, 9], 3, model.runtime.new_cache(16)), 40, 0.0)
+        draft = draft_of(model.runtime, drafter.propose(Context([1, 2, 3, 9], 3, model.runtime.new_cache(16)), 40, 0.0))
         assert set(draft.parents) == {-1}
         with pytest.raises(UsageError, match="depth=-1"):
             drafter_for(model, name, depth="-1")

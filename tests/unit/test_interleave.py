@@ -223,7 +223,11 @@ def change(bundle: Bundle, folder: Path, tensor: str, **values: Any) -> None:
         ("embed", {"layout": ["rows"]}, "is not one of"),
         ("embed", {"format": "f16"}, "tensor embed: f16 in the layout interleave16"),
         ("final_norm", {"layout": "interleave16"}, "tensor final_norm: f32 in the layout interleave16"),
-        ("final_norm", {"layout": "interleave16", "format": "int4", "block": 32}, "tensor final_norm: block 32 of shape"),
+        (
+            "final_norm",
+            {"layout": "interleave16", "format": "int4", "block": 32},
+            "tensor final_norm: block 32 of shape",
+        ),
         ("head", {"data": 1}, "head lies outside weights.bin or is not aligned"),
         ("head", {"scales": -64}, r"head \(scales\) lies outside"),
         ("head", {"block": 24}, "tensor head: block 24"),

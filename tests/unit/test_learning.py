@@ -31,14 +31,14 @@ def states(session: edgedec.Session) -> dict[str, bytes]:
 
 
 def test_a_saved_session_knows_what_its_drafters_knew(model: edgedec.Model, tmp_path: Path) -> None:
-    first = model.session(spec=SPEC)
+    first = model.session(speculate=SPEC)
     told(first)
     assert states(first)
     first.save(tmp_path / "s")
-    second = model.session(spec=SPEC)
+    second = model.session(speculate=SPEC)
     second.load(tmp_path / "s")
     assert states(second) == states(first)
-    calls = [model.session(spec=SPEC), second]
+    calls = [model.session(speculate=SPEC), second]
     told(calls[0]), told(calls[1])
     assert calls[1].stats.calls < calls[0].stats.calls
     other = model.session(speculate="off")
@@ -47,7 +47,7 @@ def test_a_saved_session_knows_what_its_drafters_knew(model: edgedec.Model, tmp_
 
 
 def test_a_fork_knows_it_too_and_learns_on_its_own(model: edgedec.Model) -> None:
-    first = model.session(spec=SPEC)
+    first = model.session(speculate=SPEC)
     told(first)
     before = states(first)
     twin = first.fork()
@@ -85,11 +85,11 @@ def told_calls(session: edgedec.Session) -> int:
 
 
 def test_a_loaded_session_leaves_alone_what_others_hold_in_common(model: edgedec.Model, tmp_path: Path) -> None:
-    other = model.session(spec=SPEC)
+    other = model.session(speculate=SPEC)
     told(other)
     other.save(tmp_path / "s")
     tables: Tables = {}
-    first, second = (model.session(spec=SPEC, tables=tables) for _ in range(2))
+    first, second = (model.session(speculate=SPEC, tables=tables) for _ in range(2))
     told(first, 10)
     before = states(first)
     second.load(tmp_path / "s")
@@ -101,37 +101,37 @@ def test_a_loaded_session_leaves_alone_what_others_hold_in_common(model: edgedec
 
 
 def test_what_is_kept_is_taken_up_by_who_asks(model: edgedec.Model) -> None:
-    first = model.session(spec=SPEC)
+    first = model.session(speculate=SPEC)
     told(first)
-    first.keep()
-    assert states(model.session(spec=SPEC, learn=True)) == states(first)
-    assert states(model.session(spec=SPEC)) != states(first)
-    assert model.session(speculate="recycling:fixed=5", learn=True).learned() != first.learned()
+    first.save_drafters()
+    assert states(model.session(speculate=SPEC, learn=True)) == states(first)
+    assert states(model.session(speculate=SPEC)) != states(first)
+    assert model.session(speculate="recycling:fixed=5", learn=True).drafter_state_path() != first.drafter_state_path()
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04", b"\x00" * 400])
 def test_a_damaged_file_of_what_was_kept_is_passed_over(model: edgedec.Model, damage: bytes) -> None:
-    first = model.session(spec=SPEC)
+    first = model.session(speculate=SPEC)
     told(first)
-    first.keep()
-    first.learned().write_bytes(damage)
-    again = model.session(spec=SPEC, learn=True)
+    first.save_drafters()
+    first.drafter_state_path().write_bytes(damage)
+    again = model.session(speculate=SPEC, learn=True)
     assert told(again) == told(model.session(speculate="off"))
 
 
 def test_no_code_comes_out_of_what_was_kept(model: edgedec.Model) -> None:
-    first = model.session(spec=SPEC)
-    first.keep()
-    with first.learned().open("wb") as file:
+    first = model.session(speculate=SPEC)
+    first.save_drafters()
+    with first.drafter_state_path().open("wb") as file:
         np.savez(file, **{"recycling.ids": np.array([print], dtype=object)})
-    model.session(spec=SPEC, learn=True)
+    model.session(speculate=SPEC, learn=True)
 
 
 def test_a_saved_session_whose_learned_part_is_cut_or_wrong_is_refused(model: edgedec.Model, tmp_path: Path) -> None:
     import hashlib
     import json
 
-    first = model.session(spec=SPEC)
+    first = model.session(speculate=SPEC)
     told(first, 20)
     first.save(tmp_path / "s")
     raw = (tmp_path / "s").read_bytes()
@@ -141,16 +141,18 @@ def test_a_saved_session_whose_learned_part_is_cut_or_wrong_is_refused(model: ed
 
     body = raw[40:]
     size = int.from_bytes(body[:8], "little")
-    header = json.loads(body[8 : 8 + size])
     wild = [signed(body[:-4]), signed(body + b"more")]
     for change in ({"shape": [-1, 8]}, {"dtype": "object"}, {"shape": [1 << 40, 8]}):
-        header["learned"][0] |= change
-        text = json.dumps(header).encode()
+        damaged = json.loads(body[8 : 8 + size])
+        learned = next(array for array in damaged["arrays"] if array["name"].startswith("learned."))
+        assert {**learned, **change} != learned
+        learned |= change
+        text = json.dumps(damaged).encode()
         wild.append(signed(len(text).to_bytes(8, "little") + text + body[8 + size :]))
     for bad in wild:
         (tmp_path / "s").write_bytes(bad)
         with pytest.raises(SessionError):
-            model.session(spec=SPEC).load(tmp_path / "s")
+            model.session(speculate=SPEC).load(tmp_path / "s")
 
 
 def test_a_drawn_draft_goes_through_the_governor(model: edgedec.Model) -> None:

@@ -83,7 +83,8 @@ def test_a_processor_holds_at_every_node(sampling: Sampling) -> None:
         processor, stats = Alternating(), Stats()
         assert run(FakeRuntime(), drafter, stats=stats, sampling=sampling, processors=(processor,)) == plain
         assert processor.text == plain
-        assert stats.proposed and any(processor.paths)
+        assert stats.proposed
+        assert any(processor.paths)
 
 
 class Adding(BaseProcessor):
@@ -101,7 +102,7 @@ class Adding(BaseProcessor):
 def test_the_order() -> None:
     """Processors as given, then bias and penalties, min_tokens, the constraint."""
     calls = list[str]()
-    constraint = SetConstraint(dict.fromkeys(range(-1, VOCAB), {2, 3, 4}))
+    constraint = SetConstraint({key: {2, 3, 4} for key in range(-1, VOCAB)})
     sampling = Sampling(temperature=1.0, logit_bias={3: 2.0}, repetition_penalty=2.0)
     processors = Adding("a", calls, 1.0), Adding("b", calls)
     config = GenerationConfig(sampling, min_tokens=2, processors=processors, constraint=constraint)
@@ -123,7 +124,7 @@ def test_own_processors_on_the_k_best() -> None:
     """The same scores as on all logits, where they are known."""
     rng = np.random.default_rng(1)
     context = Context([3, 5, 5, 1], 1, FakeRuntime().new_cache(8))
-    constraint = SetConstraint(dict.fromkeys(range(-1, VOCAB), {0, 2, 3, 5, 8}))
+    constraint = SetConstraint({key: {0, 2, 3, 5, 8} for key in range(-1, VOCAB)})
     sampling = Sampling(logit_bias={3: 2.0, 11: 1.0}, repetition_penalty=1.5, frequency_penalty=0.5)
     for _ in range(40):
         logits = rng.normal(0, 3, VOCAB).astype(np.float32)

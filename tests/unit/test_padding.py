@@ -19,8 +19,7 @@ from edgedec.errors import UsageError
 from edgedec.runtime import Rows, RuntimeOptions, logits_of, open_runtime
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
-from edgedec.export import heads
-from edgedec.export import padding
+from edgedec.export import heads, padding
 from edgedec.export.exporter import ExportOptions, export
 from edgedec.export.padding import (
     GEOMETRIES,

@@ -20,7 +20,7 @@ from edgedec.sampling.best import Best, adjust_best, decided, quick_distribution
 from edgedec.sampling.logprobs import best_logprobs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from sampling_cost import realistic  # noqa: E402
+from sampling_cost import realistic
 
 INF = float("inf")
 CONTEXT = [3, 9, 9, 1, 30, 9, 2, 2]
@@ -30,7 +30,9 @@ N_PROMPT = 4
 def best_for(logits: np.ndarray, k: int, temperature: float, error: float = 0.0) -> Best:
     """What a runtime returns of a row, its log-sum off by so much."""
     result = head_outputs(logits[None], Outputs(top=k, logsum=True, temperature=temperature))
-    assert result.ids is not None and result.scores is not None and result.logsum is not None
+    assert result.ids is not None
+    assert result.scores is not None
+    assert result.logsum is not None
     return Best.of(result.ids[0], result.scores[0], len(logits), float(result.logsum[0]) + error, temperature)
 
 
@@ -68,7 +70,9 @@ def test_what_is_decided_is_what_all_logits_say(
     rng = np.random.default_rng(seed)
     logits = np.concatenate([np.array(head, np.float32), rng.normal(-4, 2, 40).astype(np.float32)])
     logits = rng.permutation(logits)
-    best = adjust_best(best_for(logits, k, sampling.temperature or 1.0, error), sampling, CONTEXT, N_PROMPT, len(logits))
+    best = adjust_best(
+        best_for(logits, k, sampling.temperature or 1.0, error), sampling, CONTEXT, N_PROMPT, len(logits)
+    )
     scores = adjust(logits, sampling, CONTEXT, N_PROMPT)
     if masked:
         allowed = rng.random(len(logits)) < 0.7
@@ -170,7 +174,8 @@ def test_what_lies_outside_may_matter() -> None:
 def test_penalties_and_masks_widen_the_bounds() -> None:
     best, sampling = weighing([8, 4, 2, 1], (0.5, 0.5)), Sampling(temperature=1.0, top_p=0.75)
     found = decided(best, sampling)
-    assert found is not None and found.ids.tolist() == [0, 1]
+    assert found is not None
+    assert found.ids.tolist() == [0, 1]
     one = best.lower(best.scores, outside=0.4)
     assert decided(one, sampling) is not None
     assert decided(best.lower(np.where(np.arange(4) == 1, np.float32(-INF), best.scores)), sampling) is not None
@@ -181,6 +186,15 @@ def test_penalties_and_masks_widen_the_bounds() -> None:
     # A token outside that is made likelier than all: nothing is known.
     raised = adjust_best(best, Sampling(temperature=1.0, top_p=0.75, logit_bias={9: 5.0}), [], 0, 20)
     assert decided(raised, sampling) is None
+
+
+def test_a_smaller_score_of_a_token_outside_may_change_otherwise_than_the_border() -> None:
+    """The bounds hold for whatever logit it has: here 0 stays, and lower ones fall; 5 falls, and lower ones rise."""
+    lower = adjust_best(weighing([8, 4, 2, 1], (0.5, 0.5)), Sampling(repetition_penalty=2.0), [9], 0, 20)
+    assert (lower.border, lower.lowered, lower.raised) == (0.0, 1, ())
+    best = Best(np.arange(2), np.array([9, 5], np.float32), 5.0, 9.0, (0.0, 0.001))
+    both = adjust_best(best, Sampling(repetition_penalty=4.0, logit_bias={9: 2.0}), [9], 0, 20)
+    assert (both.border, both.lowered, both.raised) == (5.0, 1, (1.75,))
 
 
 def test_a_row_without_a_finite_logit_is_refused() -> None:
@@ -199,7 +213,9 @@ def test_a_bias_outside_the_vocabulary_is_refused() -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(values=st.lists(st.sampled_from([-INF, -1.0, 0.0, 0.5, 2.0, 3.0]), min_size=1, max_size=700), k=st.integers(1, 12))
+@given(
+    values=st.lists(st.sampled_from([-INF, -1.0, 0.0, 0.5, 2.0, 3.0]), min_size=1, max_size=700), k=st.integers(1, 12)
+)
 def test_the_k_best_are_those_of_a_sort(values: list[float], k: int) -> None:
     row = np.array(values, np.float32)
     k = min(k, len(row))
@@ -213,7 +229,9 @@ def test_the_k_best_are_those_of_a_sort(values: list[float], k: int) -> None:
 def test_log_probabilities_from_the_k_best() -> None:
     row = PEAKED[0]
     result = head_outputs(row[None], Outputs(top=16, logsum=True))
-    assert result.ids is not None and result.scores is not None and result.logsum is not None
+    assert result.ids is not None
+    assert result.scores is not None
+    assert result.logsum is not None
     token = int(result.ids[0, 9])
     own, top = best_logprobs(result.ids[0], result.scores[0], float(result.logsum[0]), token, 5)
     assert own == pytest.approx(logprob(row, token), abs=1e-9)

@@ -546,7 +546,7 @@ def test_caches_of_texts_that_ended_make_room(model: edgedec.Model, caches: list
             text = ask.post("/v1/completions", json=body).json()["choices"][0]["text"]
             wait_for(lambda: server.engine.running == 0)
             assert server.engine.held <= 512
-            wait_for(lambda: alive() <= len(server.engine._batch.prefixes) <= 3)
+            wait_for(lambda: alive() - 1 <= len(server.engine._batch.prefixes) <= 3)
         assert len(caches) > len(PROMPTS)
         used = ask.post("/v1/completions", json={"prompt": prompt + text, "max_tokens": 2}).json()["usage"]
         assert used["prompt_tokens_details"]["cached_tokens"] > 20
@@ -554,7 +554,7 @@ def test_caches_of_texts_that_ended_make_room(model: edgedec.Model, caches: list
         assert len(texts.json()["data"]) == 8
         wait_for(lambda: server.engine.running == 0)
         assert server.engine.held <= 512
-        wait_for(lambda: alive() <= len(server.engine._batch.prefixes) <= 4)
+        wait_for(lambda: alive() - 1 <= len(server.engine._batch.prefixes) <= 4)
 
 
 @pytest.fixture
@@ -628,12 +628,12 @@ def test_sessions_learn_in_common(model: edgedec.Model) -> None:
 
 
 def test_room_for_less_than_one_text_is_refused() -> None:
-    from edgedec.server.engine import Limits
+    from edgedec.server.engine import ServerLimits
 
     with pytest.raises(edgedec.UsageError, match="100 tokens for all caches: a text of 512 would never fit"):
-        Limits(slots=4, context=512, tokens=100)
-    assert Limits(slots=4, context=512).room == 2048
-    assert Limits(slots=4, context=512, tokens=512).room == 512
+        ServerLimits(slots=4, context=512, tokens=100)
+    assert ServerLimits(slots=4, context=512).room == 2048
+    assert ServerLimits(slots=4, context=512, tokens=512).room == 512
 
 
 # -- many at once
@@ -676,14 +676,14 @@ def test_a_failure_inside_is_a_500_and_the_next_request_goes_on(model: edgedec.M
 
 
 def test_requests_leave_nothing_behind(model: edgedec.Model) -> None:
-    from edgedec.server.requests import EngineRequest, Run
+    from edgedec.server.requests import EngineRequest, Submission
 
     with serving(model, slots=2) as (place, _), httpx.Client(base_url=place) as ask:
         for i in range(20):
             ask.post("/v1/completions", json={"prompt": "Once", "max_tokens": 2, "stream": i % 2 == 0})
         gc.collect()
         # Those of the last request may still be in somebody's hands.
-        assert sum(isinstance(thing, Run | EngineRequest) for thing in gc.get_objects()) <= 4
+        assert sum(isinstance(thing, Submission | EngineRequest) for thing in gc.get_objects()) <= 4
 
 
 # -- the rest

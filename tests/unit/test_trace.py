@@ -94,7 +94,7 @@ def test_the_calls_add_up_to_the_text(n: int) -> None:
     assert made.texts == [NASTY[token] for token in plain(n)]
     assert sum(call["emitted"] for call in made.calls) == n
     assert [t for call in made.calls for t in call["picked"][: call["emitted"]]] == plain(n)
-    assert made.turns == []
+    assert made.steps == []
     if n == 40:
         assert len(made.calls) < n
         assert any(0 < len(call["path"]) < len(call["tokens"]) for call in made.calls)
@@ -109,7 +109,7 @@ def test_accepted_nodes_carry_what_was_picked() -> None:
 
 def test_a_token_is_credited_as_the_loop_credits_it() -> None:
     made, credited = Tape(), []
-    for piece in generate(Signed(PerfectDrafter([*START, *plain(40)], 2), 9), 40, made.turns):
+    for piece in generate(Signed(PerfectDrafter([*START, *plain(40)], 2), 9), 40, made.steps):
         made.push(piece)
         assert piece.token is not None
         call = made.calls[-1]
@@ -124,7 +124,7 @@ def test_what_ends_the_text_is_a_call_without_tokens(nano: Path) -> None:
     ids = model.tokenizer.encode(PROMPT)
     first, second = model.session().tokens(ids, max_tokens=2)
     made = Tape()
-    made.run(model.session().stream(ids, stop_tokens=[second], trace=made.turns))
+    made.run(model.session().stream(ids, stop_tokens=[second], trace=made.steps))
     assert [call["emitted"] for call in made.calls] == [1, 0]
     assert made.calls[1]["picked"] == [second]
     assert len(made.texts) == 1
@@ -135,7 +135,7 @@ def test_held_back_text_comes_with_a_later_token_or_at_the_end(nano: Path) -> No
     model = edgedec.open(nano, threads=1)
     text = "".join(model.session().generate(PROMPT, max_tokens=12))
     made = Tape()
-    made.run(model.session().stream(PROMPT, max_tokens=12, stop=[text + "never"], trace=made.turns))
+    made.run(model.session().stream(PROMPT, max_tokens=12, stop=[text + "never"], trace=made.steps))
     assert made.texts == [""] * 12
     assert made.tail == text
 

@@ -17,10 +17,10 @@ from edgedec.cli.train_heads import documents
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
 from edgedec.decoding.step import Stats
-from edgedec.generation import GenerationConfig
 from edgedec.drafters import DrafterContext, make_drafter
 from edgedec.errors import UsageError
-from edgedec.runtime import forward
+from edgedec.generation import GenerationConfig
+from edgedec.runtime import Call, Outputs, forward_one, logits_of
 from edgedec.runtime.rows import Rows
 from edgedec.testing.fakes import Limited
 
@@ -85,19 +85,24 @@ def test_windows_keep_the_begin_token() -> None:
 
 def test_collected_is_what_the_model_says(model: edgedec.Model, texts: list[list[int]], data: Data) -> None:
     first = texts[0]
-    logits = forward(model.runtime, Rows.chain(first, 0), model.runtime.new_cache(len(first)))
+    logits = logits_of(model.runtime, Rows.chain(first, 0), model.runtime.new_cache(len(first)))
     assert data.labels[: len(first)].tolist() == logits.argmax(1).tolist()
     assert data.tokens.tolist() == [token for text in texts for token in text]
     assert data.left.tolist() == [len(text) - 1 - i for text in texts for i in range(len(text))]
-    np.testing.assert_allclose(model.runtime.head(data.hidden[:5].astype(np.float32)), logits[:5], atol=0.05, rtol=0.05)
+    hidden = data.hidden[:5].astype(np.float32)
+    call = Call(Rows.chain(first[:5], 0), model.runtime.new_cache(5), (), hidden, Outputs(logits=True))
+    found = forward_one(model.runtime, call).logits
+    assert found is not None
+    np.testing.assert_allclose(found, logits[:5], atol=0.05, rtol=0.05)
 
 
 def test_an_exit_sees_the_first_layers_only(model: edgedec.Model, texts: list[list[int]], data: Data) -> None:
     runtime = model.runtime
     found = collect(runtime, texts[:1], 2, quiet)
     rows = Rows.chain(texts[0], 0)
-    expect = runtime.run(runtime.embed(rows.tokens), rows, runtime.new_cache(len(rows)), runtime.spec.blocks(0, 2))
-    np.testing.assert_allclose(found.hidden, expect, atol=1e-2)
+    part = runtime.spec.span(0, 2)
+    call = Call(rows, runtime.new_cache(len(rows)), part, outputs=Outputs(hidden=(part[-1],)))
+    np.testing.assert_allclose(found.hidden, forward_one(runtime, call).hidden[part[-1]], atol=1e-2)
     assert found.labels.tolist() == data.labels[: len(rows)].tolist()
 
 
@@ -262,7 +267,7 @@ def test_the_command(folder: Path, text: Path, tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (("--kind", "eagle"), 2, "eagle"),
+        (("--kind", "eagle"), 1, "no draft head 'eagle'; there are: exit, hydra, medusa"),
         (("--layer", "1"), 1, "only an exit has one"),
         (("--kind", "exit", "--layer", "3"), 1, "must be from 1 to 2"),
         (("--heads", "0"), 2, "--heads"),

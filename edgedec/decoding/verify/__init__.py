@@ -1,13 +1,13 @@
 """Verification: which drafted rows of a tree stand, and what comes after them. Pure functions.
 
 `walk` is right for any draft, the others (`VERIFIERS`, in nodes.py and paths.py) for drafts whose tokens were
-drawn from known distributions: they accept more of such a draft, and need to be told the truth about it. They keep
+drawn from known distributions: they accept more of such a draft, if these distributions are the true ones. They keep
 the target's distribution exactly, by the rule of rejection sampling: a token drawn from q is accepted with
 probability min(1, p/q); a refused one is replaced by a draw from what p has beyond q, the residual.
 
 In all of them row `root` is the last known token, run by this very call; rows before it are prompt, rows
-behind it are drafted. They return the accepted rows, `root` first, and the token that follows each: the next
-row's, and for the last row one that no row has run yet. `target(row, path)` is the distribution behind `row`,
+after it are drafted. They return the accepted rows, `root` first, and the token that follows each: the next
+row's, and for the last row one that no row has run yet. `target(row, path)` is the distribution after `row`,
 `path` being the drafted tokens from the root to it; `drafted[i]` the one that row root + 1 + i was drawn from.
 How many tokens are drawn at a node may depend on the path to it, never on what is drawn there or elsewhere.
 A token to which its own q gives nothing was not drawn from q: it counts as not drafted.

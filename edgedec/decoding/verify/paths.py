@@ -74,7 +74,7 @@ def multipath(
 def _block(targets: Sequence[Probs], drawn: Drawn, rng: np.random.Generator) -> tuple[int, int]:
     """How many drawn tokens of a path stand, and the token after them.
 
-    targets: behind none, one, two … of them. After i tokens the path is worth weight_i = min(1, weight_i-1 p/q).
+    targets: after none, one, two … of them. After i tokens the path is worth weight_i = min(1, weight_i-1 p/q).
     Ending there with what weight_i p has beyond q makes up for gap_i = sum max(weight_i p - q, 0) of it, so
     that i tokens stand with gap / (gap + 1 - weight), all of them with their weight; the longest such i counts.
     """

@@ -1,0 +1,74 @@
+"""The ctypes mirror is `api.h`: the same structs, field by field, and the same functions."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+
+import pytest
+
+from edgedec.kernels import cpu
+from edgedec.kernels.cpu import loader
+
+API = (Path(__file__).parents[2] / "kernels" / "cpu" / "api.h").read_text("utf-8")
+CODE = re.sub(r"//[^\n]*", "", API)
+STRUCTS = {
+    "tensor": cpu.Tensor,
+    "norm": cpu.Norm,
+    "attention": cpu.Attention,
+    "mlp": cpu.Mlp,
+    "moe": cpu.Moe,
+    "ssm": cpu.Ssm,
+    "block": cpu.Block,
+    "rope": cpu.Rope,
+    "model": cpu.Model,
+    "lora": cpu.Lora,
+    "adapter": cpu.Adapter,
+    "sequence": cpu.SequenceRows,
+}
+SIZES = {"int32_t": 4, "float": 4, "double": 8}
+
+
+def fields(name: str) -> list[tuple[str, int]]:
+    """Names and sizes of a struct's fields as the header has them."""
+    body = re.search(rf"struct ed_{name} \{{(.*?)\}};", CODE, re.S)
+    assert body
+    found = []
+    for line in filter(None, (part.strip() for part in body[1].split(";"))):
+        kind, names = re.match(r"(?:const )?(\w+)(.*)", line, re.S).groups()  # type: ignore[union-attr]
+        for declared in names.split(","):
+            pointer = "*" in declared
+            size = ctypes.sizeof(ctypes.c_void_p) if pointer else SIZES.get(kind)
+            size = ctypes.sizeof(STRUCTS[kind.removeprefix("ed_")]) if size is None else size
+            found.append((re.sub(r"[*\s]|const", "", declared), size))
+    return found
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_structs(name: str) -> None:
+    mirror = STRUCTS[name]
+    assert [(field[0], ctypes.sizeof(field[1])) for field in mirror._fields_] == fields(name)
+
+
+def test_packed_sequences_are_the_struct() -> None:
+    n = len(cpu.SequenceRows._fields_)
+    values = [7 * i + 1 for i in range(n)]
+    made = cpu.SequenceRows.from_buffer_copy(cpu.pack_sequence(*values))
+    assert [getattr(made, name) for name, _ in cpu.SequenceRows._fields_] == values
+
+
+@pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
+def test_functions() -> None:
+    declared = set(re.findall(r"ED_API [^;]*?(ed_\w+)\(", CODE))
+    assert len(declared) > 20
+    for name in declared:
+        assert getattr(cpu.library(), name)
+    abi = re.search(r"#define ED_ABI (\d+)", CODE)
+    assert abi
+    assert int(abi[1]) == loader.ABI == cpu.library().ed_abi()
+    assert set(cpu.ERRORS) >= {int(code) for code in re.findall(r"return (-?\d+);", _checks()) if code not in ("0",)}
+
+
+def _checks() -> str:
+    return (Path(__file__).parents[2] / "kernels" / "cpu" / "check.cpp").read_text("utf-8")
