@@ -46,6 +46,79 @@ class BlockState {
 
   // Whether a call may write these rows: those before `first` are held, and no pending row is committed.
   bool accepts(const PendingRows& rows) const;
+  // Before a call writes rows first .. count - 1: they replace the pending ones from `first` on. `names`: RowNames::of.
+  void begin(const PendingRows& rows, const std::shared_ptr<const RowNames>& names);
+  // Commits those of the pending rows `numbers` that are held; number i becomes token `token` + i of the text.
+  void commit(const int64_t* numbers, int n, int token);
+  void rollback();
+
+  // The largest number of tokens <= length that truncate and fork can leave.
+  virtual int checkpoint(int length) const { return length; }
+  virtual void truncate(int length) = 0;
+  // Another state with the tokens below `length`, a value of checkpoint(), and no pending rows. fork(0) of a new one: a
+  // new one.
+  virtual std::unique_ptr<BlockState> fork(int length) const = 0;
+  virtual bool drop(const int64_t* /*slots*/, int /*n*/) { return false; }
+  virtual void positions(int64_t* out) const = 0;
+  virtual void tokens(int64_t* out) const = 0;
+  // Two states with the same one (but null) begin with the same page.
+  virtual const void* lead() const { return nullptr; }
+  virtual void pages(int64_t* /*held*/, int64_t* /*shared*/) const {}  // added to both
+  // The pages of the committed slots, if the state is in pages.
+  virtual std::vector<int64_t> page_ids() const { return {}; }
+  virtual size_t bytes() const { return 0; }
+  // Memory for pending rows 0 .. rows - 1 of a new tree.
+  virtual void reserve(int /*rows*/) {}
+  virtual size_t save_bytes() const = 0;
+  virtual uint8_t* save(uint8_t* out) const = 0;  // the end of what it wrote
+  // Becomes what was saved; null if that cannot be, else the end of what it read. Nothing is pending then.
+  virtual const uint8_t* load(const uint8_t* from, const uint8_t* end) = 0;
+
+ protected:
+  BlockState() = default;
+  BlockState(const BlockState&) = delete;
+  // Pending rows rows.first .. rows.count - 1 are about to be written; those before are kept.
+  virtual void reserve_rows(const PendingRows& rows) = 0;
+  // These pending rows, ascending, are committed. Slots are counted by the caller.
+  virtual void keep_rows(const KeptRow* rows, int n) = 0;
+  // The pending rows are forgotten.
+  virtual void forget_rows() {}
+  void forget() { start_ = slots_, rows_ = 0, done_ = -1, names_.reset(), forget_rows(); }
+
+  int slots_ = 0;
+
+ private:
+  int64_t number(int row) const { return names_ ? names_->numbers[row] : row; }
+
+  int start_ = 0, rows_ = 0;
+  int64_t done_ = -1;  // the last number that was committed
+  int64_t base_ = 0;   // position of pending row 0, if there are no names
+  std::shared_ptr<const RowNames> names_;
+};
+
+// The caches of one model in one format.
+struct CachePool {
+  std::shared_ptr<PagePool> pages;
+  std::vector<std::unique_ptr<BlockState>> empty;  // of each block, null: it keeps nothing
+  int kv;
+  uint64_t shape;  // state_shape() of the model
+};
+
+// A number that two models have in common if caches of one can be used with the other.
+uint64_t state_shape(const ed_model& model);
+
+class Cache {
+ public:
+  Cache(std::shared_ptr<const CachePool> pool, int capacity);
+  int length() const { return length_; }
+  int capacity() const { return capacity_; }
+  int blocks() const { return (int)states_.size(); }
+  const CachePool& pool() const { return *pool_; }
+  const std::shared_ptr<const CachePool>& shared_pool() const { return pool_; }
+  BlockState* state(int block) const { return states_[block].get(); }  // null: the block keeps none
+
+  std::unique_ptr<Cache> fork(int length) const;
+  void adopt(const Cache& other, int length);
   // Before a call writes rows of these blocks, of which some keep a state. A tree is of all blocks: rows from 0 on begin
   // another if rows of this one are committed; then all blocks forget what is left of this one.
   void begin(const int32_t* blocks, int n_blocks, const PendingRows& rows, const std::shared_ptr<const RowNames>& names);

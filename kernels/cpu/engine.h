@@ -143,6 +143,7 @@ class Engine {
   void strips(const Product& p, bool made);
   void take_best(int r, const float* logits, int from, int count, int thread);
   void merge_best(int r);
+  StripSum strip_sum(int r, const float* logits, int count) const;
   void merge_sums(int r);
 
   const ed_model model_;
