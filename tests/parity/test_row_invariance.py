@@ -1,26 +1,26 @@
-"""A row's logits and its bytes in the cache are the same however it is run: bit for bit.
+"""A row's logits and what it leaves in the cache are the same however it is run: bit for bit.
 
-What everything is held to is `alone`: every row in a call of its own, on one thread, behind its own chain of
-rows run likewise. Against it stand random trees and chains of 1 to 64 rows, grown or at once, several texts
-in one call, blocks one at a time, two threads, every instruction set of this CPU, and texts that were
-drafted, kept and cut before.
+What everything is held to is `alone`: every row in a call of its own, on one thread, after its own chain of rows run
+likewise. Compared with it: random trees and chains of 1 to 64 rows, grown or at once, several texts in one forward,
+blocks one at a time, two threads, every instruction set of this CPU, and texts that were drafted, committed, cut and
+forked before. Kinds of blocks: attention, mlp, experts, state spaces.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from bundles import ODD, random_weights, write_bundle
+from bundles import KINDS, ODD, random_weights, write_bundle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec.bundle.folder import Bundle
-from edgedec.cache.host import Cache
+from edgedec.bundle import Bundle
+from edgedec.cache import Cache
 from edgedec.kernels.cpu import loader
-from edgedec.runtime.core import forward
-from edgedec.runtime.rows import Rows
+from edgedec.runtime import ALL_LOGITS, Call, Outputs, Rows, logits_of
 from edgedec.spec import KV_FORMATS, ModelSpec
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
@@ -32,15 +32,16 @@ FORMATS = (("int4", 32), ("int8", 16), ("f32", 32), ("int4", 128), ("f16", 32), 
 
 
 def _models() -> dict[str, ModelSpec]:
-    """Every architecture of the zoo, with room for more than one chunk of keys; and the odd sizes."""
+    """Every architecture, with room for more than one chunk of keys; the odd sizes; every kind of block."""
     found = {f"odd-{name}": spec for name, spec in ODD.items()}
+    found |= {f"kinds-{name}": replace(spec, context_length=ROOM) for name, spec in KINDS.items()}
     try:
         from checkpoints import LLAMA
 
         from edgedec.models import architecture, known
     except ImportError:
         return found
-    for name in known():
+    for name in sorted({*known()} - HYBRIDS):
         config = LLAMA | WIDE | CONFIGS.get(name, {}) | {"model_type": name, "max_position_embeddings": ROOM}
         if name == "gemma3":
             tied = {"tie_word_embeddings": True}
@@ -63,8 +64,24 @@ CONFIGS: dict[str, dict[str, object]] = {
     "phi3": {"sliding_window": 30, "original_max_position_embeddings": ROOM},
     "smollm3": {"no_rope_layer_interval": 2},
     "olmo2": {"num_key_value_heads": 4},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen3_moe": {
+        **{"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "norm_topk_prob": True},
+        **{"decoder_sparse_step": 1, "mlp_only_layers": []},
+    },
+    "olmoe": {"num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": False, "num_key_value_heads": 4},
+    "granitemoe": {
+        **{"num_local_experts": 4, "num_experts_per_tok": 2, "embedding_multiplier": 2.0, "logits_scaling": 3.0},
+        **{"residual_multiplier": 0.5, "attention_multiplier": 0.2},
+    },
 }
+# Their blocks are those of the models of every kind.
+HYBRIDS = {"bamba", "granitemoehybrid"}
 MODELS = _models()
+
+
+LENGTHS = st.sampled_from([0, 1, 5, 31, 254, 255, 256, 257, 300])
+TEXTS = (0, 1, 5, 31, 100, 200, 250, 254, 255, 256, 257, 300)
 
 
 class Alone:
@@ -75,13 +92,16 @@ class Alone:
         self.runtime = native.NativeRuntime(bundle, kv, 1)
         rng = np.random.default_rng(3)
         self.ids = rng.integers(0, self.spec.vocab_size, 300).tolist()
-        self._cache, self._logits = self.runtime.new_cache(ROOM), list[np.ndarray]()
-        for token in self.ids:
-            self._logits.append(self._step(self._cache, token))
+        cache, self._logits, self._texts = self.runtime.new_cache(ROOM), list[np.ndarray](), dict[int, Cache]()
+        for n, token in enumerate([*self.ids, 0]):
+            if n in TEXTS:
+                self._texts[n] = cache.fork()
+            if n < len(self.ids):
+                self._logits.append(self._step(cache, token))
 
     def _step(self, cache: Cache, token: int) -> np.ndarray:
-        logits = forward(self.runtime, Rows.chain([token], cache.length), cache)
-        cache.keep([0])
+        logits = logits_of(self.runtime, Rows.chain([token], cache.length), cache)
+        cache.commit([0])
         return logits[0]
 
     def logits(self, length: int) -> np.ndarray:
@@ -89,37 +109,39 @@ class Alone:
         return np.array(self._logits[:length])
 
     def text(self, length: int) -> Cache:
-        """The text's first tokens, cached."""
-        twin = self._cache.fork()
-        twin.truncate(length)
-        return twin
+        """The text's first tokens, cached one by one."""
+        nearest = max(n for n in self._texts if n <= length)
+        cache = self._texts[nearest].fork()
+        for token in self.ids[nearest:length]:
+            self._step(cache, token)
+        return cache
 
-    def rows(self, rows: Rows, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Logits [n, vocab] and cached bytes [n, ...] of every row of a tree behind the text."""
-        caches, logits, stored = {-1: self.text(length)}, [], []
+    def rows(self, rows: Rows, length: int) -> tuple[np.ndarray, dict[int, Cache]]:
+        """Logits [n, vocab] of every row of a tree after the text, and the cache after each."""
+        caches, logits = {-1: self.text(length)}, []
         for i, (token, parent) in enumerate(zip(rows.tokens.tolist(), rows.parents.tolist(), strict=True)):
             caches[i] = cache = caches[parent].fork()
             logits.append(self._step(cache, token))
-            stored.append(cache.rows(cache.length - 1, cache.length)[:, :, :, 0].copy())
-        return np.array(logits), np.array(stored)
-
-
-def slots(cache: Cache, start: int, stop: int) -> np.ndarray:
-    """[n, ...]: committed or, behind those, of the last call."""
-    own = cache.n_shared
-    found = cache.rows(start, stop) if start < own else cache.data[:, :, :, start - own : stop - own]
-    return found.transpose(3, 0, 1, 2, 4)
+        return np.array(logits), caches
 
 
 def same(found: np.ndarray, expected: np.ndarray) -> None:
     assert np.ascontiguousarray(found).tobytes() == np.ascontiguousarray(expected).tobytes()
 
 
+def same_cache(found: Cache, expected: Cache) -> None:
+    """All that the caches hold: positions, keys, values, recurrent states."""
+    mine, theirs = found.save(), expected.save()
+    assert mine.keys() == theirs.keys()
+    for name, array in theirs.items():
+        same(mine[name], array)
+
+
 @pytest.fixture(scope="module", params=list(MODELS))
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     spec = MODELS[request.param]
     weights, block = FORMATS[list(MODELS).index(request.param) % len(FORMATS)]
-    folder = tmp_path_factory.mktemp(request.param) / "bundle"
+    folder = tmp_path_factory.mktemp("bundles") / "bundle"
     return write_bundle(folder, spec, random_weights(spec, 1), weights, block=block)
 
 
@@ -134,63 +156,82 @@ def trees(draw: st.DrawFn, vocab: int) -> tuple[list[int], list[int], int]:
     return rng.integers(0, vocab, n).tolist(), parents, draw(st.integers(0, n - 1))
 
 
-LENGTHS = st.sampled_from([0, 1, 5, 31, 254, 255, 256, 257, 300])
+def path(rows: Rows, row: int) -> list[int]:
+    """From a root down to a row."""
+    parent = int(rows.parents[row])
+    return [*(path(rows, parent) if parent >= 0 else []), row]
 
 
 @pytest.mark.parametrize("kv", KV_FORMATS)
 def test_a_row_is_the_same_in_any_company(bundle: Bundle, kv: str) -> None:
     alone, engines = Alone(bundle, kv), [native.NativeRuntime(bundle, kv, threads) for threads in (1, 2)]
-    blocks = bundle.spec.blocks()
     texts = st.lists(st.tuples(LENGTHS, trees(bundle.spec.vocab_size)), min_size=1, max_size=3)
 
     @settings(max_examples=6, deadline=None, derandomize=True)
     @given(texts=texts, two=st.booleans(), by_block=st.booleans())
     def check(texts: list, two: bool, by_block: bool) -> None:
-        engine, parts, expected = engines[two], [], []
+        engine, calls, expected = engines[two], [], []
         for length, (ids, parents, first) in texts:
-            cache, rows = alone.text(length), Rows.tree(ids, parents, length)
-            logits, stored = alone.rows(rows, length)
+            whole = Rows.tree(ids, parents, length)
+            logits, caches = alone.rows(whole, length)
+            cache, rows = _moved(engine, caches[-1]), whole
             if first:
                 begun = Rows.tree(ids[:first], parents[:first], length)
-                same(forward(engine, begun, cache), logits[:first])
-                rows = begun.grown(ids[first:], parents[first:])
-            parts.append((rows, cache))
-            expected.append((logits[first:], stored))
-        if by_block:
-            hidden = engine.embed(np.concatenate([rows.tokens[rows.first :] for rows, _ in parts]))
-            for block in blocks:
-                hidden = engine.run_batch(hidden, parts, [block])
-            found = engine.head(hidden)
-        else:
-            found = engine.logits_batch(parts)
-        same(found, np.concatenate([logits for logits, _ in expected]))
-        for (rows, cache), (_, stored) in zip(parts, expected, strict=True):
-            same(slots(cache, cache.length, cache.length + len(rows)), stored)
-            same(slots(cache, 0, cache.length), slots(alone.text(cache.length), 0, cache.length))
+                same(logits_of(engine, begun, cache), logits[:first])
+                rows = begun.extend(ids[first:], parents[first:])
+            calls.append(Call(rows, cache, outputs=ALL_LOGITS))
+            expected.append((logits[first:], caches, whole))
+        found = _by_block(engine, calls) if by_block else [result.logits for result in engine.forward(calls)]
+        for call, logits, (theirs, caches, whole) in zip(calls, found, expected, strict=True):
+            same(logits, theirs)
+            taken = path(whole, len(whole) - 1)
+            call.cache.commit(taken)
+            same_cache(call.cache, caches[taken[-1]])
 
     check()
+
+
+def _moved(engine: native.NativeRuntime, cache: Cache) -> Cache:
+    """The same content in a cache of another engine."""
+    moved = engine.new_cache(ROOM)
+    moved.load(cache.save())
+    return moved
+
+
+def _by_block(engine: native.NativeRuntime, calls: list[Call]) -> list[np.ndarray]:
+    """All calls block by block, each block for all of them in one forward."""
+    states = [result.hidden[-1] for result in engine.forward([_sliced(call, (), None, -1) for call in calls])]
+    for b in range(engine.spec.n_blocks):
+        results = engine.forward([_sliced(call, (b,), x, b) for call, x in zip(calls, states, strict=True)])
+        states = [result.hidden[b] for result in results]
+    ends = [call._replace(blocks=(), hidden=x) for call, x in zip(calls, states, strict=True)]
+    return [result.logits for result in engine.forward(ends)]
+
+
+def _sliced(call: Call, blocks: tuple[int, ...], hidden: np.ndarray | None, wanted: int) -> Call:
+    return call._replace(blocks=blocks, hidden=hidden, outputs=Outputs(hidden=(wanted,)))
 
 
 @pytest.mark.parametrize("kv", KV_FORMATS)
 def test_a_prefill_may_come_in_any_pieces(bundle: Bundle, kv: str) -> None:
     alone, engines = Alone(bundle, kv), [native.NativeRuntime(bundle, kv, threads) for threads in (1, 2)]
     n = len(alone.ids)
-    for sizes in ([n], [256, 44], [7, 64, 200, 1, 28], [128, 128, 44], [299, 1]):
+    for sizes in ([150, 150], [256, 44], [7, 64, 200, 1, 28], [128, 128, 44], [1, 255, 44]):
         for engine in engines:
             cache, found = engine.new_cache(ROOM), []
             for size in sizes:
-                found.append(forward(engine, Rows.chain(alone.ids[cache.length :][:size], cache.length), cache))
-                cache.keep(range(size))
+                found.append(logits_of(engine, Rows.chain(alone.ids[cache.length :][:size], cache.length), cache))
+                cache.commit(range(size))
             same(np.concatenate(found), alone.logits(n))
-            same(slots(cache, 0, n), slots(alone.text(n), 0, n))
+            same_cache(cache, alone.text(n))
 
 
 @pytest.mark.parametrize("kv", KV_FORMATS)
 def test_a_text_drafted_and_cut_is_the_text(bundle: Bundle, kv: str) -> None:
-    """Rounds of proposing a tree around the text, keeping what was right, and going back."""
+    """Rounds of proposing a tree around the text, committing what was right in pieces, forking and going back."""
     alone, engine = Alone(bundle, kv), native.NativeRuntime(bundle, kv, 2)
-    rng, cache, n = np.random.default_rng(5), None, len(alone.ids)
-    cache = engine.new_cache(ROOM)
+    rng, n, cut, forked = np.random.default_rng(5), len(alone.ids), 0, 0
+    cache: Cache = engine.new_cache(ROOM)
     for _ in range(25):
         ids, parents, right = [], [], [-1]
         for i in range(min(int(rng.integers(1, 40)), n - cache.length)):
@@ -202,32 +243,46 @@ def test_a_text_drafted_and_cut_is_the_text(bundle: Bundle, kv: str) -> None:
                 ids.append(int(rng.integers(0, bundle.spec.vocab_size)))
             parents.append(parent)
         if ids:
-            logits = forward(engine, Rows.tree(ids, parents, cache.length), cache)
+            start = cache.length
+            logits = logits_of(engine, Rows.tree(ids, parents, start), cache)
             kept = right[1 : 1 + int(rng.integers(0, len(right) + 1))]
             for at, row in enumerate(kept):
-                same(logits[row], alone.logits(n)[cache.length + at])
-            cache.keep(kept)
+                same(logits[row], alone.logits(n)[start + at])
+            middle = int(rng.integers(0, len(kept) + 1))
+            for piece in (kept[:middle], kept[middle:]):
+                cache.commit(piece)
+            cache.rollback()
         if rng.random() < 0.3:
             cache.truncate(int(rng.integers(cache.length // 2, cache.length + 1)))
-    assert cache.length > 20
-    same(slots(cache, 0, cache.length), slots(alone.text(cache.length), 0, cache.length))
+            cut += 1
+        if rng.random() < 0.2:
+            cache = cache.fork()
+            forked += 1
+    assert cut > 3
+    assert forked > 1
+    same_cache(cache, alone.text(cache.length))
+    assert cache.length > 20 or bundle.spec.recurrent
 
 
 @pytest.mark.parametrize("kv", KV_FORMATS)
 def test_every_instruction_set_gives_the_same_bytes(bundle: Bundle, kv: str) -> None:
     alone, ids = Alone(bundle, kv), np.random.default_rng(7).integers(0, bundle.spec.vocab_size, 33).tolist()
-    expected, stored = alone.rows(Rows.chain(ids, 250), 250)
+    expected, caches = alone.rows(Rows.chain(ids, 250), 250)
     isas = [name for name, runs in loader.isas().items() if runs]
     assert "scalar" in isas
     for isa in isas:
-        engine, cache = native.NativeRuntime(bundle, kv, 1, isa=isa), alone.text(250)
+        engine = native.NativeRuntime(bundle, kv, 1, isa=isa)
+        cache = _moved(engine, caches[-1])
         assert engine.isa == isa
-        same(forward(engine, Rows.chain(ids, 250), cache), expected)
-        same(slots(cache, 250, 283), stored)
+        same(logits_of(engine, Rows.chain(ids, 250), cache), expected)
+        cache.commit(range(33))
+        same_cache(cache, caches[32])
 
 
 def test_the_models_are_many() -> None:
     folder = Path(__file__).parents[2] / "models"
     files = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
-    assert len(MODELS) > 12
-    assert {name.split("_")[0] for name in MODELS if not name.startswith("odd")} <= files
+    assert len(MODELS) > 16
+    found = {name for name in MODELS if not name.startswith(("odd-", "kinds-"))}
+    assert found == files - HYBRIDS
+    assert {kind for spec in MODELS.values() for kind in spec.kinds} == {"attention", "mlp", "moe", "ssm"}

@@ -146,7 +146,8 @@ def test_sessions_leave_nothing_behind() -> None:
     model = edgedec.open("nano", threads=1)
 
     def alive() -> tuple[int, int]:
-        gc.collect()
+        for _ in range(3):  # what a finalizer of the first pass lets go is collected by the next
+            gc.collect()
         things = gc.get_objects()
         kept = ("Session", "Governor", "NativeCache", "HostCache")
         found = [type(thing) for thing in things]

@@ -13,7 +13,6 @@ from edgedec.bundle.manifest import Text, WeightFormat
 from edgedec.spec import KV_FORMATS, ModelSpec
 
 Array = NDArray[np.float32]
-Read = Callable[[str], Array]
 # Keys and values of these models stay below this in absolute value, mostly.
 _LARGEST = 6.0
 
@@ -46,7 +45,7 @@ def write_bundle(
 
     def fill(add: Add) -> Scales:
         for name in spec.tensors():
-            add(name, lambda start, stop, name=name: weights[name][start:stop])
+            add(name, _rows_of(weights[name]))
         return {kv: _scales(spec, steps) for kv, steps in (("int8", 127), ("int4", 7))}
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -54,6 +53,10 @@ def write_bundle(
     contents = Contents(folder.name, spec.check(), Text(None), formats, 32, kv, runtimes=runtimes)
     BundleWriter(folder, contents).write(fill)
     return Bundle.open(folder)
+
+
+def _rows_of(weight: Array) -> Callable[[int, int], Array]:
+    return lambda start, stop: weight[start:stop]
 
 
 def _scales(spec: ModelSpec, steps: int) -> list[Array]:

@@ -156,6 +156,20 @@ def outputs(subject: Subject, model: str) -> None:
     _check_top(best, expected)
 
 
+@refused_without("temperatures")
+def _heated(runtime: Runtime) -> CallResult:
+    wanted = Outputs(True, logsum=True, temperature=0.7)
+    return run(runtime, Rows.chain([1, 2, 3], 0), runtime.new_cache(4), wanted)
+
+
+@check("outputs: the log-sum at another temperature", needs="temperatures")
+def temperatures(subject: Subject, model: str) -> None:
+    found = _heated(subject.runtime(model))
+    assert found.logsum is not None, "no logsum, although it is wanted"
+    expected = np.logaddexp.reduce(logits(found).astype(np.float64) / 0.7, axis=1)
+    close(found.logsum, expected, "logsum at temperature 0.7", 1e-5)
+
+
 def _check_top(found: CallResult, all_logits: Array) -> None:
     """The best tokens are in order, the lowest id of equals first; logsum is that of all logits."""
     assert found.ids is not None, "no ids, although the best tokens are wanted"
