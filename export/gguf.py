@@ -240,7 +240,7 @@ def _string(text: str) -> bytes:
 
 
 def _value(value: Value) -> bytes:
-    """A metadata value behind its type: strings 9 of 8, string 8, float32 6, uint32 4."""
+    """A metadata value after its type: strings 9 of 8, string 8, float32 6, uint32 4."""
     if isinstance(value, list):
         return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(_string, value))
     if isinstance(value, str):

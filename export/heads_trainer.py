@@ -109,8 +109,8 @@ class Trainer:
         self.steps, self.spent = 0, 0.0
 
     def _split(self, depth: int) -> None:
-        """Rows that have enough text behind them: the last of them are held back for the report."""
-        # The text's own token behind the last row that is read has to be known too.
+        """Rows that have enough text after them: the last of them are held back for the report."""
+        # The text's own token after the last row that is read has to be known too.
         usable = np.flatnonzero(self.data.left >= depth + (self.plan.labels == "text"))
         held = min(HELD, len(usable) // 10)
         self.train, self.held = usable[: len(usable) - held], usable[len(usable) - held :]

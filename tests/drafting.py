@@ -110,7 +110,7 @@ def accepted(draft: Draft, coming: Sequence[int]) -> int:
 
 
 def replay(drafter: Drafter, prompt: list[int], output: list[int], nodes: int = 15) -> float:
-    """Tokens per call if the target says `output` behind `prompt`."""
+    """Tokens per call if the target says `output` after `prompt`."""
     ids, calls, at = list(prompt), 0, 0
     text = reading(ids)
     while at < len(output):

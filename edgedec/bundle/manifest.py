@@ -79,7 +79,7 @@ class Tensor:
 class Head:
     """A draft head (`models/heads`): its graph, how many tokens ahead it was trained to guess, and, of those that
     guess tokens, how many tokens it knows and how many it names. layer: an exit's hidden states are those
-    behind so many layers."""
+    after so many layers."""
 
     file: str
     depth: int

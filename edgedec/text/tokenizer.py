@@ -100,7 +100,7 @@ class Detokenizer:
 
     Others: a token's text depends on nothing but the start of the text (where a space is dropped)
     and, for single bytes such as <0xE2>, on its whole run of them: one bad byte spoils the run. So
-    runs are held to their end, and decoded behind the last token before them, the anchor:
+    runs are held to their end, and decoded after the last token before them, the anchor:
 
         anchor ["▁a"], held ["<0xC3>", "<0xA9>"], push "▁b":  "aé b" less "a" is "é b"
     """
@@ -164,7 +164,7 @@ class Detokenizer:
         return text
 
     def _window(self) -> str:
-        """The text of the held tokens behind the anchor."""
+        """The text of the held tokens after the anchor."""
         return self._decode([*self._anchor, *self._held])[len(self._decode(self._anchor)) :]
 
     def _untold(self, text: str) -> str:
@@ -236,7 +236,7 @@ class StopStrings:
 
 
 def _bytes(piece: str) -> bytes:
-    """The bytes behind a byte-level spelling: "ĠÃ©" -> b" \\xc3\\xa9"; a token spelt otherwise is itself."""
+    """The bytes of a byte-level spelling: "ĠÃ©" -> b" \\xc3\\xa9"; a token spelt otherwise is itself."""
     table = _byte_of()
     try:
         return bytes(table[c] for c in piece)

@@ -8,7 +8,7 @@
 
 namespace ED_NS {
 
-// The first n of 16 elements, zeros behind them: nothing is read past a row's end.
+// The first n of 16 elements, zeros after them: nothing is read past a row's end.
 template <class T>
 struct Tail {
   T v[16] = {};

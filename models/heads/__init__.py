@@ -52,6 +52,9 @@ class Architecture(Protocol):
     def states(self, ops: Ops[Any], hidden: Any, embeddings: Sequence[Any], depth: int) -> list[Any]:
         """hidden [n, H], embeddings of the `depth` tokens after it [n, H] each -> a state [n, H] for each depth."""
 
+    def run(self, ops: Ops[Any], inputs: Sequence[Any], depth: int) -> list[Any]:
+        """What the exported graph computes of its INPUTS: a state [n, H] for each depth that it has."""
+
 
 def kinds() -> tuple[str, ...]:
     """Every kind that has a file here."""

@@ -37,7 +37,7 @@ def arguments():
     parser.add_argument("--text", type=Path, required=True, help="folder with the story files")
     parser.add_argument("--work", type=Path, required=True, help="checkpoints, log and the Hugging Face folder")
     parser.add_argument("--minutes", type=float, default=110, help="training time, all of it (default 110)")
-    parser.add_argument("--lessons", type=float, default=70, help="minutes of lessons behind it (default 70)")
+    parser.add_argument("--lessons", type=float, default=70, help="minutes of lessons after it (default 70)")
     parser.add_argument("--no-bundle", action="store_true", help="stop at the Hugging Face folder")
     return parser.parse_args()
 

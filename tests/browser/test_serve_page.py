@@ -122,7 +122,7 @@ def test_an_answer_streams_and_stopping_frees_its_slot(slowly: Chat, slow: str, 
     cancelled = 'edgedec_texts_total{reason="cancelled"}'
     assert metrics(slow)[cancelled] == before.get(cancelled, 0) + 1
     assert chat.page.text_content(".answer .meta").endswith("stopped")
-    assert chat.answers() == [text], "nothing comes behind the stop"
+    assert chat.answers() == [text], "nothing comes after the stop"
     # The only slot serves the next message.
     settle(chat, temperature=0, max_tokens=3)
     chat.say("And then?")

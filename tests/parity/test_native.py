@@ -46,7 +46,7 @@ def tokens(spec: ModelSpec, n: int, seed: int = 0) -> list[int]:
 
 
 def whole(runtime: Runtime, rows: Rows, before: list[int] = []) -> np.ndarray:  # noqa: B006
-    """Logits of `rows` behind a text."""
+    """Logits of `rows` after a text."""
     cache = runtime.new_cache(len(before) + len(rows))
     if before:
         forward(runtime, Rows.chain(before, 0), cache)
@@ -182,7 +182,7 @@ def test_odd_sizes(odd: ModelSpec, fmt: str, write: Callable[..., Bundle]) -> No
 
 
 def test_a_text_of_several_chunks(odd: ModelSpec, write: Callable[..., Bundle]) -> None:
-    """Attention is summed 256 keys at a time; windows end before, on and behind a border."""
+    """Attention is summed 256 keys at a time; windows end before, on and after a border."""
     reference, native = pair(write(odd, "f32"), threads=2)
     ids = tokens(odd, 530)
     expected = whole(reference, Rows.chain(ids, 0))

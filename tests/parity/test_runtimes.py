@@ -36,7 +36,7 @@ THREE = (*ENGINES, *(["native"] if why_not() is None else []))
 PROMPT = [1, 7, 3, 99]
 STEPS = 64
 TOKENS = [1, 7, 3, 99, 42, 42, 5, 0, 63, 17, 88, 2, 31, 54, 9, 77, 6, 12, 40, 100, 8, 21, 34, 55]
-# 3 ─┬─ 9 ─┬─ 4 ── 8        two nodes carry the same token behind different parents, and there are two roots
+# 3 ─┬─ 9 ─┬─ 4 ── 8        two nodes carry the same token after different parents, and there are two roots
 #    │     └─ 5
 #    └─ 4 ── 9 ── 7
 # 6
@@ -118,7 +118,7 @@ def close(found: np.ndarray, expected: np.ndarray) -> None:
 
 
 def test_greedy_decoding_is_that_of_transformers(case: Case, engine: str) -> None:
-    """Each token is the likeliest of transformers behind those before it: the same text, step by step.
+    """Each token is the likeliest of transformers after those before it: the same text, step by step.
 
     All windows of the zoo are exceeded on the way.
     """

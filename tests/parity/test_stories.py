@@ -106,7 +106,7 @@ def _halves(w: np.ndarray) -> np.ndarray:
 
 
 def _pad(w: np.ndarray, axis: int, size: int) -> np.ndarray:
-    """Zeros behind `axis` up to `size`."""
+    """Zeros after `axis` up to `size`."""
     missing = [(0, size - w.shape[a] if a == axis else 0) for a in range(w.ndim)]
     return np.pad(w, missing)
 

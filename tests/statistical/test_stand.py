@@ -88,7 +88,7 @@ def test_the_joint_distribution_is_kept(nodes: int, sampling: Sampling) -> None:
 
 
 def without(draft: Draft, gone: Callable[[int], bool]) -> Draft:
-    """A draft without some of its tokens and all behind them."""
+    """A draft without some of its tokens and all after them."""
     kept: dict[int, int] = {-1: -1}
     for i, parent in enumerate(draft.parents):
         if parent in kept and not gone(i):

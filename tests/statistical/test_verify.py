@@ -299,7 +299,7 @@ LOOPS: dict[str, tuple[str, Layout]] = {
 
 @cache
 def said(text: Path, constrained: bool = False) -> Probs:
-    """The target's own law behind the prompt and `text`, read from an empty cache."""
+    """The target's own law after the prompt and `text`, read from an empty cache."""
     runtime, ids = FakeRuntime(SPEC, spread=9.0), [*PROMPT, *text]
     logits = logits_of(runtime, Rows.chain(ids, 0), runtime.new_cache(16))[-1]
     if constrained:

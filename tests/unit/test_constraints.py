@@ -269,7 +269,7 @@ def test_the_end_is_allowed_where_the_text_may_end(model: Model) -> None:
     assert not constraint.mask([])[end]
     assert np.flatnonzero(constraint.mask([a])).tolist() == sorted([end, b])
     assert np.flatnonzero(constraint.mask([a, b])).tolist() == [end]
-    assert constraint.mask([a, b, end]).all(), "behind the end is whatever"
+    assert constraint.mask([a, b, end]).all(), "after the end is whatever"
     assert not constraint.done
     constraint.accept(a)
     assert not constraint.done

@@ -30,7 +30,7 @@ needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"native 
 
 
 class Shallow(FakeRuntime):
-    """All is said after `deep` layers: the blocks behind them do nothing. `work`: rows run by block."""
+    """All is said after `deep` layers: the blocks after them do nothing. `work`: rows run by block."""
 
     def __init__(self, deep: int = LAYERS, seed: int = 0) -> None:
         super().__init__(SPEC, seed=seed, spread=60.0)
@@ -67,7 +67,7 @@ def test_the_first_rounds_only_look_and_cost_nothing_but_the_head() -> None:
     plain, runtime = Shallow(2), Shallow(2)
     run(plain, Off(), max_tokens=8)
     _, _, stats, trace = run(runtime, make_drafter("exit", host(runtime)), max_tokens=8)
-    # No room is left behind the last token.
+    # No room is left after the last token.
     assert [turn.draft.hidden is not None for turn in trace] == [True] * 7 + [False]
     assert stats.proposed == 0
     assert runtime.work == plain.work

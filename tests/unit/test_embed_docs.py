@@ -1,4 +1,4 @@
-"""The programs of docs/embed.md run as they stand there. The word behind ```python names them."""
+"""The programs of docs/embed.md run as they stand there. The word after ```python names them."""
 
 from __future__ import annotations
 

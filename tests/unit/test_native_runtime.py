@@ -86,7 +86,7 @@ def test_of_equals_the_lowest_wins(tmp_path: Path) -> None:
 @pytest.mark.parametrize("weights", ["f32", "int8", "int4"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_has_no_best(tmp_path: Path, weights: str, threads: int, bad: float) -> None:
-    """A token whose embedding is not finite: the rows behind it are lost, those before it are not."""
+    """A token whose embedding is not finite: the rows after it are lost, those before it are not."""
     spec = ODD["plain"]
     bundle = write_bundle(tmp_path / "b", spec, random_weights(spec), weights)
     runtime = native.NativeRuntime(bundle, "f32", threads)

@@ -58,7 +58,7 @@ def model(tiny: Path) -> edgedec.Model:
 
 @pytest.fixture(scope="module")
 def texts(model: edgedec.Model) -> list[list[int]]:
-    """What the model says behind each opening, greedily."""
+    """What the model says after each opening, greedily."""
     session = model.session(speculate="off")
     return [[*o, *map(int, session.tokens(o, max_tokens=60, ignore_eos=True))] for o in OPENINGS]
 
