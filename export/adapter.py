@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
-from edgedec.bundle.adapter import LowRank
+from edgedec.bundle.adapter import LowRank, adaptable
 from edgedec.errors import CheckpointError
 from edgedec.export.safetensors import Stored, elements, read_header, read_json
 from edgedec.models import Part, Source, architecture
@@ -68,7 +68,7 @@ def read_peft(folder: Path, bundle: Bundle) -> dict[str, LowRank]:
         bundle.spec, bundle.manifest.source.get("config", {})
     )
     found, used = dict[str, LowRank](), set[str]()
-    for name in sorted(bundle.spec.matrices & sources.keys()):
+    for name in sorted(adaptable(bundle.spec) & sources.keys()):
         low = _stacked(peft, bundle.spec, name, sources[name])
         if low is not None:
             found[name] = low

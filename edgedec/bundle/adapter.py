@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
-from edgedec.spec import ModelSpec
+from edgedec.spec import ModelSpec, Moe
 from edgedec.storage.arrays import read_arrays, write_arrays
 
 MAGIC = b"EDGELORA"
 _VERSION = 1
+# The matrices of an `Moe` block that hold all its experts.
+STACKED = ("gate_up", "down")
 Array = NDArray[np.float32]
 
 
@@ -51,6 +53,14 @@ class LoraAdapter:
         return max((len(part.a) for part in self.matrices.values()), default=0)
 
 
+def adaptable(spec: ModelSpec) -> frozenset[str]:
+    """The matrices that an adapter may change: those of blocks, but for stacked experts."""
+    experts = {
+        f"blocks.{b}.{name}" for b, block in enumerate(spec.blocks) if isinstance(block, Moe) for name in STACKED
+    }
+    return spec.matrices - experts - {"embed", "head"}
+
+
 def save_adapter(path: str | os.PathLike[str], name: str, spec: ModelSpec, matrices: Mapping[str, LowRank]) -> None:
     """Write an adapter file for bundles of this spec."""
     arrays = {f"{matrix}.{part}": getattr(low, part) for matrix, low in matrices.items() for part in ("a", "b")}
@@ -74,7 +84,7 @@ def open_adapter(path: str | os.PathLike[str], spec: ModelSpec) -> LoraAdapter:
 
 def _low_rank(path: object, spec: ModelSpec, name: str, arrays: Mapping[str, NDArray[Any]]) -> LowRank:
     a, b, shape = arrays.get(f"{name}.a"), arrays.get(f"{name}.b"), spec.tensors().get(name)
-    if a is None or b is None or shape is None or name not in spec.matrices or a.ndim != 2 or b.ndim != 2:
+    if a is None or b is None or shape is None or name not in adaptable(spec) or a.ndim != 2 or b.ndim != 2:
         raise UsageError(f"{path}: {name} is no matrix of this model; make the adapter again for this bundle")
     if (b.shape[0], a.shape[1]) != shape or b.shape[1] != len(a):
         raise UsageError(f"{path}: {name} does not fit this model; make the adapter again for this bundle")

@@ -161,3 +161,19 @@ def test_what_cannot_be_kept_is_refused(
 
     with pytest.raises(UsageError, match=r"damaged|cut short"):
         open_adapter(broken, Bundle.open(bundle_folder).spec)
+
+
+def test_experts_embeddings_and_heads_are_not_adapted(tmp_path: Path) -> None:
+    """A matrix that no runtime would add anything to is refused, not left out."""
+    from edgedec.bundle.adapter import LowRank, adaptable
+    from edgedec.spec import Attention, ModelSpec, Moe
+
+    layer = (Attention(2, 1, 16, 0.25, rope=None), Moe(4, 2, 16, shared_size=16))
+    spec = ModelSpec("test", 32, 16, 64, (layer,), 1e-5, False).check()
+    assert {"blocks.0.qkv", "blocks.1.shared_down"} <= adaptable(spec)
+    for name in ("blocks.1.gate_up", "embed", "head"):
+        rows, columns = spec.tensors()[name]
+        low = LowRank(np.ones((1, columns), np.float32), np.ones((rows, 1), np.float32))
+        save_adapter(tmp_path / "a.lora", "test", spec, {name: low})
+        with pytest.raises(UsageError, match=name):
+            open_adapter(tmp_path / "a.lora", spec)
