@@ -24,6 +24,8 @@ _STRIDE = 64
 def common(a: Sequence[int], b: Sequence[int]) -> int:
     """How many first tokens two texts have in common."""
     longest, at = min(len(a), len(b)), 0
+    if not longest or a[0] != b[0]:
+        return 0
     while at < longest and list(a[at : at + _STRIDE]) == list(b[at : at + _STRIDE]):
         at += _STRIDE
     pairs = zip(a[at : at + _STRIDE], b[at : at + _STRIDE], strict=False)

@@ -195,6 +195,12 @@ class Batch:
             self._waiting.remove(job)
             self._start(job, match)
 
+    def _bound(self) -> int:
+        """At least what `held` returns, and quick: as if nothing were shared."""
+        idle = sum(self._in_pages(cache.length) for cache in self.prefixes.caches())
+        running = sum(self._in_pages(job.need) + self._page * len(job.caches) for job in self._running)
+        return idle + running
+
     def _in_pages(self, tokens: int) -> int:
         """The tokens that as many whole pages hold."""
         return -(-tokens // self._page) * self._page
@@ -202,7 +208,7 @@ class Batch:
     def _fits(self, tokens: int) -> bool:
         """Is there room for so many more tokens, if need be after evicting idle prefixes? A sequence larger than all
         the room still runs, alone."""
-        if self.held() + tokens <= self._tokens:
+        if self._bound() + tokens <= self._tokens:
             return True
         self.prefixes.evict(lambda: self.held() + tokens <= self._tokens)
         return not self._running or self.held() + tokens <= self._tokens
@@ -255,7 +261,8 @@ class Batch:
         fork = context.cache.fork(n)
         if fork.length >= self._least_shared:  # a recurrent block may have kept no state there
             self.prefixes.insert(context.ids[: fork.length], fork, _key(context))
-            self.prefixes.evict(lambda: self.held() <= self._tokens)
+            if self._bound() > self._tokens:
+                self.prefixes.evict(lambda: self.held() <= self._tokens)
 
     def _next_jobs(self) -> list[Job]:
         """Whose calls go together, at most the rows that the runtime takes: those left out come first the next time."""
@@ -263,9 +270,10 @@ class Batch:
         others: list[Job] = []
         rows, limit = 0, self._runtime.capabilities.largest_call
         for job in self._running:
-            fits = bool(job.requests) and (not chosen or rows + job.rows <= limit)
+            wanted = job.rows
+            fits = wanted > 0 and (not chosen or rows + wanted <= limit)
             (chosen if fits else others).append(job)
-            rows += job.rows if fits else 0
+            rows += wanted if fits else 0
         self._running = others + chosen
         return chosen
 
