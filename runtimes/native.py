@@ -19,7 +19,7 @@ from edgedec.bundle import Bundle
 from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.kernels import cpu
 from edgedec.kernels.cpu import loader
-from edgedec.runtime import Call, CallResult, Capabilities, RuntimeOptions, available_cores, lacking_kinds
+from edgedec.runtime import Call, CallResult, Capabilities, Outputs, RuntimeOptions, available_cores, lacking_kinds
 from edgedec.runtimes._native_cache import NativeCache, address, raise_refusal
 from edgedec.runtimes._native_model import NativeAdapter, NativeModel
 from edgedec.spec import KV_FORMATS
@@ -142,17 +142,19 @@ class NativeRuntime:
             raise UsageError("a cache of another engine")
         if cache.spec is not self.spec and cache.spec != self.spec:
             raise UsageError("a cache of another model")
-        first, count = rows.first, rows.count
+        first, count, n = rows.first, rows.count, len(rows)
+        if wanted.head:
+            _check_head(wanted, count)
         head_rows = max(0, count - wanted.logits_from)
         tokens = np.ascontiguousarray(rows.tokens, np.int64)
-        positions = np.ascontiguousarray(rows.positions, np.int64)
-        keep += (tokens, positions, cache)
+        keep += (tokens, cache)
+        positions = self._ints(rows.positions, n, keep)
         parents = groups = numbers = given = chosen = 0
         if not rows.is_chain:
-            parents = self._ints(rows.parents, keep)
-            groups = 0 if rows.groups is None else self._ints(rows.groups, keep)
+            parents = self._ints(rows.parents, n, keep)
+            groups = 0 if rows.groups is None else self._ints(rows.groups, n, keep)
         if rows.numbers is not None:
-            numbers = self._ints(rows.numbers, keep)
+            numbers = self._ints(rows.numbers, n, keep)
         entering = hidden if hidden is not None else rows.embeddings
         if entering is not None:
             given = self._entering(entering, count, keep)
@@ -187,7 +189,7 @@ class NativeRuntime:
             chosen,
             address(tokens),
             given,
-            address(positions),
+            positions,
             parents,
             groups,
             numbers,
@@ -202,8 +204,10 @@ class NativeRuntime:
         )
         return data, CallResult(logits, ids, scores, logsum, states, paid)
 
-    def _ints(self, values: NDArray[np.int64], keep: list[Any]) -> int:
+    def _ints(self, values: NDArray[np.int64], n: int, keep: list[Any]) -> int:
         array = np.ascontiguousarray(values, np.int64)
+        if len(array) != n:
+            raise UsageError(f"{len(array)} positions, parents, groups or numbers for {n} rows: give one for each row")
         keep.append(array)
         return address(array)
 
@@ -252,3 +256,11 @@ class NativeRuntime:
             found = self._adapters[adapter] = NativeAdapter(self.spec, adapter)
         keep.append(found)
         return found.address
+
+
+def _check_head(wanted: Outputs, count: int) -> None:
+    """UsageError unless the head can run on the rows that are wanted of it."""
+    if not 0 <= wanted.logits_from < max(1, count):
+        raise UsageError(f"logits_from {wanted.logits_from}: the call computes {count} rows")
+    if not wanted.temperature > 0:
+        raise UsageError(f"temperature {wanted.temperature} of a log-sum: must be above 0")

@@ -1,4 +1,4 @@
-"""The native runtime at its edges: what it answers besides logits, what it refuses, forks and threads."""
+"""The native runtime at its edges: outputs besides logits, refusals, forks and threads, saved sessions."""
 
 from __future__ import annotations
 
@@ -16,13 +16,25 @@ import pytest
 from bundles import ODD, random_weights, write_bundle
 
 import edgedec
-from edgedec.bundle.folder import Bundle
+from edgedec.bundle import Bundle
+from edgedec.cache import Cache
 from edgedec.errors import ContextFull, RuntimeUnavailable, SessionError, UsageError
 from edgedec.kernels import cpu
 from edgedec.kernels.cpu import loader
-from edgedec.runtime.core import RuntimeOptions, Want, forward, open_runtime
-from edgedec.runtime.rows import Rows
-from edgedec.spec import KV_FORMATS, Layer
+from edgedec.runtime import (
+    Call,
+    CallResult,
+    Outputs,
+    Rows,
+    Runtime,
+    RuntimeOptions,
+    forward_one,
+    logits_of,
+    open_runtime,
+)
+from edgedec.runtimes.reference import attention
+from edgedec.runtimes.reference.numeric import BlockWeights
+from edgedec.spec import KV_FORMATS, Attention, Mlp
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
 native = pytest.importorskip("edgedec.runtimes.native")
@@ -48,23 +60,41 @@ def hidden_of(bundle: Bundle, n: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((n, bundle.spec.hidden_size)).astype(np.float32)
 
 
+def head(runtime: Runtime, hidden: np.ndarray, outputs: Outputs) -> CallResult:
+    """The head alone, on hidden states."""
+    return forward_one(
+        runtime, Call(Rows.chain([0] * len(hidden), 0), runtime.new_cache(len(hidden)), (), hidden, outputs)
+    )
+
+
+def head_logits(runtime: Runtime, hidden: np.ndarray) -> np.ndarray:
+    logits = head(runtime, hidden, Outputs(logits=True)).logits
+    assert logits is not None
+    return logits
+
+
 # -- the best tokens
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_the_best_are_those_of_all_logits(large: Bundle, threads: int) -> None:
     runtime, hidden = native.NativeRuntime(large, "f32", threads), hidden_of(large, 9)
-    logits = runtime.head(hidden)
+    logits = head_logits(runtime, hidden)
     order = np.argsort(-logits, axis=1, kind="stable")  # the lowest id of equals first
     for k in (1, 2, 5, 100, 1201, 5000):
-        ids, values = runtime.best(hidden, k)
-        assert ids.shape == (9, min(k, 1201))
-        np.testing.assert_array_equal(ids, order[:, :k])
-        np.testing.assert_array_equal(values, np.take_along_axis(logits, order[:, :k], 1))
+        for both in (False, True):
+            found = head(runtime, hidden, Outputs(logits=both, top=k))
+            assert found.ids.shape == (9, min(k, 1201))
+            np.testing.assert_array_equal(found.ids, order[:, :k])
+            np.testing.assert_array_equal(found.scores, np.take_along_axis(logits, order[:, :k], 1))
+            assert (found.logits is not None) == both
+            if both:
+                assert found.logits.tobytes() == logits.tobytes()
     rows = Rows.chain(range(9), 0)
-    logits = runtime.logits(rows, runtime.new_cache(9), 2)
-    found = runtime.call(rows, runtime.new_cache(9), 2, Want(logits=False, top=1)).ids
-    np.testing.assert_array_equal(found[:, 0], logits.argmax(axis=1))
+    logits = logits_of(runtime, rows, runtime.new_cache(9), 2)
+    found = forward_one(runtime, Call(rows, runtime.new_cache(9), outputs=Outputs(top=1, logits_from=2)))
+    np.testing.assert_array_equal(found.ids[:, 0], logits.argmax(axis=1))
+    assert found.logits is None
 
 
 def test_of_equals_the_lowest_wins(tmp_path: Path) -> None:
@@ -76,28 +106,30 @@ def test_of_equals_the_lowest_wins(tmp_path: Path) -> None:
     for threads in (1, 2):
         runtime = native.NativeRuntime(bundle, "f32", threads)
         for _ in range(20):
-            ids, logits = runtime.best(hidden_of(bundle, 5), 10)
-            first = runtime.head(hidden_of(bundle, 5))[:, :7].argmax(axis=1)
-            np.testing.assert_array_equal(ids, first[:, None] + 7 * np.arange(10))
-            assert (logits == logits[:, :1]).all()
+            found = head(runtime, hidden_of(bundle, 5), Outputs(top=10))
+            first = head_logits(runtime, hidden_of(bundle, 5))[:, :7].argmax(axis=1)
+            np.testing.assert_array_equal(found.ids, first[:, None] + 7 * np.arange(10))
+            assert (found.scores == found.scores[:, :1]).all()
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("weights", ["f32", "int8", "int4"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_has_no_best(tmp_path: Path, weights: str, threads: int, bad: float) -> None:
-    """A token whose embedding is not finite: the rows after it are lost, those before it are not."""
+    """A hidden state that is not finite: its row is lost, the rows beside it are not."""
     spec = ODD["plain"]
     bundle = write_bundle(tmp_path / "b", spec, random_weights(spec), weights)
     runtime = native.NativeRuntime(bundle, "f32", threads)
     hidden = hidden_of(bundle, 3)
     hidden[1, 3] = bad
-    ids, values = runtime.best(hidden)
-    assert ids[[0, 2], 0].tolist() == runtime.head(hidden)[[0, 2]].argmax(axis=1).tolist()
-    assert not np.isfinite(values[1, 0])
+    found = head(runtime, hidden, Outputs(top=1))
+    assert found.ids[[0, 2], 0].tolist() == head_logits(runtime, hidden)[[0, 2]].argmax(axis=1).tolist()
+    assert found.ids[1, 0] == -1
+    assert not np.isfinite(found.scores[1, 0])
 
 
 def test_there_is_no_best_token_for_a_row_that_is_not_finite(tmp_path: Path) -> None:
+    """A token whose embedding is not finite: the rows after it are lost, those of other branches are not."""
     spec = ODD["plain"]
     read = random_weights(spec)
     embed = read("embed").copy()
@@ -105,8 +137,8 @@ def test_there_is_no_best_token_for_a_row_that_is_not_finite(tmp_path: Path) -> 
     bundle = write_bundle(tmp_path / "b", spec, lambda name: embed if name == "embed" else read(name))
     runtime = native.NativeRuntime(bundle, "f32", 2)
     rows = Rows.tree([1, 5, 2, 3], [-1, 0, 0, 1], 0)
-    found = runtime.call(rows, runtime.new_cache(4), 0, Want(logits=False, top=1)).ids[:, 0].tolist()
-    logits = runtime.logits(rows, runtime.new_cache(4), 0)
+    found = forward_one(runtime, Call(rows, runtime.new_cache(4), outputs=Outputs(top=1))).ids[:, 0].tolist()
+    logits = logits_of(runtime, rows, runtime.new_cache(4))
     assert found == [int(logits[0].argmax()), -1, int(logits[2].argmax()), -1]
     with pytest.raises(UsageError, match="not finite"):
         list(edgedec.Model(bundle, runtime).session().tokens([1, 5], max_tokens=1))
@@ -122,75 +154,108 @@ def test_greedy_text_is_that_of_all_logits(tiny: Path, kv: str) -> None:
     assert len(set(best)) > 5
 
 
-# -- attention mass
+# -- attention sums
 
 
-def numpy_mass(runtime, rows: Rows, before: list[int]) -> list[np.ndarray]:
-    """Softmax by hand, layer by layer, of queries and keys taken from a reference run in float64."""
-    spec, bundle = runtime.spec, runtime.bundle
-    reference = open_runtime("reference", bundle)
-    cache = reference.new_cache(64)
-    forward(reference, Rows.chain(before, 0), cache)
-    cache.keep(range(len(before)))
-    hidden, found = reference.embed(rows.tokens), []
-    for i, layer in enumerate(spec.layers):
-        x = reference._norm(hidden, f"layers.{i}.attn_norm")
-        q = reference._rotate(i, reference._qkv(i, x)[0], rows.positions).astype(np.float64)
-        hidden = reference.run(hidden, rows, cache, [2 * i])
-        keys = cache.keys(i)[:, : cache.length + len(rows)].astype(np.float64)
-        keys = np.repeat(keys, spec.n_heads // spec.n_kv_heads, axis=0)
-        scores = q @ keys.transpose(0, 2, 1) * spec.attn_scale
-        scores = np.where(rows.mask(cache.length, layer.window), scores, -np.inf)
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        weights /= weights.sum(axis=-1, keepdims=True)
-        found.append(weights.sum(axis=1).reshape(spec.n_kv_heads, -1, weights.shape[-1]).sum(axis=1))
-        hidden = reference.run(hidden, rows, cache, [2 * i + 1])
+def prompted(runtime: Runtime, before: list[int], room: int) -> Cache:
+    """A cache that holds a text, with room for more."""
+    cache = runtime.new_cache(len(before) + room)
+    for at in range(0, len(before), 128):
+        part = before[at : at + 128]
+        runtime.forward([Call(Rows.chain(part, at), cache)])
+        cache.commit(range(len(part)))
+    return cache
+
+
+def numpy_sums(bundle: Bundle, rows: Rows, before: list[int]) -> dict[int, np.ndarray]:
+    """Softmax by hand, block by block, of queries and keys taken from a reference run in float64."""
+    spec, reference = bundle.spec, open_runtime("reference", bundle)
+    cache = prompted(reference, before, len(rows))
+    hidden, found = reference.embed(rows), {}
+    for b, block in enumerate(spec.blocks):
+        after = forward_one(reference, Call(rows, cache, [b], hidden, Outputs(hidden=(b,)))).hidden[b]
+        if isinstance(block, Attention):
+            w = BlockWeights(spec, b, reference._weights, None)
+            q = attention._qkv(block, w, w.norm(hidden, block.norm))[0]
+            q = attention._rotate(block, spec, q, rows.positions).astype(np.float64)
+            keys = cache.data(b)[0][:, : len(before) + len(rows)].astype(np.float64)
+            keys = np.repeat(keys, block.n_heads // block.n_kv_heads, axis=0)
+            scores = q @ keys.transpose(0, 2, 1) * block.scale
+            scores = np.where(rows.mask(cache.positions(b), block.window), scores, -np.inf)
+            weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            weights /= weights.sum(axis=-1, keepdims=True)
+            found[b] = weights.sum(axis=1).reshape(block.n_kv_heads, -1, weights.shape[-1]).sum(axis=1)
+        hidden = after
     return found
 
 
-def mass_of(bundle: Bundle, rows: Rows, before: list[int], threads: int, kv: str = "f32") -> np.ndarray:
+def sums_of(bundle: Bundle, rows: Rows, before: list[int], threads: int, kv: str = "f32") -> dict[int, np.ndarray]:
+    """The attention sums of every block, by a call whose other outputs are what they are without."""
     spec, runtime = bundle.spec, native.NativeRuntime(bundle, kv, threads)
-    cache = runtime.new_cache(len(before) + len(rows))
-    if before:
-        forward(runtime, Rows.chain(before, 0), cache)
-        cache.keep(range(len(before)))
-    mass = np.zeros((spec.n_layers, spec.n_kv_heads, len(before) + len(rows)), np.float32)
-    hidden = runtime.embed(rows.tokens)
-    plainly = runtime.run(hidden, rows, cache, spec.blocks())
-    assert runtime.run_batch(hidden, [(rows, cache)], spec.blocks(), mass).tobytes() == plainly.tobytes()
-    return mass
+    cache, last = prompted(runtime, before, len(rows)), spec.n_blocks - 1
+    plain = forward_one(runtime, Call(rows, cache, outputs=Outputs(logits=True, hidden=(last,))))
+    cache.rollback()
+    found = forward_one(runtime, Call(rows, cache, outputs=Outputs(logits=True, hidden=(last,), attention=True)))
+    assert found.hidden[last].tobytes() == plain.hidden[last].tobytes()
+    assert found.logits.tobytes() == plain.logits.tobytes()
+    assert plain.attention == {}
+    assert found.attention.keys() == spec.attention.keys()
+    for b, paid in found.attention.items():
+        assert (paid.dtype, paid.shape) == (np.float32, (spec.attention[b].n_kv_heads, len(before) + len(rows)))
+    return found.attention
 
 
-def test_mass_is_the_softmax(plain: Bundle) -> None:
+def test_attention_sums_are_the_softmax(plain: Bundle) -> None:
     before, tree = [3, 1, 4, 1, 5, 9, 2, 6], Rows.tree([5, 3, 5, 8, 9], [-1, 0, 0, 2, -1], 8)
-
-    class Runtime:
-        spec, bundle = plain.spec, plain
-
-    found = mass_of(plain, tree, before, 1)
-    np.testing.assert_allclose(found, numpy_mass(Runtime, tree, before), atol=1e-5)
-    assert (found[1, :, 0] == 0).all(), "the second layer's window hides the first token"
+    found, expected = sums_of(plain, tree, before, 1), numpy_sums(plain, tree, before)
+    assert found.keys() == expected.keys()
+    assert len(found) == 3
+    for b, paid in found.items():
+        np.testing.assert_allclose(paid, expected[b], atol=1e-5)
+    windowed = plain.spec.span(1, 2)[0]
+    assert (found[windowed][:, 0] == 0).all(), "the second layer's window hides the first token"
+    assert (found[0][:, 0] > 0).all()
 
 
 @pytest.mark.parametrize("kv", KV_FORMATS)
-def test_mass_adds_up_and_knows_no_threads(plain: Bundle, kv: str) -> None:
-    ids = np.random.default_rng(0).integers(0, plain.spec.vocab_size, 450).tolist()
-    group = plain.spec.n_heads // plain.spec.n_kv_heads
+def test_attention_sums_add_up_and_know_no_threads(plain: Bundle, kv: str) -> None:
+    spec = plain.spec
+    ids = np.random.default_rng(0).integers(0, spec.vocab_size, 450).tolist()
     for n in (1, 7, 150):
         rows = Rows.chain(ids[:n], 300)
-        found = mass_of(plain, rows, ids[:300], 1, kv)
-        np.testing.assert_allclose(found.sum(axis=2), n * group, rtol=1e-4)
+        found = sums_of(plain, rows, ids[:300], 1, kv)
+        for b, block in spec.attention.items():
+            np.testing.assert_allclose(found[b].sum(axis=1), n * block.n_heads // block.n_kv_heads, rtol=1e-4)
         for threads in (2, 3):
-            assert mass_of(plain, rows, ids[:300], threads, kv).tobytes() == found.tobytes()
+            others = sums_of(plain, rows, ids[:300], threads, kv)
+            assert {b: paid.tobytes() for b, paid in others.items()} == {b: p.tobytes() for b, p in found.items()}
 
 
-def test_mass_of_a_wrong_shape_is_refused(plain: Bundle) -> None:
-    runtime = native.NativeRuntime(plain, "f32", 1)
-    rows, cache = Rows.chain([1, 2], 0), runtime.new_cache(4)
-    hidden = runtime.embed(rows.tokens)
-    for mass in (np.zeros((3, 2, 3), np.float32), np.zeros((3, 2, 2)), np.zeros((3, 2, 4), np.float32)[..., ::2]):
-        with pytest.raises(UsageError, match=re.escape("mass: expected float32 [3, 2, 2] for one sequence")):
-            runtime.run_batch(hidden, [(rows, cache)], [0], mass)
+def test_attention_sums_are_those_of_the_blocks_that_run(plain: Bundle) -> None:
+    """In a ragged call, each sequence gets its own; a block gets as many slots as it holds, the pending ones too."""
+    spec, runtime = plain.spec, native.NativeRuntime(plain, "f32", 2)
+    rows = Rows.chain([1, 2], 8)
+    before, wanted = [3, 1, 4, 1, 5, 9, 2, 6], Outputs(attention=True)
+    whole, part = prompted(runtime, before, 4), prompted(runtime, before, 4)
+    part.drop(2, [1, 5, 6])
+    hidden = forward_one(runtime, Call(rows, whole, (0, 1), outputs=Outputs(hidden=(1,)))).hidden[1]
+    alone = forward_one(runtime, Call(rows, whole, outputs=wanted)).attention
+    calls = [
+        Call(rows, part, (2, 3), hidden, wanted),
+        Call(rows, whole, outputs=wanted),
+        Call(rows, prompted(runtime, before, 4)),
+    ]
+    few, all_, none = (result.attention for result in runtime.forward(calls))
+    assert few.keys() == {2}
+    assert few[2].shape == (2, 7)
+    np.testing.assert_allclose(few[2].sum(axis=1), 2 * 3, rtol=1e-4)
+    assert {b: paid.tobytes() for b, paid in all_.items()} == {b: paid.tobytes() for b, paid in alone.items()}
+    assert all_.keys() == spec.attention.keys()
+    assert none == {}
+    grown = rows.extend([7], [1])
+    later = forward_one(runtime, Call(grown, whole, outputs=wanted)).attention
+    assert later[0].shape == (2, 11)
+    np.testing.assert_allclose(later[0].sum(axis=1), 3, rtol=1e-4)
 
 
 # -- what is refused
@@ -199,40 +264,80 @@ def test_mass_of_a_wrong_shape_is_refused(plain: Bundle) -> None:
 def test_calls_that_cannot_be_are_refused(plain: Bundle, large: Bundle) -> None:
     runtime, spec = native.NativeRuntime(plain, "f32", 2), plain.spec
     rows, cache = Rows.chain([1, 2], 0), runtime.new_cache(8)
-    hidden = runtime.embed(rows.tokens)
+    hidden = hidden_of(plain, 2)
     other = native.NativeRuntime(large, "f32", 1).new_cache(8)
+    best, logits = Outputs(top=1), Outputs(logits=True)
+    loop = Rows(np.array([1, 2]), np.array([0, 1]), np.array([1, 0]))
     for call, says in (
-        (lambda: runtime.embed(np.array([1, spec.vocab_size])), "a token outside the vocabulary"),
-        (lambda: runtime.embed(np.array([-1])), "a token outside the vocabulary"),
-        (lambda: runtime.run(hidden, rows, cache, [6]), "a block that the model does not have"),
-        (lambda: runtime.run(hidden, rows, cache, [0, -1]), "a block that the model does not have"),
-        (lambda: runtime.run(hidden[:1], rows, cache, [0]), "1 hidden states for 2 rows"),
-        (lambda: runtime.run(hidden[:, :-1], rows, cache, [0]), "hidden"),
-        (lambda: runtime.run(hidden[0], rows, cache, [0]), "hidden"),
-        (lambda: runtime.head(hidden[:, :5]), "hidden"),
-        (lambda: runtime.best(np.zeros((1, 34), np.float32)), "hidden"),
-        (lambda: runtime.logits(Rows.chain([1], 600), cache, 0), "a position outside the model's context"),
-        (lambda: runtime.logits(Rows.chain([1], -1), cache, 0), "a position outside the model's context"),
-        (lambda: runtime.logits(rows, other, 0), "a f32 cache of another engine or model"),
-        (lambda: runtime.new_cache(0), "capacity 0"),
+        (Call(Rows.chain([1, spec.vocab_size], 0), cache, ()), "a token outside the vocabulary"),
+        (Call(Rows.chain([-1], 0), cache, ()), "a token outside the vocabulary"),
+        (Call(Rows.chain([1, spec.vocab_size], 0), cache), "a token outside the vocabulary"),
+        (Call(rows, cache, [6], hidden), "a block that the model or the call does not have"),
+        (Call(rows, cache, [0, -1], hidden), "a block that the model or the call does not have"),
+        (Call(rows, cache, [1, 0], hidden), "a block that the model or the call does not have"),
+        (Call(rows, cache, [0], hidden, Outputs(hidden=(1,))), "a block that the model or the call does not have"),
+        (Call(rows, cache, [0], hidden[:1]), re.escape("hidden [1, 33]: expected [2, 33]")),
+        (Call(rows, cache, [0], hidden[:, :-1]), re.escape("hidden [2, 32]: expected [2, 33]")),
+        (Call(rows, cache, [0], hidden[0]), re.escape("hidden [33]: expected [2, 33]")),
+        (Call(rows, cache, (), hidden[:, :5], logits), re.escape("hidden [2, 5]: expected [2, 33]")),
+        (Call(Rows.chain([1], 0), cache, (), np.zeros((1, 34), np.float32), best), re.escape("hidden [1, 34]")),
+        (Call(replace(rows, embeddings=hidden[:, 1:]), cache), re.escape("hidden [2, 32]: expected [2, 33]")),
+        (Call(Rows.chain([1], 600), cache), "a position outside the model's context"),
+        (Call(Rows.chain([1], -1), cache), "a position outside the model's context"),
+        (Call(rows, other), "a cache of another model"),
+        (Call(loop, cache), "a parent that does not come before its row"),
+        (Call(replace(rows, numbers=np.array([1, 1])), cache), "row numbers that do not ascend"),
+        (Call(replace(rows, groups=np.array([0, -2])), cache), "a group that cannot be"),
+        (Call(rows.extend([3], [1]), cache), "rows that are not pending"),
+        (Call(Rows.chain([], 0), cache), "a call computes at least one row"),
+        (Call(rows, cache, outputs=logits._replace(logits_from=-1)), "logits_from -1: the call computes 2 rows"),
+        (Call(rows, cache, outputs=logits._replace(logits_from=2)), "logits_from 2: the call computes 2 rows"),
+        (Call(rows, cache, outputs=Outputs(logsum=True, temperature=0.0)), "temperature 0.0 of a log-sum"),
+        (
+            Call(replace(rows, positions=rows.positions[:1]), cache),
+            "1 positions, parents, groups or numbers for 2 rows",
+        ),
+        (Call(replace(rows, parents=np.array([-1])), cache), "1 positions, parents, groups or numbers for 2 rows"),
+        (Call(replace(rows, groups=np.array([0])), cache), "1 positions, parents, groups or numbers for 2 rows"),
+        (Call(replace(rows, numbers=np.array([0])), cache), "1 positions, parents, groups or numbers for 2 rows"),
     ):
         with pytest.raises(UsageError, match=says):
-            call()
-    with pytest.raises(UsageError, match="two runs of rows for one cache"):
-        runtime.logits_batch([(rows, cache), (rows, cache)])
-    loop = Rows(np.array([1, 2]), np.array([0, 1]), np.array([1, 0]))
-    with pytest.raises(UsageError, match="a parent that does not come before its row"):
-        runtime.logits(loop, cache, 0)
+            runtime.forward([call])
+    with pytest.raises(UsageError, match="capacity 0"):
+        runtime.new_cache(0)
+    with pytest.raises(UsageError, match="two sequences for one cache: join their rows to a tree"):
+        runtime.forward([Call(rows, cache), Call(rows, cache)])
+    largest = runtime.capabilities.largest_call
+    with pytest.raises(UsageError, match=f"{largest + 1} rows in one forward: this runtime takes {largest}"):
+        runtime.forward([Call(Rows.chain([1] * (largest + 1), 0), runtime.new_cache(512))])
+    with pytest.raises(ContextFull, match="rows that do not fit the cache"):
+        runtime.forward([Call(Rows.chain(range(9), 0), cache)])
+    with pytest.raises(UsageError, match="rows that are not pending"):
+        cache.commit([0])
     assert cache.length == 0
-    with pytest.raises(ContextFull, match="9 rows do not fit a cache of 8"):
-        runtime.logits(Rows.chain(range(9), 0), cache, 0)
+    assert [cache.slots(b) for b in spec.attention] == [0, 0, 0]
+    fresh = runtime.new_cache(8)
+    assert logits_of(runtime, rows, cache).tobytes() == logits_of(runtime, rows, fresh).tobytes()
 
 
-@pytest.mark.parametrize("kv", ["int8", "int4"])
+def test_slots_that_a_block_does_not_hold_cannot_be_dropped(plain: Bundle) -> None:
+    runtime = native.NativeRuntime(plain, "f32", 1)
+    cache = prompted(runtime, [1, 2, 3], 1)
+    for slots in ([3], [-1], [0, 7]):
+        with pytest.raises(UsageError, match="slots that the block does not hold"):
+            cache.drop(0, slots)
+    for block in (1, 6, -1):
+        with pytest.raises(UsageError, match=f"block {block} keeps no slots that could be dropped"):
+            cache.drop(block, [0])
+    assert [cache.slots(b) for b in plain.spec.attention] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("kv", KV_FORMATS)
 def test_a_cache_of_another_engine_is_refused(tiny: Path, kv: str) -> None:
     ort, ours = (edgedec.open(tiny, engine=engine, kv=kv).runtime for engine in ("ort", "native"))
-    with pytest.raises(UsageError, match=f"a {kv} cache of another engine or model"):
-        forward(ours, Rows.chain([1, 2], 0), ort.new_cache(8))
+    for runtime, cache in ((ours, ort.new_cache(8)), (ort, ours.new_cache(8))):
+        with pytest.raises(UsageError, match="a cache of another engine"):
+            logits_of(runtime, Rows.chain([1, 2], 0), cache)
 
 
 def test_an_unknown_instruction_set_is_refused(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,9 +345,9 @@ def test_an_unknown_instruction_set_is_refused(tiny: Path, monkeypatch: pytest.M
     with pytest.raises(RuntimeUnavailable, match="engine native: instruction set mmx: not for this CPU"):
         edgedec.open(tiny, engine="native")
     monkeypatch.setenv("EDGEDEC_ISA", "scalar")
-    assert edgedec.open(tiny, engine="native").runtime.isa == "scalar"  # type: ignore[attr-defined]
+    assert edgedec.open(tiny, engine="native").runtime.capabilities.isa == "scalar"
     monkeypatch.setenv("EDGEDEC_ISA", "")
-    assert edgedec.open(tiny, engine="native").runtime.isa == loader.isa()  # type: ignore[attr-defined]
+    assert edgedec.open(tiny, engine="native").runtime.capabilities.isa == loader.isa()
 
 
 def test_an_unknown_cache_format_is_refused(tiny: Path) -> None:
@@ -293,16 +398,16 @@ def test_sessions_in_threads_say_what_they_say_alone(tiny: Path) -> None:
 def test_released_and_used_again(tiny: Path) -> None:
     runtime = edgedec.open(tiny, engine="native", threads=2).runtime
     rows, cache = Rows.chain(range(50), 0), runtime.new_cache(60)
-    expected = forward(runtime, rows, cache)
-    cache.keep(range(50))
-    following = forward(runtime, Rows.chain([3], 50), cache)
+    expected = logits_of(runtime, rows, cache)
+    cache.commit(range(50))
+    following = logits_of(runtime, Rows.chain([3], 50), cache)
     runtime.release()
     runtime.load()
-    assert forward(runtime, rows, runtime.new_cache(50)).tobytes() == expected.tobytes()
+    assert logits_of(runtime, rows, runtime.new_cache(50)).tobytes() == expected.tobytes()
     runtime.release()
-    assert forward(runtime, Rows.chain([3], 50), cache).tobytes() == following.tobytes()
+    assert logits_of(runtime, Rows.chain([3], 50), cache).tobytes() == following.tobytes()
     with ThreadPoolExecutor(2) as pool:
-        calls = [pool.submit(forward, runtime, rows, runtime.new_cache(50)) for _ in range(20)]
+        calls = [pool.submit(logits_of, runtime, rows, runtime.new_cache(50)) for _ in range(20)]
         for _ in range(10):
             runtime.release()
         assert {call.result().tobytes() for call in calls} == {expected.tobytes()}
@@ -319,38 +424,43 @@ def saved(tiny: Path, path: Path, engine: str, kv: str) -> list[int]:
     return list(map(int, session.tokens(max_tokens=8, ignore_eos=True)))
 
 
-@pytest.mark.parametrize(
-    ("kv", "engine", "into"),
-    [*((kv, "native", "native") for kv in KV_FORMATS), ("f32", "ort", "native"), ("f32", "native", "ort")],
-)
-def test_a_saved_session_goes_on(tiny: Path, tmp_path: Path, kv: str, engine: str, into: str) -> None:
-    rest = saved(tiny, tmp_path / "saved", engine, kv)
-    other = edgedec.open(tiny, engine=into, kv=kv).session()
+@pytest.mark.parametrize("kv", KV_FORMATS)
+def test_a_saved_session_goes_on(tiny: Path, tmp_path: Path, kv: str) -> None:
+    rest = saved(tiny, tmp_path / "saved", "native", kv)
+    other = edgedec.open(tiny, engine="native", kv=kv).session()
     other.load(tmp_path / "saved")
     assert list(map(int, other.tokens(max_tokens=8, ignore_eos=True))) == rest
 
 
-@pytest.mark.parametrize("kv", ["int8", "int4"])
+@pytest.mark.parametrize("kv", KV_FORMATS)
 @pytest.mark.parametrize(("engine", "into"), [("native", "ort"), ("ort", "native")])
-def test_a_quantized_cache_stays_with_its_engine(tiny: Path, tmp_path: Path, kv: str, engine: str, into: str) -> None:
+def test_a_saved_cache_stays_with_its_engine(tiny: Path, tmp_path: Path, kv: str, engine: str, into: str) -> None:
     saved(tiny, tmp_path / "saved", engine, kv)
-    kinds = {"native": "int8-by-token", "ort": kv}  # so narrow heads have no int4 cache of the engine's
+    kinds = {"native": f"native-{kv}", "ort": kv}
+    session = edgedec.open(tiny, engine=into, kv=kv).session()
     with pytest.raises(SessionError) as refused:
-        edgedec.open(tiny, engine=into, kv=kv).session().load(tmp_path / "saved")
+        session.load(tmp_path / "saved")
     assert f"saved with a {kinds[engine]} cache, this session has {kinds[into]}; open the model with" in str(
         refused.value
     )
+    assert session.ids == []
 
 
 # -- the C interface
 
 MIRROR = {
     "ed_tensor": cpu.Tensor,
-    "ed_layer": cpu.Layer,
+    "ed_norm": cpu.Norm,
+    "ed_attention": cpu.Attention,
+    "ed_mlp": cpu.Mlp,
+    "ed_moe": cpu.Moe,
+    "ed_ssm": cpu.Ssm,
+    "ed_block": cpu.Block,
     "ed_rope": cpu.Rope,
     "ed_model": cpu.Model,
-    "ed_sequence": cpu.Sequence,
-    "ed_call": cpu.Call,
+    "ed_lora": cpu.Lora,
+    "ed_adapter": cpu.Adapter,
+    "ed_sequence": cpu.SequenceRows,
 }
 
 
@@ -391,23 +501,32 @@ def test_structures_lie_in_memory_as_the_compilers_do(tmp_path: Path) -> None:
 
 
 def test_every_refusal_has_words() -> None:
-    engine = HEADER.with_name("engine.cpp").read_text("utf-8")
-    check = engine[engine.index("int Engine::check") : engine.index("void Engine::prepare")]
-    assert {int(n) for n in re.findall(r"return (\d)(?:;| *$)", check)} | {5} == {0, *(n for n in cpu.ERRORS if n > 0)}
+    """The numbers that checks of calls (`check.cpp`) and methods of caches (`cache.cpp`) return, and no others."""
+    sources = [HEADER.with_name(name).read_text("utf-8") for name in ("check.cpp", "cache.cpp")]
+    caches = sources[1]
+    methods = re.findall(r"^int (?:Cache::(?:commit|drop|reserve|load)|ed_cache_adopt)\(.*?^\}", caches, re.M | re.S)
+    assert len(methods) == 5
+    returned = {int(n) for text in (sources[0], *methods) for n in re.findall(r"(?:return|:) (\d+);", text)}
+    assert returned == {0, *(n for n in cpu.ERRORS if n > 0)}
 
 
 def test_threads_are_as_many_as_asked(tiny: Path, large: Bundle) -> None:
-    assert [edgedec.open(tiny, engine="native", threads=n).runtime.threads for n in (1, 2, 5)] == [1, 2, 5]  # type: ignore[attr-defined]
-    assert edgedec.open(tiny, engine="native").runtime.threads == 1, "so small a model is not worth a second"  # type: ignore[attr-defined]
-    assert open_runtime("native", large, RuntimeOptions(threads=2)).threads == 2  # type: ignore[attr-defined]
+    def threads(runtime: Runtime) -> int:
+        assert runtime.threads == runtime.capabilities.threads  # type: ignore[attr-defined]
+        return runtime.capabilities.threads
+
+    assert [threads(edgedec.open(tiny, engine="native", threads=n).runtime) for n in (1, 2, 5)] == [1, 2, 5]
+    assert threads(edgedec.open(tiny, engine="native").runtime) == 1, "so small a model is not worth a second"
+    assert threads(open_runtime("native", large, RuntimeOptions(threads=2))) == 2
 
 
 def test_a_model_of_one_layer_and_no_rope(tmp_path: Path) -> None:
-    spec = replace(ODD["plain"], layers=(Layer(None, None),), ropes=())
+    sizes = Attention(n_heads=6, n_kv_heads=2, head_dim=10, scale=0.3, rope=None)
+    spec = replace(ODD["plain"], layers=((sizes, Mlp(51)),), ropes=())
     bundle = write_bundle(tmp_path / "b", spec, random_weights(spec), "int8")
     reference, ours = (open_runtime(name, bundle, RuntimeOptions(kv="f32")) for name in ("reference", "native"))
     rows = Rows.chain([1, 2, 3, 4], 0)
-    expected, found = (forward(runtime, rows, runtime.new_cache(4)) for runtime in (reference, ours))
+    expected, found = (logits_of(runtime, rows, runtime.new_cache(4)) for runtime in (reference, ours))
     np.testing.assert_allclose(found, expected, atol=0.2)
 
 
@@ -416,7 +535,7 @@ def test_the_weights_are_used_where_they_lie(nano: Path) -> None:
     """Mapped, read, and never written: every process that opens the bundle shares the pages."""
     bundle = Bundle.open(nano)
     runtime = open_runtime("native", bundle, RuntimeOptions(threads=1))
-    forward(runtime, Rows.chain([1, 2, 3], 0), runtime.new_cache(8))
+    logits_of(runtime, Rows.chain([1, 2, 3], 0), runtime.new_cache(8))
     sizes, inside = dict.fromkeys(("Rss:", "Private_Dirty:", "Anonymous:"), 0), False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         first, *rest = line.split()
