@@ -31,6 +31,7 @@ needs_patience = pytest.mark.skipif(
     not os.environ.get("EDGEDEC_SLOW_TESTS"), reason="compiles for minutes: asks for EDGEDEC_SLOW_TESTS=1"
 )
 
+SOURCES = {"products": "products_test.cpp", "attention": "attention_test.cpp", "bench": "attention_bench.cpp"}
 PART = """
 #define main %s
 #include "%s"
@@ -41,16 +42,18 @@ MAIN = """
 #include "api.h"
 int products();
 int attention(int, char**);
+int bench(int, char**);
 int main(int argc, char** argv) {
   std::printf("engine: %s\\n", ed_isa());
+  if (argc > 1 && !std::strcmp(argv[1], "bench")) return bench(argc - 1, argv + 1);
   return argc > 1 && !std::strcmp(argv[1], "attention") ? attention(argc - 1, argv + 1) : products();
 }
 """
 
 
 def build(folder: Path, **how: object) -> Path:
-    """One program of the engine and both tests: compiling the engine is what takes the time."""
-    parts = {name: PART % (name, HERE / f"{name}_test.cpp") for name in ("products", "attention")}
+    """One program of the engine, both tests and the benchmark: compiling the engine is what takes the time."""
+    parts = {name: PART % (name, HERE / source) for name, source in SOURCES.items()}
     mains = [folder / f"{name}.cpp" for name in (*parts, "main")]
     for path in mains:
         path.write_text(parts.get(path.stem, MAIN))
@@ -105,6 +108,22 @@ def test_products_here(here: Path) -> None:
 @needs_compiler
 def test_attention_here(here: Path) -> None:
     run(here, "attention", "60")
+
+
+@needs_compiler
+def test_the_benchmark_of_attention_runs(here: Path) -> None:
+    said, engine = run(here, "bench", "16", "2", "1")
+    lines = re.findall(r"^(\S+) +(\S+) +decode +([\d.]+) ns a key, .* prefill +([\d.]+) G multiply", said, re.M)
+    assert engine in {isa for isa, *_ in lines}
+    assert [fmt for _, fmt, *_ in lines] == ["f32", "f16", "int8", "int4"] * (len(lines) // 4)
+    assert all(float(prefill) > 0 for *_, prefill in lines)
+
+
+def test_every_program_here_is_run() -> None:
+    """Each C++ file with a main is named by a test that compiles it."""
+    tests = "".join(path.read_text("utf-8") for path in HERE.glob("test_*.py"))
+    named = {path.name for path in HERE.glob("*.cpp") if f'"{path.name}"' in tests or f'"{path.stem}"' in tests}
+    assert named == {path.name for path in HERE.glob("*.cpp")}
 
 
 @needs_arm
