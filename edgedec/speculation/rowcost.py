@@ -42,11 +42,21 @@ class Work:
 
     @classmethod
     def of(cls, manifest: Manifest) -> Work:
-        # Of the embedding a row is looked up, unless it is the head as well.
-        used = [t for name, t in manifest.tensors.items() if name != "embed" or manifest.spec.tied]
         spec = manifest.spec
+        shares = _shares(spec)
+        read = sum((t.data_bytes + t.scale_bytes) * shares.get(name, 1.0) for name, t in manifest.tensors.items())
         macs = sum(block_macs(block, spec.hidden_size) for block in spec.blocks) + spec.hidden_size * spec.vocab_size
-        return cls(sum(t.data_bytes + t.scale_bytes for t in used), macs)
+        return cls(round(read), macs)
+
+
+def _shares(spec: ModelSpec) -> dict[str, float]:
+    """The share of a tensor that any call reads, where that is not all of it: of the embedding next to nothing, unless
+    it is the head as well; of stacked experts those of one row."""
+    found = {} if spec.tied else {"embed": 0.0}
+    for b, block in enumerate(spec.blocks):
+        if isinstance(block, Moe):
+            found |= dict.fromkeys((f"blocks.{b}.gate_up", f"blocks.{b}.down"), block.top_k / block.n_experts)
+    return found
 
 
 class RowCall:
