@@ -33,4 +33,5 @@ int main(int argc, char** argv) {
       std::printf("%-7s %-5s decode %6.2f ns a key, %6.2f GB/s;  prefill %6.1f G multiply-adds/s\n", u.name,
                   formats[format], step / keys * 1e9, 2 * keys * decode.row_bytes() / step * 1e-9, fma / chunk * 1e-9);
     }
+  return 0;
 }
