@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
-from edgedec.errors import RuntimeUnavailable, UsageError
+from edgedec.errors import ContextFull, RuntimeUnavailable, UsageError
 from edgedec.kernels import cpu
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import Call, CallResult, Capabilities, Outputs, RuntimeOptions, available_cores, lacking_kinds
@@ -116,6 +116,8 @@ class NativeRuntime:
             # A forked process has the memory and none of the threads.
             self._engine, self._pid = self._start(), os.getpid()
         code = self._engine.run(packed[0] if len(packed) == 1 else b"".join(packed), len(packed))
+        if code == cpu.FULL:
+            _raise_full(calls)
         if code:
             raise_refusal(code)
         return results
@@ -264,3 +266,12 @@ def _check_head(wanted: Outputs, count: int) -> None:
         raise UsageError(f"logits_from {wanted.logits_from}: the call computes {count} rows")
     if not wanted.temperature > 0:
         raise UsageError(f"temperature {wanted.temperature} of a log-sum: must be above 0")
+
+
+def _raise_full(calls: Sequence[Call]) -> NoReturn:
+    """The error for the call whose rows do not fit its cache."""
+    for call in calls:
+        need = call.cache.length + int(call.rows.row_numbers()[-1]) + 1
+        if need > call.cache.capacity:
+            raise ContextFull(f"{need} rows do not fit a cache of {call.cache.capacity}")
+    raise_refusal(cpu.FULL)

@@ -89,8 +89,6 @@ def _check_outputs(call: Call, spec: ModelSpec, can: Capabilities) -> None:
         _refuse("temperatures")
     if not wanted.temperature > 0:
         raise UsageError(f"temperature {wanted.temperature} of a log-sum: must be above 0")
-    if wanted.logsum and wanted.temperature != 1 and not can.temperatures:
-        _refuse("temperatures")
     if wanted.head and not 0 <= wanted.logits_from < n:
         raise UsageError(f"logits_from {wanted.logits_from}: the call computes {n} rows")
     for block in wanted.hidden:

@@ -310,7 +310,7 @@ def test_calls_that_cannot_be_are_refused(plain: Bundle, large: Bundle) -> None:
     largest = runtime.capabilities.largest_call
     with pytest.raises(UsageError, match=f"{largest + 1} rows in one forward: this runtime takes {largest}"):
         runtime.forward([Call(Rows.chain([1] * (largest + 1), 0), runtime.new_cache(512))])
-    with pytest.raises(ContextFull, match="rows that do not fit the cache"):
+    with pytest.raises(ContextFull, match="9 rows do not fit a cache of 8"):
         runtime.forward([Call(Rows.chain(range(9), 0), cache)])
     with pytest.raises(UsageError, match="rows that are not pending"):
         cache.commit([0])
