@@ -24,7 +24,7 @@ from edgedec.errors import BundleCorrupt, UsageError
 from edgedec.export.amend import add_files
 from edgedec.export.graph import FLOAT, INT64, MICROSOFT, Graph
 from edgedec.export.quantize import quantize
-from edgedec.models.heads import Architecture, Ops, architecture
+from edgedec.models.heads import HeadArchitecture, Ops, architecture
 from edgedec.storage.serde import from_json
 
 Arrays = dict[str, NDArray[Any]]
@@ -140,7 +140,7 @@ class _HeadGraph(Graph):
         return ids, best
 
 
-def _add(g: _HeadGraph, network: Architecture, facts: Facts) -> None:
+def _add(g: _HeadGraph, network: HeadArchitecture, facts: Facts) -> None:
     """Inputs, arithmetic and outputs as the kind declares them; ids and logprobs of a kind that guesses tokens."""
     ops: Ops[str] = g
     inputs = [g.input(name, FLOAT, ["n", facts.hidden]) for name in network.INPUTS]

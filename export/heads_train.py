@@ -19,11 +19,11 @@ from edgedec.bundle.folder import Bundle
 from edgedec.bundle.manifest import Head
 from edgedec.export.heads import Facts, build, install
 from edgedec.export.heads_data import Data, Progress, collect, key_of, windows
-from edgedec.export.heads_trainer import Plan, Trainer
+from edgedec.export.heads_trainer import HeadTrainer, TrainingPlan
 from edgedec.models.heads import architecture
 from edgedec.runtime import Runtime
 
-__all__ = ["Plan", "Trained", "architecture", "run", "train"]
+__all__ = ["Trained", "TrainingPlan", "architecture", "run", "train"]
 
 SAVE_EVERY = 30.0  # seconds
 
@@ -48,7 +48,12 @@ class Trained:
 
 
 def run(
-    bundle: Bundle, runtime: Runtime, texts: Sequence[Sequence[int]], plan: Plan, work: Path | None, show: Progress
+    bundle: Bundle,
+    runtime: Runtime,
+    texts: Sequence[Sequence[int]],
+    plan: TrainingPlan,
+    work: Path | None,
+    show: Progress,
 ) -> Trained:
     """Read the texts, train a head on them, put it into the bundle. What was read and learned stays in `work`."""
     architecture(plan.kind)
@@ -76,9 +81,11 @@ def _data(runtime: Runtime, pieces: Sequence[Sequence[int]], layer: int, kept: P
     return data
 
 
-def train(bundle: Bundle, data: Data, plan: Plan, work: Path | None, key: str, show: Progress) -> tuple[Trainer, float]:
+def train(
+    bundle: Bundle, data: Data, plan: TrainingPlan, work: Path | None, key: str, show: Progress
+) -> tuple[HeadTrainer, float]:
     """Train until the time or the steps are over; goes on from, and leaves, a checkpoint in `work`. -> (it, loss)"""
-    trainer = Trainer(bundle, data, plan)
+    trainer = HeadTrainer(bundle, data, plan)
     facts = trainer.facts
     key = f"{key} {plan.kind} {facts.depth} {facts.width} {plan.keep} {plan.labels} {plan.seed}"
     path = None if work is None else work / f"{plan.kind}.checkpoint.safetensors"
@@ -88,7 +95,7 @@ def train(bundle: Bundle, data: Data, plan: Plan, work: Path | None, key: str, s
     return trainer, _train(trainer, path, key, show)
 
 
-def _train(trainer: Trainer, path: Path | None, key: str, show: Progress) -> float:
+def _train(trainer: HeadTrainer, path: Path | None, key: str, show: Progress) -> float:
     """-> the mean loss of the last steps"""
     plan, began, saved, loss = trainer.plan, monotonic() - trainer.spent, monotonic(), float("nan")
     try:

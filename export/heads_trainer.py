@@ -20,7 +20,7 @@ from edgedec.bundle.folder import Bundle
 from edgedec.errors import UsageError
 from edgedec.export.heads import Arrays, Facts
 from edgedec.export.heads_data import Data, most_said
-from edgedec.models.heads import Architecture, architecture
+from edgedec.models.heads import HeadArchitecture, architecture
 from edgedec.storage.files import replacing
 
 WARMUP, HELD = 50, 4096
@@ -29,7 +29,7 @@ _WIDE = 128  # from this hidden size on, matrices are stored as int8
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """How to train. minutes and steps: whichever is over first (steps 0: the minutes alone); keep: tokens of the
     readout, 0 for all; width: of the inner layer, 0 to choose by the model; rate: the learning rate at its highest;
     labels: learn what the model says, or the text."""
@@ -68,13 +68,13 @@ class TorchOps:
         return x + y
 
 
-class Trainer:
+class HeadTrainer:
     """One head in training: weights, frozen readout, samples."""
 
-    def __init__(self, bundle: Bundle, data: Data, plan: Plan) -> None:
+    def __init__(self, bundle: Bundle, data: Data, plan: TrainingPlan) -> None:
         torch.set_num_threads(plan.threads)
         spec, self.data, self.plan = bundle.spec, data, plan
-        self.network: Architecture = architecture(plan.kind)
+        self.network: HeadArchitecture = architecture(plan.kind)
         depth = plan.depth if self.network.AHEAD else 1
         self.facts = Facts(
             kind=plan.kind,

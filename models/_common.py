@@ -41,7 +41,7 @@ REQUIRED: Any = object()
 
 
 @dataclass(frozen=True)
-class Reader:
+class ConfigReader:
     """Reads a JSON object key by key and refuses what is missing, of another type, or never read.
 
     An absent key has the default given; a null is None where None is allowed and wrong elsewhere.
@@ -139,7 +139,7 @@ class Heads(TypedDict):
     scale: float
 
 
-def sizes(r: Reader, *, tied: bool, eps: float = 1e-6) -> Sizes:
+def sizes(r: ConfigReader, *, tied: bool, eps: float = 1e-6) -> Sizes:
     """The common fields of the model; the keywords are what the architecture assumes where the config is silent."""
     return Sizes(
         architecture=r.text("model_type"),
@@ -150,7 +150,7 @@ def sizes(r: Reader, *, tied: bool, eps: float = 1e-6) -> Sizes:
     )
 
 
-def heads(r: Reader, *, kv_heads: int | None = None, head_dim: int | None = None) -> Heads:
+def heads(r: ConfigReader, *, kv_heads: int | None = None, head_dim: int | None = None) -> Heads:
     """The common fields of its attention; a scale of 1 over the root of the width of a head."""
     hidden, n = r.whole("hidden_size"), r.whole("num_attention_heads")
     dim = r.maybe_whole("head_dim", head_dim)
@@ -165,7 +165,7 @@ def heads(r: Reader, *, kv_heads: int | None = None, head_dim: int | None = None
     )
 
 
-def either(r: Reader, usual: str, other: str) -> str:
+def either(r: ConfigReader, usual: str, other: str) -> str:
     """Which of two names of one fact the config has; `usual` if neither or both alike."""
     values = [r.value(key, None) for key in (usual, other)]
     if None not in values and values[0] != values[1]:
@@ -173,14 +173,14 @@ def either(r: Reader, usual: str, other: str) -> str:
     return other if values[0] is None and values[1] is not None else usual
 
 
-def activation(r: Reader, key: str = "hidden_act", default: str = "silu") -> Activation:
+def activation(r: ConfigReader, key: str = "hidden_act", default: str = "silu") -> Activation:
     name = r.text(key, default)
     if name not in ACTIVATIONS:
         raise r.fail(key, f"{name!r} is not supported; known: {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
 
-def sliding(r: Reader, default: Sequence[bool]) -> list[bool]:
+def sliding(r: ConfigReader, default: Sequence[bool]) -> list[bool]:
     """Which layers look through a window: `layer_types`, or the architecture's own pattern if absent."""
     types = r.items("layer_types", str)
     if types is None:
@@ -193,14 +193,14 @@ def sliding(r: Reader, default: Sequence[bool]) -> list[bool]:
     return [kind == "sliding_attention" for kind in types]
 
 
-def windows(r: Reader, slides: Sequence[bool], window: int | None, context: int) -> list[int | None]:
+def windows(r: ConfigReader, slides: Sequence[bool], window: int | None, context: int) -> list[int | None]:
     """The window of every layer. One as wide as the context hides nothing, so it is left out."""
     if any(slides) and window is None:
         raise r.fail("sliding_window", "is missing though layers use it")
     return [window if on and window is not None and window < context else None for on in slides]
 
 
-def finish(r: Reader, spec: ModelSpec) -> ModelSpec:
+def finish(r: ConfigReader, spec: ModelSpec) -> ModelSpec:
     """`spec`, once nothing in the config is left unread and its numbers are possible."""
     r.done()
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from edgedec.models import Part
-from edgedec.models._common import Reader, activation
+from edgedec.models._common import ConfigReader, activation
 from edgedec.models._names import Paths
 from edgedec.spec import Ssm
 
@@ -24,7 +24,7 @@ MAMBA: Paths = {
 }
 
 
-def mamba(r: Reader) -> Ssm:
+def mamba(r: ConfigReader) -> Ssm:
     """The block that the `mamba_` keys of a config describe."""
     if activation(r) != "silu":
         raise r.fail("hidden_act", f"{r.values['hidden_act']!r} is not supported by Mamba blocks; known: silu")
@@ -46,7 +46,7 @@ def mamba(r: Reader) -> Ssm:
     )
 
 
-def _head_dim(r: Reader, n_heads: int) -> int:
+def _head_dim(r: ConfigReader, n_heads: int) -> int:
     """The width of a head; "auto" is what fills `mamba_expand` times the hidden size."""
     inner = r.whole("mamba_expand", 2) * r.whole("hidden_size")
     dim = inner // n_heads if r.value("mamba_d_head", "auto") == "auto" else r.whole("mamba_d_head")
@@ -55,7 +55,7 @@ def _head_dim(r: Reader, n_heads: int) -> int:
     return dim
 
 
-def _step_limits(r: Reader) -> tuple[float, float]:
+def _step_limits(r: ConfigReader) -> tuple[float, float]:
     """The range of a time step. JSON has no infinity, so transformers writes {"__float__": "Infinity"}."""
     found = r.value("time_step_limit", None)
     if found is None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgedec.models._common import Reader
+from edgedec.models._common import ConfigReader
 from edgedec.spec import Rope
 
 Frequencies = tuple[npt.NDArray[np.float32], float]
@@ -17,12 +17,12 @@ LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
 def rope_table(
-    r: Reader,
+    r: ConfigReader,
     theta: float = 10000.0,
     layer_type: str | None = None,
     legacy: bool = True,
     partial: bool = False,
-) -> Reader:
+) -> ConfigReader:
     """The rope facts of a config, whichever way it is written, as one table with its defaults filled in.
 
     New: `rope_parameters`, one table, or one for each layer type. Old: `rope_theta` and `rope_scaling`;
@@ -30,7 +30,7 @@ def rope_table(
     """
     scaling, parameters = r.table("rope_scaling"), r.table("rope_parameters")
     if layer_type and set(parameters) & set(LAYER_TYPES):
-        parameters = Reader(parameters, f"{r.where} rope_parameters", set(LAYER_TYPES)).table(layer_type)
+        parameters = ConfigReader(parameters, f"{r.where} rope_parameters", set(LAYER_TYPES)).table(layer_type)
     table: dict[str, Any] = dict((legacy and scaling) or parameters)
     if "type" in table:
         table.setdefault("rope_type", table.pop("type"))
@@ -43,13 +43,13 @@ def rope_table(
     if original is not None:
         table["original_max_position_embeddings"] = original
     table.setdefault("original_max_position_embeddings", r.whole("max_position_embeddings"))
-    answer = Reader(table, f"{r.where} rope parameters")
+    answer = ConfigReader(table, f"{r.where} rope parameters")
     if not partial and answer.number("partial_rotary_factor", 1.0) != 1.0:
         raise answer.fail("partial_rotary_factor", "is not supported by this architecture")
     return answer
 
 
-def context_length(r: Reader, p: Reader, asked: int | None) -> int:
+def context_length(r: ConfigReader, p: ConfigReader, asked: int | None) -> int:
     """The length asked for, if the model has it; by default the longest that needs no other rope."""
     longest = r.whole("max_position_embeddings")
     usual = min(longest, _original(p)) if p.text("rope_type") == "longrope" else longest
@@ -58,7 +58,7 @@ def context_length(r: Reader, p: Reader, asked: int | None) -> int:
     return asked or usual
 
 
-def rope(r: Reader, p: Reader, head_dim: int, context: int) -> Rope:
+def rope(r: ConfigReader, p: ConfigReader, head_dim: int, context: int) -> Rope:
     """The frequencies and the scale of the rope that table `p` of config `r` describes."""
     kind = p.text("rope_type")
     if kind not in KINDS:
@@ -72,30 +72,30 @@ def rope(r: Reader, p: Reader, head_dim: int, context: int) -> Rope:
     return Rope(tuple(map(float, inv_freq)), float(scale))
 
 
-def _original(p: Reader) -> int:
+def _original(p: ConfigReader) -> int:
     return p.whole("original_max_position_embeddings")
 
 
-def _periods(p: Reader, dim: int) -> npt.NDArray[np.float32]:
+def _periods(p: ConfigReader, dim: int) -> npt.NDArray[np.float32]:
     """theta ** (2j / dim) for every pair j: float32 [ceil(dim / 2)]"""
     return np.float32(p.number("rope_theta")) ** (np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim))
 
 
-def _default(p: Reader, dim: int, longest: int, context: int) -> Frequencies:
+def _default(p: ConfigReader, dim: int, longest: int, context: int) -> Frequencies:
     return np.float32(1) / _periods(p, dim), 1.0
 
 
-def _linear(p: Reader, dim: int, longest: int, context: int) -> Frequencies:
+def _linear(p: ConfigReader, dim: int, longest: int, context: int) -> Frequencies:
     return np.float32(1) / _periods(p, dim) / np.float32(p.number("factor")), 1.0
 
 
-def _dynamic(p: Reader, dim: int, longest: int, context: int) -> Frequencies:
+def _dynamic(p: ConfigReader, dim: int, longest: int, context: int) -> Frequencies:
     """Only a text longer than max_position_embeddings would stretch the base; no bundle is that long."""
     p.number("factor")
     return _default(p, dim, longest, context)
 
 
-def _llama3(p: Reader, dim: int, longest: int, context: int) -> Frequencies:
+def _llama3(p: ConfigReader, dim: int, longest: int, context: int) -> Frequencies:
     """Long waves slow down by `factor`, short ones stay, those between are blended."""
     factor, original = np.float32(p.number("factor")), _original(p)
     low, high = p.number("low_freq_factor"), p.number("high_freq_factor")
@@ -110,7 +110,7 @@ def _llama3(p: Reader, dim: int, longest: int, context: int) -> Frequencies:
     return np.where(between, blended, slowed), 1.0
 
 
-def _yarn(p: Reader, dim: int, longest: int, context: int) -> Frequencies:
+def _yarn(p: ConfigReader, dim: int, longest: int, context: int) -> Frequencies:
     """YaRN (arXiv 2309.00071): pairs that turn often keep their speed, slow ones are interpolated."""
     original, theta = _original(p), p.number("rope_theta")
     factor = p.maybe_number("factor") or longest / original
@@ -130,7 +130,7 @@ def _yarn(p: Reader, dim: int, longest: int, context: int) -> Frequencies:
     return slow * (1 - keep) + fast * keep, _yarn_scale(p, factor)
 
 
-def _yarn_scale(p: Reader, factor: float) -> float:
+def _yarn_scale(p: ConfigReader, factor: float) -> float:
     given = p.maybe_number("attention_factor")
     mscale, all_dim = p.maybe_number("mscale"), p.maybe_number("mscale_all_dim")
 
@@ -142,7 +142,7 @@ def _yarn_scale(p: Reader, factor: float) -> float:
     return scale(mscale) / scale(all_dim) if mscale and all_dim else scale(1.0)
 
 
-def _longrope(p: Reader, dim: int, longest: int, context: int) -> Frequencies:
+def _longrope(p: ConfigReader, dim: int, longest: int, context: int) -> Frequencies:
     """LongRoPE (arXiv 2402.13753): a divisor for every pair, one set for short contexts, one for long.
 
     transformers swaps the sets when a text outgrows the original length, which changes every key already
@@ -160,7 +160,7 @@ def _longrope(p: Reader, dim: int, longest: int, context: int) -> Frequencies:
     return inv_freq, p.maybe_number("attention_factor") or usual
 
 
-KINDS: dict[str, Callable[[Reader, int, int, int], Frequencies]] = {
+KINDS: dict[str, Callable[[ConfigReader, int, int, int], Frequencies]] = {
     "default": _default,
     "linear": _linear,
     "dynamic": _dynamic,

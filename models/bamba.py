@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgedec.models import Source
-from edgedec.models._common import IGNORED, Reader, activation, finish, heads, sizes
+from edgedec.models._common import IGNORED, ConfigReader, activation, finish, heads, sizes
 from edgedec.models._mamba import MAMBA, mamba
 from edgedec.models._names import ATTENTION, OUTER, Names, named
 from edgedec.models._rope import context_length, rope, rope_table
@@ -28,7 +28,7 @@ BAMBA: Names = {
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
-    r = Reader({"partial_rotary_factor": HALF, **config})
+    r = ConfigReader({"partial_rotary_factor": HALF, **config})
     table = rope_table(r, partial=True)
     if table.number("partial_rotary_factor") != HALF:
         raise table.fail("partial_rotary_factor", f"is not supported; known: {HALF}")
@@ -45,7 +45,7 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
     return finish(r, found)
 
 
-def _attention(r: Reader) -> Attention:
+def _attention(r: ConfigReader) -> Attention:
     bias = r.flag("attention_bias", False)
     found = Attention(**heads(r, kv_heads=8), qkv_bias=bias, o_bias=bias)
     rotated = int(found.head_dim * HALF)

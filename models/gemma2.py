@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from edgedec.models import Source
-from edgedec.models._common import IGNORED, Heads, Reader, activation, finish, heads, sizes, sliding, windows
+from edgedec.models._common import IGNORED, ConfigReader, Heads, activation, finish, heads, sizes, sliding, windows
 from edgedec.models._names import ATTENTION, MLP, Names, named
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.spec import Attention, Mlp, ModelSpec
@@ -26,25 +26,25 @@ def embed_scale(hidden_size: int) -> float:
     return float(np.float32(hidden_size**0.5))
 
 
-def gemma_heads(r: Reader) -> Heads:
+def gemma_heads(r: ConfigReader) -> Heads:
     """The common fields of the attention, its scale given by `query_pre_attn_scalar`."""
     common = heads(r, kv_heads=4, head_dim=256)
     common["scale"] = r.number("query_pre_attn_scalar", 256) ** -0.5
     return common
 
 
-def gemma_mlp(r: Reader) -> Mlp:
+def gemma_mlp(r: ConfigReader) -> Mlp:
     chosen = activation(r, "hidden_activation", "gelu_pytorch_tanh")
     return Mlp(r.whole("intermediate_size"), activation=chosen, post_norm="rms")
 
 
-def refuse_bidirectional(r: Reader) -> None:
+def refuse_bidirectional(r: ConfigReader) -> None:
     if r.value("use_bidirectional_attention", None):
         raise r.fail("use_bidirectional_attention", "is set: an embedding model, not one that decodes")
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
-    r = Reader(config)
+    r = ConfigReader(config)
     refuse_bidirectional(r)
     for leftover in ("hidden_act", "sliding_window_size"):  # hidden_activation and sliding_window decide
         r.value(leftover, None)

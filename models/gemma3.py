@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from edgedec.models import Source, gemma3_text
-from edgedec.models._common import Reader
+from edgedec.models._common import ConfigReader
 from edgedec.models._names import named
 from edgedec.models.gemma2 import GEMMA
 from edgedec.spec import ModelSpec
@@ -21,7 +21,7 @@ ignored = (
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
-    r = Reader(config)
+    r = ConfigReader(config)
     r.value("vision_config", None)
     r.value("mm_tokens_per_image", None)
     text = r.table("text_config")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from edgedec.models import Source
-from edgedec.models._common import IGNORED, Reader, finish, sizes, sliding, windows
+from edgedec.models._common import IGNORED, ConfigReader, finish, sizes, sliding, windows
 from edgedec.models._names import named
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.models.gemma2 import GEMMA, embed_scale, gemma_heads, gemma_mlp, refuse_bidirectional
@@ -26,7 +26,7 @@ USUAL = {
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
-    r = Reader({**USUAL, **config})
+    r = ConfigReader({**USUAL, **config})
     refuse_bidirectional(r)
     r.value("hidden_act", None)  # a leftover: the activation is hidden_activation
     if r.value("attn_logit_softcapping", None) is not None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgedec.models import Part, Source
-from edgedec.models._common import IGNORED, Heads, Reader, activation, finish, heads, sizes
+from edgedec.models._common import IGNORED, ConfigReader, Heads, activation, finish, heads, sizes
 from edgedec.models._names import ATTENTION, EXPERTS, Names, named
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.spec import Attention, ModelSpec, Moe
@@ -28,21 +28,21 @@ GRANITE: Names = {
 LAST = ("o", "o_bias", "down", "shared_down", "out_proj", "out_proj_bias")
 
 
-def granite_heads(r: Reader) -> Heads:
+def granite_heads(r: ConfigReader) -> Heads:
     """The common fields of the attention, its scale given by `attention_multiplier`."""
     common = heads(r)
     common["scale"] = r.number("attention_multiplier", 1.0)
     return common
 
 
-def multipliers(r: Reader) -> dict[str, float]:
+def multipliers(r: ConfigReader) -> dict[str, float]:
     """Factors of tensors: what a block adds times `residual_multiplier`, logits over `logits_scaling`."""
     residual = dict.fromkeys(LAST, r.number("residual_multiplier", 1.0))
     return residual | {"final_norm": 1 / r.number("logits_scaling", 1.0)}
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
-    r = Reader(config)
+    r = ConfigReader(config)
     table = rope_table(r)
     length = context_length(r, table, context)
     multipliers(r)  # `weights` needs them
@@ -67,4 +67,4 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
 
 
 def weights(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Source]:
-    return named(spec, GRANITE, times=multipliers(Reader(config)))
+    return named(spec, GRANITE, times=multipliers(ConfigReader(config)))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgedec.models import Source
-from edgedec.models._common import IGNORED, Reader, activation, either, finish, sizes
+from edgedec.models._common import IGNORED, ConfigReader, activation, either, finish, sizes
 from edgedec.models._mamba import MAMBA, mamba
 from edgedec.models._names import MLP, Names, named
 from edgedec.models._rope import context_length, rope, rope_table
@@ -28,7 +28,7 @@ HYBRID: Names = {
 ATTENDS = {"full_attention": True, "attention": True, "linear_attention": False, "mamba": False}
 
 
-def attends(r: Reader) -> list[bool]:
+def attends(r: ConfigReader) -> list[bool]:
     """Which layers attend; the others are Mamba-2."""
     n, key = r.whole("num_hidden_layers"), either(r, "layer_types", "layers_block_type")
     types = r.items(key, str) or ["linear_attention"] * n
@@ -40,7 +40,7 @@ def attends(r: Reader) -> list[bool]:
     return [ATTENDS[kind] for kind in types]
 
 
-def roped(r: Reader) -> bool:
+def roped(r: ConfigReader) -> bool:
     """Do attention layers rotate?"""
     found = r.value("position_embedding_type", None)
     if found not in (None, "nope", "rope"):
@@ -48,7 +48,7 @@ def roped(r: Reader) -> bool:
     return bool(found == "rope")
 
 
-def feed_forward(r: Reader) -> Mlp | Moe:
+def feed_forward(r: ConfigReader) -> Mlp | Moe:
     """The experts with the MLP beside them, or that MLP alone."""
     n, shared, act = r.whole("num_local_experts", least=0), r.whole("shared_intermediate_size", 1024), activation(r)
     top_k, inner = r.whole("num_experts_per_tok", 2, least=0), r.whole("intermediate_size")
@@ -58,7 +58,7 @@ def feed_forward(r: Reader) -> Mlp | Moe:
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
-    r = Reader(config)
+    r = ConfigReader(config)
     table, turns, kinds = rope_table(r), roped(r), attends(r)
     length = context_length(r, table, context)
     multipliers(r)  # `weights` needs them
@@ -79,4 +79,4 @@ def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
 
 
 def weights(spec: ModelSpec, config: Mapping[str, Any]) -> dict[str, Source]:
-    return named(spec, HYBRID, times=multipliers(Reader(config)))
+    return named(spec, HYBRID, times=multipliers(ConfigReader(config)))

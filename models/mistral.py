@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from edgedec.models import Source
-from edgedec.models._common import IGNORED, Reader, activation, finish, heads, sizes, sliding, windows
+from edgedec.models._common import IGNORED, ConfigReader, activation, finish, heads, sizes, sliding, windows
 from edgedec.models._names import named
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.spec import Attention, Mlp, ModelSpec
@@ -16,7 +16,7 @@ ignored = IGNORED
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
-    r = Reader(config)
+    r = ConfigReader(config)
     table = rope_table(r)
     length = context_length(r, table, context)
     window = r.maybe_whole("sliding_window", 4096)

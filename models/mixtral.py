@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from edgedec.models import Source
-from edgedec.models._common import IGNORED, Reader, activation, finish, heads, sizes, windows
+from edgedec.models._common import IGNORED, ConfigReader, activation, finish, heads, sizes, windows
 from edgedec.models._names import ATTENTION, EXPERTS, Names, named
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.spec import Attention, ModelSpec, Moe
@@ -25,7 +25,7 @@ MIXTRAL: Names = {
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
-    r = Reader(config)
+    r = ConfigReader(config)
     table = rope_table(r, 1e6)
     length = context_length(r, table, context)
     window = r.maybe_whole("sliding_window")

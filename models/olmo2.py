@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgedec.models import Source
-from edgedec.models._common import IGNORED, Reader, activation, finish, heads, sizes
+from edgedec.models._common import IGNORED, ConfigReader, activation, finish, heads, sizes
 from edgedec.models._names import ATTENTION, MLP, Names, named
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.spec import Attention, Mlp, ModelSpec
@@ -19,7 +19,7 @@ OLMO: Names = {
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
-    r = Reader(config)
+    r = ConfigReader(config)
     table = rope_table(r)
     length = context_length(r, table, context)
     bias = r.flag("attention_bias", False)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from edgedec.models import Source
-from edgedec.models._common import IGNORED, Reader, activation, finish, heads, sizes, windows
+from edgedec.models._common import IGNORED, ConfigReader, activation, finish, heads, sizes, windows
 from edgedec.models._names import ATTENTION, MLP, Names, named
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.spec import Attention, Mlp, ModelSpec
@@ -20,10 +20,10 @@ PHI: Names = {
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
-    r = Reader({"original_max_position_embeddings": 4096, **config})
+    r = ConfigReader({"original_max_position_embeddings": 4096, **config})
     table = rope_table(r, partial=True)
     if table.text("rope_type") in ("su", "yarn"):  # early names of longrope; Phi never had YaRN
-        table = Reader({**table.values, "rope_type": "longrope"}, table.where)
+        table = ConfigReader({**table.values, "rope_type": "longrope"}, table.where)
     length = context_length(r, table, context)
     window = r.maybe_whole("sliding_window")
     slides = [window is not None] * r.whole("num_hidden_layers")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from edgedec.models import Source
-from edgedec.models._common import IGNORED, Reader, activation, finish, heads, sizes, sliding, windows
+from edgedec.models._common import IGNORED, ConfigReader, activation, finish, heads, sizes, sliding, windows
 from edgedec.models._names import named
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.spec import Attention, Mlp, ModelSpec
@@ -15,7 +15,7 @@ from edgedec.spec import Attention, Mlp, ModelSpec
 ignored = IGNORED
 
 
-def qwen_windows(r: Reader, context: int) -> list[int | None]:
+def qwen_windows(r: ConfigReader, context: int) -> list[int | None]:
     """The window of every layer, as Qwen configs give it."""
     window = r.maybe_whole("sliding_window", 4096)
     window = window if r.flag("use_sliding_window", False) else None
@@ -25,7 +25,7 @@ def qwen_windows(r: Reader, context: int) -> list[int | None]:
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
-    r = Reader(config)
+    r = ConfigReader(config)
     table = rope_table(r)
     length = context_length(r, table, context)
     attention = Attention(**heads(r, kv_heads=32), qkv_bias=True)

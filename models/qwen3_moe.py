@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from edgedec.models import Source
-from edgedec.models._common import IGNORED, Reader, activation, either, finish, heads, sizes, windows
+from edgedec.models._common import IGNORED, ConfigReader, activation, either, finish, heads, sizes, windows
 from edgedec.models._names import named
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.spec import Attention, Mlp, ModelSpec, Moe
@@ -15,14 +15,14 @@ from edgedec.spec import Attention, Mlp, ModelSpec, Moe
 ignored = IGNORED
 
 
-def sparse(r: Reader) -> list[bool]:
+def sparse(r: ConfigReader) -> list[bool]:
     """Which layers have experts."""
     every, dense = r.whole("decoder_sparse_step", 1), r.items("mlp_only_layers", int) or []
     return [i not in dense and (i + 1) % every == 0 for i in range(r.whole("num_hidden_layers"))]
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
-    r = Reader(config)
+    r = ConfigReader(config)
     table = rope_table(r)
     length = context_length(r, table, context)
     r.value("max_window_layers", None)  # a leftover of Qwen2: one window for all layers

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from edgedec.models import Source
-from edgedec.models._common import IGNORED, Reader, activation, finish, heads, sizes, sliding, windows
+from edgedec.models._common import IGNORED, ConfigReader, activation, finish, heads, sizes, sliding, windows
 from edgedec.models._names import named
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.spec import Attention, Mlp, ModelSpec
@@ -15,7 +15,7 @@ from edgedec.spec import Attention, Mlp, ModelSpec
 ignored = IGNORED
 
 
-def roped(r: Reader) -> list[bool]:
+def roped(r: ConfigReader) -> list[bool]:
     """Which layers rotate. A 1 in `no_rope_layers` says, against its name, that the layer does."""
     n = r.whole("num_hidden_layers")
     interval = r.whole("no_rope_layer_interval", 4)
@@ -26,7 +26,7 @@ def roped(r: Reader) -> list[bool]:
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
-    r = Reader(config)
+    r = ConfigReader(config)
     table, ropes = rope_table(r, 2e6), roped(r)
     length = context_length(r, table, context)
     r.value("max_window_layers", None)  # a leftover of Qwen: layer_types decides

@@ -11,6 +11,7 @@ from edgedec.bundle import Bundle
 from edgedec.bundle.adapter import LoraAdapter
 from edgedec.errors import UsageError
 from edgedec.kernels import cpu
+from edgedec.kernels.cpu import structs
 from edgedec.runtimes._native_cache import address
 from edgedec.spec import Attention, Block, Mlp, ModelSpec, Moe, Ssm
 
@@ -25,15 +26,15 @@ class NativeModel:
         self._tensors, self._weights, self._keep = bundle.manifest.tensors, bundle.weights, list[Any]()
         self._base = address(self._weights)
         spec = bundle.spec
-        blocks = (cpu.Block * spec.n_blocks)(*[self._block(b, block) for b, block in enumerate(spec.blocks)])
+        blocks = (structs.BlockStruct * spec.n_blocks)(*[self._block(b, block) for b, block in enumerate(spec.blocks)])
         places = zip(bundle.manifest.ropes, spec.ropes, strict=True)
-        ropes = (cpu.Rope * len(spec.ropes))(
+        ropes = (structs.RopeStruct * len(spec.ropes))(
             *[
-                cpu.Rope(self._base + cos, self._base + sin, len(rope.inv_freq), spec.context_length)
+                structs.RopeStruct(self._base + cos, self._base + sin, len(rope.inv_freq), spec.context_length)
                 for (cos, sin), rope in places
             ]
         )
-        self.struct = cpu.Model(
+        self.struct = structs.ModelStruct(
             vocab=spec.vocab_size,
             hidden=spec.hidden_size,
             n_blocks=spec.n_blocks,
@@ -48,8 +49,8 @@ class NativeModel:
             ropes=ropes,
         )
 
-    def _block(self, b: int, block: Block) -> cpu.Block:
-        made = cpu.Block(kind=cpu.KINDS[block.kind])
+    def _block(self, b: int, block: Block) -> structs.BlockStruct:
+        made = structs.BlockStruct(kind=cpu.KINDS[block.kind])
         made.norm = self._norm(block.norm, f"blocks.{b}.norm")
         made.post_norm = self._norm(block.post_norm, f"blocks.{b}.post_norm")
         part = self._part(f"blocks.{b}.", block)
@@ -68,8 +69,8 @@ class NativeModel:
             case Ssm():
                 return self._ssm(prefix, block)
 
-    def _attention(self, prefix: str, block: Attention) -> cpu.Attention:
-        return cpu.Attention(
+    def _attention(self, prefix: str, block: Attention) -> structs.AttentionStruct:
+        return structs.AttentionStruct(
             heads=block.n_heads,
             kv_heads=block.n_kv_heads,
             head_dim=block.head_dim,
@@ -83,8 +84,8 @@ class NativeModel:
             **self._vectors(prefix, "qkv_bias o_bias q_norm k_norm"),
         )
 
-    def _mlp(self, prefix: str, block: Mlp) -> cpu.Mlp:
-        return cpu.Mlp(
+    def _mlp(self, prefix: str, block: Mlp) -> structs.MlpStruct:
+        return structs.MlpStruct(
             inner=block.inner_size,
             gated=block.gated,
             activation=cpu.ACTIVATIONS[block.activation],
@@ -94,8 +95,8 @@ class NativeModel:
             down_bias=self._vector(prefix + "down_bias"),
         )
 
-    def _moe(self, prefix: str, block: Moe) -> cpu.Moe:
-        return cpu.Moe(
+    def _moe(self, prefix: str, block: Moe) -> structs.MoeStruct:
+        return structs.MoeStruct(
             experts=block.n_experts,
             top_k=block.top_k,
             inner=block.inner_size,
@@ -109,8 +110,8 @@ class NativeModel:
             **self._vectors(prefix, "router_bias"),
         )
 
-    def _ssm(self, prefix: str, block: Ssm) -> cpu.Ssm:
-        return cpu.Ssm(
+    def _ssm(self, prefix: str, block: Ssm) -> structs.SsmStruct:
+        return structs.SsmStruct(
             heads=block.n_heads,
             head_dim=block.head_dim,
             state_size=block.state_size,
@@ -123,23 +124,25 @@ class NativeModel:
             **self._vectors(prefix, "in_proj_bias out_proj_bias conv conv_bias dt_bias a d gate_norm"),
         )
 
-    def _matrices(self, prefix: str, names: str) -> dict[str, cpu.Tensor]:
+    def _matrices(self, prefix: str, names: str) -> dict[str, structs.TensorStruct]:
         return {name: self._tensor(prefix + name) for name in names.split()}
 
     def _vectors(self, prefix: str, names: str) -> dict[str, int | None]:
         return {name: self._vector(prefix + name) for name in names.split()}
 
-    def _norm(self, kind: str, name: str) -> cpu.Norm:
-        return cpu.Norm(cpu.NORMS[kind], 0, self._vector(name), self._vector(f"{name}_bias"))
+    def _norm(self, kind: str, name: str) -> structs.NormStruct:
+        return structs.NormStruct(cpu.NORMS[kind], 0, self._vector(name), self._vector(f"{name}_bias"))
 
-    def _tensor(self, name: str) -> cpu.Tensor:
+    def _tensor(self, name: str) -> structs.TensorStruct:
         """No format if the model has no such one."""
         if name not in self._tensors:
-            return cpu.Tensor()
+            return structs.TensorStruct()
         t = self._tensors[name]
         scales = self._base + t.scales if t.block else 0
         n, k = t.shape
-        return cpu.Tensor(cpu.FORMATS[t.format], cpu.LAYOUTS[t.layout], n, k, t.block, 0, self._base + t.data, scales)
+        return structs.TensorStruct(
+            cpu.FORMATS[t.format], cpu.LAYOUTS[t.layout], n, k, t.block, 0, self._base + t.data, scales
+        )
 
     def _vector(self, name: str) -> int | None:
         """Vectors are always f32; None if the model has no such one."""
@@ -150,7 +153,7 @@ class NativeAdapter:
     """The C++ view of an adapter; keeps alive what it points to."""
 
     def __init__(self, spec: ModelSpec, adapter: LoraAdapter) -> None:
-        self._parts, self._keep, left = (cpu.Lora * (2 * spec.n_blocks))(), list[Any](), set(adapter.matrices)
+        self._parts, self._keep, left = (structs.LoraStruct * (2 * spec.n_blocks))(), list[Any](), set(adapter.matrices)
         for b, block in enumerate(spec.blocks):
             names = (block.up, "down") if isinstance(block, Mlp) else _ADAPTED[block.kind]
             for i, name in enumerate(names):
@@ -160,8 +163,8 @@ class NativeAdapter:
                 left.discard(f"blocks.{b}.{name}")
                 a, up = np.ascontiguousarray(low.a, np.float32), np.ascontiguousarray(low.b, np.float32)
                 self._keep += (a, up)
-                self._parts[2 * b + i] = cpu.Lora(len(a), 1.0, address(a), address(up))
+                self._parts[2 * b + i] = structs.LoraStruct(len(a), 1.0, address(a), address(up))
         if left:
             raise UsageError(f"engine native adds nothing to {', '.join(sorted(left))}; use --engine reference")
-        self._struct = cpu.Adapter(self._parts)
+        self._struct = structs.AdapterStruct(self._parts)
         self.address = ctypes.addressof(self._struct)

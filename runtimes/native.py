@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from edgedec.bundle import Bundle
 from edgedec.errors import ContextFull, RuntimeUnavailable, UsageError
 from edgedec.kernels import cpu
-from edgedec.kernels.cpu import loader
+from edgedec.kernels.cpu import loader, structs
 from edgedec.runtime import Call, CallResult, Capabilities, Outputs, RuntimeOptions, available_cores, lacking_kinds
 from edgedec.runtimes._native_cache import NativeCache, address, raise_refusal
 from edgedec.runtimes._native_model import NativeAdapter, NativeModel
@@ -179,7 +179,7 @@ class NativeRuntime:
             logsum_at = address(logsum)
         states, states_at, names_at = self._states(wanted.hidden, count, keep) if wanted.hidden else ({}, 0, 0)
         paid, paid_at = self._attention(call, cache, keep) if wanted.attention else ({}, 0)
-        data = cpu.pack_sequence(
+        data = structs.pack_sequence(
             count,
             first,
             n_blocks,

@@ -21,7 +21,7 @@ _NONE, BEST, ALL = Outputs(), Outputs(top=_TOP), Outputs(logits=True)
 Reading = Generator[Request, Completed, CallResult]
 
 
-class Reader:
+class DraftReader:
     """A model and the text it has read: its cache holds the tokens `_ids`, the text from `_base` on. Rows of the
     latest calls are pending: the end of the text, and what was drafted after it. They are committed when the text has
     grown by them."""

@@ -29,7 +29,7 @@ def strength(track: Track) -> float:
     return _CLAIM[min(track.run, RUN)] * track.doubt
 
 
-class Tree:
+class TrackTree:
     """A draft in the making. The first chain is laid at once, the others branch off it."""
 
     def __init__(self, min_path_prob: float) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from edgedec.decoding.context import Context
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext
-from edgedec.drafters._tracks import CLAIMS, RUN, Track, Tree, ahead_of, strength
+from edgedec.drafters._tracks import CLAIMS, RUN, Track, TrackTree, ahead_of, strength
 from edgedec.errors import UsageError
 
 AUTO = 1
@@ -172,7 +172,7 @@ class Copy(BaseDrafter):
     def _draft(self, ids: list[int], nodes: int, min_path_prob: float) -> Draft:
         """The chains of all tracks as one tree. What an earlier sibling claims is not left for a later one."""
         most = min(nodes, self._length)
-        tree = Tree(min_path_prob)
+        tree = TrackTree(min_path_prob)
         for track in self._tracks:
             ahead = ahead_of(ids, track.at, most)
             if self._renamed and not self._renamed.keys().isdisjoint(ahead):
@@ -183,7 +183,7 @@ class Copy(BaseDrafter):
                 tree.extend(ahead, track)
         return tree.cut(nodes)
 
-    def _chain(self, tree: Tree, ahead: list[int], track: Track) -> None:
+    def _chain(self, tree: TrackTree, ahead: list[int], track: Track) -> None:
         """A chain with replacements: where the source has been replaced, both words, continued after the likelier."""
         parent, doubt = -1, track.doubt
         for token, certain in zip(ahead, CLAIMS[min(track.run, RUN) :], strict=False):

@@ -19,7 +19,7 @@ from edgedec.bundle.folder import Bundle
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, Sampled
-from edgedec.drafters._reader import ALL, BEST, Reader, Reading, children, drawn_from, shape, shares, size
+from edgedec.drafters._reader import ALL, BEST, DraftReader, Reading, children, drawn_from, shape, shares, size
 from edgedec.drafters._retokenize import Retokenizer, same_tokens
 from edgedec.errors import BundleNotFound, UsageError
 from edgedec.runtime import CallResult, Runtime, RuntimeOptions, choose_runtime, open_runtime, runtime_names
@@ -81,7 +81,7 @@ class ModelDrafter(BaseDrafter):
             raise UsageError(f"drafter model: gamma={gamma}, width={width}: must be from 1 to 64, and from 1 to 16")
         if verify != "match" and translator is not None:
             raise UsageError(f"drafter model: verify={verify} needs a draft model of the same tokenizer; use match")
-        self._reader, self._vocab, self._translator = Reader(runtime), vocab, translator
+        self._reader, self._vocab, self._translator = DraftReader(runtime), vocab, translator
         self._gamma, self._verify = min(gamma, self._reader.room), verify
         self._width = width if verify in _BUSHY else 1
         self._first, self._side = Calibration(), Calibration()

@@ -47,7 +47,7 @@ def make(host: DrafterContext, nodes: int = 16, k: int = 8, verify: str = "match
     return drafter
 
 
-class Record:
+class RankRecord:
     """What was claimed and what came true, by cell [draft drawn or not, depth, order, rank].
     `scale`: what a claim there is to be multiplied by."""
 
@@ -80,7 +80,7 @@ class Stand(BaseDrafter):
             raise UsageError(f"drafter stand: verify={verify}: must be one of {', '.join(_VERIFIERS)}")
         self.vocab, self.nodes, self.k, self.verify = vocab, sized("nodes", nodes), min(sized("k", k), vocab), verify
         self.outputs = Outputs(top=self.k)
-        self.table, self.record = Table(self.k, _CAP, vocab), Record(self.k)
+        self.table, self.record = Table(self.k, _CAP, vocab), RankRecord(self.k)
         self._tail = Tail(_ORDER)
         self._drawn: _Drawing | None = None
 
@@ -119,7 +119,7 @@ class Stand(BaseDrafter):
         }
 
     def restore(self, state: State) -> None:
-        record = Record(self.k)
+        record = RankRecord(self.k)
         claimed, came = (array(state, name, np.float32, record.shape) for name in ("claimed", "came"))
         if not (np.isfinite([claimed, came]).all() and min(claimed.min(), came.min()) >= 0):
             raise UsageError("state claimed, came: out of range; drop the file and learn again")

@@ -13,11 +13,11 @@ import numpy as np
 
 from edgedec.export.graph import FLOAT, INT64, MICROSOFT, Graph
 from edgedec.export.onnx.common import norm
-from edgedec.export.onnx.layout import CACHE_TYPE, Layout, Shape, Step
+from edgedec.export.onnx.layout import CACHE_TYPE, CallInputs, Layout, Shape
 from edgedec.spec import Attention, ModelSpec
 
 
-def emit(g: Graph, layout: Layout, b: int, x: str, step: Step) -> str:
+def emit(g: Graph, layout: Layout, b: int, x: str, step: CallInputs) -> str:
     """f of block b: normed hidden state -> what is added; keys and values go in and out as `past` and `present`."""
     spec, block, p = layout.spec, layout.spec.attention[b], f"blocks.{b}"
     qkv = g.linear(x, f"{p}.qkv", f"{p}.qkv_bias" if block.qkv_bias else None)
@@ -63,7 +63,7 @@ def _head_norm(g: Graph, spec: ModelSpec, block: Attention, x: str, name: str) -
     return g.reshaped(norm(g, "rms", heads, name, spec.norm_eps), [0, 0, -1])
 
 
-def _attributes(block: Attention, step: Step) -> dict[str, Any]:
+def _attributes(block: Attention, step: CallInputs) -> dict[str, Any]:
     attrs: dict[str, Any] = {"num_heads": block.n_heads, "kv_num_heads": block.n_kv_heads}
     attrs |= {"scale": block.scale, "softcap": block.softcap, "do_rotary": int(block.rope is not None)}
     if step.kv in ("int8", "int4"):
@@ -76,7 +76,7 @@ def _attributes(block: Attention, step: Step) -> dict[str, Any]:
     return attrs
 
 
-def _cache(g: Graph, spec: ModelSpec, b: int, step: Step) -> tuple[list[str], list[str]]:
+def _cache(g: Graph, spec: ModelSpec, b: int, step: CallInputs) -> tuple[list[str], list[str]]:
     """Inputs and outputs of keys and values, numbered by attention blocks. A tree has one buffer for both."""
     block, number = spec.attention[b], list(spec.attention).index(b)
     dtype, width = CACHE_TYPE[step.kv], block.head_dim // 2 if step.kv == "int4" else block.head_dim
@@ -89,7 +89,7 @@ def _cache(g: Graph, spec: ModelSpec, b: int, step: Step) -> tuple[list[str], li
     return past, present
 
 
-def _tree_inputs(g: Graph, spec: ModelSpec, block: Attention, step: Step) -> tuple[str, str]:
+def _tree_inputs(g: Graph, spec: ModelSpec, block: Attention, step: CallInputs) -> tuple[str, str]:
     """Positions, and the mask: `attention_bias.j` is for the j-th of `spec.windows`."""
     if not step.tree:
         return "", ""

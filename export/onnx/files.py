@@ -10,10 +10,10 @@ import numpy as np
 from edgedec.export.graph import FLOAT, INT32, INT64, Graph
 from edgedec.export.onnx import attention, mlp, moe, ssm
 from edgedec.export.onnx.common import capped, ints, norm, scalar
-from edgedec.export.onnx.layout import Layout, Step
+from edgedec.export.onnx.layout import CallInputs, Layout
 
 MODEL = "model"
-EMIT: dict[str, Callable[[Graph, Layout, int, str, Step], str]] = {
+EMIT: dict[str, Callable[[Graph, Layout, int, str, CallInputs], str]] = {
     "attention": attention.emit,
     "mlp": mlp.emit,
     "moe": moe.emit,
@@ -46,7 +46,7 @@ def write_whole_model(folder: Path, layout: Layout, kv: str) -> str:
     return _model_graph(layout, kv).save(folder)
 
 
-def block(g: Graph, layout: Layout, b: int, x: str, step: Step) -> str:
+def block(g: Graph, layout: Layout, b: int, x: str, step: CallInputs) -> str:
     """Block b: hidden -> hidden + post_norm(f(norm(hidden)))."""
     facts, p, eps = layout.spec.blocks[b], f"blocks.{b}", layout.spec.norm_eps
     y = EMIT[facts.kind](g, layout, b, norm(g, facts.norm, x, f"{p}.norm", eps), step)
@@ -58,9 +58,9 @@ def _stack(layout: Layout, name: str, blocks: Iterable[int], kv: str) -> Graph:
     spec, g, chosen = layout.spec, layout.graph(name), list(blocks)
     x = g.input("hidden", FLOAT, [1, "rows", spec.hidden_size])
     g.output("hidden_out", FLOAT, [1, "rows", spec.hidden_size])
-    step = Step("", "", kv)
+    step = CallInputs("", "", kv)
     if any(b in spec.attention for b in chosen):
-        step = Step(g.input("seqlens_k", INT32, [1]), g.input("total_sequence_length", INT32, []), kv)
+        step = CallInputs(g.input("seqlens_k", INT32, [1]), g.input("total_sequence_length", INT32, []), kv)
     for b in chosen:
         x = block(g, layout, b, x, step)
     g.node("Identity", [x], out="hidden_out")
@@ -112,9 +112,9 @@ def _model_graph(layout: Layout, kv: str) -> Graph:
     return g
 
 
-def _chain_step(g: Graph, mask: str, kv: str) -> Step:
+def _chain_step(g: Graph, mask: str, kv: str) -> CallInputs:
     """Sequence lengths from an attention mask [batch, total] of ones."""
     summed = g.node("ReduceSum", [mask, ints(g, 1)], keepdims=0)
     seqlens = g.node("Cast", [g.node("Sub", [summed, ints(g, 1)])], to=INT32)
     total = g.node("Gather", [g.node("Shape", [mask]), g.constant(np.array(1, np.int64))])
-    return Step(seqlens, g.node("Cast", [total], to=INT32), kv, tree=False, batch="batch")
+    return CallInputs(seqlens, g.node("Cast", [total], to=INT32), kv, tree=False, batch="batch")

@@ -33,7 +33,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Step:
+class CallInputs:
     """The inputs of a call that attention blocks share. tree: masks and positions are inputs of the graph; otherwise
     rows are a chain after the cache and attention is causal by itself. batch: the first dim of hidden states and
     caches."""

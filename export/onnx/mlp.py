@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from edgedec.export.graph import Graph
 from edgedec.export.onnx.common import activation, gated
-from edgedec.export.onnx.layout import Layout, Step
+from edgedec.export.onnx.layout import CallInputs, Layout
 from edgedec.spec import Mlp
 
 
-def emit(g: Graph, layout: Layout, b: int, x: str, step: Step) -> str:
+def emit(g: Graph, layout: Layout, b: int, x: str, step: CallInputs) -> str:
     """f of block b: normed hidden state -> what is added to it."""
     block, p = layout.spec.blocks[b], f"blocks.{b}"
     assert isinstance(block, Mlp)

@@ -9,11 +9,11 @@ import numpy as np
 
 from edgedec.export.graph import BOOL, FLOAT, INT32, Graph
 from edgedec.export.onnx.common import filled, gated, ints, scalar
-from edgedec.export.onnx.layout import Layout, Step
+from edgedec.export.onnx.layout import CallInputs, Layout
 from edgedec.spec import Moe
 
 
-def emit(g: Graph, layout: Layout, b: int, x: str, step: Step) -> str:
+def emit(g: Graph, layout: Layout, b: int, x: str, step: CallInputs) -> str:
     """f of block b: normed hidden state [1, rows, hidden] -> what is added to it."""
     block, p, hidden = layout.spec.blocks[b], f"blocks.{b}", layout.spec.hidden_size
     assert isinstance(block, Moe)

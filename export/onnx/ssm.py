@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from edgedec.export.graph import FLOAT, INT64, Graph
 from edgedec.export.onnx.common import activation, ints, scalar
-from edgedec.export.onnx.layout import Layout, Step
+from edgedec.export.onnx.layout import CallInputs, Layout
 from edgedec.spec import ModelSpec, Ssm
 
 _HIDDEN = -1e9
 
 
-def emit(g: Graph, layout: Layout, b: int, x: str, step: Step) -> str:
+def emit(g: Graph, layout: Layout, b: int, x: str, step: CallInputs) -> str:
     """f of block b: normed hidden state [1, rows, hidden] -> what is added to it."""
     spec, block, p = layout.spec, layout.spec.recurrent[b], f"blocks.{b}"
     projected = g.linear(x, f"{p}.in_proj", f"{p}.in_proj_bias" if block.proj_bias else None)

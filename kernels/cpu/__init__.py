@@ -7,12 +7,12 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Sequence
-from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_int, c_int64, c_uint64, c_void_p
 from functools import cache
-from struct import Struct
 from typing import Any
 
 from edgedec.kernels.cpu.loader import library as _library
+from edgedec.kernels.cpu.structs import ModelStruct
 
 FORMATS = {"f32": 1, "f16": 2, "int8": 3, "int4": 4}
 LAYOUTS = {"rows": 0, "interleave16": 1}
@@ -42,110 +42,10 @@ ERRORS = {
 }
 
 
-def _fields(*groups: tuple[Any, str]) -> list[tuple[str, Any]]:
-    """Fields in order, from (type, names) groups."""
-    return [(name, kind) for kind, names in groups for name in names.split()]
-
-
-class _Struct(ctypes.Structure):
-    """Checked against `api.h` by a test: same names, same order."""
-
-
-class Tensor(_Struct):
-    _fields_ = _fields((c_int32, "format layout n k block reserved"), (c_void_p, "data scales"))
-
-
-class Norm(_Struct):
-    _fields_ = _fields((c_int32, "kind reserved"), (c_void_p, "weight bias"))
-
-
-class Attention(_Struct):
-    _fields_ = _fields(
-        (c_int32, "heads kv_heads head_dim rope window sinks qk_norm reserved"),
-        (c_float, "scale softcap"),
-        (Tensor, "qkv o"),
-        (c_void_p, "qkv_bias o_bias q_norm k_norm"),
-    )
-
-
-class Mlp(_Struct):
-    _fields_ = _fields(
-        (c_int32, "inner gated activation reserved"), (Tensor, "up down"), (c_void_p, "up_bias down_bias")
-    )
-
-
-class Moe(_Struct):
-    _fields_ = _fields(
-        (c_int32, "experts top_k inner activation router normalize shared_inner reserved"),
-        (c_float, "scale"),
-        (c_int32, "reserved2"),
-        (Tensor, "router_weight gate_up down shared_gate_up shared_down shared_gate"),
-        (c_void_p, "router_bias"),
-    )
-
-
-class Ssm(_Struct):
-    _fields_ = _fields(
-        (c_int32, "heads head_dim state_size groups conv_size norm_groups"),
-        (c_float, "dt_min dt_max"),
-        (Tensor, "in_proj out_proj"),
-        (c_void_p, "in_proj_bias out_proj_bias conv conv_bias dt_bias a d gate_norm"),
-    )
-
-
-class Block(_Struct):
-    _fields_ = [
-        *_fields((c_int32, "kind reserved"), (Norm, "norm post_norm")),
-        ("attention", POINTER(Attention)),
-        ("mlp", POINTER(Mlp)),
-        ("moe", POINTER(Moe)),
-        ("ssm", POINTER(Ssm)),
-    ]
-
-
-class Rope(_Struct):
-    _fields_ = _fields((c_void_p, "cos sin"), (c_int32, "pairs positions"))
-
-
-class Model(_Struct):
-    _fields_ = _fields(
-        (c_int32, "vocab hidden n_blocks n_ropes"),
-        (c_float, "norm_eps final_softcap embed_scale"),
-        (c_int32, "reserved"),
-        (Tensor, "embed head"),
-        (Norm, "final_norm"),
-        (POINTER(Block), "blocks"),
-        (POINTER(Rope), "ropes"),
-    )
-
-
-class Lora(_Struct):
-    _fields_ = _fields((c_int32, "rank"), (c_float, "scale"), (c_void_p, "a b"))
-
-
-class Adapter(_Struct):
-    _fields_ = [("parts", POINTER(Lora))]
-
-
-class SequenceRows(_Struct):
-    """One sequence of a call. Calls pack it (`pack_sequence`), which is quicker than setting fields."""
-
-    _fields_ = _fields(
-        (c_int32, "rows first n_blocks logits_from top n_hidden"),
-        (c_double, "temperature"),
-        (c_void_p, "cache blocks tokens input positions parents groups numbers logits top_ids top_scores logsum"),
-        (c_void_p, "hidden_blocks hidden attention_sums adapter"),
-    )
-
-
-# The fields of `SequenceRows` in order, as bytes; addresses are numbers, 0 for none.
-pack_sequence = Struct("@6id16P").pack
-
-
 class Engine:
     """A model opened on a pool of threads. `keep`: what owns the memory that `model` points to."""
 
-    def __init__(self, model: Model, threads: int, isa: str | None, keep: Any) -> None:
+    def __init__(self, model: ModelStruct, threads: int, isa: str | None, keep: Any) -> None:
         self._lib, self._model, self._keep, self._pid = library(), model, keep, os.getpid()
         self._engine = self._lib.ed_open(ctypes.byref(model), threads, isa.encode() if isa else None)
         self._run = self._lib.ed_run
@@ -171,7 +71,7 @@ class Engine:
 class CachePool:
     """The pages of all caches of one model in one format."""
 
-    def __init__(self, model: Model, kv: str) -> None:
+    def __init__(self, model: ModelStruct, kv: str) -> None:
         self._lib = library()
         self.handle = self._lib.ed_cache_pool_new(ctypes.byref(model), FORMATS[kv])
         if not self.handle:
@@ -295,7 +195,7 @@ def library() -> ctypes.CDLL:
     """The library with its functions' types; ImportError with the reason if there is none."""
     lib = _library()
     signatures: dict[str, tuple[Any, list[Any]]] = {
-        "ed_open": (c_void_p, [POINTER(Model), c_int, c_char_p]),
+        "ed_open": (c_void_p, [POINTER(ModelStruct), c_int, c_char_p]),
         "ed_close": (None, [c_void_p]),
         "ed_engine_isa": (c_char_p, [c_void_p]),
         "ed_run": (c_int, [c_void_p, c_char_p, c_int]),
@@ -303,7 +203,7 @@ def library() -> ctypes.CDLL:
         "ed_probe_read": (c_double, [c_uint64, c_int]),
         "ed_probe_int8": (c_double, [c_char_p, c_int]),
         "ed_cache_page_slots": (c_int, []),
-        "ed_cache_pool_new": (c_void_p, [POINTER(Model), c_int]),
+        "ed_cache_pool_new": (c_void_p, [POINTER(ModelStruct), c_int]),
         "ed_cache_pool_free": (None, [c_void_p]),
         "ed_cache_pool_pages": (c_int64, [c_void_p]),
         "ed_cache_new": (c_void_p, [c_void_p, c_int]),

@@ -30,7 +30,7 @@ class Ops(Protocol[V]):
     def add(self, x: V, y: V) -> V: ...
 
 
-class Architecture(Protocol):
+class HeadArchitecture(Protocol):
     """What a file of this folder provides.
 
     AHEAD: is its first state of the token after the next one (1), or of the next (0)? READS: does it take the tokens
@@ -61,8 +61,8 @@ def kinds() -> tuple[str, ...]:
     return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")))
 
 
-def architecture(kind: str) -> Architecture:
+def architecture(kind: str) -> HeadArchitecture:
     """The file of a kind."""
     if kind not in kinds():
         raise UsageError(f"no draft head {kind!r}; there are: {', '.join(kinds())}")
-    return cast(Architecture, importlib.import_module(f"{__name__}.{kind}"))
+    return cast(HeadArchitecture, importlib.import_module(f"{__name__}.{kind}"))

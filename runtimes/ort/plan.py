@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgedec.cache.host import HostCache
 from edgedec.runtime import Rows
-from edgedec.runtimes.ort.recurrent import OUTPUTS, Tree
+from edgedec.runtimes.ort.recurrent import OUTPUTS, TreeInputs
 from edgedec.spec import ModelSpec
 
 Array = NDArray[np.float32]
@@ -56,9 +56,9 @@ class Step:
             self._biases[key] = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(bias[None, None]))
         return self._biases[key]
 
-    def tree(self, b: int) -> Tree:
+    def tree(self, b: int) -> TreeInputs:
         """The pending tree of recurrent block b, with the rows of this call."""
-        return Tree(self.spec.recurrent[b], self._decays(b), self.rows, self.cache.state(b))
+        return TreeInputs(self.spec.recurrent[b], self._decays(b), self.rows, self.cache.state(b))
 
     def settle(self, blocks: Iterable[int]) -> None:
         """Move what was written one slot up to where it belongs."""
@@ -166,7 +166,7 @@ class Plan:
                 binding.bind_output(f"present.{self._numbers[b]}.{part}", *cache)
 
 
-def _bind_tree(binding: Any, b: int, tree: Tree) -> list[NDArray[Any]]:
+def _bind_tree(binding: Any, b: int, tree: TreeInputs) -> list[NDArray[Any]]:
     """Bind the inputs and outputs of a recurrent block: the arrays to keep until the call is over."""
     names, values = zip(*tree.inputs(b).items(), strict=True)
     kept = [np.ascontiguousarray(value) for value in values]

@@ -17,7 +17,7 @@ Array = NDArray[np.float32]
 OUTPUTS = ("xbc", "dt", "mixed", "state_out")
 
 
-class Tree:
+class TreeInputs:
     """The pending tree of one block: the state that it began with, and the inputs of its rows so far."""
 
     def __init__(self, block: Ssm, a: Array, rows: Rows, kept: RecurrentState) -> None:
@@ -75,7 +75,7 @@ class Tree:
 class _After:
     """The state after a row, computed when it is needed."""
 
-    tree: Tree
+    tree: TreeInputs
     row: int
     state: Array | None = None
 

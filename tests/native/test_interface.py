@@ -9,23 +9,23 @@ from pathlib import Path
 import pytest
 
 from edgedec.kernels import cpu
-from edgedec.kernels.cpu import loader
+from edgedec.kernels.cpu import loader, structs
 
 API = (Path(__file__).parents[2] / "kernels" / "cpu" / "api.h").read_text("utf-8")
 CODE = re.sub(r"//[^\n]*", "", API)
 STRUCTS = {
-    "tensor": cpu.Tensor,
-    "norm": cpu.Norm,
-    "attention": cpu.Attention,
-    "mlp": cpu.Mlp,
-    "moe": cpu.Moe,
-    "ssm": cpu.Ssm,
-    "block": cpu.Block,
-    "rope": cpu.Rope,
-    "model": cpu.Model,
-    "lora": cpu.Lora,
-    "adapter": cpu.Adapter,
-    "sequence": cpu.SequenceRows,
+    "tensor": structs.TensorStruct,
+    "norm": structs.NormStruct,
+    "attention": structs.AttentionStruct,
+    "mlp": structs.MlpStruct,
+    "moe": structs.MoeStruct,
+    "ssm": structs.SsmStruct,
+    "block": structs.BlockStruct,
+    "rope": structs.RopeStruct,
+    "model": structs.ModelStruct,
+    "lora": structs.LoraStruct,
+    "adapter": structs.AdapterStruct,
+    "sequence": structs.SequenceRows,
 }
 SIZES = {"int32_t": 4, "float": 4, "double": 8}
 
@@ -52,10 +52,10 @@ def test_structs(name: str) -> None:
 
 
 def test_packed_sequences_are_the_struct() -> None:
-    n = len(cpu.SequenceRows._fields_)
+    n = len(structs.SequenceRows._fields_)
     values = [7 * i + 1 for i in range(n)]
-    made = cpu.SequenceRows.from_buffer_copy(cpu.pack_sequence(*values))
-    assert [getattr(made, name) for name, _ in cpu.SequenceRows._fields_] == values
+    made = structs.SequenceRows.from_buffer_copy(structs.pack_sequence(*values))
+    assert [getattr(made, name) for name, _ in structs.SequenceRows._fields_] == values
 
 
 @pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")

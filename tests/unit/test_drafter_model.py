@@ -20,7 +20,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
 from edgedec.decoding.step import Completed, ForwardOn, Stats, run_requests
 from edgedec.drafters import Draft, Drafter, DrafterContext, Sampled, make_drafter
-from edgedec.drafters._reader import Reader, Reading, children, shape, shares
+from edgedec.drafters._reader import DraftReader, Reading, children, shape, shares
 from edgedec.drafters._retokenize import Inside, Retokenizer, _shared, same_tokens
 from edgedec.drafters.model import VERIFY, ModelDrafter
 from edgedec.drafters.off import Off
@@ -192,17 +192,17 @@ def test_shares() -> None:
 TOP, ALL = Outputs(top=1), Outputs(logits=True)
 
 
-def read(reader: Reader, ids: list[int], outputs: Outputs = ALL, room: int = 0) -> CallResult:
+def read(reader: DraftReader, ids: list[int], outputs: Outputs = ALL, room: int = 0) -> CallResult:
     return finish(reader._runtime, reader.read(ids, outputs, room))
 
 
-def grow(reader: Reader, tokens: list[int], parents: list[int]) -> CallResult:
+def grow(reader: DraftReader, tokens: list[int], parents: list[int]) -> CallResult:
     return finish(reader._runtime, reader.grow(tokens, parents, ALL))
 
 
 def test_what_two_texts_share_is_read_once() -> None:
     runtime = fake()
-    reader = Reader(runtime)
+    reader = DraftReader(runtime)
     read(reader, list(range(10)), TOP, 4)
     read(reader, [*range(10), 4], TOP, 4)
     grow(reader, [3], [-1])
@@ -210,7 +210,7 @@ def test_what_two_texts_share_is_read_once() -> None:
     runtime.rows = 0
     again = read(reader, [*range(8), 5, 6], TOP, 4)
     assert runtime.rows == 2
-    fresh = read(Reader(fake()), [*range(8), 5, 6], TOP, 4)
+    fresh = read(DraftReader(fake()), [*range(8), 5, 6], TOP, 4)
     assert again.scores is not None
     assert fresh.scores is not None
     np.testing.assert_array_equal(again.scores, fresh.scores)
@@ -218,14 +218,14 @@ def test_what_two_texts_share_is_read_once() -> None:
 
 def test_what_was_drafted_and_came_true_is_not_read_again() -> None:
     runtime = fake()
-    reader = Reader(runtime)
+    reader = DraftReader(runtime)
     read(reader, [1, 2, 3], ALL, 4)
     grow(reader, [4], [-1])
     grow(reader, [5], [0])
     runtime.rows = 0
     last = read(reader, [1, 2, 3, 4, 5, 6], ALL, 4)
     assert runtime.rows == 1
-    np.testing.assert_array_equal(last.logits, read(Reader(fake()), [1, 2, 3, 4, 5, 6]).logits)
+    np.testing.assert_array_equal(last.logits, read(DraftReader(fake()), [1, 2, 3, 4, 5, 6]).logits)
 
 
 @pytest.mark.parametrize("spec", ["attention", "recurrent"])
@@ -236,11 +236,11 @@ def test_a_reader_knows_the_text_whatever_it_read_before(spec: str, data: st.Dat
     small = st.lists(st.integers(0, 12), min_size=1, max_size=9)
     layers = {} if spec == "attention" else {"layers": (tiny_layer(), (Ssm(2, 4, 4), Mlp(24)))}
     runtime = fake(context_length=24, **layers)
-    reader, ids = Reader(runtime), list(data.draw(small))
+    reader, ids = DraftReader(runtime), list(data.draw(small))
     for _ in range(data.draw(st.integers(1, 8))):
         result = read(reader, ids, ALL, 6)
         text = ids[reader._base :]
-        fresh = read(Reader(fake(context_length=24, **layers)), text)
+        fresh = read(DraftReader(fake(context_length=24, **layers)), text)
         assert result.logits is not None
         assert fresh.logits is not None
         np.testing.assert_array_equal(result.logits, fresh.logits)
@@ -264,7 +264,7 @@ def test_a_reader_knows_the_text_whatever_it_read_before(spec: str, data: st.Dat
 
 def test_a_long_text_is_read_in_chunks() -> None:
     runtime = FakeRuntime(tiny_spec(context_length=256), prefill_chunk=16)
-    reader, ids = Reader(runtime), [i * i % 13 for i in range(100)]
+    reader, ids = DraftReader(runtime), [i * i % 13 for i in range(100)]
     rows = [request.call.rows.count for request in requests_of(runtime, reader.read(ids, ALL, 4))]
     assert rows == [16] * 6 + [4]
 

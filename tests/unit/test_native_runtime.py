@@ -20,7 +20,7 @@ from edgedec.bundle import Bundle
 from edgedec.cache import Cache
 from edgedec.errors import ContextFull, RuntimeUnavailable, SessionError, UsageError
 from edgedec.kernels import cpu
-from edgedec.kernels.cpu import loader
+from edgedec.kernels.cpu import loader, structs
 from edgedec.runtime import (
     Call,
     CallResult,
@@ -449,18 +449,18 @@ def test_a_saved_cache_stays_with_its_engine(tiny: Path, tmp_path: Path, kv: str
 # -- the C interface
 
 MIRROR = {
-    "ed_tensor": cpu.Tensor,
-    "ed_norm": cpu.Norm,
-    "ed_attention": cpu.Attention,
-    "ed_mlp": cpu.Mlp,
-    "ed_moe": cpu.Moe,
-    "ed_ssm": cpu.Ssm,
-    "ed_block": cpu.Block,
-    "ed_rope": cpu.Rope,
-    "ed_model": cpu.Model,
-    "ed_lora": cpu.Lora,
-    "ed_adapter": cpu.Adapter,
-    "ed_sequence": cpu.SequenceRows,
+    "ed_tensor": structs.TensorStruct,
+    "ed_norm": structs.NormStruct,
+    "ed_attention": structs.AttentionStruct,
+    "ed_mlp": structs.MlpStruct,
+    "ed_moe": structs.MoeStruct,
+    "ed_ssm": structs.SsmStruct,
+    "ed_block": structs.BlockStruct,
+    "ed_rope": structs.RopeStruct,
+    "ed_model": structs.ModelStruct,
+    "ed_lora": structs.LoraStruct,
+    "ed_adapter": structs.AdapterStruct,
+    "ed_sequence": structs.SequenceRows,
 }
 
 

@@ -30,7 +30,7 @@ pytest.importorskip("safetensors", reason="training keeps its state as safetenso
 from edgedec.export.heads import arrays_of
 from edgedec.export.heads_data import Data, collect, key_of, most_said, windows
 from edgedec.export.heads_train import run, train
-from edgedec.export.heads_trainer import Plan, Trainer
+from edgedec.export.heads_trainer import HeadTrainer, TrainingPlan
 
 OPENINGS = [[5, 7], [1, 2, 3], [40, 41], [9], [100, 3, 77], [31, 30]]
 
@@ -39,7 +39,7 @@ def quiet(stage: str, done: int, total: int) -> None:
     pass
 
 
-def plan(kind: str, **changes: Any) -> Plan:
+def plan(kind: str, **changes: Any) -> TrainingPlan:
     facts: dict[str, Any] = {
         "depth": 3,
         "minutes": 1e6,
@@ -48,7 +48,7 @@ def plan(kind: str, **changes: Any) -> Plan:
         "keep": 60,
         "layer": int(kind == "exit"),
     }
-    return Plan(kind, **facts | changes)
+    return TrainingPlan(kind, **facts | changes)
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_a_run_cut_short_goes_on(model: edgedec.Model, data: Data, tmp_path: Pat
         train(model.bundle, data, plan(kind), tmp_path, "k", stop)
     kept = {path.name for path in tmp_path.iterdir()}
     assert kept == {f"{kind}.checkpoint.safetensors"}
-    halfway = Trainer(model.bundle, data, plan(kind))
+    halfway = HeadTrainer(model.bundle, data, plan(kind))
     key = f"k {kind} 3 {halfway.facts.width} 60 model 0"
     halfway.load(tmp_path / f"{kind}.checkpoint.safetensors", key)
     assert 0 < halfway.steps < 12

@@ -1,0 +1,108 @@
+"""The structures of `api.h` in ctypes: same names and order of fields, checked by a test."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_double, c_float, c_int32, c_void_p
+from struct import Struct
+from typing import Any
+
+
+def _fields(*groups: tuple[Any, str]) -> list[tuple[str, Any]]:
+    """Fields in order, from (type, names) groups."""
+    return [(name, kind) for kind, names in groups for name in names.split()]
+
+
+class _Struct(ctypes.Structure):
+    """Checked against `api.h` by a test: same names, same order."""
+
+
+class TensorStruct(_Struct):
+    _fields_ = _fields((c_int32, "format layout n k block reserved"), (c_void_p, "data scales"))
+
+
+class NormStruct(_Struct):
+    _fields_ = _fields((c_int32, "kind reserved"), (c_void_p, "weight bias"))
+
+
+class AttentionStruct(_Struct):
+    _fields_ = _fields(
+        (c_int32, "heads kv_heads head_dim rope window sinks qk_norm reserved"),
+        (c_float, "scale softcap"),
+        (TensorStruct, "qkv o"),
+        (c_void_p, "qkv_bias o_bias q_norm k_norm"),
+    )
+
+
+class MlpStruct(_Struct):
+    _fields_ = _fields(
+        (c_int32, "inner gated activation reserved"), (TensorStruct, "up down"), (c_void_p, "up_bias down_bias")
+    )
+
+
+class MoeStruct(_Struct):
+    _fields_ = _fields(
+        (c_int32, "experts top_k inner activation router normalize shared_inner reserved"),
+        (c_float, "scale"),
+        (c_int32, "reserved2"),
+        (TensorStruct, "router_weight gate_up down shared_gate_up shared_down shared_gate"),
+        (c_void_p, "router_bias"),
+    )
+
+
+class SsmStruct(_Struct):
+    _fields_ = _fields(
+        (c_int32, "heads head_dim state_size groups conv_size norm_groups"),
+        (c_float, "dt_min dt_max"),
+        (TensorStruct, "in_proj out_proj"),
+        (c_void_p, "in_proj_bias out_proj_bias conv conv_bias dt_bias a d gate_norm"),
+    )
+
+
+class BlockStruct(_Struct):
+    _fields_ = [
+        *_fields((c_int32, "kind reserved"), (NormStruct, "norm post_norm")),
+        ("attention", POINTER(AttentionStruct)),
+        ("mlp", POINTER(MlpStruct)),
+        ("moe", POINTER(MoeStruct)),
+        ("ssm", POINTER(SsmStruct)),
+    ]
+
+
+class RopeStruct(_Struct):
+    _fields_ = _fields((c_void_p, "cos sin"), (c_int32, "pairs positions"))
+
+
+class ModelStruct(_Struct):
+    _fields_ = _fields(
+        (c_int32, "vocab hidden n_blocks n_ropes"),
+        (c_float, "norm_eps final_softcap embed_scale"),
+        (c_int32, "reserved"),
+        (TensorStruct, "embed head"),
+        (NormStruct, "final_norm"),
+        (POINTER(BlockStruct), "blocks"),
+        (POINTER(RopeStruct), "ropes"),
+    )
+
+
+class LoraStruct(_Struct):
+    _fields_ = _fields((c_int32, "rank"), (c_float, "scale"), (c_void_p, "a b"))
+
+
+class AdapterStruct(_Struct):
+    _fields_ = [("parts", POINTER(LoraStruct))]
+
+
+class SequenceRows(_Struct):
+    """One sequence of a call. Calls pack it (`pack_sequence`), which is quicker than setting fields."""
+
+    _fields_ = _fields(
+        (c_int32, "rows first n_blocks logits_from top n_hidden"),
+        (c_double, "temperature"),
+        (c_void_p, "cache blocks tokens input positions parents groups numbers logits top_ids top_scores logsum"),
+        (c_void_p, "hidden_blocks hidden attention_sums adapter"),
+    )
+
+
+# The fields of `SequenceRows` in order, as bytes; addresses are numbers, 0 for none.
+pack_sequence = Struct("@6id16P").pack
