@@ -94,7 +94,7 @@ def train_heads(
         import edgedec
 
         model = edgedec.open(bundle, threads=threads)
-        plan = training.Plan(
+        plan = training.TrainingPlan(
             kind=kind,
             depth=heads,
             layer=_layer(early, layer, model.spec.n_layers),

@@ -74,7 +74,7 @@ def test_no_sanitizer_complains(sanitizer: str, tmp_path: Path) -> None:
         main = tmp_path / f"{test}.o"
         subprocess.run(tools[True].compile(HERE / f"{test}.cpp", main, [], []), check=True)
         subprocess.run(tools[True].link([*objects, main], tmp_path / test, shared=False), check=True)
-        run(tmp_path / test, "5")
+        run(tmp_path / test, "30")
 
 
 @needs_patience
