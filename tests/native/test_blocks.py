@@ -82,4 +82,4 @@ def test_no_sanitizer_complains(sanitizer: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("test", TESTS)
 def test_blocks_on_arm(test: str, tmp_path: Path) -> None:
     program = native.build(tmp_path / test, cxx=CROSS, arch="aarch64", mains=[HERE / f"{test}.cpp"])
-    run(EMULATOR, "-L", "/usr/aarch64-linux-gnu", "-cpu", "max", str(program), "3")
+    run(EMULATOR, "-L", "/usr/aarch64-linux-gnu", "-cpu", "max", str(program), "40")
