@@ -106,10 +106,10 @@ class NativeRuntime:
         logits = self._logits(calls) if len(calls) > 1 else None
         packed, results, rows = [], [], 0
         for i, call in enumerate(calls):
+            rows += self._counted(call)
             data, result = self._pack(call, logits[i] if logits else None, keep)
             packed.append(data)
             results.append(result)
-            rows += self._counted(call)
         if rows > self._largest:
             raise UsageError(f"{rows} rows in one forward: this runtime takes {self._largest} (largest_call)")
         if os.getpid() != self._pid:

@@ -252,3 +252,17 @@ def save(name: str, folder: Path, **options: Any) -> Any:
     model = ZOO[name]()
     model.save_pretrained(folder, **options)
     return model
+
+
+def small_llama() -> Any:
+    """The config of a little Llama with grouped queries, nothing else about it special."""
+    return transformers.LlamaConfig(
+        vocab_size=97,
+        hidden_size=48,
+        intermediate_size=80,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=128,
+    )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from zoo import small_llama
 
 from edgedec.bundle.adapter import LoraAdapter, open_adapter, save_adapter
 from edgedec.errors import CheckpointError, UsageError
@@ -28,18 +29,8 @@ ENGINES = ("reference", "native")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random little Llama with grouped queries."""
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=97,
-        hidden_size=48,
-        intermediate_size=80,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=128,
-    )
     folder = tmp_path_factory.mktemp("base")
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    transformers.LlamaForCausalLM(small_llama()).save_pretrained(folder)
     return folder
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from zoo import small_llama
 
 from edgedec.bundle import Bundle
 from edgedec.errors import RuntimeUnavailable
@@ -24,20 +25,10 @@ GROUPS = [0, 0, 0, 1, 1, -1]
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     torch.manual_seed(1)
-    config = transformers.LlamaConfig(
-        vocab_size=97,
-        hidden_size=48,
-        intermediate_size=80,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=128,
-    )
     from edgedec.export.exporter import ExportOptions, export
 
     folder = tmp_path_factory.mktemp("groups")
-    model = transformers.LlamaForCausalLM(config).eval()
+    model = transformers.LlamaForCausalLM(small_llama()).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     model.save_pretrained(folder / "checkpoint")
