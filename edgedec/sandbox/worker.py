@@ -1,0 +1,82 @@
+"""A worker process as this process sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from edgedec.errors import LimitExceeded
+from edgedec.sandbox.channel import Channel
+from edgedec.sandbox.limits import GuestLimits
+
+
+class Reply(NamedTuple):
+    """What a guest returned; `error` is what it refused, in one line."""
+
+    values: dict[str, Any]
+    blob: bytes
+    error: str = ""
+
+
+class GuestWorker:
+    """A process that serves one guest's requests, one at a time. Not for two threads at once."""
+
+    def __init__(self, channel: Channel, limits: GuestLimits, end: Callable[[], int | None]) -> None:
+        """end: kills the process and returns how it ended."""
+        self._channel, self.limits, self._end = channel, limits, end
+        self._alive = True
+        self._waiting = 0
+
+    @property
+    def alive(self) -> bool:
+        return self._alive
+
+    def call(self, blob: bytes = b"", **message: Any) -> Reply:
+        """The reply to one request; LimitExceeded if it cost the worker its life."""
+        self.send(blob, **message)
+        return self.receive()
+
+    def send(self, blob: bytes = b"", **message: Any) -> None:
+        """Hand in a request, and go on; its reply is the next that `receive` returns."""
+        if not self._alive:
+            raise LimitExceeded("its worker process has ended")
+        try:
+            self._channel.send({**message, "seconds": self.limits.seconds}, blob)
+        except EOFError:
+            raise self._gone(None) from None
+        self._waiting += 1
+
+    def ready(self, seconds: float = 0.0) -> bool:
+        """Has the reply come, or will it within so many seconds? True as well where none is awaited."""
+        return not self._alive or not self._waiting or self._channel.ready(seconds)
+
+    def receive(self) -> Reply:
+        if not self._alive:
+            raise LimitExceeded("its worker process has ended")
+        try:
+            values, blob = self._channel.receive(self.limits.patience)
+        except (TimeoutError, EOFError, ValueError) as error:
+            raise self._gone(error) from None
+        self._waiting -= 1
+        if values.get("memory"):
+            self.close()
+            raise self.limits.exhausted()
+        return Reply(values, blob, str(values.pop("error", "")))
+
+    def close(self) -> None:
+        """End the process."""
+        if self._alive:
+            self._alive = False
+            self._channel.close()
+            self._end()
+
+    def __del__(self) -> None:
+        # It ends by itself, and its host collects it: a finalizer may run in any thread, where nothing can be waited for.
+        if getattr(self, "_alive", False):
+            self._channel.close()
+
+    def _gone(self, error: Exception | None) -> LimitExceeded:
+        self._alive = False
+        self._channel.close()
+        status = self._end()
+        return self.limits.overdue() if isinstance(error, TimeoutError) else self.limits.exceeded(status)
