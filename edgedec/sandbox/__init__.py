@@ -1,4 +1,4 @@
-"""GuestWorker processes with limits of memory, time and stack, for what strangers wrote: grammars, chat templates, tokenizers.
+"""Worker processes with limits of memory, time and stack, for what strangers wrote: grammars, chat templates, tokenizers.
 
 A `Sandbox` runs one *guest*, a stand-alone Python file, in processes of its own; `Sandbox.worker()` is such a process,
 `GuestWorker.call` one request to it. What exceeds a limit is killed and raises `LimitExceeded`; nothing else is touched.
@@ -10,6 +10,6 @@ is started by itself, and only its time is limited. `EDGEDEC_SANDBOX=off` runs g
 
 from edgedec.sandbox.host import Sandbox, enabled
 from edgedec.sandbox.limits import GuestLimits
-from edgedec.sandbox.worker import Reply, GuestWorker
+from edgedec.sandbox.worker import GuestWorker, Reply
 
-__all__ = ["GuestLimits", "Reply", "Sandbox", "GuestWorker", "enabled"]
+__all__ = ["GuestLimits", "GuestWorker", "Reply", "Sandbox", "enabled"]

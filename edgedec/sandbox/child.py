@@ -100,10 +100,6 @@ def limit(limits: dict[str, Any]) -> None:
             resource.setrlimit(kind, (value, hard if name == "STACK" else value))
         except (ValueError, OSError):
             pass
-    try:
-        os.nice(int(limits.get("nice", 5)))
-    except OSError:
-        pass
 
 
 def fork_workers(guest: Any, control: socket.socket) -> None:

@@ -74,7 +74,7 @@ class Sandbox:
                 here.close()
                 raise
         host = self._process
-        return GuestWorker(SocketChannel(here), self.limits, lambda: self._ended(host, pid))
+        return GuestWorker(SocketChannel(here), self.limits, lambda: self._ended(host, pid), pid)
 
     def _fork(self, there: socket.socket) -> int:
         self._begin()

@@ -31,7 +31,7 @@ class GuestLimits:
         signals = {-int(getattr(signal, name)): name for name in _SIGNALS if hasattr(signal, name)}
         name = signals.get(status or 0, "")
         if name in ("SIGPROF", "SIGXCPU"):
-            return LimitExceeded(f"takes more than {self.seconds:g} s of processor time")
+            return LimitExceeded(f"takes more processor time than it may have ({self.seconds:g} s)")
         if name in ("SIGSEGV", "SIGBUS"):
             return LimitExceeded(f"is nested too deeply: overflows a stack of {self.stack} MiB")
         if name in ("SIGABRT", "SIGKILL"):
