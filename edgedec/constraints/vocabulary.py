@@ -14,6 +14,7 @@ from edgedec.constraints import _matcher_guest as guest
 from edgedec.constraints.remote import LocalHost, MatcherGroup
 from edgedec.errors import LimitExceeded, RuntimeUnavailable, TextError, UsageError
 from edgedec.sandbox import GuestLimits, Sandbox, enabled
+from edgedec.text.inspection import inspect
 from edgedec.text.tokenizer import one_line
 
 if TYPE_CHECKING:
@@ -73,13 +74,16 @@ def vocabulary(model: Model) -> Vocabulary:
 
 @lru_cache(maxsize=4)
 def _vocabulary(file: str, changed: int, eos: tuple[int, ...], size: int) -> Vocabulary:
-    with open(file, encoding="utf-8") as opened:
-        content: dict[str, Any] = json.load(opened)
-    # Settings of the training run, which would cut or pad a text without a word.
-    content |= {"truncation": None, "padding": None}
-    vocab = content["model"]["vocab"]
-    spelt = range(len(vocab)) if isinstance(vocab, list) else vocab.values()
-    known = 1 + max([*spelt, *(token["id"] for token in content["added_tokens"])])
+    try:
+        content: dict[str, Any] = json.loads(Path(file).read_text("utf-8"))
+        inspect(content)
+        # Settings of the training run, which would cut or pad a text without a word.
+        content |= {"truncation": None, "padding": None}
+        vocab = content["model"]["vocab"]
+        spelt = range(len(vocab)) if isinstance(vocab, list) else vocab.values()
+        known = 1 + max([*spelt, *(token["id"] for token in content["added_tokens"])])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise TextError(f"{file}: no constraint can follow this tokenizer: {one_line(error)}") from None
     if not eos:
         flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
         content["added_tokens"].append({"id": known, "content": _END, "special": True, **flags})

@@ -48,8 +48,8 @@ _PAUSE = 0.0005
 class Job:
     """A sequence in a batch. `on_token` gets each token, and None at the end; `error` is what ended it, if anything
     did. `need`: tokens that its caches may come to hold, all forks together; `shares`: may it continue from the pages
-    of others, and they from its? `forks`: further contexts that its loop has made (`Context.fork`). `parked`: its
-    constraint still computes what may follow its last token (`Context.ready`), while the others go on.
+    of others, and they from its? `forks`: further contexts that its loop has made. `parked`: its constraint still computes
+    what may follow its last token, while the others go on.
     """
 
     context: Context
@@ -161,13 +161,11 @@ class Batch:
     def step(self) -> bool:
         """One forward for the sequences that wait for a call; False if there is nothing left to do."""
         self._admit()
-        parked = [job for job in self._running if job.parked]
-        for job in parked:
+        for job in (parked := [job for job in self._running if job.parked]):
             job.resume()
         jobs = self._next_jobs()
         if not jobs:
-            if parked:
-                sleep(_PAUSE)
+            sleep(_PAUSE if parked else 0)
             return bool(parked)
         done = iter(run_requests(self._runtime, [request for job in jobs for request in job.requests]))
         for job in jobs:
