@@ -77,14 +77,31 @@ TEMPLATES: dict[str, str] = {
     "replace": "{{ ('x' * 4000000) | replace('x', 'y' * 4000000) | length }}",
 }
 
-WORDS = ["a", "b", "name", "$ref", "#", "#/$defs/a", "#/properties/a", "^a+$", "(a|b)*", "\\d{3}", "é", "date", ".*.*.*a", ""]
+WORDS = [
+    "a",
+    "b",
+    "name",
+    "$ref",
+    "#",
+    "#/$defs/a",
+    "#/properties/a",
+    "^a+$",
+    "(a|b)*",
+    "\\d{3}",
+    "é",
+    "date",
+    ".*.*.*a",
+    "",
+]
 KINDS = ["object", "array", "string", "integer", "number", "boolean", "null"]
 
 
 def schema(rng: random.Random, depth: int = 4) -> Any:
     """Something like a JSON schema."""
     if depth == 0 or rng.random() < 0.15:
-        return rng.choice([True, False, {}, {"type": rng.choice(KINDS)}, {"const": value(rng)}, {"$ref": rng.choice(WORDS)}])
+        return rng.choice(
+            [True, False, {}, {"type": rng.choice(KINDS)}, {"const": value(rng)}, {"$ref": rng.choice(WORDS)}]
+        )
     made: dict[str, Any] = {}
     for _ in range(rng.randint(1, 4)):
         name = rng.choice(list(KEYWORDS))
@@ -111,11 +128,27 @@ def named(rng: random.Random, depth: int) -> dict[str, Any]:
 def pattern(rng: random.Random, depth: int = 3) -> str:
     """Something like a regular expression."""
     if depth == 0:
-        return rng.choice(["a", "b", ".", r"\d", r"\w", r"\s", "[a-z]", "[^a]", r"\p{L}", "é", r"\x00", "x{2}", "^", "$", r"\b"])
+        return rng.choice(
+            ["a", "b", ".", r"\d", r"\w", r"\s", "[a-z]", "[^a]", r"\p{L}", "é", r"\x00", "x{2}", "^", "$", r"\b"]
+        )
     left, right = pattern(rng, depth - 1), pattern(rng, depth - 1)
     n = rng.choice([0, 1, 3, 50, 300, 1000, 10**5])
-    forms = [f"{left}{right}", f"({left}|{right})", f"({left})*", f"({left})+{right}", f"({left}){{{n}}}", f"({left}){{{n},}}"]
-    forms += [f"(?:{left})?{right}", f"({left}){{0,{n}}}{right}", f"(?i:{left})", f"(?={left}){right}", f"({left}", f"[{left}"]
+    forms = [
+        f"{left}{right}",
+        f"({left}|{right})",
+        f"({left})*",
+        f"({left})+{right}",
+        f"({left}){{{n}}}",
+        f"({left}){{{n},}}",
+    ]
+    forms += [
+        f"(?:{left})?{right}",
+        f"({left}){{0,{n}}}{right}",
+        f"(?i:{left})",
+        f"(?={left}){right}",
+        f"({left}",
+        f"[{left}",
+    ]
     return rng.choice(forms)
 
 
@@ -124,11 +157,15 @@ def lark(rng: random.Random) -> str:
     names = ["start", *(f"r{i}" for i in range(rng.randint(0, 6))), *(f"T{i}" for i in range(rng.randint(0, 4)))]
 
     def item() -> str:
-        some = rng.choice([rng.choice(names), '"a"', '"b"', "/" + pattern(rng, 2).replace("/", "") + "/", '""', "%json {}"])
+        some = rng.choice(
+            [rng.choice(names), '"a"', '"b"', "/" + pattern(rng, 2).replace("/", "") + "/", '""', "%json {}"]
+        )
         return some + rng.choice(["", "", "*", "+", "?", "~3", "~0..1000", "{2,50}"])
 
-    lines = [f"{name}: " + " | ".join(" ".join(item() for _ in range(rng.randint(1, 3))) for _ in range(rng.randint(1, 3)))
-             for name in names]
+    lines = [
+        f"{name}: " + " | ".join(" ".join(item() for _ in range(rng.randint(1, 3))) for _ in range(rng.randint(1, 3)))
+        for name in names
+    ]
     return "\n".join(lines)
 
 
@@ -151,7 +188,69 @@ KEYWORDS: dict[str, Any] = {
     "format": lambda rng, depth: rng.choice(["date", "uuid", "email", "ipv6", "uri", "nonsense"]),
     "$ref": lambda rng, depth: rng.choice(["#", "#/$defs/a0", "#/properties/a0", "http://x/y", "#/nowhere"]),
     **dict.fromkeys(
-        ["minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum", "multipleOf", "minProperties", "maxProperties"],
+        [
+            "minLength",
+            "maxLength",
+            "minItems",
+            "maxItems",
+            "minimum",
+            "maximum",
+            "multipleOf",
+            "minProperties",
+            "maxProperties",
+        ],
         lambda rng, depth: number(rng),
     ),
 }
+
+
+PARTS: list[Any] = [
+    None,
+    {"type": "Fuse"},
+    {"type": "ByteFallback"},
+    {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+    {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+    {"type": "Strip", "strip_left": True, "strip_right": True},
+    {"type": "Replace", "pattern": {"String": " "}, "content": "  "},
+    {"type": "Replace", "pattern": {"Regex": "(a|b)*"}, "content": "x"},
+    {"type": "Replace", "pattern": {"Regex": "(("}, "content": "x"},
+    {"type": "Prepend", "prepend": "_"},
+    {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True},
+    {"type": "WordPiece", "prefix": "##", "cleanup": True},
+    {"type": "BPEDecoder", "suffix": "</w>"},
+    {"type": "CTC", "pad_token": "a", "word_delimiter_token": "|", "cleanup": True},
+    {"type": "NFC"},
+    {"type": "NFKD"},
+    {"type": "Lowercase"},
+    {"type": "Precompiled", "precompiled_charsmap": "AAAAAAA="},
+    {"type": "Precompiled", "precompiled_charsmap": "ALQCAACEAAAAAACAAQAAgMz8AgC4BQAAhyIAgMzkAgC4PQAAeyIAgMzsAgC4BQAA"},
+    {"type": "Whitespace"},
+    {"type": "Digits", "individual_digits": True},
+    {"type": "Split", "pattern": {"Regex": "a*?"}, "behavior": "MergedWithNext", "invert": True},
+    {"type": "RobertaProcessing", "sep": ["a", 1], "cls": ["b", 10**9], "trim_offsets": True, "add_prefix_space": True},
+    {"type": "BertProcessing", "sep": ["a", 1], "cls": ["b", 2]},
+]
+
+
+def tokenizer(rng: random.Random, content: dict[str, Any]) -> dict[str, Any]:
+    """A tokenizer.json with a part exchanged, or a value somewhere."""
+    made: dict[str, Any] = json.loads(json.dumps(content))
+    for _ in range(rng.randint(1, 3)):
+        name = rng.choice(
+            ["normalizer", "pre_tokenizer", "post_processor", "decoder", "model", "added_tokens", "vocab"]
+        )
+        if name in made and name not in ("model", "added_tokens") and rng.random() < 0.7:
+            made[name] = rng.choice(PARTS)
+            continue
+        place: Any = (
+            made["model"]["vocab"] if name == "vocab" and isinstance(made.get("model"), dict) else made.get(name)
+        )
+        if isinstance(place, dict) and place:
+            place[rng.choice(list(place)[:5000])] = rng.choice([value(rng), number(rng), "x" * 5000, -1])
+        elif isinstance(place, list) and place:
+            place[rng.randrange(len(place))] = rng.choice(
+                [value(rng), {**place[0], "id": 7} if isinstance(place[0], dict) else 3]
+            )
+        else:
+            made[name] = value(rng)
+    return made

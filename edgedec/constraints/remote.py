@@ -120,7 +120,7 @@ class Matcher:
     def __init__(self, group: MatcherGroup, number: int) -> None:
         self._group, self.number = group, number
         self.waits = 0
-        self._back, self._reset, self._optimistic = 0, False, False
+        self._back, self._reset, self._moved, self._optimistic = 0, False, False, False
         self._values: dict[str, Any] = {}
         self._mask = b""
         self._patience, self.slow = _PATIENCE, False
@@ -139,7 +139,8 @@ class Matcher:
         self._optimistic = False
 
     def reset(self) -> None:
-        self._back, self._reset = 0, True
+        # Where nothing was taken, what is known holds.
+        self._back, self._reset, self._moved = 0, self._reset or self._moved, False
 
     def rollback(self, n: int) -> None:
         self._back += n
@@ -186,12 +187,13 @@ class Matcher:
     def deep_copy(self) -> Matcher:
         self._settle()
         twin = Matcher(self._group, next(self._group.numbers))
-        twin._values, twin._mask = self._values, self._mask
+        twin._values, twin._mask, twin._moved = self._values, self._mask, self._moved
         self._group.send(self, "fork", waits=False, new=twin.number)
         return twin
 
     def _step(self, tokens: Sequence[int]) -> None:
         self.waits += 1
+        self._moved = self._moved or bool(tokens)
         self._group.send(self, "step", reset=self._reset, back=self._back, tokens=list(tokens), seconds=_STEP)
         self._back, self._reset = 0, False
 

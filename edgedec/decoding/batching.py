@@ -48,8 +48,8 @@ _PAUSE = 0.0005
 class Job:
     """A sequence in a batch. `on_token` gets each token, and None at the end; `error` is what ended it, if anything
     did. `need`: tokens that its caches may come to hold, all forks together; `shares`: may it continue from the pages
-    of others, and they from its? `forks`: further contexts that its loop has made. `parked`: its constraint still computes
-    what may follow its last token, while the others go on.
+    of others, and they from its? `forks`: further contexts that its loop has made. `parked`: its constraint still
+    computes what may follow its last token, while the others go on.
     """
 
     context: Context

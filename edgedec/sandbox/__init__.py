@@ -1,7 +1,7 @@
-"""Worker processes with limits of memory, time and stack, for what strangers wrote: grammars, chat templates, tokenizers.
+"""Worker processes with limits of memory, time and stack, for what strangers wrote: grammars, templates, tokenizers.
 
 A `Sandbox` runs one *guest*, a stand-alone Python file, in processes of its own; `Sandbox.worker()` is such a process,
-`GuestWorker.call` one request to it. What exceeds a limit is killed and raises `LimitExceeded`; nothing else is touched.
+`GuestWorker.call` one request to it. What exceeds a limit is killed and raises `LimitExceeded`; all else goes on.
 Messages are JSON with a block of bytes beside it, never pickles.
 
 On Linux and macOS a host process loads the guest once and forks a worker in about a millisecond. Elsewhere every worker

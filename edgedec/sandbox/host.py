@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,18 @@ _CHILD = Path(__file__).with_name("child.py")
 # A large vocabulary is read in about a second, here perhaps beside other work.
 _START = 120.0
 _FORKS = sys.platform in ("linux", "darwin") and hasattr(socket, "send_fds")
-_KEPT = ("PATH", "SYSTEMROOT", "LANG", "LC_ALL", "TZ", "TMPDIR", "TEMP", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME")
+_KEPT = (
+    "PATH",
+    "SYSTEMROOT",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "TMPDIR",
+    "TEMP",
+    "LD_LIBRARY_PATH",
+    "DYLD_LIBRARY_PATH",
+    "PYTHONHOME",
+)
 
 
 def enabled() -> bool:
@@ -31,7 +43,9 @@ def enabled() -> bool:
 class Sandbox:
     """Workers of one guest. Started when first needed; shared by all threads; begun anew in a forked process."""
 
-    def __init__(self, guest: Path, setup: Mapping[str, Any] | None = None, limits: GuestLimits = GuestLimits()) -> None:  # noqa: B008
+    def __init__(
+        self, guest: Path, setup: Mapping[str, Any] | None = None, limits: GuestLimits = GuestLimits()
+    ) -> None:
         """guest: a file of Python that imports nothing of edgedec; setup: what its `setup` gets, once a process."""
         self._guest, self._setup, self.limits = guest, dict(setup or {}), limits
         self._lock = threading.Lock()
@@ -140,10 +154,11 @@ class Sandbox:
         channel.send(self._first())
 
         def end() -> int | None:
-            gone = process.poll()
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(0.2)  # it may have closed its pipes just now
             process.kill()
             process.wait()
-            return gone
+            return None
 
         try:
             _checked(channel, self._guest)
@@ -174,7 +189,9 @@ def _started(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(command, stderr=subprocess.DEVNULL, env=env, close_fds=True, **how)
     except OSError as error:
-        raise RuntimeUnavailable(f"cannot start a worker process with {command[0]}: {error.strerror or error}") from None
+        raise RuntimeUnavailable(
+            f"cannot start a worker process with {command[0]}: {error.strerror or error}"
+        ) from None
 
 
 def _python() -> list[str]:

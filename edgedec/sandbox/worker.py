@@ -11,7 +11,6 @@ from edgedec.errors import LimitExceeded
 from edgedec.sandbox.channel import Channel
 from edgedec.sandbox.limits import GuestLimits
 
-
 # Seconds after which a request is one of those that take long.
 _QUICK = 0.02
 

@@ -170,5 +170,3 @@ def _passed() -> set[str]:
 @cache
 def _sandbox() -> Sandbox:
     return Sandbox(Path(guest.__file__), limits=_LIMITS)
-
-

@@ -14,7 +14,7 @@ from queue import Empty, Full, LifoQueue
 from typing import Any
 
 from edgedec.errors import LimitExceeded, TextError
-from edgedec.sandbox import GuestLimits, Sandbox, GuestWorker, enabled
+from edgedec.sandbox import GuestLimits, GuestWorker, Sandbox, enabled
 from edgedec.text import _template_guest as guest
 
 _LIMITS = GuestLimits(seconds=2.0, memory=256)
