@@ -70,7 +70,8 @@ TEMPLATES: dict[str, str] = {
     "percent width": "{{ '%4000000000d' | format(1) }}",
     "slice": "{{ [1] | slice(10 ** 9) | list | length }}",
     "center": "{{ 'x' | center(4000000000) }}",
-    "pow loop": "{% for i in range(99999) %}{% for j in range(99999) %}{% set x = 1000 ** 1000 %}{% endfor %}{% endfor %}",
+    "pow loop": "{% for i in range(99999) %}{% for j in range(99999) %}"
+    "{% set x = 1000 ** 1000 %}{% endfor %}{% endfor %}",
     "empty loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
     "nested lists": "{% set ns = namespace(a=[]) %}{% for i in range(99999) %}{% set ns.a = [ns.a, ns.a] %}{% endfor %}"
     "{{ ns.a | string | length }}",

@@ -155,19 +155,23 @@ def fork_workers(guest: Any, control: socket.socket) -> None:
 
 def load(file: str) -> Any:
     spec = importlib.util.spec_from_file_location("guest", file)
+    assert spec is not None
+    assert spec.loader is not None
     guest = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(guest)
     return guest
 
 
 def main() -> None:
+    source: Callable[[int], bytes]
+    sink: Callable[[bytes], object]
     if sys.argv[1] == "fork":
         control = socket.socket(fileno=int(sys.argv[2]))
         source, sink = control.recv, control.sendall
     else:
         out = os.fdopen(os.dup(1), "wb", 0)
         os.dup2(2, 1)  # what a guest prints is no frame
-        source, sink = sys.stdin.buffer.raw.read, out.write
+        source, sink = os.fdopen(os.dup(0), "rb", 0).read, out.write
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program that started this
     first, _ = receive(source)
     sys.path[:] = first["path"]

@@ -43,11 +43,9 @@ def enabled() -> bool:
 class Sandbox:
     """Workers of one guest. Started when first needed; shared by all threads; begun anew in a forked process."""
 
-    def __init__(
-        self, guest: Path, setup: Mapping[str, Any] | None = None, limits: GuestLimits = GuestLimits()
-    ) -> None:
+    def __init__(self, guest: Path, setup: Mapping[str, Any] | None = None, limits: GuestLimits | None = None) -> None:
         """guest: a file of Python that imports nothing of edgedec; setup: what its `setup` gets, once a process."""
-        self._guest, self._setup, self.limits = guest, dict(setup or {}), limits
+        self._guest, self._setup, self.limits = guest, dict(setup or {}), limits or GuestLimits()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: SocketChannel | None = None
@@ -92,7 +90,8 @@ class Sandbox:
 
     def _fork(self, there: socket.socket) -> int:
         self._begin()
-        assert self._control is not None and self._raw is not None
+        assert self._control is not None
+        assert self._raw is not None
         self._await()
         frame = packed(self.limits.message(), b"")
         try:
@@ -149,7 +148,8 @@ class Sandbox:
 
     def _spawned(self) -> GuestWorker:
         process = _started([*_python(), str(_CHILD), "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         channel = PipeChannel(process.stdin, process.stdout)
         channel.send(self._first())
 

@@ -81,7 +81,7 @@ class GuestWorker:
             self._end()
 
     def __del__(self) -> None:
-        # It ends by itself, and its host collects it: a finalizer may run in any thread, where nothing can be waited for.
+        # It ends by itself, and its host collects it: a finalizer may run in any thread, which must not wait.
         if getattr(self, "_alive", False):
             self._channel.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# Of any scripts and of what patterns choke on; with each, how many tokens a character may become and the other way round.
+# Of many scripts, and what patterns choke on. How many tokens a character may become, and characters a token.
 TEXTS = (
     "",
     " ",

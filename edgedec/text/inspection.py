@@ -1,7 +1,7 @@
 """Is a tokenizer.json safe to load? A stranger's file may hang, panic or abort the library that reads it.
 
-It is looked through first: sizes, nesting, and how much longer its parts can make a text. Then, once for each file, it is
-tried out in a worker process with limits of time and memory; that it passed is noted in the cache folder.
+It is looked through first: sizes, nesting, and how much longer its parts can make a text. Then, once for each file,
+it is tried out in a worker process with limits of time and memory; that it passed is noted in the cache folder.
 """
 
 from __future__ import annotations

@@ -39,14 +39,24 @@ def model(nano: Path) -> Model:
     return edgedec.open(nano, threads=1)
 
 
+refusals: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _refusals() -> Iterator[None]:
+    """What was refused was so in one line that names the kind."""
+    refusals.clear()
+    yield
+    assert [said for said in refusals if "\n" in said or not said.startswith(("json schema", "regex", "grammar"))] == []
+
+
 def compiled(model: Model, kind: str, text: str) -> GrammarConstraint | None:
     """The constraint, or None if it is refused in one line."""
     try:
         found: GrammarConstraint = getattr(constraints, kind)(model, text)
         return found
     except UsageError as error:
-        assert "\n" not in str(error)
-        assert str(error).startswith(kind.replace("_", " ")), error
+        refusals.append(str(error))
         return None
 
 
@@ -78,13 +88,17 @@ def test_a_chain_and_depth_of_practice_are_fine(model: Model) -> None:
     assert compiled(model, "json_schema", hostile.optional(500)) is not None
 
 
+def take(constraint: GrammarConstraint, tokens: int) -> None:
+    for _ in range(tokens):
+        constraint.accept(int(constraint.mask(()).nonzero()[0][-1]))
+
+
 @linux
 def test_a_bomb_in_the_middle_of_a_text_ends_that_text(model: Model) -> None:
     """The lexer is built as it is needed: compiling showed nothing of it."""
     bomb, other = constraints.regex(model, hostile.repeated(300, "[xy]{40}")), constraints.regex(model, "[a-z ]+")
     with pytest.raises(UsageError, match="regex: too complex to follow further: "):
-        for _ in range(80):
-            bomb.accept(int(bomb.mask(()).nonzero()[0][-1]))
+        take(bomb, 80)
     with pytest.raises(UsageError, match="too complex"):
         bomb.mask(())
     assert other.mask(()).any()
@@ -97,9 +111,7 @@ def test_a_process_that_dies_ends_its_texts_and_no_others(model: Model) -> None:
     one._matcher._group._host.close()  # type: ignore[attr-defined]
     for constraint in (one, twin):
         with pytest.raises(UsageError, match="regex: too complex to follow further: its worker process has ended"):
-            for _ in range(2):
-                constraint.accept(a)
-                constraint.mask(())
+            take(constraint, 2)
     other.accept(a)
     assert other.mask(()).any()
     assert not other.done
@@ -260,7 +272,7 @@ def test_a_server_survives_and_serves_the_others(model: Model) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_generated_schemas_patterns_and_grammars(model: Model, seed: int) -> None:
-    """Compiled or refused in one line, and what is compiled can be followed for a while, or says in one line why not."""
+    """Compiled or refused in one line, and what is compiled can be followed, or says in one line why not."""
     rng, taken, refused = random.Random(seed), 0, 0
     for _ in range(25_000 if SLOW else 120):
         kind = rng.choice(["json_schema", "json_schema", "regex", "grammar"])
@@ -288,7 +300,7 @@ def follow(constraint: GrammarConstraint, rng: random.Random) -> None:
                 return
             constraint.accept(int(rng.choice(allowed.tolist())))
     except UsageError as error:
-        assert "\n" not in str(error)
+        refusals.append(str(error))
 
 
 # -- chat templates
