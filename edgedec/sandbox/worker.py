@@ -12,7 +12,7 @@ from edgedec.sandbox.channel import Channel
 from edgedec.sandbox.limits import GuestLimits
 
 # Seconds after which a request is one of those that take long.
-_QUICK = 0.02
+_QUICK = 0.1
 
 
 class Reply(NamedTuple):
