@@ -35,7 +35,7 @@ class Checkpoint:
 
     folder: Path
     config: dict[str, Any]
-    tensors: dict[str, Stored]
+    tensors: Mapping[str, Stored]
 
     @classmethod
     def open(cls, folder: str | Path) -> Checkpoint:

@@ -42,9 +42,9 @@ PARITY_TOKENS = 256
 @dataclass(frozen=True)
 class ExportOptions:
     """weights: the format of the layers' matrices; head and embed follow it unless given (a tied
-    model that gets two formats stores both). None: what is nearest to a quantized checkpoint's own, else int4. kv: cache formats, the default one first. target: the
-    machine whose layout quantized matrices are stored in; either is read everywhere. runtimes: whose files
-    to write, None for all that can run the model."""
+    model that gets two formats stores both). None: what is nearest to a quantized checkpoint's own, else int4.
+    kv: cache formats, the default one first. target: the machine whose layout quantized matrices are stored in;
+    either is read everywhere. runtimes: whose files to write, None for all that can run the model."""
 
     weights: str | None = None
     head: str | None = None

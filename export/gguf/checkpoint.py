@@ -15,7 +15,7 @@ from edgedec.errors import CheckpointError
 from edgedec.export.checkpoint import Checkpoint
 from edgedec.export.gguf.config import PAIRED, config_of, head_dim
 from edgedec.export.gguf.file import GgufFile
-from edgedec.export.gguf.metadata import Facts
+from edgedec.export.gguf.metadata import GgufFacts
 from edgedec.export.gguf.names import FLAT, IGNORED, named
 from edgedec.export.gguf.tensor import GgufTensor
 from edgedec.export.gguf.tokenizer import write_text
@@ -32,12 +32,12 @@ from edgedec.spec import ModelSpec
 class GgufCheckpoint(Checkpoint):
     """One or more GGUF files of one model."""
 
-    facts: Facts
+    facts: GgufFacts
     tensors: Mapping[str, GgufTensor]
 
     @classmethod
     def of(cls, path: Path) -> GgufCheckpoint:
-        facts = Facts(GgufFile.open(path))
+        facts = GgufFacts(GgufFile.open(path))
         return cls(path, config_of(facts), _tensors(facts), facts)
 
     def spec(self, context: int | None = None) -> ModelSpec:
@@ -85,7 +85,7 @@ class GgufCheckpoint(Checkpoint):
         return np.concatenate(data), np.concatenate(scales)
 
 
-def _tensors(facts: Facts) -> dict[str, GgufTensor]:
+def _tensors(facts: GgufFacts) -> dict[str, GgufTensor]:
     """The tensors with vectors as vectors and, where the architecture wants it, q and k in a checkpoint's order."""
     found = dict(facts.file.tensors)
     for name, tensor in found.items():
@@ -96,7 +96,7 @@ def _tensors(facts: Facts) -> dict[str, GgufTensor]:
     return {name: _turned(facts, name, tensor) for name, tensor in found.items()}
 
 
-def _turned(facts: Facts, name: str, tensor: GgufTensor) -> GgufTensor:
+def _turned(facts: GgufFacts, name: str, tensor: GgufTensor) -> GgufTensor:
     if facts.architecture not in PAIRED or not name.startswith("blk."):
         return tensor
     dim, what = head_dim(facts), name.split(".")[2] if name.count(".") > 1 else ""

@@ -5,21 +5,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from edgedec.errors import UnknownArchitecture
-from edgedec.export.gguf.metadata import Facts
+from edgedec.export.gguf.metadata import GgufFacts
+from edgedec.export.gguf.ropes import rope_config
 
 Config = dict[str, Any]
 # llama.cpp knows the 27B models of Gemma by their depth: they scale queries by the width of a head's share.
 GEMMA_27B = {"gemma2": 46, "gemma3": 62}
 
 
-def config_of(facts: Facts) -> Config:
+def config_of(facts: GgufFacts) -> Config:
     """The config of the model; UnknownArchitecture if none of `models/` is it."""
     name = facts.architecture
     if name not in ARCHITECTURES:
@@ -28,7 +26,7 @@ def config_of(facts: Facts) -> Config:
     return ARCHITECTURES[name](facts)
 
 
-def _common(f: Facts, model_type: str) -> Config:
+def _common(f: GgufFacts, model_type: str) -> Config:
     """What all architectures have."""
     heads, hidden = f.whole("attention.head_count", least=1), f.whole("embedding_length", least=1)
     found: Config = {
@@ -46,89 +44,27 @@ def _common(f: Facts, model_type: str) -> Config:
     }
     if f.whole("attention.value_length", found["head_dim"]) != found["head_dim"]:
         raise f.fail(f.name("attention.value_length"), f"is not {found['head_dim']}, the length of keys")
-    return found | _rope(f, found["head_dim"], found["max_position_embeddings"])
+    return found | rope_config(f, found["head_dim"], found["max_position_embeddings"])
 
 
-def head_dim(f: Facts) -> int:
+def head_dim(f: GgufFacts) -> int:
     """The width of a head: given, or a share of the hidden size."""
     share = f.whole("embedding_length") // max(1, f.whole("attention.head_count"))
     return f.whole("attention.key_length", share, least=1)
 
 
-def _rows(f: Facts, tensor: str) -> int:
+def _rows(f: GgufFacts, tensor: str) -> int:
     if tensor not in f.file.tensors:
         raise f.fail(tensor, "is missing: no such tensor")
     return f.file.tensors[tensor].shape[0]
 
 
-def _biased(f: Facts, tensor: str) -> bool:
+def _biased(f: GgufFacts, tensor: str) -> bool:
     """Has some layer this bias?"""
     return any(name.startswith("blk.") and name.endswith(f".{tensor}.bias") for name in f.file.tensors)
 
 
-def _rope(f: Facts, dim: int, context: int) -> Config:
-    """The rope's base, scaling and share of a head, as configs of old wrote them."""
-    rotated = f.whole("rope.dimension_count", dim)
-    found: Config = {"rope_theta": f.number("rope.freq_base", 10000.0)}
-    if rotated != dim:
-        found["partial_rotary_factor"] = rotated / dim
-    scaling = _rope_scaling(f, context)
-    return found | ({"rope_scaling": scaling} if scaling else {})
-
-
-def _rope_scaling(f: Facts, context: int) -> Config | None:
-    kind = f.text(f.name("rope.scaling.type"), "none")
-    factor = f.number("rope.scaling.factor", 0.0) or f.number("rope.scale_linear", 0.0) or 1.0
-    original = f.whole("rope.scaling.original_context_length", context, least=1)
-    attention = f.number("rope.scaling.attn_factor", 1.0)
-    if "rope_freqs.weight" in f.file.tensors:
-        divisors = [value * (factor if kind == "linear" else 1.0) for value in _vector(f, "rope_freqs.weight")]
-        return _divided(divisors, divisors, attention, context)
-    if "rope_factors_short.weight" in f.file.tensors:
-        sets = (_vector(f, f"rope_factors_{name}.weight") for name in ("short", "long"))
-        return _divided(*sets, attention, original)
-    if kind == "yarn":
-        return _yarn(f, factor, original, attention)
-    if kind not in ("none", "linear", "longrope"):
-        raise f.fail(f.name("rope.scaling.type"), f"{kind!r:.40} is not supported; known: none, linear, yarn, longrope")
-    return {"rope_type": "linear", "factor": factor} if kind == "linear" and factor != 1 else None
-
-
-def _divided(short: list[float], long: list[float], attention: float, original: int) -> Config:
-    """A divisor for each pair's frequency; the long ones apply to contexts beyond the original length."""
-    return {
-        "rope_type": "longrope",
-        "short_factor": short,
-        "long_factor": long,
-        "attention_factor": attention,
-        "original_max_position_embeddings": original,
-    }
-
-
-def _yarn(f: Facts, factor: float, original: int, attention: float) -> Config:
-    if f.number("rope.scaling.yarn_log_multiplier", 0.0):
-        raise f.fail(f.name("rope.scaling.yarn_log_multiplier"), "is set, which is not supported")
-    return {
-        "rope_type": "yarn",
-        "factor": factor,
-        "original_max_position_embeddings": original,
-        "attention_factor": attention * (1.0 + 0.1 * math.log(factor) if factor > 1 else 1.0),
-        "beta_fast": f.number("rope.scaling.yarn_beta_fast", 32.0),
-        "beta_slow": f.number("rope.scaling.yarn_beta_slow", 1.0),
-    }
-
-
-def _vector(f: Facts, tensor: str) -> list[float]:
-    if tensor not in f.file.tensors:
-        raise f.fail(tensor, "is missing: no such tensor")
-    stored = f.file.tensors[tensor]
-    values = stored.values(tensor, 0, (math.prod(stored.shape),)) if len(stored.shape) == 1 else np.zeros(0)
-    if not len(values) or not np.isfinite(values).all() or (values <= 0).any():
-        raise f.fail(tensor, "must be a list of positive numbers")
-    return [float(value) for value in values]
-
-
-def _llama(f: Facts) -> Config:
+def _llama(f: GgufFacts) -> Config:
     """Llama and what llama.cpp takes for one: Mistral, and Mixtral where there are experts."""
     experts, window = f.whole("expert_count", 0), f.whole("attention.sliding_window", 0)
     if experts:
@@ -139,15 +75,15 @@ def _llama(f: Facts) -> Config:
     return _common(f, "llama") | {"attention_bias": _biased(f, "attn_q"), "mlp_bias": _biased(f, "ffn_gate")}
 
 
-def _qwen2(f: Facts) -> Config:
+def _qwen2(f: GgufFacts) -> Config:
     return _common(f, "qwen2")
 
 
-def _qwen3(f: Facts) -> Config:
+def _qwen3(f: GgufFacts) -> Config:
     return _common(f, "qwen3") | {"attention_bias": _biased(f, "attn_q")}
 
 
-def _qwen3_moe(f: Facts) -> Config:
+def _qwen3_moe(f: GgufFacts) -> Config:
     return _common(f, "qwen3_moe") | {
         "attention_bias": _biased(f, "attn_q"),
         "num_experts": f.whole("expert_count", least=1),
@@ -157,7 +93,7 @@ def _qwen3_moe(f: Facts) -> Config:
     }
 
 
-def _gemma(f: Facts, model_type: str) -> Config:
+def _gemma(f: GgufFacts, model_type: str) -> Config:
     found = _common(f, model_type)
     share = found["hidden_size"] // found["num_attention_heads"]
     big = found["num_hidden_layers"] == GEMMA_27B[f.architecture]
@@ -168,7 +104,7 @@ def _gemma(f: Facts, model_type: str) -> Config:
     }
 
 
-def _gemma2(f: Facts) -> Config:
+def _gemma2(f: GgufFacts) -> Config:
     return _gemma(f, "gemma2") | {
         "sliding_window": f.whole("attention.sliding_window", 4096, least=1),
         "attn_logit_softcapping": f.number("attn_logit_softcapping", 50.0) or None,
@@ -176,7 +112,7 @@ def _gemma2(f: Facts) -> Config:
     }
 
 
-def _gemma3(f: Facts) -> Config:
+def _gemma3(f: GgufFacts) -> Config:
     found, window = _gemma(f, "gemma3_text"), f.whole("attention.sliding_window", 0)
     n, scaling = found["num_hidden_layers"], found.pop("rope_scaling", None)
     kinds = ["sliding_attention" if on else "full_attention" for on in _pattern(f, n, 6 if window else 1)]
@@ -192,7 +128,7 @@ def _gemma3(f: Facts) -> Config:
     }
 
 
-def _pattern(f: Facts, n: int, every: int) -> list[bool]:
+def _pattern(f: GgufFacts, n: int, every: int) -> list[bool]:
     """Which layers look through a window: all but every so many, unless the file says which."""
     if f.has("attention.sliding_window_pattern"):
         values = f.each("attention.sliding_window_pattern", n)
@@ -202,28 +138,28 @@ def _pattern(f: Facts, n: int, every: int) -> list[bool]:
     return [(i + 1) % every != 0 for i in range(n)]
 
 
-def _phi3(f: Facts) -> Config:
+def _phi3(f: GgufFacts) -> Config:
     found = _common(f, "phi3") | {"sliding_window": f.whole("attention.sliding_window", 0) or None}
     original = f.whole("rope.scaling.original_context_length", found["max_position_embeddings"], least=1)
     return found | {"original_max_position_embeddings": original}
 
 
-def _olmo2(f: Facts) -> Config:
+def _olmo2(f: GgufFacts) -> Config:
     if f.whole("attention.sliding_window", 0):
         raise f.fail(f.name("attention.sliding_window"), "is set: an OLMo 3, which is not supported")
     return _common(f, "olmo2") | {"attention_bias": _biased(f, "attn_q")}
 
 
-def _olmoe(f: Facts) -> Config:
+def _olmoe(f: GgufFacts) -> Config:
     experts = {"num_experts": f.whole("expert_count", least=1), "num_experts_per_tok": f.whole("expert_used_count")}
     return _common(f, "olmoe") | experts | {"attention_bias": _biased(f, "attn_q"), "norm_topk_prob": False}
 
 
-def _smollm3(f: Facts) -> Config:
+def _smollm3(f: GgufFacts) -> Config:
     return _common(f, "smollm3") | {"attention_bias": _biased(f, "attn_q"), "no_rope_layer_interval": 4}
 
 
-def _multipliers(f: Facts, found: Config) -> Config:
+def _multipliers(f: GgufFacts, found: Config) -> Config:
     """Granite's factors, each where llama.cpp has none given as well."""
     usual = found["head_dim"] ** -0.5
     return {
@@ -235,11 +171,14 @@ def _multipliers(f: Facts, found: Config) -> Config:
     }
 
 
-def _granite(f: Facts) -> Config:
+def _granite(f: GgufFacts) -> Config:
     """Granite without Mamba: the dense ones are hybrids all of whose layers attend, and which have one MLP."""
     experts, shared = f.whole("expert_count", 0), f.whole("expert_shared_feed_forward_length", 0)
     found = _common(f, "granitemoe" if experts and not shared else "granitemoehybrid")
-    found |= _multipliers(f, found) | {"num_local_experts": experts, "num_experts_per_tok": f.whole("expert_used_count", 0)}
+    found |= _multipliers(f, found) | {
+        "num_local_experts": experts,
+        "num_experts_per_tok": f.whole("expert_used_count", 0),
+    }
     if found["model_type"] == "granitemoe":
         return found
     kinds = ["full_attention"] * found["num_hidden_layers"]
@@ -247,7 +186,7 @@ def _granite(f: Facts) -> Config:
     return found | {"layer_types": kinds, "position_embedding_type": "rope", "shared_intermediate_size": wide}
 
 
-def _granite_hybrid(f: Facts) -> Config:
+def _granite_hybrid(f: GgufFacts) -> Config:
     """Layers without keys and values are Mamba-2. Bamba is the one that rotates a half of its heads."""
     found = _common(f, "granitemoehybrid") | _mamba(f)
     attends = [bool(n) for n in f.each("attention.head_count_kv", found["num_hidden_layers"])]
@@ -257,16 +196,20 @@ def _granite_hybrid(f: Facts) -> Config:
         return found | biases | {"model_type": "bamba", "attn_layer_indices": indices}
     experts = f.whole("expert_count", 0)
     shared = f.whole("expert_shared_feed_forward_length", 0) if experts else _rows(f, "blk.0.ffn_gate.weight")
-    return found | _multipliers(f, found) | {
-        "layer_types": ["full_attention" if on else "linear_attention" for on in attends],
-        "position_embedding_type": "rope" if f.flag("rope.scaling.finetuned", True) else None,
-        "num_local_experts": experts,
-        "num_experts_per_tok": f.whole("expert_used_count", 0),
-        "shared_intermediate_size": shared,
-    }
+    return (
+        found
+        | _multipliers(f, found)
+        | {
+            "layer_types": ["full_attention" if on else "linear_attention" for on in attends],
+            "position_embedding_type": "rope" if f.flag("rope.scaling.finetuned", True) else None,
+            "num_local_experts": experts,
+            "num_experts_per_tok": f.whole("expert_used_count", 0),
+            "shared_intermediate_size": shared,
+        }
+    )
 
 
-def _mamba(f: Facts) -> Config:
+def _mamba(f: GgufFacts) -> Config:
     inner, heads = f.whole("ssm.inner_size", least=1), f.whole("ssm.time_step_rank", least=1)
     hidden = f.whole("embedding_length", least=1)
     if inner % hidden or inner % heads:
@@ -282,7 +225,7 @@ def _mamba(f: Facts) -> Config:
     }
 
 
-ARCHITECTURES: dict[str, Callable[[Facts], Config]] = {
+ARCHITECTURES: dict[str, Callable[[GgufFacts], Config]] = {
     "llama": _llama,
     "qwen2": _qwen2,
     "qwen3": _qwen3,

@@ -67,7 +67,7 @@ def _nibbles(stored: Bytes) -> Bytes:
 
 def _fifth(blocks: Bytes, at: int) -> Bytes:
     """The 32 bits from byte `at` on, as 0 or 16: [n, 32]."""
-    return np.unpackbits(blocks[:, at : at + 4], axis=1, bitorder="little") << 4
+    return np.unpackbits(blocks[:, at : at + 4], axis=1, bitorder="little") << np.uint8(4)
 
 
 def _q4_0(blocks: Bytes) -> Float:
@@ -112,14 +112,14 @@ def _q3_k(blocks: Bytes) -> Float:
     high = blocks[:, None, :32] >> np.arange(8, dtype=np.uint8).reshape(1, 8, 1) & np.uint8(1)
     q = low - ((high ^ 1) << 2).reshape(-1, 16, 16).astype(np.int8)
     steps = _half(blocks, 108) * (_q3_scales(blocks[:, 96:108]).astype(np.float32) - np.float32(32))
-    return (steps[:, :, None] * q).reshape(-1, SUPER)
+    return (steps[:, :, None] * q.astype(np.float32)).reshape(-1, SUPER)
 
 
 def _q3_scales(stored: Bytes) -> Bytes:
     """Sixteen scales of six bits [n, 16] of 12 bytes: four bits of each in the first eight, two in the last four."""
     low = _nibbles(stored[:, :8])
     high = stored[:, None, 8:] >> np.arange(0, 8, 2, dtype=np.uint8).reshape(1, 4, 1) & np.uint8(3)
-    return low | high.reshape(-1, 16) << 4
+    return low | high.reshape(-1, 16) << np.uint8(4)
 
 
 def _scales_and_mins(stored: Bytes) -> tuple[Bytes, Bytes]:
@@ -149,7 +149,7 @@ def _q4_k(blocks: Bytes) -> Float:
 
 def _q5_k(blocks: Bytes) -> Float:
     high = blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8).reshape(1, 8, 1) & np.uint8(1)
-    return _k_values(blocks, _k_nibbles(blocks[:, 48:176]) | high << 4)
+    return _k_values(blocks, _k_nibbles(blocks[:, 48:176]) | high << np.uint8(4))
 
 
 def _q6_k(blocks: Bytes) -> Float:

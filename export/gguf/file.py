@@ -10,6 +10,7 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,7 +27,19 @@ MAX_NAME, MAX_KEY, MAX_TEXT = 1 << 10, 1 << 16, 1 << 24
 MAX_AXES, MAX_VALUES, MAX_ALIGNMENT, MAX_PARTS = 4, 1 << 48, 1 << 20, 1 << 12
 STRING, ARRAY = 8, 9
 # The numbers of metadata by their type.
-NUMBERS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
+NUMBERS = {
+    0: "<u1",
+    1: "<i1",
+    2: "<u2",
+    3: "<i2",
+    4: "<u4",
+    5: "<i4",
+    6: "<f4",
+    7: "?",
+    10: "<u8",
+    11: "<i8",
+    12: "<f8",
+}
 PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 Metadata = dict[str, Any]
@@ -86,7 +99,9 @@ def split_paths(path: Path, count: int) -> list[Path]:
 def _require_part(part: GgufFile, at: int, count: int) -> None:
     found = part.metadata.get("split.no"), part.metadata.get("split.count")
     if found != (at, count):
-        raise CheckpointError(f"{part.path}: says that it is part {found[0]} of {found[1]}, not {at} (from 0) of {count}")
+        raise CheckpointError(
+            f"{part.path}: says that it is part {found[0]} of {found[1]}, not {at} (from 0) of {count}"
+        )
 
 
 class _Header:
@@ -190,9 +205,7 @@ class _Header:
             raise BadTensor(f"{name:.80}: in {self.path}, sizes {list(sizes)} are out of range")
         return name, (sizes[::-1], self._u32(), self._u64())
 
-    def _placed(
-        self, entries: dict[str, tuple[tuple[int, ...], int, int]], alignment: int
-    ) -> dict[str, GgufTensor]:
+    def _placed(self, entries: dict[str, tuple[tuple[int, ...], int, int]], alignment: int) -> dict[str, GgufTensor]:
         """The tensors, once each lies within the file and none over another."""
         base = self._file.tell() + -self._file.tell() % alignment
         found = {name: self._tensor(name, base, alignment, *entry) for name, entry in entries.items()}
@@ -221,4 +234,4 @@ def _neighbours(
 ) -> Iterator[tuple[tuple[str, GgufTensor], tuple[str, GgufTensor]]]:
     """Each tensor with the one that lies next after it."""
     ordered = sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].size))
-    return zip(ordered, ordered[1:], strict=False)
+    return pairwise(ordered)

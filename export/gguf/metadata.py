@@ -15,7 +15,7 @@ REQUIRED: Any = object()
 
 
 @dataclass(frozen=True)
-class Facts:
+class GgufFacts:
     """The metadata under the prefix of the architecture: `whole("block_count")` is that of llama.block_count."""
 
     file: GgufFile

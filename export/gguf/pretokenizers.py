@@ -49,7 +49,9 @@ class PreTokenizer:
 _SMOL = PreTokenizer((r"\p{N}", _GPT2))
 _PLAIN = PreTokenizer((_GPT2,))
 KNOWN: dict[str, PreTokenizer] = {
-    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "lfm2"), PreTokenizer((_LLAMA3,), True, True)),
+    **dict.fromkeys(
+        ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "lfm2"), PreTokenizer((_LLAMA3,), True, True)
+    ),
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), PreTokenizer((_LLAMA3,))),
     **dict.fromkeys(("glm4", "glm5"), PreTokenizer((_LLAMA3,), whole=True)),
     **dict.fromkeys(
@@ -57,7 +59,9 @@ KNOWN: dict[str, PreTokenizer] = {
     ),
     "qwen35": PreTokenizer((_QWEN35,)),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), _SMOL),
-    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "exaone4", "mellum"), _PLAIN),
+    **dict.fromkeys(
+        ("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "exaone4", "mellum"), _PLAIN
+    ),
     "tekken": PreTokenizer((_TEKKEN,), True, True),
     **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2"), PreTokenizer((_GPT4O,))),
     **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), PreTokenizer(_DEEPSEEK)),

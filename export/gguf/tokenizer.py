@@ -11,7 +11,7 @@ import numpy as np
 
 from edgedec.bundle.manifest import Text
 from edgedec.errors import CheckpointError, TextError
-from edgedec.export.gguf.metadata import Facts
+from edgedec.export.gguf.metadata import GgufFacts
 from edgedec.export.gguf.pretokenizers import KNOWN, PreTokenizer
 from edgedec.text.tokenizer import Tokenizer
 
@@ -24,11 +24,12 @@ ENDS = (
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
     "<EOT>", "_<EOT>", "<|end_of_text|>", "<end_of_utterance>", "<eos>",
 )  # fmt: skip
+BARE = ("<unk>", "<s>", "<|endoftext|>")
 SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
             "penalty_repeat": "repetition_penalty"}  # fmt: skip
 
 
-def write_text(f: Facts, target: Path) -> Text:
+def write_text(f: GgufFacts, target: Path) -> Text:
     """Write the tokenizer into `target` and say what the manifest must know of it."""
     tokens, types = _vocabulary(f)
     kind = f.text("tokenizer.ggml.model", "none")
@@ -42,7 +43,7 @@ def write_text(f: Facts, target: Path) -> Text:
     pre = _pre(f) if kind == "gpt2" else None
     model = _byte_level(f, tokens, pre) if pre else _spm(f, tokens, types)
     around = _around(f, tokens, bos, ends, pre.bos if pre else True)
-    _write(f, target / TOKENIZER, model | {"added_tokens": _added(tokens, types, ends), "post_processor": around})
+    _write(f, target / TOKENIZER, model | {"added_tokens": _added(f, tokens, types, ends), "post_processor": around})
     spelled = {"bos_token": "" if bos is None else tokens[bos], "eos_token": tokens[ends[0]] if ends else ""}
     template = f.text("tokenizer.chat_template", "") or None
     settings = {key: value for key, value in {**spelled, "chat_template": template}.items() if value}
@@ -50,7 +51,7 @@ def write_text(f: Facts, target: Path) -> Text:
     return Text(tokenizer=TOKENIZER, bos=bos, eos=ends, chat_template=template, sampling=sampling, **spelled)
 
 
-def _vocabulary(f: Facts) -> tuple[list[str], list[int]]:
+def _vocabulary(f: GgufFacts) -> tuple[list[str], list[int]]:
     """The tokens as they are spelled, and their types; all normal if the file says nothing."""
     tokens = f.file.metadata.get(TOKENS, [])
     if not isinstance(tokens, list):
@@ -61,7 +62,7 @@ def _vocabulary(f: Facts) -> tuple[list[str], list[int]]:
     return tokens, [int(kind) for kind in _array(f, TYPES, len(tokens), NORMAL)]
 
 
-def _array(f: Facts, key: str, n: int, default: float) -> Sequence[Any]:
+def _array(f: GgufFacts, key: str, n: int, default: float) -> Sequence[Any]:
     """A number for each token."""
     found = f.file.metadata.get(key)
     if found is None:
@@ -72,7 +73,7 @@ def _array(f: Facts, key: str, n: int, default: float) -> Sequence[Any]:
     return values
 
 
-def _id(f: Facts, name: str, tokens: list[str], default: int | None) -> int | None:
+def _id(f: GgufFacts, name: str, tokens: list[str], default: int | None) -> int | None:
     """The token that the metadata names for a purpose; one outside the vocabulary is as good as none."""
     found = f.file.metadata.get(f"tokenizer.ggml.{name}_token_id", default)
     if found is not None and type(found) is not int:
@@ -80,7 +81,7 @@ def _id(f: Facts, name: str, tokens: list[str], default: int | None) -> int | No
     return found if found is not None and 0 <= found < len(tokens) else None
 
 
-def _ends(f: Facts, tokens: list[str], types: list[int]) -> tuple[int, ...]:
+def _ends(f: GgufFacts, tokens: list[str], types: list[int]) -> tuple[int, ...]:
     """The tokens that end a text: those that the metadata names, then those known by their spelling."""
     default = 2 if f.text("tokenizer.ggml.model", "none") == "llama" else None
     named = [_id(f, "eos", tokens, default), _id(f, "eot", tokens, None), _id(f, "eom", tokens, None)]
@@ -92,21 +93,30 @@ def _ends(f: Facts, tokens: list[str], types: list[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(end for end in [*named, *spelled] if end is not None))
 
 
-def _sampling(f: Facts) -> dict[str, float]:
+def _sampling(f: GgufFacts) -> dict[str, float]:
     """What the makers suggest, if anything."""
     found = {ours: f.file.metadata.get(f"general.sampling.{theirs}") for theirs, ours in SAMPLING.items()}
     return {key: float(value) for key, value in found.items() if isinstance(value, int | float)}
 
 
-def _added(tokens: list[str], types: list[int], ends: Sequence[int]) -> list[dict[str, Any]]:
-    """The tokens that are found in a text as they are spelled; special ones are left out of decoded text."""
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+def _added(f: GgufFacts, tokens: list[str], types: list[int], ends: Sequence[int]) -> list[dict[str, Any]]:
+    """The tokens that are found in a text as they are spelled; special ones are left out of decoded text.
+
+    Those of Phi-3 take the space after them along: no file says so, and llama.cpp too goes by the model's name.
+    """
+    strips = "phi-3" in f.text("general.name", "").lower().replace("phi3", "phi-3")
+    plain = {"single_word": False, "lstrip": False, "normalized": False}
     kinds = {i: kind in (CONTROL, UNKNOWN) for i, kind in enumerate(types) if kind in (CONTROL, UNKNOWN, USER_DEFINED)}
     kinds |= dict.fromkeys(ends, True)
-    return [{"id": i, "content": tokens[i], **plain, "special": special} for i, special in sorted(kinds.items())]
+    return [
+        {"id": i, "content": tokens[i], **plain, "rstrip": strips and tokens[i] not in BARE, "special": special}
+        for i, special in sorted(kinds.items())
+    ]
 
 
-def _around(f: Facts, tokens: list[str], bos: int | None, ends: Sequence[int], usual: bool) -> dict[str, Any] | None:
+def _around(
+    f: GgufFacts, tokens: list[str], bos: int | None, ends: Sequence[int], usual: bool
+) -> dict[str, Any] | None:
     """The post-processor: BOS before a text and EOS after it where the file wants them."""
     first = bos if f.file.metadata.get("tokenizer.ggml.add_bos_token", usual) is True else None
     last = ends[0] if ends and f.file.metadata.get("tokenizer.ggml.add_eos_token", False) is True else None
@@ -122,14 +132,14 @@ def _around(f: Facts, tokens: list[str], bos: int | None, ends: Sequence[int], u
     return {"type": "TemplateProcessing", "single": pieces("A"), "pair": pieces("AB"), "special_tokens": special}
 
 
-def _pre(f: Facts) -> PreTokenizer:
+def _pre(f: GgufFacts) -> PreTokenizer:
     name = f.text("tokenizer.ggml.pre", "default")
     if name not in KNOWN:
         raise f.fail("tokenizer.ggml.pre", f"{name!r:.40} is not supported; known: {', '.join(KNOWN)}")
     return KNOWN[name]
 
 
-def _byte_level(f: Facts, tokens: list[str], pre: PreTokenizer) -> dict[str, Any]:
+def _byte_level(f: GgufFacts, tokens: list[str], pre: PreTokenizer) -> dict[str, Any]:
     """A vocabulary over bytes, spelled in GPT-2's alphabet, with its merges."""
     merges = f.file.metadata.get(MERGES)
     if not isinstance(merges, list):
@@ -146,7 +156,7 @@ def _byte_level(f: Facts, tokens: list[str], pre: PreTokenizer) -> dict[str, Any
     }
 
 
-def _spm(f: Facts, tokens: list[str], types: list[int]) -> dict[str, Any]:
+def _spm(f: GgufFacts, tokens: list[str], types: list[int]) -> dict[str, Any]:
     """A SentencePiece vocabulary: two neighbours become one token where there is one, the best scored first."""
     prefix = f.file.metadata.get("tokenizer.ggml.add_space_prefix", True) is True
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
@@ -214,7 +224,7 @@ def _bpe(tokens: list[str], merges: list[tuple[str, str]], **settings: Any) -> d
     return usual | settings | {"vocab": vocab, "merges": merges}
 
 
-def _write(f: Facts, path: Path, tokenizer: dict[str, Any]) -> None:
+def _write(f: GgufFacts, path: Path, tokenizer: dict[str, Any]) -> None:
     """Write the tokenizer.json, once the library that will read it has."""
     whole = {"version": "1.0", "truncation": None, "padding": None, **tokenizer}
     path.write_text(json.dumps(whole, ensure_ascii=False), "utf-8")

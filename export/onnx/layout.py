@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edgedec.export.graph import FLOAT, FLOAT16, INT8, UINT8
-from edgedec.export.layout import Layout
 from edgedec.spec import Attention, ModelSpec
 
 Shape = list[int | str]
