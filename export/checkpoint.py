@@ -10,7 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class Checkpoint:
     folder: Path
     config: dict[str, Any]
     tensors: Mapping[str, Stored | QuantizedMatrix]
-    quantization: Quantization | None = None
+    quantization: Quantization | None = field(default=None, kw_only=True)
 
     @classmethod
     def open(cls, folder: str | Path) -> Checkpoint:
@@ -50,7 +50,7 @@ class Checkpoint:
             return cls(folder, config, tensors)
         found = quantization.found
         floats = {name: tensor for name, tensor in tensors.items() if name not in found.used}
-        return cls(folder, without_settings(config), {**floats, **found.matrices}, quantization)
+        return cls(folder, without_settings(config), {**floats, **found.matrices}, quantization=quantization)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -230,7 +230,7 @@ def _advice(folder: Path) -> str:
     if not folder.is_dir():
         return "there is no such folder"
     if any(folder.glob("*.gguf")):
-        return "GGUF files are already quantized: export the original checkpoint"
+        return "to export a GGUF file, name the file itself"
     if any(folder.glob("*.bin")) or any(folder.glob("*.pth")):
         return "save the model as safetensors first: model.save_pretrained(folder)"
     return "expected a Hugging Face model folder"
@@ -241,8 +241,6 @@ def open_checkpoint(place: str | Path, revision: str | None = None) -> Checkpoin
     path = Path(place)
     if path.is_dir():
         return Checkpoint.open(path)
-    if path.suffix == ".gguf":
-        raise CheckpointError(f"{path}: GGUF files are already quantized: export the original checkpoint")
     if path.exists() or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(place)):
         raise CheckpointError(f"{place}: neither a folder nor a Hub id such as org/name")
     return Checkpoint.open(_download(str(place), revision))

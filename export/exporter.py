@@ -21,8 +21,9 @@ from edgedec.cache.host import HostCache
 from edgedec.errors import BundleError, UsageError
 from edgedec.export.artifacts import choose
 from edgedec.export.calibrate import kv_scales
-from edgedec.export.checkpoint import Checkpoint, open_checkpoint
+from edgedec.export.checkpoint import Checkpoint
 from edgedec.export.layers import through_layer
+from edgedec.export.opening import open_source
 from edgedec.export.parity import parity
 from edgedec.export.weights import Kept, format_of
 from edgedec.export.writer import Add, BundleWriter, Contents, Progress, Scales, write_manifest
@@ -79,8 +80,8 @@ class ExportOptions:
 def export(
     checkpoint: str, out: Path, options: ExportOptions = ExportOptions(), progress: Progress = lambda *_: None
 ) -> Bundle:
-    """Export the checkpoint at a folder or hub id to the bundle folder `out`."""
-    source = open_checkpoint(checkpoint)
+    """Export the checkpoint at a folder, a GGUF file or a hub id to the bundle folder `out`."""
+    source = open_source(checkpoint)
     if options.force and out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).is_file():
         raise UsageError(f"{out}: is not a bundle; --force replaces bundles only")
     try:
@@ -142,10 +143,10 @@ class _Export:
 
     def _kept(self, name: str) -> Kept | None:
         """How to read a matrix as it is stored; its format is the checkpoint's own where none was asked for."""
-        if name not in self.spec.matrices or name == "embed":
+        if name not in self.spec.matrices or (name == "embed" and self.source.quantization):  # may have zero points
             return None
         fmt = format_of(self.spec, name, self.formats["body"], self.formats["head"], self.formats["embed"])
-        if self.options.weights is None and name != "head":
+        if self.options.weights is None and name not in ("embed", "head"):
             fmt = self.source.suggested([self.parts[name]]) or fmt
         return self.source.kept(self.parts[name], fmt, self.options.block)
 

@@ -28,7 +28,7 @@ from edgedec.bundle.manifest import (
     WeightLayout,
 )
 from edgedec.export.artifacts import Request, choose, made_for
-from edgedec.export.onnx import Layout
+from edgedec.export.layout import Layout
 from edgedec.export.weights import Kept, Read, WeightsFile, format_of
 from edgedec.spec import ModelSpec
 from edgedec.storage.serde import to_json

@@ -29,13 +29,12 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def export(
-    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Checkpoint folder, or a hub id.")],
+    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Checkpoint folder, GGUF file, or a hub id.")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="BUNDLE", help="The bundle folder to make.")],
     weights: Annotated[
         o.Weights | None,
         typer.Option(
-            show_default=False,
-            help="Format of the layers' matrices; a quantized checkpoint's own, or int4, by default.",
+            show_default=False, help="Format of the layers' matrices; int4, or what loses least of a quantized one."
         ),
     ] = None,
     head: Annotated[o.Weights | None, typer.Option(help="Format of the head; --weights by default.")] = None,
@@ -77,6 +76,7 @@ def export(
     Examples:
       edgedec export ./SmolLM2-135M-Instruct -o smol
       edgedec export Qwen/Qwen3-0.6B -o qwen --target portable --head int8 --kv f16,int8
+      edgedec export SmolLM2-135M-Instruct-Q4_0.gguf -o smol
       edgedec export ./tiny -o tiny --weights f32 --for native --no-check --json
     """
     exporter = export_module("exporter", "export")
