@@ -87,17 +87,8 @@ class Gnu:
     @property
     def common(self) -> list[str]:
         # Sums run in the order written, on every machine: no contraction, nothing "fast".
-        flags = [
-            "-std=c++17",
-            "-O3",
-            "-ffp-contract=off",
-            "-fPIC",
-            "-fvisibility=hidden",
-            "-pthread",
-            "-Wall",
-            "-Wextra",
-        ]
-        return [*self.target, *flags, *self._sanitizer]
+        flags = ["-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-pthread"]
+        return [*self.target, *flags, "-Wall", "-Wextra", *self._sanitizer]
 
     @property
     def _sanitizer(self) -> list[str]:
