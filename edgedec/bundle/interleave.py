@@ -44,8 +44,8 @@ def pick(packed: Words, rows: NDArray[np.int64]) -> Words:
 
 
 def packed_zeros(zeros: NDArray[np.uint8], tensor: Tensor) -> NDArray[np.uint8]:
-    """Zero points [n, blocks] as `tensor` stores them. Nibbles: two blocks of a row in a byte, or, interleaved, rows 0 to 7
-    of a group with 8 to 15."""
+    """Zero points [n, blocks] as `tensor` stores them. Nibbles: two blocks of a row in a byte, or, interleaved, rows 0
+    to 7 of a group with 8 to 15."""
     if tensor.layout == "interleave16":
         zeros = pack(zeros, 8 if tensor.format == "int4" else 128)
         return zeros if tensor.format == "int8" else _two(zeros[..., :8], zeros[..., 8:])
