@@ -234,7 +234,7 @@ def test_a_server_survives_and_serves_the_others(model: Model) -> None:
     bombs = [
         json.loads(text)
         for name, (kind, text) in hostile.CONSTRAINTS.items()
-        if kind == "json_schema" and name not in ("references", "nested objects")
+        if kind == "json_schema" and name not in ("references", "nested objects", "optional properties, fewer")
     ]
     bodies: list[dict[str, Any]] = []
     for bomb in bombs:
@@ -274,7 +274,7 @@ def test_a_server_survives_and_serves_the_others(model: Model) -> None:
 def test_generated_schemas_patterns_and_grammars(model: Model, seed: int) -> None:
     """Compiled or refused in one line, and what is compiled can be followed, or says in one line why not."""
     rng, taken, refused = random.Random(seed), 0, 0
-    for _ in range(25_000 if SLOW else 120):
+    for _ in range(25_000 if SLOW else 80):
         kind = rng.choice(["json_schema", "json_schema", "regex", "grammar"])
         made = {"json_schema": lambda: json.dumps(hostile.schema(rng)), "regex": lambda: hostile.pattern(rng)}
         text = made.get(kind, lambda: hostile.lark(rng))()
