@@ -69,6 +69,7 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         "chat_template": manifest.text.chat_template is not None,
         "eos": list(manifest.text.eos),
         "sampling": manifest.text.sampling,
+        "source": manifest.source,
         "parity": None if manifest.parity is None else asdict(manifest.parity),
         "artifacts": {name: list(artifact.files) for name, artifact in manifest.artifacts.items()},
         "bytes": sum(file.size for file in manifest.files.values()),
@@ -117,6 +118,20 @@ def parity_rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
             for kv, value in facts["perplexity"].items()
         ),
     ]
+
+
+def integers_kept(source: dict[str, Any]) -> str:
+    """What became of a quantized checkpoint: "awq: the integers of 28 matrices kept (28 int4 in blocks of 128)" …"""
+    kept, quantized, of = source["kept"], source["quantized"], source["method"]
+    count = sum(kept.values())
+    said = []
+    if count:
+        kinds = ", ".join(f"{n} {kind}" for kind, n in kept.items())
+        exact = "their scales rounded to float16" if source["rounded_scales"] else "their scales as they were"
+        said.append(f"the integers of {count} matrices kept ({kinds}), {exact}")
+    if quantized > count:
+        said.append(f"{quantized - count} matrices rounded anew")
+    return f"{of}: {'; '.join(said)}"
 
 
 # Fields of blocks that have lines of their own.
@@ -177,6 +192,8 @@ def _facts(r: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "chat template", "yes" if r["chat_template"] else "no"
     yield "sampling", ", ".join(f"{k} {v:g}" for k, v in r["sampling"].items()) or "greedy"
     yield "files for", ", ".join(r["artifacts"]) or "runtimes that need none"
+    if r["source"].get("method"):
+        yield "made of", integers_kept(r["source"])
     yield "made by", r["producer"]
 
 
