@@ -111,7 +111,9 @@ class _Export:
         texts, o = self._texts(text), self.options
         floats = _FloatRun(self.spec, self._read, texts)
         layout = LAYOUTS[o.target]
-        contents = Contents(self.name, self.spec, text, self.formats, o.block, o.kv, layout, o.runtimes)
+        contents = Contents(
+            self.name, self.spec, text, self.formats, o.block, o.kv, layout, o.runtimes, own=self._own_formats()
+        )
         self.contents = contents
         manifest = BundleWriter(self.folder, contents, self.progress).write(lambda add: self._fill(add, floats))
         if o.check and "parity" in texts:
@@ -150,6 +152,12 @@ class _Export:
         embed = o.embed or (head if spec.tied else o.weights or stored["embed"] or body)
         found = {"body": body, "head": head, "embed": embed}
         return {part: next(f for f in get_args(WeightFormat) if f == name) for part, name in found.items()}
+
+    def _own_formats(self) -> dict[str, WeightFormat]:
+        """The formats of the layers' matrices where each follows what the checkpoint stores it as."""
+        names = () if self.options.weights else self.spec.matrices - {"embed", "head"}
+        found = {name: self.source.suggested([self.parts[name]]) for name in names}
+        return {name: fmt for name, fmt in found.items() if fmt is not None}
 
     def _stored_formats(self, spec: ModelSpec) -> dict[str, WeightFormat | None]:
         """The formats that hold what the checkpoint holds, where it is quantized."""
