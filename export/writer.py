@@ -48,8 +48,8 @@ WEIGHTS = "weights.bin"
 
 @dataclass(frozen=True)
 class Contents:
-    """What a bundle is besides its weights. formats: of "body", "head" and "embed"; own: of tensors apart from these; kv:
-    cache formats, the default one first; runtimes: those to make artifacts for, None for all that can run the model."""
+    """What a bundle is besides its weights. formats: of "body", "head" and "embed"; own: of other tensors; kv: cache
+    formats, the default one first; runtimes: those to make artifacts for, None for all that can run the model."""
 
     name: str
     spec: ModelSpec
