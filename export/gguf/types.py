@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from edgedec.bundle.manifest import WeightFormat
 
@@ -49,7 +50,7 @@ OTHERS = {
     33: "Q4_0_8_8", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0",
 }  # fmt: skip
 # The types whose blocks are a bundle's blocks of 32: a scale in float16, and an integer for each weight.
-KEPT: dict[str, WeightFormat] = {"Q4_0": "int4", "Q8_0": "int8"}
+KEPT: dict[str, Literal["int4", "int8"]] = {"Q4_0": "int4", "Q8_0": "int8"}
 WRITTEN: dict[str, GgmlType] = {"f32": F32, "f16": F16, "int4": Q4_0, "int8": Q8_0}
 # The format that holds what a type holds, where the user asks for none; floats become what any export makes of them.
 SUGGESTED: dict[str, WeightFormat] = {
