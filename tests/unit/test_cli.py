@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import typer
+from checkpoints import write_llama
 from typer.testing import CliRunner, Result
 
 import edgedec
@@ -563,7 +564,7 @@ def test_export_without_its_extra_says_what_to_install(tmp_path: Path, monkeypat
     for name in [name for name in sys.modules if name.startswith("edgedec.export")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "onnx", None)
-    line = one_line(call("export", "ck", "-o", tmp_path / "b"), 1)
+    line = one_line(call("export", write_llama(tmp_path / "ck"), "-o", tmp_path / "b"), 1)
     assert 'pip install "edgedec[export]"' in line
 
 
