@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import suppress
 from importlib import import_module
+from keyword import iskeyword
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +22,7 @@ VERBS = (
     "batch",
     "trace",
     "export",
+    "import",
     "add",
     "adapter",
     "train-heads",
@@ -44,7 +46,8 @@ class Verbs(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in VERBS:
             return None
-        command = typer.main.get_command(import_module(f"edgedec.cli.{cmd_name.replace('-', '_')}").app)
+        module = cmd_name.replace("-", "_") + "_" * iskeyword(cmd_name)
+        command = typer.main.get_command(import_module(f"edgedec.cli.{module}").app)
         command.name = cmd_name
         return command
 

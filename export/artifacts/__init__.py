@@ -54,6 +54,8 @@ def choose(spec: ModelSpec, wanted: Iterable[str] | None, flag: str = "--for ") 
     UsageError for a runtime that does not exist or cannot run the model.
     """
     found = makers()
+    if spec.opaque:
+        raise UsageError("the model is one ONNX graph of another program: only the runtime graph can run it")
     if wanted is None:
         return tuple(name for name, maker in found.items() if maker.reason(spec) is None)
     known = sorted({*found, *runtime_names()})
