@@ -37,7 +37,6 @@ def import_(
 
     \b
     Examples:
-      optimum-cli export onnx --model gpt2 --task text-generation-with-past gpt2-onnx
       edgedec import gpt2-onnx -o gpt2
       edgedec import ./Qwen2.5-0.5B-Instruct -o qwen --file onnx/model_q4.onnx
     """

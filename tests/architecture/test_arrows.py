@@ -46,6 +46,9 @@ HEAVY = (
     "playwright",
     "onnxruntime_genai",
     "llama_cpp",
+    "lm_eval",
+    "optimum",
+    "optimum_onnx",
 )
 
 
@@ -85,6 +88,7 @@ RULES = [
             *ABOVE,
             *(f"edgedec.cli.{verb}" for verb in ("_exporting", "train_heads", "_bench_peers")),
             "edgedec.testing.conformance",
+            "edgedec.bundle.locate",
         ),
     ),
     # Who chooses the engine asks its loader why not; doctor and bench report what was compiled in.
