@@ -14,7 +14,7 @@ from typing import Any
 
 from edgedec.bundle.cached import HubName, Origin, origin_of, write_origin
 from edgedec.bundle.locate import Announce
-from edgedec.bundle.manifest import MANIFEST
+from edgedec.bundle.manifest import MANIFEST, VERSION
 from edgedec.errors import CheckpointError, RuntimeUnavailable, UnknownArchitecture
 from edgedec.export.checkpoint import HUB_FILES
 
@@ -35,7 +35,8 @@ def fetched(name: str, announce: Announce) -> Path:
     model = HubName.parse(name)
     if model.file is not None:
         return download_file(model)
-    if (model.folder / MANIFEST).is_file():
+    origin = origin_of(model)
+    if origin is not None and origin.version == VERSION and (model.folder / MANIFEST).is_file():
         return model.folder
     with announce(Path(str(model)), model.folder) as progress:
         return exported(model, download(model, progress), progress=progress)
@@ -46,7 +47,7 @@ def exported(model: HubName, found: Fetched, weights: str = "int4", progress: Pr
     from edgedec.export.exporter import ExportOptions, export
     from edgedec.kernels.cpu import loader
 
-    origin = Origin(model.id, model.revision, found.commit, weights)
+    origin = Origin(model.id, model.revision, found.commit, weights, VERSION)
     if origin_of(model) == origin and (model.folder / MANIFEST).is_file():
         return model.folder
     # Files for other engines would cost time: they are made where the native one cannot run.
@@ -107,6 +108,7 @@ def forget(model: HubName) -> int:
 def _client(model: HubName) -> Any:
     try:
         import huggingface_hub
+        import huggingface_hub.constants
     except ImportError:
         raise RuntimeUnavailable(f"{model}: downloading needs huggingface_hub: pip install huggingface_hub") from None
     return huggingface_hub

@@ -52,12 +52,13 @@ class HubName:
 
 @dataclass(frozen=True)
 class Origin:
-    """What the bundle of a Hub model was made from."""
+    """What the bundle of a Hub model was made from; version: of the bundle format."""
 
     id: str
     revision: str
     commit: str
     weights: str
+    version: int
 
 
 @dataclass(frozen=True)
