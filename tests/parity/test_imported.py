@@ -131,3 +131,16 @@ def test_the_runtime_conforms(made: Any) -> None:
     states = {finding.check: finding.state for finding in report.findings}
     assert states["parity: a text in one call"] == states["save and load"] == "passed"
     assert states["trees: a row is the end of its chain"] == states["slices: blocks left out"] == "not declared"
+
+
+def test_export_via_optimum_itself(made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real program, on an architecture that has no file here."""
+    from edgedec.cli import main
+
+    python = optimum_python()
+    assert python is not None
+    monkeypatch.setenv("EDGEDEC_OPTIMUM_CLI", str(python.parent / "optimum-cli"))
+    assert main(["export", str(made[0] / "gpt_neox"), "--via", "optimum", "-o", str(tmp_path / "b"), "-c", "200"]) == 0
+    model = edgedec.open(tmp_path / "b", threads=1)
+    assert model.spec.context_length == 200
+    assert greedy(model, PROMPTS[1], "off") == made[1]["gpt_neox"]["torch"][1]

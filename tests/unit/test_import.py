@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -294,3 +296,62 @@ def test_a_manifest_that_does_not_fit_its_graph(bundle: Path, tmp_path: Path) ->
         with pytest.raises(BundleCorrupt, match=message):
             list(edgedec.open(folder).session().tokens([1], max_tokens=2))
         shutil.rmtree(folder)
+
+
+STUB = """#!{python}
+import json, shutil, sys
+wanted = ["export", "onnx", "--model"]
+assert sys.argv[1:4] == wanted and sys.argv[5:7] == ["--task", "text-generation-with-past"], sys.argv
+import os
+assert os.environ["HF_HUB_OFFLINE"] == "1" and "--trust-remote-code" not in sys.argv
+if "bad" in sys.argv[4]:
+    sys.exit("Traceback\\nValueError: Trying to export a bad model\\n")
+shutil.copytree({graph!r}, sys.argv[7])
+"""
+
+
+@pytest.fixture
+def optimum(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program that takes optimum-cli's arguments and writes the tests' own graph."""
+    program = tmp_path / "optimum-cli"
+    program.write_text(STUB.format(python=sys.executable, graph=str(source)))
+    program.chmod(0o755)
+    monkeypatch.setenv("EDGEDEC_OPTIMUM_CLI", str(program))
+    return program
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a script as a program")
+def test_export_via_optimum(optimum: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_llama(tmp_path / "unknown", model_type="bloom")
+    out = str(tmp_path / "out")
+    assert main(["export", str(folder), "-o", out]) == 1
+    proposed = f"edgedec export {folder} --via optimum -o {out}"
+    assert f"`{proposed}`" in capsys.readouterr().err
+    assert main([*proposed.split()[1:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["layers"] == 2
+    assert edgedec.open(out).runtime.name == "graph"
+    assert main(proposed.split()[1:]) == 1
+    assert "exists already" in capsys.readouterr().err
+    assert main([*proposed.split()[1:], "--force", "--weights", "int8"]) == 2
+    assert "--weights: not with --via optimum" in capsys.readouterr().err
+    bad = write_llama(tmp_path / "bad")
+    assert main(["export", str(bad), "--via", "optimum", "-o", out + "2"]) == 1
+    assert "optimum-cli cannot export it: ValueError: Trying to export a bad model" in capsys.readouterr().err
+    (bad / "model.safetensors").rename(bad / "pytorch_model.bin")
+    assert main(["export", str(bad), "--via", "optimum", "-o", out + "2"]) == 1
+    assert "no safetensors there" in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bad", "optimum-cli", "out", "unknown"]
+
+
+def test_without_optimum_it_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("EDGEDEC_OPTIMUM_CLI", raising=False)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    arguments = ["export", str(write_llama(tmp_path / "x")), "--via", "optimum", "-o", str(tmp_path / "y")]
+    assert main(arguments) == 1
+    assert "pip install optimum-onnx" in capsys.readouterr().err
+    monkeypatch.setenv("EDGEDEC_OPTIMUM_CLI", "/nowhere")
+    assert main(arguments) == 1
+    assert "EDGEDEC_OPTIMUM_CLI=/nowhere: no program there" in capsys.readouterr().err
