@@ -88,8 +88,8 @@ def test_scores_in_a_batch_are_those_of_a_session(bundle: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def results(checkpoint: Path, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the harness found: {model: {task: [a sample's answers]}}, each of `python -m edgedec.harness`."""
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of tasks and their data."""
     pytest.importorskip("lm_eval", reason="needs lm_eval (the extra evals)")
     pytest.importorskip("transformers", reason="compares with transformers")
     folder = tmp_path_factory.mktemp("tasks")
@@ -104,42 +104,63 @@ def results(checkpoint: Path, bundle: Path, tmp_path_factory: pytest.TempPathFac
     (folder / "choices.jsonl").write_text("\n".join(map(json.dumps, questions)))
     for name, text in TASKS.items():
         (folder / f"{name}.yaml").write_text(text.replace("FOLDER", str(folder)))
-    own = {"HF_HOME": str(folder / "hf"), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    models = {
-        "edgedec": f"bundle={bundle}",
-        "hf": f"pretrained={checkpoint},dtype=float32,max_length=256",
-    }
-    found = {}
-    for model, arguments in models.items():
-        out = folder / model
-        command = [sys.executable, "-m", "edgedec.harness", "run", "--model", model, "--model_args", arguments]
-        command += [
-            "--tasks",
-            ",".join(TASKS),
-            "--include_path",
-            str(folder),
-            "--output_path",
-            str(out),
-            "--device",
-            "cpu",
-        ]
-        done = subprocess.run(
-            [*command, "--log_samples"], env={**os.environ, **own}, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        lines = {task: next(out.rglob(f"samples_{task}_*.jsonl")).read_text().splitlines() for task in TASKS}
-        found[model] = {task: [json.loads(line)["resps"] for line in text] for task, text in lines.items()}
-    return found
+    return folder
 
 
-def test_loglikelihoods_are_those_of_transformers(results: dict[str, Any]) -> None:
-    mine, theirs = results["edgedec"]["choices"], results["hf"]["choices"]
-    assert len(mine) == 6
+def found_by(tasks: Path, model: str, arguments: str, *names: str) -> dict[str, Any]:
+    """The answers to each task's samples, of `python -m edgedec.harness`."""
+    out = tasks / model
+    command = [sys.executable, "-m", "edgedec.harness", "run", "--model", model, "--model_args", arguments]
+    command += ["--tasks", ",".join(names), "--include_path", str(tasks), "--output_path", str(out), "--log_samples"]
+    own = {"HF_HOME": str(tasks / "hf"), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    done = subprocess.run(
+        [*command, "--device", "cpu"], env={**os.environ, **own}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = {name: next(out.rglob(f"samples_{name}_*.jsonl")).read_text().splitlines() for name in names}
+    return {name: [json.loads(line)["resps"] for line in text] for name, text in lines.items()}
+
+
+@pytest.fixture(scope="module")
+def results(checkpoint: Path, bundle: Path, tasks: Path) -> dict[str, Any]:
+    """What the harness found, by model and task."""
+    models = {"edgedec": f"bundle={bundle}", "hf": f"pretrained={checkpoint},dtype=float32,max_length=256"}
+    return {model: found_by(tasks, model, arguments, *TASKS) for model, arguments in models.items()}
+
+
+def same_choices(mine: list[Any], theirs: list[Any]) -> None:
+    assert len(mine) == len(theirs) == 6
     for ours, expected in zip(mine, theirs, strict=True):
         assert len(ours) == 4
         for ((a, same),), ((b, wanted),) in zip(ours, expected, strict=True):
             assert float(a) == pytest.approx(float(b), abs=1e-4)
             assert same == wanted
+
+
+def test_loglikelihoods_are_those_of_transformers(results: dict[str, Any]) -> None:
+    same_choices(results["edgedec"]["choices"], results["hf"]["choices"])
+
+
+def test_the_harness_of_completions_on_our_server(
+    checkpoint: Path, bundle: Path, tasks: Path, results: dict[str, Any]
+) -> None:
+    """Its model `local-completions`: prompts as token ids, `echo`, log-probabilities of the prompt."""
+    for package in ("starlette", "uvicorn", "aiohttp", "tenacity"):
+        pytest.importorskip(package, reason=f"needs {package}")
+    from edgedec.server import fields
+
+    if "echo" not in fields.COMPLETION["properties"]:
+        pytest.skip("the server does not echo prompts yet")
+    from serving import serving
+
+    model = edgedec.open(bundle)
+    with serving(model, context=256) as (place, _):
+        arguments = (
+            f"model={model.bundle.manifest.name},base_url={place}/v1/completions,num_concurrent=2,max_length=256"
+        )
+        more = f"tokenizer={checkpoint},tokenizer_backend=huggingface,tokenized_requests=True"
+        found = found_by(tasks, "local-completions", f"{arguments},{more}", "choices")
+    same_choices(found["choices"], results["hf"]["choices"])
 
 
 def test_rolling_loglikelihoods_are_those_of_transformers(results: dict[str, Any]) -> None:

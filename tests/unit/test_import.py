@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -355,3 +356,25 @@ def test_without_optimum_it_says_how_to_get_it(
     monkeypatch.setenv("EDGEDEC_OPTIMUM_CLI", "/nowhere")
     assert main(arguments) == 1
     assert "EDGEDEC_OPTIMUM_CLI=/nowhere: no program there" in capsys.readouterr().err
+
+
+def test_a_server_answers_with_it(bundle: Path) -> None:
+    for package in ("starlette", "uvicorn", "httpx"):
+        pytest.importorskip(package, reason=f"needs {package}")
+    import httpx
+    from serving import serving
+
+    model = edgedec.open(bundle)
+    prompts = ["the thing", "on", "singing in the", "other an"]
+    with serving(model, context=128) as (place, _), ThreadPoolExecutor() as threads:
+
+        def ask(prompt: str) -> Any:
+            body = {"model": model.bundle.manifest.name, "prompt": prompt, "max_tokens": 12, "temperature": 0}
+            return httpx.post(f"{place}/v1/completions", json=body, timeout=60).json()["choices"][0]["text"]
+
+        found = list(threads.map(ask, prompts))
+        embedding = {"model": model.bundle.manifest.name, "input": "the"}
+        assert httpx.post(f"{place}/v1/embeddings", json=embedding, timeout=60).status_code >= 400
+        assert ask(prompts[0]) == found[0]  # it still runs
+    expected = ["".join(model.session().generate(prompt, max_tokens=12)) for prompt in prompts]
+    assert found == expected
