@@ -16,8 +16,8 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
 import edgedec
+from edgedec.decoding.batch_score import score_all
 from edgedec.decoding.batching import Batch, Job
-from edgedec.decoding.score import score_all
 from edgedec.decoding.sharing import SharedPrefixes
 from edgedec.decoding.step import Token
 from edgedec.errors import UsageError

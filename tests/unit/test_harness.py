@@ -14,7 +14,7 @@ import pytest
 from checkpoints import write_llama
 
 import edgedec
-from edgedec.decoding.score import score_all
+from edgedec.decoding.batch_score import score_all
 from edgedec.decoding.sharing import SharedPrefixes
 from edgedec.errors import EdgedecError, UsageError
 
