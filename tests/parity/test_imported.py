@@ -19,7 +19,7 @@ from edgedec.testing.conformance import run_suite
 pytest.importorskip("onnx", reason="importing graphs needs onnx")
 pytestmark = pytest.mark.skipif(
     optimum_python() is None,
-    reason="needs optimum-onnx in an environment of its own: EDGEDEC_OPTIMUM_CLI, `make optimum`",
+    reason="needs optimum-onnx in an environment of its own: EDGEDEC_OPTIMUM_CLI, or `make .venv-optimum`",
 )
 
 ENDS = {"bos_token_id": VOCAB - 4, "eos_token_id": VOCAB - 3, "pad_token_id": 0, "vocab_size": VOCAB}

@@ -158,7 +158,7 @@ def test_the_harness_of_completions_on_our_server(
         arguments = (
             f"model={model.bundle.manifest.name},base_url={place}/v1/completions,num_concurrent=2,max_length=256"
         )
-        more = f"tokenizer={checkpoint},tokenizer_backend=huggingface,tokenized_requests=True"
+        more = f"tokenizer={checkpoint},tokenizer_backend=huggingface,tokenized_requests=True,add_bos_token=True"
         found = found_by(tasks, "local-completions", f"{arguments},{more}", "choices")
     same_choices(found["choices"], results["hf"]["choices"])
 
