@@ -44,7 +44,10 @@ def fetched(name: str, announce: Announce) -> Path:
 
 def exported(model: HubName, found: Fetched, weights: str = "int4", progress: Progress = lambda *_: None) -> Path:
     """The bundle of a downloaded model, in the cache folder; made again only if the model or `weights` changed."""
-    from edgedec.export.exporter import ExportOptions, export
+    try:
+        from edgedec.export.exporter import ExportOptions, export
+    except ModuleNotFoundError as error:
+        raise RuntimeUnavailable(f"{model}: exporting needs {error.name}: pip install {error.name}") from None
     from edgedec.kernels.cpu import loader
 
     origin = Origin(model.id, model.revision, found.commit, weights, VERSION)

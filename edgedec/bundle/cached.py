@@ -103,6 +103,7 @@ def remove(name: str) -> CachedBundle:
         raise UsageError(f"{name}: not among the cached bundles; `edgedec list` shows them")
     _note(found.path).unlink(missing_ok=True)
     gone = found.path.with_name(f".{found.path.name}.partial-gone")
+    shutil.rmtree(gone, ignore_errors=True)  # of a command that was killed
     found.path.rename(gone)
     shutil.rmtree(gone)
     return found

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from edgedec.bundle import Bundle
-from edgedec.errors import BundleCorrupt, ContextFull, UsageError
+from edgedec.errors import BundleCorrupt, ContextFull, RuntimeUnavailable, UsageError
 from edgedec.runtime import Call, CallResult, Capabilities, RuntimeOptions, choose_kv, head_outputs, lacking_kinds
 from edgedec.runtime.checks import check_calls
 from edgedec.runtimes.graph.cache import DTYPES, GraphCache
@@ -39,6 +39,10 @@ def open(bundle: Bundle, options: RuntimeOptions) -> GraphRuntime:  # noqa: A001
     graphs = [name for name in files if name.endswith(".onnx")]
     if len(graphs) != 1 or bundle.manifest.artifacts[ARTIFACT].facts:
         raise BundleCorrupt(f"{bundle.path}: artifacts.{ARTIFACT}: expected one ONNX graph and no facts")
+    if options.kv not in (None, *bundle.manifest.kv_formats):
+        raise RuntimeUnavailable(
+            f"{bundle.path}: its graph keeps {bundle.manifest.kv_formats[0]}, not --kv {options.kv}"
+        )
     size = sum(bundle.manifest.files[name].size for name in files)
     return GraphRuntime(bundle, graphs[0], choose_kv(bundle, options.kv), options.threads or default_threads(size))
 

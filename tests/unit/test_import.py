@@ -280,6 +280,10 @@ def test_other_runtimes_and_tools_say_why_not(bundle: Path, tmp_path: Path, caps
     for engine in ("native", "ort", "reference"):
         assert main(["run", "-m", str(bundle), "-p", "x", "--engine", engine]) == 1
         assert "opaque" in capsys.readouterr().err
+    assert main(["run", "-m", str(bundle), "-p", "x", "--kv", "int8"]) == 1
+    assert "its graph keeps f32" in capsys.readouterr().err
+    assert main(["run", "-m", str(bundle), "-p", "x", "--spec", "skip"]) == 1
+    assert "runs only the whole stack" in capsys.readouterr().err
     assert main(["add", "ort", str(bundle)]) == 1
     assert "one ONNX graph" in capsys.readouterr().err
 
