@@ -42,7 +42,7 @@ def fetched(name: str, announce: Announce) -> Path:
         return exported(model, download(model, progress), progress=progress)
 
 
-def exported(model: HubName, found: Fetched, weights: str = "int4", progress: Progress = lambda *_: None) -> Path:
+def exported(model: HubName, found: Fetched, weights: str | None = None, progress: Progress = lambda *_: None) -> Path:
     """The bundle of a downloaded model, in the cache folder; made again only if the model or `weights` changed."""
     try:
         from edgedec.export.exporter import ExportOptions, export
@@ -50,7 +50,7 @@ def exported(model: HubName, found: Fetched, weights: str = "int4", progress: Pr
         raise RuntimeUnavailable(f"{model}: exporting needs {error.name}: pip install {error.name}") from None
     from edgedec.kernels.cpu import loader
 
-    origin = Origin(model.id, model.revision, found.commit, weights, VERSION)
+    origin = Origin(model.id, model.revision, found.commit, weights or "", VERSION)
     if origin_of(model) == origin and (model.folder / MANIFEST).is_file():
         return model.folder
     # Files for other engines would cost time: they are made where the native one cannot run.

@@ -52,7 +52,8 @@ class HubName:
 
 @dataclass(frozen=True)
 class Origin:
-    """What the bundle of a Hub model was made from; version: of the bundle format."""
+    """What the bundle of a Hub model was made from. weights: the format that was asked for, if one was; version: of the
+    bundle format."""
 
     id: str
     revision: str

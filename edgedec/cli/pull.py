@@ -16,7 +16,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command()
 def pull(
     model: Annotated[str, typer.Argument(metavar="ORG/NAME", help="The model, or ORG/NAME@REVISION.")],
-    weights: Annotated[o.Weights, typer.Option(help="Format of the layers' matrices.")] = o.Weights.int4,
+    weights: Annotated[
+        o.Weights | None, typer.Option(show_default=False, help="Format of the layers' matrices; that of `export`.")
+    ] = None,
     json: o.Json = False,
 ) -> None:
     """Download a model of the Hugging Face Hub and export it once.
@@ -35,7 +37,7 @@ def pull(
             found, commit = hub.download_file(name), ""
         else:
             files = hub.download(name, show)
-            found, commit = hub.exported(name, files, weights.value, show), files.commit
+            found, commit = hub.exported(name, files, weights and weights.value, show), files.commit
     total = sum(file.stat().st_size for file in found.iterdir()) if found.is_dir() else found.stat().st_size
     new = before is None or origin_of(name) != before
     if json:

@@ -11,6 +11,7 @@ import typer
 
 from edgedec.cli import options as o
 from edgedec.errors import UsageError
+from edgedec.text import template
 
 if TYPE_CHECKING:
     from edgedec.server.app import Server
@@ -77,6 +78,7 @@ def serve(
 
     if api_key == "":
         raise UsageError("--api-key: is empty; leave it out for a server without a key")
+    template.start()
     opened = o.open_model(model, engine, threads, kv)
     context = ctx_size or opened.spec.context_length
     limits = ServerLimits(slots, context, queue, timeout, speculate, max_total_tokens)

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -39,13 +40,16 @@ from edgedec.runtime import Runtime
 
 # A common beginning that another text is about to have read is waited for if it brings so many tokens more.
 _WORTH_WAITING = 16
+# Seconds between looks at constraints, while all sequences wait for theirs.
+_PAUSE = 0.0005
 
 
 @dataclass(eq=False)
 class Job:
     """A sequence in a batch. `on_token` gets each token, and None at the end; `error` is what ended it, if anything
     did. `need`: tokens that its caches may come to hold, all forks together; `shares`: may it continue from the pages
-    of others, and they from its? `forks`: further contexts that its loop has made (`Context.fork`).
+    of others, and they from its? `forks`: further contexts that its loop has made. `parked`: its constraint still
+    computes what may follow its last token, while the others go on.
     """
 
     context: Context
@@ -59,6 +63,7 @@ class Job:
     started: bool = False
     done: bool = False
     error: EdgedecError | None = None
+    parked: bool = False
     _several: bool = False
 
     def advance(self, completed: Sequence[Completed] = ()) -> None:
@@ -69,6 +74,9 @@ class Job:
                 self.on_token(item)
                 if self.done:
                     return
+                self.parked = not self.context.ready()
+                if self.parked:
+                    return
                 item = next(self.loop)
             self._several = isinstance(item, Together)
             self.requests = item.requests if isinstance(item, Together) else (item,)
@@ -77,6 +85,12 @@ class Job:
         except EdgedecError as error:
             self.error = error
             self.end()
+
+    def resume(self) -> None:
+        """On from where it was parked, if it can."""
+        if not self.done and self.context.ready():
+            self.parked = False
+            self.advance()
 
     def end(self) -> None:
         """At its end, or cancelled: its text stands as it is."""
@@ -146,9 +160,12 @@ class Batch:
     def step(self) -> bool:
         """One forward for the sequences that wait for a call; False if there is nothing left to do."""
         self._admit()
+        for job in (parked := [job for job in self._running if job.parked]):
+            job.resume()
         jobs = self._next_jobs()
         if not jobs:
-            return False
+            sleep(_PAUSE if parked else 0)
+            return bool(parked)
         done = iter(run_requests(self._runtime, [request for job in jobs for request in job.requests]))
         for job in jobs:
             completed = list(islice(done, len(job.requests)))

@@ -78,6 +78,7 @@ def decode_loop(
     constraint, left = config.constraint, config.max_tokens
     context.sampling = config.sampling
     context.jump_forward = tuple if constraint is None else constraint.forced
+    context.ready = getattr(constraint, "ready", _always)
     try:
         if constraint is not None and constraint.done:
             stats.finish = "eos"
@@ -92,6 +93,8 @@ def decode_loop(
             began = perf_counter()
             first = yield from _prefill(context, capabilities.prefill_chunk)
             room = min(_room(context, left), capabilities.largest_call - len(first))
+            # The masks of drafted tokens are waited for, by all that run beside this text.
+            room = 0 if getattr(constraint, "slow", False) else room
             proposal = drafter.propose(context, room, 0.0)
             draft = proposal if isinstance(proposal, Draft) else (yield from proposal)
             seen = yield from step.run(first, draft, drafter.outputs)
@@ -118,11 +121,15 @@ def decode_loop(
             left = left if left is None else left - len(seen.picked)
         stats.finish = "length"
     finally:
-        context.jump_forward = tuple
+        context.jump_forward, context.ready = tuple, _always
         context.cache.rollback()
         # For an interrupt from outside: everywhere else this holds already.
         if context.cache.length > len(context.ids):
             context.cache.truncate(len(context.ids))
+
+
+def _always() -> bool:
+    return True
 
 
 def _prefill(context: Context, chunk: int) -> Generator[Call, Completed, Rows]:
