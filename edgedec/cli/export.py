@@ -88,7 +88,6 @@ def export(
       edgedec export ./SmolLM2-135M-Instruct -o smol
       edgedec export Qwen/Qwen3-0.6B -o qwen --target portable --head int8 --kv f16,int8
       edgedec export SmolLM2-135M-Instruct-Q4_0.gguf -o smol
-      edgedec export ./tiny -o tiny --weights f32 --for native --no-check --json
     """
     if via is not None:
         _via_optimum(ctx, checkpoint, out, json)

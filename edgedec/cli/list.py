@@ -14,7 +14,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command("list")
 def list_(json: o.Json = False) -> None:
-    """Show the bundles in the cache folder: pulled and converted models.
+    """List the models that were pulled or converted.
 
     \b
     Examples:

@@ -21,7 +21,7 @@ def pull(
     ] = None,
     json: o.Json = False,
 ) -> None:
-    """Download a model of the Hugging Face Hub and export it once.
+    """Download a model of the Hugging Face Hub.
 
     \b
     Examples:
