@@ -21,6 +21,9 @@ from edgedec.spec import ModelSpec
 
 __all__ = ["Maker", "Request", "choose", "made_for", "maker_names", "makers"]
 
+# Runtimes of models that are imported as they are: nothing can be made for them.
+_IMPORTED = {"graph"}
+
 
 @dataclass(frozen=True)
 class Request:
@@ -73,7 +76,7 @@ def choose(spec: ModelSpec, wanted: Iterable[str] | None, flag: str = "--for ") 
     if wanted is None:
         return tuple(name for name in found if _maker(name).reason(spec) is None)
     wanted = set(wanted)
-    known = sorted({*found, *runtime_names()})
+    known = sorted({*found, *runtime_names()} - _IMPORTED)
     for name in sorted(wanted):
         if name not in known:
             raise UsageError(f"{flag}{name}: no such runtime; there are: {', '.join(known)}")
