@@ -12,9 +12,16 @@ import typer
 from edgedec.cli import options as o
 from edgedec.cli._exporting import export_module, names
 from edgedec.cli._output import print_json, print_table, progress_bar, size
+from edgedec.errors import UnknownArchitecture
 
 if TYPE_CHECKING:
     from edgedec.bundle.folder import Bundle
+
+
+class Via(StrEnum):
+    """Another program that exports the model, to ONNX."""
+
+    optimum = "optimum"
 
 
 class Target(StrEnum):
@@ -29,6 +36,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def export(
+    ctx: typer.Context,
     checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Checkpoint folder, GGUF file, or a hub id.")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="BUNDLE", help="The bundle folder to make.")],
     weights: Annotated[
@@ -67,6 +75,9 @@ def export(
     name: Annotated[
         str | None, typer.Option(show_default=False, help="The bundle's name; that of its folder by default.")
     ] = None,
+    via: Annotated[
+        Via | None, typer.Option(show_default=False, help="optimum: any architecture it knows, as an ONNX graph.")
+    ] = None,
     threads: o.Threads = 0,
     json: o.Json = False,
 ) -> None:
@@ -78,6 +89,9 @@ def export(
       edgedec export Qwen/Qwen3-0.6B -o qwen --target portable --head int8 --kv f16,int8
       edgedec export SmolLM2-135M-Instruct-Q4_0.gguf -o smol
     """
+    if via is not None:
+        _via_optimum(ctx, checkpoint, out, json)
+        return
     exporter = export_module("exporter", "export")
     chosen = exporter.ExportOptions(
         weights=weights and weights.value,
@@ -96,8 +110,31 @@ def export(
     )
     began = perf_counter()
     with progress_bar(quiet=json) as show:
-        bundle: Bundle = exporter.export(checkpoint, out, chosen, show)
+        try:
+            bundle: Bundle = exporter.export(checkpoint, out, chosen, show)
+        except UnknownArchitecture as error:
+            way = f"edgedec export {checkpoint} --via optimum -o {out}"
+            raise UnknownArchitecture(f"{error}; `{way}` may run it through ONNX Runtime") from None
     _show(bundle, perf_counter() - began, json)
+
+
+def _via_optimum(ctx: typer.Context, checkpoint: str, out: Path, json: bool) -> None:
+    """Export through optimum; flags that the graph of another program has no place for are refused."""
+    from edgedec.cli.import_ import show_imported
+
+    for name in ("weights", "head", "embed", "block", "kv", "target", "calibrate", "runtimes"):
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            flag = "for" if name == "runtimes" else name
+            raise typer.BadParameter(f"--{flag}: not with --via optimum, which keeps the graph as it is")
+    given, imports = ctx.params, export_module("decoder_graph", "export --via optimum")
+    options = imports.ImportOptions(
+        context=given["ctx_size"] or None, name=given["name"], force=given["force"], threads=given["threads"]
+    )
+    module = export_module("via_optimum", "export --via optimum")
+    with progress_bar(quiet=json) as show:
+        found = module.export_via_optimum(checkpoint, out, options, show)
+    show_imported(found, json)
 
 
 def _show(bundle: Bundle, seconds: float, json: bool) -> None:

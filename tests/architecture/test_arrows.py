@@ -46,6 +46,9 @@ HEAVY = (
     "playwright",
     "onnxruntime_genai",
     "llama_cpp",
+    "lm_eval",
+    "optimum",
+    "optimum_onnx",
 )
 
 

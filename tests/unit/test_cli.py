@@ -89,7 +89,7 @@ def test_help_describes_and_gives_examples(command: list[str]) -> None:
 
 def test_every_file_is_a_verb_and_every_verb_is_in_the_help() -> None:
     files = {path.stem for path in Path(_app.__file__).parent.glob("*.py")}
-    verbs = {name.replace("_", "-") for name in files if not name.startswith("_")} - {"options"}
+    verbs = {name.rstrip("_").replace("_", "-") for name in files if not name.startswith("_")} - {"options"}
     assert verbs == set(_app.VERBS)
     listed = ok("--help").split("Commands:\n")[1].splitlines()
     assert [line.split()[0] for line in listed if line.strip()] == list(_app.VERBS)
