@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def dumps(body: Any) -> str:
-    """JSON text that UTF-8 can hold: a lone surrogate becomes U+FFFD.
+    """JSON text on one line that UTF-8 can hold: a lone surrogate becomes U+FFFD.
 
     >>> dumps({"a": "\\ud800"})
     '{"a":"\\ufffd"}'
@@ -27,7 +27,8 @@ def dumps(body: Any) -> str:
         text.encode()
     except UnicodeEncodeError:
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
+    # Clients that read a stream by Python's `splitlines` would cut it there.
+    return text.replace("\x85", "\\u0085").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def sse(body: Any, event: str = "") -> str:
