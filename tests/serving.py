@@ -44,9 +44,11 @@ def serving(model: edgedec.Model | Sequence[Any], **settings: Any) -> Iterator[t
 
 
 @contextmanager
-def started(bundle: Path, *more: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """`edgedec serve`: (its address, the process). It is told to end, and must not have failed anywhere."""
-    command = [sys.executable, "-m", "edgedec", "serve", "-m", str(bundle), "--port", "0", "-t", "1", *more]
+def started(bundle: Path, *more: str, models: bool = False) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`edgedec serve`: (its address, the process). It is told to end, and must not have failed anywhere. models: the
+    folder holds bundles."""
+    which = "--models" if models else "-m"
+    command = [sys.executable, "-m", "edgedec", "serve", which, str(bundle), "--port", "0", "-t", "1", *more]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
