@@ -108,7 +108,7 @@ class Server:
 
     async def body(self, request: Request) -> bytes:
         """The body, which must be JSON: a browser sends a form of any page without a CORS check."""
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        if not _is_json(request):
             raise APIError(415, "the request's Content-Type must be application/json", code="wrong_content_type")
         body, most = bytearray(), self.settings.body
         if int(request.headers.get("content-length", "0")) > most:
@@ -122,6 +122,15 @@ class Server:
         except TimeoutError:
             raise APIError(408, "the request's body came too slowly", code="timeout") from None
         return bytes(body)
+
+
+def _is_json(request: Request) -> bool:
+    """Is the body said to be JSON? Ollama's clients do not all say so; they may leave it out where no browser asks,
+    which would name the page's origin."""
+    headers = request.headers
+    if headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json":
+        return True
+    return request.url.path.startswith("/api/") and not {"origin", "sec-fetch-site"} & set(headers.keys())
 
 
 def _too_large(most: int) -> APIError:

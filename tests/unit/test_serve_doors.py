@@ -352,6 +352,16 @@ def test_what_ollamas_door_cannot_do_is_named(
     assert says in answer.json()["error"]
 
 
+def test_ollamas_clients_need_not_name_json_but_browsers_must(served: tuple[str, Any]) -> None:
+    content = json.dumps({"model": "nano", "prompt": ""}).encode()
+    form = {"content-type": "application/x-www-form-urlencoded"}  # as `curl -d` sends
+    for headers in ({}, form):
+        assert httpx.post(f"{served[0]}/api/generate", content=content, headers=headers).status_code == 200
+        for mark in ({"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}):
+            refused = httpx.post(f"{served[0]}/api/generate", content=content, headers={**headers, **mark})
+            assert refused.status_code == 415
+
+
 def test_ollamas_options_are_ours() -> None:
     from edgedec.server.errors import APIError
     from edgedec.server.ollama import parse
