@@ -1,7 +1,8 @@
 """The models of a server: loaded when a request names one, unloaded by least use when another needs the memory.
 
-A model that somebody is about to use, or whose texts run or wait, stays loaded. Loading runs in a thread: texts of
-other models go on meanwhile.
+A model that somebody is about to use, or whose texts run or wait, stays loaded. Where all are in use and another is
+wanted, the one that was loaded first takes no more requests: once its texts have ended it makes room, and what came for
+it meanwhile loads it again. Loading runs in a thread: texts of other models go on meanwhile.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edgedec.server")
 _AGAIN = 0.05  # seconds between two looks for a model that may be unloaded
+_STAY = 2.0  # seconds that a model in use stays at least, so that models do not only take turns in being loaded
+
+_NO_ROOM = "all models in memory are in use; try again later"
 
 
 @dataclass(frozen=True)
@@ -50,13 +54,14 @@ class ModelSource:
 
 
 class ServedModel:
-    """A loaded model and its engine. `pins`: how many are about to use it."""
+    """A loaded model and its engine. `pins`: how many are about to use it; `leaving`: it takes no more requests."""
 
     def __init__(
         self, source: ModelSource, model: Model, adapters: Mapping[str, Adapter], engine: EngineThread
     ) -> None:
         self.source, self.model, self.adapters, self.engine = source, model, adapters, engine
-        self.pins, self.used, self.loaded = 0, monotonic(), time()
+        self.pins, self.leaving = 0, False
+        self.used = self.since = monotonic()
 
     @property
     def idle(self) -> bool:
@@ -96,7 +101,7 @@ class ModelPool:
         self.limits, self.memory, self._on_end = limits, memory, on_end
         self.loaded: dict[str, ServedModel] = {}
         self._adapters = {adapter: source.name for source in sources for adapter in source.adapters}
-        self._lock = asyncio.Lock()
+        self._lock, self._waiting = asyncio.Lock(), 0
         self.draining = False
 
     async def start(self) -> None:
@@ -138,8 +143,8 @@ class ModelPool:
         """A model and an adapter by name, loaded; it stays so within, and while texts of it run."""
         source, adapter = self.resolve(*wanted)
         served = self.loaded.get(source.name)
-        if served is None:
-            async with self._lock:
+        if served is None or served.leaving:
+            async with self._turn():
                 served = self.loaded.get(source.name) or await self._load(source)
         served.pins += 1
         try:
@@ -147,6 +152,25 @@ class ModelPool:
         finally:
             served.pins -= 1
             served.used = monotonic()
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """The lock, for which no more may wait than for a slot, and no longer."""
+        most = self.limits.slots + self.limits.queue
+        if self._waiting >= most:
+            raise APIError(429, "too many requests wait already; try again later", code="queue_full", wait=1)
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                await self._lock.acquire()
+        except TimeoutError:
+            raise APIError(503, _NO_ROOM, "model", "no_room", wait=5) from None
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     async def _load(self, source: ModelSource) -> ServedModel:
         """With the lock held."""
@@ -178,14 +202,25 @@ class ModelPool:
             message = f"model {source.name!r} takes {source.memory >> 20} MiB; this server's models may take "
             raise APIError(503, message + f"{self.memory >> 20} MiB together (--models-memory)", "model", "no_room")
         end = monotonic() + self.limits.seconds
-        while sum(served.source.memory for served in self.loaded.values()) + source.memory > self.memory:
-            idle = [served for served in self.loaded.values() if served.idle]
-            if idle:
-                await self._drop(min(idle, key=lambda served: served.used))
-            elif monotonic() > end or self.draining:
-                raise APIError(503, "all models in memory are in use; try again later", "model", "no_room", wait=5)
-            else:
-                await asyncio.sleep(_AGAIN)
+        try:
+            while sum(served.source.memory for served in self.loaded.values()) + source.memory > self.memory:
+                idle = [served for served in self.loaded.values() if served.idle]
+                if idle:
+                    await self._drop(min(idle, key=lambda served: (not served.leaving, served.used)))
+                elif monotonic() > end or self.draining:
+                    raise APIError(503, _NO_ROOM, "model", "no_room", wait=5)
+                else:
+                    self._choose_leaving()
+                    await asyncio.sleep(_AGAIN)
+        finally:
+            for served in self.loaded.values():
+                served.leaving = False
+
+    def _choose_leaving(self) -> None:
+        """One model at a time takes no more requests."""
+        served = min(self.loaded.values(), key=lambda served: served.since)
+        if monotonic() - served.since > _STAY:
+            served.leaving = True
 
     async def _drop(self, served: ServedModel) -> None:
         del self.loaded[served.source.name]

@@ -128,6 +128,28 @@ def test_a_model_whose_texts_run_stays(three: tuple[str, Any], openings: Opening
         streams["b"].close()
 
 
+def test_a_model_that_is_always_in_use_makes_room_in_its_turn(three: tuple[str, Any], openings: Openings) -> None:
+    """Its next requests wait until the third model has been loaded, and load it again."""
+    place, server = three
+    stop = threading.Event()
+
+    def busy(name: str) -> int:
+        done = 0
+        while not stop.is_set():
+            done += len(complete(place, name, max_tokens=30, ignore_eos=True)["choices"])
+        return done
+
+    with ThreadPoolExecutor(4) as pool:
+        always = [pool.submit(busy, name) for name in "aabb"]
+        wait_for(lambda: len(loaded(place)) == 2)
+        assert complete(place, "c")["choices"]
+        wait_for(lambda: openings.opened[3:])
+        stop.set()
+        assert all(one.result(20) for one in always)
+    assert sorted(openings.opened[:3]) == ["a", "b", "c"]
+    assert not any(served.leaving for served in server.pool.loaded.values())
+
+
 def slow(engine: Any) -> None:
     """Its steps take 5 ms."""
     step = engine._batch.step
