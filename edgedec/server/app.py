@@ -77,11 +77,15 @@ class Monitoring:
 
     async def counts(self, request: Request) -> Response:
         engines = {name: served.engine for name, served in self._server.pool.loaded.items()}
-        text = self._server.metrics.text(engines, self._server.settings.limits.slots)
+        loads, slots = self._server.pool.loads, self._server.settings.limits.slots
+        text = self._server.metrics.text(engines, slots, loads)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def description(self, request: Request) -> Response:
-        return JsonAnswer(openapi.document(edgedec.__version__, self._server.settings.access.key is not None))
+        sources, secured = self._server.pool.sources.values(), self._server.settings.access.key is not None
+        adapters = [name for source in sources for name in source.adapters]
+        names = [source.name for source in sources]
+        return JsonAnswer(openapi.document(edgedec.__version__, secured, names, adapters))
 
 
 async def _api_error(request: Request, error: Exception) -> Response:

@@ -114,9 +114,10 @@ class Metrics:
     def first(self) -> Histogram:
         return _merged(model.first for model in self._models().values())
 
-    def text(self, engines: Mapping[str, EngineThread], slots: int) -> str:
-        """All of it; `engines`: of the loaded models."""
-        return "\n".join([*self._vllm(engines), *self._own(engines, slots)]) + "\n"
+    def text(self, engines: Mapping[str, EngineThread], slots: int, loads: int) -> str:
+        """All of it; `engines`: of the loaded models; `loads`: how many were loaded so far."""
+        counted = _family("edgedec_model_loads_total", "counter", "Models that were loaded.", [("", loads)])
+        return "\n".join([*self._vllm(engines), *self._own(engines, slots), *counted]) + "\n"
 
     def _models(self) -> dict[str, ModelMetrics]:
         return self.models.copy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from edgedec.server import fields
@@ -61,13 +62,18 @@ _RESPONSE = _object("id", "object", "created_at", "model", "status", "output", "
 _EVENTS, _LINES = "text/event-stream", "application/x-ndjson"
 
 
-def document(version: str, secured: bool) -> Json:
-    """OpenAPI 3.1."""
+def document(version: str, secured: bool, models: Sequence[str] = (), adapters: Sequence[str] = ()) -> Json:
+    """OpenAPI 3.1; models, adapters: the names that a request may give."""
     described: Json = {
         "openapi": "3.1.0",
         "info": {"title": "edgedec serve", "version": version},
         "paths": {**_openai(), **_responses(), **_ollama(), **_monitoring()},
     }
+    for path in described["paths"].values():
+        if models and "post" in path:
+            _name(path["post"]["requestBody"]["content"]["application/json"], models, adapters)
+    if models:
+        described["paths"]["/v1/models/{model}"] |= _named("model", [*models, *adapters])
     if secured:
         described["components"] = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}}
         described["security"] = [{"key": []}]
@@ -136,8 +142,22 @@ def _post(name: str, body: Json, answer: Json, streams: str = "") -> Json:
     }
 
 
-def _named(name: str) -> Json:
-    return {"parameters": [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}}]}
+def _named(name: str, values: Sequence[str] = ()) -> Json:
+    schema = {"type": "string"} | ({"enum": list(values)} if values else {})
+    return {"parameters": [{"name": name, "in": "path", "required": True, "schema": schema}]}
+
+
+def _name(content: Json, models: Sequence[str], adapters: Sequence[str]) -> None:
+    """Put the names that there are into a body's schema."""
+    schema = content["schema"]
+    known = schema["properties"]
+    named = {"model": [*models, *adapters], "adapter": list(adapters)}
+    own = {name: _one_of(known[name], values) for name, values in named.items() if name in known}
+    content["schema"] = {**schema, "properties": {**known, **own}}
+
+
+def _one_of(schema: Json, values: Sequence[str]) -> Json:
+    return {**schema, "enum": [*values, *([None] if "null" in schema["type"] else [])]}
 
 
 def _get(name: str, about: str, answer: Json) -> Json:

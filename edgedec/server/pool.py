@@ -102,7 +102,7 @@ class ModelPool:
         self.loaded: dict[str, ServedModel] = {}
         self._adapters = {adapter: source.name for source in sources for adapter in source.adapters}
         self._lock, self._waiting = asyncio.Lock(), 0
-        self.draining = False
+        self.draining, self.loads = False, 0
 
     async def start(self) -> None:
         """Load the model of a server that has only one."""
@@ -184,6 +184,7 @@ class ModelPool:
             raise APIError(500, f"model {source.name!r} cannot be opened; see the server's log", "model") from None
         engine = EngineThread(model, limits_of(self.limits, model.spec), lambda end: self._on_end(source.name, end))
         engine.start()
+        self.loads += 1
         served = self.loaded[source.name] = ServedModel(source, model, adapters, engine)
         return served
 

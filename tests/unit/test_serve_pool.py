@@ -243,7 +243,7 @@ def test_metrics_name_the_model_as_vllm_does(three: tuple[str, Any]) -> None:
     assert found['vllm:time_to_first_token_seconds_count{model_name="b"}'] == 1
     assert found['vllm:e2e_request_latency_seconds_bucket{model_name="b",le="+Inf"}'] == 1
     assert 0 <= found['vllm:kv_cache_usage_perc{model_name="a"}'] <= 1
-    assert found["edgedec_models_loaded"] == 2
+    assert found["edgedec_models_loaded"] == found["edgedec_model_loads_total"] == 2
     parser = pytest.importorskip("prometheus_client.parser")
     assert list(parser.text_string_to_metric_families(fetch(f"{place}/metrics")))
 
