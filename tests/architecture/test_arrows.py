@@ -46,6 +46,12 @@ HEAVY = (
     "playwright",
     "onnxruntime_genai",
     "llama_cpp",
+    "openai",
+    "ollama",
+    "langchain_openai",
+    "instructor",
+    "llm",
+    "schemathesis",
 )
 
 

@@ -407,7 +407,7 @@ def hasty(model: edgedec.Model) -> Iterator[tuple[str, Any]]:
         yield found
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=ascii)
+@pytest.mark.parametrize("text", HOSTILE, ids=["surrogate", "controls", "half", "long", "template"])
 @pytest.mark.parametrize(
     "path",
     [
