@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from edgedec.bundle.locate import Progress, announce
 from edgedec.errors import EdgedecError
 
 VERBS = (
@@ -50,6 +53,7 @@ class Verbs(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """The verb; a broken pipe shows only when the last of the output is flushed."""
+        announce.set(_converting)
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -117,6 +121,16 @@ def run_app(argv: list[str]) -> int:
             stream.reconfigure(errors="replace")
     code: int = typer.main.get_command(app).main(argv, prog_name="edgedec", standalone_mode=False)
     return code
+
+
+@contextmanager
+def _converting(file: Path, folder: Path) -> Iterator[Progress]:
+    """Says that a file is converted, and draws how far it is."""
+    from edgedec.cli._output import progress_bar
+
+    complain("edgedec", f"{file.name} is converted, this first time only, into {folder}")
+    with progress_bar() as show:
+        yield show
 
 
 def complain(name: str, message: str) -> None:

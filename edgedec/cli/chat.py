@@ -12,6 +12,7 @@ import typer
 from edgedec.cli import options as o
 from edgedec.cli._chat import Chat
 from edgedec.cli._groups import grouped
+from edgedec.text import template
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -39,6 +40,7 @@ def chat(
       edgedec chat -m ./smol --temp 0 --stats
       printf 'Hello!\\n/stats\\n' | edgedec chat -m ./smol
     """
+    template.start()
     opened = machine.open(model)
     config = generation.config(opened)
     # Refuses a bundle without a template now rather than at the first turn.

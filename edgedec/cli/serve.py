@@ -14,6 +14,7 @@ import typer
 
 from edgedec.cli import options as o
 from edgedec.errors import UsageError
+from edgedec.text import template
 
 if TYPE_CHECKING:
     import edgedec
@@ -124,6 +125,7 @@ def serve(
 
     if api_key == "":
         raise UsageError("--api-key: is empty; leave it out for a server without a key")
+    template.start()
     opening = ModelOpening(engine, threads, kv, speculate)
     limits = ServerLimits(slots, ctx_size, queue, timeout, speculate, max_total_tokens)
     if models is None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from anyio import CapacityLimiter, to_thread
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 # No limit of the server's own: a text ends where its context does.
 MOST = 1 << 31
+# Constrained requests that are compiled at a time.
+_COMPILING = 8
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Server:
 
     def __init__(self, sources: Sequence[ModelSource], settings: Settings) -> None:
         self.settings, self.metrics = settings, Metrics()
+        self._compiling: CapacityLimiter | None = None
         self.pool = ModelPool(sources, settings.limits, settings.memory, self.metrics.on_end)
 
     @property
@@ -75,9 +80,13 @@ class Server:
 
     async def generate(self, wanted: TextRequest) -> RunningTexts:
         """Start the texts of a request."""
+        # A grammar may take seconds to compile: such requests have threads of their own, so no other waits for one.
+        self._compiling = self._compiling or CapacityLimiter(_COMPILING)
+        limiter = None if wanted.schema is None and wanted.tools is None else self._compiling
         async with self.pool.use(wanted.target) as target:
             context, most = target.engine.limits.context, self.settings.most
-            found = await run_in_threadpool(completions, target.model, wanted, context, most, target.adapter)
+            read = partial(completions, target.model, wanted, context, most, target.adapter)
+            found = await to_thread.run_sync(read, limiter=limiter)
             return RunningTexts(target, found, target.engine.generate(found))
 
     async def embed(self, request: Request, wanted: TextRequest) -> tuple[ModelTarget, list[EndEvent]]:

@@ -3,7 +3,7 @@ it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -100,6 +100,16 @@ class AfterThought:
     def forced(self) -> Sequence[int]:
         """Tokens that very likely come next."""
         return self._inner.forced() if self._over else ()
+
+    def ready(self) -> bool:
+        """Is what follows known, or nearly?"""
+        ready: Callable[[], bool] | None = getattr(self._inner, "ready", None)
+        return not self._over or ready is None or ready()
+
+    @property
+    def slow(self) -> bool:
+        """Has it kept others waiting?"""
+        return bool(getattr(self._inner, "slow", False))
 
     def reset(self) -> None:
         self._over = False
