@@ -8,6 +8,7 @@ it meanwhile loads it again. Loading runs in a thread: texts of other models go 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -176,7 +177,8 @@ class ModelPool:
         """With the lock held."""
         if self.draining:
             raise APIError(503, "the server is shutting down", code="shutting_down", wait=5)
-        await self._make_room(source)
+        if await self._make_room(source):
+            await run_in_threadpool(release_memory)
         try:
             model, adapters = await run_in_threadpool(source.open)
         except EdgedecError as error:
@@ -184,6 +186,8 @@ class ModelPool:
             raise APIError(500, f"model {source.name!r} cannot be opened; see the server's log", "model") from None
         engine = EngineThread(model, limits_of(self.limits, model.spec), lambda end: self._on_end(source.name, end))
         engine.start()
+        if self.draining:
+            engine.drain()
         self.loads += 1
         served = self.loaded[source.name] = ServedModel(source, model, adapters, engine)
         return served
@@ -194,15 +198,17 @@ class ModelPool:
             served = self.loaded.get(name)
             if served is not None and served.idle:
                 await self._drop(served)
+                del served
+                await run_in_threadpool(release_memory)
 
-    async def _make_room(self, source: ModelSource) -> None:
-        """Unload what was used least recently until the model fits."""
+    async def _make_room(self, source: ModelSource) -> bool:
+        """Unload what was used least recently until the model fits; was there anything to unload?"""
         if not self.memory:
-            return
+            return False
         if source.memory > self.memory:
             message = f"model {source.name!r} takes {source.memory >> 20} MiB; this server's models may take "
             raise APIError(503, message + f"{self.memory >> 20} MiB together (--models-memory)", "model", "no_room")
-        end = monotonic() + self.limits.seconds
+        end, before = monotonic() + self.limits.seconds, len(self.loaded)
         try:
             while sum(served.source.memory for served in self.loaded.values()) + source.memory > self.memory:
                 idle = [served for served in self.loaded.values() if served.idle]
@@ -216,6 +222,7 @@ class ModelPool:
         finally:
             for served in self.loaded.values():
                 served.leaving = False
+        return len(self.loaded) < before
 
     def _choose_leaving(self) -> None:
         """One model at a time takes no more requests."""
@@ -229,6 +236,15 @@ class ModelPool:
 
     def _names(self) -> str:
         return ", ".join(repr(name) for name in (*self.sources, *self._adapters))
+
+
+def release_memory() -> None:
+    """Give memory that was freed back to the system, where the C library can (glibc): it keeps an unloaded model's
+    otherwise, in pieces that the next one does not fit into."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError, TypeError):
+        pass
 
 
 def limits_of(limits: ServerLimits, spec: ModelSpec) -> ServerLimits:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,6 +39,7 @@ class Openings:
         self._nano, self.opened = nano, list[str]()
         self.wait: dict[str, threading.Event] = {}
         self.fail: dict[str, Exception] = {}
+        self.runtimes: list[weakref.ref[Any]] = []
 
     def source(self, name: str, memory: int) -> ModelSource:
         return ModelSource(name, edgedec.open(self._nano).bundle, self._opener(name), memory=memory)
@@ -49,7 +51,9 @@ class Openings:
                 self.wait[name].wait(20)
             if name in self.fail:
                 raise self.fail[name]
-            return edgedec.open(self._nano, threads=1), {}
+            model = edgedec.open(self._nano, threads=1)
+            self.runtimes.append(weakref.ref(model.runtime))
+            return model, {}
 
         return opened
 
@@ -221,11 +225,14 @@ def test_an_unloaded_model_leaves_no_thread(three: tuple[str, Any]) -> None:
     assert len(engines) <= len(loaded(place)) == 2
 
 
-def test_keep_alive_zero_unloads(three: tuple[str, Any]) -> None:
+def test_keep_alive_zero_unloads(three: tuple[str, Any], openings: Openings) -> None:
+    """And nothing holds the model any more."""
     place, _ = three
     complete(place, "a")
+    assert openings.runtimes[0]() is not None
     gone = httpx.post(f"{place}/api/generate", json={"model": "a", "keep_alive": 0}).json()
     assert (gone["done_reason"], loaded(place)) == ("unload", [])
+    wait_for(lambda: openings.runtimes[0]() is None)
     there = httpx.post(f"{place}/api/chat", json={"model": "b:latest", "messages": []}, timeout=30).json()
     assert (there["done_reason"], loaded(place)) == ("load", ["b"])
 
@@ -246,6 +253,19 @@ def test_metrics_name_the_model_as_vllm_does(three: tuple[str, Any]) -> None:
     assert found["edgedec_models_loaded"] == found["edgedec_model_loads_total"] == 2
     parser = pytest.importorskip("prometheus_client.parser")
     assert list(parser.text_string_to_metric_families(fetch(f"{place}/metrics")))
+
+
+@pytest.mark.skipif("EDGEDEC_SLOW_TESTS" not in os.environ, reason="three minutes of load; set EDGEDEC_SLOW_TESTS")
+def test_every_door_under_load() -> None:
+    """200 streams to three models, of which two fit, and an adapter: every text is what it is alone, memory is flat."""
+    script = Path(__file__).parents[1] / "bench" / "serve_mixed.py"
+    command = [sys.executable, str(script), "--streams", "200", "--seconds", "150"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    report = json.loads(done.stdout)
+    assert report["loads"] > 6
+    assert report["ended"] > 200
+    assert report["memory_growth"]["second_half_percent"] < 10
 
 
 # -- the command
