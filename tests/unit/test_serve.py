@@ -749,6 +749,7 @@ def test_fuzz(model: edgedec.Model, tmp_path: Path) -> None:
             cwd=tmp_path,
         )
     assert done.returncode == 0, done.stdout[-4000:]
+    print(done.stdout[-600:])  # pytest -rP: how many requests
     (operations,) = re.findall(r"Tested: (\d+)", done.stdout)
     assert int(operations) >= 21
 

@@ -255,17 +255,18 @@ def test_metrics_name_the_model_as_vllm_does(three: tuple[str, Any]) -> None:
     assert list(parser.text_string_to_metric_families(fetch(f"{place}/metrics")))
 
 
-@pytest.mark.skipif("EDGEDEC_SLOW_TESTS" not in os.environ, reason="three minutes of load; set EDGEDEC_SLOW_TESTS")
+@pytest.mark.skipif("EDGEDEC_SLOW_TESTS" not in os.environ, reason="four minutes of load; set EDGEDEC_SLOW_TESTS")
 def test_every_door_under_load() -> None:
     """200 streams to three models, of which two fit, and an adapter: every text is what it is alone, memory is flat."""
     script = Path(__file__).parents[1] / "bench" / "serve_mixed.py"
-    command = [sys.executable, str(script), "--streams", "200", "--seconds", "150"]
+    command = [sys.executable, str(script), "--streams", "200", "--seconds", "240"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     report = json.loads(done.stdout)
     assert report["loads"] > 6
     assert report["ended"] > 200
-    assert report["memory_growth"]["second_half_percent"] < 10
+    third, fourth = report["memory_quarters"][2:]
+    assert fourth < 1.1 * third
 
 
 # -- the command
