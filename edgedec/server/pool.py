@@ -175,8 +175,7 @@ class ModelPool:
 
     async def _load(self, source: ModelSource) -> ServedModel:
         """With the lock held."""
-        if self.draining:
-            raise APIError(503, "the server is shutting down", code="shutting_down", wait=5)
+        self._check_open()
         if await self._make_room(source):
             await run_in_threadpool(release_memory)
         try:
@@ -184,13 +183,17 @@ class ModelPool:
         except EdgedecError as error:
             log.error("%s: %s", source.name, error)
             raise APIError(500, f"model {source.name!r} cannot be opened; see the server's log", "model") from None
+        self._check_open()  # loading takes a while
         engine = EngineThread(model, limits_of(self.limits, model.spec), lambda end: self._on_end(source.name, end))
         engine.start()
-        if self.draining:
-            engine.drain()
         self.loads += 1
         served = self.loaded[source.name] = ServedModel(source, model, adapters, engine)
         return served
+
+    def _check_open(self) -> None:
+        """APIError 503 while the server is shutting down."""
+        if self.draining:
+            raise APIError(503, "the server is shutting down", code="shutting_down", wait=5)
 
     async def unload(self, name: str) -> None:
         """Unload a model that nobody uses; no effect on any other."""
