@@ -11,9 +11,9 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import platform
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -26,6 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+# By its path: while edgedec is being installed there is no package yet.
+_OBJECTS = runpy.run_path(str(HERE / "objects.py"))
+ObjectCache, compiler_version = _OBJECTS["ObjectCache"], _OBJECTS["compiler_version"]
 LIBRARY = {"win32": "_native.dll", "darwin": "_native.dylib"}.get(sys.platform, "_native.so")
 ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
@@ -84,17 +87,8 @@ class Gnu:
     @property
     def common(self) -> list[str]:
         # Sums run in the order written, on every machine: no contraction, nothing "fast".
-        flags = [
-            "-std=c++17",
-            "-O3",
-            "-ffp-contract=off",
-            "-fPIC",
-            "-fvisibility=hidden",
-            "-pthread",
-            "-Wall",
-            "-Wextra",
-        ]
-        return [*self.target, *flags, *self._sanitizer]
+        flags = ["-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-pthread"]
+        return [*self.target, *flags, "-Wall", "-Wextra", *self._sanitizer]
 
     @property
     def _sanitizer(self) -> list[str]:
@@ -204,73 +198,15 @@ def build(
         parts += [(_source(sources, unit), tool.flags(unit)) for unit in units]
         objects = [folder / f"{at}-{path.stem}.o" for at, (path, _) in enumerate(parts)]
         commands = [tool.compile(path, o, flags, defines) for (path, flags), o in zip(parts, objects, strict=True)]
-        kept = ObjectCache(sources, _version(tool))
+        headers = [path.read_bytes() for path in source_files(sources) if path.suffix != ".cpp"]
+        kept = ObjectCache(b"\0".join([compiler_version(tool.command, tool.env), *headers]), _run)
         work = [(path, command, o) for (path, _), command, o in zip(parts, commands, objects, strict=True)]
         # Instruction sets take longest: they come first, the scalar one, the last in the table's order, before all.
         with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
-            for done in [pool.submit(kept.compile, *part, tool.env) for part in sorted(work, key=_longest)]:
-                done.result()
+            list(pool.map(lambda part: kept.compile(*part, tool.env), sorted(work, key=_longest)))
         kept.trim()
         _run(tool.link(objects, partial, shared=not mains), tool.env)
     return out
-
-
-class ObjectCache:
-    """Objects of earlier builds, by what they are made of: source, headers, command, compiler. In `EDGEDEC_CACHE`, or
-    where caches go; "0" in `EDGEDEC_OBJECT_CACHE`: none."""
-
-    def __init__(self, sources: Path, version: str, most: int = 200) -> None:
-        headers = [path.read_bytes() for path in source_files(sources) if path.suffix != ".cpp"]
-        self._key, self._most = hashlib.sha256(b"\0".join([version.encode(), *headers])).digest(), most
-        self._folder = _cache_folder() / "objects" if os.environ.get("EDGEDEC_OBJECT_CACHE") != "0" else None
-        self.hits = 0
-
-    def compile(self, source: Path, command: Sequence[str], into: Path, env: Mapping[str, str] | None) -> None:
-        """Runs `command`, which makes `into` of `source`, unless its result is at hand."""
-        if self._folder is None:
-            return _run(command, env)
-        # Paths of this build say nothing about the object.
-        words = [word for word in command if word not in (str(into), str(source)) and not word.startswith("/Fo")]
-        key = hashlib.sha256(b"\0".join([self._key, source.read_bytes(), *(word.encode() for word in words)]))
-        found = self._folder / f"{key.hexdigest()[:40]}.o"
-        try:
-            shutil.copyfile(found, into)
-            found.touch()
-            self.hits += 1
-            return None
-        except OSError:
-            _run(command, env)
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with _replacing(found) as partial:
-                shutil.copyfile(into, partial)
-        except OSError:
-            pass  # a full or read-only disk costs time only
-
-    def trim(self) -> None:
-        """Remove all but the latest used objects."""
-        if self._folder is None or not self._folder.is_dir():
-            return
-        for path in sorted(self._folder.glob("*.o"), key=lambda path: path.stat().st_mtime)[: -self._most]:
-            path.unlink(missing_ok=True)
-
-
-def _cache_folder() -> Path:
-    """Where edgedec keeps what it can make again (`edgedec.storage.files.cache_folder`, which is not at hand here)."""
-    own = os.environ.get("EDGEDEC_CACHE")
-    if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgedec"
-
-
-def _version(tool: Gnu | Msvc) -> str:
-    """Which compiler this is; one that is replaced makes other objects."""
-    option = [] if isinstance(tool, Msvc) else ["--version"]
-    try:
-        done = subprocess.run([*tool.command, *option], capture_output=True, text=True, env=tool.env, errors="replace")
-    except OSError as error:
-        raise BuildFailed(f"{tool.command[0]}: {error.strerror}") from None
-    return f"{done.stdout}{done.stderr}"
 
 
 def _longest(part: tuple[Path, Sequence[str], Path]) -> tuple[bool, bool]:
