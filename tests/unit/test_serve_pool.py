@@ -217,6 +217,31 @@ def test_who_waits_for_memory_too_long_is_refused(openings: Openings) -> None:
     assert openings.opened == ["a", "b"]
 
 
+def test_no_more_wait_for_a_model_than_for_a_slot_and_no_longer(openings: Openings) -> None:
+    async def status(pool: ModelPool) -> int:
+        try:
+            async with pool.use(("a", None)) as target:
+                return 200 if target.name == "a" else 0
+        except APIError as error:
+            return error.status
+
+    async def scenario() -> list[int]:
+        openings.wait["a"] = threading.Event()
+        pool = ModelPool([openings.source("a", MIB), openings.source("b", MIB)], ServerLimits(1, 64, 1, seconds=0.5))
+        loading = asyncio.create_task(status(pool))
+        while not openings.opened:
+            await asyncio.sleep(0.01)
+        waiting = [asyncio.create_task(status(pool)) for _ in range(3)]
+        late = await asyncio.gather(*waiting)
+        openings.wait["a"].set()
+        found = [*late, await loading, await status(pool)]
+        await pool.close()
+        return found
+
+    assert asyncio.run(scenario()) == [503, 503, 429, 200, 200]
+    assert openings.opened == ["a"]
+
+
 def test_an_unloaded_model_leaves_no_thread(three: tuple[str, Any]) -> None:
     place, _ = three
     for name in "abcabc":
