@@ -58,6 +58,9 @@ def completions(
     found: list[Completion] = []
     for ids, echo, thinks in prompts:
         longest = replace(config, max_tokens=min(limit, _room(ids, context)))
+        if scores and longest.max_tokens == 1:
+            # An evaluation harness asks for one token and takes it off again: it must be there, be it the end.
+            longest = replace(longest, ignore_eos=True)
         for choice in range(request.texts):
             own = replace(longest, constraint=constraint and constraint.fork())
             seed = config.sampling.seed

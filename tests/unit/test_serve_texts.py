@@ -107,6 +107,45 @@ def test_prompts_are_scored_without_generating_and_in_lists(served: tuple[str, A
             assert one["text"] == model.tokenizer.decode(ids)
 
 
+def test_one_token_more_is_always_there(served: tuple[str, Any], model: edgedec.Model) -> None:
+    """Harnesses take it off again, the end of the text too."""
+    bias = {str(token): 100 for token in model.eos}
+    body: dict[str, Any] = {"prompt": "A cat sat.", "echo": True, "logprobs": 1, "max_tokens": 1, "logit_bias": bias}
+    found = ask(served, "/v1/completions", **body)["choices"][0]
+    assert len(found["logprobs"]["tokens"]) == len(model.tokenizer.encode("A cat sat.")) + 1
+    assert found["logprobs"]["token_logprobs"][-1] < 0
+
+
+def test_lm_evaluation_harness_scores_as_a_session_does(
+    served: tuple[str, Any], model: edgedec.Model, nano: Path
+) -> None:
+    """Its own client of completions, with the bundle's tokenizer."""
+    pytest.importorskip("lm_eval", reason="lm_eval is not installed")
+    pytest.importorskip("tenacity", reason="lm_eval's client of servers needs lm_eval[api]")
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.openai_completions import LocalCompletionsAPI
+
+    pairs = [("Once upon a time there was a", " cat."), ("Tom had a big", " red ball."), ("Sue", " was the end.")]
+    harness = LocalCompletionsAPI(
+        model="nano",
+        base_url=f"{served[0]}/v1/completions",
+        tokenizer=str(nano),
+        tokenizer_backend="huggingface",
+        batch_size=2,
+    )
+    asked = [Instance("loglikelihood", {}, pair, i) for i, pair in enumerate(pairs)]
+    found = harness.loglikelihood(asked, disable_tqdm=True)
+    for (before, after), (score, greedy) in zip(pairs, found, strict=True):
+        first = model.tokenizer.encode(before, around=False)
+        rest = model.tokenizer.encode(before + after, around=False)[len(first) :]
+        session = model.session(context=512)
+        session.append(first)
+        assert score == pytest.approx(sum(session.score(rest)), abs=1e-4)
+        session = model.session(context=512)
+        written = session.tokens(first, max_tokens=len(rest), sampling=edgedec.Sampling(), ignore_eos=True)
+        assert greedy == ([int(token) for token in written] == rest)
+
+
 def test_a_prompt_longer_than_a_call_is_scored(served: tuple[str, Any], model: edgedec.Model, monkeypatch: Any) -> None:
     from edgedec.decoding import score
 
