@@ -49,6 +49,12 @@ HEAVY = (
     "lm_eval",
     "optimum",
     "optimum_onnx",
+    "openai",
+    "ollama",
+    "langchain_openai",
+    "instructor",
+    "llm",
+    "schemathesis",
 )
 
 
