@@ -24,6 +24,7 @@ VERBS = (
     "add",
     "adapter",
     "train-heads",
+    "train-exits",
     "inspect",
     "verify",
     "bench",
