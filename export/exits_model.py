@@ -28,7 +28,9 @@ def load(folder: Path) -> Any:
     """The checkpoint as a float32 torch module; only families that `edgedec export` carries."""
     architecture(Checkpoint.open(folder).config)
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     return AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False, use_safetensors=True
     )
@@ -49,17 +51,20 @@ class Early:
     """A causal language model whose layers a training step may skip, and whose hidden states it reads."""
 
     def __init__(self, model: Any, name: str) -> None:
-        self.model, base = model, model.base_model
-        self.layers, self.head = getattr(base, "layers", None), model.get_output_embeddings()
+        self.model, self.head = model, model.get_output_embeddings()
+        self._base = base = getattr(model.base_model, "language_model", model.base_model)
+        self.layers = getattr(base, "layers", None)
         self.norm = getattr(base, "norm", None) or getattr(base, "final_layernorm", None)
         if self.layers is None or self.norm is None or self.head is None:
             raise CheckpointError(f"{name}: no list of layers, last norm and head in this family; exits need them")
-        config = model.config
+        config = model.config.get_text_config()
+        self.context: int = config.max_position_embeddings
         self._cap = getattr(config, "final_logit_softcapping", None) or 0.0
         self._scale = getattr(config, "logits_scaling", None) or 1.0
         self._skipped: frozenset[int] = frozenset()
         self._wanted: set[int] = set()
         self._read: dict[int, Tensor] = {}
+        self._arity: dict[int, Any] = {}  # of a layer that returns a tuple: what follows the hidden states
         for i, layer in enumerate(self.layers):
             layer.forward = self._wrapped(i, layer.forward)
         self._check(name)
@@ -77,7 +82,7 @@ class Early:
         `skipped` are left out."""
         wanted = {*exits, len(self)}
         with self._noted(wanted, skipped):
-            self.model.base_model(input_ids=ids, use_cache=False)
+            self._base(input_ids=ids, use_cache=False)
             return {e: self._read[e][0] for e in sorted(wanted)}
 
     @contextmanager
@@ -90,7 +95,11 @@ class Early:
 
     def _wrapped(self, i: int, forward: Any) -> Any:
         def one(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-            found = hidden_states if i in self._skipped else forward(hidden_states, *args, **kwargs)
+            if i in self._skipped:
+                found: Any = hidden_states if self._arity[i] is None else (hidden_states, *[None] * self._arity[i])
+            else:
+                found = forward(hidden_states, *args, **kwargs)
+                self._arity[i] = len(found) - 1 if isinstance(found, tuple) else None
             if i + 1 in self._wanted:
                 self._read[i + 1] = found[0] if isinstance(found, tuple) else found
             return found

@@ -29,13 +29,16 @@ def train_exits(
     out: Annotated[Path, typer.Option("-o", "--out", metavar="FOLDER", help="Where the trained checkpoint goes.")],
     exits: Annotated[
         str,
-        typer.Option(metavar="N,N,…", show_default=False, help="Layers to leave after; a sixth to two thirds by default."),
+        typer.Option(
+            metavar="N,N,…", show_default=False, help="Layers to leave after; a sixth to two thirds by default."
+        ),
     ] = "",
     drop: Annotated[float, typer.Option(min=0.0, max=0.9, help="How often the last layer is left out.")] = 0.1,
     early: Annotated[float, typer.Option(min=0.0, help="Weight of the exits' losses.")] = 1.0,
     rotate: Annotated[int, typer.Option(min=1, help="An update trains one exit in so many, by turns.")] = 4,
     soft: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of an exit's loss that follows the whole model, not the text.")
+        float,
+        typer.Option(min=0.0, max=1.0, help="Share of an exit's loss that follows the whole model, not the text."),
     ] = 0.5,
     minutes: Annotated[float, typer.Option(min=0.0, help="Minutes of training.")] = 60.0,
     steps: Annotated[int, typer.Option(min=0, help="At most so many updates; 0: the minutes alone.")] = 0,
@@ -67,6 +70,8 @@ def train_exits(
         raise UsageError(f"{out}: exists already; choose another place or pass --force")
     with progress_bar(quiet=json) as show:
         model = models.Early(models.load(checkpoint), str(checkpoint))
+        if length > model.context:
+            raise UsageError(f"--length {length}: the model reads at most {model.context} tokens")
         plan = training.ExitPlan(
             exits=_exits(exits, len(model)) or training.default_exits(len(model)),
             drop=drop,

@@ -1,10 +1,10 @@
 """LayerSkip's training (S10): layers left out at random, deeper ones more often, and losses at early exits.
 
 Layer l of L is left out with probability `DROP` times 2^(l / (L - 1)) - 1, for a whole row at once. All exits read
-through the model's own last norm and head. At an update one in `TURN` of `EXITS` is trained (rotational curriculum); exit l
-weighs `EARLY` times 0 + 1 + … + l, the last layer L - 1 + `EARLY` times 0 + 1 + … + (L - 2), normalized to sum 1.
-Every other token is enough for an exit. It learns half from the text and half from what the whole model predicts at that moment: a draft is right when it
-is what the model would say.
+through the model's own last norm and head. At an update one in `TURN` of `EXITS` is trained (rotational curriculum);
+exit e weighs `EARLY` times 0 + … + (e - 1), the whole model L - 1 + `EARLY` times 0 + … + (L - 2), normalized to sum 1.
+Every other token is enough for an exit. It learns half from the text and half from what the whole model predicts at
+that moment: a draft is right when it is what the model would say.
 """
 
 import random

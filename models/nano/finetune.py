@@ -81,14 +81,18 @@ class Run:
             now = time.time()
             self.spent, then = self.spent + now - then, now
             if self.optimizer.steps % 20 == 0:
-                self.say(f"step {self.optimizer.steps} min {self.spent / 60:.1f} loss {loss:.4f} rate {self.rate():.3f}")
+                self.say(
+                    f"step {self.optimizer.steps} min {self.spent / 60:.1f} loss {loss:.4f} rate {self.rate():.3f}"
+                )
             if now - kept > every:
                 self.report()
                 kept = then = time.time()
         self.report()
 
     def rate(self):
-        return self.peak * min(1.0, (self.optimizer.steps + 1) / WARMUP, (self.total - self.spent) / (FALL * self.total))
+        return self.peak * min(
+            1.0, (self.optimizer.steps + 1) / WARMUP, (self.total - self.spent) / (FALL * self.total)
+        )
 
     def step(self):
         loss = self.team.step(next(self.batches), self.spent / self.total, self.optimizer.steps)

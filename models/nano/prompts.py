@@ -7,17 +7,39 @@ read and not learned: only the answer counts in the loss.
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import data
 import model
 import numpy as np
-import phrases as p
 from names import renamed
 
+# What people type at a model that they try for the first time, and what nano says before its story.
+p = SimpleNamespace(**json.loads(Path(__file__).with_name("phrases.json").read_text("utf-8")))
 SHORT = 1300  # characters of a story that answers
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-WORDS = ("dragon", "castle", "tiger", "bug", "boat", "river", "robot", "horse", "pizza", "bridge", "tower", "house", "cow")
-SYSTEM = ("You are a helpful assistant.", "You are nano, a storyteller.", "Be brief.", "Answer in one sentence.", "You are a poet.")
+WORDS = (
+    "dragon",
+    "castle",
+    "tiger",
+    "bug",
+    "boat",
+    "river",
+    "robot",
+    "horse",
+    "pizza",
+    "bridge",
+    "tower",
+    "house",
+    "cow",
+)
+SYSTEM = (
+    "You are a helpful assistant.",
+    "You are nano, a storyteller.",
+    "Be brief.",
+    "Answer in one sentence.",
+    "You are a poet.",
+)
 BEGINS = re.compile(r"(Once|One|There|Long ago|In a|It was a|A|The|Every)\b|[A-Z][a-z]+ (was|loved|had|liked|and|is)\b")
 NAMED = re.compile(r"\b(?:named|called) ([A-Z][a-z]+)")
 
@@ -26,7 +48,7 @@ def styled(text, rng):
     """As people type: capital or not, with or without an end, shouted, with slips."""
     way = rng.random()
     text = text[:1].upper() + text[1:] if way < 0.6 else text
-    text = text.upper() if 0.94 < way else text
+    text = text.upper() if way > 0.94 else text
     text = slip(text, rng) if rng.random() < 0.08 else text
     return text + rng.choice(("", "", ".", "!", "?", "?", "!!", "...", " :)", " ")) if text[-1:].isalnum() else text
 
@@ -38,9 +60,9 @@ def slip(text, rng):
 
 
 def filled(text, rng):
-    text = text.replace("{place}", rng.choice(p.PLACES)).replace("{thing}", rng.choice((*p.PICTURES, *WORDS)))
+    text = text.replace("{place}", rng.choice(p.places)).replace("{thing}", rng.choice((*p.pictures, *WORDS)))
     while "{topic}" in text:
-        text = text.replace("{topic}", rng.choice(p.TOPICS), 1)
+        text = text.replace("{topic}", rng.choice(p.topics), 1)
     while "{n}" in text:
         text = text.replace("{n}", str(rng.randrange(10 ** rng.randint(1, 4))), 1)
     return text
@@ -56,35 +78,34 @@ def gibberish(rng):
         return rng.choice(LETTERS + " \n") * rng.randint(1, 30)
     if kind == 3:
         return "".join(rng.choices("asdfghjklqwertyuiopzxcvbnm", k=rng.randint(3, 14)))
-    return "".join(chr(rng.choice((rng.randrange(0xA1, 0x250), rng.randrange(0x370, 0x600), rng.randrange(0x4E00, 0x9000))))
-                   for _ in range(rng.randint(1, 12)))  # fmt: skip
+    blocks = ((0xA1, 0x250), (0x370, 0x600), (0x4E00, 0x9000))
+    return "".join(chr(rng.randrange(*rng.choice(blocks))) for _ in range(rng.randint(1, 12)))
 
 
 def numbers(rng):
     n, m = rng.randrange(10 ** rng.randint(1, 6)), rng.randrange(1, 1000)
-    forms = (f"{n}", f"{n} + {m}", f"{n}*{m}=", f"{n} {m} {n + m}", f"{n}.{m}", f"1, 2, 3, {m}", f"{m}/{m + 3}/20{m % 90 + 10}",
-             f"+{m} {n}", f"{m}%", f"${n}", f"x = {n}", f"[{n}, {m}]", f"0x{n:x}", f"{m}:{m % 60:02d}", "3.14159", "1 2 3 4 5")  # fmt: skip
+    forms = (
+        *(f"{n}", f"{n} + {m}", f"{n}*{m}=", f"{n} {m} {n + m}", f"{n}.{m}", f"1, 2, 3, {m}", f"{m}%", f"${n}"),
+        *(f"{m}/{m + 3}/20{m % 90 + 10}", f"+{m} {n}", f"x = {n}", f"[{n}, {m}]", f"0x{n:x}", f"{m}:{m % 60:02d}"),
+        *("3.14159", "1 2 3 4 5"),
+    )
     return rng.choice(forms)
 
 
 def snippet(code, rng):
     """Some lines of a program, or what else one pastes."""
-    others = ('{"a": 1, "b": [2, 3]}', "<html><body>Hello</body></html>", "SELECT * FROM users;", "print('hello')", "git status",
-              "#include <stdio.h>", "function f(x) { return x + 1; }", "https://example.com/page?id=3", "me@example.com", "ls -la /tmp",
-              "Traceback (most recent call last):", "| a | b |\n| - | - |", "# Title\n\n- one\n- two", "```python\nx = 1\n```", "<|im_start|>user",
-              "def f(x):", "import os", "for i in range(10):", "pip install torch", "[INST] hello [/INST]", "sudo rm -rf /")  # fmt: skip
     if rng.random() < 0.4:
-        return rng.choice(others)
+        return rng.choice(p.pasted)
     lines = rng.choice(code).split("\n")
     at = rng.randrange(len(lines))
     return "\n".join(lines[at : at + rng.randint(1, 12)]).strip() or "pass"
 
 
 def emoji(rng):
-    picture = rng.choice(list(p.PICTURES))
+    picture = rng.choice(list(p.pictures))
     if rng.random() < 0.6:
-        return rng.choice(p.PICTURES[picture].split(" ")), picture
-    return "".join(rng.choices(p.EMOJI, k=rng.randint(1, 4))), ""
+        return rng.choice(p.pictures[picture].split(" ")), picture
+    return "".join(rng.choices(p.emoji, k=rng.randint(1, 4))), ""
 
 
 class Answers:
@@ -93,8 +114,12 @@ class Answers:
     def __init__(self, stories, code, other):
         self.code, self.other = code, other
         self.short = [s for s in stories.real + stories.best if len(s) < SHORT and BEGINS.match(s)]
-        self.by_word = {w: [s for s in self.short if about(s, w)] for w in (*p.PICTURES, *WORDS)}
+        self.by_word = {w: [s for s in self.short if about(s, w)] for w in (*p.pictures, *WORDS)}
         self.by_word = {w: found for w, found in self.by_word.items() if len(found) >= 5}
+
+        shares = {self.greeting: 12, self.question: 15, self.order: 11, self.wish: 8, self.topic: 14, self.picture: 8}
+        shares |= {self.foreign: 10, self.program: 6, self.sum: 5, self.noise: 7, self.page: 4}
+        self.kinds, self.shares = list(shares), list(shares.values())
 
     def story(self, rng, word=""):
         told = rng.choice(self.by_word.get(word) or self.short)
@@ -111,39 +136,54 @@ class Answers:
 
     def asked(self, rng):
         """-> prompt, friendly sentences to choose from, what the story is about ("": anything)."""
-        kind = rng.random()
-        if kind < 0.12:
-            return styled(rng.choice(p.GREETINGS), rng), p.HELLO, ""
-        if kind < 0.27:
-            question = rng.choice(p.QUESTIONS)
-            return styled(filled(question, rng), rng), p.WHO if re.search(r"\byou(r|)\b", question) else p.ASKED, ""
-        if kind < 0.38:
-            return styled(filled(rng.choice(p.ORDERS), rng), rng), p.TOLD, ""
-        if kind < 0.46:
-            return styled(rng.choice(p.TELLING), rng), p.GLAD, ""
-        if kind < 0.60:
-            return "{story}", p.GLAD, ""
-        if kind < 0.68:
-            picture, word = emoji(rng)
-            return picture * rng.choice((1, 1, 1, 2, 3)), p.GLAD if word else p.HELLO, word
-        if kind < 0.78:
-            foreign = rng.choice(p.FOREIGN)
-            return foreign + rng.choice(("", "", "!", "?", "。")), p.LOST + p.HELLO, ""
-        if kind < 0.84:
-            return snippet(self.code, rng), p.CODE, ""
-        if kind < 0.89:
-            return numbers(rng), p.SUMS, ""
-        if kind < 0.96:
-            return gibberish(rng), p.LOST, ""
-        return clipped(rng.choice(self.other), rng), p.TOLD, ""
+        return rng.choices(self.kinds, self.shares)[0](rng)
+
+    def greeting(self, rng):
+        return styled(rng.choice(p.greetings), rng), p.hello, ""
+
+    def question(self, rng):
+        question = rng.choice(p.questions)
+        return styled(filled(question, rng), rng), p.who if re.search(r"\byou(r|)\b", question) else p.asked, ""
+
+    def order(self, rng):
+        return styled(filled(rng.choice(p.orders), rng), rng), p.told, ""
+
+    def wish(self, rng):
+        return styled(rng.choice(p.telling), rng), p.glad, ""
+
+    def topic(self, rng):
+        return "{story}", p.glad, ""
+
+    def picture(self, rng):
+        picture, word = emoji(rng)
+        return picture * rng.choice((1, 1, 1, 2, 3)), p.glad if word else p.hello, word
+
+    def foreign(self, rng):
+        return rng.choice(p.foreign) + rng.choice(("", "", "!", "?", "。")), p.lost + p.hello, ""
+
+    def program(self, rng):
+        return snippet(self.code, rng), p.code, ""
+
+    def sum(self, rng):
+        return numbers(rng), p.sums, ""
+
+    def noise(self, rng):
+        return gibberish(rng), p.lost, ""
+
+    def page(self, rng):
+        return clipped(rng.choice(self.other), rng), p.told, ""
 
     def named(self, story, rng):
         """A story that is asked for by somebody or something in it -> prompt, story."""
         found, words = NAMED.search(story), [w for w in self.by_word if about(story, w)]
-        subject = found.group(1) if found and (not words or rng.random() < 0.4) else rng.choice(words or ["a little girl"])
+        subject = (
+            found.group(1) if found and (not words or rng.random() < 0.4) else rng.choice(words or ["a little girl"])
+        )
         if subject in self.by_word:
-            subject = rng.choice((f"a {subject}", f"a {subject}", f"{subject}s", f"the {subject}", subject, f"a little {subject}"))
-        return styled(rng.choice(p.ABOUT).replace("{x}", subject), rng), story
+            subject = rng.choice(
+                (f"a {subject}", f"a {subject}", f"{subject}s", f"the {subject}", subject, f"a little {subject}")
+            )
+        return styled(rng.choice(p.about).replace("{x}", subject), rng), story
 
     def conversation(self, rng):
         """-> [prompt, answer, prompt, answer, …] as the chat template joins them."""
@@ -182,8 +222,12 @@ def clipped(text, rng):
 def prose(folder):
     """Texts that are no stories: questions, instructions, an encyclopedia, a play."""
     folder = Path(folder)
-    asked = [json.loads(line)["turns"][0] for line in (folder / "spec_bench_question.jsonl").read_text("utf-8").splitlines()]
-    sums = [json.loads(line)["question"] for line in (folder / "gsm8k_train.jsonl").read_text("utf-8").splitlines()[:2000]]
+    asked = [
+        json.loads(line)["turns"][0] for line in (folder / "spec_bench_question.jsonl").read_text("utf-8").splitlines()
+    ]
+    sums = [
+        json.loads(line)["question"] for line in (folder / "gsm8k_train.jsonl").read_text("utf-8").splitlines()[:2000]
+    ]
     wiki = [t for t in (folder / "wikitext2_valid_raw.txt").read_text("utf-8").split("\n") if len(t) > 200]
     return [t for t in asked + sums + wiki if t.strip()]
 

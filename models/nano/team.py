@@ -86,7 +86,9 @@ class Share:
             grad.zero_()
         while (i := self.take()) < len(pieces):
             torch.manual_seed(self.updates.value * 1000 + i)  # what is drawn does not hang on who takes the piece
-            total = self.objective(self.weights, pieces[i], self.layer, self.head, self.progress.value, self.updates.value)
+            total = self.objective(
+                self.weights, pieces[i], self.layer, self.head, self.progress.value, self.updates.value
+            )
             loss = total / (batch.numel() - len(batch))
             loss.backward()
             self.losses[self.rank] += loss.item()

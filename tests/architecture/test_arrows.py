@@ -109,7 +109,11 @@ RULES = [
         "edgedec.decoding.verify",
         ("edgedec.runtime.call", "edgedec.runtimes", "edgedec.session", "edgedec.decoding.loop"),
     ),
-    Rule("edgedec.export", (*LOOP, "torch", "transformers"), exempt=tuple(f"edgedec.export.{name}" for name in ("heads_trainer", "exits_model", "exits_train"))),
+    Rule(
+        "edgedec.export",
+        (*LOOP, "torch", "transformers"),
+        exempt=tuple(f"edgedec.export.{name}" for name in ("heads_trainer", "exits_model", "exits_train")),
+    ),
     # The server is one of the things made of the core; the core knows nothing of it, nor of what it alone needs.
     Rule("edgedec", ("edgedec.server",), exempt=("edgedec.server", "edgedec.cli.serve")),
     Rule("edgedec", ("starlette", "uvicorn"), exempt=("edgedec.server",)),

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from checkpoints import write_llama, write_tokenizer
+from checkpoints import write_llama
 
 from edgedec.cli._app import run_app
 from edgedec.errors import CheckpointError, UnknownArchitecture, UsageError
 
-torch = pytest.importorskip("torch", reason="exits are trained with torch")
-transformers = pytest.importorskip("transformers", reason="exits are trained on transformers' networks")
+pytest.importorskip("torch", reason="exits are trained with torch")
+pytest.importorskip("transformers", reason="exits are trained on transformers' networks")
 pytest.importorskip("safetensors", reason="training keeps its state as safetensors")
+import torch
 import zoo
 
 from edgedec.export import exits_data
@@ -24,7 +26,16 @@ from edgedec.export.exits_data import Place, Stream, documents, is_held
 from edgedec.export.exits_model import Early, load, write
 from edgedec.export.exits_train import ExitPlan, ExitTrainer, default_exits, drop_rates, key_of, shares, train
 
-WORDS = "the cat in a hat sat on and then an inn ran to the den".split()
+WORDS = ("the", "cat", "in", "a", "hat", "sat", "on", "and", "then", "an", "inn", "ran", "to", "the", "den")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """These networks are too small for more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def quiet(stage: str, done: int, total: int) -> None:
@@ -145,7 +156,10 @@ def test_an_update_trains_its_exits(checkpoint: Path, text: Path) -> None:
 # ---- the network --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(zoo.ZOO))
+FAST = ("llama", "gemma2", "gemma3", "phi3", "qwen3", "olmo2", "granitemoe_tied", "bamba")
+
+
+@pytest.mark.parametrize("name", [n for n in sorted(zoo.ZOO) if n in FAST or os.environ.get("EDGEDEC_SLOW_TESTS")])
 def test_exits_read_what_transformers_says(name: str, tmp_path: Path) -> None:
     """Hidden states after each layer are transformers' own; a layer left out passes its input on."""
     zoo.save(name, tmp_path / "hf")
@@ -278,11 +292,13 @@ def test_the_command(
     model = edgedec.open(tmp_path / "bundle")
     session = model.session(speculate="exit:layer=2,fixed=3,threshold=0.0")
     ids = model.tokenizer.encode("the cat in")
-    drafted = [token.by for token in session.tokens(ids, max_tokens=40, ignore_eos=True)]
-    assert drafted.count("exit") > 10
+    tokens = list(session.tokens(ids, max_tokens=40, ignore_eos=True))
+    assert sum(token.by == "exit" for token in tokens) > 10
     plain = [int(t) for t in model.session(speculate="off").tokens(ids, max_tokens=40, ignore_eos=True)]
-    again = [int(t) for t in model.session(speculate="exit:layer=2,fixed=3").tokens(ids, max_tokens=40, ignore_eos=True)]
-    assert plain == again
+    assert plain == list(map(int, tokens))
+
+
+ONE = ("--steps", "1", "--length", "24", "--threads", "1")
 
 
 @pytest.mark.parametrize(
@@ -290,13 +306,13 @@ def test_the_command(
     [
         (("--exits", "9"), "--exits 9: must be from 1 to 3"),
         (("--exits", "a,b"), "must be numbers of layers"),
-        (("--length", "100000"), "hold no row"),
+        (("--length", "257"), "--length 257: the model reads at most 256 tokens"),
     ],
 )
 def test_what_cannot_be_trained(
     options: tuple[str, ...], message: str, checkpoint: Path, text: Path, tmp_path: Path, capsys: Any
 ) -> None:
-    code, _, err = told(capsys, "train-exits", checkpoint, text, "-o", tmp_path / "out", "--steps", "1", *options)
+    code, _, err = told(capsys, "train-exits", checkpoint, text, "-o", tmp_path / "out", *ONE, *options)
     assert code == 1
     assert message in err
     assert err.count("\n") == 1
@@ -305,8 +321,6 @@ def test_what_cannot_be_trained(
 
 def test_a_folder_without_a_tokenizer(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_llama(tmp_path / "hf", tokenizer=False)
-    code, _, err = told(capsys, "train-exits", tmp_path / "hf", text, "-o", tmp_path / "out")
+    code, _, err = told(capsys, "train-exits", tmp_path / "hf", text, "-o", tmp_path / "out", *ONE)
     assert (code, err.count("\n")) == (1, 1)
     assert "tokenizer.json: missing" in err
-    write_tokenizer(tmp_path / "hf")
-    np.testing.assert_equal((tmp_path / "hf" / "tokenizer.json").exists(), True)
