@@ -30,7 +30,7 @@ def load(folder: Path) -> Any:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     return AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False, use_safetensors=True
     )
@@ -53,8 +53,8 @@ class Early:
     def __init__(self, model: Any, name: str) -> None:
         self.model, self.head = model, model.get_output_embeddings()
         self._base = base = getattr(model.base_model, "language_model", model.base_model)
-        self.layers = getattr(base, "layers", None)
-        self.norm = getattr(base, "norm", None) or getattr(base, "final_layernorm", None)
+        self.layers: Any = getattr(base, "layers", None)
+        self.norm: Any = getattr(base, "norm", None) or getattr(base, "final_layernorm", None)
         if self.layers is None or self.norm is None or self.head is None:
             raise CheckpointError(f"{name}: no list of layers, last norm and head in this family; exits need them")
         config = model.config.get_text_config()
@@ -106,12 +106,12 @@ class Early:
 
         return one
 
-    @torch.no_grad()
     def _check(self, name: str) -> None:
         """The readout of the last state is what the model says."""
         ids = torch.arange(1, 9)[None] % self.model.config.get_text_config().vocab_size
         self.model.eval()
-        said = self.model(input_ids=ids, use_cache=False).logits[0]
-        found = self.readout(self.states(ids, ())[len(self)])
+        with torch.no_grad():
+            said = self.model(input_ids=ids, use_cache=False).logits[0]
+            found = self.readout(self.states(ids, ())[len(self)])
         if not torch.allclose(said, found, atol=_TOLERANCE, rtol=_TOLERANCE):
             raise CheckpointError(f"{name}: its logits are more than norm and head of the last layer; exits need that")

@@ -120,17 +120,17 @@ class ExitTrainer:
             total = total + share[e] * ((1 - plan.soft) * text + plan.soft * model)
         return total
 
-    @torch.no_grad()
     def measure(self) -> Measured:
-        right, loss, tokens, n = dict.fromkeys(self.plan.exits, 0), 0.0, 0, len(self.early)
-        for ids in self.held:
-            row = torch.tensor(ids)
-            states = self.early.states(row[None, :-1], self.plan.exits)
-            logits = self.early.readout(states[n])
-            loss += float(functional.cross_entropy(logits, row[1:], reduction="sum"))
-            tokens += len(ids) - 1
-            for e in right:
-                right[e] += int((self.early.readout(states[e]).argmax(-1) == logits.argmax(-1)).sum())
+        right, loss, tokens = dict.fromkeys(self.plan.exits, 0), 0.0, 0
+        with torch.no_grad():
+            for ids in self.held:
+                row = torch.tensor(ids)
+                states = self.early.states(row[None, :-1], self.plan.exits)
+                logits = self.early.readout(states[len(self.early)])
+                loss += float(functional.cross_entropy(logits, row[1:], reduction="sum"))
+                tokens += len(ids) - 1
+                for e in right:
+                    right[e] += int((self.early.readout(states[e]).argmax(-1) == logits.argmax(-1)).sum())
         return Measured(loss / tokens, {e: found / tokens for e, found in right.items()})
 
     # ---- the checkpoint: weights, Adam's two moments and the place in the text, a file of plain arrays
