@@ -47,8 +47,10 @@ class Mix:
         tell = corpora.final_mix(self.stories, rng)[:2500]
         taught = [lessons.edit(renamed(s, rng), rng) if i % 4 else lessons.quotes(s, rng)
                   for i, s in enumerate(rng.sample(self.short, 600))]  # fmt: skip
-        taught += [lessons.rewriting(c, rng) for c in rng.sample(self.code, 200) if len(c) < 1000]
         ids = data.encode(self.tok, tell + taught)
+        # Of programs only the second telling is learned: nothing begins with code.
+        codes = [lessons.rewriting(c, rng).partition("Rewritten:") for c in rng.sample(self.code, 200) if len(c) < 1000]
+        ids += [prompts.encoded(self.tok, (first + mark, twin))[: data.LONGEST] for first, mark, twin in codes]
         ids += [lessons.again(rng, self.tok.get_vocab_size()) for _ in range(80)]
         ids += prompts.documents(self.answers, self.tok, rng, 2000, 400)
         rng.shuffle(ids)

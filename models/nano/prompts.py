@@ -94,7 +94,7 @@ def numbers(rng):
 
 def snippet(code, rng):
     """Some lines of a program, or what else one pastes."""
-    if rng.random() < 0.4:
+    if rng.random() < 0.5:
         return rng.choice(p.pasted)
     lines = rng.choice(code).split("\n")
     at = rng.randrange(len(lines))
@@ -117,8 +117,8 @@ class Answers:
         self.by_word = {w: [s for s in self.short if about(s, w)] for w in (*p.pictures, *WORDS)}
         self.by_word = {w: found for w, found in self.by_word.items() if len(found) >= 5}
 
-        shares = {self.greeting: 12, self.question: 15, self.order: 11, self.wish: 8, self.topic: 14, self.picture: 8}
-        shares |= {self.foreign: 10, self.program: 6, self.sum: 5, self.noise: 7, self.page: 4}
+        shares = {self.greeting: 12, self.question: 15, self.order: 11, self.wish: 8, self.topic: 20, self.picture: 9}
+        shares |= {self.foreign: 10, self.program: 10, self.sum: 5, self.noise: 7, self.page: 4}
         self.kinds, self.shares = list(shares), list(shares.values())
 
     def story(self, rng, word=""):
@@ -192,8 +192,8 @@ class Answers:
             turns[0] = rng.choice(SYSTEM) + "\n\n" + turns[0]
         while rng.random() < 0.2 and sum(map(len, turns)) < 1500:
             prompt, answer = self.turn(rng)
-            # In a later call the template writes two newlines between the turns, and the answer began with two.
-            turns[-2] += "\n\n"
+            # In a later call the template writes two newlines more between the turns; all four are read only.
+            turns[-2:] = [turns[-2] + "\n\n\n\n", turns[-1].removeprefix("\n\n")]
             turns += ["\n\n" + prompt, answer]
         return turns
 
