@@ -14,7 +14,10 @@ from edgedec.cli import options as o
 from edgedec.cli._chat import Chat
 from edgedec.cli._groups import grouped
 
-ABOUT = "nano is the small model that ships with edgedec. It tells little stories in simple English, and knows nothing else."
+ABOUT = (
+    "nano is the small model that ships with edgedec. "
+    "It tells little stories in simple English, and knows nothing else."
+)
 OPENINGS = (
     "Tell me a story about a dog",
     "Once upon a time, there was a little dragon",

@@ -32,7 +32,7 @@ from team import Team
 
 import export
 
-SEED, LENGTH, BATCH, WARMUP, FALL, DECAY = 22, 1024, 8192, 30, 0.6, 0.99
+SEED, LENGTH, BATCH, WARMUP, PEAK, FALL, DECAY = 22, 1024, 8192, 30, 0.4, 0.6, 0.99
 
 
 class Mix:
@@ -147,7 +147,9 @@ def arguments():
     parser.add_argument("--text", type=Path, required=True, help="the folder of shared texts")
     parser.add_argument("--work", type=Path, required=True, help="the recipe's work folder")
     parser.add_argument("--minutes", type=float, default=45, help="training time (default 45)")
-    parser.add_argument("--peak", type=float, default=0.4, help="highest learning rate, of the recipe's (default 0.4)")
+    parser.add_argument(
+        "--peak", type=float, default=PEAK, help=f"highest rate, as a share of the first training's (default {PEAK})"
+    )
     return parser.parse_args()
 
 
