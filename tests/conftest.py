@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+import edgedec.model
 from edgedec.bundle.locate import find
 from edgedec.bundle.manifest import MANIFEST
 from edgedec.spec import KV_FORMATS
 
 # Python processes that tests start must find the installed package, not the folder of this checkout.
 os.environ["PYTHONSAFEPATH"] = "1"
+# What is compared reads its prompt itself; tests of shared prefixes say how much they share.
+edgedec.model.PREFIX_TOKENS = 0
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 

@@ -21,7 +21,7 @@ from edgedec.drafters import Draft, Drafter, Sampled
 from edgedec.errors import UsageError
 from edgedec.generation import GenerationConfig
 from edgedec.runtime import Call, CallResult, Capabilities, Logits, Outputs, Rows, Runtime
-from edgedec.sampling import Probs, draw
+from edgedec.sampling import Probs
 
 # A mask or a page table of a long context is large: a chunk then has fewer rows.
 _MASK_CELLS = 4 << 20
@@ -110,7 +110,7 @@ def decode_loop(
                     return
                 context.ids.append(token)
                 stats.generated += 1
-                step.chooser.chain.accept(token)
+                step.chooser.accept(token)
                 yield step.token(token, draft, seen, at)
                 if constraint is not None and constraint.done:
                     stats.finish = "eos"
@@ -231,8 +231,7 @@ class _Step:
                 return _NOTHING
             if largest:
                 return finite_token(largest[row - root])
-            found = target(row, path)
-            return int(found.ids[0]) if self._greedy else draw(found, rng)
+            return chooser.draw(verified, row - root, path)
 
         if sampled is None:
             return walk(rows, pick, root)
