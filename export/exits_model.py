@@ -25,8 +25,11 @@ _TOLERANCE = 1e-3
 
 
 def load(folder: Path) -> Any:
-    """The checkpoint as a float32 torch module; only families that `edgedec export` carries."""
-    architecture(Checkpoint.open(folder).config)
+    """The checkpoint as a float32 torch module; only what `edgedec export` reads, every tensor there."""
+    checkpoint = Checkpoint.open(folder)
+    family = architecture(checkpoint.config)
+    spec = family.spec(checkpoint.config)
+    checkpoint.check(family.weights(spec, checkpoint.config), spec, family.ignored)
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 

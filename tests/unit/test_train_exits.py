@@ -184,6 +184,15 @@ def test_families_that_are_not_carried(tmp_path: Path) -> None:
         load(tmp_path / "hf")
 
 
+def test_a_tensor_that_is_missing(tmp_path: Path) -> None:
+    """transformers would start it at random, with a warning."""
+    write_llama(tmp_path / "hf", num_hidden_layers=3)
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 4}))
+    with pytest.raises(CheckpointError, match=r"model\.layers\.3\."):
+        load(tmp_path / "hf")
+
+
 def test_a_readout_that_is_not_the_models(checkpoint: Path) -> None:
     model = load(checkpoint)
     model.config.final_logit_softcapping = 0.01
