@@ -2,8 +2,8 @@
 
 `prompts.json` holds odd prompts: greetings, questions, orders, pictures, other scripts, programs, numbers, noise. The
 judge is a bigram model of real stories: for each of their frequent words, which words follow and how often
-(`stories.json.xz`, with the scores that real stories held out have). An answer must be no less likely a word than all
-but the oddest real stories.
+(`stories.json.xz`, with the scores that real stories held out have). An answer must be likelier a word than a
+quarter of the real stories: shuffled words, even frequent ones, are not.
 
     python tests/golden/test_prompts.py ../shared/data/text     writes the judge anew
     python tests/golden/test_prompts.py                         prints the answers, to be read
@@ -92,19 +92,19 @@ def test_any_prompt_gets_a_story(prompt: str, nano: Any) -> None:
     assert TEXT.fullmatch(text), f"odd characters: {text!r}"
     assert len(text.split()) >= 20
     assert re.search(r"[.!?]", text)
-    assert judge().score(text) >= judge().quantiles[1] - 0.3, text
+    assert judge().score(text) >= judge().quantiles[25], text
 
 
 @needs_native
 def test_most_are_as_likely_as_real_stories(nano: Any) -> None:
     scores = sorted(judge().score(text) for text in answers().values())
     assert len(scores) >= 60
-    assert scores[len(scores) // 2] >= judge().quantiles[25]
+    assert scores[len(scores) // 2] >= judge().quantiles[50]
 
 
 def test_the_judge_knows_noise() -> None:
     """It refuses random words, and real sentences whose words are shuffled."""
-    least = judge().quantiles[1] - 0.3
+    least = judge().quantiles[25]
     told = "Once upon a time, there was a little dog named Max. He loved to play in the park with his friends. One day,"
     assert judge().score(told) > least
     words = told.split()
