@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging
 
 from edgedec.errors import CheckpointError
 from edgedec.export.checkpoint import INDEX, Checkpoint
@@ -30,9 +32,6 @@ def load(folder: Path) -> Any:
     family = architecture(checkpoint.config)
     spec = family.spec(checkpoint.config)
     checkpoint.check(family.weights(spec, checkpoint.config), spec, family.ignored)
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     return AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False, use_safetensors=True

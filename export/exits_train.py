@@ -51,7 +51,7 @@ class ExitPlan:
 
 
 @dataclass(frozen=True)
-class Measured:
+class ExitQuality:
     """loss: nats a token on text held back; agreement: how often each exit predicts what the whole model does."""
 
     loss: float
@@ -120,7 +120,7 @@ class ExitTrainer:
             total = total + share[e] * ((1 - plan.soft) * text + plan.soft * model)
         return total
 
-    def measure(self) -> Measured:
+    def measure(self) -> ExitQuality:
         right, loss, tokens = dict.fromkeys(self.plan.exits, 0), 0.0, 0
         with torch.no_grad():
             for ids in self.held:
@@ -131,7 +131,7 @@ class ExitTrainer:
                 tokens += len(ids) - 1
                 for e in right:
                     right[e] += int((self.early.readout(states[e]).argmax(-1) == logits.argmax(-1)).sum())
-        return Measured(loss / tokens, {e: found / tokens for e, found in right.items()})
+        return ExitQuality(loss / tokens, {e: found / tokens for e, found in right.items()})
 
     # ---- the checkpoint: weights, Adam's two moments and the place in the text, a file of plain arrays
 

@@ -14,7 +14,7 @@ from edgedec.runtime import available_cores
 from edgedec.storage.files import replacing_folder
 
 if TYPE_CHECKING:
-    from edgedec.export.exits_train import ExitPlan, Measured
+    from edgedec.export.exits_train import ExitPlan, ExitQuality
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -123,7 +123,6 @@ def _training() -> tuple[Any, Any]:
     from edgedec.errors import RuntimeUnavailable
 
     try:
-        import_module("transformers")
         return import_module("edgedec.export.exits_model"), import_module("edgedec.export.exits_train")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
@@ -132,7 +131,7 @@ def _training() -> tuple[Any, Any]:
         raise RuntimeUnavailable(f'train-exits needs {package}: pip install "edgedec[train]"') from None
 
 
-def _report(out: Path, plan: ExitPlan, steps: int, before: Measured, after: Measured, json: bool) -> None:
+def _report(out: Path, plan: ExitPlan, steps: int, before: ExitQuality, after: ExitQuality, json: bool) -> None:
     if json:
         exits = {str(e): [before.agreement[e], after.agreement[e]] for e in plan.exits}
         print_json({"path": str(out), "steps": steps, "loss": [before.loss, after.loss], "agreement": exits})

@@ -62,7 +62,7 @@ class Mix:
             yield torch.from_numpy(np.stack([next(rows) for _ in range(BATCH // LENGTH)]).astype(np.int64))
 
 
-class Run:
+class Finetuning:
     def __init__(self, text, work, minutes, peak):
         stories, self.tok = data.prepare(text, work)
         self.work, self.total, self.peak, self.spent = work, minutes * 60, peak, 0.0
@@ -156,4 +156,4 @@ def arguments():
 if __name__ == "__main__":
     args = arguments()
     torch.set_num_threads(1)
-    Run(args.text, args.work, args.minutes, args.peak).run()
+    Finetuning(args.text, args.work, args.minutes, args.peak).run()

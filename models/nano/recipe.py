@@ -23,7 +23,7 @@ def main():
     stories, tok = data.prepare(args.text, args.work)
     Trainer(stories, tok, args.work, args.minutes).run()
     lessons.teach(args.text, args.work, args.lessons)
-    finetune.Run(args.text, args.work, args.answers, finetune.PEAK).run()
+    finetune.Finetuning(args.text, args.work, args.answers, finetune.PEAK).run()
     if not args.no_bundle:
         bundle(args.work / "hf.finetuned")
 
