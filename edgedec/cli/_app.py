@@ -32,6 +32,7 @@ VERBS = (
     "add",
     "adapter",
     "train-heads",
+    "train-exits",
     "inspect",
     "verify",
     "bench",

@@ -397,6 +397,18 @@ def test_piped_lines_are_turns(words: Path, tmp_path: Path) -> None:
     assert run(words, "-p", prompt, "-n", 3)["text"] == answers[1]
 
 
+def test_the_banner_says_what_the_bundled_model_is() -> None:
+    from edgedec.cli.chat import ABOUT, OPENINGS, banner
+
+    assert banner("smol") == "smol: /help lists the commands, Ctrl-C stops an answer, /exit leaves"
+    shown = banner("nano").splitlines()
+    assert shown[1] == ABOUT
+    assert [line.strip() for line in shown[-3:]] == list(OPENINGS)
+    page = (Path(edgedec.__file__).parent / "server" / "page.html").read_text("utf-8")
+    assert ABOUT in page
+    assert json.dumps(list(OPENINGS)) in page
+
+
 def test_chat_commands_change_the_messages(words: Path, tmp_path: Path) -> None:
     a, b, c, d = (tmp_path / name for name in "abcd")
     lines = ["w1", f"/save {a}", "/regen", f"/save {b}", "/system w5", f"/save {c}", "w2", "/reset"]
