@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The newest version whose plain install is the CPU build; the extras accept it and then add nothing.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test test-slow lint types pytest clean
+.PHONY: demo test test-slow lint types pytest clients clean
 
 demo: $(VENV)/.base
 	$(BIN)/edgedec run -p "Once upon a time"
@@ -30,8 +30,13 @@ types: $(VENV)/.dev
 pytest: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist loadfile
 
-test-slow: $(VENV)/.dev
+test-slow: $(VENV)/.dev clients
 	EDGEDEC_SLOW_TESTS=1 $(BIN)/pytest -n 2 --dist loadfile
+
+# What the slow tests run beside: packages that speak to the server (100 MB, and node's), a fuzzer.
+clients: $(VENV)/.dev
+	$(PIP) --editable ".[dev,clients,fuzz]"
+	command -v npm > /dev/null && cd examples/clients && npm install --silent --no-audit --no-fund || true
 
 # The C++ of kernels/ too: an install compiles it.
 SOURCES := pyproject.toml setup.py $(shell find edgedec export runtimes kernels models -type f \
@@ -48,6 +53,13 @@ $(VENV)/.dev: $(VENV)/bin/python $(SOURCES)
 	$(PIP) $(TORCH)
 	$(PIP) --editable ".[dev]"
 	touch $@
+
+# optimum-onnx needs an older transformers than the tests: an environment beside the other, which lends it torch.
+.venv-optimum: $(VENV)/.dev
+	$(PYTHON) -m venv .venv-optimum
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_paths()['purelib'])" > \
+		$$(.venv-optimum/bin/python -c "import sysconfig; print(sysconfig.get_paths()['purelib'])")/lent.pth
+	.venv-optimum/bin/python -m pip install --quiet "optimum-onnx==0.1.*" "transformers==4.57.*"
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -20,6 +20,8 @@ from edgedec.spec import ModelSpec
 from edgedec.text.template import render_chat
 from edgedec.text.tokenizer import Tokenizer
 
+# What a template is given anyway.
+_TEMPLATE_NAMES = frozenset({"template", "messages", "tools", "add_generation_prompt", "documents"})
 # Of a text that other sessions may begin with: instructions, examples, a conversation.
 PREFIX_TOKENS = 4096
 
@@ -105,10 +107,15 @@ class Model:
         *,
         tools: Sequence[Mapping[str, object]] | None = None,
         add_generation_prompt: bool = True,
+        variables: Mapping[str, object] | None = None,
     ) -> str:
         """The messages ({"role": …, "content": …}) as the model's template writes them; `tools`: the functions that
-        the model may call, as OpenAI describes them."""
+        the model may call, as OpenAI describes them; `variables`: further names for the template, such as
+        enable_thinking."""
         text = self.bundle.manifest.text
+        taken = _TEMPLATE_NAMES & set(variables or ())
+        if taken:
+            raise TextError(f"chat template: {min(taken)!r} is set by the chat itself; choose other variables")
         if text.chat_template is None:
             raise TextError(f"{self.bundle.manifest.name}: the bundle has no chat template; use a plain prompt")
         return render_chat(
@@ -116,8 +123,7 @@ class Model:
             messages,
             tools=tools,
             add_generation_prompt=add_generation_prompt,
-            bos_token=text.bos_token,
-            eos_token=text.eos_token,
+            **{**(variables or {}), "bos_token": text.bos_token, "eos_token": text.eos_token},
         )
 
     def chat_ids(self, messages: Sequence[Mapping[str, object]]) -> list[int]:

@@ -23,7 +23,7 @@ from edgedec.cache.snapshot import Snapshot, read_snapshot, write_snapshot
 from edgedec.decoding.batching import Batch, Job
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode_loop
-from edgedec.decoding.score import next_probs, score
+from edgedec.decoding.score import next_probs, score, scored
 from edgedec.decoding.step import DecodeLoop, Stats, Token, run_loop
 from edgedec.drafters import DrafterContext, Tables
 from edgedec.errors import SessionError, UsageError
@@ -131,16 +131,21 @@ class Session:
         on_token: Callable[[Token | None], None],
         config: GenerationConfig | None = None,
         on_start: Callable[[], None] = lambda: None,
+        on_scores: Callable[[list[Token]], None] | None = None,
         **options: Any,
     ) -> Job:
-        """As `tokens`, as one of the sequences of a batch: `on_token` gets each token, and None at the end.
+        """As `tokens`, as one of the sequences of a batch: `on_token` gets each token, and None at the end. `on_scores`
+        gets the prompt's tokens with their log-probabilities before that; such a prompt is never found in a cache.
 
         The session belongs to the batch until then.
         """
         config = (config or GenerationConfig()).override(options)
         loop = self._loop(ids, config)
+        if on_scores is not None:
+            chunk = self.model.runtime.capabilities.prefill_chunk
+            loop = scored(loop, self._context, self.stats, chunk, config.logprobs or 0, on_scores)
         need = len(self._context.ids) + config.max_tokens if config.max_tokens is not None else self.capacity
-        return batch.add(self._context, loop, on_token, min(self.capacity, need), shares=True, on_start=on_start)
+        return batch.add(self._context, loop, on_token, min(self.capacity, need), on_scores is None, on_start)
 
     def _loop(
         self, ids: Sequence[int] | None, config: GenerationConfig, trace: list[StepTrace] | None = None

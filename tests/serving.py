@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
@@ -16,15 +16,19 @@ import edgedec
 
 
 @contextmanager
-def serving(model: edgedec.Model, **settings: Any) -> Iterator[tuple[str, Any]]:
-    """(its address, the `Server`); `settings` of `Settings`, those of `ServerLimits` among them."""
-    from edgedec.server.app import Server, Settings
+def serving(model: edgedec.Model | Sequence[Any], **settings: Any) -> Iterator[tuple[str, Any]]:
+    """(its address, the `Server`) of a model, or of model sources; `settings` of `Settings`, those of `ServerLimits`
+    among them, and `adapters` of the model."""
     from edgedec.server.engine import ServerLimits
     from edgedec.server.listen import bound, make
+    from edgedec.server.pool import ModelSource
+    from edgedec.server.service import Server, Settings
 
     known = ServerLimits.__dataclass_fields__
     limits = ServerLimits(**{"context": 512, **{k: settings.pop(k) for k in list(settings) if k in known}})
-    server = Server(model, Settings(limits=limits, **settings))
+    adapters = settings.pop("adapters", None)
+    sources = [ModelSource.of(model, adapters)] if isinstance(model, edgedec.Model) else model
+    server = Server(sources, Settings(limits=limits, **settings))
     place = bound("127.0.0.1", 0)
     running = make(server, grace=1)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [place]}, daemon=True)
@@ -40,13 +44,15 @@ def serving(model: edgedec.Model, **settings: Any) -> Iterator[tuple[str, Any]]:
 
 
 @contextmanager
-def started(bundle: Path, *more: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """`edgedec serve`: (its address, the process). It is told to end, and must not have failed anywhere."""
-    command = [sys.executable, "-m", "edgedec", "serve", "-m", str(bundle), "--port", "0", "-t", "1", *more]
+def started(bundle: Path, *more: str, models: bool = False) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`edgedec serve`: (its address, the process). It is told to end, and must not have failed anywhere. models: the
+    folder holds bundles."""
+    which = "--models" if models else "-m"
+    command = [sys.executable, "-m", "edgedec", "serve", which, str(bundle), "--port", "0", "-t", "1", *more]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
-            place = process.stderr.readline().split()[3].removesuffix("/v1")
+            place = process.stderr.readline().partition(" at ")[2].split()[0].removesuffix("/v1")
             wait_for(lambda: answers(place))
             yield place, process
             process.terminate()

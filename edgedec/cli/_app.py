@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,9 +25,14 @@ VERBS = (
     "batch",
     "trace",
     "export",
+    "import",
+    "pull",
+    "list",
+    "rm",
     "add",
     "adapter",
     "train-heads",
+    "train-exits",
     "inspect",
     "verify",
     "bench",
@@ -47,7 +53,8 @@ class Verbs(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in VERBS:
             return None
-        command = typer.main.get_command(import_module(f"edgedec.cli.{cmd_name.replace('-', '_')}").app)
+        module = cmd_name.replace("-", "_") + "_" * iskeyword(cmd_name)
+        command = typer.main.get_command(import_module(f"edgedec.cli.{module}").app)
         command.name = cmd_name
         return command
 

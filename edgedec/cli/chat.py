@@ -9,10 +9,21 @@ from typing import Annotated
 
 import typer
 
+from edgedec.bundle.locate import NANO
 from edgedec.cli import options as o
 from edgedec.cli._chat import Chat
 from edgedec.cli._groups import grouped
 from edgedec.text import template
+
+ABOUT = (
+    "nano is the small model that ships with edgedec. "
+    "It tells little stories in simple English, and knows nothing else."
+)
+OPENINGS = (
+    "Tell me a story about a dog",
+    "Once upon a time, there was a little dragon",
+    "One day, Lily found a key in the garden",
+)
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -51,8 +62,7 @@ def chat(
         conversation.system(system)
     interactive = sys.stdin.isatty()
     if interactive:
-        name = opened.bundle.manifest.name
-        print(f"{name}: /help lists the commands, Ctrl-C stops an answer, /exit leaves")
+        print(banner(opened.bundle.manifest.name))
     for line in _typed() if interactive else sys.stdin:
         if not conversation.take(line.rstrip("\r\n")):
             break
@@ -60,6 +70,14 @@ def chat(
         session.save_drafters()
     if conversation.failed and not interactive:
         raise typer.Exit(1)
+
+
+def banner(name: str) -> str:
+    """What is shown before the first turn: the model's name, and what the bundled one is."""
+    lines = [f"{name}: /help lists the commands, Ctrl-C stops an answer, /exit leaves"]
+    if name == NANO:
+        lines += [ABOUT, *(f"  {opening}" for opening in ("Try one of these:", *OPENINGS))]
+    return "\n".join(lines)
 
 
 def _typed() -> Iterator[str]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,14 +17,56 @@ from edgedec.errors import UsageError
 from edgedec.text import template
 
 if TYPE_CHECKING:
-    from edgedec.server.app import Server
+    import edgedec
+    from edgedec.runtime import Adapter
+    from edgedec.server.engine import ServerLimits
+    from edgedec.server.pool import ModelSource
+    from edgedec.server.service import Server
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
 def serve(
-    model: o.ModelName = "nano",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="BUNDLE",
+            show_default=False,
+            help="Bundle folder, or `nano`, which ships along and is the default without --models.",
+        ),
+    ] = None,
+    models: Annotated[
+        Path | None,
+        typer.Option(
+            "--models",
+            metavar="DIR",
+            show_default=False,
+            help="A folder of bundles: each is loaded when a request names it.",
+        ),
+    ] = None,
+    models_memory: Annotated[
+        float,
+        typer.Option(
+            "--models-memory",
+            min=0,
+            metavar="GIB",
+            show_default=False,
+            help="With --models: memory of loaded models and their caches; those used least recently are unloaded. "
+            "By default three quarters of this machine's.",
+        ),
+    ] = 0,
+    lora: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lora",
+            metavar="NAME=FILE",
+            show_default=False,
+            help="An adapter that requests may name as the model (repeatable); with --models: MODEL/NAME=FILE.",
+        ),
+    ] = None,
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 8080,
     slots: Annotated[int, typer.Option("--slots", min=1, max=1024, help="Texts that run at a time.")] = 4,
@@ -68,27 +113,121 @@ def serve(
       edgedec serve
       edgedec serve -m ./smol --port 9000 --slots 8 -c 4096
       edgedec serve -m ./smol --slots 64 --max-total-tokens 65536
+      edgedec serve -m ./smol --lora pirate=pirate.lora
+      edgedec serve --models ./bundles --models-memory 8
     """
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
         raise UsageError(f"serve needs {' and '.join(missing)}: pip install 'edgedec[serve]'")
     from edgedec.server.access import AccessPolicy, is_local
-    from edgedec.server.app import MOST, Server, Settings
     from edgedec.server.engine import ServerLimits
+    from edgedec.server.service import MOST, Server, Settings
 
     if api_key == "":
         raise UsageError("--api-key: is empty; leave it out for a server without a key")
     template.start()
-    opened = o.open_model(model, engine, threads, kv)
-    context = ctx_size or opened.spec.context_length
-    limits = ServerLimits(slots, context, queue, timeout, speculate, max_total_tokens)
-    # What would fail at the first request fails now.
-    opened.session(context=context, speculate=speculate)
-    _ = opened.tokenizer
+    opening = ModelOpening(engine, threads, kv, speculate)
+    limits = ServerLimits(slots, ctx_size, queue, timeout, speculate, max_total_tokens)
+    if models is None:
+        sources = [opening.only(model or "nano", lora or [], limits)]
+    else:
+        sources = opening.folder(models, model, lora or [], limits)
     access = AccessPolicy(api_key, cors, is_local(host))
     if not access.local and api_key is None:
         print(f"edgedec: listening on {host} without --api-key: everyone who reaches it may use it", file=sys.stderr)
-    _listen(Server(opened, Settings(limits, access, max_body, max_tokens or MOST)), host, port)
+    memory = 0 if models is None else int(models_memory * 2**30) or _three_quarters()
+    _listen(Server(sources, Settings(limits, access, max_body, max_tokens or MOST, memory=memory)), host, port)
+
+
+@dataclass(frozen=True)
+class ModelOpening:
+    """How models are opened to be served."""
+
+    engine: str
+    threads: int
+    kv: o.KVFormat
+    speculate: str
+
+    def only(self, name: str, lora: Sequence[str], limits: ServerLimits) -> ModelSource:
+        """The only model: what would fail at the first request fails now."""
+        from edgedec.server.pool import ModelSource, limits_of
+
+        opened = o.open_model(name, self.engine, self.threads, self.kv)
+        adapters = {item: self._adapter(opened, path) for item, path in _named_files(lora).items()}
+        self._try(opened, limits.context)
+        limits_of(limits, opened.spec)
+        return ModelSource.of(opened, adapters)
+
+    def folder(self, folder: Path, more: str | None, lora: Sequence[str], limits: ServerLimits) -> list[ModelSource]:
+        """Every bundle in a folder, and one more perhaps, opened when they are needed."""
+        from edgedec.bundle.locate import find
+        from edgedec.bundle.manifest import MANIFEST
+
+        if not folder.is_dir():
+            raise UsageError(f"--models {folder}: no such folder")
+        paths = [path for path in sorted(folder.iterdir()) if (path / MANIFEST).is_file()]
+        paths += [] if more is None else [find(more)]
+        if not paths:
+            raise UsageError(f"--models {folder}: there is no bundle in it; make one with `edgedec export`")
+        files = _named_files(lora)
+        sources = [self._source(path, files, limits) for path in paths]
+        names = [source.name for source in sources]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise UsageError(f"--models {folder}: two bundles are called {twice[0]!r}; rename or remove one")
+        known = {name for source in sources for name in source.adapters}
+        unknown = sorted(set(files) - known)
+        if unknown:
+            raise UsageError(f"--lora {unknown[0]}: with --models it is MODEL/NAME=FILE; models: {', '.join(names)}")
+        return sources
+
+    def _source(self, path: Path, lora: Mapping[str, Path], limits: ServerLimits) -> ModelSource:
+        from edgedec.bundle import Bundle
+        from edgedec.cache import kv_bytes_per_token
+        from edgedec.server.pool import ModelSource, limits_of
+
+        bundle = Bundle.open(path)
+        name, manifest = bundle.manifest.name, bundle.manifest
+        own = {item: file for item, file in lora.items() if item.rpartition("/")[0] == name}
+
+        def opened() -> tuple[edgedec.Model, Mapping[str, Adapter]]:
+            model = o.open_model(str(path), self.engine, self.threads, self.kv)
+            self._try(model, 0)
+            return model, {item: self._adapter(model, file) for item, file in own.items()}
+
+        per_token = kv_bytes_per_token(manifest.spec, self.kv or manifest.kv_formats[0])
+        caches = limits_of(limits, manifest.spec).room * per_token
+        memory = caches + sum(file.size for file in manifest.files.values())
+        return ModelSource(name, bundle, opened, tuple(own), memory, int(path.stat().st_mtime))
+
+    def _adapter(self, model: edgedec.Model, file: Path) -> Adapter:
+        return model.adapter(file)
+
+    def _try(self, model: edgedec.Model, context: int) -> None:
+        """Errors of a model that could not be used."""
+        model.session(context=context or None, speculate=self.speculate)
+        _ = model.tokenizer
+
+
+def _named_files(lora: Sequence[str]) -> dict[str, Path]:
+    """NAME=FILE of --lora."""
+    found: dict[str, Path] = {}
+    for item in lora:
+        name, equals, file = item.partition("=")
+        if not (name and equals and file):
+            raise UsageError(f"--lora {item!r}: must be NAME=FILE, as in pirate=pirate.lora")
+        if name in found:
+            raise UsageError(f"--lora {item!r}: the name {name!r} is given twice")
+        found[name] = Path(file)
+    return found
+
+
+def _three_quarters() -> int:
+    """Bytes of three quarters of this machine's memory."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
+    except (AttributeError, OSError, ValueError):  # not a POSIX system
+        return 8 << 30
 
 
 def _listen(server: Server, host: str, port: int) -> None:
@@ -97,6 +236,6 @@ def _listen(server: Server, host: str, port: int) -> None:
 
     def ready(port: int) -> None:
         shown = f"[{host}]" if ":" in host else host
-        print(f"edgedec: {server.name} at http://{shown}:{port}/v1 (pid {os.getpid()})", file=sys.stderr, flush=True)
+        print(f"edgedec: {server.title} at http://{shown}:{port}/v1 (pid {os.getpid()})", file=sys.stderr, flush=True)
 
     listen(server, host, port, ready)

@@ -94,6 +94,8 @@ def train_heads(
         import edgedec
 
         model = edgedec.open(bundle, threads=threads)
+        if not model.runtime.capabilities.hidden:
+            raise UsageError(f"{bundle}: engine {model.runtime.name} gives no hidden states for a head to read")
         plan = training.TrainingPlan(
             kind=kind,
             depth=heads,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import cast
 
 import numpy as np
@@ -10,9 +10,13 @@ from numpy.typing import NDArray
 
 from edgedec.cache import Cache
 from edgedec.decoding.context import Context
+from edgedec.decoding.step import Completed, DecodeLoop, Stats, Token
 from edgedec.errors import UsageError
 from edgedec.runtime import ALL_LOGITS, Call, Logits, Rows, Runtime, forward_one
-from edgedec.sampling import logprob
+from edgedec.sampling import logprob, top_logprobs
+
+# Logits of a call that scores a prompt: 32 MiB in float32.
+_MOST_LOGITS = 8 << 20
 
 
 def next_probs(runtime: Runtime, context: Context) -> NDArray[np.float64]:
@@ -36,6 +40,41 @@ def score(runtime: Runtime, context: Context, ids: Sequence[int]) -> list[float]
         logits = _logits(runtime, context, part, twin)
         found += [logprob(row, token) for row, token in zip(logits, ids[at:], strict=False)]
         twin.commit(range(len(part)))
+    return found
+
+
+def scored(
+    loop: DecodeLoop, context: Context, stats: Stats, chunk: int, top: int, on_scores: Callable[[list[Token]], None]
+) -> DecodeLoop:
+    """The loop, after its prompt has been scored."""
+    on_scores((yield from score_prompt(context, chunk, top)))
+    try:
+        yield from loop
+    finally:
+        stats.cached = 0
+
+
+def score_prompt(context: Context, chunk: int, top: int) -> Generator[Call, Completed, list[Token]]:
+    """The prompt's tokens, each but the first with its log-probability after those before it and with the `top`
+    likeliest; the cache then is as after generating. Yields the calls that it needs.
+
+    Every row is read anew, as a row found in a cache has no logits left.
+    """
+    ids, cache = context.ids, context.cache
+    if not ids:
+        raise UsageError("nothing to score: give at least one token (this tokenizer adds none of its own)")
+    size = max(1, min(chunk, _MOST_LOGITS // cache.spec.vocab_size))
+    found = [Token(ids[0])]
+    cache.truncate(0)
+    while cache.length < len(ids) - 1:
+        start = cache.length
+        rows = Rows.chain(ids[start:-1][:size], start)
+        completed = yield Call(rows, cache, outputs=ALL_LOGITS, adapter=context.adapter)
+        logits = completed.result.logits
+        assert logits is not None
+        scored = zip(ids[start + 1 : start + 1 + len(rows)], logits, strict=True)
+        found += [Token(token, logprob(row, token), tuple(top_logprobs(row, top))) for token, row in scored]
+        cache.commit(range(len(rows)))
     return found
 
 

@@ -32,7 +32,7 @@ def read(source: Callable[[int], bytes], n: int) -> bytes:
     return bytes(found)
 
 
-class Stream:
+class _Stream:
     """What was read at once and not used yet."""
 
     def __init__(self, source: Callable[[int], bytes]) -> None:
@@ -75,7 +75,7 @@ def answer(guest: Any, message: dict[str, Any], blob: bytes) -> tuple[dict[str, 
 
 
 def serve(guest: Any, source: Callable[[int], bytes], sink: Callable[[bytes], object]) -> None:
-    read_on = Stream(source).read
+    read_on = _Stream(source).read
     while True:
         message, blob = receive(read_on)
         timed = hasattr(signal, "setitimer")

@@ -9,8 +9,9 @@ from hmac import compare_digest
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
+from edgedec.server.answers import JsonAnswer
 from edgedec.server.errors import APIError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class AccessMiddleware:
                 self._mark(message)
                 # Only known paths, so that a scanner makes no endless list of them.
                 known = "endpoint" in scope and message["status"] != 404
-                self._on_answer(scope["path"] if known else "other", message["status"])
+                self._on_answer(_route(scope) if known else "other", message["status"])
             await send(message)
 
         answer = self._refusal(scope)
@@ -62,7 +63,7 @@ class AccessMiddleware:
             if scope["path"] not in _OPEN:
                 self._check_key(headers)
         except APIError as error:
-            return JSONResponse(error.body, error.status, error.headers)
+            return JsonAnswer(error.body_for(scope["path"]), error.status, error.headers)
         return None
 
     def _check_host(self, headers: Headers) -> None:
@@ -83,8 +84,16 @@ class AccessMiddleware:
         if self._policy.origin:
             headers["Access-Control-Allow-Origin"] = self._policy.origin
             headers["Access-Control-Allow-Headers"] = "authorization, content-type"
-            headers["Access-Control-Allow-Methods"] = "GET, POST"
+            headers["Access-Control-Allow-Methods"] = "GET, POST, DELETE"
             headers.add_vary_header("Origin")
+
+
+def _route(scope: Scope) -> str:
+    """The path without its parameters: an endless list of names otherwise."""
+    path = str(scope["path"])
+    for name, value in scope.get("path_params", {}).items():
+        path = path.replace(str(value), f"{{{name}}}")
+    return path
 
 
 def host_of(header: str) -> str:

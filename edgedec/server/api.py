@@ -1,17 +1,17 @@
-"""Bodies of requests to plain data, checked."""
+"""Bodies of requests of OpenAI's chat, completions and embeddings, and of vLLM's tokenize, to plain data, checked."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from edgedec.errors import UsageError
 from edgedec.generation import parse_options
 from edgedec.server import fields
-from edgedec.server.errors import APIError, no_model
-from edgedec.server.schema import Schema, check
+from edgedec.server.bodies import MOST_DEPTH, checked, depth
+from edgedec.server.errors import APIError
 
 # Tokens of a completion unless the request says more: OpenAI's.
 _DEFAULT_TOKENS = 16
@@ -20,122 +20,111 @@ Prompt = str | tuple[int, ...]
 
 @dataclass(frozen=True)
 class Tools:
-    """The functions that the model may call, with the schemas of their arguments; `choice`: auto or required."""
+    """The functions that the model may call, with the schemas of their arguments; `choice`: auto or required;
+    `parallel`: may it call several in one turn?"""
 
     described: tuple[Mapping[str, Any], ...]
     schemas: Mapping[str, Mapping[str, Any]]
     choice: str
+    parallel: bool = False
 
 
 @dataclass(frozen=True)
 class TextRequest:
     """A chat (`messages`) or completions (`prompts`): its content, and the `options` of generation that it names.
 
-    `schema`: of the text, as JSON schema; None: any text. `logprobs`: how many likely tokens to report.
+    `target`: the model and the adapter that it names. `best_of`: how many texts are generated for each prompt, of
+    which the n best are returned; 0: n. `logprobs`: how many likely tokens to report. `schema`: of the text, as JSON
+    schema; None: any text. `variables`: names for the chat template. `before`: tokens in front of the prompt.
     """
 
     options: Mapping[str, Any]
     messages: tuple[Mapping[str, Any], ...] = ()
     prompts: tuple[Prompt, ...] = ()
+    target: tuple[str | None, str | None] = (None, None)
     n: int = 1
+    best_of: int = 0
     logprobs: int | None = None
     echo: bool = False
+    suffix: str = ""
     stream: bool = False
     usage: bool = False
     schema: Mapping[str, Any] | None = None
     tools: Tools | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    before: tuple[int, ...] = ()
+
+    @property
+    def texts(self) -> int:
+        """How many are generated for each prompt."""
+        return self.best_of or self.n
 
 
-def parse(raw: bytes) -> dict[str, Any]:
-    """A JSON object, without the members that are null."""
-    try:
-        body = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise APIError(400, f"the request's body is not JSON: {error}", code="invalid_json") from None
-    if not isinstance(body, dict):
-        raise APIError(400, "the request's body must be a JSON object", code="invalid_json")
-    return {key: value for key, value in body.items() if value is not None}
-
-
-def chat(raw: bytes, model: str) -> TextRequest:
+def chat(raw: bytes) -> TextRequest:
     """A request for /v1/chat/completions."""
-    body = _checked(raw, fields.CHAT, model)
+    body = checked(raw, fields.CHAT)
     wants = bool(body.get("logprobs"))
     if "top_logprobs" in body and not wants:
         raise APIError(400, "top_logprobs: needs logprobs: true", param="top_logprobs", code="invalid_value")
     if "max_completion_tokens" in body:
         body["max_tokens"] = body["max_completion_tokens"]
-    tools, schema = _tools(body), _format(body)
+    tools, schema = read_tools(body), _format(body)
     if tools is not None and schema is not None:
         raise APIError(400, "response_format: cannot be combined with tools", "response_format", "invalid_value")
     return TextRequest(
-        messages=tuple(map(_message, body["messages"])),
+        messages=tuple(map(read_message, body["messages"])),
         logprobs=int(body.get("top_logprobs", 0)) if wants else None,
         schema=schema,
         tools=tools,
+        variables=template_variables(body),
         **_common(body),
     )
 
 
-def completion(raw: bytes, model: str) -> TextRequest:
+def completion(raw: bytes) -> TextRequest:
     """A request for /v1/completions."""
-    body = _checked(raw, fields.COMPLETION, model)
-    logprobs = body.get("logprobs")
-    if logprobs is not None and body.get("echo"):
-        raise APIError(400, "echo: cannot be combined with logprobs", "echo", "invalid_value")
+    body = checked(raw, fields.COMPLETION)
+    logprobs, n, best_of = body.get("logprobs"), int(body.get("n", 1)), int(body.get("best_of", 0))
     body.setdefault("max_tokens", _DEFAULT_TOKENS)
+    if best_of and best_of < n:
+        raise APIError(400, f"best_of: {best_of} is below n, which is {n}", "best_of", "invalid_value")
+    if best_of > n and body.get("stream"):
+        raise APIError(400, "best_of: cannot be streamed; leave it or stream out", "best_of", "invalid_value")
+    if body.get("suffix") and body.get("echo"):
+        raise APIError(400, "suffix: cannot be combined with echo", "suffix", "invalid_value")
     return TextRequest(
         prompts=_prompts(body["prompt"]),
+        best_of=best_of,
         logprobs=None if logprobs is None else int(logprobs),
         echo=bool(body.get("echo")),
+        suffix=body.get("suffix", ""),
         schema=_format(body),
         **_common(body),
     )
 
 
-def embedding(raw: bytes, model: str) -> tuple[tuple[Prompt, ...], bool]:
-    """(what to embed, whether as base64)."""
-    body = _checked(raw, fields.EMBEDDING, model)
-    return _prompts(body["input"]), body.get("encoding_format") == "base64"
+def embedding(raw: bytes) -> tuple[TextRequest, bool]:
+    """(what to embed as prompts, whether as base64)."""
+    body = checked(raw, fields.EMBEDDING)
+    packed = body.get("encoding_format") == "base64"
+    return TextRequest({}, prompts=_prompts(body["input"]), target=target_of(body)), packed
 
 
-def _checked(raw: bytes, schema: Schema, model: str) -> dict[str, Any]:
-    body = parse(raw)
-    for name in body:
-        if name not in schema["properties"]:
-            raise APIError(400, f"{name}: this server does not support it; leave it out", name, "unsupported_parameter")
-    check(body, schema, "")
-    if body.get("model", model) != model:
-        raise no_model(body["model"], model)
-    return body
+def target_of(body: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """The model and the adapter that a request names."""
+    return body.get("model"), body.get("adapter")
 
 
-def _common(body: dict[str, Any]) -> dict[str, Any]:
-    if "stream_options" in body and not body.get("stream"):
-        raise APIError(400, "stream_options: needs stream: true", "stream_options", "invalid_value")
+def options_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of generation in a body; APIError 400 names one that is not as it must be."""
     try:
-        options = parse_options(body)
+        return parse_options(body)
     except UsageError as error:
         name = str(error).partition(":")[0]
         raise APIError(400, str(error), name, "invalid_value") from None
-    return {
-        "options": options,
-        "n": int(body.get("n", 1)),
-        "stream": bool(body.get("stream")),
-        "usage": bool(body.get("stream_options", {}).get("include_usage")),
-    }
 
 
-def _prompts(given: Any) -> tuple[Prompt, ...]:
-    if isinstance(given, str):
-        return (given,)
-    if isinstance(given[0], str):
-        return tuple(given)
-    lists = given if isinstance(given[0], list) else [given]
-    return tuple(tuple(int(token) for token in tokens) for tokens in lists)
-
-
-def _message(given: dict[str, Any]) -> dict[str, Any]:
+def read_message(given: Mapping[str, Any]) -> dict[str, Any]:
     """A message as templates take it: content as one string, a developer's role as the system's."""
     message = {key: value for key, value in given.items() if value is not None}
     content = message.get("content", "")
@@ -147,31 +136,20 @@ def _message(given: dict[str, Any]) -> dict[str, Any]:
     return message
 
 
-def _read(call: dict[str, Any]) -> dict[str, Any]:
-    """Templates write a call's arguments as JSON themselves."""
-    function = call["function"]
-    try:
-        return {**call, "function": {**function, "arguments": json.loads(function["arguments"])}}
-    except (ValueError, RecursionError):
-        return call
+def template_variables(body: Mapping[str, Any]) -> dict[str, Any]:
+    """What a request sets for the chat template. Templates of models that think read `enable_thinking`."""
+    effort = body.get("reasoning_effort")
+    variables = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+    return variables | dict(body.get("chat_template_kwargs", {}))
 
 
-def _format(body: dict[str, Any]) -> Mapping[str, Any] | None:
-    given = body.get("response_format", {"type": "text"})
-    if given["type"] == "text":
-        return None
-    schema: Mapping[str, Any] = {"type": "object"}
-    return schema if given["type"] == "json_object" else given["json_schema"]["schema"]
-
-
-def _tools(body: dict[str, Any]) -> Tools | None:
+def read_tools(body: Mapping[str, Any]) -> Tools | None:
+    """The functions that the model may call; None if it may call none."""
     tools, choice = body.get("tools") or [], body.get("tool_choice", "auto")
     schemas = {tool["function"]["name"]: tool["function"].get("parameters") or {"type": "object"} for tool in tools}
     if len(schemas) < len(tools):
         raise APIError(400, "tools: two functions have the same name", "tools", "invalid_value")
-    if not tools and choice in ("auto", "none"):
-        return None
-    if choice == "none":
+    if choice == "none" or (not tools and choice == "auto"):
         return None
     if isinstance(choice, dict):
         name = choice["function"]["name"]
@@ -180,4 +158,48 @@ def _tools(body: dict[str, Any]) -> Tools | None:
         return Tools(tuple(tools), {name: schemas[name]}, "required")
     if not tools:
         raise APIError(400, "tool_choice: there are no tools", "tool_choice", "invalid_value")
-    return Tools(tuple(tools), schemas, choice)
+    return Tools(tuple(tools), schemas, choice, bool(body.get("parallel_tool_calls", True)))
+
+
+def schema_of(given: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The JSON schema of a format {"type": ..., "schema": ...}; None for any text."""
+    if given["type"] == "text":
+        return None
+    schema: Mapping[str, Any] = {"type": "object"}
+    return schema if given["type"] == "json_object" else given["schema"]
+
+
+def _common(body: Mapping[str, Any]) -> dict[str, Any]:
+    if "stream_options" in body and not body.get("stream"):
+        raise APIError(400, "stream_options: needs stream: true", "stream_options", "invalid_value")
+    return {
+        "options": options_of(body),
+        "target": target_of(body),
+        "n": int(body.get("n", 1)),
+        "stream": bool(body.get("stream")),
+        "usage": bool(body.get("stream_options", {}).get("include_usage")),
+    }
+
+
+def _prompts(given: str | Sequence[Any]) -> tuple[Prompt, ...]:
+    if isinstance(given, str):
+        return (given,)
+    if isinstance(given[0], str):
+        return tuple(given)
+    lists = given if isinstance(given[0], list) else [given]
+    return tuple(tuple(int(token) for token in tokens) for tokens in lists)
+
+
+def _read(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Templates write a call's arguments as JSON themselves."""
+    function = call["function"]
+    try:
+        arguments = json.loads(function["arguments"])
+    except (ValueError, RecursionError):
+        return call
+    return call if depth(arguments) > MOST_DEPTH else {**call, "function": {**function, "arguments": arguments}}
+
+
+def _format(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    given = body.get("response_format", {"type": "text"})
+    return schema_of({**given, **given.get("json_schema", {})})

@@ -7,46 +7,65 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.generation import GenerationConfig
-from edgedec.server import tools
+from edgedec.runtime import Adapter
+from edgedec.server import thinking, tools
 from edgedec.server.api import Prompt, TextRequest
 from edgedec.server.errors import APIError
+from edgedec.server.infill import infill
 
 if TYPE_CHECKING:
-    from edgedec.constraints.matcher import GrammarConstraint
+    from edgedec.constraints import Constraint
     from edgedec.model import Model
 
 
 @dataclass(frozen=True)
 class Completion:
-    """One text to generate after `ids`. `echo`: text that is returned in front of it."""
+    """One text to generate after `ids`. `echo`: text that is returned in front of it; `scores`: the prompt's
+    log-probabilities are returned as well; `thinks`: the text begins inside a thought."""
 
     ids: tuple[int, ...]
     config: GenerationConfig
     echo: str = ""
+    scores: bool = False
+    thinks: bool = False
+    adapter: Adapter | None = None
 
 
-def completions(model: Model, request: TextRequest, context: int, most: int) -> list[Completion]:
+class _Prompt(NamedTuple):
+    ids: tuple[int, ...]
+    echo: str = ""
+    thinks: bool = False
+
+
+def completions(
+    model: Model, request: TextRequest, context: int, most: int, adapter: Adapter | None = None
+) -> list[Completion]:
     """All texts of a request; APIError 400 for what cannot be done. `most`: tokens that a text may get."""
     limit = request.options.get("max_tokens", most)
     if limit > most:
         raise APIError(400, f"max_tokens: this server allows {most} at most", "max_tokens", "invalid_value")
     try:
         config = _config(model, request)
-        texts = _texts(model, request)
-        constraint = _constraint(model, request)
+        prompts = _read_prompts(model, request)
+        constraint = _constraint(model, request, prompts)
     except EdgedecError as error:
         raise APIError(400, str(error), code="invalid_value") from None
+    scores = request.echo and request.logprobs is not None
     found: list[Completion] = []
-    for ids, echo in texts:
-        longest = replace(config, max_tokens=min(limit, _room(model, ids, context)))
-        for choice in range(request.n):
+    for ids, echo, thinks in prompts:
+        longest = replace(config, max_tokens=min(limit, _room(ids, context)))
+        if scores and longest.max_tokens == 1:
+            # An evaluation harness asks for one token and takes it off again: it must be there, be it the end.
+            longest = replace(longest, ignore_eos=True)
+        for choice in range(request.texts):
             own = replace(longest, constraint=constraint and constraint.fork())
             seed = config.sampling.seed
-            found.append(Completion(ids, own if seed is None else own.override({"seed": seed + choice}), echo))
+            own = own if seed is None else own.override({"seed": seed + choice})
+            found.append(Completion(ids, own, echo, scores, thinks, adapter))
     return found
 
 
@@ -57,13 +76,15 @@ def tokens_of(model: Model, prompts: Sequence[Prompt], context: int) -> list[tup
     except EdgedecError as error:
         raise APIError(400, str(error), "input", "invalid_value") from None
     for ids in found:
-        _room(model, ids, context, "input")
+        _room(ids, context, "input")
     return found
 
 
 def _config(model: Model, request: TextRequest) -> GenerationConfig:
     """What the model's makers suggest, with the options of the request in its place."""
-    config = GenerationConfig(model.sampling, logprobs=request.logprobs).override(request.options)
+    ranks = request.texts > request.n
+    logprobs = 0 if ranks and request.logprobs is None else request.logprobs
+    config = GenerationConfig(model.sampling, logprobs=logprobs).override(request.options)
     tokens = {"logit_bias": dict(config.sampling.logit_bias), "stop_tokens": config.stop_tokens}
     for name, named in tokens.items():
         outside = [token for token in named if not 0 <= token < model.spec.vocab_size]
@@ -73,17 +94,28 @@ def _config(model: Model, request: TextRequest) -> GenerationConfig:
     return config
 
 
-def _texts(model: Model, request: TextRequest) -> list[tuple[tuple[int, ...], str]]:
+def _read_prompts(model: Model, request: TextRequest) -> list[_Prompt]:
     """Tokens of each prompt, and its text if it is to be echoed."""
+    tokenizer = model.tokenizer
     if request.messages:
-        text = tools.prompt(model, request.messages, request.tools)
-        return [(tuple(model.tokenizer.encode(text, around=False)), "")]
+        text = tools.prompt(model, request.messages, request.tools, request.variables)
+        ids = _joined(model, request.before, tuple(tokenizer.encode(text, around=False)))
+        return [_Prompt(ids, thinks=thinking.begins_thinking(text, tokenizer))]
     found = []
     for prompt in request.prompts:
-        ids = _ids(model, prompt)
-        before = prompt if isinstance(prompt, str) else model.tokenizer.decode(ids)
-        found.append((ids, before if request.echo else ""))
+        ids = _joined(model, request.before, _ids(model, prompt))
+        if request.suffix:
+            ids = infill(tokenizer, ids, request.suffix)
+        before = prompt if isinstance(prompt, str) else tokenizer.decode(ids)
+        found.append(_Prompt(ids, before if request.echo else ""))
     return found
+
+
+def _joined(model: Model, before: tuple[int, ...], ids: tuple[int, ...]) -> tuple[int, ...]:
+    """A prompt after the tokens of an earlier text, without a second beginning of text."""
+    if before and ids and before[0] == ids[0] and ids[0] in model.tokenizer.hidden:
+        ids = ids[1:]
+    return *_ids(model, before), *ids
 
 
 def _ids(model: Model, prompt: Prompt) -> tuple[int, ...]:
@@ -94,7 +126,7 @@ def _ids(model: Model, prompt: Prompt) -> tuple[int, ...]:
     return ids
 
 
-def _room(model: Model, ids: tuple[int, ...], context: int, name: str = "prompt") -> int:
+def _room(ids: tuple[int, ...], context: int, name: str = "prompt") -> int:
     if not ids:
         raise APIError(400, f"{name}: is empty; give at least one token", name, "invalid_value")
     if len(ids) >= context:
@@ -107,13 +139,18 @@ def _room(model: Model, ids: tuple[int, ...], context: int, name: str = "prompt"
     return context - len(ids)
 
 
-def _constraint(model: Model, request: TextRequest) -> GrammarConstraint | None:
+def _constraint(model: Model, request: TextRequest, prompts: Sequence[_Prompt]) -> Constraint | None:
     from edgedec import constraints
 
     name = "response_format" if request.tools is None else "tools"
     try:
         if request.tools is not None:
-            return tools.constraint(model, request.tools)
-        return None if request.schema is None else constraints.json_schema(model, request.schema)
+            found: Constraint = tools.constraint(model, request.tools)
+        elif request.schema is not None:
+            found = constraints.json_schema(model, request.schema)
+        else:
+            return None
     except UsageError as error:
         raise APIError(400, f"{name}: {error}", name, "invalid_value") from None
+    close = model.tokenizer.id(thinking.CLOSE) if prompts[0].thinks else None
+    return found if close is None else thinking.AfterThought(found, close, model.spec.vocab_size)

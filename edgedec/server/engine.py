@@ -21,6 +21,7 @@ from edgedec.decoding.batching import Batch
 from edgedec.decoding.step import Stats
 from edgedec.drafters import Tables
 from edgedec.errors import UsageError
+from edgedec.runtime import Adapter
 from edgedec.server.completions import Completion
 from edgedec.server.errors import APIError
 from edgedec.server.requests import EmbeddingRequest, EndEvent, EngineRequest, Event, GenerationRequest, Submission
@@ -89,6 +90,11 @@ class EngineThread:
         return len(self._requests) - self.running
 
     @property
+    def idle(self) -> bool:
+        """Does nothing run or wait?"""
+        return not self._requests
+
+    @property
     def held(self) -> int:
         """Tokens that the caches hold or may come to hold, those of ended texts included."""
         return self._held
@@ -110,10 +116,11 @@ class EngineThread:
         ]
         return self._submit(run, requests)
 
-    def embed(self, texts: Sequence[tuple[int, ...]]) -> Submission:
+    def embed(self, texts: Sequence[tuple[int, ...]], adapter: Adapter | None = None) -> Submission:
         """Texts to embed."""
         run, deadline = Submission(len(texts), self._cancel), monotonic() + self.limits.seconds
-        return self._submit(run, [EmbeddingRequest(run, i, ids, deadline, self._post) for i, ids in enumerate(texts)])
+        requests = [EmbeddingRequest(run, i, ids, deadline, self._post, adapter=adapter) for i, ids in enumerate(texts)]
+        return self._submit(run, requests)
 
     def drain(self) -> None:
         """Refuse what is new and what waits; what runs continues."""
@@ -229,12 +236,13 @@ class EngineThread:
     def _new_batch(self) -> Batch:
         return Batch(self.model.runtime, tokens=self.limits.room, most=self.limits.slots)
 
-    def _new_session(self) -> Session:
+    def _new_session(self, adapter: Adapter | None = None) -> Session:
         self._kept = self._kept or self._open_session(1)
-        return self._open_session(self.limits.context)
+        return self._open_session(self.limits.context, adapter)
 
-    def _open_session(self, context: int) -> Session:
-        return self.model.session(context=context, speculate=self.limits.speculate, tables=self._tables)
+    def _open_session(self, context: int, adapter: Adapter | None = None) -> Session:
+        speculate = self.limits.speculate
+        return self.model.session(context=context, speculate=speculate, tables=self._tables, adapter=adapter)
 
 
 def _deliver(posts: Sequence[tuple[Submission, Event]]) -> None:

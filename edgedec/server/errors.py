@@ -1,14 +1,10 @@
-"""The answer to a request that fails: OpenAI's error object."""
+"""The answer to a request that fails: OpenAI's error object, or Ollama's under `/api/`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
-
-
-def no_model(wanted: object, here: str) -> APIError:
-    return APIError(404, f"model {wanted!r} is not here; this server has {here!r}", "model", "model_not_found")
 
 
 class APIError(Exception):
@@ -24,6 +20,10 @@ class APIError(Exception):
     def body(self) -> dict[str, Any]:
         kind = _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    def body_for(self, path: str) -> dict[str, Any]:
+        """What clients of this path expect."""
+        return {"error": self.message} if path.startswith("/api/") else self.body
 
     @property
     def headers(self) -> dict[str, str]:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from edgedec.errors import UsageError
+from edgedec.server.app import build
 
 if TYPE_CHECKING:
-    from edgedec.server.app import Server
+    from edgedec.server.service import Server
 
 GRACE = 10
 _BACKLOG = 512
@@ -34,14 +35,14 @@ class _Uvicorn(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # Not here: the signal may have come while this very thread holds the engine's lock.
         if self._own_loop is not None:
-            self._own_loop.call_soon_threadsafe(self._server.engine.drain)
+            self._own_loop.call_soon_threadsafe(self._server.drain)
         super().handle_exit(sig, frame)
 
 
 def make(server: Server, grace: int = GRACE) -> uvicorn.Server:
     """Not yet running: `run(sockets=[bound(...)])`."""
     config = uvicorn.Config(
-        server.app(),
+        build(server),
         log_level=logging.WARNING,
         access_log=False,
         server_header=False,

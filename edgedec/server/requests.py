@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from edgedec.decoding.batching import Batch, Job
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import DecodeLoop, Stats, Token
-from edgedec.runtime import Call, Outputs, Rows
+from edgedec.errors import RuntimeUnavailable
+from edgedec.runtime import Adapter, Call, Outputs, Rows
 from edgedec.server.completions import Completion
 from edgedec.text.stream import TextStream
 
@@ -33,6 +34,14 @@ class TextEvent:
 
 
 @dataclass(frozen=True)
+class PromptEvent:
+    """The prompt's tokens, each but the first with its log-probability."""
+
+    index: int
+    tokens: tuple[Token, ...]
+
+
+@dataclass(frozen=True)
 class EndEvent:
     """`finish`: eos, stop, length, context, cancelled, timeout, closing, failed; `why` it failed, and whether that
     is the server's fault. `seconds`: waiting, up to the first token, and from there to the last."""
@@ -46,7 +55,8 @@ class EndEvent:
     vector: NDArray[np.float32] | None = None
 
 
-Event = TextEvent | EndEvent
+Event = TextEvent | PromptEvent | EndEvent
+NewSession = Callable[[Adapter | None], "Session"]
 
 
 class Submission:
@@ -93,7 +103,7 @@ class EngineRequest:
     first: float = 0.0
     last: float = 0.0
 
-    def submit(self, model: Model, new_session: Callable[[], Session], batch: Batch) -> None:
+    def submit(self, model: Model, new_session: NewSession, batch: Batch) -> None:
         """Add it to the batch."""
         raise NotImplementedError
 
@@ -129,12 +139,15 @@ class GenerationRequest(EngineRequest):
 
     completion: Completion | None = None
 
-    def submit(self, model: Model, new_session: Callable[[], Session], batch: Batch) -> None:
+    def submit(self, model: Model, new_session: NewSession, batch: Batch) -> None:
         assert self.completion is not None
-        config = self.completion.config
-        self._session = new_session()
+        config, scores = self.completion.config, self._on_scores if self.completion.scores else None
+        self._session = new_session(self.completion.adapter)
         self._text = TextStream(model.tokenizer, config.stop, self.ids)
-        self.job = self._session.submit(batch, self.ids, self._on_token, config, self.on_start)
+        self.job = self._session.submit(batch, self.ids, self._on_token, config, self.on_start, scores)
+
+    def _on_scores(self, tokens: list[Token]) -> None:
+        self.post(self, PromptEvent(self.index, tuple(tokens)))
 
     def _on_token(self, token: Token | None) -> None:
         if token is None:
@@ -162,20 +175,24 @@ class GenerationRequest(EngineRequest):
 class EmbeddingRequest(EngineRequest):
     """A text to embed: the mean of its hidden states after the last block, scaled to length 1."""
 
+    adapter: Adapter | None = None
     total: NDArray[np.float64] | None = None
 
-    def submit(self, model: Model, new_session: Callable[[], Session], batch: Batch) -> None:
-        context = Context(list(self.ids), len(self.ids), model.runtime.new_cache(len(self.ids)))
+    def submit(self, model: Model, new_session: NewSession, batch: Batch) -> None:
+        cache = model.runtime.new_cache(len(self.ids))
+        context = Context(list(self.ids), len(self.ids), cache, adapter=self.adapter)
         loop = self._read(model, context)
         self.job = batch.add(context, loop, self._on_token, len(self.ids), on_start=self.on_start)
 
     def _read(self, model: Model, context: Context) -> DecodeLoop:
         """Sum the hidden states of the text, read in chunks."""
+        if not model.runtime.capabilities.hidden:
+            raise RuntimeUnavailable(f"the engine {model.runtime.name} gives no hidden states to embed by")
         last, chunk = model.spec.n_blocks - 1, model.runtime.capabilities.prefill_chunk
         total, cache = np.zeros(model.spec.hidden_size), context.cache
         while pending := context.pending():
             rows = Rows.chain(pending[:chunk], cache.length)
-            completed = yield Call(rows, cache, outputs=Outputs(hidden=(last,)))
+            completed = yield Call(rows, cache, outputs=Outputs(hidden=(last,)), adapter=self.adapter)
             total += completed.result.hidden[last].sum(0, dtype=np.float64)
             cache.commit(range(len(rows)))
         self.total = total

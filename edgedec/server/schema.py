@@ -92,9 +92,6 @@ def _inside(value: str | list[Any] | dict[str, Any], schema: Schema, where: str)
 
 def _members(value: dict[str, Any], schema: Schema, where: str) -> tuple[str, str] | None:
     known, rest = schema.get("properties", {}), schema.get("additionalProperties", True)
-    for name in schema.get("required", ()):
-        if name not in value:
-            return _at(where, name), "is missing"
     for name, item in value.items():
         inner = known.get(name, rest)
         if inner is False:
@@ -102,7 +99,9 @@ def _members(value: dict[str, Any], schema: Schema, where: str) -> tuple[str, st
         wrong = None if inner is True else _wrong(item, inner, _at(where, name))
         if wrong is not None:
             return wrong
-    return None
+    # After the members that are there: a wrong kind of object says more than what it lacks.
+    missing = next((name for name in schema.get("required", ()) if name not in value), None)
+    return None if missing is None else (_at(where, missing), "is missing")
 
 
 def _at(where: str, name: str) -> str:

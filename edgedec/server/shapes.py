@@ -1,4 +1,4 @@
-"""The two shapes of an answer: a chat's message and its deltas, a completion's text."""
+"""The two shapes of OpenAI's answers: a chat's message and its deltas, a completion's text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from secrets import token_hex
 from typing import Any, Protocol
 
 from edgedec.decoding.step import Token
+from edgedec.server.choice import Choice, Delta
+from edgedec.server.tools import FunctionCall
 from edgedec.text.tokenizer import Tokenizer
 
 Json = dict[str, Any]
@@ -24,19 +26,15 @@ class Shape(Protocol):
         """The first chunk; empty if there is none."""
         ...
 
-    def piece(self, text: str, tokens: Sequence[Token], at: int) -> Json:
+    def piece(self, delta: Delta, at: int) -> Json:
         """More text and its tokens; `at`: where it begins in the whole text."""
-        ...
-
-    def calling(self, name: str, arguments: str, whole: bool) -> Json:
-        """A function call."""
         ...
 
     def closing(self) -> Json:
         """The last chunk."""
         ...
 
-    def whole(self, text: str, tokens: Sequence[Token]) -> Json:
+    def whole(self, choice: Choice) -> Json:
         """All of it."""
         ...
 
@@ -50,35 +48,29 @@ class ChatShape:
     def opening(self, before: str) -> Json:
         return {"delta": {"role": "assistant", "content": ""}}
 
-    def piece(self, text: str, tokens: Sequence[Token], at: int) -> Json:
-        return {"delta": {"content": text}, **self._logprobs_of(tokens)}
-
-    def calling(self, name: str, arguments: str, whole: bool) -> Json:
-        call = {"id": f"call_{token_hex(12)}", "type": "function", "function": {"name": name, "arguments": arguments}}
-        if not whole:
-            return {"delta": {"tool_calls": [{"index": 0, **call}]}}
-        return {"message": {"role": "assistant", "content": None, "tool_calls": [call]}, "logprobs": None}
+    def piece(self, delta: Delta, at: int) -> Json:
+        if delta.calls:
+            calls = [{"index": i, **_call(call)} for i, call in enumerate(delta.calls)]
+            return {"delta": {"tool_calls": calls}}
+        thought = {"reasoning_content": delta.thought} if delta.thought else {}
+        content = {"content": delta.text} if delta.text or not thought else {}
+        return {"delta": {**thought, **content}, **self._logprobs_of(delta.tokens)}
 
     def closing(self) -> Json:
         return {"delta": {}}
 
-    def whole(self, text: str, tokens: Sequence[Token]) -> Json:
-        return {"message": {"role": "assistant", "content": text, "refusal": None}, **self._logprobs_of(tokens)}
+    def whole(self, choice: Choice) -> Json:
+        thought = {"reasoning_content": choice.thought.rstrip()} if choice.thought else {}
+        message = {"role": "assistant", "content": choice.text, "refusal": None, **thought}
+        if not choice.calls:
+            return {"message": message, **self._logprobs_of(choice.tokens)}
+        calls = [_call(call) for call in choice.calls]
+        return {"message": {**message, "content": choice.text or None, "tool_calls": calls}, "logprobs": None}
 
     def _logprobs_of(self, tokens: Sequence[Token]) -> Json:
         if self._logprobs is None:
             return {"logprobs": None}
-        content = [{**self._entry(token, token.logprob), "top_logprobs": self._others(token)} for token in tokens]
-        return {"logprobs": {"content": content, "refusal": None}}
-
-    def _others(self, token: Token) -> list[Json]:
-        return [self._entry(other, logprob) for other, logprob in token.top]
-
-    def _entry(self, token: int, logprob: float | None) -> Json:
-        text = self._tokenizer.decode([token], special=True)
-        # Of a token that holds part of a character the text is not known.
-        raw = None if "�" in text else list(text.encode())
-        return {"token": text, "logprob": finite(logprob), "bytes": raw}
+        return {"logprobs": {"content": chat_logprobs(self._tokenizer, tokens), "refusal": None}}
 
 
 class TextShape:
@@ -90,17 +82,14 @@ class TextShape:
     def opening(self, before: str) -> Json:
         return {"text": before, "logprobs": None} if before else {}
 
-    def piece(self, text: str, tokens: Sequence[Token], at: int) -> Json:
-        return {"text": text, **self._logprobs_of(tokens, at)}
-
-    def calling(self, name: str, arguments: str, whole: bool) -> Json:
-        raise NotImplementedError
+    def piece(self, delta: Delta, at: int) -> Json:
+        return {"text": delta.text, **self._logprobs_of(delta.prompt or delta.tokens, 0 if delta.prompt else at)}
 
     def closing(self) -> Json:
         return {"text": "", "logprobs": None}
 
-    def whole(self, text: str, tokens: Sequence[Token]) -> Json:
-        return {"text": text, **self._logprobs_of(tokens, 0)}
+    def whole(self, choice: Choice) -> Json:
+        return {"text": choice.text, **self._logprobs_of([*choice.prompt, *choice.tokens], 0)}
 
     def _logprobs_of(self, tokens: Sequence[Token], at: int) -> Json:
         if self._logprobs is None:
@@ -110,8 +99,9 @@ class TextShape:
         return {
             "logprobs": {
                 "tokens": texts,
-                "token_logprobs": [finite(token.logprob) for token in tokens],
-                "top_logprobs": [self._top(token) for token in tokens],
+                # Nothing stands before the first token of a prompt.
+                "token_logprobs": [None if token.logprob is None else finite(token.logprob) for token in tokens],
+                "top_logprobs": [None if token.logprob is None else self._top(token) for token in tokens],
                 "text_offset": starts,
             }
         }
@@ -120,6 +110,28 @@ class TextShape:
         return {self._tokenizer.decode([t], special=True): finite(p) for t, p in token.top}
 
 
+def chat_logprobs(tokenizer: Tokenizer, tokens: Sequence[Token]) -> list[Json]:
+    """Log-probabilities as a chat's answer has them."""
+
+    def entry(token: int, logprob: float | None) -> Json:
+        text = tokenizer.decode([token], special=True)
+        # Of a token that holds part of a character the text is not known.
+        raw = None if "�" in text else list(text.encode())
+        return {"token": text, "logprob": finite(logprob), "bytes": raw}
+
+    return [
+        {**entry(token, token.logprob), "top_logprobs": [entry(other, p) for other, p in token.top]} for token in tokens
+    ]
+
+
 def finite(logprob: float | None) -> float:
     """JSON has no -inf: OpenAI writes -9999 for an impossible token."""
     return -9999.0 if logprob is None or logprob < -9999 else logprob
+
+
+def _call(call: FunctionCall) -> Json:
+    return {
+        "id": f"call_{token_hex(12)}",
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }

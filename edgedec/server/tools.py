@@ -1,14 +1,17 @@
 """Functions that a model may call: written into its prompt, its text constrained to their schemas, the call parsed.
 
-A call is the JSON object {"name": ..., "arguments": {...}}. If a call is required the whole text is constrained to it;
-otherwise a text that begins with "{" is.
+A call is the JSON object {"name": ..., "arguments": {...}}; several stand on lines of their own. If a call is required
+the whole text is constrained to calls; otherwise a text that begins with "{" is. Models that were trained to write
+<tool_call>{...}</tool_call>, once or more, after other text perhaps, are read as well.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edgedec import constraints
 from edgedec.server.api import Tools
@@ -18,21 +21,35 @@ if TYPE_CHECKING:
     from edgedec.model import Model
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+# Of one turn, where the model is free to make several.
+MOST_CALLS = 16
 # Any other text: it does not begin with a brace.
-_LARK = "start: FREE | call\nFREE: /(?s:\\s*[^{\\s].*)?/\ncall: %json "
+_FREE = "FREE: /(?s:\\s*[^{\\s].*)?/\n"
 _EXACT = {"whitespace_flexible": True, "whitespace_pattern": " ", "lenient": False, "coerce_one_of": False}
 _INTRODUCTION = (
     "You may call functions. To call one, answer with nothing but a JSON object: "
     '{"name": its name, "arguments": its arguments}. The functions:'
 )
+_SEVERAL = "To call several, write one such object a line."
+_DECODER = json.JSONDecoder()
+
+
+class FunctionCall(NamedTuple):
+    """A call that a text holds; `arguments`: as JSON."""
+
+    name: str
+    arguments: str
 
 
 def constraint(model: Model, tools: Tools) -> GrammarConstraint:
     """The constraint of the text; UsageError names what in a schema is not supported."""
     schema = call_schema(tools.schemas)
-    if tools.choice == "required":
+    if tools.choice == "required" and not tools.parallel:
         return constraints.json_schema(model, schema)
-    return constraints.grammar(model, _LARK + json.dumps({**schema, "x-guidance": _EXACT}))
+    calls = f'call ("\\n" call){{0,{MOST_CALLS - 1}}}' if tools.parallel else "call"
+    free, start = ("", "calls") if tools.choice == "required" else (_FREE, "FREE | calls")
+    lark = f"start: {start}\n{free}calls: {calls}\ncall: %json "
+    return constraints.grammar(model, lark + json.dumps({**schema, "x-guidance": _EXACT}))
 
 
 def call_schema(schemas: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -50,19 +67,31 @@ def call_schema(schemas: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {"$defs": kept, "anyOf": calls}
 
 
-def prompt(model: Model, messages: Sequence[Mapping[str, Any]], tools: Tools | None) -> str:
-    """The chat as the template writes it; a template without tools gets them in a system message."""
+def prompt(
+    model: Model,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Tools | None,
+    variables: Mapping[str, Any] = MappingProxyType({}),
+    answers: bool = True,
+) -> str:
+    """The chat as the template writes it; a template without tools gets them in a system message. answers: up to where
+    the model's answer begins."""
+    write = partial(model.chat_prompt, add_generation_prompt=answers, variables=variables)
     if tools is None:
-        return model.chat_prompt(messages)
-    text = model.chat_prompt(messages, tools=tools.described)
-    if text != model.chat_prompt(messages):
+        return write(messages)
+    text = write(messages, tools=tools.described)
+    if text != write(messages):
         return text
-    lines = [_INTRODUCTION, *(json.dumps(tool["function"]) for tool in tools.described)]
+    lines = [
+        _INTRODUCTION,
+        *([_SEVERAL] if tools.parallel else []),
+        *(json.dumps(tool["function"]) for tool in tools.described),
+    ]
     first = {"role": "system", "content": "\n".join(lines)}
     if messages[0]["role"] == "system":
         first["content"] = f"{messages[0]['content']}\n\n{first['content']}"
         messages = messages[1:]
-    return model.chat_prompt([first, *messages])
+    return write([first, *messages])
 
 
 def may_be_call(text: str) -> bool:
@@ -71,17 +100,81 @@ def may_be_call(text: str) -> bool:
     return opening.startswith(("{", _OPEN)) or _OPEN.startswith(opening)
 
 
-def read_call(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> tuple[str, str] | None:
-    """(name, arguments as JSON) of the call that a text is; None if it is none."""
-    text = text.strip().removeprefix(_OPEN).removesuffix(_CLOSE)
-    try:
-        call = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+class CallSplitter:
+    """Divides a text into what may be shown and what may be calls, which is held until the end.
+
+    >>> split = CallSplitter({"f": {}}, required=False)
+    >>> split.push("Yes. <tool"), split.push('_call>{"name": "f", "arguments": {}}</tool_call>')
+    ('Yes. ', '')
+    >>> split.end()
+    ('', [FunctionCall(name='f', arguments='{}')])
+    """
+
+    def __init__(self, schemas: Mapping[str, Mapping[str, Any]], required: bool) -> None:
+        self._schemas, self._required = schemas, required
+        self._shown, self._held = False, ""
+
+    def push(self, text: str) -> str:
+        """The text that may be shown."""
+        self._held += text
+        if self._required or (not self._shown and may_be_call(self._held)):
+            return ""
+        cut = opening(self._held, _OPEN)
+        shown, self._held = self._held[:cut], self._held[cut:]
+        self._shown = self._shown or bool(shown)
+        return shown
+
+    def end(self) -> tuple[str, list[FunctionCall]]:
+        """The rest of the text, and the calls that it ended in."""
+        calls = read_calls(self._held, self._schemas)
+        return ("", calls) if calls else (self._held, [])
+
+
+def opening(text: str, mark: str) -> int:
+    """Where the mark begins in a text, or the beginning of it at the text's end; the text's length if neither does.
+
+    >>> opening("a <b> c", "<b>"), opening("a <", "<b>"), opening("a", "<b>")
+    (2, 2, 1)
+    """
+    if mark in text:
+        return text.index(mark)
+    sizes = range(min(len(mark) - 1, len(text)), 0, -1)
+    return len(text) - next((n for n in sizes if text.endswith(mark[:n])), 0)
+
+
+def read_calls(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> list[FunctionCall]:
+    """The calls that a text is; empty if it is none. An object that was cut off at the end is left out.
+
+    >>> read_calls('{"name": "f", "arguments": {}}\\n{"name": "f", "argu', {"f": {}})
+    [FunctionCall(name='f', arguments='{}')]
+    """
+    found: list[FunctionCall] = []
+    rest = _skip(text)
+    while rest:
+        try:
+            value, end = _DECODER.raw_decode(rest)
+        except (ValueError, RecursionError):
+            return found
+        calls = [_call(item, schemas) for item in (value if isinstance(value, list) else [value])]
+        if None in calls:
+            return []
+        found += [call for call in calls if call is not None]
+        rest = _skip(rest[end:])
+    return found
+
+
+def _skip(text: str) -> str:
+    """The text without what stands between calls."""
+    while (stripped := text.strip().removeprefix(_OPEN).removeprefix(_CLOSE)) != text:
+        text = stripped
+    return text
+
+
+def _call(call: Any, schemas: Mapping[str, Mapping[str, Any]]) -> FunctionCall | None:
     if not isinstance(call, dict) or not isinstance(call.get("name"), str) or call["name"] not in schemas:
         return None
     arguments = call.get("arguments", call.get("parameters"))
-    return (call["name"], json.dumps(arguments)) if isinstance(arguments, dict) else None
+    return FunctionCall(call["name"], json.dumps(arguments)) if isinstance(arguments, dict) else None
 
 
 def _moved(schema: Any, to: str) -> Any:

@@ -28,7 +28,7 @@ def render_chat(
     *,
     tools: Sequence[Mapping[str, object]] | None = None,
     add_generation_prompt: bool = True,
-    **names: str | None,
+    **names: object,
 ) -> str:
     """A chat as the model's own Jinja template writes it; `names` are bos_token, eos_token and the like.
 
@@ -36,7 +36,7 @@ def render_chat(
     """
     try:
         values: dict[str, Any] = {"tools": _plain(tools), "documents": None}
-        values |= {name: value for name, value in names.items() if value is not None}
+        values |= {name: _plain(value) for name, value in names.items() if value is not None}
         values |= {"messages": _plain(messages), "add_generation_prompt": add_generation_prompt}
         if not enabled():
             return guest.render(template, values)

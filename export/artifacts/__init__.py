@@ -21,6 +21,9 @@ from edgedec.spec import ModelSpec
 
 __all__ = ["Maker", "Request", "choose", "made_for", "maker_names", "makers"]
 
+# Runtimes of models that are imported as they are: nothing can be made for them.
+_IMPORTED = {"graph"}
+
 
 @dataclass(frozen=True)
 class Request:
@@ -68,10 +71,12 @@ def choose(spec: ModelSpec, wanted: Iterable[str] | None, flag: str = "--for ") 
     UsageError for a runtime that does not exist or cannot run the model.
     """
     found = maker_names()
+    if spec.opaque:
+        raise UsageError("the model is one ONNX graph of another program: only the runtime graph can run it")
     if wanted is None:
         return tuple(name for name in found if _maker(name).reason(spec) is None)
     wanted = set(wanted)
-    known = sorted({*found, *runtime_names()})
+    known = sorted({*found, *runtime_names()} - _IMPORTED)
     for name in sorted(wanted):
         if name not in known:
             raise UsageError(f"{flag}{name}: no such runtime; there are: {', '.join(known)}")

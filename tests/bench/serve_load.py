@@ -148,7 +148,7 @@ def main() -> int:
     command = [sys.executable, "-m", "edgedec", "serve", "-m", given.model, *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ) as server:
         assert server.stderr is not None
-        place = server.stderr.readline().split()[3].removesuffix("/v1")
+        place = server.stderr.readline().partition(" at ")[2].split()[0].removesuffix("/v1")
         tally = asyncio.run(load(place, server.pid, expected, longest, given.streams, given.seconds))
         time.sleep(0.5)
         health = httpx.get(f"{place}/health").json()

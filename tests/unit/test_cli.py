@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import typer
+from checkpoints import write_llama
 from typer.testing import CliRunner, Result
 
 import edgedec
@@ -88,7 +89,7 @@ def test_help_describes_and_gives_examples(command: list[str]) -> None:
 
 def test_every_file_is_a_verb_and_every_verb_is_in_the_help() -> None:
     files = {path.stem for path in Path(_app.__file__).parent.glob("*.py")}
-    verbs = {name.replace("_", "-") for name in files if not name.startswith("_")} - {"options"}
+    verbs = {name.rstrip("_").replace("_", "-") for name in files if not name.startswith("_")} - {"options"}
     assert verbs == set(_app.VERBS)
     listed = ok("--help").split("Commands:\n")[1].splitlines()
     assert [line.split()[0] for line in listed if line.strip()] == list(_app.VERBS)
@@ -396,6 +397,18 @@ def test_piped_lines_are_turns(words: Path, tmp_path: Path) -> None:
     assert run(words, "-p", prompt, "-n", 3)["text"] == answers[1]
 
 
+def test_the_banner_says_what_the_bundled_model_is() -> None:
+    from edgedec.cli.chat import ABOUT, OPENINGS, banner
+
+    assert banner("smol") == "smol: /help lists the commands, Ctrl-C stops an answer, /exit leaves"
+    shown = banner("nano").splitlines()
+    assert shown[1] == ABOUT
+    assert [line.strip() for line in shown[-3:]] == list(OPENINGS)
+    page = (Path(edgedec.__file__).parent / "server" / "page.html").read_text("utf-8")
+    assert ABOUT in page
+    assert json.dumps(list(OPENINGS)) in page
+
+
 def test_chat_commands_change_the_messages(words: Path, tmp_path: Path) -> None:
     a, b, c, d = (tmp_path / name for name in "abcd")
     lines = ["w1", f"/save {a}", "/regen", f"/save {b}", "/system w5", f"/save {c}", "w2", "/reset"]
@@ -563,7 +576,7 @@ def test_export_without_its_extra_says_what_to_install(tmp_path: Path, monkeypat
     for name in [name for name in sys.modules if name.startswith("edgedec.export")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "onnx", None)
-    line = one_line(call("export", "ck", "-o", tmp_path / "b"), 1)
+    line = one_line(call("export", write_llama(tmp_path / "ck"), "-o", tmp_path / "b"), 1)
     assert 'pip install "edgedec[export]"' in line
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from edgedec.server import api, fields
 from edgedec.server.errors import APIError
 from edgedec.server.schema import check
-from edgedec.server.tools import call_schema, may_be_call, prompt, read_call
+from edgedec.server.tools import call_schema, may_be_call, prompt, read_calls
 from edgedec.text.template import render_chat
 
 SCHEMAS: dict[str, Any] = {"f": {"type": "object"}, "g": {}}
@@ -25,9 +25,9 @@ JSON = st.recursive(
 
 
 def test_a_call_is_read_from_its_text() -> None:
-    assert read_call('{"name": "f", "arguments": {"a": 1}}', SCHEMAS) == ("f", '{"a": 1}')
-    assert read_call('\n<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>', SCHEMAS) == ("g", "{}")
-    assert read_call('{"name": "f", "parameters": {}}', SCHEMAS) == ("f", "{}")
+    assert read_calls('{"name": "f", "arguments": {"a": 1}}', SCHEMAS) == [("f", '{"a": 1}')]
+    assert read_calls('\n<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>', SCHEMAS) == [("g", "{}")]
+    assert read_calls('{"name": "f", "parameters": {}}', SCHEMAS) == [("f", "{}")]
     for text in (
         "",
         "Hello",
@@ -37,7 +37,7 @@ def test_a_call_is_read_from_its_text() -> None:
         '{"name": "f", "argum',
         "[" * 9999,
     ):
-        assert read_call(text, SCHEMAS) is None
+        assert read_calls(text, SCHEMAS) == []
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_the_check_agrees_with_jsonschema(body: dict[str, Any]) -> None:
 @given(body=st.dictionaries(st.sampled_from(sorted(fields.CHAT["properties"])), JSON, max_size=4) | JSON)
 def test_parsing_fails_in_no_other_way(body: Any) -> None:
     for parse in (api.chat, api.completion, api.embedding):
-        assert status(lambda parse=parse: parse(json.dumps(body).encode(), "nano")) in (None, 400, 404)  # type: ignore[misc]
+        assert status(lambda parse=parse: parse(json.dumps(body).encode())) in (None, 400)  # type: ignore[misc]
 
 
 def status(act: Callable[[], object]) -> int | None:
@@ -97,15 +97,14 @@ def status(act: Callable[[], object]) -> int | None:
 def test_a_problem_names_the_place() -> None:
     with pytest.raises(APIError, match="must be string") as caught:
         api.chat(
-            b'{"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": 1, "text": ""}]}]}',
-            "m",
+            b'{"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": 1, "text": ""}]}]}'
         )
     assert str(caught.value.param).startswith("messages[1].content[0]")
 
 
 def test_content_in_parts_is_one_text() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    asked = api.chat(json.dumps({"messages": [{"role": "developer", "content": parts}]}).encode(), "m")
+    asked = api.chat(json.dumps({"messages": [{"role": "developer", "content": parts}]}).encode())
     assert asked.messages == ({"role": "system", "content": "ab"},)
 
 
@@ -133,7 +132,7 @@ class Template:
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def chat_prompt(self, messages: Any, tools: Any = None) -> str:
+    def chat_prompt(self, messages: Any, tools: Any = None, **more: Any) -> str:
         return render_chat(self.text, messages, tools=tools)
 
 

@@ -1,0 +1,78 @@
+"""Answers as bytes: JSON that is valid UTF-8 whatever a request or a model put into it, whole or as a stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import JSONResponse, Response
+
+from edgedec.server.requests import Submission
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+
+def dumps(body: Any) -> str:
+    """JSON text on one line that UTF-8 can hold: a lone surrogate becomes U+FFFD.
+
+    >>> dumps({"a": "\\ud800"})
+    '{"a":"\\ufffd"}'
+    """
+    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    # Clients that read a stream by Python's `splitlines` would cut it there.
+    return text.replace("\x85", "\\u0085").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def sse(body: Any, event: str = "") -> str:
+    """A server-sent event."""
+    head = f"event: {event}\n" if event else ""
+    return f"{head}data: {dumps(body)}\n\n"
+
+
+class JsonAnswer(JSONResponse):
+    """A whole answer."""
+
+    def render(self, content: Any) -> bytes:
+        return dumps(content).encode()
+
+
+class StreamAnswer(Response):
+    """An answer in pieces; cancels its run as soon as the client disconnects."""
+
+    def __init__(self, chunks: AsyncIterator[str], run: Submission, media_type: str = "text/event-stream") -> None:
+        super().__init__(media_type=media_type, headers={"Cache-Control": "no-cache"})
+        del self.headers["content-length"]
+        self._chunks, self._run = chunks, run
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with while_connected(receive, self._run):
+            with suppress(OSError):
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                async for chunk in self._chunks:
+                    await send({"type": "http.response.body", "body": chunk.encode(), "more_body": True})
+                await send({"type": "http.response.body", "body": b""})
+
+
+@asynccontextmanager
+async def while_connected(receive: Receive, run: Submission) -> AsyncIterator[None]:
+    """Cancel the run when the client disconnects, and in any case at the end."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        run.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watcher.cancel()
+        run.cancel()

@@ -1,0 +1,111 @@
+"""One text of an answer as it grows: thoughts, text and function calls, from the engine's events.
+
+All doors (OpenAI's two, Responses, Ollama's) read texts through this; they differ in shape only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from edgedec.decoding.step import Token
+from edgedec.server.api import TextRequest
+from edgedec.server.completions import Completion
+from edgedec.server.errors import APIError
+from edgedec.server.requests import EndEvent, Event, PromptEvent
+from edgedec.server.thinking import ThoughtSplitter
+from edgedec.server.tools import CallSplitter, FunctionCall
+
+_ENDS = {"eos": "stop", "stop": "stop", "length": "length", "context": "length"}
+
+
+@dataclass
+class Delta:
+    """What an event added. `tokens`: those that became part of the answer."""
+
+    thought: str = ""
+    text: str = ""
+    tokens: list[Token] = field(default_factory=list)
+    calls: list[FunctionCall] = field(default_factory=list)
+    prompt: tuple[Token, ...] = ()
+
+    @property
+    def by(self) -> str:
+        """The drafter that proposed the last token, if one did."""
+        return next((token.by for token in reversed(self.tokens) if token.by), "")
+
+
+class Choice:
+    """One text so far. `end`: the event that ended it."""
+
+    def __init__(self, completion: Completion, request: TextRequest) -> None:
+        tools = request.tools
+        self.thought, self.text, self.thought_tokens = "", completion.echo, 0
+        self.prompt: tuple[Token, ...] = ()
+        self.tokens: list[Token] = []
+        self.calls: list[FunctionCall] = []
+        self.end: EndEvent | None = None
+        self._unsent: list[Token] = []
+        # Tokens without text of their own are reported too.
+        self._all = request.logprobs is not None and tools is None
+        self._thoughts = ThoughtSplitter(completion.thinks) if request.messages else None
+        self._functions = None if tools is None else CallSplitter(tools.schemas, tools.choice == "required")
+
+    def add(self, event: Event) -> Delta:
+        """What an event adds; APIError if the text was ended by an error or from outside."""
+        if isinstance(event, PromptEvent):
+            self.prompt = event.tokens
+            return Delta(prompt=event.tokens)
+        if isinstance(event, EndEvent):
+            return self._close(event)
+        if event.token is not None:
+            self._unsent.append(event.token)
+            self.tokens.append(event.token)
+        thought, text = ("", event.text) if self._thoughts is None else self._thoughts.push(event.text)
+        return self._grown(thought, text if self._functions is None else self._functions.push(text))
+
+    @property
+    def reason(self) -> str:
+        """stop, length or tool_calls."""
+        assert self.end is not None
+        return "tool_calls" if self.calls else _ENDS.get(self.end.finish, "stop")
+
+    @property
+    def score(self) -> float:
+        """The mean log-probability of its tokens."""
+        known = [token.logprob for token in self.tokens if token.logprob is not None]
+        return sum(known) / len(known) if known else 0.0
+
+    def _close(self, event: EndEvent) -> Delta:
+        check(event)
+        self.end = event
+        thought, text = ("", "") if self._thoughts is None else self._thoughts.end()
+        if self._functions is not None:
+            shown = self._functions.push(text)
+            rest, self.calls = self._functions.end()
+            text = shown + rest
+        delta = self._grown(thought, text)
+        if self.calls:
+            delta.tokens, delta.calls = [], self.calls
+        return delta
+
+    def _grown(self, thought: str, text: str) -> Delta:
+        self.thought += thought
+        self.text += text
+        delta = Delta(thought, text)
+        if thought or text or self._all:
+            delta.tokens, self._unsent = self._unsent, []
+        self.thought_tokens += len(delta.tokens) if thought else 0
+        return delta
+
+
+def check(end: EndEvent) -> None:
+    """APIError, if a text was ended by an error or from outside."""
+    if end.finish == "timeout":
+        raise APIError(504, "the request took too long", code="timeout")
+    if end.finish == "closing":
+        raise APIError(503, "the server is shutting down", code="shutting_down", wait=5)
+    if end.finish == "cancelled":
+        raise APIError(499, "the client has disconnected", code="cancelled")
+    if end.finish == "failed":
+        status = 500 if end.fault else 400
+        raise APIError(status, f"the server failed: {end.why}" if end.fault else end.why, code="failed")

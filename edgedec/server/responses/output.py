@@ -1,0 +1,114 @@
+"""The output items of a response as they grow, and the events that describe the growth."""
+
+from __future__ import annotations
+
+from secrets import token_hex
+from typing import Any
+
+from edgedec.server.choice import Delta
+from edgedec.server.shapes import chat_logprobs
+from edgedec.server.tools import FunctionCall
+from edgedec.text.tokenizer import Tokenizer
+
+Json = dict[str, Any]
+# Of items whose content is text: the part, and the name of its events.
+_KINDS = {"reasoning": ("rs", "reasoning_text"), "message": ("msg", "output_text")}
+
+
+class ResponseOutput:
+    """`items` as far as they are there; every method returns the events of what it adds, without their numbers."""
+
+    def __init__(self, tokenizer: Tokenizer, logprobs: int | None) -> None:
+        self._tokenizer, self._logprobs = tokenizer, logprobs
+        self.items: list[Json] = []
+        self._open: Json | None = None
+
+    @property
+    def text(self) -> str:
+        """Of its messages."""
+        return "".join(item["content"][0]["text"] for item in self.items if item["type"] == "message")
+
+    def add(self, delta: Delta) -> list[Json]:
+        """What an event of the text adds."""
+        events: list[Json] = []
+        if delta.thought:
+            events += self._append("reasoning", delta.thought, delta)
+        if delta.text:
+            events += self._append("message", delta.text, delta)
+        for call in delta.calls:
+            events += [*self.close(), *self._call(call)]
+        return events
+
+    def finish(self) -> list[Json]:
+        """The end of the text: an answer has at least one item."""
+        begun = [] if self.items else self._begin("message")
+        return [*begun, *self.close()]
+
+    def close(self) -> list[Json]:
+        """The open item is complete."""
+        item, self._open = self._open, None
+        if item is None:
+            return []
+        part, kind = item["content"][0], _KINDS[item["type"]][1]
+        item["status"] = "completed"
+        more = {"logprobs": part["logprobs"]} if kind == "output_text" else {}
+        where = self._where(item)
+        return [
+            {"type": f"response.{kind}.done", **where, "text": part["text"], **more},
+            {"type": "response.content_part.done", **where, "part": dict(part)},
+            self._done(item),
+        ]
+
+    def _append(self, of: str, text: str, delta: Delta) -> list[Json]:
+        """More text of an item of a kind, which is begun if another is open."""
+        begun = [] if self._open is not None and self._open["type"] == of else [*self.close(), *self._begin(of)]
+        assert self._open is not None
+        part, kind = self._open["content"][0], _KINDS[of][1]
+        part["text"] += text
+        more: Json = {}
+        if kind == "output_text":
+            more = {"logprobs": [] if self._logprobs is None else chat_logprobs(self._tokenizer, delta.tokens)}
+            part["logprobs"] += more["logprobs"]
+        return [*begun, {"type": f"response.{kind}.delta", **self._where(self._open), "delta": text, **more}]
+
+    def _begin(self, of: str) -> list[Json]:
+        prefix, kind = _KINDS[of]
+        part: Json = {"type": kind, "text": ""}
+        item: Json = {"id": f"{prefix}_{token_hex(16)}", "type": of, "status": "in_progress"}
+        if of == "message":
+            part |= {"annotations": [], "logprobs": []}
+            item["role"] = "assistant"
+        else:
+            item["summary"] = []
+        self.items.append(item)
+        added = self._added({**item, "content": []})
+        item["content"], self._open = [part], item
+        return [added, {"type": "response.content_part.added", **self._where(item), "part": dict(part)}]
+
+    def _call(self, call: FunctionCall) -> list[Json]:
+        item = {
+            "id": f"fc_{token_hex(16)}",
+            "type": "function_call",
+            "status": "completed",
+            "call_id": f"call_{token_hex(12)}",
+            "name": call.name,
+            "arguments": call.arguments,
+        }
+        self.items.append(item)
+        where = {"item_id": item["id"], "output_index": len(self.items) - 1}
+        arguments = {"arguments": call.arguments, "name": call.name}
+        return [
+            self._added({**item, "status": "in_progress", "arguments": ""}),
+            {"type": "response.function_call_arguments.delta", **where, "delta": call.arguments},
+            {"type": "response.function_call_arguments.done", **where, **arguments},
+            self._done(item),
+        ]
+
+    def _where(self, item: Json) -> Json:
+        return {"item_id": item["id"], "output_index": len(self.items) - 1, "content_index": 0}
+
+    def _added(self, item: Json) -> Json:
+        return {"type": "response.output_item.added", "output_index": len(self.items) - 1, "item": item}
+
+    def _done(self, item: Json) -> Json:
+        return {"type": "response.output_item.done", "output_index": len(self.items) - 1, "item": dict(item)}

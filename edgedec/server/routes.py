@@ -1,0 +1,143 @@
+"""OpenAI's chat, completions, embeddings and models, and vLLM's tokenize and detokenize."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+from starlette.routing import Route
+
+from edgedec.errors import EdgedecError
+from edgedec.server import api, fields, tools
+from edgedec.server.answers import JsonAnswer
+from edgedec.server.bodies import checked
+from edgedec.server.errors import APIError
+from edgedec.server.pool import ModelSource, ModelTarget
+from edgedec.server.service import Server
+from edgedec.server.stream import TextResponse, usage
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+Json = dict[str, Any]
+
+
+class OpenAIRoutes:
+    """The endpoints of one server."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            Route("/v1/completions", self.completions, methods=["POST"]),
+            Route("/v1/embeddings", self.embeddings, methods=["POST"]),
+            Route("/v1/models", self.models),
+            Route("/v1/models/{model:path}", self.model),
+            Route("/tokenize", self.tokenize, methods=["POST"]),
+            Route("/detokenize", self.detokenize, methods=["POST"]),
+        ]
+
+    async def chat(self, request: Request) -> Response:
+        return await self._generate(request, api.chat)
+
+    async def completions(self, request: Request) -> Response:
+        return await self._generate(request, api.completion)
+
+    async def _generate(self, request: Request, parse: Callable[[bytes], api.TextRequest]) -> Response:
+        wanted = parse(await self._server.body(request))
+        started = await self._server.generate(wanted)
+        target = started.target
+        response = TextResponse(started.run, started.completions, wanted, target.name, target.model.tokenizer)
+        answer = response.chunks() if wanted.stream else response.whole
+        return await self._server.answer(request, started.run, answer)
+
+    async def embeddings(self, request: Request) -> Response:
+        wanted, packed = api.embedding(await self._server.body(request))
+        target, ends = await self._server.embed(request, wanted)
+        data = [
+            {"object": "embedding", "index": end.index, "embedding": _vector(end.vector, packed)}
+            for end in ends
+            if end.vector is not None
+        ]
+        counts = usage(ends)["usage"]["prompt_tokens"]
+        used = {"prompt_tokens": counts, "total_tokens": counts}
+        return JsonAnswer({"object": "list", "model": target.name, "data": data, "usage": used})
+
+    async def models(self, request: Request) -> Response:
+        cards = [card for source in self._server.pool.sources.values() for card in self._cards(source)]
+        return JsonAnswer({"object": "list", "data": cards})
+
+    async def model(self, request: Request) -> Response:
+        source, adapter = self._server.pool.resolve(request.path_params["model"])
+        return JsonAnswer(next(card for card in self._cards(source) if card["id"] == (adapter or source.name)))
+
+    async def tokenize(self, request: Request) -> Response:
+        body = checked(await self._server.body(request), fields.TOKENIZE)
+        if ("prompt" in body) == ("messages" in body):
+            raise APIError(400, "prompt: give it or messages", "prompt", "invalid_value")
+        async with self._server.pool.use(api.target_of(body)) as target:
+            ids = await run_in_threadpool(_named, _tokens, target, body)
+        return JsonAnswer(_counted(target, ids, bool(body.get("return_token_strs"))))
+
+    async def detokenize(self, request: Request) -> Response:
+        body = checked(await self._server.body(request), fields.DETOKENIZE)
+        async with self._server.pool.use(api.target_of(body)) as target:
+            text = await run_in_threadpool(_named, _text, target, body)
+        return JsonAnswer({"prompt": text})
+
+    def _cards(self, source: ModelSource) -> list[Json]:
+        """The model's and those of its adapters."""
+        served = self._server.pool.loaded.get(source.name)
+        more = {} if served is None else {"context_length": served.engine.limits.context}
+        card = {"id": source.name, "object": "model", "created": source.created, "owned_by": "edgedec"}
+        about: Json = {"edgedec": {"loaded": served is not None, **more}}
+        if served is not None:
+            about["max_model_len"] = served.engine.limits.context
+        own = {**card, **about}
+        return [own, *({**card, "id": name, "parent": source.name, **about} for name in source.adapters)]
+
+
+def _named(act: Callable[[ModelTarget, Mapping[str, Any]], Any], target: ModelTarget, body: Mapping[str, Any]) -> Any:
+    """What `act` returns; its errors as answers."""
+    try:
+        return act(target, body)
+    except EdgedecError as error:
+        raise APIError(400, str(error), code="invalid_value") from None
+
+
+def _tokens(target: ModelTarget, body: Mapping[str, Any]) -> list[int]:
+    tokenizer = target.model.tokenizer
+    if "prompt" in body:
+        return tokenizer.encode(body["prompt"], around=bool(body.get("add_special_tokens", True)))
+    answers = bool(body.get("add_generation_prompt", True))
+    messages = [api.read_message(message) for message in body["messages"]]
+    known = api.read_tools({"tools": body.get("tools")})
+    text = tools.prompt(target.model, messages, known, api.template_variables(body), answers)
+    return tokenizer.encode(text, around=bool(body.get("add_special_tokens", False)))
+
+
+def _text(target: ModelTarget, body: Mapping[str, Any]) -> str:
+    return target.model.tokenizer.decode(map(int, body["tokens"]))
+
+
+def _counted(target: ModelTarget, ids: list[int], strings: bool) -> Json:
+    tokenizer = target.model.tokenizer
+    return {
+        "count": len(ids),
+        "max_model_len": target.engine.limits.context,
+        "tokens": ids,
+        "token_strs": [tokenizer.token(token) for token in ids] if strings else None,
+    }
+
+
+def _vector(vector: NDArray[np.float32], packed: bool) -> list[float] | str:
+    if packed:
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    return [float(x) for x in vector]

@@ -1,0 +1,119 @@
+"""Models that think before they answer: `<think>…</think>` is kept apart from the answer, and constraints begin after
+it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.server.tools import opening
+
+if TYPE_CHECKING:
+    from edgedec.constraints import Constraint
+    from edgedec.text.tokenizer import Tokenizer
+
+OPEN, CLOSE = "<think>", "</think>"
+
+
+def begins_thinking(prompt: str, tokenizer: Tokenizer) -> bool:
+    """Does the template leave the model inside a thought, whose end its text will show?"""
+    return prompt.rstrip().endswith(OPEN) and tokenizer.id(CLOSE) not in tokenizer.hidden
+
+
+class ThoughtSplitter:
+    """Divides a text into thoughts and the answer, as it comes. `inside`: the text begins with a thought.
+
+    >>> split = ThoughtSplitter(inside=False)
+    >>> split.push("<think>\\nHm"), split.push(". </th"), split.push("ink>\\n\\nYes"), split.end()
+    (('Hm', ''), ('. ', ''), ('', 'Yes'), ('', ''))
+    """
+
+    def __init__(self, inside: bool) -> None:
+        self._held, self._state, self._trims = OPEN if inside else "", "start", False
+
+    def push(self, text: str) -> tuple[str, str]:
+        """(thought, answer) that became certain."""
+        self._held += text
+        if self._state == "start":
+            self._start()
+        thought = self._thought() if self._state == "thought" else ""
+        return thought, self._answer() if self._state == "answer" else ""
+
+    def end(self) -> tuple[str, str]:
+        """The rest."""
+        rest, self._held = self._held, ""
+        return (rest, "") if self._state == "thought" else ("", rest)
+
+    def _start(self) -> None:
+        text = self._held.lstrip()
+        if text.startswith(OPEN):
+            self._state, self._held, self._trims = "thought", text[len(OPEN) :], True
+        elif not OPEN.startswith(text):
+            self._state = "answer"
+
+    def _thought(self) -> str:
+        self._trim()
+        cut = opening(self._held, CLOSE)
+        thought, self._held = self._held[:cut], self._held[cut:]
+        if self._held.startswith(CLOSE):
+            self._state, self._held, self._trims = "answer", self._held[len(CLOSE) :], True
+        return thought
+
+    def _answer(self) -> str:
+        self._trim()
+        answer, self._held = self._held, ""
+        return answer
+
+    def _trim(self) -> None:
+        """White space at the beginning of a thought or of the answer is the template's."""
+        if self._trims:
+            self._held = self._held.lstrip()
+            self._trims = not self._held
+
+
+class AfterThought:
+    """A `Constraint` of what follows the token `close`; before it everything is allowed. size: of the vocabulary."""
+
+    def __init__(self, inner: Constraint, close: int, size: int, over: bool = False) -> None:
+        self._inner, self._close, self._size, self._over = inner, close, size, over
+
+    def mask(self, path: Sequence[int]) -> NDArray[np.bool_]:
+        """bool [vocab]: what may follow."""
+        if self._over:
+            return self._inner.mask(path)
+        if self._close in path:
+            return self._inner.mask(path[list(path).index(self._close) + 1 :])
+        return np.ones(self._size, bool)
+
+    def accept(self, token: int) -> None:
+        if self._over:
+            self._inner.accept(token)
+        self._over = self._over or token == self._close
+
+    @property
+    def done(self) -> bool:
+        return self._over and self._inner.done
+
+    def forced(self) -> Sequence[int]:
+        """Tokens that very likely come next."""
+        return self._inner.forced() if self._over else ()
+
+    def ready(self) -> bool:
+        """Is what follows known, or nearly?"""
+        ready: Callable[[], bool] | None = getattr(self._inner, "ready", None)
+        return not self._over or ready is None or ready()
+
+    @property
+    def slow(self) -> bool:
+        """Has it kept others waiting?"""
+        return bool(getattr(self._inner, "slow", False))
+
+    def reset(self) -> None:
+        self._over = False
+        self._inner.reset()
+
+    def fork(self) -> Self:
+        return type(self)(self._inner.fork(), self._close, self._size, self._over)

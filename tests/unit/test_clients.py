@@ -1,0 +1,92 @@
+"""The scripts in examples/clients against a real server: packages that people have, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edgedec
+
+for package in ("starlette", "uvicorn"):
+    pytest.importorskip(package, reason=f"the server's tests need {package}")
+from serving import metrics, serving  # noqa: E402
+
+CLIENTS = Path(__file__).parents[2] / "examples" / "clients"
+# script, what it imports, what its lines begin with, paths that it asks for.
+SCRIPTS: dict[str, tuple[str, list[str], list[str]]] = {
+    "openai_chat": ("openai", ["chat:", "response:", "json: {"], ["/v1/chat/completions", "/v1/responses"]),
+    "ollama_chat": (
+        "ollama",
+        ["models: ['nano:latest']", "chat:", "json: {", "embedding: 128"],
+        ["/api/chat", "/api/embed", "/api/tags"],
+    ),
+    "langchain_chat": ("langchain_openai", ["chain:", "stream:", "object: Animal("], ["/v1/chat/completions"]),
+    "instructor_person": (
+        "instructor",
+        ["json_schema_mode: Person(", "tool_call: Person("],
+        ["/v1/chat/completions"],
+    ),
+    "llm_prompt": ("llm", ["prompt:"], ["/v1/chat/completions"]),
+    "litellm_chat": ("litellm", ["openai:", "stream:", "ollama:"], ["/v1/chat/completions", "/api/chat"]),
+}
+MODULES: dict[str, tuple[str, list[str], list[str]]] = {
+    "openai": ("openai", ["chat:", "response:"], ["/v1/chat/completions", "/v1/responses"]),
+    "ai_sdk": ("ai", ["text:", 'object: {"animal"'], ["/v1/chat/completions"]),
+}
+
+
+@pytest.fixture(scope="module")
+def served(nano: Path) -> Iterator[str]:
+    with serving(edgedec.open(nano, threads=1), slots=4, context=1024) as (place, _):
+        yield place
+
+
+def check(place: str, command: list[Any], begins: list[str], paths: list[str]) -> None:
+    """The script ran, printed what it prints, and asked this server."""
+    before = metrics(place)
+    done = subprocess.run(
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "EDGEDEC_URL": place, "EDGEDEC_MODEL": "nano"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for line in begins:
+        assert any(printed.startswith(line) for printed in done.stdout.splitlines()), (line, done.stdout)
+    after = metrics(place)
+    for path in paths:
+        name = f'edgedec_requests_total{{path="{path}",status="200"}}'
+        assert after.get(name, 0) > before.get(name, 0), path
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_client_of_python(served: str, script: str) -> None:
+    module, begins, paths = SCRIPTS[script]
+    if find_spec(module) is None:
+        pytest.skip(f"{module} is not installed: pip install '.[clients]', litellm apart")
+    check(served, [sys.executable, CLIENTS / f"{script}.py"], begins, paths)
+
+
+@pytest.mark.parametrize("script", MODULES)
+def test_a_client_of_javascript(served: str, script: str) -> None:
+    module, begins, paths = MODULES[script]
+    node = shutil.which("node")
+    if node is None or not (CLIENTS / "node_modules" / module).is_dir():
+        pytest.skip("node or the packages are not there: npm install in examples/clients")
+    check(served, [node, CLIENTS / f"{script}.mjs"], begins, paths)
+
+
+def test_every_example_is_tested_and_described() -> None:
+    described = (CLIENTS / "README.md").read_text("utf-8")
+    scripts = {path.name for path in CLIENTS.iterdir() if path.suffix in (".py", ".mjs")}
+    assert scripts == {f"{name}.py" for name in SCRIPTS} | {f"{name}.mjs" for name in MODULES}
+    assert all(f"`{name}`" in described for name in scripts)
