@@ -19,6 +19,7 @@ from edgedec.cli._bench_about import describe, parse_rows, plural, spec_list
 from edgedec.cli._bench_peers import write_weights
 from edgedec.cli._bench_spec import As, padded
 from edgedec.cli._output import print_json, print_table, progress_bar
+from edgedec.extras import install_command
 
 if TYPE_CHECKING:
     from edgedec.bench.batch import BatchMeasured, BatchWork, Contestant
@@ -112,7 +113,7 @@ def _peers(model: Model, work: BatchWork, threads: int) -> Iterator[tuple[dict[s
 
     binary = which(SERVER)
     if binary is None and find_spec("llama_cpp") is None:
-        yield {}, {PEER: f'needs {SERVER} on PATH, or llama-cpp-python: pip install "edgedec[peers]"'}
+        yield {}, {PEER: f"needs {SERVER} on PATH, or llama-cpp-python: {install_command('peers')}"}
         return
     with ExitStack() as stack:
         path = Path(stack.enter_context(TemporaryDirectory(prefix="edgedec-"))) / "weights.gguf"

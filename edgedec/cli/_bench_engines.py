@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from edgedec.bench.timing import Config
 from edgedec.cli._bench_together import LlamaBatch
 from edgedec.errors import RuntimeUnavailable
+from edgedec.extras import install_command
 
 TimedCall = Callable[[list[int]], float]
 
@@ -64,7 +65,7 @@ class Genai:
         try:
             import onnxruntime_genai as og
         except ImportError:
-            raise RuntimeUnavailable('needs onnxruntime-genai: pip install "edgedec[peers]"') from None
+            raise RuntimeUnavailable(f"needs onnxruntime-genai: {install_command('peers')}") from None
         from edgedec.bundle.folder import Bundle
         from edgedec.bundle.locate import find
 
@@ -119,7 +120,7 @@ class LlamaCpp:
         try:
             import llama_cpp
         except ImportError:
-            raise RuntimeUnavailable('needs llama-cpp-python: pip install "edgedec[peers]"') from None
+            raise RuntimeUnavailable(f"needs llama-cpp-python: {install_command('peers')}") from None
         if config.gguf is None:
             raise RuntimeUnavailable("needs the weights as GGUF, which `edgedec bench peers` makes")
         self._lib, self._threads = llama_cpp, threads

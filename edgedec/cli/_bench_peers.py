@@ -17,6 +17,7 @@ from edgedec.cli import _plot
 from edgedec.cli import options as o
 from edgedec.cli._bench_about import Context, Plot, RowList, describe, parse_rows, plural
 from edgedec.cli._output import print_json, print_table, progress_bar
+from edgedec.extras import install_command
 
 if TYPE_CHECKING:
     from edgedec.bench.peers import Standing
@@ -102,7 +103,7 @@ def _with_gguf(configs: Mapping[str, Config], bundle: Bundle) -> Iterator[tuple[
 def _convert(bundle: Bundle, path: Path) -> str | None:
     """Write the weights for llama.cpp's library; why not, if not."""
     if find_spec("llama_cpp") is None:
-        return 'needs llama-cpp-python: pip install "edgedec[peers]"'
+        return f"needs llama-cpp-python: {install_command('peers')}"
     return write_weights(bundle, path)
 
 

@@ -11,6 +11,7 @@ import typer
 
 from edgedec.cli import options as o
 from edgedec.errors import UsageError
+from edgedec.extras import install_command
 
 if TYPE_CHECKING:
     from edgedec.server.app import Server
@@ -70,7 +71,7 @@ def serve(
     """
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
-        raise UsageError(f"serve needs {' and '.join(missing)}: pip install 'edgedec[serve]'")
+        raise UsageError(f"serve needs {' and '.join(missing)}: {install_command('serve')}")
     from edgedec.server.access import AccessPolicy, is_local
     from edgedec.server.app import MOST, Server, Settings
     from edgedec.server.engine import ServerLimits

@@ -192,6 +192,7 @@ def _training() -> Any:
     from importlib import import_module
 
     from edgedec.errors import RuntimeUnavailable
+    from edgedec.extras import install_command
 
     try:
         return import_module("edgedec.export.heads_train")
@@ -199,7 +200,7 @@ def _training() -> Any:
         package = (error.name or "").partition(".")[0]
         if package == "edgedec":
             raise
-        raise RuntimeUnavailable(f'train-heads needs {package}: pip install "edgedec[train]"') from None
+        raise RuntimeUnavailable(f"train-heads needs {package}: {install_command('train')}") from None
 
 
 def _report(trained: Any, json: bool) -> None:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from edgedec.errors import RuntimeUnavailable, TextError
+from edgedec.extras import install_command
 from edgedec.text.tokenizer import one_line
 
 if TYPE_CHECKING:
@@ -64,6 +65,6 @@ def library() -> Any:
         import llguidance
     except ImportError as error:
         raise RuntimeUnavailable(
-            f"constraints need the package llguidance ({one_line(error)}): pip install 'edgedec[constraints]'"
+            f"constraints need the package llguidance ({one_line(error)}): {install_command('constraints')}"
         ) from None
     return llguidance

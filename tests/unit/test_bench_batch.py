@@ -189,7 +189,7 @@ def test_without_llama_cpp_the_others_are_measured(tiny: Path, monkeypatch: pyte
     result = call(*ARGS, "-m", tiny, "--peer", "llama.cpp", "--spec", "off", "--json")
     assert result.exit_code == 0, (result.stderr, result.exception)
     report = json.loads(result.stdout)
-    assert 'pip install "edgedec[peers]"' in report["skipped"]["llama.cpp"]
+    assert 'pip install "onnxruntime-genai>=0.18" "llama-cpp-python' in report["skipped"]["llama.cpp"]
     assert list(report["tokens_per_s"]) == ["off"]
 
 
