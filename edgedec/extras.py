@@ -12,7 +12,8 @@ from importlib import metadata
 from importlib.util import find_spec
 
 DISTRIBUTION = "edgedec-runtime"
-_REQUIREMENT = re.compile(r"^\s*([\w.-]+)(?:\[([\w.,\s-]+)\])?\s*([^;]*?)\s*(?:;.*extra\s*==\s*['\"]([\w.-]+)['\"].*)?$")
+# onnx>=1.18; extra == "export"
+_REQUIREMENT = re.compile(r"^\s*([\w.-]+)(?:\[([\w.,-]+)\])?\s*([^;]*?)\s*(?:;.*extra\s*==\s*['\"]([\w.-]+)['\"].*)?$")
 # Packages whose import has another name.
 _IMPORTS = {"llama-cpp-python": "llama_cpp"}
 
