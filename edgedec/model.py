@@ -25,6 +25,8 @@ class Model:
 
     def __init__(self, bundle: Bundle, runtime: Runtime) -> None:
         self.bundle, self.runtime = bundle, runtime
+        # The bundle's own; another one may be set.
+        self.chat_template = bundle.manifest.text.chat_template
 
     def __repr__(self) -> str:
         return f"<edgedec.Model {self.bundle.manifest.name!r} on {self.runtime.name}>"
@@ -103,10 +105,10 @@ class Model:
         """The messages ({"role": …, "content": …}) as the model's template writes them; `tools`: the functions that
         the model may call, as OpenAI describes them."""
         text = self.bundle.manifest.text
-        if text.chat_template is None:
+        if self.chat_template is None:
             raise TextError(f"{self.bundle.manifest.name}: the bundle has no chat template; use a plain prompt")
         return render_chat(
-            text.chat_template,
+            self.chat_template,
             messages,
             tools=tools,
             add_generation_prompt=add_generation_prompt,

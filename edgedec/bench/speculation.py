@@ -201,7 +201,7 @@ def _capacity(model: Model, tasks: Sequence[Task], tokens: int) -> int:
 
 def _encode(model: Model, messages: Sequence[Mapping[str, object]]) -> list[int]:
     """By the model's chat template; where there is none, as one text."""
-    if model.bundle.manifest.text.chat_template is not None:
+    if model.chat_template is not None:
         return model.chat_ids(messages)
     return model.tokenizer.encode("\n\n".join(str(message["content"]) for message in messages))
 

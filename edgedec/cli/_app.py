@@ -38,6 +38,24 @@ _Misuse: type[Exception] = typer.BadParameter.__bases__[0]
 class Verbs(TyperGroup):
     """Verbs are modules of this package; naming one imports that one only."""
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The verb and its arguments, llama.cpp's flags read as ours (`_arguments`)."""
+        from edgedec.cli._arguments import translate
+
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is None or command is None:
+            return name, command, rest
+        inner = command.context_class(command, info_name=name, parent=ctx)
+        try:
+            meant, given = translate(name, command, rest)
+            if meant != name:
+                name, command = meant, self.get_command(ctx, meant)
+                _, given = translate(meant, command, rest)
+        except _Misuse as error:
+            error.ctx = inner  # type: ignore[attr-defined]
+            raise
+        return name, command, given
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)
 
@@ -83,7 +101,12 @@ class Verbs(TyperGroup):
 
 
 app = typer.Typer(
-    name="edgedec", cls=Verbs, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+    name="edgedec",
+    cls=Verbs,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -127,7 +150,7 @@ def complain(name: str, message: str) -> None:
 def _misuse(error: Any) -> tuple[str, str]:
     """Who was misused and how: ("edgedec run", "No such option: --foo (see edgedec run --help)")."""
     path = error.ctx.command_path if getattr(error, "ctx", None) else "edgedec"
-    message = error.format_message().rstrip(".").replace("Value error, ", "")
+    message = error.format_message().rstrip(".").replace("Value error, ", "").removeprefix("Invalid value: ")
     return path, f"{message} (see {path} --help)"
 
 

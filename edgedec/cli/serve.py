@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgedec.cli import options as o
+from edgedec.cli._template import ChatTemplate, ChatTemplateFile, set_template
 from edgedec.errors import UsageError
 from edgedec.extras import install_command
 
@@ -60,6 +61,8 @@ def serve(
     kv: o.KVFormat = None,
     engine: o.Engine = "auto",
     speculate: o.Speculate = "auto",
+    chat_template: ChatTemplate = None,
+    chat_template_file: ChatTemplateFile = None,
 ) -> None:
     """Serve OpenAI's HTTP interface from this machine.
 
@@ -79,6 +82,7 @@ def serve(
     if api_key == "":
         raise UsageError("--api-key: is empty; leave it out for a server without a key")
     opened = o.open_model(model, engine, threads, kv)
+    set_template(opened, chat_template, chat_template_file)
     context = ctx_size or opened.spec.context_length
     limits = ServerLimits(slots, context, queue, timeout, speculate, max_total_tokens)
     # What would fail at the first request fails now.
