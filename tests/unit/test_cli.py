@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -580,7 +581,9 @@ def test_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report["problems"] == []
     assert report["cpu"]["cores"] >= 1
     assert {"numpy", "onnxruntime", "tokenizers"} <= set(report["packages"])
-    assert {"onnx", "torch", "transformers", "onnxruntime_genai", "huggingface_hub"} <= set(report["extras"])
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    assert set(report["extras"]) == set(project["optional-dependencies"]) - {"test", "dev"}
+    assert list(report["extras"]["serve"]) == ["starlette", "uvicorn"]
     assert "all is well" in ok("doctor")
     monkeypatch.setattr(doctor, "_ESSENTIAL", ("numpy", "no_such_package"))
     result = call("doctor")
@@ -618,6 +621,30 @@ def test_doctor_names_the_instruction_sets(monkeypatch: pytest.MonkeyPatch) -> N
     }
     assert (engine["auto"], engine["why"]) == ("native", "edgedec's own kernels, avx2")
     assert "avx2; also scalar; not on this CPU: avx512vnni" in " ".join(ok("doctor").split())
+
+
+def test_doctor_uses_the_instruction_set_of_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    native = json.loads(ok("doctor", "--json"))["engine"]["native"]
+    if native["problem"]:
+        pytest.skip("no native engine here")
+    monkeypatch.setenv("EDGEDEC_ISA", "scalar")
+    monkeypatch.setenv("EDGEDEC_API_KEY", "secret")
+    report = json.loads(ok("doctor", "--json"))
+    assert report["engine"]["native"]["isa"] == "scalar"
+    assert report["engine"]["why"] == "edgedec's own kernels, scalar, as EDGEDEC_ISA says"
+    assert report["variables"]["EDGEDEC_ISA"] == "scalar"
+    assert report["variables"]["EDGEDEC_API_KEY"] == "(set)"
+    monkeypatch.setenv("EDGEDEC_ISA", "abacus")
+    result = call("doctor", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["problems"][0].startswith("EDGEDEC_ISA=abacus: not for this CPU; there are ")
+
+
+def test_doctor_says_what_an_extra_misses(monkeypatch: pytest.MonkeyPatch) -> None:
+    from edgedec.cli import _host
+
+    monkeypatch.setattr(_host, "find_spec", lambda name: None if name == "uvicorn" else object())
+    assert "missing uvicorn: pip install" in " ".join(ok("doctor").split())
 
 
 def test_doctor_sees_a_damaged_bundled_model(words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
