@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from edgedec.bundle.advice import advice
 from edgedec.errors import BadTensor, CheckpointError
 from edgedec.export.safetensors import Array, Stored, elements, read_header, read_json, require_readable
 from edgedec.models import Part, Source
@@ -162,6 +163,8 @@ def _advice(folder: Path) -> str:
 def open_checkpoint(place: str | Path, revision: str | None = None) -> Checkpoint:
     """The checkpoint at a folder or, failing that, under an id of the Hugging Face Hub (`org/name`)."""
     path = Path(place)
+    if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
+        raise CheckpointError(f"{path}: {advice(path)}")
     if path.is_dir():
         return Checkpoint.open(path)
     if path.suffix == ".gguf":

@@ -165,6 +165,27 @@ def test_a_missing_bundle_is_one_line(verb: list[str], tmp_path: Path) -> None:
     assert "edgedec.json" in one_line(call(*verb, tmp_path), 1)
 
 
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("adapter_config.json", "edgedec adapter"),
+        ("model.safetensors", "edgedec export"),
+        ("model-q4_0.gguf", "GGUF"),
+        ("model.onnx", "ONNX"),
+    ],
+)
+def test_a_folder_that_is_something_else_is_named(tmp_path: Path, file: str, said: str) -> None:
+    (tmp_path / file).write_bytes(b"")
+    assert said in one_line(call("run", "-m", tmp_path, "-p", "x"), 1)
+
+
+def test_a_folder_is_no_adapter_file(words: Path, tmp_path: Path) -> None:
+    assert "edgedec adapter" in one_line(call("run", "-m", words, "-p", "w1", "--lora", tmp_path), 1)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    pytest.importorskip("onnx", reason="exporting needs onnx")
+    assert "LoRA" in one_line(call("export", tmp_path, "-o", tmp_path / "b"), 1)
+
+
 def test_bad_bias_is_misuse(words: Path) -> None:
     assert "TOKEN=BIAS" in one_line(call("run", "-m", words, "-p", "w1", "--logit-bias", "w5"), 2)
 
@@ -494,7 +515,10 @@ def test_inspect_tells_what_the_manifest_says(words: Path) -> None:
     assert set(report["artifacts"]["ort"]) <= set(report["files"])
     assert report["bytes"] == sum(file["size"] for file in report["files"].values())
     assert report["bytes"] == sum(p.stat().st_size for p in words.iterdir() if p.name != "edgedec.json")
-    text = ok("inspect", words)
+    short = ok("inspect", words)
+    assert f"{len(report['files'])} files, " in short
+    assert "weights.bin" not in short
+    text = ok("inspect", words, "--files")
     assert all(name in text for name in ("KV cache", "Weights", "weights.bin", "llama"))
 
 
@@ -740,6 +764,28 @@ def test_run_imports_what_it_needs_only(words: Path) -> None:
     assert not {"onnx", "torch", "transformers", "onnxruntime_genai", "jinja2", "edgedec.export"} & found
     others = set(_app.VERBS) - {"run"}
     assert not {f"edgedec.cli.{verb}" for verb in others} & found
+
+
+@POSIX
+@pytest.mark.parametrize("module", ["typer", "numpy", "edgedec.session", "tokenizers", "edgedec.cli.run"])
+def test_an_interrupt_in_the_first_moments_is_no_traceback(words: Path, module: str) -> None:
+    """Ctrl-C while a module is imported: what the entry point does must be light up to where it is caught."""
+    code = (
+        "import sys, signal, os\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from edgedec.cli import main\n"
+        f"sys.exit(main(['run', '-m', {str(words)!r}, '-p', 'w1', '-n', '2']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_the_entry_point_is_light() -> None:
+    """Until `main` is called an interrupt shows a traceback."""
+    assert not {"numpy", "typer", "edgedec.model", "edgedec.errors"} & imported("import edgedec.cli")
 
 
 def test_version_imports_no_verb() -> None:
