@@ -25,7 +25,11 @@ class BenchEngine(Protocol):
     all_logits: bool
 
     def run(self, ids: list[int], n: int) -> tuple[float, float]:
-        """Seconds to read `ids` and choose a token, and seconds for n tokens after it."""
+        """Seconds to read `ids` and choose a token, and seconds for n tokens after it, one a call."""
+        ...
+
+    def drafted(self, ids: list[int], n: int) -> float | None:
+        """Seconds for the n tokens with drafts; None if the engine drafts nothing."""
         ...
 
     def after(self, prefix: list[int], longest: int) -> TimedCall:
@@ -46,7 +50,15 @@ class Edgedec:
         self.facts = {"engine_name": self._model.runtime.name, "kv": kv, "threads": threads}
 
     def run(self, ids: list[int], n: int) -> tuple[float, float]:
-        session = self._model.session(context=len(ids) + n + 1)
+        return self._tokens(ids, n, "off")
+
+    def drafted(self, ids: list[int], n: int) -> float | None:
+        if not self._model.runtime.capabilities.batch_invariant:
+            return None  # there `auto` drafts nothing
+        return self._tokens(ids, n, "auto")[1]
+
+    def _tokens(self, ids: list[int], n: int, speculate: str) -> tuple[float, float]:
+        session = self._model.session(context=len(ids) + n + 1, speculate=speculate)
         step = session.tokens(ids, max_tokens=n + 1, ignore_eos=True).__next__
         return _timed(step, step, n)
 
@@ -56,7 +68,14 @@ class Edgedec:
         return RowCall(self._model.runtime, prefix, longest)
 
 
-class Genai:
+class Undrafted:
+    """An engine that is measured without drafts only."""
+
+    def drafted(self, ids: list[int], n: int) -> float | None:
+        return None
+
+
+class Genai(Undrafted):
     """onnxruntime-genai on the bundle's whole-model graph, which makes the logits of the last row only."""
 
     all_logits = False
@@ -111,7 +130,7 @@ class Genai:
         return self._og.Generator(self._model, params)
 
 
-class LlamaCpp:
+class LlamaCpp(Undrafted):
     """llama.cpp on the bundle's weights as GGUF (`Config.gguf`), with its own defaults: its cache is f16."""
 
     all_logits = True

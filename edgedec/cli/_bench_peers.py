@@ -146,7 +146,16 @@ def _show(r: dict[str, Any], plot: Path | None) -> None:
     costs = [(name, *(f"{e['rows'][k]:.3g}" for k in counts), e["logits"]) for name, e in engines.items()]
     print_table(costs, ("rows of a call", *counts, "logits"), "Median ms")
     speeds = [(name, *_speeds(e), e["kv"]) for name, e in engines.items()]
-    print_table(speeds, ("engine", "prefill tokens/s", "decode tokens/s", "load", "peak memory", "kv"), "Median")
+    header: tuple[str, ...] = (
+        "engine",
+        "prefill tokens/s",
+        "decode tokens/s",
+        "with drafts",
+        "load",
+        "peak memory",
+        "kv",
+    )
+    print_table(speeds, header, "Median")
     if r["ratios"]:
         header = (f"{r['base']} over", *(f"{k} rows" for k in counts), "prefill", "decode")
         ratios = [
@@ -162,7 +171,8 @@ def _show(r: dict[str, Any], plot: Path | None) -> None:
 
 def _speeds(engine: dict[str, Any]) -> tuple[str, ...]:
     prefill, decode = engine["prefill_tok_s"], engine["decode_tok_s"]
-    return f"{prefill:.1f}", f"{decode:.1f}", f"{engine['load_s']:.2f} s", f"{engine['peak_rss_mb']:.0f} MB"
+    drafts = f"{engine['drafted_tok_s']:.1f}" if engine["drafted_tok_s"] else ""
+    return f"{prefill:.1f}", f"{decode:.1f}", drafts, f"{engine['load_s']:.2f} s", f"{engine['peak_rss_mb']:.0f} MB"
 
 
 def _span(spread: dict[str, float]) -> str:

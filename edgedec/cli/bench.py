@@ -47,6 +47,8 @@ def bench(
 ) -> None:
     """Measure speed, load time and memory of a bundle here.
 
+    Decoding is one token a call; a column of its own is the same text with drafts (--spec auto). It is text after
+    random tokens, which may repeat itself: what drafts gain on real prompts is `edgedec bench spec`.
     Each configuration runs in a process of its own, and they take turns.
 
     \b
@@ -105,12 +107,13 @@ def _show(about: dict[str, Any], results: list[TimingResult], ratios: list[Ratio
             r.facts["threads"],
             _speed(r.prefill),
             _speed(r.decode),
+            _speed(r.drafted) if r.drafted else "",
             f"{r.load_s:.2f} s",
             size(r.peak_bytes),
         )
         for r in results
     ]
-    header = ("engine", "kv", "threads", "prefill tokens/s", "decode tokens/s", "load", "peak memory")
+    header = ("engine", "kv", "threads", "prefill tokens/s", "decode tokens/s", "with drafts", "load", "peak memory")
     print_table(rows, header, "Median (min to max)")
     if ratios:
         first = results[0].config.label
