@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,14 @@ _HOMES = {
     "Token": "decoding.step",
     "open": "model",
 }
+
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_ROOT = os.path.dirname(_HERE)
+if not os.path.isdir(os.path.join(_HERE, "models")) and os.path.isfile(os.path.join(_ROOT, "models", "__init__.py")):
+    # A checkout: models, runtimes and the rest lie beside this folder, which hides an installed one when Python is
+    # started there.
+    __path__.append(_ROOT)
 
 
 def __getattr__(name: str) -> Any:

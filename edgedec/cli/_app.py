@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -29,7 +30,11 @@ VERBS = (
     "bench",
     "eval",
     "doctor",
+    "cache",
+    "completion",
 )
+# A shell that completes a line sets it.
+COMPLETE = "_EDGEDEC_COMPLETE"
 FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 # Typer's own UsageError, wherever this version of it keeps that class.
 _Misuse: type[Exception] = typer.BadParameter.__bases__[0]
@@ -41,9 +46,10 @@ class Verbs(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The verb and its arguments, llama.cpp's flags read as ours (`_arguments`)."""
         from edgedec.cli._arguments import translate
+        from edgedec.cli._defaults import defaults
 
         name, command, rest = super().resolve_command(ctx, args)
-        if name is None or command is None:
+        if name is None or command is None or ctx.resilient_parsing:
             return name, command, rest
         inner = command.context_class(command, info_name=name, parent=ctx)
         try:
@@ -54,6 +60,8 @@ class Verbs(TyperGroup):
         except _Misuse as error:
             error.ctx = inner  # type: ignore[attr-defined]
             raise
+        verbs = {verb: partial(self.get_command, ctx, verb) for verb in VERBS}
+        ctx.default_map = {name: defaults(str(name), command, verbs)}
         return name, command, given
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -115,7 +123,7 @@ def edgedec(
     ctx: typer.Context,
     version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and leave.")] = False,
 ) -> None:
-    """The decoder for small machines: export a language model once, decode it anywhere.
+    """On-device LLM inference: quantized models on the CPU.
 
     \b
     Examples:
@@ -138,7 +146,13 @@ def run_app(argv: list[str]) -> int:
         # A terminal that cannot show a character shows "?", instead of ending the text.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    code: int = typer.main.get_command(app).main(argv, prog_name="edgedec", standalone_mode=False)
+    if COMPLETE in os.environ:
+        from typer.completion import completion_init
+
+        completion_init()
+    code: int = typer.main.get_command(app).main(
+        argv, prog_name="edgedec", standalone_mode=False, complete_var=COMPLETE
+    )
     return code
 
 

@@ -15,6 +15,7 @@ from edgedec.cli import options as o
 from edgedec.cli._chat import Chat
 from edgedec.cli._groups import grouped
 from edgedec.cli._template import ChatTemplate, ChatTemplateFile, set_template
+from edgedec.cli._timings import Stopwatch, about
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -43,6 +44,7 @@ def chat(
     speculate: o.Speculate = "auto",
     learn: o.Learn = False,
     stats: o.ShowStats = False,
+    verbose: o.Verbose = False,
 ) -> None:
     """Chat with a model.
 
@@ -56,14 +58,17 @@ def chat(
     """
     first = _first_turn(prompt, file)
     system = _system(system, system_file)
+    clock = Stopwatch(verbose)
     opened = machine.open(model)
+    clock.lap(f"opened {opened.bundle.path}: {about(opened)}")
     set_template(opened, chat_template, chat_template_file)
     config = generation.config(opened)
     # Refuses a bundle without a template now rather than at the first turn.
     opened.chat_prompt([{"role": "user", "content": "hello"}])
     session = machine.session(opened, speculate, learn)
     slide = machine.on_full is o.OnFull.slide
-    conversation = Chat(session, replace(config, constraint=must.for_model(opened)), stats, slide)
+    conversation = Chat(session, replace(config, constraint=must.for_model(opened)), stats or verbose, slide)
+    clock.lap("session, drafters, constraint")
     if system:
         conversation.system(system)
     interactive = sys.stdin.isatty()

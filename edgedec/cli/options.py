@@ -97,6 +97,7 @@ PromptFile = Annotated[Path | None, _option("--file", "-f", metavar="FILE", help
 
 # Output
 Json = Annotated[bool, _option("--json", help="Print one JSON object on stdout.")]
+Verbose = Annotated[bool, _option("--verbose", "-v", help="Print on stderr what takes which time, and --stats.")]
 ShowStats = Annotated[bool, _option("--stats", help="Print token counts and speed on stderr.")]
 Logprobs = Annotated[
     int | None, _option("--logprobs", min=0, max=100, metavar="N", help="With --json: log-probabilities, N likeliest.")
