@@ -13,6 +13,8 @@ from edgedec.spec import KV_FORMATS
 
 # Python processes that tests start must find the installed package, not the folder of this checkout.
 os.environ["PYTHONSAFEPATH"] = "1"
+# The defaults of whoever runs the tests are not those of the tests.
+os.environ["EDGEDEC_CONFIG"] = os.devnull
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 

@@ -150,9 +150,8 @@ def run_app(argv: list[str]) -> int:
         from typer.completion import completion_init
 
         completion_init()
-    code: int = typer.main.get_command(app).main(
-        argv, prog_name="edgedec", standalone_mode=False, complete_var=COMPLETE
-    )
+    group = typer.main.get_command(app)
+    code: int = group.main(argv, prog_name="edgedec", standalone_mode=False, complete_var=COMPLETE)
     return code
 
 

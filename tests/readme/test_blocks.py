@@ -42,7 +42,7 @@ SKIPPED = {
 OWN = {
     "add-a-block-kind.md": "test_add_a_block_kind.py",
     "add-a-runtime.md": "test_add_a_runtime.py",
-    "add-an-architecture.md": "../unit/test_configs.py",
+    "add-an-architecture.md": "test_add_an_architecture.py",
     "embed.md": "../unit/test_embed_docs.py",
 }
 # Programs that need what may not be here.
@@ -75,7 +75,7 @@ def bundle(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(bundle: Path, tmp_path: Path) -> Path:
     """What a reader has."""
-    for name in ("smol", "smol-native"):
+    for name in ("smol", "smol-native", "BUNDLE"):
         shutil.copytree(bundle, tmp_path / name, copy_function=os.link)
     rows = [{"prompt": "Once upon a time", "max_tokens": 4}, {"prompt": "One day", "max_tokens": 4}]
     for name in ("prompts.jsonl", "smol-prompts.jsonl"):
@@ -119,7 +119,7 @@ def test_a_shown_command_runs(command: str, folder: Path) -> None:
     for package, flag in (("llguidance", "--regex"), ("llguidance", "--json-schema"), ("pyarrow", "parquet")):
         if flag in command and find_spec(package) is None:
             pytest.skip(f"{package} is an extra")
-    if "matplotlib" and "--plot" in command and find_spec("matplotlib") is None:
+    if "--plot" in command and find_spec("matplotlib") is None:
         pytest.skip("matplotlib is an extra")
     if "parquet" in command:
         import pyarrow
@@ -140,7 +140,7 @@ def test_a_shown_command_runs(command: str, folder: Path) -> None:
     )
     assert done.returncode == 0, f"{command}\n{done.stderr}"
     assert "Traceback" not in done.stderr
-    assert done.stdout.strip() or done.stderr.strip() or "chat" in command
+    assert done.stdout.strip() or done.stderr.strip() or "chat" in command or " > " in command
 
 
 PROGRAMS = [(page, code) for page in PAGES for code in blocks(page, "python") if page.name not in OWN]
@@ -210,6 +210,7 @@ def test_scripts_of_measurements_start(script: Path) -> None:
     if "argparse" not in script.read_text("utf-8"):
         pytest.skip("it takes no options")
     env = environment(PYTHONPATH=str(ROOT / "tests"))
+    del env["PYTHONSAFEPATH"]  # some import those beside them
     done = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
     assert "usage:" in done.stdout
