@@ -147,9 +147,7 @@ def run_app(argv: list[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     if COMPLETE in os.environ:
-        from typer.completion import completion_init
-
-        completion_init()
+        import_module("typer.completion").completion_init()
     group = typer.main.get_command(app)
     code: int = group.main(argv, prog_name="edgedec", standalone_mode=False, complete_var=COMPLETE)
     return code

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from importlib import import_module
 from typing import Annotated
 
 import typer
+
+from edgedec.cli._app import COMPLETE
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -27,6 +30,5 @@ def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bas
       edgedec completion zsh > ~/.zfunc/_edgedec
       edgedec completion fish > ~/.config/fish/completions/edgedec.fish
     """
-    from typer.completion import get_completion_script
-
-    print(get_completion_script(prog_name="edgedec", complete_var="_EDGEDEC_COMPLETE", shell=shell.value))
+    made = import_module("typer.completion").get_completion_script
+    print(made(prog_name="edgedec", complete_var=COMPLETE, shell=shell.value))
