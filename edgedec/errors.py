@@ -13,6 +13,7 @@
     ├── ContextFull            the session has no room for another token
     ├── SessionError           a saved session that does not fit, or misuse of one
     ├── TextError              tokenizer or chat template
+    ├── LimitExceeded          what a stranger wrote needs more time, memory or stack than it may have
     └── UsageError             an argument out of range
 
 A message is one line: what was wrong, where, and what to do.
@@ -71,6 +72,10 @@ class SessionError(EdgedecError):
 
 class TextError(EdgedecError):
     """The tokenizer or the chat template cannot do what was asked."""
+
+
+class LimitExceeded(EdgedecError):
+    """A grammar, chat template or tokenizer needs more time, memory or stack than it may have."""
 
 
 class UsageError(EdgedecError, ValueError):

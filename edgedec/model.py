@@ -10,6 +10,7 @@ from typing import Literal
 from edgedec.bundle import Bundle
 from edgedec.bundle.adapter import LoraAdapter, open_adapter
 from edgedec.bundle.locate import NANO, find
+from edgedec.decoding.sharing import ModelPrefixes
 from edgedec.drafters import Tables
 from edgedec.errors import RuntimeUnavailable, TextError, UsageError
 from edgedec.runtime import Adapter, Runtime, RuntimeOptions, choose_runtime, open_runtime
@@ -19,14 +20,19 @@ from edgedec.spec import ModelSpec
 from edgedec.text.template import render_chat
 from edgedec.text.tokenizer import Tokenizer
 
+# Of a text that other sessions may begin with: instructions, examples, a conversation.
+PREFIX_TOKENS = 4096
+
 
 class Model:
-    """Weights and a runtime, shared by any number of sessions."""
+    """Weights and a runtime, shared by any number of sessions. `prefixes`: what its sessions have read, to continue
+    from."""
 
-    def __init__(self, bundle: Bundle, runtime: Runtime) -> None:
+    def __init__(self, bundle: Bundle, runtime: Runtime, prefix_tokens: int = 0) -> None:
         self.bundle, self.runtime = bundle, runtime
         # The bundle's own; another one may be set.
         self.chat_template = bundle.manifest.text.chat_template
+        self.prefixes = ModelPrefixes(runtime.capabilities, prefix_tokens)
 
     def __repr__(self) -> str:
         return f"<edgedec.Model {self.bundle.manifest.name!r} on {self.runtime.name}>"
@@ -129,15 +135,21 @@ def open(  # noqa: A001
     threads: int = 0,
     kv: str | None = None,
     verify: bool = False,
+    prefix_tokens: int | None = None,
 ) -> Model:
     """Open a bundle: a folder, or `nano`, the model that ships with edgedec.
 
     engine: a file name in `runtimes/` ("native", "ort", "reference"), or "auto". threads: 0 for all cores.
     kv: the cache format; for "ort" and "reference" one the bundle was exported with. verify: check every hash first.
+    prefix_tokens: how many tokens of texts, ended ones too, stay cached for sessions that begin with them (4,096 by
+    default); 0: none.
     """
     bundle = Bundle.open(find(path_or_name), verify=verify)
     if threads < 0:
         raise UsageError(f"threads {threads}: must be 0 (all cores) or more")
+    prefix_tokens = PREFIX_TOKENS if prefix_tokens is None else prefix_tokens
+    if prefix_tokens < 0:
+        raise UsageError(f"prefix_tokens {prefix_tokens}: must be 0 (none) or more")
     runtime = open_runtime(choose_runtime(bundle, engine), bundle, RuntimeOptions(threads=threads, kv=kv))
     runtime.load()
-    return Model(bundle, runtime)
+    return Model(bundle, runtime, prefix_tokens)

@@ -120,7 +120,8 @@ class Session:
         before, if it still runs.
         """
         config = (config or GenerationConfig()).override(options)
-        self._running = run_loop(self.model.runtime, self._loop(ids, config, trace))
+        loop = self._loop(ids, config, trace)
+        self._running = self.model.prefixes.share(self._context, run_loop(self.model.runtime, loop))
         return self._running
 
     def submit(

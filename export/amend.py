@@ -19,7 +19,7 @@ from edgedec.bundle import MANIFEST, Bundle, Manifest
 from edgedec.bundle.manifest import Artifact
 from edgedec.errors import BundleError, BundleUnsafe, UsageError
 from edgedec.export.artifacts import Request, choose, made_for, makers
-from edgedec.export.onnx import Layout
+from edgedec.export.layout import Layout
 from edgedec.export.writer import Progress, hashed, manifest_text
 from edgedec.storage.files import replacing
 

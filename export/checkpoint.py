@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,12 @@ from typing import Any
 import numpy as np
 
 from edgedec.bundle.advice import advice
+from edgedec.bundle.manifest import Text, WeightFormat
 from edgedec.errors import BadTensor, CheckpointError
-from edgedec.export.safetensors import Array, Stored, elements, read_header, read_json, require_readable
-from edgedec.models import Part, Source
+from edgedec.export.safetensors import Array, Stored, read_header, read_json
+from edgedec.export.text import copy_text
+from edgedec.export.weights import Kept
+from edgedec.models import Part, Source, architecture
 from edgedec.spec import ModelSpec
 
 INDEX = "model.safetensors.index.json"
@@ -33,7 +36,7 @@ class Checkpoint:
 
     folder: Path
     config: dict[str, Any]
-    tensors: dict[str, Stored]
+    tensors: Mapping[str, Stored]
 
     @classmethod
     def open(cls, folder: str | Path) -> Checkpoint:
@@ -44,6 +47,29 @@ class Checkpoint:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self.tensors)
+
+    def spec(self, context: int | None = None) -> ModelSpec:
+        """What the config describes."""
+        return architecture(self.config).spec(self.config, context)
+
+    def weights(self, spec: ModelSpec) -> dict[str, Source]:
+        """Every tensor of `spec` with what it is stacked from, once none is missing and none left over."""
+        model = architecture(self.config)
+        found = model.weights(spec, self.config)
+        self.check(found, spec, model.ignored)
+        return found
+
+    def copy_text(self, target: Path) -> Text:
+        """Write the tokenizer into `target` and say what a manifest must know of it."""
+        return copy_text(self.folder, target, self.config)
+
+    def suggested(self, sources: Iterable[Source]) -> WeightFormat | None:
+        """The format that holds what is stored; None for floats."""
+        return None
+
+    def kept(self, source: Source, fmt: WeightFormat, block: int) -> Kept | None:
+        """How to read rows in `fmt` as they are stored, without a rounding; None if they are stored otherwise."""
+        return None
 
     def shape(self, source: Source) -> tuple[int, ...]:
         """The shape of the stacked source."""
@@ -83,7 +109,7 @@ class Checkpoint:
         for part in source:
             if part.name not in self.tensors:
                 raise BadTensor(f"{part.name}: missing from {self.folder}; part of {name} {shape}")
-            require_readable(part.name, self.tensors[part.name])
+            self.tensors[part.name].require_readable(part.name)
         found = self.shape(source)
         if found != shape:
             raise BadTensor(f"{source[0].name}: {name} has shape {found}, expected {shape}")
@@ -118,8 +144,7 @@ class Checkpoint:
     def _fill(self, out: Array, part: Part, row: int) -> None:
         """Rows from `row` of `part` on, as many as `out` has."""
         row += part.rows[0] if part.rows else 0
-        width = math.prod(out.shape[1:])
-        values = elements(part.name, self.tensors[part.name], row * width, out.size).reshape(out.shape)
+        values = self.tensors[part.name].values(part.name, row, out.shape)
         with np.errstate(over="ignore"):  # what overflows is refused below
             np.multiply(np.exp(values) if part.exp else values, np.float32(part.times), out=out)
         np.add(out, np.float32(part.add), out=out)
@@ -154,7 +179,7 @@ def _advice(folder: Path) -> str:
     if not folder.is_dir():
         return "there is no such folder"
     if any(folder.glob("*.gguf")):
-        return "GGUF files are already quantized: export the original checkpoint"
+        return "to export a GGUF file, name the file itself"
     if any(folder.glob("*.bin")) or any(folder.glob("*.pth")):
         return "save the model as safetensors first: model.save_pretrained(folder)"
     return "expected a Hugging Face model folder"
@@ -167,8 +192,6 @@ def open_checkpoint(place: str | Path, revision: str | None = None) -> Checkpoin
         raise CheckpointError(f"{path}: {advice(path)}")
     if path.is_dir():
         return Checkpoint.open(path)
-    if path.suffix == ".gguf":
-        raise CheckpointError(f"{path}: GGUF files are already quantized: export the original checkpoint")
     if path.exists() or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(place)):
         raise CheckpointError(f"{place}: neither a folder nor a Hub id such as org/name")
     return Checkpoint.open(_download(str(place), revision))

@@ -21,12 +21,12 @@ from edgedec.cache.host import HostCache
 from edgedec.errors import BundleError, UsageError
 from edgedec.export.artifacts import choose
 from edgedec.export.calibrate import kv_scales
-from edgedec.export.checkpoint import Checkpoint, open_checkpoint
+from edgedec.export.checkpoint import Checkpoint
 from edgedec.export.layers import through_layer
+from edgedec.export.opening import open_source
 from edgedec.export.parity import parity
-from edgedec.export.text import copy_text
 from edgedec.export.writer import Add, BundleWriter, Contents, Progress, Scales, write_manifest
-from edgedec.models import Source, architecture
+from edgedec.models import Source
 from edgedec.runtime import Rows
 from edgedec.runtimes.reference import Reference
 from edgedec.spec import KV_FORMATS, WEIGHT_FORMATS, ModelSpec
@@ -34,6 +34,7 @@ from edgedec.storage.files import replacing_folder
 from edgedec.text.tokenizer import Tokenizer
 
 LAYOUTS: dict[str, WeightLayout] = {"cpu": "interleave16", "portable": "rows"}
+DEFAULT_FORMAT: WeightFormat = "int4"
 CALIBRATION_TOKENS = 512
 PARITY_TOKENS = 256
 
@@ -41,11 +42,11 @@ PARITY_TOKENS = 256
 @dataclass(frozen=True)
 class ExportOptions:
     """weights: the format of the layers' matrices; head and embed follow it unless given (a tied
-    model that gets two formats stores both). kv: cache formats, the default one first. target: the
-    machine whose layout quantized matrices are stored in; either is read everywhere. runtimes: whose files
-    to write, None for all that can run the model."""
+    model that gets two formats stores both). None: what is nearest to a quantized checkpoint's own, else int4.
+    kv: cache formats, the default one first. target: the machine whose layout quantized matrices are stored in;
+    either is read everywhere. runtimes: whose files to write, None for all that can run the model."""
 
-    weights: str = "int4"
+    weights: str | None = None
     head: str | None = None
     embed: str | None = None
     block: int = 32
@@ -78,8 +79,8 @@ class ExportOptions:
 def export(
     checkpoint: str, out: Path, options: ExportOptions = ExportOptions(), progress: Progress = lambda *_: None
 ) -> Bundle:
-    """Export the checkpoint at a folder or hub id to the bundle folder `out`."""
-    source = open_checkpoint(checkpoint)
+    """Export the checkpoint at a folder, a GGUF file or a hub id to the bundle folder `out`."""
+    source = open_source(checkpoint)
     if options.force and out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).is_file():
         raise UsageError(f"{out}: is not a bundle; --force replaces bundles only")
     try:
@@ -96,10 +97,8 @@ class _Export:
 
     def __init__(self, source: Checkpoint, folder: Path, options: ExportOptions, progress: Progress, name: str) -> None:
         self.source, self.folder, self.options, self.progress, self.name = source, folder, options, progress, name
-        model = architecture(source.config)
-        spec = model.spec(source.config, options.context)
-        self.parts: dict[str, Source] = model.weights(spec, source.config)
-        source.check(self.parts, spec, model.ignored)
+        spec = source.spec(options.context)
+        self.parts: dict[str, Source] = source.weights(spec)
         self.formats = self._formats(spec)
         if spec.tied and self.formats["head"] != self.formats["embed"]:
             spec = replace(spec, tied=False)
@@ -108,11 +107,12 @@ class _Export:
         choose(self.spec, options.runtimes)
 
     def run(self) -> None:
-        text = copy_text(self.source.folder, self.folder, self.source.config)
+        text = self.source.copy_text(self.folder)
         texts, o = self._texts(text), self.options
         floats = _FloatRun(self.spec, self._read, texts)
         layout = LAYOUTS[o.target]
         contents = Contents(self.name, self.spec, text, self.formats, o.block, o.kv, layout, o.runtimes)
+        self.contents = contents
         manifest = BundleWriter(self.folder, contents, self.progress).write(lambda add: self._fill(add, floats))
         if o.check and "parity" in texts:
             ids, said = texts["parity"]
@@ -137,16 +137,25 @@ class _Export:
 
     def _add(self, add: Add, names: list[str]) -> None:
         for name in names:
-            add(name, lambda start, stop, name=name: self._read(name, start, stop))  # type: ignore[misc]
+            kept = self.source.kept(self.parts[name], self.contents.format_of(name), self.options.block)
+            add(name, lambda start, stop, name=name: self._read(name, start, stop), kept)  # type: ignore[misc]
 
     def _read(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
         return self.source.read(self.parts[name], start, stop)
 
     def _formats(self, spec: ModelSpec) -> dict[str, WeightFormat]:
-        o = self.options
-        head = o.head or (o.embed if spec.tied else None) or o.weights
-        found = {"body": o.weights, "head": head, "embed": o.embed or (head if spec.tied else o.weights)}
+        o, stored = self.options, self._stored_formats(spec)
+        body = o.weights or stored["body"] or DEFAULT_FORMAT
+        head = o.head or (o.embed if spec.tied else None) or o.weights or stored["head"] or body
+        embed = o.embed or (head if spec.tied else o.weights or stored["embed"] or body)
+        found = {"body": body, "head": head, "embed": embed}
         return {part: next(f for f in get_args(WeightFormat) if f == name) for part, name in found.items()}
+
+    def _stored_formats(self, spec: ModelSpec) -> dict[str, WeightFormat | None]:
+        """The formats that hold what the checkpoint holds, where it is quantized."""
+        ends = {"embed": [self.parts["embed"]], "head": [self.parts.get("head", self.parts["embed"])]}
+        body = [self.parts[name] for name in spec.matrices if name not in ends]
+        return {part: self.source.suggested(sources) for part, sources in {**ends, "body": body}.items()}
 
     def _texts(self, text: Text) -> dict[str, tuple[NDArray[np.int64], str]]:
         """What the float model has to read: {purpose: (ids, what it is)}."""

@@ -39,6 +39,14 @@ class Stored:
     offset: int
     size: int
 
+    def require_readable(self, name: str) -> None:
+        require_readable(name, self)
+
+    def values(self, name: str, first: int, shape: tuple[int, ...]) -> Array:
+        """Rows from `first` on: float32 of `shape`."""
+        width = math.prod(shape[1:])
+        return elements(name, self, first * width, math.prod(shape)).reshape(shape)
+
 
 def read_header(path: Path) -> dict[str, Stored]:
     """The tensors of one safetensors file, once its header accounts for every byte of it."""

@@ -19,6 +19,8 @@ from edgedec.export.quantize import Bytes, Format, Half, quantize
 from edgedec.spec import ModelSpec, Rope
 
 Read = Callable[[int, int], NDArray[np.float32]]
+# Rows start..stop as `quantize` would give them: data and scales.
+Kept = Callable[[int, int], tuple[Bytes, Half]]
 _CHUNK = 4 << 20
 _ROPE_ROWS = 4096
 
@@ -37,8 +39,10 @@ class WeightsFile:
         self._write(array)
         return offset
 
-    def tensor(self, name: str, read: Read, shape: tuple[int, ...], fmt: WeightFormat, block: int) -> None:
-        """Write a weight in `fmt`."""
+    def tensor(
+        self, name: str, read: Read, shape: tuple[int, ...], fmt: WeightFormat, block: int, kept: Kept | None = None
+    ) -> None:
+        """Write a weight in `fmt`; `kept` gives the rows of one that is in it already."""
         if len(shape) == 1:
             self.tensors[name] = Tensor("f32", shape, self.array(read(0, shape[0])))
         elif fmt == "f32" or fmt == "f16":
@@ -47,12 +51,13 @@ class WeightsFile:
                 self._write(read(start, stop).astype(np.float32 if fmt == "f32" else np.float16))
             self.tensors[name] = Tensor(fmt, shape, offset)
         else:
-            self.tensors[name] = self._quantized(read, shape, fmt, block)
+            rows = kept or (lambda start, stop: quantize(read(start, stop), fmt, block))
+            self.tensors[name] = self._quantized(rows, shape, fmt, block)
 
-    def _quantized(self, read: Read, shape: tuple[int, ...], fmt: Format, block: int) -> Tensor:
+    def _quantized(self, rows: Kept, shape: tuple[int, ...], fmt: Format, block: int) -> Tensor:
         offset, scales = self._align(), []
         for start, stop in _chunks(shape, step=LANES):
-            data, chunk_scales = quantize(read(start, stop), fmt, block)
+            data, chunk_scales = rows(start, stop)
             if self._layout == "interleave16":
                 words, chunk_scales = packed(data, chunk_scales, fmt)
                 self._write(words)

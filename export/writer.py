@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,15 +27,22 @@ from edgedec.bundle.manifest import (
     WeightLayout,
 )
 from edgedec.export.artifacts import Request, choose, made_for
-from edgedec.export.onnx import Layout
-from edgedec.export.weights import Read, WeightsFile, format_of
+from edgedec.export.layout import Layout
+from edgedec.export.weights import Kept, Read, WeightsFile, format_of
 from edgedec.spec import ModelSpec
 from edgedec.storage.serde import to_json
 
 Progress = Callable[[str, int, int], None]
 # Cache scales [2, n_kv_heads, head_dim] of each attention block in order, by format.
 Scales = Mapping[str, Sequence[NDArray[np.float32]]]
-Add = Callable[[str, Read], None]
+
+
+class Add(Protocol):
+    """Writes a tensor by its name. `read` gives its rows as floats; `kept`, if there is one, as they are stored."""
+
+    def __call__(self, name: str, read: Read, kept: Kept | None = None) -> None: ...
+
+
 WEIGHTS = "weights.bin"
 
 
@@ -53,6 +60,11 @@ class Contents:
     layout: WeightLayout = "interleave16"
     runtimes: tuple[str, ...] | None = None
     source: dict[str, Any] = field(default_factory=dict)
+
+    def format_of(self, name: str) -> WeightFormat:
+        """The format that a tensor is stored in."""
+        formats = self.formats
+        return format_of(self.spec, name, formats["body"], formats["head"], formats["embed"])
 
 
 class BundleWriter:
@@ -78,7 +90,7 @@ class BundleWriter:
         spec = self.contents.spec
         with (self.folder / WEIGHTS).open("wb") as file:
             weights = WeightsFile(file, self.contents.layout)
-            scales = fill(lambda name, read: self._add(weights, name, read))
+            scales = fill(lambda name, read, kept=None: self._add(weights, name, read, kept))
             ropes = tuple(weights.rope(rope, spec.context_length) for rope in spec.ropes)
             offsets = {
                 kv: weights.array(np.concatenate([np.zeros(0, np.float32), *(a.ravel() for a in found)]))
@@ -87,10 +99,9 @@ class BundleWriter:
             weights.array(np.zeros(0, np.uint8))  # pad, so that the last tensor may be read in full lines
         return Layout(spec, WEIGHTS, weights.tensors, ropes, KVScales(**offsets))
 
-    def _add(self, weights: WeightsFile, name: str, read: Read) -> None:
-        formats = self.contents.formats
-        fmt = format_of(self.contents.spec, name, formats["body"], formats["head"], formats["embed"])
-        weights.tensor(name, read, self._shapes[name], fmt, self.contents.block)
+    def _add(self, weights: WeightsFile, name: str, read: Read, kept: Kept | None) -> None:
+        fmt = self.contents.format_of(name)
+        weights.tensor(name, read, self._shapes[name], fmt, self.contents.block, kept)
         self._done += int(np.prod(self._shapes[name]))
         self.progress("weights", self._done, sum(int(np.prod(shape)) for shape in self._shapes.values()))
 

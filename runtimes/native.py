@@ -22,6 +22,7 @@ from edgedec.kernels.cpu import loader, structs
 from edgedec.runtime import Call, CallResult, Capabilities, Outputs, RuntimeOptions, available_cores, lacking_kinds
 from edgedec.runtimes._native_cache import NativeCache, address, raise_refusal
 from edgedec.runtimes._native_model import NativeAdapter, NativeModel
+from edgedec.runtimes._native_sampler import NativeSampler
 from edgedec.spec import KV_FORMATS
 
 __all__ = ["KINDS", "NativeCache", "NativeRuntime", "open", "unavailable_reason"]
@@ -70,6 +71,7 @@ class NativeRuntime:
             page_slots=cpu.page_slots(),
             threads=threads,
             isa=self._engine.isa,
+            sampler=NativeSampler,
         )
 
         self._largest = self.capabilities.largest_call

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import edgedec.model
 from edgedec.bundle.locate import find
 from edgedec.bundle.manifest import MANIFEST
 from edgedec.spec import KV_FORMATS
@@ -15,6 +16,8 @@ from edgedec.spec import KV_FORMATS
 os.environ["PYTHONSAFEPATH"] = "1"
 # The defaults of whoever runs the tests are not those of the tests.
 os.environ["EDGEDEC_CONFIG"] = os.devnull
+# What is compared reads its prompt itself; tests of shared prefixes say how much they share.
+edgedec.model.PREFIX_TOKENS = 0
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 

@@ -59,7 +59,7 @@ class _Node:
 
 
 class PrefixIndex:
-    """Not for two threads at once. `key`: the adapter's digest, empty for none."""
+    """Not for two threads at once; `SharedPrefixes` is. `key`: the adapter's digest, empty for none."""
 
     def __init__(self) -> None:
         self._roots: dict[str, _Node] = {}

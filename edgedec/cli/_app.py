@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from edgedec.bundle.locate import Progress, announce
 from edgedec.errors import EdgedecError
 
 VERBS = (
@@ -76,6 +79,7 @@ class Verbs(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """The verb; a broken pipe shows only when the last of the output is flushed."""
+        announce.set(_converting)
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -151,6 +155,16 @@ def run_app(argv: list[str]) -> int:
     group = typer.main.get_command(app)
     code: int = group.main(argv, prog_name="edgedec", standalone_mode=False, complete_var=COMPLETE)
     return code
+
+
+@contextmanager
+def _converting(file: Path, folder: Path) -> Iterator[Progress]:
+    """Says that a file is converted, and draws how far it is."""
+    from edgedec.cli._output import progress_bar
+
+    complain("edgedec", f"{file.name} is converted, this first time only, into {folder}")
+    with progress_bar() as show:
+        yield show
 
 
 def complain(name: str, message: str) -> None:

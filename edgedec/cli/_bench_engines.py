@@ -45,7 +45,7 @@ class Edgedec:
     def __init__(self, config: Config, threads: int) -> None:
         import edgedec
 
-        self._model = edgedec.open(config.model, engine=config.engine, threads=threads, kv=config.kv)
+        self._model = edgedec.open(config.model, engine=config.engine, threads=threads, kv=config.kv, prefix_tokens=0)
         kv = self._model.runtime.new_cache(1).kv
         self.facts = {"engine_name": self._model.runtime.name, "kv": kv, "threads": threads}
 

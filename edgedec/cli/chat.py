@@ -16,6 +16,7 @@ from edgedec.cli._chat import Chat
 from edgedec.cli._groups import grouped
 from edgedec.cli._template import ChatTemplate, ChatTemplateFile, set_template
 from edgedec.cli._timings import Stopwatch, about
+from edgedec.text import template
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -59,6 +60,7 @@ def chat(
     first = _first_turn(prompt, file)
     system = _system(system, system_file)
     clock = Stopwatch(verbose)
+    template.start()
     opened = machine.open(model)
     clock.lap(f"opened {opened.bundle.path}: {about(opened)}")
     set_template(opened, chat_template, chat_template_file)

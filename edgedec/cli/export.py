@@ -29,9 +29,14 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def export(
-    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Checkpoint folder, or a hub id.")],
+    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Checkpoint folder, GGUF file, or a hub id.")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="BUNDLE", help="The bundle folder to make.")],
-    weights: Annotated[o.Weights, typer.Option(help="Format of the layers' matrices.")] = o.Weights.int4,
+    weights: Annotated[
+        o.Weights | None,
+        typer.Option(
+            show_default=False, help="Format of the layers' matrices; int4, or a quantized file's own, by default."
+        ),
+    ] = None,
     head: Annotated[o.Weights | None, typer.Option(help="Format of the head; --weights by default.")] = None,
     embed: Annotated[o.Weights | None, typer.Option(help="Format of the embedding; the head's by default.")] = None,
     block: Annotated[int, typer.Option(metavar="32|64|128", help="Weights that share a scale.")] = 32,
@@ -71,11 +76,12 @@ def export(
     Examples:
       edgedec export ./SmolLM2-135M-Instruct -o smol
       edgedec export Qwen/Qwen3-0.6B -o qwen --target portable --head int8 --kv f16,int8
+      edgedec export SmolLM2-135M-Instruct-Q4_0.gguf -o smol
       edgedec export ./tiny -o tiny --weights f32 --for native --no-check --json
     """
     exporter = export_module("exporter", "export")
     chosen = exporter.ExportOptions(
-        weights=weights.value,
+        weights=weights and weights.value,
         head=head and head.value,
         embed=embed and embed.value,
         block=block,

@@ -212,9 +212,10 @@ class ConstraintFlags:
 
 
 def open_model(name: str, engine: str, threads: int, kv: KV | None) -> edgedec.Model:
+    """A model for a command: one text, texts that are timed, or texts that a batch shares by itself."""
     import edgedec
 
-    return edgedec.open(name, engine=engine, threads=threads, kv=kv and kv.value)
+    return edgedec.open(name, engine=engine, threads=threads, kv=kv and kv.value, prefix_tokens=0)
 
 
 def open_lora(model: edgedec.Model, file: Path | None) -> Adapter | None:

@@ -13,6 +13,7 @@ from edgedec.cli import options as o
 from edgedec.cli._template import ChatTemplate, ChatTemplateFile, set_template
 from edgedec.errors import UsageError
 from edgedec.extras import install_command
+from edgedec.text import template
 
 if TYPE_CHECKING:
     from edgedec.server.app import Server
@@ -81,6 +82,7 @@ def serve(
 
     if api_key == "":
         raise UsageError("--api-key: is empty; leave it out for a server without a key")
+    template.start()
     opened = o.open_model(model, engine, threads, kv)
     set_template(opened, chat_template, chat_template_file)
     context = ctx_size or opened.spec.context_length

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from edgedec.constraints.matcher import GrammarConstraint
-from edgedec.constraints.vocabulary import library, vocabulary
+from edgedec.constraints.vocabulary import vocabulary
 from edgedec.errors import UsageError
 from edgedec.text.tokenizer import one_line
 
@@ -48,13 +48,11 @@ def json_schema(
         raise UsageError("json schema: false allows nothing")
     # Said outright, so that an "x-guidance" inside a schema loosens nothing.
     options: dict[str, Any] = {**_SPACES[whitespace], "lenient": lenient, "coerce_one_of": lenient}
-    known = vocabulary(model)
     try:
         text = json.dumps({} if schema is True else schema)
-        compiled = library().LLMatcher.grammar_from_json_schema(text, overrides=options)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"json schema: {one_line(error)}") from None
-    return GrammarConstraint.compile("json schema", compiled, known)
+    return GrammarConstraint.compile("json schema", text, vocabulary(model), options)
 
 
 def json_object(model: Model, *, whitespace: Whitespace = "space") -> GrammarConstraint:
@@ -64,19 +62,12 @@ def json_object(model: Model, *, whitespace: Whitespace = "space") -> GrammarCon
 
 def regex(model: Model, pattern: str) -> GrammarConstraint:
     """Text that a regular expression matches as a whole; without look-around and back references."""
-    return GrammarConstraint.compile("regex", library().LLMatcher.grammar_from_regex(pattern), vocabulary(model))
+    return GrammarConstraint.compile("regex", pattern, vocabulary(model))
 
 
 def grammar(model: Model, text: str) -> GrammarConstraint:
     """A context-free grammar, in Lark's notation (rule `start`) or llama.cpp's GBNF (rule `root`)."""
-    library()
-    from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
-
-    try:
-        lark = any_to_lark(text)
-    except GbnfToLarkError as error:
-        raise UsageError(f"grammar: {one_line(error)}") from None
-    return GrammarConstraint.compile("grammar", library().LLMatcher.grammar_from_lark(lark), vocabulary(model))
+    return GrammarConstraint.compile("grammar", text, vocabulary(model))
 
 
 def choices(model: Model, options: Sequence[str]) -> GrammarConstraint:
@@ -89,7 +80,7 @@ def choices(model: Model, options: Sequence[str]) -> GrammarConstraint:
         lark.encode()
     except UnicodeEncodeError as error:
         raise UsageError(f"choices: {one_line(error)}") from None
-    return GrammarConstraint.compile("choices", library().LLMatcher.grammar_from_lark(lark), vocabulary(model))
+    return GrammarConstraint.compile("choices", lark, vocabulary(model))
 
 
 def _parsed(text: str) -> Any:

@@ -1,24 +1,26 @@
-"""A text that follows a grammar: llguidance's matcher, moved to whichever node of a draft tree a mask is computed for.
+"""A text that follows a grammar: a matcher, moved to whichever node of a draft tree a mask is computed for.
 
-The matcher is an Earley parser over a lazily built lexer (llguidance, after Guidance's token masks). It takes
-tokens and gives them back, so a path costs what it does not share with the path before: one step for each node,
-in the order in which a tree is verified.
+The matcher takes tokens and gives them back, so a path costs what it does not share with the path before: one step for
+each node, in the order in which a tree is verified.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.constraints.vocabulary import Vocabulary, library
+from edgedec.constraints.remote import Matcher, reason
+from edgedec.constraints.vocabulary import Vocabulary
 from edgedec.errors import UsageError
 
 Mask = NDArray[np.bool_]
-# An unusual character may cost a lexer more than the library allows for (a step of 14 ms); better slow than failed.
-_LIMITS = {"initial_lexer_fuel": 20_000_000, "step_lexer_fuel": 10_000_000}
+# Of a schema, a pattern or a grammar: characters, brackets within brackets, references.
+LARGEST_TEXT, DEEPEST, MOST_REFERENCES = 1 << 19, 200, 10_000
+_BRACKETS, _ESCAPES = re.compile(r"[(\[{)\]}]"), re.compile(r"\\.")
 
 
 class GrammarConstraint:
@@ -28,24 +30,20 @@ class GrammarConstraint:
     `_over` is set when one was accepted. `_masks`: those computed, by path.
     """
 
-    def __init__(self, what: str, matcher: Any, vocabulary: Vocabulary) -> None:
+    def __init__(self, what: str, matcher: Matcher, vocabulary: Vocabulary) -> None:
         self.what, self.vocabulary = what, vocabulary
         self._matcher = matcher
         self._ahead: list[int] = []
         self._over = False
         self._masks: dict[tuple[int, ...], Mask] = {}
-        # The matcher writes whole words of 32 tokens; its vocabulary may have an end token of our own.
-        self._bits = np.zeros(-(-vocabulary.tokenizer.vocab_size // 32) * 4, np.uint8)
-        self._place = self._bits.ctypes.data, self._bits.nbytes
 
     @classmethod
-    def compile(cls, what: str, grammar: str, vocabulary: Vocabulary) -> GrammarConstraint:
-        """From llguidance's own notation; UsageError names what it cannot follow."""
-        limits = library().LLParserLimits(**_LIMITS)
-        matcher = library().LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=limits)
-        if matcher.is_error():
-            raise UsageError(f"{what}: {reason(matcher.get_error())}")
-        return cls(what, matcher, vocabulary)
+    def compile(
+        cls, kind: str, text: str, vocabulary: Vocabulary, options: dict[str, Any] | None = None
+    ) -> GrammarConstraint:
+        """Of a json schema, regex, grammar or choices, in a worker process; UsageError names what it cannot follow."""
+        check_size(kind, text)
+        return cls(kind, vocabulary.matchers(kind).compiled(kind, text, options or {}), vocabulary)
 
     def mask(self, path: Sequence[int]) -> Mask:
         """bool [vocab]; nothing is allowed after a path that is not allowed itself."""
@@ -82,6 +80,15 @@ class GrammarConstraint:
         self._follow(())
         tokens: list[int] = self._matcher.compute_ff_tokens()
         return tokens
+
+    def ready(self) -> bool:
+        """Is what follows the accepted tokens known, or nearly? Else other texts had better go first."""
+        return self._over or self._matcher.ready()
+
+    @property
+    def slow(self) -> bool:
+        """Has it kept others waiting?"""
+        return self._matcher.slow
 
     def reset(self) -> None:
         self._matcher.reset()
@@ -121,19 +128,26 @@ class GrammarConstraint:
         if self._over or (not eos and self._matcher.is_stopped()):
             self._check()
             return np.ones(size, bool)
-        self._matcher.unsafe_compute_mask_ptr(*self._place)
+        bits = np.frombuffer(self._matcher.bits(), np.uint8)
         self._check()
-        allowed = np.unpackbits(self._bits, count=known, bitorder="little").view(bool)
+        allowed = np.unpackbits(bits, count=known, bitorder="little").view(bool)
         return allowed if known == size else np.concatenate((allowed, np.zeros(size - known, bool)))
 
     def _check(self) -> None:
         """A grammar may outgrow the matcher's limits in the middle of a text."""
-        if self._matcher.is_error():
-            raise UsageError(f"{self.what}: too complex to follow further: {reason(self._matcher.get_error())}")
+        if wrong := self._matcher.error():
+            raise UsageError(f"{self.what}: too complex to follow further: {reason(wrong)}")
 
 
-def reason(message: str) -> str:
-    """The library's words on one line: its first, and those of an inner error, without drawings of the place."""
-    lines = [line.strip() for line in message.split("<state>")[0].splitlines() if line.strip()]
-    kept = [line for i, line in enumerate(lines) if i == 0 or line.startswith("error:")]
-    return " ".join(kept)[:300].rstrip(":") or "no reason given"
+def check_size(kind: str, text: str) -> None:
+    """Refuse by name what is larger or more deeply nested than anything in practice."""
+    if len(text) > LARGEST_TEXT:
+        raise UsageError(f"{kind}: {len(text):,} characters; at most {LARGEST_TEXT:,} are allowed")
+    if kind == "json schema" and (refs := text.count('"$ref"')) > MOST_REFERENCES:
+        raise UsageError(f"{kind}: {refs:,} times $ref; at most {MOST_REFERENCES:,} are allowed")
+    depth = deepest = 0
+    for sign in _BRACKETS.findall(_ESCAPES.sub("", text)):
+        depth = depth + 1 if sign in "([{" else max(depth - 1, 0)
+        deepest = max(deepest, depth)
+    if deepest > DEEPEST:
+        raise UsageError(f"{kind}: brackets are nested {deepest:,} deep; at most {DEEPEST} are allowed")

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgedec.errors import RuntimeUnavailable, TextError
+from edgedec.constraints import _matcher_guest as guest
+from edgedec.constraints.remote import LocalHost, MatcherGroup
+from edgedec.errors import LimitExceeded, RuntimeUnavailable, TextError, UsageError
 from edgedec.extras import install_command
+from edgedec.sandbox import GuestLimits, Sandbox, enabled
+from edgedec.text.inspection import inspect
 from edgedec.text.tokenizer import one_line
 
 if TYPE_CHECKING:
@@ -18,16 +25,42 @@ if TYPE_CHECKING:
 
 # The end of a text for models that have no token for it: beyond the logits, so that it is never drawn.
 _END = "<|edgedec: the end|>"
+# For compiling, and for each step; the schemas of practice take some milliseconds and a few MiB.
+_LIMITS = GuestLimits(seconds=2.0, memory=256)
 
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """`known`: how many tokens have a meaning; logits may be wider, and `size` is their width."""
+    """`content`: a tokenizer.json; `ends`: its end tokens, if need be one of our own; `known`: how many tokens have a
+    meaning; logits may be wider, and `size` is their width."""
 
-    tokenizer: llguidance.LLTokenizer
+    file: str
+    content: str
+    ends: tuple[int, ...]
     eos: frozenset[int]
     known: int
     size: int
+
+    @cached_property
+    def tokenizer(self) -> llguidance.LLTokenizer:
+        """In this process; what follows a text has its own."""
+        return guest.tokenizer_of(self.content, list(self.ends))
+
+    @cached_property
+    def _sandbox(self) -> Sandbox:
+        setup = {"tokenizer": self.content, "eos": list(self.ends)}
+        return Sandbox(Path(guest.__file__), setup, _LIMITS)
+
+    def matchers(self, what: str) -> MatcherGroup:
+        """Room for the matchers of one grammar: a worker process."""
+        try:
+            if not enabled():
+                return MatcherGroup(what, LocalHost(guest.Matchers(self.tokenizer, guest.LIMITS)))
+            return MatcherGroup(what, self._sandbox.worker())
+        except LimitExceeded as error:
+            raise UsageError(f"{what}: {error}") from None
+        except (ValueError, RuntimeUnavailable) as error:
+            raise TextError(f"{self.file}: no constraint can follow this tokenizer: {one_line(error)}") from None
 
 
 def vocabulary(model: Model) -> Vocabulary:
@@ -42,29 +75,23 @@ def vocabulary(model: Model) -> Vocabulary:
 
 @lru_cache(maxsize=4)
 def _vocabulary(file: str, changed: int, eos: tuple[int, ...], size: int) -> Vocabulary:
-    with open(file, encoding="utf-8") as opened:
-        content: dict[str, Any] = json.load(opened)
-    # Settings of the training run, which would cut or pad a text without a word.
-    content |= {"truncation": None, "padding": None}
-    vocab = content["model"]["vocab"]
-    spelt = range(len(vocab)) if isinstance(vocab, list) else vocab.values()
-    known = 1 + max([*spelt, *(token["id"] for token in content["added_tokens"])])
+    try:
+        content: dict[str, Any] = json.loads(Path(file).read_text("utf-8"))
+        inspect(content)
+        # Settings of the training run, which would cut or pad a text without a word.
+        content |= {"truncation": None, "padding": None}
+        vocab = content["model"]["vocab"]
+        spelt = range(len(vocab)) if isinstance(vocab, list) else vocab.values()
+        known = 1 + max([*spelt, *(token["id"] for token in content["added_tokens"])])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise TextError(f"{file}: no constraint can follow this tokenizer: {one_line(error)}") from None
     if not eos:
         flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
         content["added_tokens"].append({"id": known, "content": _END, "special": True, **flags})
-    try:
-        tokenizer = library().LLTokenizer(json.dumps(content), None, list(eos or (known,)))
-    except ValueError as error:
-        raise TextError(f"{file}: no constraint can follow this tokenizer: {one_line(error)}") from None
-    return Vocabulary(tokenizer, frozenset(eos), min(known, size), size)
+    return Vocabulary(file, json.dumps(content), tuple(eos or (known,)), frozenset(eos), min(known, size), size)
 
 
-def library() -> Any:
-    """llguidance, which is imported when first needed."""
-    try:
-        import llguidance
-    except ImportError as error:
-        raise RuntimeUnavailable(
-            f"constraints need the package llguidance ({one_line(error)}): {install_command('constraints')}"
-        ) from None
-    return llguidance
+def library() -> None:
+    """RuntimeUnavailable if llguidance is not installed; it is imported in worker processes only."""
+    if sys.modules.get("llguidance", True) is None or importlib.util.find_spec("llguidance") is None:
+        raise RuntimeUnavailable(f"constraints need the package llguidance: {install_command('constraints')}")

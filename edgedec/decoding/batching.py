@@ -5,7 +5,7 @@ takes the calls that each loop waits for, runs them in one ragged forward, and g
 come and go at any step. On a batch-invariant runtime every text is what it is alone, to the byte.
 
 Admission counts pages: those of running sequences and of idle prefixes once each, and those that running ones may
-still fill. A text that begins as another one, running or ended, continues from its pages (`cache.prefixes`); it waits
+still fill. A text that begins as another one, running or ended, continues from its pages (`sharing`); it waits
 while the other is still reading that beginning. Idle prefixes are evicted, the least recently used first, when a
 waiting sequence needs the room.
 """
@@ -16,13 +16,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from time import sleep
 from typing import Any
 
 import numpy as np
 
 from edgedec.cache import Cache
-from edgedec.cache.prefixes import PrefixIndex, PrefixMatch, common
+from edgedec.cache.prefixes import PrefixMatch, common
 from edgedec.decoding.context import Context
+from edgedec.decoding.sharing import SharedPrefixes, adapter_key
 from edgedec.decoding.step import (
     Completed,
     DecodeLoop,
@@ -36,16 +38,18 @@ from edgedec.decoding.step import (
 from edgedec.errors import EdgedecError
 from edgedec.runtime import Runtime
 
-# A common beginning of fewer tokens is read again, where sharing it copies a cache and where it shares pages; and one
-# that another text is about to have read is waited for if it brings so many more.
-_LEAST_COPIED, _LEAST_SHARED, _WORTH_WAITING = 64, 8, 16
+# A common beginning that another text is about to have read is waited for if it brings so many tokens more.
+_WORTH_WAITING = 16
+# Seconds between looks at constraints, while all sequences wait for theirs.
+_PAUSE = 0.0005
 
 
 @dataclass(eq=False)
 class Job:
     """A sequence in a batch. `on_token` gets each token, and None at the end; `error` is what ended it, if anything
     did. `need`: tokens that its caches may come to hold, all forks together; `shares`: may it continue from the pages
-    of others, and they from its? `forks`: further contexts that its loop has made (`Context.fork`).
+    of others, and they from its? `forks`: further contexts that its loop has made. `parked`: its constraint still
+    computes what may follow its last token, while the others go on.
     """
 
     context: Context
@@ -59,6 +63,7 @@ class Job:
     started: bool = False
     done: bool = False
     error: EdgedecError | None = None
+    parked: bool = False
     _several: bool = False
 
     def advance(self, completed: Sequence[Completed] = ()) -> None:
@@ -69,6 +74,9 @@ class Job:
                 self.on_token(item)
                 if self.done:
                     return
+                self.parked = not self.context.ready()
+                if self.parked:
+                    return
                 item = next(self.loop)
             self._several = isinstance(item, Together)
             self.requests = item.requests if isinstance(item, Together) else (item,)
@@ -77,6 +85,12 @@ class Job:
         except EdgedecError as error:
             self.error = error
             self.end()
+
+    def resume(self) -> None:
+        """On from where it was parked, if it can."""
+        if not self.done and self.context.ready():
+            self.parked = False
+            self.advance()
 
     def end(self) -> None:
         """At its end, or cancelled: its text stands as it is."""
@@ -107,16 +121,15 @@ class Batch:
     """
 
     def __init__(
-        self, runtime: Runtime, *, tokens: int = 1 << 20, most: int = 256, prefixes: PrefixIndex | None = None
+        self, runtime: Runtime, *, tokens: int = 1 << 20, most: int = 256, prefixes: SharedPrefixes | None = None
     ) -> None:
-        """tokens: how many the caches may come to hold; most: sequences at a time; prefixes: an index to share with
-        others of this thread."""
+        """tokens: how many the caches may come to hold; most: sequences at a time; prefixes: those to share with
+        others."""
         self._runtime, self._tokens, self._most = runtime, tokens, most
         self._waiting: deque[Job] = deque()
         self._running: list[Job] = []
-        self.prefixes = PrefixIndex() if prefixes is None else prefixes
+        self.prefixes = SharedPrefixes(runtime.capabilities) if prefixes is None else prefixes
         self._paged, self._page = runtime.capabilities.page_slots > 0, max(runtime.capabilities.page_slots, 1)
-        self._least_shared = _LEAST_SHARED if self._paged else _LEAST_COPIED
 
     def __len__(self) -> int:
         """Sequences that run or wait."""
@@ -147,9 +160,12 @@ class Batch:
     def step(self) -> bool:
         """One forward for the sequences that wait for a call; False if there is nothing left to do."""
         self._admit()
+        for job in (parked := [job for job in self._running if job.parked]):
+            job.resume()
         jobs = self._next_jobs()
         if not jobs:
-            return False
+            sleep(_PAUSE if parked else 0)
+            return bool(parked)
         done = iter(run_requests(self._runtime, [request for job in jobs for request in job.requests]))
         for job in jobs:
             completed = list(islice(done, len(job.requests)))
@@ -217,23 +233,19 @@ class Batch:
         """What the job can continue from; None if it had better wait for a sequence that reads its beginning."""
         if not job.shares:
             return PrefixMatch()
-        context = job.context
-        ids, key = context.ids, _key(context)
-        match = self.prefixes.match(ids[:-1], key)
+        context, least = job.context, self.prefixes.least
+        match, key = self.prefixes.find(context), adapter_key(context)
         have = max(match.n, context.cache.length)
-        for other in self._running:
-            if other.shares and other.context.cache.length < other.context.n_prompt - 1 and _key(other.context) == key:
-                soon = min(common(ids, other.context.ids), other.context.n_prompt) - have
-                if soon >= max(_WORTH_WAITING, self._least_shared - have):
+        for running in (other.context for other in self._running if other.shares):
+            if running.cache.length < running.n_prompt - 1 and adapter_key(running) == key:
+                soon = min(common(context.ids, running.ids), running.n_prompt) - have
+                if soon >= max(_WORTH_WAITING, least - have):
                     return None
-        return match if match.n >= context.cache.length + self._least_shared else PrefixMatch()
+        return match if match.n >= context.cache.length + least else PrefixMatch()
 
     def _start(self, job: Job, match: PrefixMatch) -> None:
         context = job.context
-        if match.cache is not None:
-            forked = match.cache.fork(match.n, context.cache.capacity)
-            if forked.length > context.cache.length:
-                context.cache = forked
+        self.prefixes.reuse(context, match)
         context.concurrent, job.started = len(self._running), True
         job.on_start()
         job.advance()
@@ -256,13 +268,8 @@ class Batch:
             self._index(context, min(context.cache.length, context.n_prompt))
 
     def _index(self, context: Context, n: int) -> None:
-        if n < self._least_shared:
-            return
-        fork = context.cache.fork(n)
-        if fork.length >= self._least_shared:  # a recurrent block may have kept no state there
-            self.prefixes.insert(context.ids[: fork.length], fork, _key(context))
-            if self._bound() > self._tokens:
-                self.prefixes.evict(lambda: self.held() <= self._tokens)
+        if self.prefixes.keep(context, n) and self._bound() > self._tokens:
+            self.prefixes.evict(lambda: self.held() <= self._tokens)
 
     def _next_jobs(self) -> list[Job]:
         """Whose calls go together, at most the rows that the runtime takes: those left out come first the next time."""
@@ -276,7 +283,3 @@ class Batch:
             rows += wanted if fits else 0
         self._running = others + chosen
         return chosen
-
-
-def _key(context: Context) -> str:
-    return "" if context.adapter is None else context.adapter.digest

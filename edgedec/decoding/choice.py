@@ -8,14 +8,17 @@ last hidden state, and chooses again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
+
+import numpy as np
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.logits import ConstraintMask, LogitsChain, LogitsProcessor, MinTokens, Penalties
 from edgedec.errors import UsageError
 from edgedec.generation import GenerationConfig
-from edgedec.runtime import CallResult, Capabilities, Logits, Outputs
-from edgedec.sampling import Probs, logprob, top_logprobs
+from edgedec.runtime import CallResult, Capabilities, Logits, Outputs, TokenSampler
+from edgedec.sampling import Probs, draw_at, logprob, top_logprobs
 from edgedec.sampling.best import Best, decided, quick_distribution
 from edgedec.sampling.logprobs import best_logprobs
 
@@ -50,7 +53,11 @@ class Chooser:
         # Is nothing needed but which token has the largest logit?
         self.takes_largest = config.takes_largest and not self.chain
         self._hidden = self.chain.early
-        k = 0 if self.takes_largest else best_needed(config, self.chain, capabilities, self._vocab)
+        self._context = context
+        self._sampler = None if self.takes_largest else self._make_sampler(capabilities)
+        # Penalties widen the bounds of the k best; a sampler that reads all logits is quicker then.
+        all_logits = self.takes_largest or (self._sampler is not None and config.sampling.adjusts)
+        k = 0 if all_logits else best_needed(config, self.chain, capabilities, self._vocab)
         wanted = Outputs(top=k, logsum=_sums(config), temperature=_temperature(config))
         self._best = wanted._replace(hidden=(context.cache.spec.n_blocks - 1,)) if k else ALL
         self.fallbacks = self.sufficed = 0
@@ -81,6 +88,39 @@ class Chooser:
         if found is None:
             raise Undecided
         return found
+
+    def draw(self, rows: Verified, at: int, path: Sequence[int]) -> int:
+        """The token that follows row `at`, to which `path` leads: one random number, unless greedy."""
+        u = self._context.rng.random() if self.config.sampling.temperature > 0 else 0.0
+        if self._sampler is not None and rows.result.logits is not None:
+            logits = rows.result.logits[at]
+            if self._adjusted:
+                early = {block: found[at] for block, found in rows.early.items()}
+                logits = self.chain.process(logits, path, early)
+            if logits.dtype == np.float32 and logits.shape == (self._vocab,) and logits.flags.c_contiguous:
+                self._sampler.read(self._context.ids, self._context.n_prompt)
+                token = self._sampler.draw(logits, path, u)
+                if token >= 0:
+                    return token
+        return draw_at(self.distribution(rows, at, path), u)
+
+    def accept(self, token: int) -> None:
+        """`token` was generated, and is in the text."""
+        self.chain.accept(token)
+        if self._sampler is not None:
+            self._sampler.accept(token)
+
+    def _make_sampler(self, capabilities: Capabilities) -> TokenSampler | None:
+        """The runtime's sampler, if it has one and knows these settings."""
+        sampling = self.config.sampling
+        if capabilities.sampler is None or sampling.typical_p < 1:
+            return None
+        self._adjusted = len(self.chain) > sampling.adjusts
+        if any(token >= self._vocab for token, _ in sampling.bias):
+            return None
+        if self._adjusted:  # with penalties and whatever else the chain has
+            sampling = replace(sampling, repetition_penalty=1, presence_penalty=0, frequency_penalty=0, logit_bias=())
+        return capabilities.sampler(sampling, self._vocab)
 
     def note(self, fell_back: bool) -> None:
         """A call was verified, from the k best or after all."""

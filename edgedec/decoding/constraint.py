@@ -10,7 +10,11 @@ from numpy.typing import NDArray
 
 
 class Constraint(Protocol):
-    """A set of allowed texts, followed token by token. It belongs to one generation at a time."""
+    """A set of allowed texts, followed token by token. It belongs to one generation at a time.
+
+    Two more methods may be there: `ready()`, false while what follows the accepted tokens is still being computed, lets
+    the other sequences of a batch go on meanwhile; `slow`, true where that has happened, keeps drafts from waiting.
+    """
 
     def mask(self, path: Sequence[int]) -> NDArray[np.bool_]:
         """bool [vocab]: what may follow the accepted tokens and then `path` (drafted, not accepted).

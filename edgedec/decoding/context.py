@@ -18,8 +18,8 @@ class Context:
     """A text's tokens, and the cache that holds all but the last few of them.
 
     `sampling` is how the generation in progress chooses; `rng` what it draws with; `concurrent`: how many other
-    sequences share its calls; `jump_forward()`: the tokens that its constraint leaves no choice about; `adapter`: the
-    low-rank weights that its calls use.
+    sequences share its calls; `jump_forward()`: the tokens that its constraint leaves no choice about; `ready()`: may
+    the generation go on, or does its constraint still compute? `adapter`: the low-rank weights that its calls use.
     """
 
     ids: list[int]
@@ -30,6 +30,7 @@ class Context:
     sampling: Sampling = field(default_factory=Sampling)
     concurrent: int = 0
     jump_forward: Callable[[], Sequence[int]] = tuple
+    ready: Callable[[], bool] = lambda: True
     adapter: Adapter | None = None
 
     def fork(self) -> Context:

@@ -21,7 +21,7 @@ from edgedec.drafters import Draft, Drafter, Sampled
 from edgedec.errors import UsageError
 from edgedec.generation import GenerationConfig
 from edgedec.runtime import Call, CallResult, Capabilities, Logits, Outputs, Rows, Runtime
-from edgedec.sampling import Probs, draw
+from edgedec.sampling import Probs
 
 # A mask or a page table of a long context is large: a chunk then has fewer rows.
 _MASK_CELLS = 4 << 20
@@ -78,6 +78,7 @@ def decode_loop(
     constraint, left = config.constraint, config.max_tokens
     context.sampling = config.sampling
     context.jump_forward = tuple if constraint is None else constraint.forced
+    context.ready = getattr(constraint, "ready", _always)
     try:
         if constraint is not None and constraint.done:
             stats.finish = "eos"
@@ -94,6 +95,8 @@ def decode_loop(
             began = perf_counter()
             first = yield from _prefill(context, capabilities.prefill_chunk)
             room = min(_room(context, left), capabilities.largest_call - len(first))
+            # The masks of drafted tokens are waited for, by all that run beside this text.
+            room = 0 if getattr(constraint, "slow", False) else room
             proposal = drafter.propose(context, room, 0.0)
             draft = proposal if isinstance(proposal, Draft) else (yield from proposal)
             seen = yield from step.run(first, draft, drafter.outputs)
@@ -112,7 +115,7 @@ def decode_loop(
                     return
                 context.ids.append(token)
                 stats.generated += 1
-                step.chooser.chain.accept(token)
+                step.chooser.accept(token)
                 yield step.token(token, draft, seen, at)
                 if constraint is not None and constraint.done:
                     stats.finish = "eos"
@@ -120,11 +123,15 @@ def decode_loop(
             left = left if left is None else left - len(seen.picked)
         stats.finish = "length"
     finally:
-        context.jump_forward = tuple
+        context.jump_forward, context.ready = tuple, _always
         context.cache.rollback()
         # For an interrupt from outside: everywhere else this holds already.
         if context.cache.length > len(context.ids):
             context.cache.truncate(len(context.ids))
+
+
+def _always() -> bool:
+    return True
 
 
 def _prefill(context: Context, chunk: int) -> Generator[Call, Completed, Rows]:
@@ -233,8 +240,7 @@ class _Step:
                 return _NOTHING
             if largest:
                 return finite_token(largest[row - root])
-            found = target(row, path)
-            return int(found.ids[0]) if self._greedy else draw(found, rng)
+            return chooser.draw(verified, row - root, path)
 
         if sampled is None:
             return walk(rows, pick, root)

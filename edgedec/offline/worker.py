@@ -40,7 +40,7 @@ class Opening:
     def open(self) -> Model:
         from edgedec.model import open as open_model
 
-        return open_model(self.model, engine=self.engine, threads=self.threads, kv=self.kv)
+        return open_model(self.model, engine=self.engine, threads=self.threads, kv=self.kv, prefix_tokens=0)
 
     def sessions(self, model: Model) -> Callable[[], Session]:
         """A function that makes sessions for one thread, whose drafters share what they learn."""

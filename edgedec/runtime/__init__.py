@@ -26,6 +26,7 @@ from edgedec.runtime.registry import (
     runtime_names,
 )
 from edgedec.runtime.rows import Rows
+from edgedec.runtime.sampler import MakeSampler, SamplingSettings, TokenSampler
 
 __all__ = [
     "ALL_LOGITS",
@@ -35,10 +36,13 @@ __all__ = [
     "Capabilities",
     "Hidden",
     "Logits",
+    "MakeSampler",
     "Outputs",
     "Rows",
     "Runtime",
     "RuntimeOptions",
+    "SamplingSettings",
+    "TokenSampler",
     "available_cores",
     "best",
     "check_calls",

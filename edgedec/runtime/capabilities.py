@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from edgedec.runtime.sampler import MakeSampler
+
 
 @dataclass(frozen=True)
 class Capabilities:
@@ -13,7 +15,8 @@ class Capabilities:
     or want. best_k: how many of the best tokens of a row come, with the log-sum, for less than all its logits (0: all
     logits are computed and copied anyway); temperatures: the log-sum is given at any temperature. page_slots: slots
     of a cache page, shared between forks; 0: a fork copies. largest_call: rows of one forward; prefill_chunk: rows
-    that prefill gives it at once. row_buckets: the row counts that it has static shapes for (none: any).
+    that prefill gives it at once. row_buckets: the row counts that it has static shapes for (none: any). sampler: makes
+    what draws a text's tokens from rows of logits.
     """
 
     kinds: tuple[str, ...]
@@ -34,6 +37,7 @@ class Capabilities:
     largest_call: int = 256
     prefill_chunk: int = 128
     row_buckets: tuple[int, ...] = ()
+    sampler: MakeSampler | None = None
     device: str = "cpu"
     threads: int = 0
     isa: str = ""

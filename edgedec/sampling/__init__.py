@@ -1,6 +1,17 @@
 """Sampling: from the logits of one row, or from the k best and the log-sum, to a token."""
 
-from edgedec.sampling.distributions import Floats, Ids, Logits, Probs, adjust, distribution, draw, probs, residual
+from edgedec.sampling.distributions import (
+    Floats,
+    Ids,
+    Logits,
+    Probs,
+    adjust,
+    distribution,
+    draw,
+    draw_at,
+    probs,
+    residual,
+)
 from edgedec.sampling.logprobs import logprob, top_logprobs
 from edgedec.sampling.settings import Sampling
 
@@ -13,6 +24,7 @@ __all__ = [
     "adjust",
     "distribution",
     "draw",
+    "draw_at",
     "logprob",
     "probs",
     "residual",

@@ -124,7 +124,11 @@ def charge(scores: Logits, used: Ids, counts: Ids, sampling: Sampling) -> None:
 
 def draw(probs: Probs, rng: np.random.Generator) -> int:
     """A token, by inverse CDF with exactly one `rng.random()`, so a seed means one number per token."""
-    u = rng.random()
+    return draw_at(probs, rng.random())
+
+
+def draw_at(probs: Probs, u: float) -> int:
+    """The token at `u` in [0, 1) of the cumulative distribution."""
     if len(probs.ids) == 1:
         return int(probs.ids[0])
     cdf = np.cumsum(probs.p)

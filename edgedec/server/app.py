@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from time import time
 from typing import TYPE_CHECKING, Any
 
+from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 # No limit of the server's own: a text ends where its context does.
 MOST = 1 << 31
+# Constrained requests that are compiled at a time.
+_COMPILING = 8
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class Server:
         self.name = model.bundle.manifest.name
         self.metrics, self.started = Metrics(), int(time())
         self.engine = EngineThread(model, settings.limits, self.metrics.on_end)
+        self._compiling: CapacityLimiter | None = None
 
     def app(self) -> Starlette:
         routes = [
@@ -88,7 +92,12 @@ class Server:
     async def _generate(self, request: Request, parse: Callable[[bytes, str], api.TextRequest]) -> Response:
         wanted = parse(await self._body(request), self.name)
         limits = self.settings.limits
-        found = await run_in_threadpool(completions, self.model, wanted, limits.context, self.settings.most)
+        # A grammar may take seconds to compile: such requests have threads of their own, so no other waits for one.
+        self._compiling = self._compiling or CapacityLimiter(_COMPILING)
+        limiter = None if wanted.schema is None and wanted.tools is None else self._compiling
+        found = await to_thread.run_sync(
+            completions, self.model, wanted, limits.context, self.settings.most, limiter=limiter
+        )
         run = self.engine.generate(found)
         response = TextResponse(run, found, wanted, self.name, self.model.tokenizer)
         if wanted.stream:

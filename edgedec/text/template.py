@@ -1,23 +1,25 @@
 """Chat templates: a conversation as the model was trained to read it.
 
-`jinja2` is imported where it is used: importing edgedec does not cost it.
+A template is a stranger's program. It runs in Jinja's sandbox, in a worker process with limits of time and memory.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import cache
+from pathlib import Path
+from queue import Empty, Full, LifoQueue
+from typing import Any
 
-from edgedec.errors import TextError
-from edgedec.text.tokenizer import one_line
+from edgedec.errors import LimitExceeded, TextError
+from edgedec.sandbox import GuestLimits, GuestWorker, Sandbox, enabled
+from edgedec.text import _template_guest as guest
 
-if TYPE_CHECKING:
-    import jinja2
-
-LARGEST_CHAT = 4 << 20  # characters a chat template may write
-LARGEST_POWER = 1 << 10  # base and exponent of ** in one
+_LIMITS = GuestLimits(seconds=2.0, memory=256)
+# Workers that are kept for the next chat, and how many chats each renders.
+_IDLE, _CHATS = 4, 2000
 
 
 def render_chat(
@@ -30,75 +32,70 @@ def render_chat(
 ) -> str:
     """A chat as the model's own Jinja template writes it; `names` are bos_token, eos_token and the like.
 
-    The template is a stranger's program: it runs in Jinja's sandbox, sees plain data only, and
-    may not write more than `LARGEST_CHAT`. Memory and time are not limited otherwise.
+    The template sees plain data only, and may not write more than 4 MiB, take more than 2 s or 256 MiB.
     """
-    import jinja2
-
-    values: dict[str, Any] = {"tools": _plain(tools), "documents": None}
-    values |= {name: value for name, value in names.items() if value is not None}
-    values |= {"messages": _plain(messages), "add_generation_prompt": add_generation_prompt}
-    pieces: list[str] = []
-    size = 0
     try:
-        for piece in _compiled(template).generate(**values):
-            size += len(piece)
-            if size > LARGEST_CHAT:
-                raise jinja2.TemplateError(f"writes more than {LARGEST_CHAT} characters")
-            pieces.append(piece)
-    except Exception as e:  # a template may raise anything
-        line = f", line {e.lineno}" if isinstance(e, jinja2.TemplateSyntaxError) else ""
-        raise TextError(f"chat template{line}: {one_line(e)}") from e
-    return "".join(pieces)
+        values: dict[str, Any] = {"tools": _plain(tools), "documents": None}
+        values |= {name: value for name, value in names.items() if value is not None}
+        values |= {"messages": _plain(messages), "add_generation_prompt": add_generation_prompt}
+        if not enabled():
+            return guest.render(template, values)
+        blob = json.dumps(values).encode()
+    except RecursionError:
+        raise TextError("messages: are nested too deeply") from None
+    except ValueError as error:
+        raise TextError(str(error)) from error
+    return _renderers().render(template, blob)
 
 
-@lru_cache(maxsize=8)
-def _compiled(template: str) -> jinja2.Template:
-    """The template, with the names and filters that Hugging Face gives to chat templates."""
-    from datetime import datetime
+def start() -> None:
+    """Start what renders templates, so that the first chat does not wait for it."""
+    if enabled():
+        _renderers().sandbox.start()
 
-    from jinja2 import ext, nodes, sandbox
-    from jinja2.exceptions import SecurityError, TemplateError
-    from jinja2.parser import Parser
 
-    class Generation(ext.Extension):
-        """{% generation %} marks the assistant's text for training; here it is just its content."""
+class _Renderers:
+    """Workers that render templates, one for each thread that does so at the moment."""
 
-        tags = {"generation"}  # noqa: RUF012
+    def __init__(self) -> None:
+        self.sandbox = Sandbox(Path(guest.__file__), limits=_LIMITS)
+        self._idle: LifoQueue[tuple[GuestWorker, int, int]] = LifoQueue(_IDLE)
 
-        def parse(self, parser: Parser) -> nodes.Node:
-            line = next(parser.stream).lineno
-            return nodes.Scope(parser.parse_statements(("name:endgeneration",), True), lineno=line)
+    def render(self, template: str, blob: bytes) -> str:
+        worker, left = self._take()
+        try:
+            reply = worker.call(blob, template=template)
+        except LimitExceeded as error:
+            raise TextError(f"chat template: {error}") from None
+        if reply.error:
+            worker.close()
+            raise TextError(reply.error)
+        self._give(worker, left - 1)
+        return reply.blob.decode("utf-8", "surrogatepass")
 
-    class Sandbox(sandbox.ImmutableSandboxedEnvironment):
-        """Refuses private attributes outright (Jinja lets them be printed, as nothing) and the
-        arithmetic that makes something huge out of something small."""
+    def _take(self) -> tuple[GuestWorker, int]:
+        """An idle worker or a new one; not one of the process that this one was forked from."""
+        while True:
+            try:
+                worker, left, owner = self._idle.get_nowait()
+            except Empty:
+                return self.sandbox.worker(), _CHATS
+            if owner == os.getpid() and worker.alive:
+                return worker, left
 
-        intercepted_binops = frozenset({"*", "**"})
+    def _give(self, worker: GuestWorker, left: int) -> None:
+        if left <= 0 or self._idle.full():
+            worker.close()
+            return
+        try:
+            self._idle.put_nowait((worker, left, os.getpid()))
+        except Full:
+            worker.close()
 
-        def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
-            raise SecurityError(f"attribute {attribute!r} of a {type(obj).__name__} is unsafe")
 
-        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            length = max(len(x) if isinstance(x, str | list | tuple) else 0 for x in (left, right))
-            times = max(x if isinstance(x, int) else 1 for x in (left, right))
-            if length * times > LARGEST_CHAT or (operator == "**" and times > LARGEST_POWER):
-                raise SecurityError(f"the result of {operator} would be too large")
-            return super().call_binop(context, operator, left, right)
-
-    def raise_exception(message: object) -> None:
-        raise TemplateError(str(message))
-
-    def to_json(value: object, ensure_ascii: bool = False, **how: Any) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, **how)
-
-    def strftime_now(form: str) -> str:
-        return datetime.now().strftime(form)
-
-    env = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, ext.loopcontrols])
-    env.filters["tojson"] = to_json
-    env.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now}
-    return env.from_string(template)
+@cache
+def _renderers() -> _Renderers:
+    return _Renderers()
 
 
 def _plain(value: object) -> Any:

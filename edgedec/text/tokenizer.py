@@ -9,7 +9,8 @@ import codecs
 import json
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,30 +37,29 @@ class Tokenizer:
     def load(cls, path: Path) -> Tokenizer:
         from tokenizers import Tokenizer as Raw
 
+        from edgedec.text import inspection
+
         if not Path(path).is_file():
             raise TextError(f"{path}: no tokenizer there")
-        try:
+        inspection.check(Path(path))
+        with _named(f"{path}: not a tokenizer.json"):
             return cls(Raw.from_file(str(path)))
-        except Exception as e:  # the library raises bare Exception
-            raise TextError(f"{path}: not a tokenizer.json: {one_line(e)}") from e
 
     def encode(self, text: str, special: bool = True, around: bool = True) -> list[int]:
         """Token ids. `special`: read special tokens in the text; without it "<|end|>" is seven characters,
         so text from strangers cannot forge one. `around`: add what the model expects around text (BOS);
         a rendered chat template brings its own."""
-        with self._lock:
+        with self._lock, _named(f"text of {len(text)} characters cannot be encoded"):
             self._raw.encode_special_tokens = not special
-            try:
-                return list(self._raw.encode(text, add_special_tokens=special and around).ids)
-            except Exception as e:
-                raise TextError(f"text of {len(text)} characters cannot be encoded: {one_line(e)}") from e
+            return list(self._raw.encode(text, add_special_tokens=special and around).ids)
 
     def decode(self, ids: Iterable[int], special: bool = False) -> str:
         """Text; special tokens are left out unless `special`. Ids outside the vocabulary have no text."""
         numbers = [int(i) for i in ids]
         if numbers and not 0 <= min(numbers) <= max(numbers) < 1 << 32:
             raise TextError(f"token {min(numbers)} to {max(numbers)}: no such token")
-        return str(self._raw.decode(numbers, skip_special_tokens=not special))
+        with _named(f"{len(numbers)} tokens cannot be decoded"):
+            return str(self._raw.decode(numbers, skip_special_tokens=not special))
 
     @property
     def vocab_size(self) -> int:
@@ -250,6 +250,17 @@ def _byte_of() -> Mapping[str, int]:
     itself = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (b for b in range(256) if b not in itself)
     return {chr(b): b for b in itself} | {chr(0x100 + i): b for i, b in enumerate(others)}
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """TextError for what the library raises: bare Exceptions, and panics, which are no Exceptions."""
+    try:
+        yield
+    except BaseException as e:
+        if isinstance(e, Exception) or type(e).__name__ == "PanicException":
+            raise TextError(f"{what}: {one_line(e)}") from e
+        raise
 
 
 def one_line(e: BaseException) -> str:

@@ -14,12 +14,13 @@ from pkgutil import iter_modules
 from typing import Protocol, cast
 
 from edgedec.bundle.manifest import Artifact, Text
-from edgedec.errors import UsageError
-from edgedec.export.onnx import Layout
+from edgedec.errors import RuntimeUnavailable, UsageError
+from edgedec.export.layout import Layout
+from edgedec.extras import install_command
 from edgedec.runtime import runtime_names
 from edgedec.spec import ModelSpec
 
-__all__ = ["Maker", "Request", "choose", "made_for", "makers"]
+__all__ = ["Maker", "Request", "choose", "made_for", "maker_names", "makers"]
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,22 @@ class Maker(Protocol):
 
 def makers() -> dict[str, Maker]:
     """The runtimes that need files."""
-    names = sorted(file.name for file in iter_modules(__path__))
-    return {name: cast(Maker, import_module(f"{__name__}.{name}")) for name in names}
+    return {name: _maker(name) for name in maker_names()}
+
+
+def maker_names() -> list[str]:
+    """The names of `makers`, none of which is imported."""
+    return sorted(file.name for file in iter_modules(__path__))
+
+
+def _maker(name: str) -> Maker:
+    try:
+        return cast(Maker, import_module(f"{__name__}.{name}"))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "edgedec":
+            raise
+        why = f"files for {name} need {error.name}: {install_command('export')}; or write none: --for native"
+        raise RuntimeUnavailable(why) from None
 
 
 def choose(spec: ModelSpec, wanted: Iterable[str] | None, flag: str = "--for ") -> tuple[str, ...]:
@@ -53,20 +68,20 @@ def choose(spec: ModelSpec, wanted: Iterable[str] | None, flag: str = "--for ") 
 
     UsageError for a runtime that does not exist or cannot run the model.
     """
-    found = makers()
+    found = maker_names()
     if wanted is None:
-        return tuple(name for name, maker in found.items() if maker.reason(spec) is None)
+        return tuple(name for name in found if _maker(name).reason(spec) is None)
+    wanted = set(wanted)
     known = sorted({*found, *runtime_names()})
-    for name in wanted:
+    for name in sorted(wanted):
         if name not in known:
             raise UsageError(f"{flag}{name}: no such runtime; there are: {', '.join(known)}")
-        reason = found[name].reason(spec) if name in found else None
+        reason = _maker(name).reason(spec) if name in found else None
         if reason is not None:
             raise UsageError(f"{flag}{name}: cannot run this {spec.architecture}: {reason}")
-    return tuple(name for name in found if name in set(wanted))
+    return tuple(name for name in found if name in wanted)
 
 
 def made_for(names: Iterable[str], folder: Path, request: Request) -> dict[str, Artifact]:
     """Write the artifacts of these runtimes into `folder`."""
-    found = makers()
-    return {name: found[name].make(folder, request) for name in names}
+    return {name: _maker(name).make(folder, request) for name in names}

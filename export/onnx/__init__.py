@@ -1,6 +1,6 @@
 """ONNX graphs of a bundle, one file a kind of block: nodes that point into the one weights file."""
 
 from edgedec.export.onnx.files import write_blocks, write_ends, write_whole_model
-from edgedec.export.onnx.layout import Layout, unsupported, whole_model_reason
+from edgedec.export.onnx.layout import unsupported, whole_model_reason
 
-__all__ = ["Layout", "unsupported", "whole_model_reason", "write_blocks", "write_ends", "write_whole_model"]
+__all__ = ["unsupported", "whole_model_reason", "write_blocks", "write_ends", "write_whole_model"]

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from edgedec.export.graph import FLOAT, INT64, MICROSOFT, Graph
+from edgedec.export.layout import Layout
 from edgedec.export.onnx.common import norm
-from edgedec.export.onnx.layout import CACHE_TYPE, CallInputs, Layout, Shape
+from edgedec.export.onnx.layout import CACHE_TYPE, CallInputs, Shape
 from edgedec.spec import Attention, ModelSpec
 
 

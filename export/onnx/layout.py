@@ -4,32 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgedec.bundle.manifest import KVScales, Manifest, Tensor
-from edgedec.export.graph import FLOAT, FLOAT16, INT8, UINT8, Graph
+from edgedec.export.graph import FLOAT, FLOAT16, INT8, UINT8
 from edgedec.spec import Attention, ModelSpec
 
 Shape = list[int | str]
 CACHE_TYPE = {"f32": FLOAT, "f16": FLOAT16, "int8": INT8, "int4": UINT8}
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The part of a manifest that graphs need."""
-
-    spec: ModelSpec
-    weights: str
-    tensors: dict[str, Tensor]
-    ropes: tuple[tuple[int, ...], ...]
-    kv_scales: KVScales
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> Layout:
-        """The layout of a bundle that is there."""
-        return cls(manifest.spec, manifest.weights, manifest.tensors, manifest.ropes, manifest.kv_scales)
-
-    def graph(self, name: str) -> Graph:
-        """An empty graph over the weights file."""
-        return Graph(name, self.weights, self.tensors)
 
 
 @dataclass(frozen=True)

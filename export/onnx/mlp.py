@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from edgedec.export.graph import Graph
+from edgedec.export.layout import Layout
 from edgedec.export.onnx.common import activation, gated
-from edgedec.export.onnx.layout import CallInputs, Layout
+from edgedec.export.onnx.layout import CallInputs
 from edgedec.spec import Mlp
 
 

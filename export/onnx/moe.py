@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from edgedec.export.graph import BOOL, FLOAT, INT32, Graph
+from edgedec.export.layout import Layout
 from edgedec.export.onnx.common import filled, gated, ints, scalar
-from edgedec.export.onnx.layout import CallInputs, Layout
+from edgedec.export.onnx.layout import CallInputs
 from edgedec.spec import Moe
 
 

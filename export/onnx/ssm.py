@@ -9,8 +9,9 @@ after the last row, and what the host needs to compute the state after any other
 from __future__ import annotations
 
 from edgedec.export.graph import FLOAT, INT64, Graph
+from edgedec.export.layout import Layout
 from edgedec.export.onnx.common import activation, ints, scalar
-from edgedec.export.onnx.layout import CallInputs, Layout
+from edgedec.export.onnx.layout import CallInputs
 from edgedec.spec import ModelSpec, Ssm
 
 _HIDDEN = -1e9

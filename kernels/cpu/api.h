@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 3
+#define ED_ABI 4
 
 #if defined(_WIN32)
 #define ED_API extern "C" __declspec(dllexport)
@@ -171,6 +171,31 @@ ED_API void ed_close(ed_engine* engine);
 ED_API const char* ed_engine_isa(const ed_engine* engine);
 // 0, or what is wrong with the call: see ERRORS in __init__.py. Calls from several threads take turns.
 ED_API int ed_run(ed_engine* engine, const ed_sequence* sequences, int n);
+
+// ---- sampling ----------------------------------------------------------------------------------
+
+// top_k 0, top_p 1, min_p 0: not cut; temperature 0: the largest. Bias of n_bias tokens of the vocabulary.
+struct ed_sampling {
+  double temperature, top_p, min_p, repetition, presence, frequency;
+  int32_t top_k, n_bias;
+  const int32_t* bias_ids;
+  const float* bias;
+};
+
+// Draws the tokens of one text. Not for two threads at once.
+struct ed_sampler;
+
+ED_API ed_sampler* ed_sampler_new(const ed_sampling* asked, int vocab);
+ED_API void ed_sampler_free(ed_sampler* sampler);
+// 0; -1: not enough memory. The tokens of the text, the first `prompt` of which were given; one more that was generated.
+ED_API int ed_sampler_read(ed_sampler* sampler, const int64_t* ids, int n, int prompt);
+ED_API int ed_sampler_accept(ed_sampler* sampler, int64_t id);
+// The token at u in [0, 1) of the distribution that follows the text and then `path`; -1: within rounding of a border,
+// or the logits [vocab] are not finite.
+ED_API int ed_sampler_draw(ed_sampler* sampler, const float* logits, const int64_t* path, int n_path, double u);
+
+// ---- this host ---------------------------------------------------------------------------------
+
 // What this host can do: bytes read from memory, GB/s; int8 multiply-adds from registers, 10^9/s.
 ED_API double ed_probe_read(uint64_t bytes, int threads);
 ED_API double ed_probe_int8(const char* isa, int threads);

@@ -93,6 +93,14 @@ class AdapterStruct(_Struct):
     _fields_ = [("parts", POINTER(LoraStruct))]
 
 
+class SamplingStruct(_Struct):
+    _fields_ = _fields(
+        (c_double, "temperature top_p min_p repetition presence frequency"),
+        (c_int32, "top_k n_bias"),
+        (c_void_p, "bias_ids bias"),
+    )
+
+
 class SequenceRows(_Struct):
     """One sequence of a call. Calls pack it (`pack_sequence`), which is quicker than setting fields."""
 

@@ -85,6 +85,7 @@ RULES = [
             *ABOVE,
             *(f"edgedec.cli.{verb}" for verb in ("_exporting", "train_heads", "_bench_peers")),
             "edgedec.testing.conformance",
+            "edgedec.bundle.locate",
         ),
     ),
     # Who chooses the engine asks its loader why not; doctor and bench report what was compiled in.

@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=0)
     options = parser.parse_args()
-    model = edgedec.open(options.model, threads=options.threads)
+    model = edgedec.open(options.model, threads=options.threads, prefix_tokens=0)
     prompts = [model.tokenizer.encode(PROMPTS[i % len(PROMPTS)]) for i in range(options.n)]
     layer = max(1, model.spec.n_layers * 2 // 3)
     ways = ["off", f"model:path={options.draft or options.model},gamma=4,fixed=4", f"exit:layer={layer},fixed=3"]

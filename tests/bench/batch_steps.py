@@ -89,7 +89,7 @@ def main() -> None:
     asked = parser.parse_args()
     name = asked.model
     path = name if name == "nano" else str(padded("nano", name, lambda *_: None).path)
-    model = edgedec.open(path, threads=asked.threads, kv=asked.kv)
+    model = edgedec.open(path, threads=asked.threads, kv=asked.kv, prefix_tokens=0)
     print(json.dumps({**vars(asked), **measure(model, asked.texts, asked.context, asked.turns)}, indent=1))
 
 

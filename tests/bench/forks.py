@@ -74,6 +74,18 @@ def prefix(model: edgedec.Model, ids: list[int]) -> None:
     print(f"  after a sequence of the same prompt has ended: {spread(warm, 'ms', 1e3)}, ratio {spread(ratios, '')}")
 
 
+def sessions(model: edgedec.Model, ids: list[int]) -> None:
+    ratios = []
+    for seed in range(5):
+        prompt, seconds = np.random.default_rng(seed).permutation(ids).tolist(), []
+        for _ in range(2):
+            session, began = model.session(speculate="off"), perf_counter()
+            list(session.tokens(prompt, max_tokens=1, ignore_eos=True))
+            seconds.append(perf_counter() - began)
+        ratios.append(seconds[1] / seconds[0])
+    print(f"  the same of lone sessions, ratio {spread(ratios, '')}")
+
+
 def main(bundle: str) -> None:
     model = edgedec.open(bundle)
     limit, vocab = model.spec.context_length, model.spec.vocab_size
@@ -81,6 +93,7 @@ def main(bundle: str) -> None:
     print(f"{model.bundle.manifest.name} on {model.runtime.name}, {model.runtime.capabilities.threads} threads")
     forks(model, ids[: min(PREFIX, limit - EACH - 2)])
     prefix(model, ids[: min(PROMPT, limit - 2)])
+    sessions(model, ids[: min(PROMPT, limit - 2)])
 
 
 if __name__ == "__main__":

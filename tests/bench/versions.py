@@ -85,6 +85,8 @@ def worker(bundle: str, threads: int) -> None:
     import edgedec
 
     model = edgedec.open(bundle, engine="native", threads=threads)
+    if hasattr(model, "prefixes"):  # every round reads its prompts again
+        model = edgedec.Model(model.bundle, model.runtime)
     named = work(model, min(4000, model.spec.vocab_size))
     for run in named.values():
         run()

@@ -233,3 +233,47 @@ def test_a_library_of_another_version(stubs: Path, tmp_path: Path, use: Callable
     stranger = native.build(tmp_path / "stranger.so", sources=stubs)
     assert "ed_abi" in str(use(stranger))
     assert ctypes.CDLL(str(stranger))
+
+
+# -- objects of earlier builds
+
+
+@needs_compiler
+def test_only_what_changed_is_compiled_again(
+    stubs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[Path], str | None]
+) -> None:
+    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path / "cache"))
+    log = tmp_path / "log"
+    counting = tmp_path / "counting-c++"
+    counting.write_text(f'#!/bin/sh\necho "$@" >> {log}\nexec {COMPILER} "$@"\n')
+    counting.chmod(0o755)
+
+    def compiled() -> list[str]:
+        """The sources that a build compiles."""
+        log.write_text("")
+        native.build(tmp_path / "t.so", str(counting), sources=stubs)
+        words = [word for line in log.read_text().splitlines() for word in line.split()]
+        return sorted(Path(word).name for word in words if word.endswith(".cpp") and "empty" not in word)
+
+    first = compiled()
+    assert "engine.cpp" in first
+    assert "unit_scalar.cpp" in first
+    assert compiled() == []
+    assert use(tmp_path / "t.so") is None
+    (stubs / "engine.cpp").write_text(ENGINE % loader.ABI + "\n// changed\n")
+    assert compiled() == ["engine.cpp"]
+    (stubs / "parts.h").write_text((stubs / "parts.h").read_text() + "\n// changed\n")
+    assert compiled() == first
+    monkeypatch.setenv("EDGEDEC_OBJECT_CACHE", "0")
+    assert compiled() == first
+
+
+def test_the_latest_objects_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path))
+    folder = tmp_path / "objects"
+    folder.mkdir()
+    for age in range(5):
+        (folder / f"{age}.o").write_bytes(b"")
+        os.utime(folder / f"{age}.o", (1000 - age, 1000 - age))
+    native.ObjectCache(b"", print, most=3).trim()
+    assert sorted(path.name for path in folder.iterdir()) == ["0.o", "1.o", "2.o"]

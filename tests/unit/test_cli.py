@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import typer
+from checkpoints import write_llama
 from typer.testing import CliRunner, Result
 
 import edgedec
@@ -83,7 +84,7 @@ def test_help_describes_and_gives_examples(command: list[str]) -> None:
     assert 10 < len(description) < 75
     assert description.endswith(".")
     examples = text.split("Examples:\n")[1].split("\n\n")[0].splitlines()
-    assert 2 <= len(examples) <= 3
+    assert 2 <= len(examples) <= 4
     assert all(f"edgedec {' '.join(command)}" in line for line in examples)
 
 
@@ -588,8 +589,10 @@ def test_export_without_its_extra_says_what_to_install(tmp_path: Path, monkeypat
     for name in [name for name in sys.modules if name.startswith("edgedec.export")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "onnx", None)
-    line = one_line(call("export", "ck", "-o", tmp_path / "b"), 1)
+    checkpoint = write_llama(tmp_path / "ck")
+    line = one_line(call("export", checkpoint, "-o", tmp_path / "b", "--no-check", "--for", "ort"), 1)
     assert 'pip install "onnx>=1.18"' in line
+    assert list(tmp_path.iterdir()) == [checkpoint]
 
 
 # -- measuring

@@ -17,8 +17,10 @@ from typer.testing import CliRunner
 import edgedec
 from edgedec import constraints
 from edgedec.cli._app import app
+from edgedec.constraints import _matcher_guest as guest
 from edgedec.constraints import choices, grammar, json_object, json_schema, regex
-from edgedec.constraints.matcher import GrammarConstraint, reason
+from edgedec.constraints.matcher import GrammarConstraint
+from edgedec.constraints.remote import LocalHost, MatcherGroup, reason
 from edgedec.constraints.vocabulary import vocabulary
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import StepResult
@@ -190,7 +192,7 @@ def test_lenient_passes_over_what_it_cannot_follow(model: Model) -> None:
 def test_without_the_package_the_extra_is_named(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     for make in (json_object, lambda m: regex(m, "a"), lambda m: grammar(m, "start: /a/"), lambda m: choices(m, ["a"])):
-        with pytest.raises(RuntimeUnavailable, match=r"edgedec\[constraints\]"):
+        with pytest.raises(RuntimeUnavailable, match='pip install "llguidance'):
             make(model)
 
 
@@ -307,11 +309,11 @@ def test_forced_text_is_known_in_advance(model: Model) -> None:
 
 
 def test_a_grammar_that_outgrows_the_matcher_is_an_error_and_no_end(model: Model) -> None:
-    library = pytest.importorskip("llguidance")
     known = vocabulary(model)
-    limits = library.LLParserLimits(step_lexer_fuel=50)
-    matcher = library.LLMatcher(known.tokenizer, "start: /(.*a.{30})*/", log_level=0, limits=limits)
-    constraint = GrammarConstraint("regex", matcher, known)
+    limits = {"step_lexer_fuel": 1000}
+    group = MatcherGroup("regex", LocalHost(guest.Matchers(known.tokenizer, limits)))
+    constraint = GrammarConstraint("regex", group.compiled("regex", "x(.*a.{30})*", {}), known)
+    constraint.accept(spell(model, "x")[0])
     with pytest.raises(UsageError, match="regex: too complex to follow further: lexer error"):
         constraint.mask([])
     with pytest.raises(UsageError, match="too complex"):

@@ -461,6 +461,7 @@ MIRROR = {
     "ed_lora": structs.LoraStruct,
     "ed_adapter": structs.AdapterStruct,
     "ed_sequence": structs.SequenceRows,
+    "ed_sampling": structs.SamplingStruct,
 }
 
 

@@ -10,8 +10,8 @@ import pytest
 
 import edgedec
 from edgedec import Sampling
-from edgedec.cache.prefixes import PrefixIndex
 from edgedec.decoding.batching import Batch
+from edgedec.decoding.sharing import SharedPrefixes
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import Call, Outputs, Rows, logits_of
 
@@ -92,7 +92,7 @@ def test_whoever_writes_copies_the_page_first(model: edgedec.Model) -> None:
 
 
 def test_an_ended_sequence_s_prefix_is_not_read_again(model: edgedec.Model) -> None:
-    prompt, index = text(model, 900), PrefixIndex()
+    prompt, index = text(model, 900), SharedPrefixes(model.runtime.capabilities)
     found = []
     for _ in range(2):
         session, tokens = model.session(speculate="off"), []

@@ -21,14 +21,11 @@ from edgedec.bundle import Bundle
 from edgedec.bundle.interleave import unpack
 from edgedec.bundle.manifest import LANES, Tensor
 from edgedec.errors import RuntimeUnavailable
+from edgedec.export.gguf.types import ALIGNMENT, BLOCK, WRITTEN
 from edgedec.spec import Attention, Block, Mlp, ModelSpec
 
 Bytes = NDArray[np.uint8]
 Value = str | int | float | list[str]
-BLOCK = 32
-ALIGNMENT = 32
-# ggml's numbers of a type, and the bytes of a row's block of `BLOCK` values.
-_TYPES = {"f32": (0, 4 * BLOCK), "f16": (1, 2 * BLOCK), "int4": (2, 2 + BLOCK // 2), "int8": (8, 2 + BLOCK)}
 _CHUNK = 4 << 20
 
 
@@ -132,8 +129,8 @@ class _Table:
     def of(cls, bundle: Bundle, part: _Part) -> _Table:
         t = bundle.manifest.tensors[part.source]
         shape = (len(part.rows), *t.shape[1:])
-        kind, per_block = _TYPES[t.format]
-        return cls(shape, kind, prod(shape) * per_block // BLOCK, lambda: _chunks(bundle, t, part))
+        kind = WRITTEN[t.format]
+        return cls(shape, kind.number, prod(shape) * kind.size // kind.block, lambda: _chunks(bundle, t, part))
 
     @classmethod
     def floats(cls, values: NDArray[np.float32]) -> _Table:

@@ -1,0 +1,96 @@
+"""Compiles grammars and follows texts along them, in a worker process: llguidance and the standard library only.
+
+The matcher is an Earley parser over a lazily built lexer (llguidance, after Guidance's token masks). One process holds
+the matchers of one grammar, by number: that of the text it was compiled for, and forks of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# An unusual character may cost a lexer more than the library allows for (a step of 14 ms); better slow than failed.
+LIMITS = {"initial_lexer_fuel": 20_000_000, "step_lexer_fuel": 10_000_000}
+
+
+class Matchers:
+    """The matchers of one process, for one vocabulary."""
+
+    def __init__(self, tokenizer: Any, limits: dict[str, int]) -> None:
+        self._tokenizer, self._limits = tokenizer, limits
+        self._made: dict[int, Any] = {}
+
+    def handle(self, message: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """What one request asks for: {"do": compile, step, fork or drop, "id": a matcher}."""
+        do, number = message["do"], message["id"]
+        if do == "drop":
+            self._made.pop(number, None)
+            return {}, b""
+        if do == "fork":
+            self._made[message["new"]] = self._made[number].deep_copy()
+            return {}, b""
+        if do == "compile":
+            self._made[number] = self._compiled(message["kind"], message["text"], message["options"])
+        matcher, taken = self._made[number], 0
+        if message.get("reset"):
+            matcher.reset()
+        if message.get("back"):
+            matcher.rollback(message["back"])
+        if message.get("tokens"):
+            taken = matcher.try_consume_tokens(message["tokens"])
+        return self._state(matcher, taken)
+
+    def _compiled(self, kind: str, text: str, options: dict[str, Any]) -> Any:
+        import llguidance
+
+        limits = llguidance.LLParserLimits(**self._limits)
+        return llguidance.LLMatcher(self._tokenizer, _notation(kind, text, options), log_level=0, limits=limits)
+
+    def _state(self, matcher: Any, taken: int) -> tuple[dict[str, Any], bytes]:
+        """Where a matcher stands, and the mask of what may follow: a bit a token."""
+        accepting = matcher.is_accepting()
+        mask = b"" if matcher.is_error() else matcher.compute_bitmask()
+        wrong = matcher.get_error()[:4000] if matcher.is_error() else ""
+        stopped = matcher.is_stopped()
+        forced = [] if wrong or stopped else matcher.compute_ff_tokens()
+        return {"taken": taken, "stopped": stopped, "accepting": accepting, "wrong": wrong, "forced": forced}, mask
+
+
+def _notation(kind: str, text: str, options: dict[str, Any]) -> str:
+    """llguidance's own notation; ValueError for what is none of the kind."""
+    from llguidance import LLMatcher
+    from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+
+    if kind == "json schema":
+        return str(LLMatcher.grammar_from_json_schema(text, overrides=options))
+    if kind == "regex":
+        return str(LLMatcher.grammar_from_regex(text))
+    try:
+        return str(LLMatcher.grammar_from_lark(text if kind == "choices" else any_to_lark(text)))
+    except GbnfToLarkError as error:
+        raise ValueError(str(error)) from None
+
+
+def tokenizer_of(content: str, eos: list[int]) -> Any:
+    """The vocabulary as llguidance wants it; ValueError if it cannot use it."""
+    import llguidance
+
+    return llguidance.LLTokenizer(content, None, eos)
+
+
+def make(message: dict[str, Any]) -> Matchers:
+    return Matchers(tokenizer_of(message["tokenizer"], message["eos"]), message.get("limits") or LIMITS)
+
+
+def setup(message: dict[str, Any]) -> None:
+    """The tokenizer is read once; workers are forked with it."""
+    import llguidance.gbnf_to_lark  # noqa: F401
+
+    global _matchers
+    _matchers = make(message)
+
+
+def handle(message: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
+    return _matchers.handle(message)
+
+
+_matchers: Matchers

@@ -1,0 +1,211 @@
+"""A matcher that runs in a worker process of its own, as `GrammarConstraint` uses it.
+
+A token that the last mask allows is handed on without waiting, so the next mask is computed while the model runs. What
+costs more than its process may use ends that process, and the text that it belongs to, and nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from itertools import count
+from typing import Any, Protocol
+
+from edgedec.constraints._matcher_guest import Matchers
+from edgedec.errors import LimitExceeded, UsageError
+from edgedec.sandbox import Reply
+
+# What a mask mostly takes is a hundredth of this; a text that needs longer stands aside while the others go on.
+_PATIENCE = 0.002
+# Seconds of processor time for a mask.
+_STEP = 1.0
+
+
+class MatcherHost(Protocol):
+    """A worker process, or what stands in for one."""
+
+    def send(self, blob: bytes = b"", **message: Any) -> None: ...
+
+    def receive(self) -> Reply: ...
+
+    def ready(self, seconds: float = 0.0) -> bool: ...
+
+
+class LocalHost:
+    """Matchers in this process, without limits of memory and time: for `EDGEDEC_SANDBOX=off`."""
+
+    def __init__(self, matchers: Matchers) -> None:
+        self._matchers = matchers
+        self._replies: deque[Reply] = deque()
+
+    def send(self, blob: bytes = b"", **message: Any) -> None:
+        try:
+            self._replies.append(Reply(*self._matchers.handle(message)))
+        except ValueError as error:
+            self._replies.append(Reply({}, b"", " ".join(str(error).split())[:300]))
+
+    def receive(self) -> Reply:
+        return self._replies.popleft()
+
+    def ready(self, seconds: float = 0.0) -> bool:
+        return True
+
+
+class MatcherGroup:
+    """The matchers of one grammar, which share a process. Replies come in the order of the requests."""
+
+    def __init__(self, what: str, host: MatcherHost) -> None:
+        self.what, self._host = what, host
+        self._waiting: deque[Matcher | None] = deque()
+        self._dead = ""
+        self._lock = threading.RLock()
+        self.numbers = count()
+
+    def compiled(self, kind: str, text: str, options: dict[str, Any]) -> Matcher:
+        """The matcher of a grammar; UsageError names what it cannot follow."""
+        matcher = Matcher(self, next(self.numbers))
+        try:
+            self._host.send(do="compile", id=matcher.number, kind=kind, text=text, options=options)
+            reply = self._host.receive()
+        except LimitExceeded as error:
+            raise UsageError(f"{self.what}: {error}") from None
+        wrong = reply.error or reply.values["wrong"]
+        if wrong:
+            raise UsageError(f"{self.what}: {reason(wrong)}")
+        matcher.take(reply)
+        return matcher
+
+    def send(self, matcher: Matcher, do: str, waits: bool = True, **message: Any) -> None:
+        with self._lock:
+            if self._dead:
+                return
+            try:
+                self._host.send(do=do, id=matcher.number, **message)
+                self._waiting.append(matcher if waits else None)
+            except LimitExceeded as error:
+                self._dead = str(error)
+
+    def settle(self, matcher: Matcher) -> None:
+        """Wait until a matcher's replies have come; UsageError if they never will."""
+        with self._lock:
+            while matcher.waits and not self._dead:
+                self._take_one()
+            if self._dead:
+                raise UsageError(f"{self.what}: too complex to follow further: {self._dead}")
+
+    def ready(self, matcher: Matcher, seconds: float) -> bool:
+        """Would `settle` return, or raise, within so many seconds?"""
+        with self._lock:
+            while matcher.waits and not self._dead:
+                if not self._host.ready(seconds):
+                    return False
+                self._take_one()
+        return True
+
+    def _take_one(self) -> None:
+        try:
+            reply = self._host.receive()
+        except LimitExceeded as error:
+            self._dead = str(error)
+            return
+        matcher = self._waiting.popleft()
+        if matcher is not None:
+            matcher.take(reply)
+
+
+class Matcher:
+    """Follows one text: takes tokens, gives them back, and has the mask of what may follow."""
+
+    def __init__(self, group: MatcherGroup, number: int) -> None:
+        self._group, self.number = group, number
+        self.waits = 0
+        self._back, self._reset, self._moved, self._optimistic = 0, False, False, False
+        self._values: dict[str, Any] = {}
+        self._mask = b""
+        self._patience, self.slow = _PATIENCE, False
+
+    def __del__(self) -> None:
+        self._group.send(self, "drop", waits=False)
+
+    def take(self, reply: Reply) -> None:
+        """The reply to what was asked last."""
+        self.waits = max(self.waits - 1, 0)
+        self._values, self._mask = reply.values, reply.blob
+        if reply.error:
+            self._values = {"taken": 0, "stopped": True, "accepting": False, "wrong": reply.error, "forced": []}
+        if self._optimistic and not self._values["taken"] and not self._values["wrong"]:
+            self._values["wrong"] = "a token that its mask allowed was refused"
+        self._optimistic = False
+
+    def reset(self) -> None:
+        # Where nothing was taken, what is known holds.
+        self._back, self._reset, self._moved = 0, self._reset or self._moved, False
+
+    def rollback(self, n: int) -> None:
+        self._back += n
+
+    def try_consume_tokens(self, tokens: Sequence[int]) -> int:
+        """How many of them are allowed, and taken. One that the mask has is, so nothing is waited for; a forced text
+        may be spelt with other tokens than those of the mask."""
+        sure = len(tokens) == 1 and not self._back and not self._reset and self._has(tokens[0])
+        self._step(tokens)
+        self._optimistic = sure
+        return 1 if sure else int(self._settle()["taken"])
+
+    def _has(self, token: int) -> bool:
+        mask = self.bits()
+        return token < 8 * len(mask) and bool(mask[token >> 3] >> (token & 7) & 1)
+
+    def bits(self) -> bytes:
+        """The mask, a bit a token; empty if it could not be computed."""
+        self._settle()
+        return self._mask
+
+    def is_accepting(self) -> bool:
+        return bool(self._settle()["accepting"])
+
+    def is_stopped(self) -> bool:
+        return bool(self._settle()["stopped"])
+
+    def error(self) -> str:
+        """Why it cannot go on; empty while it can."""
+        return str(self._settle()["wrong"])
+
+    def compute_ff_tokens(self) -> list[int]:
+        return list(self._settle()["forced"])
+
+    def ready(self) -> bool:
+        """Can it answer without waiting long? A text that could not is waited for less from then on."""
+        if self._back or self._reset:
+            self._step(())
+        found = self._group.ready(self, self._patience)
+        self._patience = min(2 * self._patience + 2e-5, _PATIENCE) if found else 0.0
+        self.slow = self.slow or not found
+        return found
+
+    def deep_copy(self) -> Matcher:
+        self._settle()
+        twin = Matcher(self._group, next(self._group.numbers))
+        twin._values, twin._mask, twin._moved = self._values, self._mask, self._moved
+        self._group.send(self, "fork", waits=False, new=twin.number)
+        return twin
+
+    def _step(self, tokens: Sequence[int]) -> None:
+        self.waits += 1
+        self._moved = self._moved or bool(tokens)
+        self._group.send(self, "step", reset=self._reset, back=self._back, tokens=list(tokens), seconds=_STEP)
+        self._back, self._reset = 0, False
+
+    def _settle(self) -> dict[str, Any]:
+        if self._back or self._reset:
+            self._step(())
+        self._group.settle(self)
+        return self._values
+
+
+def reason(message: str) -> str:
+    """The library's words on one line: its first, and those of an inner error, without drawings of the place."""
+    lines = [line.strip() for line in message.split("<state>")[0].splitlines() if line.strip()]
+    kept = [line for i, line in enumerate(lines) if i == 0 or line.startswith("error:")]
+    return " ".join(kept)[:300].rstrip(":") or "no reason given"

@@ -1,0 +1,115 @@
+"""What texts share: one that begins as another one, running or ended, continues from its pages instead of reading that
+beginning again. The rules are here; the index is `cache.prefixes`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from threading import RLock
+
+import numpy as np
+
+from edgedec.cache import Cache
+from edgedec.cache.prefixes import PrefixIndex, PrefixMatch
+from edgedec.decoding.context import Context
+from edgedec.decoding.step import Token
+from edgedec.runtime import Capabilities
+
+# A common beginning of fewer tokens is read again, where sharing it copies a cache and where it shares pages.
+_LEAST_COPIED, _LEAST_SHARED = 64, 8
+
+
+def adapter_key(context: Context) -> str:
+    """What texts must have in common, besides their tokens, to share a cache."""
+    return "" if context.adapter is None else context.adapter.digest
+
+
+class SharedPrefixes:
+    """The beginnings that texts of one runtime can continue from; for any number of threads."""
+
+    def __init__(self, capabilities: Capabilities) -> None:
+        self._index, self._lock = PrefixIndex(), RLock()
+        self._slots = capabilities.page_slots
+        self.least = _LEAST_SHARED if self._slots else _LEAST_COPIED
+
+    def __len__(self) -> int:
+        """Caches that are held."""
+        with self._lock:
+            return len(self._index)
+
+    def caches(self) -> Iterator[Cache]:
+        """The caches that are held."""
+        with self._lock:
+            return iter(list(self._index.caches()))
+
+    def held(self) -> int:
+        """Tokens of cache that are held, each page once."""
+        caches = list(self.caches())
+        if not self._slots:
+            return sum(cache.length for cache in caches)
+        pages = [cache.page_ids() for cache in caches]
+        return self._slots * len(np.unique(np.concatenate([*pages, np.zeros(0, np.int64)])))
+
+    def find(self, context: Context) -> PrefixMatch:
+        """The cache that has most of the beginning of a text, and how much; all but the last token, which is run."""
+        with self._lock:
+            return self._index.match(context.ids[:-1], adapter_key(context))
+
+    def reuse(self, context: Context, match: PrefixMatch | None = None) -> None:
+        """Let a text continue from what `find` gives, if that saves enough reading."""
+        match = self.find(context) if match is None else match
+        if match.cache is None or match.n < context.cache.length + self.least:
+            return
+        forked = match.cache.fork(match.n, context.cache.capacity)
+        if forked.length > context.cache.length:
+            context.cache = forked
+
+    def keep(self, context: Context, n: int) -> bool:
+        """Hold a text's first `n` tokens, if they are enough; whether it is held."""
+        fork = context.cache.fork(n) if n >= self.least else None
+        if fork is None or fork.length < self.least:  # a recurrent block may have kept no state there
+            return False
+        with self._lock:
+            self._index.insert(context.ids[: fork.length], fork, adapter_key(context))
+        return True
+
+    def evict(self, enough: Callable[[], bool]) -> None:
+        """Let go of caches, the least recently used first, until `enough()` or none is left."""
+        with self._lock:
+            self._index.evict(enough)
+
+
+class ModelPrefixes:
+    """The beginnings that sessions of a model continue from, `tokens` at most; only where pages are shared, as a copy
+    would take as long as it saves.
+
+    Only whole pages are held: a text that is held goes on in a page of its own, without a copy.
+    """
+
+    def __init__(self, capabilities: Capabilities, tokens: int) -> None:
+        self.shared = SharedPrefixes(capabilities)
+        self._page = capabilities.page_slots
+        self._tokens = tokens if self._page else 0
+
+    def share(self, context: Context, tokens: Generator[Token]) -> Generator[Token]:
+        """These tokens of a text that continues from what others have read; others continue from its prompt once that
+        is read, and from all of it at its end."""
+        if not self._tokens:
+            return tokens
+        if len(context.ids) > context.cache.length + self._page:
+            self.shared.reuse(context)
+        return self._keeping(context, tokens)
+
+    def _keeping(self, context: Context, tokens: Generator[Token]) -> Generator[Token]:
+        with closing(tokens):
+            for token in tokens:
+                self._keep(context, min(context.cache.length, context.n_prompt))
+                yield token
+                yield from tokens
+            self._keep(context, context.cache.length)
+
+    def _keep(self, context: Context, n: int) -> None:
+        """Hold the whole pages of a text's first `n` tokens, and no more of others than there is room for."""
+        whole = n // self._page * self._page
+        if 0 < whole <= self._tokens and self.shared.keep(context, whole):
+            self.shared.evict(lambda: self.shared.held() <= self._tokens)

@@ -1,0 +1,145 @@
+"""Frames between this process and a worker: a JSON object and a block of bytes, over a socket or a pair of pipes."""
+
+from __future__ import annotations
+
+import json
+import queue
+import select
+import socket
+import struct
+import threading
+from typing import IO, Any, Protocol
+
+# Nothing that a guest has to say is longer.
+LARGEST = 256 << 20
+_HEAD = struct.Struct("<II")
+Frame = tuple[dict[str, Any], bytes]
+
+
+class Channel(Protocol):
+    """One end. `receive` raises TimeoutError in time, and EOFError when the other end is gone."""
+
+    def send(self, message: dict[str, Any], blob: bytes = b"") -> None: ...
+
+    def receive(self, seconds: float) -> Frame: ...
+
+    def ready(self, seconds: float) -> bool:
+        """Would `receive` return, or raise EOFError, within so many seconds?"""
+        ...
+
+    def close(self) -> None: ...
+
+
+def packed(message: dict[str, Any], blob: bytes) -> bytes:
+    text = json.dumps(message).encode()
+    return _HEAD.pack(len(text), len(blob)) + text + blob
+
+
+def unpacked(text: bytes, blob: bytes) -> Frame:
+    found = json.loads(text)
+    return (found if isinstance(found, dict) else {}), blob
+
+
+def sizes(head: bytes) -> tuple[int, int]:
+    """Of the JSON and of the block; a worker that was taken over may say anything."""
+    text, blob = _HEAD.unpack(head)
+    if text + blob > LARGEST:
+        raise EOFError("a frame of the worker is too large")
+    return text, blob
+
+
+class SocketChannel:
+    """Over a socket, without a thread."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    def send(self, message: dict[str, Any], blob: bytes = b"") -> None:
+        try:
+            self._end.settimeout(30)
+            self._end.sendall(packed(message, blob))
+        except OSError as error:
+            raise EOFError(str(error)) from None
+
+    def receive(self, seconds: float) -> Frame:
+        try:
+            self._end.settimeout(seconds)
+            text, blob = sizes(self._exactly(_HEAD.size))
+            both = self._exactly(text + blob)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise EOFError(str(error)) from None
+        return unpacked(both[:text], both[text:])
+
+    def ready(self, seconds: float) -> bool:
+        poll = select.poll()  # select() knows no descriptor above 1024
+        poll.register(self._end, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+
+    def close(self) -> None:
+        self._end.close()
+
+    def _exactly(self, n: int) -> bytes:
+        first = self._end.recv(n)
+        if len(first) == n:
+            return first
+        found = bytearray(first)
+        while len(found) < n:
+            more = self._end.recv(n - len(found)) if first else b""
+            if not more:
+                raise EOFError("the worker is gone")
+            found += more
+        return bytes(found)
+
+
+class PipeChannel:
+    """Over the pipes of a process: a thread reads them, as not every system can wait for a pipe."""
+
+    def __init__(self, write: IO[bytes], read: IO[bytes]) -> None:
+        self._write, self._read = write, read
+        self._frames: queue.Queue[Frame | None] = queue.Queue()
+        self._next: list[Frame | None] = []
+        threading.Thread(target=self._work, name="edgedec-sandbox", daemon=True).start()
+
+    def send(self, message: dict[str, Any], blob: bytes = b"") -> None:
+        try:
+            self._write.write(packed(message, blob))
+            self._write.flush()
+        except (OSError, ValueError) as error:
+            raise EOFError(str(error)) from None
+
+    def receive(self, seconds: float) -> Frame:
+        if not self.ready(seconds):
+            raise TimeoutError
+        frame = self._next[0]
+        if frame is None:
+            raise EOFError("the worker is gone")
+        self._next.clear()
+        return frame
+
+    def ready(self, seconds: float) -> bool:
+        if not self._next:
+            try:
+                self._next.append(self._frames.get(timeout=max(seconds, 1e-6)))
+            except queue.Empty:
+                return False
+        return True
+
+    def close(self) -> None:
+        try:
+            self._write.close()
+        except OSError:
+            pass
+
+    def _work(self) -> None:
+        try:
+            while len(head := self._read.read(_HEAD.size)) == _HEAD.size:
+                text, blob = sizes(head)
+                both = self._read.read(text + blob)
+                if len(both) < text + blob:
+                    break
+                self._frames.put(unpacked(both[:text], both[text:]))
+        except (OSError, ValueError, EOFError):
+            pass
+        self._frames.put(None)

@@ -1,0 +1,45 @@
+"""What a worker process may use."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from edgedec.errors import LimitExceeded
+
+_MIB = 1 << 20
+_SIGNALS = ("SIGPROF", "SIGXCPU", "SIGSEGV", "SIGBUS", "SIGABRT", "SIGKILL")
+
+
+@dataclass(frozen=True)
+class GuestLimits:
+    """seconds: of processor time for one request. memory: MiB that a worker may take beyond what its host has.
+    stack: MiB. patience: seconds on the clock, a backstop for what waits instead of computing, or a starved machine.
+    """
+
+    seconds: float = 2.0
+    memory: int = 256
+    stack: int = 8
+    patience: float = 30.0
+
+    def message(self) -> dict[str, float]:
+        """As the host process reads them."""
+        return {"seconds": self.seconds, "memory": self.memory * _MIB, "stack": self.stack * _MIB}
+
+    def exceeded(self, status: int | None) -> LimitExceeded:
+        """The error for a worker that is gone; `status`: its exit code, the negative number of a signal, if known."""
+        signals = {-int(getattr(signal, name)): name for name in _SIGNALS if hasattr(signal, name)}
+        name = signals.get(status or 0, "")
+        if name in ("SIGPROF", "SIGXCPU"):
+            return LimitExceeded(f"takes more processor time than it may have ({self.seconds:g} s)")
+        if name in ("SIGSEGV", "SIGBUS"):
+            return LimitExceeded(f"is nested too deeply: overflows a stack of {self.stack} MiB")
+        if name in ("SIGABRT", "SIGKILL"):
+            return self.exhausted()
+        return LimitExceeded("its worker process died")
+
+    def exhausted(self) -> LimitExceeded:
+        return LimitExceeded(f"takes more than {self.memory} MiB of memory")
+
+    def overdue(self) -> LimitExceeded:
+        return LimitExceeded(f"takes more than {self.patience:g} s")

@@ -1,0 +1,99 @@
+"""A worker process as this process sees it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from edgedec.errors import LimitExceeded
+from edgedec.sandbox.channel import Channel
+from edgedec.sandbox.limits import GuestLimits
+
+# Seconds after which a request is one of those that take long.
+_QUICK = 0.1
+
+
+class Reply(NamedTuple):
+    """What a guest returned; `error` is what it refused, in one line."""
+
+    values: dict[str, Any]
+    blob: bytes
+    error: str = ""
+
+
+class GuestWorker:
+    """A process that serves one guest's requests, one at a time. Not for two threads at once."""
+
+    def __init__(self, channel: Channel, limits: GuestLimits, end: Callable[[], int | None], pid: int = 0) -> None:
+        """end: kills the process and returns how it ended. pid: its number, if its priority may be lowered."""
+        self._channel, self.limits, self._end, self._pid = channel, limits, end, pid
+        self._alive = True
+        self._waiting = 0
+
+    @property
+    def alive(self) -> bool:
+        return self._alive
+
+    def call(self, blob: bytes = b"", **message: Any) -> Reply:
+        """The reply to one request; LimitExceeded if it cost the worker its life."""
+        self.send(blob, **message)
+        return self.receive()
+
+    def send(self, blob: bytes = b"", **message: Any) -> None:
+        """Hand in a request, and go on; its reply is the next that `receive` returns. `seconds`: less time for it."""
+        if not self._alive:
+            raise LimitExceeded("its worker process has ended")
+        try:
+            self._channel.send({"seconds": self.limits.seconds, **message}, blob)
+        except EOFError:
+            raise self._gone(None) from None
+        self._waiting += 1
+
+    def ready(self, seconds: float = 0.0) -> bool:
+        """Has the reply come, or will it within so many seconds? True as well where none is awaited."""
+        if not self._alive or not self._waiting or self._channel.ready(seconds):
+            return True
+        self._lower()
+        return False
+
+    def receive(self) -> Reply:
+        if not self._alive:
+            raise LimitExceeded("its worker process has ended")
+        try:
+            if not self._channel.ready(_QUICK):
+                self._lower()
+            values, blob = self._channel.receive(self.limits.patience)
+        except (TimeoutError, EOFError, ValueError) as error:
+            raise self._gone(error) from None
+        self._waiting -= 1
+        if values.get("memory"):
+            self.close()
+            raise self.limits.exhausted()
+        return Reply(values, blob, str(values.pop("error", "")))
+
+    def close(self) -> None:
+        """End the process."""
+        if self._alive:
+            self._alive = False
+            self._channel.close()
+            self._end()
+
+    def __del__(self) -> None:
+        # It ends by itself, and its host collects it: a finalizer may run in any thread, which must not wait.
+        if getattr(self, "_alive", False):
+            self._channel.close()
+
+    def _lower(self) -> None:
+        """What takes long leaves the processor to those who generate."""
+        if self._pid and hasattr(os, "setpriority"):
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, self._pid, 10)
+        self._pid = 0
+
+    def _gone(self, error: Exception | None) -> LimitExceeded:
+        self._alive = False
+        self._channel.close()
+        status = self._end()
+        return self.limits.overdue() if isinstance(error, TimeoutError) else self.limits.exceeded(status)

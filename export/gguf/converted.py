@@ -1,0 +1,69 @@
+"""The bundle of a GGUF file, made once and kept in the cache folder under the hash of the file's bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from edgedec.bundle.locate import Announce
+from edgedec.bundle.manifest import MANIFEST, VERSION
+from edgedec.errors import BundleError, UsageError
+from edgedec.export.exporter import ExportOptions, export
+from edgedec.export.gguf.file import PART, split_paths
+from edgedec.kernels.cpu import loader
+from edgedec.storage.files import cache_folder, replacing
+
+# Raised when a file is converted to something else than before.
+REVISION = 1
+
+
+def bundle_of(path: Path, announce: Announce) -> Path:
+    """The folder of the bundle that the file is converted to; it is there already but for the first time."""
+    folder = cache_folder() / "gguf" / f"{path.stem}-{_key(path)}"
+    if (folder / MANIFEST).is_file():
+        return folder
+    # Files for other engines would cost time: they are made where this one cannot run.
+    runtimes = ("native",) if loader.why_not() is None else None
+    options = ExportOptions(check=False, runtimes=runtimes, name=path.stem)
+    with announce(path, folder) as progress:
+        try:
+            export(str(path), folder, options, progress)
+        except (UsageError, BundleError):
+            if not (folder / MANIFEST).is_file():  # somebody else was faster
+                raise
+    return folder
+
+
+def _key(path: Path) -> str:
+    """The hash of the file or files, remembered by their sizes and times."""
+    parts = [path.resolve()]
+    if (named := PART.fullmatch(path.name)) is not None:
+        parts = [part.resolve() for part in split_paths(path, int(named[3]))]
+    stats = [[str(part), part.stat().st_size, part.stat().st_mtime_ns] for part in parts]
+    seen = [REVISION, VERSION, stats]
+    note = cache_folder() / "gguf" / "seen" / f"{hashlib.sha256(str(parts[0]).encode()).hexdigest()[:16]}.json"
+    found = _noted(note)
+    if found and found[0] == seen:
+        return found[1]
+    key = _digest(parts)
+    note.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(note) as file:
+        file.write(json.dumps([seen, key]).encode())
+    return key
+
+
+def _noted(note: Path) -> tuple[object, str] | None:
+    try:
+        seen, key = json.loads(note.read_text("utf-8"))
+        return (seen, key) if isinstance(key, str) and key.isalnum() else None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _digest(parts: list[Path]) -> str:
+    whole = hashlib.sha256(f"{REVISION} {VERSION}".encode())
+    for part in parts:
+        with part.open("rb") as file:
+            whole.update(hashlib.file_digest(file, "sha256").digest())
+    return whole.hexdigest()[:24]

@@ -1,0 +1,190 @@
+"""Blocks of ggml's types as floats, in float32 arithmetic step by step as ggml's own reference computes them.
+
+A function takes the blocks of one type, uint8 [n, bytes of a block], and gives their values, float32 [n, values].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.export.gguf.types import BLOCK, SUPER, GgmlType
+
+Bytes = NDArray[np.uint8]
+Float = NDArray[np.float32]
+# Blocks worked on at a time: with its temporaries a chunk stays inside a core's cache.
+_CHUNK = 1 << 17
+# fmt: off
+_NONLINEAR = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+# fmt: on
+
+
+def dequantize(kind: GgmlType, rows: Bytes) -> Float:
+    """Rows of a tensor as stored, uint8 [n, bytes of a row], as float32 [n, width].
+
+    >>> from edgedec.export.gguf.types import BY_NAME
+    >>> one = np.float16(0.5).tobytes() + bytes([0x98] * 16)
+    >>> dequantize(BY_NAME["Q4_0"], np.frombuffer(one, np.uint8)[None])[0, [0, 16]].tolist()
+    [0.0, 0.5]
+    """
+    n, width = len(rows), rows.shape[1] // kind.size * kind.block
+    blocks, out = rows.reshape(-1, kind.size), np.empty((n * width // kind.block, kind.block), np.float32)
+    step = max(1, _CHUNK // kind.block)
+    for at in range(0, len(blocks), step):
+        out[at : at + step] = FUNCTIONS[kind.name](blocks[at : at + step])
+    return out.reshape(n, width)
+
+
+def _view(blocks: Bytes, start: int, stop: int, dtype: Any) -> NDArray[Any]:
+    """Bytes start..stop of each block as numbers of `dtype`."""
+    return np.ascontiguousarray(blocks[:, start:stop]).view(dtype)
+
+
+def _half(blocks: Bytes, at: int) -> Float:
+    """The float16 at a byte of each block: [n, 1]."""
+    return _view(blocks, at, at + 2, "<f2").astype(np.float32)
+
+
+def _f32(blocks: Bytes) -> Float:
+    return _view(blocks, 0, 4, "<f4")
+
+
+def _f16(blocks: Bytes) -> Float:
+    return _half(blocks, 0)
+
+
+def _bf16(blocks: Bytes) -> Float:
+    return (_view(blocks, 0, 2, "<u2").astype(np.uint32) << 16).view(np.float32)
+
+
+def _nibbles(stored: Bytes) -> Bytes:
+    """Low nibbles of all bytes [n, k], then their high ones: [n, 2k]."""
+    return np.concatenate([stored & 15, stored >> 4], axis=1)
+
+
+def _fifth(blocks: Bytes, at: int) -> Bytes:
+    """The 32 bits from byte `at` on, as 0 or 16: [n, 32]."""
+    return np.unpackbits(blocks[:, at : at + 4], axis=1, bitorder="little") << np.uint8(4)
+
+
+def _q4_0(blocks: Bytes) -> Float:
+    return (_nibbles(blocks[:, 2:]).astype(np.float32) - np.float32(8)) * _half(blocks, 0)
+
+
+def _q4_1(blocks: Bytes) -> Float:
+    return _nibbles(blocks[:, 4:]).astype(np.float32) * _half(blocks, 0) + _half(blocks, 2)
+
+
+def _q5_0(blocks: Bytes) -> Float:
+    q = _nibbles(blocks[:, 6:]) | _fifth(blocks, 2)
+    return (q.astype(np.float32) - np.float32(16)) * _half(blocks, 0)
+
+
+def _q5_1(blocks: Bytes) -> Float:
+    q = _nibbles(blocks[:, 8:]) | _fifth(blocks, 4)
+    return q.astype(np.float32) * _half(blocks, 0) + _half(blocks, 2)
+
+
+def _q8_0(blocks: Bytes) -> Float:
+    return _view(blocks, 2, 34, np.int8).astype(np.float32) * _half(blocks, 0)
+
+
+def _planes(stored: Bytes, bits: int) -> Bytes:
+    """Fields of so many bits [n, 2, fields of a byte, bytes of a half]: all lowest fields of a half first.
+
+    Two-bit fields of 64 bytes are those of bytes 0 to 31, then those of bytes 32 to 63.
+    """
+    shifts = np.arange(0, 8, bits, dtype=np.uint8).reshape(1, 1, -1, 1)
+    return stored.reshape(len(stored), 2, 1, -1) >> shifts & np.uint8((1 << bits) - 1)
+
+
+def _q2_k(blocks: Bytes) -> Float:
+    scales, q = blocks[:, :16], _planes(blocks[:, 16:80], 2).reshape(-1, 16, 16).astype(np.float32)
+    steps, mins = _half(blocks, 80) * (scales & 15), _half(blocks, 82) * (scales >> 4)
+    return (steps[:, :, None] * q - mins[:, :, None]).reshape(-1, SUPER)
+
+
+def _q3_k(blocks: Bytes) -> Float:
+    low = _planes(blocks[:, 32:96], 2).reshape(-1, 16, 16).astype(np.int8)
+    high = blocks[:, None, :32] >> np.arange(8, dtype=np.uint8).reshape(1, 8, 1) & np.uint8(1)
+    q = low - ((high ^ 1) << 2).reshape(-1, 16, 16).astype(np.int8)
+    steps = _half(blocks, 108) * (_q3_scales(blocks[:, 96:108]).astype(np.float32) - np.float32(32))
+    return (steps[:, :, None] * q.astype(np.float32)).reshape(-1, SUPER)
+
+
+def _q3_scales(stored: Bytes) -> Bytes:
+    """Sixteen scales of six bits [n, 16] of 12 bytes: four bits of each in the first eight, two in the last four."""
+    low = _nibbles(stored[:, :8])
+    high = stored[:, None, 8:] >> np.arange(0, 8, 2, dtype=np.uint8).reshape(1, 4, 1) & np.uint8(3)
+    return low | high.reshape(-1, 16) << np.uint8(4)
+
+
+def _scales_and_mins(stored: Bytes) -> tuple[Bytes, Bytes]:
+    """Eight scales and eight minimums of six bits, each [n, 8], of 12 bytes."""
+    first, second, rest = stored[:, 0:4], stored[:, 4:8], stored[:, 8:12]
+    scales = np.concatenate([first & 63, rest & 15 | first >> 6 << 4], axis=1)
+    mins = np.concatenate([second & 63, rest >> 4 | second >> 6 << 4], axis=1)
+    return scales, mins
+
+
+def _k_values(blocks: Bytes, q: Bytes) -> Float:
+    """What Q4_K and Q5_K share: q [n, 8, 32] in steps above a minimum."""
+    scales, mins = _scales_and_mins(blocks[:, 4:16])
+    steps, least = _half(blocks, 0) * scales, _half(blocks, 2) * mins
+    return (steps[:, :, None] * q.astype(np.float32) - least[:, :, None]).reshape(-1, SUPER)
+
+
+def _k_nibbles(stored: Bytes) -> Bytes:
+    """Nibbles [n, 8, 32] of 128 bytes: the low ones of 32 bytes, then their high ones."""
+    pairs = stored.reshape(-1, 4, 1, 32) >> np.array([0, 4], np.uint8).reshape(1, 1, 2, 1)
+    return (pairs & np.uint8(15)).reshape(-1, 8, 32)
+
+
+def _q4_k(blocks: Bytes) -> Float:
+    return _k_values(blocks, _k_nibbles(blocks[:, 16:144]))
+
+
+def _q5_k(blocks: Bytes) -> Float:
+    high = blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8).reshape(1, 8, 1) & np.uint8(1)
+    return _k_values(blocks, _k_nibbles(blocks[:, 48:176]) | high << np.uint8(4))
+
+
+def _q6_k(blocks: Bytes) -> Float:
+    low = blocks[:, :128].reshape(-1, 2, 1, 64) >> np.array([0, 4], np.uint8).reshape(1, 1, 2, 1) & np.uint8(15)
+    q = (low.reshape(-1, 2, 4, 32) | _planes(blocks[:, 128:192], 2) << 4).reshape(-1, 16, 16)
+    steps = _half(blocks, 208) * _view(blocks, 192, 208, np.int8).astype(np.float32)
+    return (steps[:, :, None] * (q.astype(np.float32) - np.float32(32))).reshape(-1, SUPER)
+
+
+def _iq4_nl(blocks: Bytes) -> Float:
+    return _half(blocks, 0) * _NONLINEAR[_nibbles(blocks[:, 2:])]
+
+
+def _iq4_xs(blocks: Bytes) -> Float:
+    low = (blocks[:, 4:8, None] >> np.array([0, 4], np.uint8) & np.uint8(15)).reshape(-1, 8)
+    high = _view(blocks, 2, 4, "<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & np.uint16(3)
+    steps = _half(blocks, 0) * ((low | high << 4).astype(np.float32) - np.float32(32))
+    q = _NONLINEAR[_nibbles(blocks[:, 8:].reshape(-1, 16))].reshape(-1, 8, BLOCK)
+    return (steps[:, :, None] * q).reshape(-1, SUPER)
+
+
+FUNCTIONS: dict[str, Callable[[Bytes], Float]] = {
+    "F32": _f32,
+    "F16": _f16,
+    "BF16": _bf16,
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "Q8_0": _q8_0,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
+}

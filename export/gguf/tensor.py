@@ -1,0 +1,95 @@
+"""A tensor of a GGUF file: plain reads of some of its rows, as floats or as stored, in the order of a checkpoint.
+
+Where two neighbouring channels of a head turn together for llama.cpp, a checkpoint turns its two halves: a file of such
+an architecture has the rows of q and k in another order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import BadTensor
+from edgedec.export.gguf.dequantize import Bytes, Float, dequantize
+from edgedec.export.gguf.types import BLOCK, BY_NAME, GgmlType
+from edgedec.export.safetensors import Stored
+
+
+@dataclass(frozen=True)
+class GgufTensor(Stored):
+    """turned: so many of its first rows are heads of `head_dim` whose channels lie in pairs."""
+
+    turned: int = 0
+    head_dim: int = 0
+
+    @property
+    def kind(self) -> GgmlType:
+        return BY_NAME[self.dtype]
+
+    def require_readable(self, name: str) -> None:
+        """Nothing to refuse: whoever opened the file has."""
+
+    def values(self, name: str, first: int, shape: tuple[int, ...]) -> Float:
+        """Rows from `first` on: float32 of `shape`."""
+        if len(self.shape) == 1:  # a vector's rows are its values
+            return self._ordered(first, shape[0], self._vector(name)[:, None]).reshape(shape)
+        return self._ordered(first, shape[0], None, name).reshape(shape)
+
+    def stored(self, name: str, first: int, n: int) -> tuple[Bytes, NDArray[np.float16]]:
+        """Rows of Q4_0 or Q8_0 as a bundle stores them: bytes [n, blocks, bytes of a block], scales [n, blocks]."""
+        blocks = self._rows(name, first, n).reshape(n, -1, self.kind.size)
+        scales = np.ascontiguousarray(blocks[:, :, :2]).view("<f2")[:, :, 0]
+        if not np.isfinite(scales).all():
+            raise BadTensor(f"{name}: holds values that are not finite")
+        data = blocks[:, :, 2:]
+        return (paired(data) if self.dtype == "Q4_0" else data ^ np.uint8(128)), scales
+
+    def _vector(self, name: str) -> Float:
+        return dequantize(self.kind, self._raw(name, 0, 1, prod(self.shape)))[0]
+
+    def _ordered(self, first: int, n: int, values: Any, name: str = "") -> Float:
+        if values is None:
+            return dequantize(self.kind, self._rows(name, first, n))
+        start, at = self._whereabouts(first, n)
+        return values[start + at]
+
+    def _rows(self, name: str, first: int, n: int) -> Bytes:
+        """Rows as stored, uint8 [n, bytes of a row]."""
+        start, at = self._whereabouts(first, n)
+        span = int(at.max(initial=-1)) + 1
+        return self._raw(name, start, span, self.shape[-1])[at]
+
+    def _whereabouts(self, first: int, n: int) -> tuple[int, NDArray[np.int64]]:
+        """Where rows are in the file: after row `start`, at [n]. A head's rows stay within the head."""
+        rows = np.arange(first, first + n)
+        if self.turned:
+            half = self.head_dim // 2
+            head, channel = np.divmod(rows, self.head_dim)
+            pairs = head * self.head_dim + channel % half * 2 + channel // half
+            rows = np.where(rows < self.turned, pairs, rows)
+        start = int(rows.min(initial=first))
+        return start, rows - start
+
+    def _raw(self, name: str, first: int, n: int, width: int) -> Bytes:
+        """n rows of so many values each, uint8 [n, bytes]."""
+        row = width // self.kind.block * self.kind.size
+        with self.file.open("rb") as file:
+            file.seek(self.offset + first * row)
+            raw = np.fromfile(file, np.uint8, n * row)
+        if len(raw) != n * row:
+            raise BadTensor(f"{name}: {self.file} is shorter than its header says")
+        return raw.reshape(n, row)
+
+
+def paired(blocks: Bytes) -> Bytes:
+    """Blocks [..., 16] with value j and value j + 16 in byte j, as blocks of neighbouring values in a byte.
+
+    Of values 0 1 2 … 31 the first byte holds 0 and 16 before, 0 and 1 after. The value stays q + 8.
+    """
+    values = np.concatenate([blocks & 15, blocks >> 4], axis=-1)
+    assert values.shape[-1] == BLOCK
+    return values[..., 0::2] | values[..., 1::2] << 4

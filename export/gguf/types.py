@@ -1,0 +1,58 @@
+"""ggml's types of tensors by number: how many values share a block, and how many bytes it has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgedec.bundle.manifest import WeightFormat
+
+ALIGNMENT = 32
+BLOCK, SUPER = 32, 256
+
+
+@dataclass(frozen=True)
+class GgmlType:
+    """A type of tensors. block: values that are stored together in `size` bytes."""
+
+    number: int
+    name: str
+    block: int
+    size: int
+
+
+F32, F16 = GgmlType(0, "F32", 1, 4), GgmlType(1, "F16", 1, 2)
+Q4_0, Q8_0 = GgmlType(2, "Q4_0", BLOCK, 2 + 16), GgmlType(8, "Q8_0", BLOCK, 2 + 32)
+# Each can be read (`dequantize.py`).
+READABLE = (
+    F32,
+    F16,
+    Q4_0,
+    GgmlType(3, "Q4_1", BLOCK, 4 + 16),
+    GgmlType(6, "Q5_0", BLOCK, 2 + 4 + 16),
+    GgmlType(7, "Q5_1", BLOCK, 4 + 4 + 16),
+    Q8_0,
+    GgmlType(10, "Q2_K", SUPER, 16 + 64 + 4),
+    GgmlType(11, "Q3_K", SUPER, 32 + 64 + 12 + 2),
+    GgmlType(12, "Q4_K", SUPER, 4 + 12 + 128),
+    GgmlType(13, "Q5_K", SUPER, 4 + 12 + 32 + 128),
+    GgmlType(14, "Q6_K", SUPER, 128 + 64 + 16 + 2),
+    GgmlType(20, "IQ4_NL", BLOCK, 2 + 16),
+    GgmlType(23, "IQ4_XS", SUPER, 2 + 2 + 4 + 128),
+    GgmlType(30, "BF16", 1, 2),
+)
+BY_NUMBER = {kind.number: kind for kind in READABLE}
+BY_NAME = {kind.name: kind for kind in READABLE}
+# What else there is, so that it can be refused by its name.
+OTHERS = {
+    4: "Q4_2", 5: "Q4_3", 9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
+    22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 31: "Q4_0_4_4", 32: "Q4_0_4_8",
+    33: "Q4_0_8_8", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4",
+}  # fmt: skip
+# The types whose blocks are a bundle's blocks of 32: a scale in float16, and an integer for each weight.
+KEPT: dict[str, WeightFormat] = {"Q4_0": "int4", "Q8_0": "int8"}
+WRITTEN: dict[str, GgmlType] = {"f32": F32, "f16": F16, "int4": Q4_0, "int8": Q8_0}
+# The format that holds what a type holds, where the user asks for none; floats become what any export makes of them.
+SUGGESTED: dict[str, WeightFormat] = {
+    **dict.fromkeys(("Q2_K", "Q3_K", "Q4_0", "Q4_1", "Q4_K", "IQ4_NL", "IQ4_XS"), "int4"),
+    **dict.fromkeys(("Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0"), "int8"),
+}

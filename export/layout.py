@@ -1,0 +1,34 @@
+"""A bundle's facts and where everything lies in its weights file, before there is a manifest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgedec.bundle.manifest import KVScales, Manifest, Tensor
+from edgedec.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from edgedec.export.graph import Graph
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The part of a manifest that graphs need."""
+
+    spec: ModelSpec
+    weights: str
+    tensors: dict[str, Tensor]
+    ropes: tuple[tuple[int, ...], ...]
+    kv_scales: KVScales
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Layout:
+        """The layout of a bundle that is there."""
+        return cls(manifest.spec, manifest.weights, manifest.tensors, manifest.ropes, manifest.kv_scales)
+
+    def graph(self, name: str) -> Graph:
+        """An empty ONNX graph over the weights file; only this needs the package onnx."""
+        from edgedec.export.graph import Graph
+
+        return Graph(name, self.weights, self.tensors)

@@ -1,0 +1,72 @@
+"""Objects of earlier builds, by what they are made of. Standard library only: `build.py` runs it by its path."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+Environment = Mapping[str, str] | None
+
+
+class ObjectCache:
+    """Compiles what is not at hand yet. Objects are kept in the cache folder by source, `common` (headers and
+    compiler) and command; "0" in EDGEDEC_OBJECT_CACHE: none are."""
+
+    def __init__(self, common: bytes, run: Callable[[Sequence[str], Environment], None], most: int = 200) -> None:
+        self._common, self._run, self._most = hashlib.sha256(common).digest(), run, most
+        self._folder = _cache_folder() / "objects" if os.environ.get("EDGEDEC_OBJECT_CACHE") != "0" else None
+
+    def compile(self, source: Path, command: Sequence[str], into: Path, env: Environment) -> None:
+        """Run `command`, which makes `into` of `source`, unless its result is at hand."""
+        if self._folder is None:
+            return self._run(command, env)
+        # Paths of this build say nothing about the object.
+        words = [word for word in command if word not in (str(into), str(source)) and not word.startswith("/Fo")]
+        key = hashlib.sha256(b"\0".join([self._common, source.read_bytes(), *(word.encode() for word in words)]))
+        found = self._folder / f"{key.hexdigest()[:40]}.o"
+        try:
+            shutil.copyfile(found, into)
+            found.touch()
+        except OSError:
+            self._run(command, env)
+            self._keep(into, found)
+
+    def _keep(self, made: Path, found: Path) -> None:
+        partial = found.with_name(f"{found.name}.partial-{os.getpid()}")
+        try:
+            found.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(made, partial)
+            os.replace(partial, found)
+        except OSError:
+            partial.unlink(missing_ok=True)  # a full or read-only disk costs time only
+
+    def trim(self) -> None:
+        """Remove all but the latest used objects."""
+        if self._folder is None or not self._folder.is_dir():
+            return
+        for path in sorted(self._folder.glob("*.o"), key=lambda path: path.stat().st_mtime)[: -self._most]:
+            path.unlink(missing_ok=True)
+
+
+def compiler_version(command: Sequence[str], env: Environment) -> bytes:
+    """Which compiler this is: one that is replaced makes other objects. cl says so when it is called with nothing."""
+    option = [] if Path(command[0]).stem.lower() == "cl" else ["--version"]
+    try:
+        done = subprocess.run(
+            [*command, *option], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, check=False
+        )
+        return done.stdout
+    except OSError:
+        return b""  # the first compilation says why
+
+
+def _cache_folder() -> Path:
+    """Where edgedec keeps what it can make again (`edgedec.storage.files.cache_folder`, which is not at hand here)."""
+    own = os.environ.get("EDGEDEC_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgedec"

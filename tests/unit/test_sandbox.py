@@ -1,0 +1,236 @@
+"""Worker processes: their limits, what they say of them, and that one's end is nobody else's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from edgedec.errors import LimitExceeded, RuntimeUnavailable
+from edgedec.sandbox import GuestLimits, Sandbox, host
+
+GUEST = """
+import ctypes, os, sys, time
+
+def setup(message):
+    globals().update(message)
+    if message.get("broken"):
+        raise ValueError("broken on purpose")
+
+def handle(message, blob):
+    return globals()[message["do"]](message, blob)
+
+def echo(message, blob):
+    return {"said": message["say"], "word": word, "pid": os.getpid()}, blob
+
+def spin(message, blob):
+    while True:
+        pass
+
+def fill(message, blob):
+    return {"size": len(bytearray(message["n"]))}, b""
+
+def overflow(message, blob):
+    ctypes.string_at(0)
+
+def sleep(message, blob):
+    time.sleep(60)
+
+def refuse(message, blob):
+    raise ValueError("not\\nthis")
+
+def fail(message, blob):
+    raise KeyError("x")
+
+def deep(message, blob):
+    deep(message, blob)
+
+def leave(message, blob):
+    os._exit(3)
+
+def look(message, blob):
+    print("noise that is no frame")
+    return {"modules": sorted(set(sys.modules) & set(message["names"])), "environment": sorted(os.environ)}, b""
+
+def write(message, blob):
+    with open(message["path"], "w") as file:
+        file.write("x")
+    return {}, b""
+"""
+forks = pytest.mark.skipif(not host._FORKS, reason="memory is limited where workers are forked")
+
+
+@pytest.fixture(params=["forked", "started"])
+def sandbox(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
+    if request.param == "forked" and not host._FORKS:
+        pytest.skip("no forks here")
+    monkeypatch.setattr(host, "_FORKS", request.param == "forked")
+    found = made(tmp_path)
+    yield found
+    found.close()
+
+
+def made(folder: Path, **setup: object) -> Sandbox:
+    file = folder / "guest.py"
+    file.write_text(GUEST)
+    return Sandbox(file, {"word": "hi", **setup}, GuestLimits(seconds=0.3, memory=64, patience=3.0))
+
+
+def test_requests_are_answered_in_order(sandbox: Sandbox) -> None:
+    worker = sandbox.worker()
+    assert worker.call(b"\x00\xff", do="echo", say=["é", None]).values["said"] == ["é", None]
+    for i in range(5):
+        worker.send(bytes([i]) * i, do="echo", say=i)
+    assert [(r.values["said"], r.blob) for r in (worker.receive() for _ in range(5))] == [
+        (i, bytes([i]) * i) for i in range(5)
+    ]
+    assert worker.ready()
+    big = os.urandom(3 << 20)
+    reply = worker.call(big, do="echo", say="big")
+    assert (reply.blob, reply.values["word"]) == (big, "hi")
+    assert reply.values["pid"] != os.getpid()
+    worker.close()
+    assert not worker.alive
+
+
+def test_what_a_guest_refuses_is_an_error_of_one_line_and_it_goes_on(sandbox: Sandbox) -> None:
+    worker = sandbox.worker()
+    assert worker.call(do="refuse").error == "not this"
+    assert worker.call(do="fail").error == "KeyError: 'x'"
+    assert worker.call(do="deep").error == "is nested too deeply"
+    assert worker.call(do="echo", say=1).values["said"] == 1
+
+
+@pytest.mark.parametrize(
+    ("do", "says"),
+    [("spin", "processor time"), ("overflow", "nested too deeply"), ("sleep", "more than 3 s"), ("leave", "died")],
+)
+def test_a_limit_ends_the_worker_and_is_named(sandbox: Sandbox, do: str, says: str) -> None:
+    other, worker = sandbox.worker(), sandbox.worker()
+    with pytest.raises(LimitExceeded, match=says):
+        worker.call(do=do)
+    assert not worker.alive
+    with pytest.raises(LimitExceeded, match="has ended"):
+        worker.call(do="echo", say=1)
+    assert other.call(do="echo", say=2).values["said"] == 2, "untouched"
+    assert sandbox.worker().call(do="echo", say=3).values["said"] == 3, "and another is there at once"
+
+
+@forks
+def test_memory_is_limited(tmp_path: Path) -> None:
+    sandbox = made(tmp_path)
+    worker = sandbox.worker()
+    assert worker.call(do="fill", n=32 << 20).values["size"] == 32 << 20
+    with pytest.raises(LimitExceeded, match="more than 64 MiB"):
+        worker.call(do="fill", n=128 << 20)
+    assert not worker.alive
+    sandbox.close()
+
+
+@forks
+def test_no_files_are_written(tmp_path: Path) -> None:
+    sandbox = made(tmp_path)
+    assert "File too large" in sandbox.worker().call(do="write", path=str(tmp_path / "out")).error
+    assert (tmp_path / "out").stat().st_size == 0
+    sandbox.close()
+
+
+def test_a_worker_knows_no_secrets_and_imports_nothing_heavy(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEDEC_API_KEY", "secret")
+    found = sandbox.worker().call(do="look", names=["edgedec", "numpy", "onnxruntime", "os"]).values
+    assert found["modules"] == ["os"]
+    assert "PATH" in found["environment"]
+    assert "EDGEDEC_API_KEY" not in found["environment"]
+
+
+def test_a_host_that_was_killed_is_begun_anew(sandbox: Sandbox) -> None:
+    sandbox.worker()
+    if sandbox._process is not None:
+        sandbox._process.kill()
+        sandbox._process.wait()
+    assert sandbox.worker().call(do="echo", say=1).values["said"] == 1
+
+
+def test_threads_have_workers_of_their_own(sandbox: Sandbox) -> None:
+    together = threading.Barrier(4)
+
+    def one(n: int) -> list[int]:
+        worker = sandbox.worker()
+        together.wait(20)
+        return [worker.call(do="echo", say=n).values["said"] for _ in range(20)]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(one, range(4))) == [[n] * 20 for n in range(4)]
+
+
+def test_a_guest_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeUnavailable, match=r"guest\.py cannot be started: broken on purpose"):
+        made(tmp_path, broken=True).worker()
+
+
+def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEDEC_PYTHON", str(tmp_path / "python"))
+    with pytest.raises(RuntimeUnavailable, match="EDGEDEC_PYTHON"):
+        made(tmp_path).worker()
+
+
+def test_an_embedding_program_uses_the_interpreter_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "app"))
+    monkeypatch.setattr(sys, "_base_executable", "", raising=False)
+    assert made(tmp_path).worker().call(do="echo", say=1).values["said"] == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_it_works_from_dash_c_and_in_a_forked_process(tmp_path: Path) -> None:
+    code = """
+import os, sys
+from edgedec.text.template import render_chat
+assert render_chat("{{ messages[0].content }}", [{"content": "a"}]) == "a"
+pid = os.fork()
+if pid == 0:
+    print(render_chat("{{ messages[0].content }}!", [{"content": "child"}]), flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+print(render_chat("{{ messages[0].content }}!", [{"content": "parent"}]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("child!\nparent!\n", "")
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks into /proc")
+def test_nothing_is_left_when_the_program_ends(tmp_path: Path) -> None:
+    code = """
+import json, sys, time
+from pathlib import Path
+from edgedec.sandbox import Sandbox
+sandbox = Sandbox(Path(sys.argv[1]), {"word": ""})
+workers = [sandbox.worker() for _ in range(3)]
+pids = [worker.call(do="echo", say=1).values["pid"] for worker in workers]
+print(json.dumps([sandbox._process and sandbox._process.pid, *pids]))
+"""
+    (tmp_path / "guest.py").write_text(GUEST)
+    command = [sys.executable, "-c", code, str(tmp_path / "guest.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    pids = [pid for pid in json.loads(done.stdout) if pid]
+    assert len(pids) >= 3
+    deadline = threading.Event()
+    for _ in range(100):
+        left = [pid for pid in pids if _runs(pid)]
+        if not left:
+            return
+        deadline.wait(0.05)
+    raise AssertionError(f"still there: {left}")
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
