@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import numpy as np
 from edgedec.bundle.advice import advice
 from edgedec.bundle.manifest import Text, WeightFormat
 from edgedec.errors import BadTensor, CheckpointError
+from edgedec.export.quantized import IntegerMatrix, Quantization, QuantizedMatrix, find, without_settings
+from edgedec.export.quantized._stack import StackedPart, block_of, stored_rows
 from edgedec.export.safetensors import Array, Stored, read_header, read_json
 from edgedec.export.text import copy_text
 from edgedec.export.weights import Kept
@@ -36,13 +39,19 @@ class Checkpoint:
 
     folder: Path
     config: dict[str, Any]
-    tensors: Mapping[str, Stored]
+    tensors: Mapping[str, Stored | QuantizedMatrix]
+    quantization: Quantization | None = field(default=None, kw_only=True)
 
     @classmethod
     def open(cls, folder: str | Path) -> Checkpoint:
         folder = Path(folder)
-        config = read_json(folder / "config.json")
-        return cls(folder, config, _tensors(folder))
+        config, tensors = read_json(folder / "config.json"), _tensors(folder)
+        quantization = find(folder, config, tensors)
+        if quantization is None:
+            return cls(folder, config, tensors)
+        found = quantization.found
+        floats = {name: tensor for name, tensor in tensors.items() if name not in found.used}
+        return cls(folder, without_settings(config), {**floats, **found.matrices}, quantization=quantization)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -65,11 +74,53 @@ class Checkpoint:
 
     def suggested(self, sources: Iterable[Source]) -> WeightFormat | None:
         """The format that holds what is stored; None for floats."""
-        return None
+        if self.quantization is None:
+            return None
+        parts = [self.tensors.get(part.name) for source in sources for part in source]
+        stored = Counter(part.suggested for part in parts if isinstance(part, QuantizedMatrix))
+        # What the checkpoint left in floats was not to lose much.
+        return stored.most_common(1)[0][0] if stored else "int8"
 
     def kept(self, source: Source, fmt: WeightFormat, block: int) -> Kept | None:
         """How to read rows in `fmt` as they are stored, without a rounding; None if they are stored otherwise."""
-        return None
+        if self.quantization is None or (fmt != "int4" and fmt != "int8"):
+            return None
+        parts = [self._stacked(part) for part in source]
+        found = block_of(parts, fmt)
+        return Kept(fmt, found, lambda start, stop: stored_rows(parts, fmt, found, start, stop)) if found else None
+
+    def _stacked(self, part: Part) -> StackedPart:
+        matrix = self.tensors.get(part.name)
+        plain = isinstance(matrix, IntegerMatrix) and not part.add and not part.exp
+        rows = self._part_shape(part)[0]
+        return StackedPart(
+            matrix if plain and isinstance(matrix, IntegerMatrix) else None,
+            part.rows[0] if part.rows else 0,
+            rows,
+            part.times,
+            lambda start, stop: self.read((part,), start, stop),
+        )
+
+    def said(self, parts: Mapping[str, Source], kept: Mapping[str, Kept]) -> dict[str, Any]:
+        """What a manifest says of a quantized checkpoint: the method, and how many matrices keep their integers."""
+        if self.quantization is None:
+            return {}
+        counted = Counter(f"{one.format} in blocks of {one.block}" for one in kept.values())
+        stored = [[self.tensors.get(part.name) for part in source] for source in parts.values()]
+        quantized = sum(any(isinstance(part, QuantizedMatrix) for part in of) for of in stored)
+        rounded = [
+            name
+            for name in kept
+            if not all(
+                m.exact for m in map(self.tensors.get, (p.name for p in parts[name])) if isinstance(m, IntegerMatrix)
+            )
+        ]
+        return {
+            "method": self.quantization.method,
+            "quantized": quantized,
+            "kept": dict(sorted(counted.items())),
+            "rounded_scales": len(rounded),
+        }
 
     def shape(self, source: Source) -> tuple[int, ...]:
         """The shape of the stacked source."""
@@ -100,7 +151,8 @@ class Checkpoint:
             self._check_one(name, weights[name], shape)
         used = {part.name for source in weights.values() for part in source}
         for name in self.names:
-            if name not in used and not any(re.fullmatch(pattern, name) for pattern in ignored):
+            spare = self.quantization.found.spare if self.quantization else ()
+            if name not in used and name not in spare and not any(re.fullmatch(pattern, name) for pattern in ignored):
                 raise BadTensor(f"{name}: {self.tensors[name].shape} is not part of a {spec.architecture} model")
         if spec.tied:
             self._check_tied(weights["embed"], used)

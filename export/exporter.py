@@ -25,6 +25,7 @@ from edgedec.export.checkpoint import Checkpoint
 from edgedec.export.layers import through_layer
 from edgedec.export.opening import open_source
 from edgedec.export.parity import parity
+from edgedec.export.weights import Kept, format_of
 from edgedec.export.writer import Add, BundleWriter, Contents, Progress, Scales, write_manifest
 from edgedec.models import Source
 from edgedec.runtime import Rows
@@ -42,9 +43,9 @@ PARITY_TOKENS = 256
 @dataclass(frozen=True)
 class ExportOptions:
     """weights: the format of the layers' matrices; head and embed follow it unless given (a tied
-    model that gets two formats stores both). None: what is nearest to a quantized checkpoint's own, else int4.
-    kv: cache formats, the default one first. target: the machine whose layout quantized matrices are stored in;
-    either is read everywhere. runtimes: whose files to write, None for all that can run the model."""
+    model that gets two formats stores both); None: what loses least of a quantized checkpoint, else int4. kv: cache
+    formats, the default one first. target: the machine whose layout quantized matrices are stored in; either is read
+    everywhere. runtimes: whose files to write, None for all that can run the model."""
 
     weights: str | None = None
     head: str | None = None
@@ -105,19 +106,20 @@ class _Export:
             self.parts["head"] = self.parts["embed"]
         self.spec = spec.check("config.json")
         choose(self.spec, options.runtimes)
+        self.kept = {name: kept for name in self.spec.tensors() if (kept := self._kept(name))}
 
     def run(self) -> None:
         text = self.source.copy_text(self.folder)
         texts, o = self._texts(text), self.options
         floats = _FloatRun(self.spec, self._read, texts)
         layout = LAYOUTS[o.target]
-        contents = Contents(self.name, self.spec, text, self.formats, o.block, o.kv, layout, o.runtimes)
-        self.contents = contents
+        said = self.source.said(self.parts, self.kept)
+        contents = Contents(self.name, self.spec, text, self.formats, o.block, o.kv, layout, o.runtimes, said)
         manifest = BundleWriter(self.folder, contents, self.progress).write(lambda add: self._fill(add, floats))
         if o.check and "parity" in texts:
-            ids, said = texts["parity"]
+            ids, what = texts["parity"]
             self.progress("parity", 0, 1)
-            found = parity(Bundle.open(self.folder), ids, floats.logits("parity"), said, o.threads)
+            found = parity(Bundle.open(self.folder), ids, floats.logits("parity"), what, o.threads)
             write_manifest(self.folder, replace(manifest, parity=found))
             self.progress("parity", 1, 1)
 
@@ -137,8 +139,16 @@ class _Export:
 
     def _add(self, add: Add, names: list[str]) -> None:
         for name in names:
-            kept = self.source.kept(self.parts[name], self.contents.format_of(name), self.options.block)
-            add(name, lambda start, stop, name=name: self._read(name, start, stop), kept)  # type: ignore[misc]
+            add(name, lambda start, stop, name=name: self._read(name, start, stop), self.kept.get(name))  # type: ignore[misc]
+
+    def _kept(self, name: str) -> Kept | None:
+        """How to read a matrix as it is stored; its format is the checkpoint's own where none was asked for."""
+        if name not in self.spec.matrices or (name == "embed" and self.source.quantization):  # may have zero points
+            return None
+        fmt = format_of(self.spec, name, self.formats["body"], self.formats["head"], self.formats["embed"])
+        if self.options.weights is None and name not in ("embed", "head"):
+            fmt = self.source.suggested([self.parts[name]]) or fmt
+        return self.source.kept(self.parts[name], fmt, self.options.block)
 
     def _read(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
         return self.source.read(self.parts[name], start, stop)

@@ -102,7 +102,8 @@ class Graph:
         tensor = self.tensors[name]
         n, k = tensor.shape
         if tensor.format in ("int4", "int8"):
-            inputs = [x, self._stored(name), self._scales(name), "", "", (bias and self.vector(bias)) or ""]
+            zeros = self._zeros(name) if tensor.zeros else ""
+            inputs = [x, self._stored(name), self._scales(name), zeros, "", (bias and self.vector(bias)) or ""]
             while not inputs[-1]:
                 inputs.pop()
             bits = 4 if tensor.format == "int4" else 8
@@ -193,6 +194,24 @@ class Graph:
         else:
             half = self.external(f"{name}.scales", FLOAT16, (tensor.shape[0], tensor.blocks), tensor.scales)
         return self._once(half, f"{name}.scales_f32")
+
+    def _zeros(self, name: str) -> str:
+        """The zero points of MatMulNBits: uint8 [out, bytes of a row], of int4 two in a byte."""
+        tensor = self.tensors[name]
+        n, blocks, width = tensor.shape[0], tensor.blocks, tensor.zero_bytes // tensor.groups
+        if tensor.layout == "rows":
+            return self.external(f"{name}.zeros", UINT8, (n, tensor.zero_bytes // n), tensor.zeros)
+        packed = self.external(f"{name}.zeros", UINT8, (tensor.groups, blocks, width // blocks), tensor.zeros)
+        if tensor.format == "int8":
+            return self._unpacked(packed, (0, 2, 1), name, [blocks])
+        # Rows 0 to 7 of a group lie in low nibbles, 8 to 15 in high ones: first a row each, then its blocks by twos.
+        each = self.node("Transpose", [self._nibbles(packed)], perm=[0, 1, 3, 2])
+        rows = self._unpacked(self.reshaped(each, [0, 0, LANES]), (0, 2, 1), name, [blocks])
+        if blocks % 2:
+            rows = self.node("Pad", [rows, self.constant(np.array([0, 0, 0, 1], np.int64))])
+        low, high = self.split(self.reshaped(rows, [0, -1, 2]), [1, 1])
+        four = self.node("BitShift", [high, self.constant(np.array(4, np.uint8))], direction="LEFT")
+        return self.reshaped(self.node("BitwiseOr", [low, four]), [n, -1])
 
     def _packed(self, name: str) -> str:
         tensor = self.tensors[name]

@@ -7,20 +7,31 @@ embedding costs no more memory than the smallest.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle.folder import ALIGN
-from edgedec.bundle.interleave import pack
+from edgedec.bundle.interleave import pack, packed_zeros
 from edgedec.bundle.manifest import LANES, Tensor, WeightFormat, WeightLayout
-from edgedec.export.quantize import Bytes, Format, Half, quantize
+from edgedec.export.quantize import ZERO, Bytes, Format, Half, quantize
 from edgedec.spec import ModelSpec, Rope
 
 Read = Callable[[int, int], NDArray[np.float32]]
-# Rows start..stop as `quantize` would give them: data and scales.
-Kept = Callable[[int, int], tuple[Bytes, Half]]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A weight that is quantized already. rows: data and scales of rows start..stop as `quantize` gives them, and their
+    zero points [n, blocks], or None if there are none."""
+
+    format: Format
+    block: int
+    rows: Callable[[int, int], tuple[Bytes, Half, Bytes | None]]
+
+
 _CHUNK = 4 << 20
 _ROPE_ROWS = 4096
 
@@ -51,20 +62,24 @@ class WeightsFile:
                 self._write(read(start, stop).astype(np.float32 if fmt == "f32" else np.float16))
             self.tensors[name] = Tensor(fmt, shape, offset)
         else:
-            rows = kept or (lambda start, stop: quantize(read(start, stop), fmt, block))
-            self.tensors[name] = self._quantized(rows, shape, fmt, block)
+            rounded = Kept(fmt, block, lambda start, stop: (*quantize(read(start, stop), fmt, block), None))
+            self.tensors[name] = self._quantized(kept or rounded, shape)
 
-    def _quantized(self, rows: Kept, shape: tuple[int, ...], fmt: Format, block: int) -> Tensor:
-        offset, scales = self._align(), []
+    def _quantized(self, kept: Kept, shape: tuple[int, ...]) -> Tensor:
+        offset, fmt, scales, zeros = self._align(), kept.format, list[Half](), list[Bytes]()
         for start, stop in _chunks(shape, step=LANES):
-            data, chunk_scales = rows(start, stop)
+            data, chunk_scales, chunk_zeros = kept.rows(start, stop)
+            zeros += [] if chunk_zeros is None else [chunk_zeros]
             if self._layout == "interleave16":
                 words, chunk_scales = packed(data, chunk_scales, fmt)
                 self._write(words)
             else:
                 self._write(data)
             scales.append(chunk_scales)
-        return Tensor(fmt, shape, offset, self.array(np.concatenate(scales)), block, self._layout)
+        tensor = Tensor(fmt, shape, offset, self.array(np.concatenate(scales)), kept.block, self._layout)
+        if all((chunk == ZERO[fmt]).all() for chunk in zeros):
+            return tensor
+        return replace(tensor, zeros=self.array(packed_zeros(np.concatenate(zeros), tensor)))
 
     def rope(self, rope: Rope, context: int) -> tuple[int, int]:
         """Write the cos and the sin table [context, pairs] of a rope; returns their offsets."""

@@ -16,6 +16,7 @@ import edgedec
 from edgedec.bundle.manifest import (
     FORMAT,
     MANIFEST,
+    OLDEST,
     VERSION,
     Artifact,
     File,
@@ -109,7 +110,7 @@ class BundleWriter:
         contents = self.contents
         return Manifest(
             format=FORMAT,
-            version=VERSION,
+            version=VERSION if any(t.zeros for t in layout.tensors.values()) else OLDEST,
             producer=f"edgedec {edgedec.__version__}",
             name=contents.name,
             spec=contents.spec,

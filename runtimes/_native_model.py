@@ -139,9 +139,10 @@ class NativeModel:
             return structs.TensorStruct()
         t = self._tensors[name]
         scales = self._base + t.scales if t.block else 0
+        zeros = self._base + t.zeros if t.zeros else 0
         n, k = t.shape
         return structs.TensorStruct(
-            cpu.FORMATS[t.format], cpu.LAYOUTS[t.layout], n, k, t.block, 0, self._base + t.data, scales
+            cpu.FORMATS[t.format], cpu.LAYOUTS[t.layout], n, k, t.block, 0, self._base + t.data, scales, zeros
         )
 
     def _vector(self, name: str) -> int | None:

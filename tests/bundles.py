@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
-from edgedec.bundle.manifest import FORMAT, VERSION, File, KVScales, Manifest, Text
+from edgedec.bundle.manifest import FORMAT, OLDEST, File, KVScales, Manifest, Text
 from edgedec.export.weights import WeightsFile, format_of
 from edgedec.spec import KV_FORMATS, Attention, Mlp, ModelSpec, Moe, Rope, Ssm
 
@@ -43,7 +43,7 @@ def write_bundle(
         out.array(np.zeros(0, np.uint8))
     manifest = Manifest(
         format=FORMAT,
-        version=VERSION,
+        version=OLDEST,
         producer="tests",
         name=folder.name,
         spec=spec.check(),

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle.advice import advice
-from edgedec.bundle.interleave import pick, unpack
-from edgedec.bundle.manifest import FORMAT, LANES, MANIFEST, VERSION, Manifest, Tensor
+from edgedec.bundle.interleave import pick, unpack, zeros_by_row
+from edgedec.bundle.manifest import FORMAT, LANES, MANIFEST, OLDEST, VERSION, Manifest, Tensor
 from edgedec.errors import BundleCorrupt, BundleNotFound, BundleUnsafe, BundleVersion
 from edgedec.spec import ModelSpec
 from edgedec.storage.serde import from_json
@@ -94,7 +94,14 @@ class Bundle:
             return self.array(t.data, dtype, t.shape)[rows].astype(np.float32)
         stored = self._rows_of(t, rows, t.data, np.uint32, t.blocks * t.block_bytes // 4)
         scales = self._rows_of(t, rows, t.scales, np.float16, t.blocks)
-        return dequantize(stored.view(np.uint8).reshape(*scales.shape, t.block_bytes), scales, t.format, t.shape[-1])
+        data, zeros = stored.view(np.uint8).reshape(*scales.shape, t.block_bytes), self._zeros_of(t, rows)
+        return dequantize(data, scales, t.format, t.shape[-1], zeros)
+
+    def _zeros_of(self, t: Tensor, rows: slice | NDArray[np.int64]) -> NDArray[np.uint8] | None:
+        """The zero points [n, blocks] of some rows; None if there are none."""
+        if not t.zeros:
+            return None
+        return zeros_by_row(self.array(t.zeros, np.uint8, (t.zero_bytes,)), t)[rows]
 
     def _rows_of(self, t: Tensor, rows: slice | NDArray[np.int64], offset: int, dtype: Any, width: int) -> NDArray[Any]:
         """Some rows of a matrix of words [out, width], whichever its layout."""
@@ -111,12 +118,16 @@ class Bundle:
 
 
 def dequantize(
-    data: NDArray[np.uint8], scales: NDArray[Any], fmt: Literal["int4", "int8"], width: int
+    data: NDArray[np.uint8],
+    scales: NDArray[Any],
+    fmt: Literal["int4", "int8"],
+    width: int,
+    zeros: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.float32]:
-    """data uint8 [n, blocks, bytes of a block], scales [n, blocks] -> float32 [n, width]."""
+    """data uint8 [n, blocks, bytes of a block], scales and zero points [n, blocks] -> float32 [n, width]."""
     if fmt == "int4":
         data = np.stack([data & 15, data >> 4], axis=-1).reshape(*scales.shape, -1)
-    q = data.astype(np.float32) - np.float32(8 if fmt == "int4" else 128)
+    q = data.astype(np.float32) - (np.float32(8 if fmt == "int4" else 128) if zeros is None else zeros[..., None])
     values = q * scales.astype(np.float32)[..., None]
     return np.ascontiguousarray(values.reshape(len(scales), -1)[:, :width])
 
@@ -146,7 +157,7 @@ def _parse(raw: bytes, folder: Path) -> Manifest:
         raise BundleCorrupt(f"{where}: version {version!r} is not a version")
     if version > VERSION:
         raise BundleVersion(f"{where}: format version {version}, this edgedec reads {VERSION}; upgrade edgedec")
-    if version < VERSION:
+    if version < OLDEST:
         raise BundleVersion(f"{where}: format version {version} of an older edgedec; export the model again")
     return from_json(Manifest, data, MANIFEST)
 
@@ -207,6 +218,12 @@ def _extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
             if tensor.block not in (16, 32, 64, 128, 256) or name not in spec.matrices:
                 raise BundleCorrupt(f"tensor {name}: block {tensor.block} of shape {tensor.shape}")
             yield f"{name} (scales)", tensor.scales, tensor.scale_bytes
+            if tensor.zeros and (tensor.block < 32 or name == "embed"):
+                raise BundleCorrupt(f"tensor {name}: zero points in blocks of {tensor.block}")
+            if tensor.zeros:
+                yield f"{name} (zeros)", tensor.zeros, tensor.zero_bytes
+        elif tensor.zeros:
+            raise BundleCorrupt(f"tensor {name}: {tensor.format} with zero points")
         elif tensor.layout != "rows":
             raise BundleCorrupt(f"tensor {name}: {tensor.format} in the layout {tensor.layout}")
         yield name, tensor.data, tensor.data_bytes

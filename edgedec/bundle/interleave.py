@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle.manifest import LANES
+from edgedec.bundle.manifest import LANES, Tensor
 
 Words = NDArray[Any]
 
@@ -41,3 +41,32 @@ def pick(packed: Words, rows: NDArray[np.int64]) -> Words:
     """packed [groups, w, 16] -> the rows that `rows` [n] names [n, w]; only their words are read."""
     groups, lanes = np.divmod(rows, LANES)
     return np.ascontiguousarray(packed[groups, :, lanes])
+
+
+def packed_zeros(zeros: NDArray[np.uint8], tensor: Tensor) -> NDArray[np.uint8]:
+    """Zero points [n, blocks] as `tensor` stores them. Nibbles: two blocks of a row in a byte, or, interleaved, rows 0
+    to 7 of a group with 8 to 15."""
+    if tensor.layout == "interleave16":
+        zeros = pack(zeros, 8 if tensor.format == "int4" else 128)
+        return zeros if tensor.format == "int8" else _two(zeros[..., :8], zeros[..., 8:])
+    if tensor.format == "int8":
+        return zeros
+    even = np.pad(zeros, ((0, 0), (0, zeros.shape[1] % 2)))
+    return _two(even[:, 0::2], even[:, 1::2])
+
+
+def _two(low: NDArray[np.uint8], high: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return np.bitwise_or(low, high << 4, dtype=np.uint8)
+
+
+def zeros_by_row(stored: NDArray[np.uint8], tensor: Tensor) -> NDArray[np.uint8]:
+    """The zero points of a tensor [out, blocks], of what `packed_zeros` made."""
+    n, blocks = tensor.shape[0], tensor.blocks
+    if tensor.layout == "interleave16":
+        stored = stored.reshape(tensor.groups, blocks, -1)
+        if tensor.format == "int4":
+            stored = np.concatenate([stored & 15, stored >> 4], axis=-1)
+        return unpack(stored, 0, n)
+    if tensor.format == "int8":
+        return stored.reshape(n, blocks)
+    return np.stack([stored & 15, stored >> 4], axis=-1).reshape(n, -1)[:, :blocks]

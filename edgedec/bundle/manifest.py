@@ -12,7 +12,8 @@ from typing import Any, Literal
 from edgedec.spec import ModelSpec
 
 FORMAT = "edgedec-bundle"
-VERSION = 4
+VERSION = 5
+OLDEST = 4  # without zero points, and still written where there are none
 MANIFEST = "edgedec.json"
 LANES = 16
 
@@ -31,6 +32,10 @@ class Tensor:
 
     That is the layout `rows`. In `interleave16` the same bytes of 16 rows lie side by side, four and four:
     data [groups, blocks * bytes of a block / 4, 16, 4], scales [groups, blocks, 16] (`interleave.py`).
+
+    zeros (0: none): what stands for zero in each block instead of 8 or 128. int8: uint8 [out, blocks], or interleaved
+    [groups, blocks, 16]; int4: two in a byte, [out, ceil(blocks / 2)] low nibble first, or interleaved
+    [groups, blocks, 8], rows 0 to 7 of a group in the low nibbles.
     """
 
     format: WeightFormat
@@ -39,6 +44,7 @@ class Tensor:
     scales: int = 0
     block: int = 0
     layout: WeightLayout = "rows"
+    zeros: int = 0
 
     @property
     def blocks(self) -> int:
@@ -63,12 +69,29 @@ class Tensor:
     def scale_bytes(self) -> int:
         return self._stored_rows * self.blocks * 2
 
+    @property
+    def zero_bytes(self) -> int:
+        return self._stored_rows * self.zero_row_bytes // 2 if self.zeros else 0
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of its data, scales and zero points."""
+        return self.data_bytes + self.scale_bytes + self.zero_bytes
+
+    @property
+    def zero_row_bytes(self) -> int:
+        """Bytes of the zero points of two rows."""
+        if self.format == "int8":
+            return 2 * self.blocks
+        return 2 * -(-self.blocks // 2) if self.layout == "rows" else self.blocks
+
     def part(self, start: int, stop: int) -> Tensor:
         """Rows start..stop as a tensor of its own; of interleaved ones both are multiples of 16."""
         quantized, (_, *rest) = self.format in ("int4", "int8"), self.shape
         width = self.blocks * self.block_bytes if quantized else prod(rest) * (4 if self.format == "f32" else 2)
         scales = self.scales + start * self.blocks * 2 if quantized else 0
-        return replace(self, shape=(stop - start, *rest), data=self.data + start * width, scales=scales)
+        zeros = self.zeros + start * self.zero_row_bytes // 2 if self.zeros else 0
+        return replace(self, shape=(stop - start, *rest), data=self.data + start * width, scales=scales, zeros=zeros)
 
     @property
     def _stored_rows(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,7 +34,7 @@ def export(
     weights: Annotated[
         o.Weights | None,
         typer.Option(
-            show_default=False, help="Format of the layers' matrices; int4, or a quantized file's own, by default."
+            show_default=False, help="Format of the layers' matrices; int4, or what loses least of a quantized one."
         ),
     ] = None,
     head: Annotated[o.Weights | None, typer.Option(help="Format of the head; --weights by default.")] = None,
@@ -109,9 +109,26 @@ def _show(bundle: Bundle, seconds: float, json: bool) -> None:
     report = describe(bundle) | {"seconds": round(seconds, 2), "peak_bytes": peak}
     if json:
         keys = ("name", "path", "digest", "bytes", "bits_per_weight", "parts", "kv", "parity", "seconds", "peak_bytes")
-        print_json({key: report[key] for key in keys})
+        report["source"] = bundle.manifest.source
+        print_json({key: report[key] for key in (*keys, "source")})
         return
     cost = f"{seconds:.1f} s and at most {size(peak)} of memory"
     print(f"{bundle.path}: {size(report['bytes'])}, {report['bits_per_weight']:.2f} bits a weight, made in {cost}")
+    if bundle.manifest.source.get("method"):
+        print(integers_kept(bundle.manifest.source))
     if report["parity"]:
         print_table(parity_rows(report["parity"]), PARITY_HEADER)
+
+
+def integers_kept(source: dict[str, Any]) -> str:
+    """What became of a quantized checkpoint: "awq: the integers of 28 matrices kept (28 int4 in blocks of 128)" …"""
+    kept, quantized, of = source["kept"], source["quantized"], source["method"]
+    count = sum(kept.values())
+    said = []
+    if count:
+        kinds = ", ".join(f"{n} {kind}" for kind, n in kept.items())
+        exact = "their scales rounded to float16" if source["rounded_scales"] else "their scales as they were"
+        said.append(f"the integers of {count} matrices kept ({kinds}), {exact}")
+    if quantized > count:
+        said.append(f"{quantized - count} matrices rounded anew")
+    return f"{of}: {'; '.join(said)}"

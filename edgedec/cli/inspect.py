@@ -86,7 +86,7 @@ def parts(manifest: Manifest) -> dict[str, dict[str, Any]]:
     return {
         part: {
             "format": manifest.quantization.get(part, ""),
-            "bytes": sum(t.data_bytes + t.scale_bytes for t in tensors),
+            "bytes": sum(t.stored_bytes for t in tensors),
             "bits_per_weight": bits(tensors),
         }
         for part, tensors in groups.items()
@@ -95,9 +95,9 @@ def parts(manifest: Manifest) -> dict[str, dict[str, Any]]:
 
 
 def bits(tensors: Iterable[Tensor]) -> float:
-    """Stored bits for each weight, scales and padding included."""
+    """Stored bits for each weight, scales, zero points and padding included."""
     every = list(tensors)
-    stored = sum(t.data_bytes + t.scale_bytes for t in every)
+    stored = sum(t.stored_bytes for t in every)
     return round(8 * stored / sum(prod(t.shape) for t in every), 3)
 
 

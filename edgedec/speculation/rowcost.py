@@ -44,7 +44,7 @@ class Work:
     def of(cls, manifest: Manifest) -> Work:
         spec = manifest.spec
         shares = _shares(spec)
-        read = sum((t.data_bytes + t.scale_bytes) * shares.get(name, 1.0) for name, t in manifest.tensors.items())
+        read = sum(t.stored_bytes * shares.get(name, 1.0) for name, t in manifest.tensors.items())
         macs = sum(block_macs(block, spec.hidden_size) for block in spec.blocks) + spec.hidden_size * spec.vocab_size
         return cls(round(read), macs)
 

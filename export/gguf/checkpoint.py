@@ -66,9 +66,9 @@ class GgufCheckpoint(Checkpoint):
     def kept(self, source: Source, fmt: WeightFormat, block: int) -> Kept | None:
         plain = all(part.add == 0 and not part.exp for part in source)
         kinds = {self.tensors[part.name].dtype for part in source}
-        if block != BLOCK or not plain or len(kinds) != 1 or KEPT.get(kinds.pop()) != fmt:
+        if block != BLOCK or not plain or len(kinds) != 1 or KEPT.get(next(iter(kinds))) != fmt:
             return None
-        return lambda start, stop: self._stored(source, start, stop)
+        return Kept(KEPT[kinds.pop()], block, lambda start, stop: (*self._stored(source, start, stop), None))
 
     def _stored(self, source: Source, start: int, stop: int) -> tuple[Bytes, Half]:
         """Rows as they are stored; a factor goes to their scales."""

@@ -14,6 +14,7 @@ from edgedec.export.gguf.ropes import rope_config
 
 Config = dict[str, Any]
 # llama.cpp knows the 27B models of Gemma by their depth: they scale queries by the width of a head's share.
+MAX_HEAD, MAX_CONTEXT = 1 << 13, 1 << 21
 GEMMA_27B = {"gemma2": 46, "gemma3": 62}
 
 
@@ -33,12 +34,12 @@ def _common(f: GgufFacts, model_type: str) -> Config:
         "model_type": model_type,
         "vocab_size": _rows(f, "token_embd.weight"),
         "hidden_size": hidden,
-        "num_hidden_layers": f.whole("block_count", least=1),
+        "num_hidden_layers": f.whole("block_count", least=1, most=len(f.file.tensors)),
         "num_attention_heads": heads,
         "num_key_value_heads": f.whole("attention.head_count_kv", heads, least=1),
         "head_dim": head_dim(f),
         "intermediate_size": f.whole("feed_forward_length", 0),
-        "max_position_embeddings": f.whole("context_length", least=1),
+        "max_position_embeddings": f.whole("context_length", least=1, most=MAX_CONTEXT),
         "rms_norm_eps": f.number("attention.layer_norm_rms_epsilon"),
         "tie_word_embeddings": "output.weight" not in f.file.tensors,
     }
@@ -50,13 +51,22 @@ def _common(f: GgufFacts, model_type: str) -> Config:
 def head_dim(f: GgufFacts) -> int:
     """The width of a head: given, or a share of the hidden size."""
     share = f.whole("embedding_length") // max(1, f.whole("attention.head_count"))
-    return f.whole("attention.key_length", share, least=1)
+    return f.whole("attention.key_length", share, least=1, most=MAX_HEAD)
 
 
 def _rows(f: GgufFacts, tensor: str) -> int:
     if tensor not in f.file.tensors:
         raise f.fail(tensor, "is missing: no such tensor")
     return f.file.tensors[tensor].shape[0]
+
+
+def _experts(f: GgufFacts) -> int:
+    """How many experts there are, which the tensors that stack them must have."""
+    n = f.whole("expert_count", 0)
+    stacked = [t.shape[0] for name, t in f.file.tensors.items() if name.endswith("_exps.weight")]
+    if n and set(stacked) != {n}:
+        raise f.fail(f.name("expert_count"), f"is {n}; the tensors *_exps.weight stack {stacked[:1] or 'none'}")
+    return n
 
 
 def _biased(f: GgufFacts, tensor: str) -> bool:
@@ -66,7 +76,7 @@ def _biased(f: GgufFacts, tensor: str) -> bool:
 
 def _llama(f: GgufFacts) -> Config:
     """Llama and what llama.cpp takes for one: Mistral, and Mixtral where there are experts."""
-    experts, window = f.whole("expert_count", 0), f.whole("attention.sliding_window", 0)
+    experts, window = _experts(f), f.whole("attention.sliding_window", 0)
     if experts:
         used = {"num_local_experts": experts, "num_experts_per_tok": f.whole("expert_used_count", least=1)}
         return _common(f, "mixtral") | used | {"sliding_window": window or None}
@@ -86,7 +96,7 @@ def _qwen3(f: GgufFacts) -> Config:
 def _qwen3_moe(f: GgufFacts) -> Config:
     return _common(f, "qwen3_moe") | {
         "attention_bias": _biased(f, "attn_q"),
-        "num_experts": f.whole("expert_count", least=1),
+        "num_experts": _experts(f),
         "num_experts_per_tok": f.whole("expert_used_count", least=1),
         "moe_intermediate_size": f.whole("expert_feed_forward_length", least=1),
         "norm_topk_prob": True,
@@ -151,7 +161,7 @@ def _olmo2(f: GgufFacts) -> Config:
 
 
 def _olmoe(f: GgufFacts) -> Config:
-    experts = {"num_experts": f.whole("expert_count", least=1), "num_experts_per_tok": f.whole("expert_used_count")}
+    experts = {"num_experts": _experts(f), "num_experts_per_tok": f.whole("expert_used_count")}
     return _common(f, "olmoe") | experts | {"attention_bias": _biased(f, "attn_q"), "norm_topk_prob": False}
 
 
@@ -173,7 +183,7 @@ def _multipliers(f: GgufFacts, found: Config) -> Config:
 
 def _granite(f: GgufFacts) -> Config:
     """Granite without Mamba: the dense ones are hybrids all of whose layers attend, and which have one MLP."""
-    experts, shared = f.whole("expert_count", 0), f.whole("expert_shared_feed_forward_length", 0)
+    experts, shared = _experts(f), f.whole("expert_shared_feed_forward_length", 0)
     found = _common(f, "granitemoe" if experts and not shared else "granitemoehybrid")
     found |= _multipliers(f, found) | {
         "num_local_experts": experts,
@@ -194,7 +204,7 @@ def _granite_hybrid(f: GgufFacts) -> Config:
         indices = [i for i, on in enumerate(attends) if on]
         biases = {"attention_bias": _biased(f, "attn_q"), "mlp_bias": _biased(f, "ffn_gate")}
         return found | biases | {"model_type": "bamba", "attn_layer_indices": indices}
-    experts = f.whole("expert_count", 0)
+    experts = _experts(f)
     shared = f.whole("expert_shared_feed_forward_length", 0) if experts else _rows(f, "blk.0.ffn_gate.weight")
     return (
         found

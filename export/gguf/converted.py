@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
-from edgedec.bundle.locate import Announce
+from edgedec.bundle.locate import Announce, Progress
 from edgedec.bundle.manifest import MANIFEST, VERSION
 from edgedec.errors import BundleError, UsageError
 from edgedec.export.exporter import ExportOptions, export
@@ -26,13 +28,25 @@ def bundle_of(path: Path, announce: Announce) -> Path:
     # Files for other engines would cost time: they are made where this one cannot run.
     runtimes = ("native",) if loader.why_not() is None else None
     options = ExportOptions(check=False, runtimes=runtimes, name=path.stem)
-    with announce(path, folder) as progress:
+    with ExitStack() as stack:
         try:
-            export(str(path), folder, options, progress)
+            export(str(path), folder, options, _announcing(lambda: stack.enter_context(announce(path, folder))))
         except (UsageError, BundleError):
             if not (folder / MANIFEST).is_file():  # somebody else was faster
                 raise
     return folder
+
+
+def _announcing(start: Callable[[], Progress]) -> Progress:
+    """A progress that starts when there is some: once the file has been read and found to be one to convert."""
+    started: list[Progress] = []
+
+    def show(stage: str, done: int, total: int) -> None:
+        if not started:
+            started.append(start())
+        started[0](stage, done, total)
+
+    return show
 
 
 def _key(path: Path) -> str:

@@ -33,8 +33,9 @@ def dequantize(kind: GgmlType, rows: Bytes) -> Float:
     n, width = len(rows), rows.shape[1] // kind.size * kind.block
     blocks, out = rows.reshape(-1, kind.size), np.empty((n * width // kind.block, kind.block), np.float32)
     step = max(1, _CHUNK // kind.block)
-    for at in range(0, len(blocks), step):
-        out[at : at + step] = FUNCTIONS[kind.name](blocks[at : at + step])
+    with np.errstate(all="ignore"):  # what is not finite is refused by whoever reads it
+        for at in range(0, len(blocks), step):
+            out[at : at + step] = FUNCTIONS[kind.name](blocks[at : at + step])
     return out.reshape(n, width)
 
 

@@ -12,6 +12,7 @@ from edgedec.errors import CheckpointError
 from edgedec.export.gguf.file import GgufFile
 
 REQUIRED: Any = object()
+MOST = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class GgufFacts:
     def has(self, key: str) -> bool:
         return self.name(key) in self.file.metadata
 
-    def whole(self, key: str, default: int = REQUIRED, least: int = 0) -> int:
+    def whole(self, key: str, default: int = REQUIRED, least: int = 0, most: int = MOST) -> int:
         """A whole number; an array of one number for every layer must have equal ones, zeros apart."""
         found = self._value(key, default)
         if isinstance(found, np.ndarray):
@@ -50,8 +51,8 @@ class GgufFacts:
             if len(values) != 1:
                 raise self.fail(self.name(key), f"differs from layer to layer, which is not supported: {found}"[:200])
             found = values.pop()
-        if type(found) is not int or found < least:
-            raise self.fail(self.name(key), f"must be a whole number of at least {least}, found {found!r:.40}")
+        if type(found) is not int or not least <= found <= most:
+            raise self.fail(self.name(key), f"must be a whole number from {least} to {most}, found {found!r:.40}")
         return found
 
     def number(self, key: str, default: float = REQUIRED) -> float:

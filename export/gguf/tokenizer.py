@@ -19,6 +19,7 @@ TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 TOKENS, MERGES, SCORES, TYPES = (f"tokenizer.ggml.{name}" for name in ("tokens", "merges", "scores", "token_type"))
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 SPACE = "▁"
+MAX_PIECE = 1 << 10
 # Tokens that end a turn, by which llama.cpp knows them too; "</s>" only where it is a control token.
 ENDS = (
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
@@ -194,19 +195,23 @@ def merges_of(tokens: list[str], types: list[int], scores: Sequence[float]) -> l
     [('ab', 'c'), ('a', 'b')]
     """
     pieces = {token: i for i, token in enumerate(tokens) if types[i] in (NORMAL, USER_DEFINED)}
-    found: list[tuple[float, int, str, str]] = []
+    found: list[tuple[tuple[float, int], str, str]] = []
     for token, i in pieces.items():
         if types[i] != NORMAL or len(token) > MAX_PIECE:
             continue
         splits = [(token[:at], token[at:]) for at in range(1, len(token))]
         splits = [(left, right) for left, right in splits if left in pieces and right in pieces]
         splits.sort(key=lambda pair: (pieces[pair[0]], pieces[pair[1]]))
-        found += [(-scores[i], at, *pair) for at, pair in enumerate(splits)]
+        found += [((-scores[i], _late(token)), *pair) for pair in splits]
     found.sort(key=lambda item: item[0])
-    return [(left, right) for _, _, left, right in found]
+    return [(left, right) for _, left, right in found]
 
 
-MAX_PIECE = 1 << 10
+def _late(token: str) -> int:
+    """Among tokens of one score, which runs of spaces often share, when a token's turn is: runs of a power of two
+    first, so that a long run becomes the longest token and a rest, as it does where the leftmost pair goes first."""
+    n = len(token)
+    return n if set(token) == {SPACE} and n & (n - 1) else 0
 
 
 def _bpe(tokens: list[str], merges: list[tuple[str, str]], **settings: Any) -> dict[str, Any]:

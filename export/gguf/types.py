@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from edgedec.bundle.manifest import WeightFormat
 
@@ -46,10 +47,10 @@ BY_NAME = {kind.name: kind for kind in READABLE}
 OTHERS = {
     4: "Q4_2", 5: "Q4_3", 9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
     22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 31: "Q4_0_4_4", 32: "Q4_0_4_8",
-    33: "Q4_0_8_8", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4",
+    33: "Q4_0_8_8", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0",
 }  # fmt: skip
 # The types whose blocks are a bundle's blocks of 32: a scale in float16, and an integer for each weight.
-KEPT: dict[str, WeightFormat] = {"Q4_0": "int4", "Q8_0": "int8"}
+KEPT: dict[str, Literal["int4", "int8"]] = {"Q4_0": "int4", "Q8_0": "int8"}
 WRITTEN: dict[str, GgmlType] = {"f32": F32, "f16": F16, "int4": Q4_0, "int8": Q8_0}
 # The format that holds what a type holds, where the user asks for none; floats become what any export makes of them.
 SUGGESTED: dict[str, WeightFormat] = {

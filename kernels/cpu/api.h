@@ -12,10 +12,10 @@
 
 // ---- the model ---------------------------------------------------------------------------------
 
-// A weight: `format` and `layout` as in kernels.h; format 0: there is none.
+// A weight: `format`, `layout` and `zeros` (or null) as in kernels.h; format 0: there is none.
 struct ed_tensor {
   int32_t format, layout, n, k, block, reserved;
-  const void *data, *scales;
+  const void *data, *scales, *zeros;
 };
 
 // kind 0: none, 1: rms, 2: layer. `bias` may be null.

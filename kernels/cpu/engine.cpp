@@ -25,6 +25,7 @@ Engine::Engine(const ed_model& model, int threads, const Kernels* kernels)
     weight_scratch_ = std::max(weight_scratch_, w.scratch());
     widest_ = std::max(widest_, (size_t)w.kpad());
     if (w.quantized()) most_steps_ = std::max(most_steps_, (size_t)w.steps());
+    if (w.zeros) most_blocks_ = std::max(most_blocks_, (size_t)w.blocks());
   }
 }
 
@@ -73,6 +74,7 @@ void Engine::reserve(int rows) {
   q_.need(rows * widest_);
   scale_.need(rows * most_steps_);
   offset_.need(rows * most_steps_);
+  sum_.need(rows * most_blocks_);
 }
 
 void Engine::begin(Planned& s, const ed_sequence& asked) {
@@ -176,7 +178,7 @@ void Engine::need_scratch(size_t bytes) {
 }
 
 QuantizedActivations Engine::activations(const Matrix& w, const float* x) const {
-  return {q_.p, scale_.p, offset_.p, x, w.kpad(), w.quantized() ? w.steps() : 0};
+  return {q_.p, scale_.p, offset_.p, x, w.kpad(), w.quantized() ? w.steps() : 0, sum_.p, w.quantized() ? w.blocks() : 0};
 }
 
 void Engine::norm_row(const ed_norm& norm, const float* x, float* y) const {
@@ -197,7 +199,7 @@ QuantizedActivations Engine::norm_rows(const ed_norm& norm, int rows, const Matr
     for (int r = begin; r < end; r++) {
       float* to = normed_.p + (size_t)r * model_.hidden;
       norm_row(norm, at(r), to);
-      if (w.quantized()) kernels_.quantize(to, w.k, w.format, w.step(), a, r, 0, a.steps);
+      if (w.quantized()) kernels_.quantize(to, w, a, r, 0, a.steps);
     }
   });
   return a;
@@ -215,13 +217,13 @@ QuantizedActivations Engine::quantize(const float* x, int rows, const Matrix& w)
   reserve(rows);
   const QuantizedActivations a = activations(w, x);
   if (!w.quantized()) return a;
-  // Few rows are cut, so that all threads have some.
-  const int cuts = rows < 2 * pool_.size() ? std::min(a.steps, 2 * pool_.size()) : 1;
+  // Few rows are cut, so that all threads have some; blocks with zero points stay whole.
+  const int whole = w.zeros ? w.block_steps() : 1, pieces = a.steps / whole;
+  const int cuts = rows < 2 * pool_.size() ? std::min(pieces, 2 * pool_.size()) : 1;
   pool_.parallel_for(rows * cuts, grain(rows * cuts), [&](int begin, int end, int) {
     for (int i = begin; i < end; i++) {
       const int r = i / cuts, part = i % cuts;
-      kernels_.quantize(x + (size_t)r * w.k, w.k, w.format, w.step(), a, r, a.steps * part / cuts,
-                        a.steps * (part + 1) / cuts);
+      kernels_.quantize(x + (size_t)r * w.k, w, a, r, pieces * part / cuts * whole, pieces * (part + 1) / cuts * whole);
     }
   });
   return a;
@@ -273,11 +275,11 @@ void Engine::adapt(const BlockCall& call, int which, const float* x, int k, floa
     const ed_lora& lora = s.lora[which];
     lora_.need((size_t)s.rows * lora.rank);
     Product down{}, up{};
-    down.w = {F32, ROWS, lora.rank, k, 0, 0, (const uint8_t*)lora.a, nullptr};
+    down.w = {F32, ROWS, lora.rank, k, 0, 0, (const uint8_t*)lora.a, nullptr, nullptr};
     down.a.x = x + (size_t)s.row * k, down.rows = s.rows, down.out = lora_.p, down.stride = lora.rank;
     multiply(down);
     for (int i = 0; i < s.rows * lora.rank; i++) lora_.p[i] *= lora.scale;
-    up.w = {F32, ROWS, n, lora.rank, 0, 0, (const uint8_t*)lora.b, nullptr};
+    up.w = {F32, ROWS, n, lora.rank, 0, 0, (const uint8_t*)lora.b, nullptr, nullptr};
     up.a.x = lora_.p, up.rows = s.rows, up.out = y + (size_t)s.row * n, up.stride = n, up.epilogue = ADD;
     multiply(up);
   }

@@ -155,7 +155,7 @@ class Engine {
   const uint64_t shape_;  // of the caches
   std::unordered_map<std::type_index, std::shared_ptr<void>> shared_;
   std::vector<std::unique_ptr<Block>> made_;
-  size_t widest_ = 0, most_steps_ = 0;  // of all matrices: inputs, and steps that have a scale
+  size_t widest_ = 0, most_steps_ = 0, most_blocks_ = 0;  // of all matrices: inputs; steps that have a scale; sums of blocks
   size_t weight_scratch_ = 0, scratch_stride_ = 0;
 
   // Of the call that runs.
@@ -169,7 +169,7 @@ class Engine {
   int top_ = 0;           // of all head rows the most
   bool logsums_ = false;  // whether any wants its logsum
 
-  Buffer<float> hidden_, gather_, normed_, post_, scale_, lora_, strip_;
+  Buffer<float> hidden_, gather_, normed_, post_, scale_, sum_, lora_, strip_;
   Buffer<Best> best_;      // [threads, head rows, top_]
   Buffer<StripSum> sums_;  // [head rows, strips]
   Buffer<int8_t> q_;
@@ -178,7 +178,8 @@ class Engine {
 };
 
 inline Matrix matrix(const ed_tensor& t) {
-  return {t.format, t.layout, t.n, t.k, t.block, 0, (const uint8_t*)t.data, (const uint16_t*)t.scales};
+  return {t.format, t.layout, t.n, t.k, t.block, 0, (const uint8_t*)t.data, (const uint16_t*)t.scales,
+          (const uint8_t*)t.zeros};
 }
 
 }  // namespace edgedec

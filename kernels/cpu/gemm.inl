@@ -1,6 +1,7 @@
 // Matrix products. A tile is M rows by V native vectors of outputs: its sums stay in registers while it
 // runs along the inputs, and every weight byte that is read serves all M rows.
 #pragma once
+#include <algorithm>
 #include <cstring>
 
 #if defined(__x86_64__) || defined(_M_X64)
@@ -21,24 +22,38 @@ template <int V>
 struct Strip {
   const uint8_t* w[V];
   const uint16_t* s[V];
+  const uint8_t* z[V];  // null: no zero points
+  int shift[V];         // of int4: where in its byte a zero point lies
   size_t skip;  // from the end of its groups to where the next strip begins
 };
 
+// 8 or 128 less the zero points of W outputs in the block at z; z goes to the next block.
+template <int FORMAT>
+ED_IN nf next_zeros(const uint8_t*& z, int shift) {
+  const uint8_t* at = z;
+  z += FORMAT == INT4 ? LANES / 2 : LANES;
+  return FORMAT == INT4 ? nload_zeros4(at, shift) : nload_zeros8(at);
+}
+
 // sums[m * V + v] = row m0 + m times vector v.
-template <int FORMAT, int STEP, int M, int V>
+template <int FORMAT, int STEP, int M, int V, bool ZEROS>
 ED_IN void tile(const Strip<V>& at, int steps_per_block, const QuantizedActivations& a, int m0, float* sums) {
   constexpr int LINES = FORMAT == INT4 ? STEP / 8 : STEP / 4;  // 64 bytes each
   const int8_t* q[M];
   const float* scale[M];
   const int32_t* offset[M];
+  const float* block_sum[M];
+  [[maybe_unused]] int block = 0;
   for (int m = 0; m < M; m++) {
     q[m] = a.q + (size_t)(m0 + m) * a.kpad;
     scale[m] = a.scale + (size_t)(m0 + m) * a.steps;
     offset[m] = a.offset + (size_t)(m0 + m) * a.steps;
+    block_sum[m] = ZEROS ? a.sum + (size_t)(m0 + m) * a.blocks : nullptr;
   }
   const uint8_t* w[V];
   const uint16_t* s[V];
-  for (int v = 0; v < V; v++) w[v] = at.w[v], s[v] = at.s[v];
+  const uint8_t* z[V];
+  for (int v = 0; v < V; v++) w[v] = at.w[v], s[v] = at.s[v], z[v] = at.z[v];
   nf acc[M][V];
   for (int m = 0; m < M; m++)
     for (int v = 0; v < V; v++) acc[m][v] = nzero();
@@ -113,6 +128,13 @@ ED_IN void tile(const Strip<V>& at, int steps_per_block, const QuantizedActivati
 #endif
     if (++in_block == steps_per_block) {
       in_block = 0;
+      if constexpr (ZEROS) {
+        for (int v = 0; v < V; v++) {
+          nf off = nmul(next_zeros<FORMAT>(z[v], at.shift[v]), nload_f16(s[v]));
+          for (int m = 0; m < M; m++) acc[m][v] = nfma(off, nset(block_sum[m][block]), acc[m][v]);
+        }
+        block++;
+      }
       for (int v = 0; v < V; v++) s[v] += LANES;
     }
   }
@@ -120,17 +142,20 @@ ED_IN void tile(const Strip<V>& at, int steps_per_block, const QuantizedActivati
     for (int v = 0; v < V; v++) nstore(sums + (m * V + v) * W, acc[m][v]);
 }
 
-template <int FORMAT, int STEP, int V, int M = TILE_M>
+template <int FORMAT, int STEP, int V, bool ZEROS = false, int M = TILE_M>
 ED_IN void tile_of(int m, const Strip<V>& at, int per_block, const QuantizedActivations& a, int m0, float* sums) {
   if constexpr (M > 1)
-    if (m < M) return tile_of<FORMAT, STEP, V, M - 1>(m, at, per_block, a, m0, sums);
-  tile<FORMAT, STEP, M, V>(at, per_block, a, m0, sums);
+    if (m < M) return tile_of<FORMAT, STEP, V, ZEROS, M - 1>(m, at, per_block, a, m0, sums);
+  tile<FORMAT, STEP, M, V, ZEROS>(at, per_block, a, m0, sums);
 }
 
 template <int V>
 static void quantized_tile(const Matrix& w, const Strip<V>& at, int m, const QuantizedActivations& a, int m0, float* sums) {
   int per_block = w.block == 16 ? 1 : w.block / 32;
-  if (w.format == INT4)
+  if (w.zeros)
+    w.format == INT4 ? tile_of<INT4, 32, V, true>(m, at, per_block, a, m0, sums)
+                     : tile_of<INT8, 32, V, true>(m, at, per_block, a, m0, sums);
+  else if (w.format == INT4)
     w.step() == 32 ? tile_of<INT4, 32, V>(m, at, per_block, a, m0, sums)
                    : tile_of<INT4, 16, V>(m, at, per_block, a, m0, sums);
   else
@@ -155,10 +180,23 @@ ED_IN void transpose4x4(const uint8_t* from, size_t row_bytes, uint8_t* to) {
 #endif
 }
 
+// The zero points of group `group` of a matrix that lies row by row, in the packed layout.
+static void pack_zeros(const Matrix& w, int group, uint8_t* zeros) {
+  const int blocks = w.blocks(), rows = std::min(LANES, w.n - group * LANES);
+  std::memset(zeros, 0, (size_t)blocks * LANES / (w.format == INT4 ? 2 : 1));
+  for (int r = 0; r < rows; r++)
+    for (int b = 0; b < blocks; b++) {
+      const int zero = w.zero(group * LANES + r, b);
+      if (w.format == INT4) zeros[b * 8 + r % 8] |= (uint8_t)(zero << r / 8 * 4);
+      else zeros[b * LANES + r] = (uint8_t)zero;
+    }
+}
+
 // Group `group` of a matrix that lies row by row, in the packed layout; missing rows stand for zero.
-static void pack_group(const Matrix& w, int group, uint8_t* data, uint16_t* scales) {
+static void pack_group(const Matrix& w, int group, uint8_t* data, uint16_t* scales, uint8_t* zeros) {
   size_t row_bytes = w.group_bytes() / LANES;
   int blocks = w.blocks();
+  if (w.zeros) pack_zeros(w, group, zeros);
   if ((group + 1) * LANES <= w.n && row_bytes % 16 == 0) {
     const uint8_t* from = w.data + (size_t)group * LANES * row_bytes;
     for (size_t at = 0; at < row_bytes; at += 16)
@@ -192,13 +230,18 @@ ED_IN Strip<V> strip(const Matrix& w, int vec, uint8_t* scratch) {
     int group = (vec + v) / NV, lane = (vec + v) % NV * W;
     const uint8_t* data = w.data + group * group_bytes;
     const uint16_t* scales = w.scales + group * group_scales;
+    const uint8_t* zeros = w.zeros;
     if (w.layout == ROWS) {
-      uint8_t* to = scratch + (group - vec / NV) * (group_bytes + group_scales * 2);
-      if (group != packed) pack_group(w, group, to, (uint16_t*)(to + group_bytes));
+      uint8_t* to = scratch + (group - vec / NV) * w.packed_bytes();
+      uint8_t* packed_zeros = to + group_bytes + group_scales * 2;
+      if (group != packed) pack_group(w, group, to, (uint16_t*)(to + group_bytes), packed_zeros);
       packed = group;
-      data = to, scales = (const uint16_t*)(to + group_bytes);
+      data = to, scales = (const uint16_t*)(to + group_bytes), zeros = zeros ? packed_zeros : nullptr;
+    } else if (zeros) {
+      zeros += group * w.zero_bytes();
     }
     at.w[v] = data + lane * 4, at.s[v] = scales + lane;
+    at.z[v] = !zeros ? nullptr : zeros + (w.format == INT4 ? lane % 8 : lane), at.shift[v] = lane / 8 * 4;
   }
   return at;
 }

@@ -5,6 +5,8 @@
 // floating-point ones are kept in a fixed order:
 // - a product with quantized weights adds up its steps (32 inputs; 16 for blocks of 16) one after another,
 //   acc = fma(float(integer sum), weight scale * activation scale, acc);
+//   after the last step of a block with zero points, acc = fma((8 or 128 - zero point) * weight scale, sum of the
+//   block's activations, acc), that sum being made of its steps one after another;
 // - sums along a row run in 16 lanes, lane i taking elements i, i+16, ..., and then halves are added to
 //   halves: i + (i+8), 4, 2, 1.
 // Compiled with -ffp-contract=off: a fused multiply-add stands only where it is written.
@@ -39,14 +41,35 @@ struct Matrix {
   int32_t format, layout, n, k, block, reserved;
   const uint8_t* data;
   const uint16_t* scales;
+  // What stands for zero in each block, instead of 8 (int4) or 128; null: none. Blocks of 32 or more. By rows
+  // uint8 [n, blocks], of int4 two in a byte, the low nibble first; packed [groups, blocks, 16], of int4 8 bytes: output i
+  // of a group in byte i % 8, the low nibble for the first eight.
+  const uint8_t* zeros;
 
   int blocks() const { return (k + block - 1) / block; }
   int kpad() const { return quantized() ? blocks() * block : k; }
   int step() const { return block == 16 ? 16 : 32; }
   int steps() const { return kpad() / step(); }
+  int block_steps() const { return block / step(); }
   int groups() const { return (n + LANES - 1) / LANES; }
   bool quantized() const { return format == INT8 || format == INT4; }
   size_t group_bytes() const { return (size_t)LANES * kpad() / (format == INT4 ? 2 : 1); }
+  // Bytes of the zero points of a row (by rows), or of a group (packed).
+  size_t zero_bytes() const {
+    if (!zeros) return 0;
+    if (layout == ROWS) return format == INT4 ? (blocks() + 1) / 2 : blocks();
+    return (size_t)blocks() * LANES / (format == INT4 ? 2 : 1);
+  }
+  // The zero points from row `row` on, the first of its group; null if there are none.
+  const uint8_t* zeros_from(int64_t row) const {
+    return zeros ? zeros + (layout == ROWS ? row : row / LANES) * zero_bytes() : nullptr;
+  }
+  int zero(int row, int block) const {
+    if (!zeros) return format == INT4 ? 8 : 128;
+    const uint8_t* p = zeros_from(row);
+    if (layout == ROWS) return format == INT4 ? p[block / 2] >> 4 * (block % 2) & 15 : p[block];
+    return format == INT4 ? p[block * 8 + row % 8] >> row % LANES / 8 * 4 & 15 : p[block * LANES + row % LANES];
+  }
   // Rows row0 .. row0 + count - 1 as a matrix of their own: whole groups, or a layout in rows.
   Matrix slice(int row0, int count) const {
     Matrix part = *this;
@@ -56,22 +79,29 @@ struct Matrix {
     } else {
       part.data += group_bytes() / LANES * row0;
       part.scales += (size_t)row0 * blocks();
+      part.zeros = zeros_from(row0);
     }
     return part;
   }
   // What `product` needs to put two strips of two groups in the packed layout.
-  size_t scratch() const { return layout == ROWS && quantized() ? 4 * (group_bytes() + blocks() * LANES * 2) : 0; }
+  size_t scratch() const { return layout == ROWS && quantized() ? 4 * packed_bytes() : 0; }
+  // Of a group in the packed layout: weights, scales, zero points.
+  size_t packed_bytes() const {
+    return group_bytes() + (size_t)blocks() * LANES * 2 + (zeros ? (size_t)blocks() * LANES / (format == INT4 ? 2 : 1) : 0);
+  }
 };
 
 // Rows of activations ready to be multiplied. Quantized: int8 [rows, kpad], ordered as the weights of the format want
 // them (int4: 0 2 4 6 1 3 5 7 of every eight), a scale and an offset (-8 or -128 times the sum of the
-// step) per step. For float weights only `x` is read.
+// step) per step; for weights with zero points, the sum of each block too. For float weights only `x` is read.
 struct QuantizedActivations {
   int8_t* q;
   float* scale;
   int32_t* offset;
   const float* x;
   int32_t kpad, steps;
+  float* sum;  // [rows, blocks]
+  int32_t blocks;
 };
 
 enum Epilogue { STORE = 0, ADD = 1, GLU = 2, ACTIVATE = 3 };
@@ -141,8 +171,9 @@ struct Kernels {
   void (*norm)(const float* x, const float* weight, int n, float eps, float* y);
   // One row less its mean, over its standard deviation, times weight, plus bias (or null).
   void (*layer_norm)(const float* x, const float* weight, const float* bias, int n, float eps, float* y);
-  // Steps step0 to step1 of one row x of k floats -> row m of `a`, for weights of `format`.
-  void (*quantize)(const float* x, int k, int format, int step, const QuantizedActivations& a, int m, int step0, int step1);
+  // Steps step0 to step1 (of weights with zero points, of whole blocks) of one row x of w.k floats -> row m of `a`, as
+  // products with `w` want them.
+  void (*quantize)(const float* x, const Matrix& w, const QuantizedActivations& a, int m, int step0, int step1);
   // Groups group0 to group1 of a product; of GLU: groups of the gate. `scratch`: w.scratch() bytes.
   void (*product)(const Product& p, int group0, int group1, uint8_t* scratch);
   // One row of an embedding table.

@@ -21,20 +21,23 @@ class Activations {
   void need(size_t rows, const Matrix& w) {
     if (w.quantized()) q_.need(rows * w.kpad()), scale_.need(rows * w.steps()), offset_.need(rows * w.steps());
     else x_.need(rows * w.k);
+    if (w.zeros) sum_.need(rows * w.blocks());
   }
   QuantizedActivations rows(const Matrix& w) const {
-    return {q_.p, scale_.p, offset_.p, x_.p, w.kpad(), w.quantized() ? w.steps() : 0};
+    return {q_.p,    scale_.p, offset_.p, x_.p, w.kpad(), w.quantized() ? w.steps() : 0,
+            sum_.p, w.zeros ? w.blocks() : 0};
   }
 
  private:
   Buffer<int8_t> q_;
-  Buffer<float> scale_, x_;
+  Buffer<float> scale_, sum_, x_;
   Buffer<int32_t> offset_;
 };
 
 QuantizedActivations from_row(QuantizedActivations a, size_t row, const Matrix& w) {
   if (w.quantized()) a.q += row * a.kpad, a.scale += row * a.steps, a.offset += row * a.steps;
   else a.x += row * w.k;
+  if (w.zeros) a.sum += row * a.blocks;
   return a;
 }
 
@@ -48,17 +51,19 @@ void copy_row(const QuantizedActivations& from, size_t row, const QuantizedActiv
   std::memcpy(to.q + at * kpad, from.q + row * kpad, kpad);
   std::memcpy(to.scale + at * steps, from.scale + row * steps, steps * sizeof(float));
   std::memcpy(to.offset + at * steps, from.offset + row * steps, steps * sizeof(int32_t));
+  if (w.zeros) std::memcpy(to.sum + at * to.blocks, from.sum + row * from.blocks, to.blocks * sizeof(float));
 }
 
 // Whether rows made ready for one matrix are ready for the other.
 bool same_activations(const Matrix& a, const Matrix& b) {
   if (!a.quantized() || !b.quantized()) return a.quantized() == b.quantized();
-  return a.format == b.format && a.step() == b.step() && a.kpad() == b.kpad();
+  return a.format == b.format && a.step() == b.step() && a.kpad() == b.kpad() && !a.zeros == !b.zeros &&
+         (!a.zeros || a.block == b.block);
 }
 
 // Outputs n0 .. n0 + n - 1 of a matrix, whole groups of them.
 Matrix slice(Matrix w, int64_t n0, int n) {
-  if (w.quantized()) w.data += n0 / LANES * w.group_bytes(), w.scales += n0 * w.blocks();
+  if (w.quantized()) w.zeros = w.zeros_from(n0), w.data += n0 / LANES * w.group_bytes(), w.scales += n0 * w.blocks();
   else w.data += n0 * w.k * (w.format == F32 ? 4 : 2);
   w.n = n;
   return w;
@@ -273,7 +278,7 @@ class MoeBlock : public Block {
     }
     engine_.pool().parallel_for(rows, engine_.grain(rows), [&](int begin, int end, int) {
       for (int r = begin; r < end; r++)
-        engine_.kernels().quantize(engine_.normed() + (size_t)r * w.k, w.k, w.format, w.step(), to, r, 0, to.steps);
+        engine_.kernels().quantize(engine_.normed() + (size_t)r * w.k, w, to, r, 0, to.steps);
     });
     return to;
   }
@@ -325,7 +330,7 @@ class MoeBlock : public Block {
         float* act = p.act + (size_t)r * p.inner;
         if (!p.fused()) k.glu(gate, gate + p.inner, p.inner, m_.activation, act);
         if (p.down.quantized())
-          k.quantize(act, p.inner, p.down.format, p.down.step(), p.hidden, r, 0, p.hidden.steps);
+          k.quantize(act, p.down, p.hidden, r, 0, p.hidden.steps);
       }
     });
   }

@@ -62,8 +62,9 @@ ED_IN void order16(int8_t* q) {
 #endif
 }
 
-static void quantize(const float* x, int k, int format, int step, const QuantizedActivations& a, int m, int step0, int step1) {
-  int zero = format == INT4 ? 8 : OFFSET8;
+static void quantize(const float* x, const Matrix& w, const QuantizedActivations& a, int m, int step0, int step1) {
+  const int k = w.k, step = w.step(), zero = w.format == INT4 ? 8 : OFFSET8, per_block = w.block_steps();
+  float of_block = 0.0f;
   for (int t = step0; t < step1; t++) {
     int8_t* q = a.q + (size_t)m * a.kpad + t * step;
     vf v[2], top = vset(0.0f), nothing = vset(0.0f);
@@ -80,10 +81,15 @@ static void quantize(const float* x, int k, int format, int step, const Quantize
       vf scaled = vmul(v[i], vset(inverse));
       vstore_i8(q + i * 16, scaled);
       total = vadd(total, vload_i8(q + i * 16));
-      if (format == INT4) order16(q + i * 16);
+      if (w.format == INT4) order16(q + i * 16);
     }
     a.scale[(size_t)m * a.steps + t] = size * (1.0f / 127.0f);
-    a.offset[(size_t)m * a.steps + t] = -zero * (int32_t)vsum(total);
+    const float sum = vsum(total);
+    a.offset[(size_t)m * a.steps + t] = -zero * (int32_t)sum;
+    if (!w.zeros) continue;
+    if (t % per_block == 0) of_block = 0.0f;
+    of_block += a.scale[(size_t)m * a.steps + t] * sum;
+    a.sum[(size_t)m * a.blocks + t / per_block] = of_block;
   }
 }
 
@@ -176,11 +182,12 @@ static void embed(const Matrix& w, int row, float scale, float* y) {
     return;
   }
   float block_scale = 0.0f;
+  int zero = 0;
   for (int i = 0; i < k; i++) {
-    if (i % w.block == 0) block_scale = scale_of(w, row, i / w.block);
+    if (i % w.block == 0) block_scale = scale_of(w, row, i / w.block), zero = w.zero(row, i / w.block);
     const uint8_t* b = quantized_bytes(w, row, i);
-    int q = w.format == INT4 ? (b[i % 8 / 2] >> (i & 1 ? 4 : 0) & 15) - 8 : b[i % 4] - 128;
-    y[i] = (float)q * block_scale * scale;
+    int q = w.format == INT4 ? b[i % 8 / 2] >> (i & 1 ? 4 : 0) & 15 : b[i % 4];
+    y[i] = (float)(q - zero) * block_scale * scale;
   }
 }
 

@@ -460,7 +460,9 @@ def test_the_conversation_stays_over_a_reload(chat: Chat, fake: Fake) -> None:
     assert chat.users() == []
 
 
-@pytest.mark.parametrize("kept", ["{", "null", "7", '[null, {"role": "system", "text": "x"}, {"role": "user", "text": 3}]'])
+@pytest.mark.parametrize(
+    "kept", ["{", "null", "7", '[null, {"role": "system", "text": "x"}, {"role": "user", "text": 3}]']
+)
 def test_a_conversation_of_somebody_else_does_no_harm(chat: Chat, fake: Fake, kept: str) -> None:
     chat.page.evaluate("text => sessionStorage.setItem('edgedec-talk', text)", kept)
     chat.page.reload()

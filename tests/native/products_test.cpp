@@ -74,30 +74,38 @@ static double activation(double x, int kind) {
 
 // ---- weights and rows ------------------------------------------------------------------------------
 
+static const uint8_t NOTHING = 0;
+
 // A random matrix in memory of just its size.
 struct Weights {
   Matrix m{};
   std::vector<uint8_t> data;
   std::vector<uint16_t> scales;
+  std::vector<uint8_t> zeros;
   std::vector<double> value;  // [n, kpad]; quantized: without its scale
   std::vector<double> scale;  // [n, blocks]
 
-  Weights(int format, int layout, int n, int k, int block, unsigned seed) {
+  Weights(int format, int layout, int n, int k, int block, unsigned seed, bool zero_points = false) {
     Random random(seed);
     m.format = format, m.layout = layout, m.n = n, m.k = k, m.block = block;
     value.resize((size_t)n * m.kpad());
     if (m.quantized()) quantized(random);
     else floats(random);
-    m.data = data.data(), m.scales = scales.data();
+    if (zero_points) offset(Random(seed + 7));
+    at_home();
   }
 
+  void at_home() {
+    m.data = data.data(), m.scales = scales.data();
+    if (!zeros.empty()) m.zeros = zeros.data();
+  }
   double at(int row, int k) const {
     return value[(size_t)row * m.kpad() + k] * (m.quantized() ? scale[(size_t)row * m.blocks() + k / m.block] : 1);
   }
   std::string name() const {
     const char* formats[] = {"", "f32", "f16", "int8", "int4"};
     return std::string(formats[m.format]) + (m.layout == ROWS ? " by rows " : " packed ") + std::to_string(m.n) + "x" +
-           std::to_string(m.k) + " in blocks of " + std::to_string(m.block);
+           std::to_string(m.k) + " in blocks of " + std::to_string(m.block) + (m.zeros ? " with zero points" : "");
   }
 
  private:
@@ -110,6 +118,22 @@ struct Weights {
       if (m.format == F32) std::memcpy(&data[4 * i], &x, 4);
       else std::memcpy(&data[2 * i], &h, 2);
     }
+  }
+  // Zero points; those of outputs from n on in the packed layout are garbage.
+  void offset(Random random) {
+    m.zeros = &NOTHING;  // so that sizes count them
+    zeros.resize((m.layout == ROWS ? m.n : m.groups()) * m.zero_bytes(), 0xa5);
+    const bool nibbles = m.format == INT4;
+    for (int r = 0; r < m.n; r++)
+      for (int b = 0; b < m.blocks(); b++) {
+        const int zero = random.below(nibbles ? 16 : 256), usual = nibbles ? 8 : 128;
+        for (int k = b * m.block; k < (b + 1) * m.block; k++) value[(size_t)r * m.kpad() + k] += usual - zero;
+        const bool rows = m.layout == ROWS;
+        const size_t line = (rows ? r : r / LANES) * m.zero_bytes();
+        uint8_t& byte = zeros[line + (rows ? nibbles ? b / 2 : b : nibbles ? b * 8 + r % 8 : b * LANES + r % LANES)];
+        const int shift = !nibbles ? 0 : rows ? b % 2 * 4 : r % LANES / 8 * 4;
+        byte = (uint8_t)(nibbles ? (byte & ~(15 << shift)) | zero << shift : zero);
+      }
   }
   // Inputs from k on, and outputs from n on in the packed layout, are garbage.
   void quantized(Random& random) {
@@ -141,7 +165,7 @@ struct Weights {
 struct Ready {
   const Floats& x;
   std::vector<int8_t> q;
-  Floats scale;
+  Floats scale, sum;
   std::vector<int32_t> offset;
   QuantizedActivations rows{};
 
@@ -151,15 +175,17 @@ struct Ready {
     rows.kpad = w.kpad(), rows.steps = w.steps();
     q.assign((size_t)n * w.kpad(), 99), scale.resize((size_t)n * w.steps()), offset.resize(scale.size());
     rows.q = q.data(), rows.scale = scale.data(), rows.offset = offset.data();
+    sum.assign((size_t)n * w.blocks(), 99), rows.sum = sum.data(), rows.blocks = w.blocks();
+    const int cut = w.zeros ? w.blocks() / 3 * w.block_steps() : w.steps() / 3;
     for (int m = 0; m < n; m++)
       for (int part = 0; part < 2; part++)
-        k.quantize(&x[(size_t)m * w.k], w.k, w.format, w.step(), rows, m, part ? w.steps() / 3 : 0,
-                   part ? w.steps() : w.steps() / 3);
+        k.quantize(&x[(size_t)m * w.k], w, rows, m, part ? cut : 0, part ? w.steps() : cut);
   }
   QuantizedActivations from(const Matrix& w, int m) const {
     QuantizedActivations r = rows;
     r.x += (size_t)m * w.k;
     if (w.quantized()) r.q += (size_t)m * w.kpad(), r.scale += m * w.steps(), r.offset += m * w.steps();
+    if (w.zeros) r.sum += m * w.blocks();
     return r;
   }
   // Input k of row m, as the product sees it.
@@ -174,6 +200,7 @@ static void check_ready(const Unit& u, const Weights& w, const Ready& plain, int
   Ready ready(*u.kernels, w.m, plain.x, n);
   same(plain.scale, ready.scale, "scales of rows for " + w.name(), u.name);
   check(plain.q == ready.q, "rows for " + w.name(), u.name);
+  if (w.m.zeros) same(plain.sum, ready.sum, "sums of blocks for " + w.name(), u.name);
   int zero = w.m.format == INT4 ? 8 : u.kernels->offset8, step = w.m.step();
   for (size_t t = 0; t < ready.offset.size(); t++) {
     int sum = 0;
@@ -239,8 +266,9 @@ static void oracle(const Weights& w, const Ready& ready, const Floats& bias, int
 
 constexpr int MOST = 64;  // rows
 
-static void check_product(const std::vector<Unit>& all, int format, int n, int k, int block, unsigned seed) {
-  const Weights packed(format, INTERLEAVE16, n, k, block, seed);
+static void check_product(const std::vector<Unit>& all, int format, int n, int k, int block, unsigned seed,
+                          bool zeros = false) {
+  const Weights packed(format, INTERLEAVE16, n, k, block, seed, zeros);
   Random random(seed + 1);
   Floats x = random.bells((size_t)MOST * k), bias = random.bells(n);
   for (int i = 0; i < k; i++) x[i] *= i / 40 % 3 ? 1000.0f : 0.0f;  // whole steps of zero
@@ -267,8 +295,8 @@ static void check_product(const std::vector<Unit>& all, int format, int n, int k
   for (int layout : {INTERLEAVE16, ROWS}) {
     if (layout == ROWS && !packed.m.quantized()) continue;
     Weights w = packed;
-    if (layout == ROWS) w = Weights(format, ROWS, n, k, block, seed);
-    w.m.data = w.data.data(), w.m.scales = w.scales.data();
+    if (layout == ROWS) w = Weights(format, ROWS, n, k, block, seed, zeros);
+    w.at_home();
     for (const Unit& u : all) {
       const Ready ready(*u.kernels, w.m, x, MOST);
       if (w.m.quantized()) check_ready(u, w, plain, MOST);
@@ -283,6 +311,23 @@ static void check_product(const std::vector<Unit>& all, int format, int n, int k
              w.name() + ", " + std::to_string(rows) + " rows", u.name);
       }
     }
+  }
+}
+
+// Zero points that all say what is said without them: the same bytes.
+static void check_usual_zeros(const std::vector<Unit>& all, int format, int n, int k, int block, unsigned seed) {
+  const Weights plain(format, INTERLEAVE16, n, k, block, seed);
+  Weights with = plain;
+  with.m.zeros = &NOTHING;
+  with.zeros.assign(with.m.groups() * with.m.zero_bytes(), format == INT4 ? 0x88 : 0x80);
+  with.at_home();
+  Random random(seed + 1);
+  const Floats x = random.bells((size_t)9 * k), bias = random.bells(n);
+  for (const Unit& u : all) {
+    const Ready ready(*u.kernels, plain.m, x, 9), ready_with(*u.kernels, with.m, x, 9);
+    for (int rows : {1, 9})
+      same(multiply(*u.kernels, plain, ready, bias, 0, rows, How()), multiply(*u.kernels, with, ready_with, bias, 0, rows, How()),
+           with.name() + " as usual", u.name);
   }
 }
 
@@ -346,8 +391,8 @@ static void check_ops(const std::vector<Unit>& all) {
     for (int layout : {ROWS, INTERLEAVE16}) {
       bool floats = format == F32 || format == F16;
       if (floats && layout == INTERLEAVE16) continue;
-      for (int k : {1, 16, 83}) {
-        const Weights w(format, layout, 21, k, floats ? 0 : k == 83 ? 32 : 16, 5);
+      for (int k : {1, 16, 83, 84}) {
+        const Weights w(format, layout, 21, k, floats ? 0 : k > 80 ? 32 : 16, 5, !floats && k == 84);
         for (int row : {0, 7, 15, 16, 20}) {
           std::vector<double> exact(k);
           for (int i = 0; i < k; i++) exact[i] = w.at(row, i) * 3.7f;
@@ -379,6 +424,13 @@ int main() {
     check_product(all, format, 32, 16, 0, seed += 10);
     check_product(all, format, 1, 3, 0, seed += 10);
   }
+  for (int format : {INT4, INT8})
+    for (int block : {32, 64, 128, 256}) {
+      check_product(all, format, 37, 300, block, seed += 10, true);
+      check_product(all, format, 64, 77, block, seed += 10, true);
+      check_product(all, format, 3, 9, block, seed += 10, true);
+      check_usual_zeros(all, format, 48, 200, block, seed += 10);
+    }
   std::printf("digest: %016llx\nfailures: %d\n", (unsigned long long)digest, failures);
   return failures ? 1 : 0;
 }

@@ -120,7 +120,7 @@ def test_another_block_or_format_is_quantized_anew(tmp_path: Path) -> None:
         bundle = export(str(path), tmp_path / f"{weights}{block}", options)
         assert bundle.manifest.quantization["body"] == weights
         assert bundle.manifest.parity is not None
-        assert 0 < bundle.manifest.parity.kl["f32"] < (0.05 if weights == "int8" else 0.5)
+        assert 0 < bundle.manifest.parity.kl["f32"] < (0.05 if weights == "int8" else 2.0)
 
 
 def test_a_factor_goes_to_the_scales(tmp_path: Path) -> None:

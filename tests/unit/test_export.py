@@ -128,7 +128,7 @@ BAD: dict[str, tuple[Callable[[Path], None], type[EdgedecError], str]] = {
     "config size": (config(hidden_size=-1), CheckpointError, "hidden_size must be a whole number of at least 1"),
     "config huge": (config(vocab_size=1 << 40), EdgedecError, "vocab"),
     "head size": (config(head_dim=24), BadTensor, "expected"),
-    "quantized config": (config(quantization_config={"bits": 4}), CheckpointError, "is already quantized"),
+    "quantized config": (config(quantization_config={"bits": 4}), CheckpointError, "quant_method None is not one of"),
     "missing": (change(DOWN, lambda t: None), BadTensor, f"^{DOWN}: missing"),
     "extra": (change("model.layers.0.mlp.gate.weight", lambda t: t), BadTensor, "is not part of a llama model"),
     "misshapen": (change(DOWN, lambda t: t[:-1]), BadTensor, r"down_proj.weight: .*expected \(64, 48\)"),

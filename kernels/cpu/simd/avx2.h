@@ -88,6 +88,16 @@ ED_IN void nload_nibbles(const uint8_t* p, nf& low, nf& high) {
   high = _mm256_cvtepi32_ps(_mm256_srli_epi32(b, 4));
 }
 
+// 8 or 128 less the zero points of W outputs of a block: of int4 the nibbles at `shift` of 8 bytes.
+ED_IN nf nload_zeros4(const uint8_t* p, int shift) {
+  ni z = _mm256_srli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)), shift);
+  return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_set1_epi32(8), _mm256_and_si256(z, _mm256_set1_epi32(15))));
+}
+ED_IN nf nload_zeros8(const uint8_t* p) {
+  ni z = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
+  return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_set1_epi32(128), z));
+}
+
 struct Pair {
   ni lo, hi;
 };

@@ -110,6 +110,18 @@ ED_IN w8 ready8(ni raw) { return raw; }
 ED_IN acc8 begin8(int c) { return _mm512_set1_epi32(c); }
 ED_IN acc8 dot8(acc8 a, w8 w, ni x) { return _mm512_dpbusd_epi32(a, w, x); }
 ED_IN ni end8(acc8 a, int) { return a; }
+
+// 8 or 128 less the zero points of W outputs of a block: of int4 both nibbles of 8 bytes.
+ED_IN nf nload_zeros4(const uint8_t* p, int) {
+  const nf values = _mm512_setr_ps(8, 7, 6, 5, 4, 3, 2, 1, 0, -1, -2, -3, -4, -5, -6, -7);
+  const ni shifts = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4);
+  ni z = _mm512_cvtepu8_epi32(_mm_set1_epi64x(*(const int64_t*)p));
+  return _mm512_permutexvar_ps(_mm512_srlv_epi32(z, shifts), values);
+}
+ED_IN nf nload_zeros8(const uint8_t* p) {
+  ni z = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+  return _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_set1_epi32(128), z));
+}
 ED_IN void nprefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
 
 }  // namespace ED_NS

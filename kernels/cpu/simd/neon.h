@@ -122,6 +122,18 @@ ED_IN acc4 begin4(int c) { return vdupq_n_s32(c); }
 ED_IN acc4 dot4(acc4 a, int8x16_t w, int8x16_t x) { return vdotq_s32(a, w, x); }
 ED_IN ni end4(acc4 a, int) { return a; }
 
+// 8 or 128 less the zero points of W outputs of a block: of int4 the nibbles at `shift` of 4 bytes.
+ED_IN ni widened4(const uint8_t* p) {
+  uint32_t x;
+  std::memcpy(&x, p, 4);
+  return vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(x)))));
+}
+ED_IN nf nload_zeros4(const uint8_t* p, int shift) {
+  ni z = vandq_s32(vshlq_s32(widened4(p), vdupq_n_s32(-shift)), vdupq_n_s32(15));
+  return vcvtq_f32_s32(vsubq_s32(vdupq_n_s32(8), z));
+}
+ED_IN nf nload_zeros8(const uint8_t* p) { return vcvtq_f32_s32(vsubq_s32(vdupq_n_s32(128), widened4(p))); }
+
 // The weights of the first and the second four of eight stored inputs, four outputs each.
 template <int FORMAT>
 ED_IN Pair eight_inputs(const uint8_t* p) {

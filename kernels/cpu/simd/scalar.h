@@ -149,6 +149,9 @@ ED_IN acc8 dot8(acc8 a, const w8& w, const bytes& x) {
   return a;
 }
 ED_IN ni end8(acc8 a, int) { return a; }
+// 8 or 128 less the zero points of W outputs of a block: of int4 both nibbles of 8 bytes.
+ED_IN nf nload_zeros4(const uint8_t* p, int) { nf r; ED_LANES r.v[i] = (float)(8 - (p[i % 8] >> i / 8 * 4 & 15)); return r; }
+ED_IN nf nload_zeros8(const uint8_t* p) { nf r; ED_LANES r.v[i] = (float)(128 - p[i]); return r; }
 ED_IN void nprefetch(const void*) {}
 #undef ED_LANES
 

@@ -1,0 +1,94 @@
+"""Checkpoints whose weights are quantized already. One file a method; the file's name is the `quant_method` it reads.
+
+A reader finds the modules that its method stored, and gives each as a matrix under the name that the float weight would
+have: whoever reads it gets float32, and, where a bundle has a format for them, the integers as they are stored.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from edgedec.errors import CheckpointError
+from edgedec.export.quantized._matrix import IntegerMatrix, QuantizedMatrix
+from edgedec.export.safetensors import Stored, read_json
+
+__all__ = ["Found", "IntegerMatrix", "Quantization", "QuantizedMatrix", "find", "known"]
+
+# Where the settings stand: a key of config.json, or a file of its own with the method that it is of.
+_KEYS = ("quantization_config", "compression_config")
+_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a reader found. matrices: by the name of the float weight; used: the tensors that they are made of;
+    spare: tensors that are of no use to a bundle, such as scales of activations."""
+
+    matrices: Mapping[str, QuantizedMatrix]
+    used: frozenset[str]
+    spare: frozenset[str] = frozenset()
+
+
+class Reader(Protocol):
+    """What a file of this folder provides."""
+
+    def matrices(self, settings: Mapping[str, Any], tensors: Mapping[str, Stored]) -> Found:
+        """The quantized modules among `tensors`; CheckpointError or BadTensor for what is not supported."""
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """The method of a checkpoint and its modules."""
+
+    method: str
+    found: Found = field(repr=False)
+
+
+def known() -> tuple[str, ...]:
+    """Every `quant_method` that has a file here."""
+    names = (file.name for file in pkgutil.iter_modules(__path__) if not file.name.startswith("_"))
+    return tuple(sorted(name.replace("_", "-") if name == "compressed_tensors" else name for name in names))
+
+
+def find(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Stored]) -> Quantization | None:
+    """What is quantized in a checkpoint; None if it is not."""
+    settings = _settings(folder, config)
+    if not settings:
+        return None
+    method = settings.get("quant_method")
+    if method not in known():
+        raise CheckpointError(
+            f"config.json: quantization_config.quant_method {method!r:.40} is not one of {', '.join(known())}; "
+            "export the original checkpoint"
+        )
+    reader = cast(Reader, importlib.import_module(f"{__name__}.{str(method).replace('-', '_')}"))
+    found = reader.matrices(settings, tensors)
+    if not found.matrices:
+        raise CheckpointError(f"{folder}: no {method} weights, though the config says that it is quantized")
+    for name in sorted(found.matrices):
+        if name in tensors and name not in found.used:
+            raise CheckpointError(f"{name}: there as floats and, quantized by {method}, once more; remove one of them")
+    return Quantization(str(method), found)
+
+
+def without_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of the float model."""
+    return {key: value for key, value in config.items() if key not in _KEYS}
+
+
+def _settings(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    for key in _KEYS:
+        if config.get(key):
+            settings = config[key]
+            if not isinstance(settings, dict):
+                raise CheckpointError(f"config.json: {key} must be an object, found {settings!r:.40}")
+            return settings
+    for name, method in _FILES.items():
+        if (folder / name).is_file():
+            return {"quant_method": method, **read_json(folder / name)}
+    return {}

@@ -1,0 +1,158 @@
+"""`-m model.gguf`: converted once, into the cache folder, by the file's bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ggufs
+import numpy as np
+import pytest
+import vocabularies
+import zoo
+
+import edgedec
+from edgedec.bundle import Bundle
+from edgedec.bundle.locate import Progress, announce, find
+from edgedec.cli import main
+from edgedec.errors import BundleNotFound, CheckpointError
+from edgedec.export.exporter import ExportOptions, export
+from edgedec.export.gguf.file import GgufFile
+from edgedec.runtime import Rows, logits_of, open_runtime
+
+WORDS = vocabularies.byte_level
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "gguf"
+
+
+def llama(path: Path, kind: str = "Q8_0", seed: int = 0) -> Path:
+    """A random Llama over bytes."""
+    tokens = [*vocabularies.alphabet(), "<|end|>"]
+    config = {"hidden_size": 64, "intermediate_size": 64, "head_dim": 32, "num_attention_heads": 2}
+    model = zoo._causal("Llama", seed, **config | {"vocab_size": len(tokens), "num_key_value_heads": 1})()
+    facts = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "merges": ["a b"], "eos_token_id": 256}
+    facts["tokens"] = [*tokens[:255], "ab", tokens[256]]
+    return ggufs.write(model, path, kind, **{f"tokenizer.ggml.{key}": value for key, value in facts.items()})
+
+
+def bundles(cache: Path) -> list[str]:
+    return sorted(path.name for path in cache.iterdir() if path.name != "seen")
+
+
+def test_a_file_is_converted_once(cache: Path, tmp_path: Path) -> None:
+    path, told = llama(tmp_path / "m.gguf"), []
+
+    @contextmanager
+    def telling(file: Path, folder: Path) -> Iterator[Progress]:
+        told.append((file, folder))
+        yield lambda stage, done, total: None
+
+    token = announce.set(telling)
+    try:
+        first, again = find(path), find(str(path))
+        copy = tmp_path / "copy.gguf"
+        copy.write_bytes(path.read_bytes())
+        os.utime(path)  # the same bytes with another time
+        assert find(path) == first == again
+        assert told == [(path, first)]
+        assert first.parent == cache
+        other = find(llama(path, seed=1))
+        assert other != first
+        assert len(told) == 2
+    finally:
+        announce.reset(token)
+    assert sorted([first.name, other.name]) == bundles(cache)
+    assert find(copy).name.startswith("copy-")
+
+
+def test_a_file_generates(cache: Path, tmp_path: Path) -> None:
+    path = llama(tmp_path / "m.gguf")
+    model = edgedec.open(path)
+    text = "".join(model.session().generate("ab", max_tokens=12))
+    assert model.bundle.path.parent == cache
+    assert model.bundle.manifest.quantization["body"] == "int8"
+    assert text == "".join(edgedec.open(str(path)).session().generate("ab", max_tokens=12))
+
+
+def test_the_command_says_what_it_does(cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = llama(tmp_path / "m.gguf", "Q4_0")
+    command = ["run", "-m", str(path), "-p", "ab", "-n", "4", "--temp", "0", "--json"]
+    assert main(command) == 0
+    first = capsys.readouterr()
+    assert first.err.strip() == f"edgedec: m.gguf is converted, this first time only, into {cache / bundles(cache)[0]}"
+    assert main(command) == 0
+    again = capsys.readouterr()
+    assert "converted" not in again.err
+    assert json.loads(again.out)["text"] == json.loads(first.out)["text"]
+
+
+def test_export_takes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = llama(tmp_path / "m.gguf", "Q4_0")
+    assert main(["export", str(path), "-o", str(tmp_path / "b"), "--for", "native", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["parity"]["kl"]["f32"] < 0.05  # the integers are the file's own
+    assert main(["export", str(path), "-o", str(tmp_path / "c"), "--weights", "f32", "--for", "native", "--no-check"]) == 0
+
+
+def test_what_cannot_be_converted_leaves_nothing(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + bytes(50))
+    with pytest.raises(CheckpointError):
+        find(path)
+    assert main(["run", "-m", str(path), "-p", "x"]) == 1
+    assert capsys.readouterr().err == f"edgedec: : in {path}, has 0 axes; there can be 1 to 4\n"
+    assert bundles(cache) == []
+    with pytest.raises(BundleNotFound, match="no such file"):
+        find(tmp_path / "n.gguf")
+
+
+def test_a_note_that_is_damaged_is_made_anew(cache: Path, tmp_path: Path) -> None:
+    path = llama(tmp_path / "m.gguf")
+    first = find(path)
+    (note,) = (cache / "seen").iterdir()
+    for content in ("", "[]", '[[1], "../../x"]', "\xff"):
+        note.write_text(content, "latin-1")
+        assert find(path) == first
+
+
+@pytest.mark.parametrize("isa", ["scalar", None])
+def test_the_least_integer_of_q8_0_is_a_number_like_others(
+    isa: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ggml never writes -128, others may: the error is no larger than with -127."""
+    path = llama(tmp_path / "m.gguf")
+    errors = []
+    for byte in (0x80, 0x81):
+        folder = tmp_path / str(byte)
+        bundle = export(str(filled(path, byte)), folder, ExportOptions(check=False, runtimes=("native",)))
+        values = [_logits(bundle, name, isa, monkeypatch) for name in ("reference", "native")]
+        errors.append(np.sqrt(((values[0] - values[1]) ** 2).mean()))
+    assert 0 < errors[0] < 1.5 * errors[1]
+
+
+def filled(path: Path, byte: int) -> Path:
+    """The file with all integers of one matrix alike."""
+    tensor = GgufFile.open(path).tensors["blk.0.ffn_down.weight"]
+    raw = bytearray(path.read_bytes())
+    for at in range(tensor.offset, tensor.offset + tensor.size, 34):
+        raw[at + 2 : at + 34] = bytes([byte]) * 32
+    path.write_bytes(raw)
+    return path
+
+
+def _logits(bundle: Bundle, name: str, isa: str | None, monkeypatch: pytest.MonkeyPatch) -> Any:
+    if isa:
+        monkeypatch.setenv("EDGEDEC_ISA", isa)
+    runtime = open_runtime(name, bundle)
+    return logits_of(runtime, Rows.chain(np.arange(3, 20), 0), runtime.new_cache(32))

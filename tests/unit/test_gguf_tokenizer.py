@@ -1,0 +1,155 @@
+"""The vocabulary of a GGUF file reads text as llama.cpp does; `golden/gguf_tokens.json` is what llama.cpp said.
+
+`python tests/unit/test_gguf_tokenizer.py` makes it anew.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from vocabularies import SPECIAL, TEXTS, byte_level, ids_by_llama_cpp, sentencepiece
+
+from edgedec.bundle.manifest import Text
+from edgedec.errors import CheckpointError
+from edgedec.export.gguf.file import GgufFile
+from edgedec.export.gguf.metadata import GgufFacts
+from edgedec.export.gguf.pretokenizers import KNOWN
+from edgedec.export.gguf.tokenizer import merges_of, write_text
+from edgedec.text.tokenizer import Tokenizer
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "gguf_tokens.json"
+# One name of each way to cut.
+WAYS = list({pre: name for name, pre in reversed(KNOWN.items())}.values())
+
+# Where llama.cpp's expressions fall short of the originals, which we have: it takes a combining mark for no letter.
+OURS = {"gpt-4o": "\u0301", "tekken": "\u0301"}
+
+
+def opened(path: Path) -> tuple[Text, Tokenizer]:
+    text = write_text(GgufFacts(GgufFile.open(path)), path.parent)
+    return text, Tokenizer.load(path.parent / "tokenizer.json")
+
+
+def vocabulary(way: str, path: Path) -> Path:
+    return sentencepiece(path) if way == "spm" else byte_level(path, way)
+
+
+def ids(tokenizer: Tokenizer) -> list[list[int]]:
+    return [tokenizer.encode(text) for text in TEXTS]
+
+
+@pytest.mark.parametrize("way", ["spm", *WAYS])
+def test_text_is_read_as_llama_cpp_reads_it(way: str, tmp_path: Path) -> None:
+    golden = json.loads(GOLDEN.read_text("utf-8"))
+    assert golden["texts"] == TEXTS
+    found = ids(opened(vocabulary(way, tmp_path / "v.gguf"))[1])
+    differ = {t: b for t, a, b in zip(TEXTS, golden[way], found) if a != b}
+    assert [text for text in differ if OURS.get(way, "\0") not in text] == []
+    assert bool(differ) == (way in OURS)
+
+
+def test_the_ways_differ() -> None:
+    golden = json.loads(GOLDEN.read_text("utf-8"))
+    assert len({json.dumps(golden[way]) for way in WAYS}) == len(WAYS) > 10
+
+
+@pytest.mark.parametrize("way", ["spm", "llama3"])
+def test_the_goldens_are_llama_cpps(way: str, tmp_path: Path) -> None:
+    golden = json.loads(GOLDEN.read_text("utf-8"))
+    assert ids_by_llama_cpp(vocabulary(way, tmp_path / "v.gguf")) == golden[way]
+
+
+@pytest.mark.parametrize("way", ["spm", "qwen2"])
+def test_text_comes_back(way: str, tmp_path: Path) -> None:
+    _, tokenizer = opened(vocabulary(way, tmp_path / "v.gguf"))
+    plain = [text for text in TEXTS if "<" not in text and "▁" not in text]
+    assert len(plain) > 25
+    assert [tokenizer.decode(tokenizer.encode(text)) for text in plain] == plain
+
+
+def test_what_a_manifest_says_of_the_text(tmp_path: Path) -> None:
+    facts: dict[str, Any] = {
+        "tokenizer.chat_template": "{{ messages }}",
+        "general.sampling.temp": 0.5,
+        "general.sampling.top_k": 7,
+    }
+    text, tokenizer = opened(byte_level(tmp_path / "v.gguf", "llama-bpe", **facts))
+    assert (text.bos, text.bos_token, text.eos, text.eos_token) == (1, "<s>", (3, 5, 2), "<|end|>")
+    assert text.chat_template == "{{ messages }}"
+    assert text.sampling == {"temperature": 0.5, "top_k": 7.0}
+    assert tokenizer.encode("a<|user|>")[0] == 1
+    assert tokenizer.encode("<s>", special=False, around=False) != [1]
+    assert tokenizer.hidden == set(range(len(SPECIAL)))
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text("utf-8"))
+    assert settings["chat_template"] == "{{ messages }}"
+
+
+@pytest.mark.parametrize(("flag", "first", "last"), [("add_bos_token", False, False), ("add_eos_token", True, True)])
+def test_files_say_what_goes_around_a_text(flag: str, first: bool, last: bool, tmp_path: Path) -> None:
+    key = f"tokenizer.ggml.{flag}"
+    _, tokenizer = opened(sentencepiece(tmp_path / "v.gguf", **{key: flag == "add_eos_token"}))
+    found = tokenizer.encode("Hello")
+    assert (found[0] == 1, found[-1] == 2) == (first, last)
+
+
+def test_no_space_goes_before_a_text_where_the_file_says_so(tmp_path: Path) -> None:
+    path = sentencepiece(tmp_path / "v.gguf", **{"tokenizer.ggml.add_space_prefix": False})
+    _, tokenizer = opened(path)
+    assert tokenizer.token(tokenizer.encode("Hello")[1]) == "Hello"
+    assert tokenizer.decode(tokenizer.encode(" Hello")) == " Hello"
+    assert ids(tokenizer) == ids_by_llama_cpp(path)
+
+
+def test_phi_3_takes_the_space_after_a_token_along(tmp_path: Path) -> None:
+    path = sentencepiece(tmp_path / "v.gguf", **{"general.name": "Phi-3 mini"})
+    _, tokenizer = opened(path)
+    assert ids(tokenizer) == ids_by_llama_cpp(path)
+    assert tokenizer.encode("<|user|> \n Hello") == tokenizer.encode("<|user|>Hello")
+
+
+def test_merges_follow_the_scores() -> None:
+    tokens, scores = ["a", "b", "ab", "ba", "aba"], [-9.0, -8.0, -2.0, -1.0, -3.0]
+    assert merges_of(tokens, [1] * 5, scores) == [("b", "a"), ("a", "b"), ("a", "ba"), ("ab", "a")]
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("tokenizer.ggml.model", "t5", "'t5' is not supported; known: gpt2, llama"),
+    ("tokenizer.ggml.model", 7, "must be a string"),
+    ("tokenizer.ggml.pre", "kimi-k2", "'kimi-k2' is not supported; known: llama3"),
+    ("tokenizer.ggml.tokens", "a", "must be a list of strings"),
+    ("tokenizer.ggml.tokens", ["a", "a"], "has a token twice"),
+    ("tokenizer.ggml.token_type", [1], "must have a number for each of"),
+    ("tokenizer.ggml.merges", ["a"], "is not one that can be used"),
+    ("tokenizer.ggml.merges", ["zzz yyy"], "is not one that can be used"),
+    ("tokenizer.ggml.merges", 3, "must be a list of strings"),
+    ("tokenizer.ggml.eos_token_id", "x", "must be a whole number"),
+    ("tokenizer.chat_template", 1, "must be a string"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "why"), WRONG)
+def test_vocabularies_that_cannot_be_are_refused(key: str, value: Any, why: str, tmp_path: Path) -> None:
+    file = GgufFile.open(byte_level(tmp_path / "v.gguf", "gpt-2"))
+    file.metadata[key] = np.array(value) if key.endswith("token_type") else value
+    with pytest.raises(CheckpointError, match=why) as caught:
+        write_text(GgufFacts(file), tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def make() -> None:
+    """Write the goldens; needs llama.cpp."""
+    path = GOLDEN.parent / "v.gguf"
+    found = {way: ids_by_llama_cpp(vocabulary(way, path)) for way in ("spm", *WAYS)}
+    path.unlink()
+    GOLDEN.write_text(json.dumps({"texts": TEXTS, **found}, ensure_ascii=False) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    make()
