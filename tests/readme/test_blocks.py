@@ -32,10 +32,11 @@ SKIPPED = {
     r"--peer genai": "needs another engine; tests/unit/test_cli.py measures it if it is installed",
     r"^python kernels/cpu/build\.py|LD_PRELOAD": "compiles for a minute; tests/unit/test_build.py does",
     r"--as smollm-135m|--as llama": "makes a bundle of 76 MB or more first",
-    r"^python tests/bench/|jsonschema_bench|constraint_peers|\bs135\b": "measures for minutes; its --help runs below",
+    r"^python tests/bench/|jsonschema_bench|constraint_peers|\bs135\b": "measures for minutes; its --help runs below, with the slow tests",
     r"^pytest|^EDGEDEC_SLOW_TESTS": "is part of this test suite",
     r"conformance --runtime (lazy|reference)|-k mymodel": "the page has a test of its own",
     r"xgrammar": "needs an environment of its own",
+    r"\.gguf": "needs a GGUF file; tests/unit/test_gguf_converted.py runs these on one that it makes",
     r"git clone|hf:|edgedec pull": "needs the network",
 }
 # Pages whose programs have a test of their own.
@@ -204,6 +205,7 @@ def test_a_client_s_program_runs(code: str, served: str) -> None:
     assert done.stdout.strip()
 
 
+@pytest.mark.skipif(not os.environ.get("EDGEDEC_SLOW_TESTS"), reason="starts a dozen programs: EDGEDEC_SLOW_TESTS=1")
 @pytest.mark.parametrize("script", sorted((ROOT / "tests" / "bench").glob("*.py")), ids=lambda path: path.name)
 def test_scripts_of_measurements_start(script: Path) -> None:
     """Each is on a page and shows its help, whatever extras are missing."""
