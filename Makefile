@@ -54,5 +54,12 @@ $(VENV)/.dev: $(VENV)/bin/python $(SOURCES)
 	$(PIP) --editable ".[dev]"
 	touch $@
 
+# optimum-onnx needs an older transformers than the tests: an environment beside the other, which lends it torch.
+.venv-optimum: $(VENV)/.dev
+	$(PYTHON) -m venv .venv-optimum
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_paths()['purelib'])" > \
+		$$(.venv-optimum/bin/python -c "import sysconfig; print(sysconfig.get_paths()['purelib'])")/lent.pth
+	.venv-optimum/bin/python -m pip install --quiet "optimum-onnx==0.1.*" "transformers==4.57.*"
+
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -113,8 +113,8 @@ class _Export:
         texts, o = self._texts(text), self.options
         floats = _FloatRun(self.spec, self._read, texts)
         layout = LAYOUTS[o.target]
-        said = self.source.said(self.parts, self.kept)
-        contents = Contents(self.name, self.spec, text, self.formats, o.block, o.kv, layout, o.runtimes, said)
+        said, own = self.source.said(self.parts, self.kept), self._own_formats()
+        contents = Contents(self.name, self.spec, text, self.formats, o.block, o.kv, layout, o.runtimes, said, own)
         manifest = BundleWriter(self.folder, contents, self.progress).write(lambda add: self._fill(add, floats))
         if o.check and "parity" in texts:
             ids, what = texts["parity"]
@@ -160,6 +160,13 @@ class _Export:
         embed = o.embed or (head if spec.tied else o.weights or stored["embed"] or body)
         found = {"body": body, "head": head, "embed": embed}
         return {part: next(f for f in get_args(WeightFormat) if f == name) for part, name in found.items()}
+
+    def _own_formats(self) -> dict[str, WeightFormat]:
+        """The formats of the layers' matrices where each follows the type that a file stores it as."""
+        whole = self.options.weights is not None or self.source.quantization is not None
+        names = () if whole else self.spec.matrices - {"embed", "head"}
+        found = {name: self.source.suggested([self.parts[name]]) for name in names}
+        return {name: fmt for name, fmt in found.items() if fmt is not None}
 
     def _stored_formats(self, spec: ModelSpec) -> dict[str, WeightFormat | None]:
         """The formats that hold what the checkpoint holds, where it is quantized."""

@@ -49,8 +49,8 @@ WEIGHTS = "weights.bin"
 
 @dataclass(frozen=True)
 class Contents:
-    """What a bundle is besides its weights. formats: of "body", "head" and "embed"; kv: cache formats, the default one
-    first; runtimes: those to make artifacts for, None for all that can run the model."""
+    """What a bundle is besides its weights. formats: of "body", "head" and "embed"; own: of other tensors; kv: cache
+    formats, the default one first; runtimes: those to make artifacts for, None for all that can run the model."""
 
     name: str
     spec: ModelSpec
@@ -61,11 +61,12 @@ class Contents:
     layout: WeightLayout = "interleave16"
     runtimes: tuple[str, ...] | None = None
     source: dict[str, Any] = field(default_factory=dict)
+    own: Mapping[str, WeightFormat] = field(default_factory=dict)
 
     def format_of(self, name: str) -> WeightFormat:
         """The format that a tensor is stored in."""
         formats = self.formats
-        return format_of(self.spec, name, formats["body"], formats["head"], formats["embed"])
+        return self.own.get(name) or format_of(self.spec, name, formats["body"], formats["head"], formats["embed"])
 
 
 class BundleWriter:

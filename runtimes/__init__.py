@@ -4,4 +4,4 @@ A module has `unavailable_reason(bundle)` and `open(bundle, options)`.
 """
 
 # What "auto" means: the first of these that can open a bundle here.
-PREFERRED = ("native", "ort", "reference")
+PREFERRED = ("native", "ort", "reference", "graph")

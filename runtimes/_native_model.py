@@ -9,11 +9,11 @@ import numpy as np
 
 from edgedec.bundle import Bundle
 from edgedec.bundle.adapter import LoraAdapter
-from edgedec.errors import UsageError
+from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.kernels import cpu
 from edgedec.kernels.cpu import structs
 from edgedec.runtimes._native_cache import address
-from edgedec.spec import Attention, Block, Mlp, ModelSpec, Moe, Ssm
+from edgedec.spec import Attention, Block, Mlp, ModelSpec, Moe, Opaque, Ssm
 
 # The first and the last matrix of a block, by kind: those that an adapter may change.
 _ADAPTED = {"attention": ("qkv", "o"), "mlp": ("", "down"), "moe": ("", ""), "ssm": ("in_proj", "out_proj")}
@@ -68,6 +68,8 @@ class NativeModel:
                 return self._moe(prefix, block)
             case Ssm():
                 return self._ssm(prefix, block)
+            case Opaque():
+                raise RuntimeUnavailable("an opaque block runs in its own graph only")
 
     def _attention(self, prefix: str, block: Attention) -> structs.AttentionStruct:
         return structs.AttentionStruct(

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
-from edgedec.bundle.manifest import FORMAT, OLDEST, File, KVScales, Manifest, Text
-from edgedec.export.weights import WeightsFile, format_of
+from edgedec.bundle.manifest import FORMAT, OLDEST, VERSION, File, KVScales, Manifest, Text
+from edgedec.export.weights import Kept, WeightsFile, format_of
 from edgedec.spec import KV_FORMATS, Attention, Mlp, ModelSpec, Moe, Rope, Ssm
 
 Read = Callable[[str], NDArray[np.float32]]
@@ -32,18 +32,21 @@ def write_bundle(
     block: int = 32,
     layout: Any = "interleave16",
 ) -> Bundle:
-    """A weights file under `folder` and the manifest that leads into it. `read(name)`: a whole weight."""
+    """A weights file under `folder` and the manifest that leads into it. `read(name)`: a whole weight. weights
+    "int4+zeros", "int8+zeros": the matrices of blocks have zero points."""
+    weights, _, zeros = weights.partition("+")
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / WEIGHTS).open("wb") as file:
         out = WeightsFile(file, layout)
         for name, shape in spec.tensors().items():
             fmt = format_of(spec, name, weights, head or weights, embed or weights)
-            out.tensor(name, _slices(read(name)), shape, fmt, block)
+            kept = offset(read(name), fmt, block) if zeros and name in spec.matrices - {"embed", "head"} else None
+            out.tensor(name, _slices(read(name)), shape, fmt, block, kept)
         ropes = tuple(out.rope(rope, spec.context_length) for rope in spec.ropes)
         out.array(np.zeros(0, np.uint8))
     manifest = Manifest(
         format=FORMAT,
-        version=OLDEST,
+        version=VERSION if zeros else OLDEST,
         producer="tests",
         name=folder.name,
         spec=spec.check(),
@@ -57,6 +60,18 @@ def write_bundle(
         files={WEIGHTS: File((folder / WEIGHTS).stat().st_size, "")},
     )
     return Bundle(folder, manifest, digest="")
+
+
+def offset(values: NDArray[np.float32], fmt: Any, block: int) -> Kept:
+    """A matrix in steps from the least to the largest weight of each block, or from zero."""
+    n, k = values.shape
+    filled = np.pad(values, ((0, 0), (0, -k % block))).reshape(n, -1, block)
+    low, most = np.minimum(filled.min(-1), 0), 15 if fmt == "int4" else 255
+    scales = (np.maximum(filled.max(-1) - low, 1e-3) / most).astype(np.float16)
+    zeros = np.clip(np.rint(-low / scales), 0, most).astype(np.uint8)
+    codes = np.clip(np.rint(filled / scales[..., None]) + zeros[..., None], 0, most).astype(np.uint8)
+    data = codes[..., 0::2] | codes[..., 1::2] << 4 if fmt == "int4" else codes
+    return Kept(fmt, block, lambda start, stop: (data[start:stop], scales[start:stop], zeros[start:stop]))
 
 
 def _slices(values: NDArray[np.float32]) -> Callable[[int, int], NDArray[np.float32]]:

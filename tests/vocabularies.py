@@ -17,9 +17,11 @@ TEXTS = [
     "Hello world", " leading", "trailing  ", "", "a\n\n\nb\t\tc", "I'm you're WE'LL it's I'Ve", "123456789 3.14 ①②",
     "héllo wörld ñ", "日本語のテキスト", "👩‍👩‍👧‍👦 emoji 🙂", "  multiple   spaces    here", "foo_bar(baz)[1]={'a':2}",
     "\r\nwin\r\n", "mixed 汉字 and русский текст", "ﬁ ligature", "\u200b\u00a0nbsp", "a" * 50, "<|end|>hi<s> there</s>",
-    "<|user|> Hi<|end|>\n<|user|>", "tab\tsep", "한국어 띄어쓰기", "  \n  \n", "x" + " " * 17 + "y", "https://a.b/c?d=e&f=%20",
-    "CamelCaseWordsHERE iPhone", "مرحبا بالعالم", "हिन्दी में", "ÅÄÖ Ünïcödé e\u0301", "$100,000.00 #tag @me", "'''\"\"\"```",
-    "1 12 123 1234 12345", "def f(x):\n    return x**2  # ok\n\n\n", "a/b//c\n/d", "don't can't 'twas", "\n", " ", "▁under",
+    "<|user|> Hi<|end|>\n<|user|>", "tab\tsep", "한국어 띄어쓰기", "  \n  \n", "x" + " " * 17 + "y",
+    "https://a.b/c?d=e&f=%20", "CamelCaseWordsHERE iPhone", "مرحبا بالعالم", "हिन्दी में", "ÅÄÖ Ünïcödé e\u0301",
+    "$100,000.00 #tag @me", "'''\"\"\"```",
+    "1 12 123 1234 12345", "def f(x):\n    return x**2  # ok\n\n\n", "a/b//c\n/d", "don't can't 'twas", "\n", " ",
+    "▁under",
     "aB", "lC", "mI", "ABc", "e\u0301x", "日a", "a日", "“a”", "x…", "a\u0301\u0301",
 ]  # fmt: skip
 SPECIAL = ["<unk>", "<s>", "</s>", "<|end|>", "<|user|>", "<|endoftext|>"]

@@ -1,4 +1,5 @@
-"""The bundle folder that a user means: a path, the name of the bundled model, or a GGUF file, which becomes one."""
+"""The bundle folder that a user means: a path, the name of the bundled model, or what becomes a bundle when it is first
+asked for: a GGUF file, a name on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from pathlib import Path
 from edgedec.bundle.manifest import MANIFEST
 from edgedec.errors import BundleNotFound
 
-NANO, GGUF = "nano", ".gguf"
+NANO, GGUF, HUB = "nano", ".gguf", "hf:"
 Progress = Callable[[str, int, int], None]
 Announce = Callable[[Path, Path], AbstractContextManager[Progress]]
 
@@ -27,13 +28,18 @@ announce: ContextVar[Announce] = ContextVar("announce", default=_silent)
 
 
 def find(path_or_name: str | os.PathLike[str]) -> Path:
-    """The folder that a user means. A GGUF file is converted into the cache folder when it is first asked for."""
+    """The folder that a user means. A GGUF file is converted into the cache folder when it is first asked for,
+    `hf:ORG/NAME` is downloaded and exported."""
     path = Path(path_or_name)
     # A folder that merely has the name of the bundled model does not hide it; a bundle of that name does.
     if str(path_or_name) == NANO and not (path / MANIFEST).is_file():
         home = find_spec("edgedec.models.nano")
         if home is not None and home.origin is not None:
             return Path(home.origin).parent / "bundle"
+    if str(path_or_name).startswith(HUB):
+        # A bundle folder, or a file of another format that has been downloaded, which is looked for in its turn.
+        found: Path = import_module("edgedec.export.hub").fetched(str(path_or_name), announce.get())
+        return found if found.is_dir() else find(found)
     if path.suffix == GGUF and path.is_file():
         converted: Path = import_module("edgedec.export.gguf.converted").bundle_of(path, announce.get())
         return converted

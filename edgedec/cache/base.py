@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.spec import ModelSpec
+from edgedec.spec import Attention, ModelSpec, Opaque
 
 Ints = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
@@ -86,4 +86,4 @@ class Cache(Protocol):
 def kv_bytes_per_token(spec: ModelSpec, kv: str) -> int:
     """Bytes that one token costs in a cache of this format."""
     bits = {"f32": 32, "f16": 16, "int8": 8, "int4": 4}[kv]
-    return sum(2 * block.kv_dim * bits // 8 for block in spec.attention.values())
+    return sum(2 * block.kv_dim * bits // 8 for block in spec.blocks if isinstance(block, Attention | Opaque))

@@ -5,16 +5,23 @@ from __future__ import annotations
 from enum import StrEnum
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edgedec.cli import options as o
 from edgedec.cli._exporting import export_module, names
 from edgedec.cli._output import print_json, print_table, progress_bar, size
+from edgedec.errors import UnknownArchitecture
 
 if TYPE_CHECKING:
     from edgedec.bundle.folder import Bundle
+
+
+class Via(StrEnum):
+    """Another program that exports the model, to ONNX."""
+
+    optimum = "optimum"
 
 
 class Target(StrEnum):
@@ -29,6 +36,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def export(
+    ctx: typer.Context,
     checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Checkpoint folder, GGUF file, or a hub id.")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="BUNDLE", help="The bundle folder to make.")],
     weights: Annotated[
@@ -67,6 +75,9 @@ def export(
     name: Annotated[
         str | None, typer.Option(show_default=False, help="The bundle's name; that of its folder by default.")
     ] = None,
+    via: Annotated[
+        Via | None, typer.Option(show_default=False, help="optimum: any architecture it knows, as an ONNX graph.")
+    ] = None,
     threads: o.Threads = 0,
     json: o.Json = False,
 ) -> None:
@@ -77,8 +88,10 @@ def export(
       edgedec export ./SmolLM2-135M-Instruct -o smol
       edgedec export Qwen/Qwen3-0.6B -o qwen --target portable --head int8 --kv f16,int8
       edgedec export SmolLM2-135M-Instruct-Q4_0.gguf -o smol
-      edgedec export ./tiny -o tiny --weights f32 --for native --no-check --json
     """
+    if via is not None:
+        _via_optimum(ctx, checkpoint, out, json)
+        return
     exporter = export_module("exporter", "export")
     chosen = exporter.ExportOptions(
         weights=weights and weights.value,
@@ -97,19 +110,41 @@ def export(
     )
     began = perf_counter()
     with progress_bar(quiet=json) as show:
-        bundle: Bundle = exporter.export(checkpoint, out, chosen, show)
+        try:
+            bundle: Bundle = exporter.export(checkpoint, out, chosen, show)
+        except UnknownArchitecture as error:
+            way = f"edgedec export {checkpoint} --via optimum -o {out}"
+            raise UnknownArchitecture(f"{error}; `{way}` may run it through ONNX Runtime") from None
     _show(bundle, perf_counter() - began, json)
+
+
+def _via_optimum(ctx: typer.Context, checkpoint: str, out: Path, json: bool) -> None:
+    """Export through optimum; flags that the graph of another program has no place for are refused."""
+    from edgedec.cli.import_ import show_imported
+
+    for name in ("weights", "head", "embed", "block", "kv", "target", "calibrate", "runtimes"):
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            flag = "for" if name == "runtimes" else name
+            raise typer.BadParameter(f"--{flag}: not with --via optimum, which keeps the graph as it is")
+    given, imports = ctx.params, export_module("decoder_graph", "export --via optimum")
+    options = imports.ImportOptions(
+        context=given["ctx_size"] or None, name=given["name"], force=given["force"], threads=given["threads"]
+    )
+    module = export_module("via_optimum", "export --via optimum")
+    with progress_bar(quiet=json) as show:
+        found = module.export_via_optimum(checkpoint, out, options, show)
+    show_imported(found, json)
 
 
 def _show(bundle: Bundle, seconds: float, json: bool) -> None:
     from edgedec.bench.timing import peak_memory
-    from edgedec.cli.inspect import PARITY_HEADER, describe, parity_rows
+    from edgedec.cli.inspect import PARITY_HEADER, describe, integers_kept, parity_rows
 
     peak = peak_memory()
     report = describe(bundle) | {"seconds": round(seconds, 2), "peak_bytes": peak}
     if json:
         keys = ("name", "path", "digest", "bytes", "bits_per_weight", "parts", "kv", "parity", "seconds", "peak_bytes")
-        report["source"] = bundle.manifest.source
         print_json({key: report[key] for key in (*keys, "source")})
         return
     cost = f"{seconds:.1f} s and at most {size(peak)} of memory"
@@ -118,17 +153,3 @@ def _show(bundle: Bundle, seconds: float, json: bool) -> None:
         print(integers_kept(bundle.manifest.source))
     if report["parity"]:
         print_table(parity_rows(report["parity"]), PARITY_HEADER)
-
-
-def integers_kept(source: dict[str, Any]) -> str:
-    """What became of a quantized checkpoint: "awq: the integers of 28 matrices kept (28 int4 in blocks of 128)" …"""
-    kept, quantized, of = source["kept"], source["quantized"], source["method"]
-    count = sum(kept.values())
-    said = []
-    if count:
-        kinds = ", ".join(f"{n} {kind}" for kind, n in kept.items())
-        exact = "their scales rounded to float16" if source["rounded_scales"] else "their scales as they were"
-        said.append(f"the integers of {count} matrices kept ({kinds}), {exact}")
-    if quantized > count:
-        said.append(f"{quantized - count} matrices rounded anew")
-    return f"{of}: {'; '.join(said)}"

@@ -24,6 +24,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command()
 def inspect(
     bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle folder, or `nano`.")],
+    files: Annotated[bool, typer.Option("--files", help="List every file with its size.")] = False,
     json: Json = False,
 ) -> None:
     """Show the content of a bundle: model, formats, sizes, parity.
@@ -31,6 +32,7 @@ def inspect(
     \b
     Examples:
       edgedec inspect ./smol
+      edgedec inspect ./smol --files
       edgedec inspect nano --json
     """
     from edgedec.bundle.folder import Bundle
@@ -40,7 +42,7 @@ def inspect(
     if json:
         print_json(report)
     else:
-        _show(report)
+        _show(report, files)
 
 
 def describe(bundle: Bundle) -> dict[str, Any]:
@@ -93,10 +95,10 @@ def parts(manifest: Manifest) -> dict[str, dict[str, Any]]:
 
 
 def bits(tensors: Iterable[Tensor]) -> float:
-    """Stored bits for each weight, scales, zero points and padding included."""
+    """Stored bits for each weight, scales, zero points and padding included; 0 if the weights are inside a graph."""
     every = list(tensors)
     stored = sum(t.stored_bytes for t in every)
-    return round(8 * stored / sum(prod(t.shape) for t in every), 3)
+    return round(8 * stored / (sum(prod(t.shape) for t in every) or 1), 3)
 
 
 def kv_costs(manifest: Manifest) -> dict[str, dict[str, int]]:
@@ -117,6 +119,20 @@ def parity_rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
             for kv, value in facts["perplexity"].items()
         ),
     ]
+
+
+def integers_kept(source: dict[str, Any]) -> str:
+    """What became of a quantized checkpoint: "awq: the integers of 28 matrices kept (28 int4 in blocks of 128)" …"""
+    kept, quantized, of = source["kept"], source["quantized"], source["method"]
+    count = sum(kept.values())
+    said = []
+    if count:
+        kinds = ", ".join(f"{n} {kind}" for kind, n in kept.items())
+        exact = "their scales rounded to float16" if source["rounded_scales"] else "their scales as they were"
+        said.append(f"the integers of {count} matrices kept ({kinds}), {exact}")
+    if quantized > count:
+        said.append(f"{quantized - count} matrices rounded anew")
+    return f"{of}: {'; '.join(said)}"
 
 
 # Fields of blocks that have lines of their own.
@@ -149,34 +165,43 @@ def _ropes(manifest: Manifest) -> list[dict[str, Any]]:
     ]
 
 
-def _show(r: dict[str, Any]) -> None:
+def _show(r: dict[str, Any], every_file: bool) -> None:
     print_table(list(_facts(r)), title=f"{r['name']}  ({r['path']})")
     weights = [(part, p["format"], f"{p['bits_per_weight']:.2f}", size(p["bytes"])) for part, p in r["parts"].items()]
-    print_table(weights, ("part", "format", "bits/weight", "size"), "Weights")
+    if weights:
+        print_table(weights, ("part", "format", "bits/weight", "size"), "Weights")
     costs = [(kv, size(c["bytes_per_token"]), size(c["bytes_full"])) for kv, c in r["kv"].items()]
     print_table(costs, ("format", "per token", "full context"), "KV cache")
     if r["parity"]:
         title = f"Parity with the float checkpoint on {r['parity']['tokens']} tokens ({r['parity']['text']})"
         print_table(parity_rows(r["parity"]), PARITY_HEADER, title)
     files = sorted(r["files"].items(), key=lambda item: -item[1]["size"])
-    print_table([(name, size(f["size"])) for name, f in files], title=f"Files, {size(r['bytes'])}")
+    if every_file:
+        print_table([(name, size(f["size"])) for name, f in files], title=f"Files, {size(r['bytes'])}")
+    else:
+        print(f"\n{len(files)} files, {size(r['bytes'])} (--files lists them)")
 
 
 def _facts(r: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "architecture", r["architecture"]
-    yield "parameters", f"{r['parameters'] / 1e6:.1f} M, {r['bits_per_weight']:.2f} bits each"
+    counted = f"{r['parameters'] / 1e6:.1f} M, {r['bits_per_weight']:.2f} bits each"
+    yield "parameters", counted if r["parameters"] else "inside an ONNX graph, not counted"
     yield "layers", f"{r['layers']} of width {r['hidden_size']}"
     for block in r["blocks"]:
         yield f"{block['kind']} x {block['count']}", _dimensions(block)
     yield "context", f"{r['context']} tokens"
-    yield "windows", ", ".join(f"{name} in {n} blocks" for name, n in r["windows"].items())
+    if r["windows"]:
+        yield "windows", ", ".join(f"{name} in {n} blocks" for name, n in r["windows"].items())
     for i, rope in enumerate(r["ropes"]):
         scale = "" if rope["scale"] == 1 else f", scaled by {rope['scale']:.4g}"
         yield f"rope {i}", f"{rope['rotated_dims']} dims in {rope['blocks']} blocks{scale}"
-    yield "vocabulary", f"{r['vocabulary']} tokens, embedding and head {'shared' if r['tied'] else 'apart'}"
+    head = f", embedding and head {'shared' if r['tied'] else 'apart'}" if r["parameters"] else ""
+    yield "vocabulary", f"{r['vocabulary']} tokens{head}"
     yield "chat template", "yes" if r["chat_template"] else "no"
     yield "sampling", ", ".join(f"{k} {v:g}" for k, v in r["sampling"].items()) or "greedy"
     yield "files for", ", ".join(r["artifacts"]) or "runtimes that need none"
+    if r["source"].get("method"):
+        yield "made of", integers_kept(r["source"])
     yield "made by", r["producer"]
 
 

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from itertools import count
+from time import monotonic
 from typing import Any, Protocol
 
 from edgedec.constraints._matcher_guest import Matchers
@@ -19,7 +20,9 @@ from edgedec.sandbox import Reply
 # What a mask mostly takes is a hundredth of this; a text that needs longer stands aside while the others go on.
 _PATIENCE = 0.002
 # Seconds of processor time for a mask.
-_STEP = 1.0
+_STEP = 0.5
+# Seconds on the clock after which a text is slow.
+_SLOW = 0.1
 
 
 class MatcherHost(Protocol):
@@ -59,6 +62,8 @@ class MatcherGroup:
         self.what, self._host = what, host
         self._waiting: deque[Matcher | None] = deque()
         self._dead = ""
+        # Numbers of matchers that nobody has any more. A finalizer may run in the middle of anything: it sends nothing.
+        self.dropped: deque[int] = deque()
         self._lock = threading.RLock()
         self.numbers = count()
 
@@ -81,6 +86,9 @@ class MatcherGroup:
             if self._dead:
                 return
             try:
+                while self.dropped:
+                    self._host.send(do="drop", id=self.dropped.popleft())
+                    self._waiting.append(None)
                 self._host.send(do=do, id=matcher.number, **message)
                 self._waiting.append(matcher if waits else None)
             except LimitExceeded as error:
@@ -124,9 +132,10 @@ class Matcher:
         self._values: dict[str, Any] = {}
         self._mask = b""
         self._patience, self.slow = _PATIENCE, False
+        self._since: float | None = None
 
     def __del__(self) -> None:
-        self._group.send(self, "drop", waits=False)
+        self._group.dropped.append(self.number)
 
     def take(self, reply: Reply) -> None:
         """The reply to what was asked last."""
@@ -181,7 +190,8 @@ class Matcher:
             self._step(())
         found = self._group.ready(self, self._patience)
         self._patience = min(2 * self._patience + 2e-5, _PATIENCE) if found else 0.0
-        self.slow = self.slow or not found
+        self._since = None if found else self._since or monotonic()
+        self._note(self._since)
         return found
 
     def deep_copy(self) -> Matcher:
@@ -200,8 +210,13 @@ class Matcher:
     def _settle(self) -> dict[str, Any]:
         if self._back or self._reset:
             self._step(())
+        began = monotonic() if self.waits else None
         self._group.settle(self)
+        self._note(began)
         return self._values
+
+    def _note(self, since: float | None) -> None:
+        self.slow = self.slow or (since is not None and monotonic() - since > _SLOW)
 
 
 def reason(message: str) -> str:

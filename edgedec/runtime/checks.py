@@ -85,6 +85,8 @@ def _check_outputs(call: Call, spec: ModelSpec, can: Capabilities) -> None:
         _refuse("attention_sums")
     if wanted.logsum and not can.logsum:
         _refuse("logsum")
+    if wanted.hidden and not can.hidden:
+        _refuse("hidden")
     if wanted.logsum and wanted.temperature != 1 and not can.temperatures:
         _refuse("temperatures")
     if not wanted.temperature > 0:

@@ -12,6 +12,8 @@ from typing import IO, Any, Protocol
 
 # Nothing that a guest has to say is longer.
 LARGEST = 256 << 20
+# Bytes read at a time; seconds to hand in a request.
+_CHUNK, _LARGEST_CHUNK, _SEND = 1 << 16, 1 << 20, 30.0
 _HEAD = struct.Struct("<II")
 Frame = tuple[dict[str, Any], bytes]
 
@@ -40,7 +42,7 @@ def unpacked(text: bytes, blob: bytes) -> Frame:
     return (found if isinstance(found, dict) else {}), blob
 
 
-def sizes(head: bytes) -> tuple[int, int]:
+def sizes(head: bytes | bytearray) -> tuple[int, int]:
     """Of the JSON and of the block; a worker that was taken over may say anything."""
     text, blob = _HEAD.unpack(head)
     if text + blob > LARGEST:
@@ -53,44 +55,52 @@ class SocketChannel:
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
+        self._buffer = bytearray()
+        self._timeout: float | None = None
+        # select() knows no descriptor above 1024; where poll is missing, pipes are used.
+        self._poll = select.poll()
+        self._poll.register(end, select.POLLIN)
 
     def send(self, message: dict[str, Any], blob: bytes = b"") -> None:
         try:
-            self._end.settimeout(30)
+            self._wait_at_most(_SEND)
             self._end.sendall(packed(message, blob))
         except OSError as error:
             raise EOFError(str(error)) from None
 
     def receive(self, seconds: float) -> Frame:
         try:
-            self._end.settimeout(seconds)
-            text, blob = sizes(self._exactly(_HEAD.size))
-            both = self._exactly(text + blob)
+            self._wait_at_most(seconds)
+            self._fill(_HEAD.size)
+            text, blob = sizes(self._buffer[: _HEAD.size])
+            start, end = _HEAD.size, _HEAD.size + text + blob
+            self._fill(end)
         except TimeoutError:
             raise
         except OSError as error:
             raise EOFError(str(error)) from None
+        both = bytes(self._buffer[start:end])
+        del self._buffer[:end]
         return unpacked(both[:text], both[text:])
 
     def ready(self, seconds: float) -> bool:
-        poll = select.poll()  # select() knows no descriptor above 1024
-        poll.register(self._end, select.POLLIN)
-        return bool(poll.poll(seconds * 1000))
+        return bool(self._buffer) or bool(self._poll.poll(seconds * 1000))
 
     def close(self) -> None:
         self._end.close()
 
-    def _exactly(self, n: int) -> bytes:
-        first = self._end.recv(n)
-        if len(first) == n:
-            return first
-        found = bytearray(first)
-        while len(found) < n:
-            more = self._end.recv(n - len(found)) if first else b""
+    def _wait_at_most(self, seconds: float) -> None:
+        if seconds != self._timeout:
+            self._end.settimeout(seconds)
+            self._timeout = seconds
+
+    def _fill(self, n: int) -> None:
+        """Until so many bytes are there; mostly a frame comes whole."""
+        while len(self._buffer) < n:
+            more = self._end.recv(min(max(_CHUNK, n - len(self._buffer)), _LARGEST_CHUNK))
             if not more:
                 raise EOFError("the worker is gone")
-            found += more
-        return bytes(found)
+            self._buffer += more
 
 
 class PipeChannel:

@@ -32,6 +32,19 @@ def read(source: Callable[[int], bytes], n: int) -> bytes:
     return bytes(found)
 
 
+class Stream:
+    """What was read at once and not used yet."""
+
+    def __init__(self, source: Callable[[int], bytes]) -> None:
+        self._source, self._left = source, b""
+
+    def read(self, n: int) -> bytes:
+        if not self._left:
+            self._left = self._source(min(max(n, 1 << 16), 1 << 20))
+        found, self._left = self._left[:n], self._left[n:]
+        return found
+
+
 def receive(source: Callable[[int], bytes]) -> tuple[dict[str, Any], bytes]:
     text, blob = HEAD.unpack(read(source, HEAD.size))
     both = read(source, text + blob)
@@ -62,8 +75,9 @@ def answer(guest: Any, message: dict[str, Any], blob: bytes) -> tuple[dict[str, 
 
 
 def serve(guest: Any, source: Callable[[int], bytes], sink: Callable[[bytes], object]) -> None:
+    read_on = Stream(source).read
     while True:
-        message, blob = receive(source)
+        message, blob = receive(read_on)
         timed = hasattr(signal, "setitimer")
         if timed:
             signal.setitimer(signal.ITIMER_PROF, float(message.pop("seconds", 0) or 0))

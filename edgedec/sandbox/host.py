@@ -61,6 +61,8 @@ class Sandbox:
 
     def worker(self) -> GuestWorker:
         """A process of its own; LimitExceeded or RuntimeUnavailable if none can be had."""
+        if self._owner not in (0, os.getpid()):
+            self._lock = threading.Lock()  # another thread may have held it when this process was forked
         return self._forked() if _FORKS else self._spawned()
 
     def close(self) -> None:

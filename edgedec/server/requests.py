@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from edgedec.decoding.batching import Batch, Job
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import DecodeLoop, Stats, Token
+from edgedec.errors import RuntimeUnavailable
 from edgedec.runtime import Adapter, Call, Outputs, Rows
 from edgedec.server.completions import Completion
 from edgedec.text.stream import TextStream
@@ -185,6 +186,8 @@ class EmbeddingRequest(EngineRequest):
 
     def _read(self, model: Model, context: Context) -> DecodeLoop:
         """Sum the hidden states of the text, read in chunks."""
+        if not model.runtime.capabilities.hidden:
+            raise RuntimeUnavailable(f"the engine {model.runtime.name} gives no hidden states to embed by")
         last, chunk = model.spec.n_blocks - 1, model.runtime.capabilities.prefill_chunk
         total, cache = np.zeros(model.spec.hidden_size), context.cache
         while pending := context.pending():

@@ -17,6 +17,7 @@ from edgedec.spec._common import Activation, Norm, Shapes, norm_tensors, require
 from edgedec.spec.attention import Attention
 from edgedec.spec.mlp import Mlp
 from edgedec.spec.moe import LANES, Moe
+from edgedec.spec.opaque import Opaque
 from edgedec.spec.ssm import Ssm
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "ModelSpec",
     "Moe",
     "Norm",
+    "Opaque",
     "Rope",
     "Shapes",
     "Ssm",
@@ -37,7 +39,7 @@ __all__ = [
 KV_FORMATS = ("f32", "f16", "int8", "int4")
 WEIGHT_FORMATS = ("f32", "f16", "int8", "int4")
 # A union in a manifest is told apart by `kind`.
-Block = Attention | Mlp | Moe | Ssm
+Block = Attention | Mlp | Moe | Ssm | Opaque
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,11 @@ class ModelSpec:
     def recurrent(self) -> dict[int, Ssm]:
         """The blocks by number that keep a state of fixed size."""
         return {b: block for b, block in enumerate(self.blocks) if isinstance(block, Ssm)}
+
+    @cached_property
+    def opaque(self) -> bool:
+        """Is all of its arithmetic inside a runtime's graph, and no weight of it known?"""
+        return any(isinstance(block, Opaque) for block in self.blocks)
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
@@ -130,6 +137,8 @@ class ModelSpec:
                     self._check_rope(block, f"{where}.layers[{i}][{j}].rope")
                 if isinstance(block, Moe) and self.hidden_size % LANES:
                     raise BundleCorrupt(f"{where}.hidden_size: {self.hidden_size} is not a multiple of {LANES}")
+        if self.opaque and (self.ropes or any(not isinstance(block, Opaque) for block in self.blocks)):
+            raise BundleCorrupt(f"{where}.layers: opaque layers beside others, or beside ropes")
         for i, rope in enumerate(self.ropes):
             if not rope.inv_freq:
                 raise BundleCorrupt(f"{where}.ropes[{i}]: rotates nothing")
@@ -146,6 +155,8 @@ class ModelSpec:
 
     def tensors(self) -> Shapes:
         """Every weight by its name in a bundle, with its shape; matrices are (out, in)."""
+        if self.opaque:
+            return {}
         shapes: Shapes = {"embed": (self.vocab_size, self.hidden_size)}
         for b in range(self.n_blocks):
             shapes |= self.block_tensors(b)

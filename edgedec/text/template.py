@@ -17,7 +17,7 @@ from edgedec.errors import LimitExceeded, TextError
 from edgedec.sandbox import GuestLimits, GuestWorker, Sandbox, enabled
 from edgedec.text import _template_guest as guest
 
-_LIMITS = GuestLimits(seconds=2.0, memory=256)
+_LIMITS = GuestLimits(seconds=1.0, memory=256)
 # Workers that are kept for the next chat, and how many chats each renders.
 _IDLE, _CHATS = 4, 2000
 
@@ -32,7 +32,7 @@ def render_chat(
 ) -> str:
     """A chat as the model's own Jinja template writes it; `names` are bos_token, eos_token and the like.
 
-    The template sees plain data only, and may not write more than 4 MiB, take more than 2 s or 256 MiB.
+    The template sees plain data only, and may not write more than 4 MiB, take more than 1 s or 256 MiB.
     """
     try:
         values: dict[str, Any] = {"tools": _plain(tools), "documents": None}

@@ -16,10 +16,14 @@ from typing import Protocol, cast
 from edgedec.bundle.manifest import Artifact, Text
 from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.export.layout import Layout
+from edgedec.extras import install_command
 from edgedec.runtime import runtime_names
 from edgedec.spec import ModelSpec
 
 __all__ = ["Maker", "Request", "choose", "made_for", "maker_names", "makers"]
+
+# Runtimes of models that are imported as they are: nothing can be made for them.
+_IMPORTED = {"graph"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def _maker(name: str) -> Maker:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "edgedec":
             raise
-        why = f'files for {name} need {error.name}: pip install "edgedec[export]", or write none: --for native'
+        why = f"files for {name} need {error.name}: {install_command('export')}; or write none: --for native"
         raise RuntimeUnavailable(why) from None
 
 
@@ -68,10 +72,12 @@ def choose(spec: ModelSpec, wanted: Iterable[str] | None, flag: str = "--for ") 
     UsageError for a runtime that does not exist or cannot run the model.
     """
     found = maker_names()
+    if spec.opaque:
+        raise UsageError("the model is one ONNX graph of another program: only the runtime graph can run it")
     if wanted is None:
         return tuple(name for name in found if _maker(name).reason(spec) is None)
     wanted = set(wanted)
-    known = sorted({*found, *runtime_names()})
+    known = sorted({*found, *runtime_names()} - _IMPORTED)
     for name in sorted(wanted):
         if name not in known:
             raise UsageError(f"{flag}{name}: no such runtime; there are: {', '.join(known)}")

@@ -11,9 +11,7 @@ from pathlib import Path
 from edgedec.bundle.locate import Announce, Progress
 from edgedec.bundle.manifest import MANIFEST, VERSION
 from edgedec.errors import BundleError, UsageError
-from edgedec.export.exporter import ExportOptions, export
 from edgedec.export.gguf.file import PART, split_paths
-from edgedec.kernels.cpu import loader
 from edgedec.storage.files import cache_folder, replacing
 
 # Raised when a file is converted to something else than before.
@@ -25,6 +23,15 @@ def bundle_of(path: Path, announce: Announce) -> Path:
     folder = cache_folder() / "gguf" / f"{path.stem}-{_key(path)}"
     if (folder / MANIFEST).is_file():
         return folder
+    _convert(path, folder, announce)
+    return folder
+
+
+def _convert(path: Path, folder: Path, announce: Announce) -> None:
+    """Make the bundle; what that needs is imported here, for it is needed once."""
+    from edgedec.export.exporter import ExportOptions, export
+    from edgedec.kernels.cpu import loader
+
     # Files for other engines would cost time: they are made where this one cannot run.
     runtimes = ("native",) if loader.why_not() is None else None
     options = ExportOptions(check=False, runtimes=runtimes, name=path.stem)
@@ -34,7 +41,6 @@ def bundle_of(path: Path, announce: Announce) -> Path:
         except (UsageError, BundleError):
             if not (folder / MANIFEST).is_file():  # somebody else was faster
                 raise
-    return folder
 
 
 def _announcing(start: Callable[[], Progress]) -> Progress:

@@ -9,6 +9,8 @@ import tokenizer as tokenizers_
 import torch
 from tokenizers import Tokenizer
 
+LONGEST = 1024  # tokens of a document: what nano's context holds
+
 
 def prepare(text, work):
     """Corpus and tokenizer, made once and kept in the work folder -> Corpus, Tokenizer."""

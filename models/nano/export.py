@@ -5,6 +5,7 @@ import shutil
 
 import data
 import model
+import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -58,9 +59,31 @@ def stacked(tensors):
     }
 
 
-def folder(weights, work):
+def from_bundle(path):
+    """The float32 weights of a bundle that `recipe.py` exported."""
+    from edgedec.bundle.folder import Bundle
+
+    bundle = Bundle.open(path)
+    out = {"embed": bundle.rows("embed"), "norm": bundle.rows("final_norm")}
+    layers = [bundled(bundle, *bundle.spec.span(i, i + 1)) for i in range(model.L)]
+    out |= {name: np.stack([layer[name] for layer in layers]) for name in layers[0]}
+    return {name: torch.from_numpy(w) for name, w in out.items()}
+
+
+def bundled(bundle, attention, mlp):
+    """{our name: matrix or norm} of a layer of a bundle."""
+    q, kv = model.H * model.HD, model.K * model.HD
+    qkv = np.split(bundle.rows(f"blocks.{attention}.qkv"), [q, q + kv])
+    gate, up = np.split(bundle.rows(f"blocks.{mlp}.gate_up"), 2)
+    found = dict(zip(("q_proj", "k_proj", "v_proj"), qkv)) | {"gate_proj": gate, "up_proj": up}
+    found |= {"o_proj": bundle.rows(f"blocks.{attention}.o"), "down_proj": bundle.rows(f"blocks.{mlp}.down")}
+    norms = zip(model.NORMS, (attention, mlp))
+    return found | {name: bundle.rows(f"blocks.{block}.norm") for name, block in norms}
+
+
+def folder(weights, work, name="hf"):
     """Writes work/hf; each file is replaced whole."""
-    new, old = work / "hf.new", work / "hf"
+    new, old = work / f"{name}.new", work / name
     shutil.rmtree(new, ignore_errors=True)
     shutil.copytree(work / "tokenizer", new)
     save_file(named(weights), new / "model.safetensors", {"format": "pt"})

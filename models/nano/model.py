@@ -37,6 +37,7 @@ MATRICES = {
     "down_proj": (D, I),
 }
 NORMS = ("input_layernorm", "post_attention_layernorm")
+MASK = 1 << 14  # a token that is read and not learned is stored as -MASK - id
 
 
 def new_weights(seed):
@@ -84,6 +85,12 @@ def token_losses(x, norm, embed, targets):
     return F.cross_entropy(F.linear(rms(x, norm).to(embed.dtype), embed).float(), targets, reduction="none")
 
 
+def parted(batch):
+    """batch [B, T + 1] -> tokens [B, T] and targets [B, T]; -100 where nothing is to be learned."""
+    tokens = torch.where(batch <= -MASK, -MASK - batch, batch.clamp(min=0))
+    return tokens[:, :-1], batch[:, 1:].clamp(min=-100)
+
+
 def hidden(w, tokens, dtype=torch.float32, one_layer=layer):
     """tokens [B, T] -> the last layer's output [B, T, D], before the last norm."""
     cos, sin = (t.to(dtype) for t in rope_tables(tokens.shape[1]))
@@ -96,5 +103,11 @@ def hidden(w, tokens, dtype=torch.float32, one_layer=layer):
 
 def losses(w, batch, dtype=torch.float32, one_layer=layer, head=token_losses):
     """batch [B, T + 1] -> loss of each next token [B * T]; a target of -100 counts zero."""
-    x = hidden(w, batch[:, :-1].clamp(min=0), dtype, one_layer)
-    return head(x.reshape(-1, D), w["norm"], w["embed"].to(dtype), batch[:, 1:].reshape(-1))
+    tokens, targets = parted(batch)
+    x = hidden(w, tokens, dtype, one_layer)
+    return head(x.reshape(-1, D), w["norm"], w["embed"].to(dtype), targets.reshape(-1))
+
+
+def objective(w, piece, one_layer, head, progress, update):
+    """The sum of the losses of a piece of a batch: what a `Team` minimizes."""
+    return losses(w, piece, one_layer=one_layer, head=head).sum()

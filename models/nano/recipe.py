@@ -1,4 +1,4 @@
-"""The whole recipe: text -> corpus -> tokenizer -> training -> lessons -> Hugging Face folder -> bundle.
+"""The whole recipe: text, corpus, tokenizer, training, lessons, answers and exits, Hugging Face folder, bundle.
 
 python models/nano/recipe.py --text ../shared/data/text --work build/nano --minutes 110
 """
@@ -15,6 +15,7 @@ def main():
     args = arguments()
     sys.path.insert(0, str(HERE))
     import data
+    import finetune
     import lessons
     from train import Trainer
 
@@ -22,8 +23,9 @@ def main():
     stories, tok = data.prepare(args.text, args.work)
     Trainer(stories, tok, args.work, args.minutes).run()
     lessons.teach(args.text, args.work, args.lessons)
+    finetune.Finetuning(args.text, args.work, args.answers, finetune.PEAK).run()
     if not args.no_bundle:
-        bundle(args.work / "hf")
+        bundle(args.work / "hf.finetuned")
 
 
 def bundle(folder):
@@ -38,6 +40,7 @@ def arguments():
     parser.add_argument("--work", type=Path, required=True, help="checkpoints, log and the Hugging Face folder")
     parser.add_argument("--minutes", type=float, default=110, help="training time, all of it (default 110)")
     parser.add_argument("--lessons", type=float, default=70, help="minutes of lessons after it (default 70)")
+    parser.add_argument("--answers", type=float, default=45, help="minutes of answers and early exits (default 45)")
     parser.add_argument("--no-bundle", action="store_true", help="stop at the Hugging Face folder")
     return parser.parse_args()
 

@@ -16,7 +16,8 @@ PIECE = 1024  # tokens
 class Team:
     """weights: {name: tensor}, moved to shared memory; their gradients sum up over the team."""
 
-    def __init__(self, weights, tokens, lengths, size=2):
+    def __init__(self, weights, tokens, lengths, size=2, objective=model.objective):
+        self.objective = objective
         context = mp.get_context("spawn")
         self.weights, self.grads = weights, [{n: torch.zeros_like(w) for n, w in weights.items()} for _ in range(size)]
         self.batches = {length: torch.zeros(tokens // length, length + 1, dtype=torch.int64) for length in lengths}
@@ -29,6 +30,7 @@ class Team:
         ):
             tensor.share_memory_()
         self.turn, self.length = context.Value("i", 0), context.Value("i", 0)
+        self.progress, self.updates = context.Value("d", 0.0), context.Value("i", 0)
         self.go, self.done = context.Semaphore(0), context.Semaphore(0)
         self.helpers = [
             context.Process(target=helper, args=(Share(self, rank),), daemon=True) for rank in range(1, size)
@@ -38,8 +40,12 @@ class Team:
         self.own = Share(self, 0)
         self.own.attach()
 
-    def step(self, batch):
-        """batch [B, T + 1] -> mean loss; leaves the summed gradients in each weight's `grad`."""
+    def step(self, batch, progress=0.0, update=0):
+        """batch [B, T + 1] -> mean loss; leaves the summed gradients in each weight's `grad`.
+
+        The objective is told how much of the training is done (0 to 1) and which update this is.
+        """
+        self.progress.value, self.updates.value = progress, update
         self.length.value, self.turn.value = batch.shape[1] - 1, 0
         self.batches[self.length.value].copy_(batch)
         for _ in self.helpers:
@@ -61,6 +67,7 @@ class Share:
         self.weights, self.grads, self.losses = team.weights, team.grads[rank], team.losses
         self.batches, self.turn, self.length = team.batches, team.turn, team.length
         self.go, self.done, self.rank = team.go, team.done, rank
+        self.progress, self.updates, self.objective = team.progress, team.updates, team.objective
         self.parent = os.getpid()
 
     def attach(self):
@@ -78,8 +85,11 @@ class Share:
         for grad in self.grads.values():
             grad.zero_()
         while (i := self.take()) < len(pieces):
-            each = model.losses(self.weights, pieces[i], one_layer=self.layer, head=self.head)
-            loss = each.sum() / (batch.numel() - len(batch))
+            torch.manual_seed(self.updates.value * 1000 + i)  # what is drawn does not hang on who takes the piece
+            total = self.objective(
+                self.weights, pieces[i], self.layer, self.head, self.progress.value, self.updates.value
+            )
+            loss = total / (batch.numel() - len(batch))
             loss.backward()
             self.losses[self.rank] += loss.item()
 

@@ -33,9 +33,10 @@ _PLANS, _PLAN_ROWS = 8, 64
 
 def unavailable_reason(bundle: Bundle) -> str | None:
     """None if this runtime can open the bundle here, else the reason in one line."""
-    if ARTIFACT not in bundle.manifest.artifacts:
+    lacking = lacking_kinds(bundle, KINDS)
+    if lacking is None and ARTIFACT not in bundle.manifest.artifacts:
         return f"the bundle has no files for it; add them with `edgedec add {ARTIFACT} {bundle.path}`"
-    return lacking_kinds(bundle, KINDS)
+    return lacking
 
 
 def open(bundle: Bundle, options: RuntimeOptions) -> OnnxRuntime:  # noqa: A001

@@ -8,7 +8,7 @@ import numpy as np
 
 from edgedec.bundle import Bundle
 from edgedec.cache.host import HostCache
-from edgedec.errors import UsageError
+from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.runtime import (
     Call,
     CallResult,
@@ -22,7 +22,7 @@ from edgedec.runtime import (
 )
 from edgedec.runtimes.reference import attention, mlp, moe, ssm
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, Weights, normed
-from edgedec.spec import KV_FORMATS, Attention, Block, Mlp, ModelSpec, Moe, Ssm
+from edgedec.spec import KV_FORMATS, Attention, Block, Mlp, ModelSpec, Moe, Opaque, Ssm
 
 __all__ = ["KINDS", "Reference", "open", "unavailable_reason"]
 
@@ -119,6 +119,8 @@ class Reference:
                 return moe.run(block, w, x), None
             case Ssm():
                 return ssm.run(block, w, x, rows, cache.state(w.number)), None
+            case Opaque():
+                raise RuntimeUnavailable("an opaque block runs in its own graph only")
 
     def embed(self, rows: Rows) -> Array:
         """The hidden state [count, hidden_size] that enters the first block."""

@@ -101,6 +101,18 @@ def test_an_answer_is_the_servers_with_its_figures_and_colours(chat: Chat, quick
     assert {name for _, name in marked} <= {"by k0", "by k1"}
 
 
+def test_the_page_says_what_nano_is_and_offers_openings(chat: Chat) -> None:
+    chat.wait("document.querySelectorAll('#openings button').length === 3")
+    assert "little stories" in chat.page.text_content("#about")
+    assert chat.page.is_visible("#about")
+    opening = chat.page.text_content("#openings button")
+    chat.page.click("#openings button")
+    chat.ends()
+    assert chat.page.text_content(".user .body") == opening
+    assert len(chat.answers()[0]) > 20
+    assert not chat.page.is_visible("#about")
+
+
 @pytest.mark.parametrize("hand", ["button", "Escape"])
 def test_an_answer_streams_and_stopping_frees_its_slot(slowly: Chat, slow: str, hand: str) -> None:
     chat, before = slowly, metrics(slow)

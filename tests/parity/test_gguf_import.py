@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 from edgedec.bench.timing import Config
 from edgedec.bundle import Bundle
 from edgedec.export.exporter import ExportOptions, export
+from edgedec.export.gguf.types import SUGGESTED
 from edgedec.export.opening import open_source
 from edgedec.runtime import Rows, Runtime, logits_of, open_runtime
 from edgedec.runtimes.reference import Reference
@@ -173,6 +176,39 @@ def test_llama_cpp_is_as_near_on_the_same_integers(kind: str, tmp_path: Path) ->
     assert rms(ours - exact) < 0.1 * exact.std()  # activations are rounded to 8 bits, there as here
     assert rms(found - ours) < 0.1 * exact.std()
     assert rms(ours - exact) < 1.5 * rms(found - exact)
+
+
+QUANTIZE = """
+import ctypes, llama_cpp, sys
+kind, source, target = sys.argv[1:]
+params = llama_cpp.llama_model_quantize_default_params()
+params.ftype, params.nthread = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}"), 1
+sys.exit(llama_cpp.llama_model_quantize(source.encode(), target.encode(), ctypes.byref(params)))
+"""
+
+
+@pytest.mark.parametrize("kind", ["Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "IQ4_NL", "IQ4_XS", "Q4_0", "Q5_1"])
+def test_files_that_llama_cpp_quantized(kind: str, tmp_path: Path) -> None:
+    """Types mixed as it mixes them: the file's own values give its logits, and the bundle is near them."""
+    pytest.importorskip("llama_cpp", reason="llama.cpp makes these files")
+    import zoo
+
+    names: dict[str, Any] = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": [f"<{i}>" for i in range(101)]}
+    model = zoo._causal("Llama", **BIG, rms_norm_eps=1e-5)()
+    floats, path = ggufs.write(model, tmp_path / "f.gguf", **names), tmp_path / "m.gguf"
+    # In a process of its own: where its log went earlier in this one may be gone.
+    subprocess.run([sys.executable, "-c", QUANTIZE, kind, floats, path], check=True, capture_output=True)
+    kinds = {t.name: t.tensor_type.name for t in gguf.GGUFReader(path).tensors}
+    assert set(kinds.values()) > {"F32"}
+    mixed = export(str(path), tmp_path / "m", ExportOptions(check=False))
+    formats = {name: t.format for name, t in mixed.manifest.tensors.items() if name.startswith("blocks")}
+    assert formats["blocks.1.down"] == SUGGESTED[kinds["blk.0.ffn_down.weight"]]
+    assert kind != "Q4_K_M" or set(formats.values()) == {"f32", "int4", "int8"}
+    assert rms(all_logits(open_runtime("native", mixed)) - all_logits(open_runtime("ort", mixed))) < 0.2
+    bundle = export(str(path), tmp_path / "b", ExportOptions(weights="int8", check=False, runtimes=("native",)))
+    exact = all_logits(of_file(path))
+    assert rms(theirs(path, bundle.path) - exact) < 0.1 * exact.std()
+    assert rms(all_logits(open_runtime("native", bundle)) - exact) < 0.2 * exact.std()
 
 
 def rms(values: Floats) -> float:

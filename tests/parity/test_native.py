@@ -55,6 +55,8 @@ FORMATS: dict[str, tuple[str, str | None, str | None, int]] = {
     "int4-64": ("int4", None, None, 64),
     "int4-128": ("int4", None, None, 128),
     "mixed": ("int4", "int8", "f16", 32),
+    "int4-64-zeros": ("int4+zeros", None, None, 64),
+    "int8-32-zeros": ("int8+zeros", "int4", "int4", 32),
 }
 
 

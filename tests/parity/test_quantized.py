@@ -203,3 +203,18 @@ def _file_of(package: str, path: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_command_says_what_was_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from edgedec.cli import main
+
+    model = q.save(tmp_path / "checkpoint", q.awq(), q.awq_settings())
+    act = q.save(tmp_path / "act", q.gptq(act_order=True), q.gptq_settings(act_order=True))
+    out = str(tmp_path / "bundle")
+    assert main(["export", str(model.folder), "-o", out, "--no-check", "--for", "native"]) == 0
+    kept = "awq: the integers of 8 matrices kept (8 int4 in blocks of 64), their scales as they were"
+    assert kept in capsys.readouterr().out
+    assert main(["inspect", out]) == 0
+    assert "the integers of 8 matrices kept" in " ".join(capsys.readouterr().out.split())
+    assert main(["export", str(act.folder), "-o", out, "--force", "--no-check", "--for", "native"]) == 0
+    assert "gptq: 8 matrices rounded anew" in capsys.readouterr().out

@@ -28,7 +28,10 @@ native = pytest.importorskip("edgedec.runtimes.native")
 
 ROOM = 400
 # One of each for an architecture, in turn: format, block.
-FORMATS = (("int4", 32), ("int8", 16), ("f32", 32), ("int4", 128), ("f16", 32), ("int8", 64), ("int4", 16))
+FORMATS = (
+    *(("int4", 32), ("int8", 16), ("int4+zeros", 64), ("f32", 32), ("int4", 128), ("f16", 32), ("int8", 64)),
+    *(("int8+zeros", 32), ("int4", 16), ("int4+zeros", 32)),
+)
 
 
 def _models() -> dict[str, ModelSpec]:

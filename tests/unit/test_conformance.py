@@ -23,6 +23,8 @@ MODELS = {name: suite.MODELS[name] for name in ("plain", "hybrid")}
 
 def here(name: str) -> None:
     """Skip where the runtime or what its artifacts need is not installed."""
+    if name == "graph":
+        pytest.skip("runs imported graphs only: tests/parity/test_imported.py")
     if name == "ort":
         pytest.importorskip("onnx", reason="making artifacts needs onnx")
     if name == "native":

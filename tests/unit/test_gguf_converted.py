@@ -100,7 +100,9 @@ def test_export_takes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["export", str(path), "-o", str(tmp_path / "b"), "--for", "native", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["parity"]["kl"]["f32"] < 0.05  # the integers are the file's own
-    assert main(["export", str(path), "-o", str(tmp_path / "c"), "--weights", "f32", "--for", "native", "--no-check"]) == 0
+    assert (
+        main(["export", str(path), "-o", str(tmp_path / "c"), "--weights", "f32", "--for", "native", "--no-check"]) == 0
+    )
 
 
 def test_what_cannot_be_converted_leaves_nothing(

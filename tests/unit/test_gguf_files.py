@@ -22,7 +22,7 @@ from edgedec.export.gguf.checkpoint import GgufCheckpoint
 from edgedec.export.gguf.dequantize import dequantize
 from edgedec.export.gguf.file import GgufFile
 from edgedec.export.gguf.tensor import GgufTensor, paired
-from edgedec.export.gguf.types import BY_NAME, OTHERS, READABLE
+from edgedec.export.gguf.types import OTHERS, READABLE
 from edgedec.export.gguf.write import interleaved, nibbles
 from edgedec.export.opening import open_source
 
@@ -368,15 +368,22 @@ HOSTILE = [key for key, value in LLAMA.items() if isinstance(value, int)]
 @pytest.mark.parametrize("value", [0, 3, 1 << 20, 1 << 24, (1 << 32) - 1])
 def test_no_number_costs_memory(key: str, value: int, tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf", metadata=LLAMA | {"llama.expert_used_count": 1} | {key: value})
+    assert "\n" not in tried(path, tmp_path)
+
+
+def tried(path: Path, folder: Path) -> str:
+    """What is said of a file, the empty string if it is a good one; little memory is used to find out."""
+    said = ""
     tracemalloc.start()
     try:
-        everything(path, tmp_path)
+        everything(path, folder)
     except EdgedecError as error:
-        assert "\n" not in str(error)
+        said = str(error)
     finally:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peak < 16 << 20
+    return said
 
 
 def head_size(path: Path) -> int:
@@ -393,13 +400,6 @@ def test_damage_anywhere_is_an_error_with_a_name(seed: int, tmp_path_factory: py
         write(whole)
     path, rng = folder / "m.gguf", random.Random(seed)
     path.write_bytes(mutated(whole.read_bytes(), rng, head_size(whole)))
-    tracemalloc.start()
-    try:
-        everything(path, folder)
-    except EdgedecError as error:
-        assert "\n" not in str(error)
-        assert len(str(error)) < 2000
-    finally:
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-    assert peak < 16 << 20
+    said = tried(path, folder)
+    assert "\n" not in said
+    assert len(said) < 2000

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgedec.bundle.folder import Bundle, dequantize
-from edgedec.bundle.interleave import LANES, pack, pick, unpack
+from edgedec.bundle.interleave import LANES, pack, packed_zeros, pick, unpack, zeros_by_row
 from edgedec.bundle.manifest import MANIFEST, Tensor
 from edgedec.errors import BundleCorrupt, EdgedecError
 from edgedec.runtime import Rows, RuntimeOptions, choose_runtime, logits_of, open_runtime
@@ -51,6 +51,19 @@ def test_rows_come_back(n: int, width: int, data: st.DataObject) -> None:
     np.testing.assert_array_equal(unpack(lanes, start, stop), rows[start:stop])
     wanted = np.array(data.draw(st.lists(st.integers(0, n - 1), max_size=9)), np.int64)
     np.testing.assert_array_equal(pick(lanes, wanted), rows[wanted])
+
+
+@given(n=sizes, width=st.integers(1, 9), fmt=formats, layout=st.sampled_from(["rows", "interleave16"]), data=st.data())
+def test_zero_points_come_back(n: int, width: int, fmt: Format, layout: Any, data: st.DataObject) -> None:
+    tensor = Tensor(fmt, (n, 32 * width), 0, 64, 32, layout, 128)
+    zeros = np.random.default_rng(n).integers(0, 16 if fmt == "int4" else 256, (n, width), np.uint8)
+    stored = packed_zeros(zeros, tensor)
+    assert stored.nbytes == tensor.zero_bytes
+    np.testing.assert_array_equal(zeros_by_row(stored.ravel(), tensor), zeros)
+    start = data.draw(st.integers(0, (n - 1) // LANES)) * (LANES if layout == "interleave16" else 1)
+    part = tensor.part(start, n)
+    at = stored.ravel()[part.zeros - tensor.zeros :]
+    np.testing.assert_array_equal(zeros_by_row(at[: part.zero_bytes], part), zeros[start:])
 
 
 @settings(deadline=None)

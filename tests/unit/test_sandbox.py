@@ -234,3 +234,25 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_finalizer_sends_nothing_and_waits_for_nothing(nano: Path) -> None:
+    """It may run while any lock is held, in the thread that holds it."""
+    pytest.importorskip("llguidance", reason="constraints need llguidance")
+    import edgedec
+    from edgedec import constraints
+    from edgedec.constraints.vocabulary import vocabulary
+
+    model = edgedec.open(nano, threads=1)
+    one = constraints.regex(model, "[a-z]+")
+    twin, group = one.fork(), one._matcher._group
+    host = vocabulary(model)._sandbox
+    with host._lock, group._lock:
+        group._host.close = group._host.send = lambda *_, **__: pytest.fail("in a finalizer")  # type: ignore[assignment, method-assign, return-value]
+        del twin
+    assert len(group.dropped) == 1
+    del group._host.send  # type: ignore[attr-defined]
+    assert one.mask(()).any()
+    one.accept(int(one.mask(()).nonzero()[0][0]))
+    assert one.mask(()).any()
+    assert not group.dropped, "told with the next request"

@@ -20,6 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m edgedec.testing.conformance", description=__doc__)
     parser.add_argument("--runtime", required=True, help=f"a file name in runtimes/: {', '.join(runtime_names())}")
     parser.add_argument("--bundle", type=Path, help="a bundle to run on, instead of the suite's own small ones")
+    parser.add_argument("--reference", type=Path, help="the same model for the reference, if it cannot open BUNDLE")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     given = parser.parse_args(arguments)
 
@@ -28,7 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     try:
         bundle = Bundle.open(given.bundle) if given.bundle else None
-        report = run_suite(given.runtime, opened, bundle, progress=_silent if given.json else _line)
+        expected = Bundle.open(given.reference) if given.reference else None
+        report = run_suite(given.runtime, opened, bundle, _silent if given.json else _line, expected)
     except (EdgedecError, ImportError) as error:
         print(f"untestable: {error}", file=sys.stderr)
         return 2

@@ -145,7 +145,8 @@ def _dropped(runtime: Runtime) -> list[np.ndarray]:
     """Slots of one attention block are forgotten: what follows in the cache, a fork, and after truncation."""
     ids = tokens(runtime.spec, 24)
     cache, _ = text(runtime, ids[:20])
-    first, *_, last = runtime.spec.attention
+    held = list(runtime.spec.attention) or [0]
+    first, last = held[0], held[-1]
     cache.drop(last, [2, 3, 4, 11, 19])
     assert cache.slots(last) == 15, f"{cache.slots(last)} slots are left of 20 - 5"
     assert cache.slots(first) == (20 if first != last else 15), "slots of another block were dropped"

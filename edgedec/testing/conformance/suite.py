@@ -24,8 +24,13 @@ State = Literal["passed", "failed", "not declared"]
 class Subject:
     """The runtime under test, and the reference, on the models of the suite. `capabilities`: as it declares them."""
 
-    def __init__(self, name: str, opened: Open, folder: Path, bundle: Bundle | None = None) -> None:
+    def __init__(
+        self, name: str, opened: Open, folder: Path, bundle: Bundle | None = None, expected: Bundle | None = None
+    ) -> None:
+        """bundle: the user's, instead of the suite's models; expected: the same model for the reference, which has to
+        be given where that one cannot open the bundle."""
         self.name, self._open, self._folder, self._own = name, opened, folder, bundle
+        self._expected = expected or bundle
         self._runtimes: dict[tuple[str, str, str, bool], Runtime] = {}
         self._bundles: dict[tuple[str, str], Bundle] = {}
         self.capabilities = self._declared()
@@ -71,7 +76,8 @@ class Subject:
             from edgedec.runtimes import reference
 
             opened = self._open if tested else reference.open
-            self._runtimes[key] = opened(self.bundle(model, fmt), RuntimeOptions(threads=1, kv=kv))
+            bundle = self.bundle(model, fmt) if tested or self._expected is None else self._expected
+            self._runtimes[key] = opened(bundle, RuntimeOptions(threads=1, kv=kv))
         return self._runtimes[key]
 
 
@@ -149,11 +155,16 @@ class Report:
 
 
 def run_suite(
-    name: str, opened: Open, bundle: Bundle | None = None, progress: Callable[[Finding], None] = lambda finding: None
+    name: str,
+    opened: Open,
+    bundle: Bundle | None = None,
+    progress: Callable[[Finding], None] = lambda finding: None,
+    expected: Bundle | None = None,
 ) -> Report:
-    """Every check on every model it is about; each finding is given to `progress` too."""
+    """Every check on every model it is about; each finding is given to `progress` too. expected: the model of `bundle`
+    as the reference runs it."""
     report = Report(name)
-    with _subject(name, opened, bundle) as subject:
+    with _subject(name, opened, bundle, expected) as subject:
         for model in subject.models():
             for one in CHECKS:
                 if not one.models or model in one.models or model == "bundle":
@@ -164,9 +175,9 @@ def run_suite(
 
 
 @contextmanager
-def _subject(name: str, opened: Open, bundle: Bundle | None) -> Iterator[Subject]:
+def _subject(name: str, opened: Open, bundle: Bundle | None, expected: Bundle | None) -> Iterator[Subject]:
     with tempfile.TemporaryDirectory(prefix="edgedec-", ignore_cleanup_errors=True) as folder:
-        yield Subject(name, opened, Path(folder), bundle)
+        yield Subject(name, opened, Path(folder), bundle, expected)
 
 
 def _finding(one: Check, subject: Subject, model: str) -> Finding:

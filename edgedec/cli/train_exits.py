@@ -1,0 +1,142 @@
+"""`edgedec train-exits`: train a checkpoint so that it may be left early."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgedec.cli import options as o
+from edgedec.cli._output import print_json, progress_bar
+from edgedec.errors import UsageError
+from edgedec.runtime import available_cores
+from edgedec.storage.files import replacing_folder
+
+if TYPE_CHECKING:
+    from edgedec.export.exits_train import ExitPlan, ExitQuality
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def train_exits(
+    checkpoint: Annotated[Path, typer.Argument(metavar="PATH", help="Hugging Face folder of the model.")],
+    data: Annotated[
+        list[Path],
+        typer.Argument(metavar="DATA", help='Texts like those the model was trained on: .txt, or .jsonl with "text".'),
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FOLDER", help="Where the trained checkpoint goes.")],
+    exits: Annotated[
+        str,
+        typer.Option(
+            metavar="N,N,…", show_default=False, help="Layers to leave after; a sixth to two thirds by default."
+        ),
+    ] = "",
+    drop: Annotated[float, typer.Option(min=0.0, max=0.9, help="How often the last layer is left out.")] = 0.1,
+    early: Annotated[float, typer.Option(min=0.0, help="Weight of the exits' losses.")] = 1.0,
+    rotate: Annotated[int, typer.Option(min=1, help="An update trains one exit in so many, by turns.")] = 4,
+    soft: Annotated[
+        float,
+        typer.Option(min=0.0, max=1.0, help="Share of an exit's loss that follows the whole model, not the text."),
+    ] = 0.5,
+    minutes: Annotated[float, typer.Option(min=0.0, help="Minutes of training.")] = 60.0,
+    steps: Annotated[int, typer.Option(min=0, help="At most so many updates; 0: the minutes alone.")] = 0,
+    rate: Annotated[float, typer.Option(min=0.0, help="Highest learning rate.")] = 5e-5,
+    batch: Annotated[int, typer.Option(min=1, help="Rows of an update.")] = 8,
+    length: Annotated[int, typer.Option(min=8, help="Tokens of a row.")] = 512,
+    work: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            show_default=False,
+            help="Keep a checkpoint there; an interrupted run continues from it.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the order of the texts and of the layers left out.")] = 0,
+    threads: o.Threads = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace FOLDER if it exists.")] = False,
+    json: o.Json = False,
+) -> None:
+    """Train a checkpoint for early exits and left-out layers, so that it drafts for itself.
+
+    \b
+    Examples:
+      edgedec train-exits ./smol-hf texts.txt -o ./smol-exits --minutes 120 --work build/exits
+      edgedec export ./smol-exits -o ./smol && edgedec run -m ./smol --spec exit -p "Once upon a time"
+    """
+    models, training = _training()
+    if out.exists() and not force:
+        raise UsageError(f"{out}: exists already; choose another place or pass --force")
+    with progress_bar(quiet=json) as show:
+        model = models.Early(models.load(checkpoint), str(checkpoint))
+        if length > model.context:
+            raise UsageError(f"--length {length}: the model reads at most {model.context} tokens")
+        plan = training.ExitPlan(
+            exits=_exits(exits, len(model)) or training.default_exits(len(model)),
+            drop=drop,
+            early=early,
+            rotate=rotate,
+            soft=soft,
+            minutes=minutes,
+            steps=steps,
+            rate=rate,
+            batch=batch,
+            length=length,
+            seed=seed,
+            threads=threads or available_cores(),
+        )
+        trainer = training.ExitTrainer(model, data, _encoder(checkpoint), plan)
+        key = training.key_of(checkpoint, data, plan)
+        before = trainer.measure()
+        training.train(trainer, work / "exits.safetensors" if work else None, key, show)
+        with replacing_folder(out, force=force) as folder:
+            models.write(model, checkpoint, folder)
+    _report(out, plan, trainer.steps, before, trainer.measure(), json)
+
+
+def _exits(given: str, n_layers: int) -> tuple[int, ...]:
+    try:
+        found = tuple(sorted({int(part) for part in given.split(",") if part.strip()}))
+    except ValueError:
+        raise UsageError(f"--exits {given}: must be numbers of layers, such as 4,6,8") from None
+    if any(not 0 < e < n_layers for e in found):
+        raise UsageError(f"--exits {given}: must be from 1 to {n_layers - 1}")
+    return found
+
+
+def _encoder(folder: Path) -> Any:
+    """Text -> ids, as the checkpoint's own tokenizer gives them."""
+    from tokenizers import Tokenizer
+
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise UsageError(f"{path}: missing; train-exits reads texts with it")
+    tokenizer = Tokenizer.from_file(str(path))
+    return lambda text: tokenizer.encode(text).ids
+
+
+def _training() -> tuple[Any, Any]:
+    """The modules of the model and of its trainer, whose packages are an extra."""
+    from importlib import import_module
+
+    from edgedec.errors import RuntimeUnavailable
+
+    try:
+        return import_module("edgedec.export.exits_model"), import_module("edgedec.export.exits_train")
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package == "edgedec":
+            raise
+        raise RuntimeUnavailable(f'train-exits needs {package}: pip install "edgedec[train]"') from None
+
+
+def _report(out: Path, plan: ExitPlan, steps: int, before: ExitQuality, after: ExitQuality, json: bool) -> None:
+    if json:
+        exits = {str(e): [before.agreement[e], after.agreement[e]] for e in plan.exits}
+        print_json({"path": str(out), "steps": steps, "loss": [before.loss, after.loss], "agreement": exits})
+        return
+    print(f"{out}: {steps} updates; loss on text held back {before.loss:.3f} before, {after.loss:.3f} after")
+    for e in plan.exits:
+        was, now = before.agreement[e], after.agreement[e]
+        print(f"left after {e} layers, the next token is the whole model's: {was:.1%} before, {now:.1%} after")

@@ -1,0 +1,123 @@
+"""What a model is trained on further: files of text as a stream of token rows, with a place to go on from.
+
+Documents are read one after the other, shuffled within blocks, and joined; a row starts where a document does. Only
+one block is in memory. The same seed gives the same rows, so a place is two numbers: the block and the row in it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from zlib import crc32
+
+from edgedec.errors import UsageError
+
+END = "<|endoftext|>"
+BLOCK = 1024  # documents
+_CHUNK = 1 << 20  # characters
+_HELD_EVERY, _MOST_HELD = 50, 16
+
+Encode = Callable[[str], list[int]]
+
+
+@dataclass
+class Place:
+    """The next row: the pass over the files, the block of it, the row in the block."""
+
+    turn: int = 0
+    block: int = 0
+    row: int = 0
+
+
+def documents(path: Path) -> Iterator[str]:
+    """The texts in a file, a few at a time: lines with a "text" if it is JSONL, else split where <|endoftext|>
+    stands."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            yield from filter(str.strip, _lines(file, path) if path.suffix == ".jsonl" else _parts(file))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: is not UTF-8 text ({error.reason} at byte {error.start})") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _parts(file: Iterator[str]) -> Iterator[str]:
+    kept = ""
+    while piece := file.read(_CHUNK):  # type: ignore[attr-defined]
+        *whole, kept = (kept + piece).split(END)
+        yield from whole
+    yield kept
+
+
+def _lines(file: Iterator[str], path: Path) -> Iterator[str]:
+    for i, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        try:
+            text = json.loads(line)["text"]
+        except (ValueError, TypeError, KeyError):
+            text = None
+        if not isinstance(text, str):
+            raise UsageError(f'{path}: line {i} is no JSON object with a "text"')
+        yield text
+
+
+def is_held(text: str) -> bool:
+    """Whether a document is kept for measuring; its own bytes decide, not its place."""
+    return crc32(text.encode()) % _HELD_EVERY == 0
+
+
+class Stream:
+    """Rows of `length` + 1 tokens without end; `place` is where the next one comes from."""
+
+    def __init__(self, files: Sequence[Path], encode: Encode, length: int, seed: int, place: Place) -> None:
+        self._files, self._encode, self._length, self._seed = files, encode, length, seed
+        self.place = place
+        self._rows: list[list[int]] | None = None
+        self._blocks: Iterator[list[str]] | None = None
+
+    def held(self) -> list[list[int]]:
+        """Rows of documents that are never trained on, of the first block."""
+        texts = [text for text in next(self._blocks_from(0), []) if is_held(text)]
+        return [ids[: self._length + 1] for ids in map(self._encode, texts[:_MOST_HELD]) if len(ids) > 1]
+
+    def __next__(self) -> list[int]:
+        while self._rows is None or self.place.row >= len(self._rows):
+            self._advance()
+        self.place.row += 1
+        return self._rows[self.place.row - 1]
+
+    def _advance(self) -> None:
+        """Load the block at the place; after the last one a new pass begins."""
+        if self._rows is not None:
+            self.place.block, self.place.row = self.place.block + 1, 0
+        if self._blocks is None:
+            self._blocks = self._blocks_from(self.place.block)
+        block = next(self._blocks, None)
+        if block is None:
+            if self.place.block == 0 or (self.place.block == 1 and not self._rows):
+                raise UsageError(f"the data hold no row of {self._length + 1} tokens; give more text or --length less")
+            self.place.turn, self.place.block, self.place.row = self.place.turn + 1, 0, 0
+            self._blocks, self._rows = None, None
+            return
+        self._rows = list(self._joined(block))
+
+    def _joined(self, block: list[str]) -> Iterator[list[int]]:
+        texts = [text for text in block if not is_held(text)]
+        random.Random(f"{self._seed} {self.place.turn} {self.place.block}").shuffle(texts)
+        row: list[int] = []
+        for ids in map(self._encode, texts):
+            row += ids
+            if len(row) > self._length:
+                yield row[: self._length + 1]
+                row = []
+
+    def _blocks_from(self, first: int) -> Iterator[list[str]]:
+        found = (text for path in self._files for text in documents(path))
+        rest = islice(found, first * BLOCK, None)
+        while block := list(islice(rest, BLOCK)):
+            yield block

@@ -1,0 +1,203 @@
+"""LayerSkip's training (S10): a model learns to be left early, and to do without some of its layers.
+
+Layer l of L is left out of a row with probability `drop` times 2^(l / (L - 1)) - 1: never the first, the last most
+often. All exits share the model's own last norm and head. An update trains one exit in `rotate` (the rotational
+curriculum); exit e weighs `early` times 0 + … + (e - 1), the whole model L - 1 + `early` times 0 + … + (L - 2),
+normalized. An exit learns the text, and by the share `soft` what the whole model predicts at that moment: a draft is
+right when it is what the model would say.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional
+
+from edgedec.errors import UsageError
+from edgedec.export.exits_data import Encode, Place, Stream
+from edgedec.export.exits_model import Early
+from edgedec.export.heads_data import Progress
+
+WARMUP, SAVE_EVERY = 20, 300.0  # updates, seconds
+
+
+@dataclass(frozen=True)
+class ExitPlan:
+    """exits: after how many layers a draft may leave; minutes and steps: whichever is over first (steps 0: the
+    minutes alone); rate: the learning rate at its highest; batch: rows of `length` tokens in an update."""
+
+    exits: tuple[int, ...]
+    drop: float = 0.1
+    early: float = 1.0
+    rotate: int = 4
+    soft: float = 0.5
+    minutes: float = 60.0
+    steps: int = 0
+    rate: float = 5e-5
+    batch: int = 8
+    length: int = 512
+    seed: int = 0
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class ExitQuality:
+    """loss: nats a token on text held back; agreement: how often each exit predicts what the whole model does."""
+
+    loss: float
+    agreement: dict[int, float]
+
+
+def default_exits(n_layers: int) -> tuple[int, ...]:
+    """From a sixth to two thirds of the layers: what leaves later saves too little."""
+    return tuple(range(max(1, n_layers // 6), max(1, n_layers * 2 // 3) + 1)) if n_layers > 1 else ()
+
+
+def drop_rates(n_layers: int, most: float) -> list[float]:
+    """How often each layer is left out. Of 3 layers and 0.2: [0, 0.083, 0.2]."""
+    return [most * (2 ** (i / max(1, n_layers - 1)) - 1) for i in range(n_layers)]
+
+
+def shares(exits: list[int], n_layers: int, early: float) -> dict[int, float]:
+    """What share of the loss each exit has, and the whole model. Exit 3 of 4 layers, early 1: {3: 3/9, 4: 6/9}."""
+    weights = {e: early * (e - 1) * e / 2 for e in exits}
+    weights[n_layers] = n_layers - 1 + early * (n_layers - 2) * (n_layers - 1) / 2 or 1.0
+    total = sum(weights.values())
+    return {e: weight / total for e, weight in weights.items()}
+
+
+class ExitTrainer:
+    """A model in training: AdamW on all its weights, a stream of rows, a checkpoint."""
+
+    def __init__(self, early: Early, files: list[Path], encode: Encode, plan: ExitPlan) -> None:
+        torch.set_num_threads(plan.threads)
+        self.early, self.plan, self.steps, self.spent = early, plan, 0, 0.0
+        self.weights = dict(early.model.named_parameters())
+        self.optimizer = torch.optim.AdamW(self.weights.values(), lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0)
+        self.stream = Stream(files, encode, plan.length, plan.seed, Place())
+        self.held = self.stream.held()
+        if not self.held:
+            raise UsageError("the data hold too few texts to keep some back for measuring; give more")
+
+    def step(self, progress: float) -> float:
+        """One update -> its mean loss a token."""
+        plan = self.plan
+        for group in self.optimizer.param_groups:
+            group["lr"] = plan.rate * min(1.0, (self.steps + 1) / WARMUP) * max(0.0, 1.0 - progress)
+        draw, total = random.Random(f"{plan.seed} {self.steps}"), 0.0
+        self.optimizer.zero_grad()
+        for _ in range(plan.batch):
+            loss = self.loss(torch.tensor(next(self.stream)), draw) / plan.batch
+            loss.backward()
+            total += float(loss.detach())
+        torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0)
+        self.optimizer.step()
+        self.steps += 1
+        return total
+
+    def loss(self, row: Tensor, draw: random.Random) -> Tensor:
+        """row [T + 1] -> the weighted mean loss of the whole model and of this update's exits."""
+        plan, n = self.plan, len(self.early)
+        exits = [e for e in plan.exits if e % plan.rotate == self.steps % plan.rotate]
+        skipped = [i for i, rate in enumerate(drop_rates(n, plan.drop)) if draw.random() < rate]
+        states, share = self.early.states(row[None, :-1], exits, skipped), shares(exits, n, plan.early)
+        logits = self.early.readout(states[n])
+        total = functional.cross_entropy(logits, row[1:]) * share[n]
+        said = functional.softmax(logits.detach(), -1)
+        for e in exits:
+            found = self.early.readout(states[e])
+            text, model = functional.cross_entropy(found, row[1:]), functional.cross_entropy(found, said)
+            total = total + share[e] * ((1 - plan.soft) * text + plan.soft * model)
+        return total
+
+    def measure(self) -> ExitQuality:
+        right, loss, tokens = dict.fromkeys(self.plan.exits, 0), 0.0, 0
+        with torch.no_grad():
+            for ids in self.held:
+                row = torch.tensor(ids)
+                states = self.early.states(row[None, :-1], self.plan.exits)
+                logits = self.early.readout(states[len(self.early)])
+                loss += float(functional.cross_entropy(logits, row[1:], reduction="sum"))
+                tokens += len(ids) - 1
+                for e in right:
+                    right[e] += int((self.early.readout(states[e]).argmax(-1) == logits.argmax(-1)).sum())
+        return ExitQuality(loss / tokens, {e: found / tokens for e, found in right.items()})
+
+    # ---- the checkpoint: weights, Adam's two moments and the place in the text, a file of plain arrays
+
+    def save(self, path: Path, key: str) -> None:
+        tensors = {f"w.{name}": w.detach() for name, w in self.weights.items()}
+        for name, w in self.weights.items():
+            state = self.optimizer.state.get(w, {})
+            tensors |= {f"{part}.{name}": state[part] for part in ("exp_avg", "exp_avg_sq") if part in state}
+        facts = {"key": key, "steps": self.steps, "spent": self.spent, "place": asdict(self.stream.place)}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staging = path.with_name(path.name + ".partial")
+        save_file(tensors, staging, {"facts": json.dumps(facts)})
+        staging.replace(path)
+
+    def load(self, path: Path, key: str) -> None:
+        """Go on from a checkpoint; nothing happens if there is none."""
+        if not path.exists():
+            return
+        try:
+            with safe_open(path, "pt") as file:
+                facts: dict[str, Any] = json.loads(file.metadata()["facts"])
+                if facts["key"] != key:
+                    raise UsageError(f"{path}: of another training (model, data or options); choose another --work")
+                self._restore(file, set(file.keys()), facts)
+        except (SafetensorError, TypeError, KeyError, ValueError, RuntimeError) as error:
+            raise UsageError(f"{path}: not a checkpoint of train-exits ({error}); remove it") from None
+
+    def _restore(self, file: Any, names: set[str], facts: dict[str, Any]) -> None:
+        for name, w in self.weights.items():
+            w.data.copy_(file.get_tensor(f"w.{name}"))
+            if f"exp_avg.{name}" in names:
+                moments = {part: file.get_tensor(f"{part}.{name}") for part in ("exp_avg", "exp_avg_sq")}
+                self.optimizer.state[w] = {"step": torch.tensor(float(facts["steps"])), **moments}
+        self.steps, self.spent = facts["steps"], facts["spent"]
+        place = Place(**facts["place"])
+        self.stream.place.turn, self.stream.place.block, self.stream.place.row = place.turn, place.block, place.row
+
+
+def key_of(folder: Path, files: list[Path], plan: ExitPlan) -> str:
+    """Names a training: the same checkpoint, texts and options, but for how long it takes and by how many threads."""
+    said = sha256(json.dumps(asdict(plan) | {"minutes": 0, "threads": 0}).encode())
+    for path in [*sorted(folder.glob("*.safetensors")), *files]:
+        said.update(f"{path.name} {path.stat().st_size} ".encode())
+        with path.open("rb") as file:
+            said.update(file.read(1 << 20))
+    return said.hexdigest()
+
+
+def train(trainer: ExitTrainer, path: Path | None, key: str, show: Progress) -> None:
+    """Train until the time or the steps are over; goes on from, and leaves, a checkpoint at `path`."""
+    if path is not None:
+        trainer.load(path, key)
+    plan, saved = trainer.plan, monotonic()
+    began = saved - trainer.spent
+    try:
+        while True:
+            trainer.spent = monotonic() - began
+            done = trainer.steps / plan.steps if plan.steps else 0.0
+            progress = max(done, trainer.spent / max(60 * plan.minutes, 1e-9))
+            show("train", int(1000 * min(progress, 1.0)), 1000)
+            if progress >= 1.0:
+                return
+            trainer.step(progress)
+            if path is not None and monotonic() - saved > SAVE_EVERY:
+                trainer.save(path, key)
+                saved = monotonic()
+    finally:
+        if path is not None:
+            trainer.save(path, key)

@@ -1,0 +1,173 @@
+"""`edgedec pull`, `list`, `rm` and `-m hf:…` beside a stand-in of the Hub: the real client, real interruptions."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from checkpoints import write_llama
+from hub_server import HubServer, serving_hub
+
+from edgedec.bundle.cached import HubName
+from edgedec.errors import UsageError
+
+pytest.importorskip("huggingface_hub", reason="pulling needs huggingface_hub")
+pytest.importorskip("onnx", reason="exporting needs onnx")
+ID, WEIGHTS = "someone/tiny-llama", "model.safetensors"
+
+
+@dataclass
+class World:
+    """A hub, and a home with empty caches; each command is a process of its own, as the client reads its environment
+    once."""
+
+    hub: HubServer
+    home: Path
+    environment: dict[str, str]
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "edgedec", *arguments]
+        every = {**self.environment, **environment}
+        return subprocess.run(command, env=every, capture_output=True, text=True, cwd=self.home, check=False)
+
+    def ok(self, *arguments: str, **environment: str) -> str:
+        done = self.run(*arguments, **environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def fails(self, *arguments: str, **environment: str) -> str:
+        """The one line that says why."""
+        done = self.run(*arguments, **environment)
+        lines = done.stderr.strip().splitlines()
+        assert done.returncode == 1
+        assert lines[-1].startswith("edgedec: ")
+        assert "Traceback" not in done.stderr
+        return lines[-1]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_llama(tmp_path_factory.mktemp("hub") / "tiny-llama")
+    (folder / "pytorch_model.bin").write_bytes(b"a pickle" * 1000)
+    (folder / "modeling_tiny.py").write_text("raise SystemExit('code of a model')")
+    return folder
+
+
+@pytest.fixture
+def world(checkpoint: Path, tmp_path: Path) -> Iterator[World]:
+    folder = shutil.copytree(checkpoint, tmp_path / "repository")
+    with serving_hub({ID: folder}) as (address, hub):
+        caches = {"HF_HOME": str(tmp_path / "hf"), "EDGEDEC_CACHE": str(tmp_path / "cache")}
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))}
+        more = {"HF_ENDPOINT": address, "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_XET": "1"}
+        yield World(hub, tmp_path, {**kept, **caches, **more})
+
+
+def test_pull_then_run_without_a_network(world: World) -> None:
+    said = json.loads(world.ok("pull", ID, "--json"))
+    assert (said["name"], said["commit"], said["new"]) == (f"hf:{ID}", world.hub.commit(ID), True)
+    taken = {path.rpartition("/")[2] for method, path, _ in world.hub.asked if method == "GET" and "/resolve/" in path}
+    assert {"config.json", WEIGHTS, "tokenizer.json"} <= taken
+    assert not taken & {"pytorch_model.bin", "modeling_tiny.py"}
+    world.hub.asked.clear()
+    assert len(world.ok("run", "-m", f"hf:{ID}", "-p", "the", "-n", "4", "--temp", "0", HF_HUB_OFFLINE="1")) > 3
+    assert world.hub.asked == []
+    again = json.loads(world.ok("pull", ID, "--json"))
+    assert (again["new"], world.hub.fetched(WEIGHTS)) == (False, [])
+    listed = json.loads(world.ok("list", "--json"))
+    assert [(one["name"], one["path"]) for one in listed] == [(f"hf:{ID}", said["path"])]
+    assert ID in world.ok("rm", ID, "--checkpoint")
+    assert json.loads(world.ok("list", "--json")) == []
+    assert not list((world.home / "hf").rglob("*.safetensors"))
+    assert not list((world.home / "cache" / "hub").iterdir())
+
+
+def test_the_cache_is_that_of_other_clients(world: World) -> None:
+    script = f"import huggingface_hub as h; print(h.snapshot_download({ID!r}))"
+    command = [sys.executable, "-c", script]
+    subprocess.run(command, env=world.environment, check=True, capture_output=True)
+    assert len(world.hub.fetched(WEIGHTS)) == 1
+    world.ok("pull", ID)
+    assert len(world.hub.fetched(WEIGHTS)) == 1
+
+
+def test_run_downloads_and_exports_when_it_is_first_asked_for(world: World) -> None:
+    done = world.run("run", "-m", f"hf:{ID}", "-p", "the", "-n", "4", "--temp", "0")
+    assert done.returncode == 0
+    assert "converted, this first time only" in done.stderr
+    again = world.run("run", "-m", f"hf:{ID}", "-p", "the", "-n", "4", "--temp", "0")
+    assert (again.stdout, again.stderr) == (done.stdout, "")
+    assert len(world.hub.fetched(WEIGHTS)) == 1
+
+
+def test_an_interrupted_download_goes_on_where_it_ended(world: World) -> None:
+    write_llama(world.hub.repositories[ID], intermediate_size=24_576)  # the client writes 10 MiB at a time
+    size = (world.hub.repositories[ID] / WEIGHTS).stat().st_size
+    assert size > 21 << 20
+    world.hub.cut.add(WEIGHTS)
+    if world.run("pull", ID).returncode:
+        world.ok("pull", ID)
+    first, *others = world.hub.fetched(WEIGHTS)
+    assert (first, world.hub.cut) == ("", set())
+    starts = [int(span.removeprefix("bytes=").split("-")[0]) for span in others if span]
+    assert starts
+    assert all(0 < start <= size // 2 for start in starts)
+    world.ok("verify", f"hf:{ID}")
+
+
+def test_a_newer_revision_is_exported_anew_and_other_weights_too(world: World) -> None:
+    first = json.loads(world.ok("pull", ID, "--json"))
+    write_llama(world.hub.repositories[ID], seed=9)
+    second = json.loads(world.ok("pull", ID, "--json"))
+    assert first["commit"] != second["commit"]
+    assert second["new"]
+    digests = [json.loads(world.ok("inspect", f"hf:{ID}", "--json"))["digest"]]
+    assert json.loads(world.ok("pull", ID, "--weights", "int8", "--json"))["new"]
+    digests.append(json.loads(world.ok("inspect", f"hf:{ID}", "--json"))["digest"])
+    assert len(set(digests)) == 2
+
+
+def test_what_is_damaged_is_not_used(world: World) -> None:
+    data = (world.hub.repositories[ID] / WEIGHTS).read_bytes()
+    world.hub.wrong[WEIGHTS] = data[:-1] + bytes([data[-1] ^ 1])
+    assert f"{WEIGHTS}: content differs from its hash" in world.fails("pull", ID)
+    assert json.loads(world.ok("list", "--json")) == []
+    world.hub.wrong.clear()
+    world.ok("pull", ID)
+
+
+def test_errors_say_what_to_do(world: World) -> None:
+    assert "no such model on http://127.0.0.1" in world.fails("pull", "nobody/nothing")
+    assert "no such revision" in world.fails("pull", f"{ID}@missing")
+    assert "HF_HUB_OFFLINE is set" in world.fails("pull", ID, HF_HUB_OFFLINE="1")
+    assert "no whole answer" in world.fails("run", "-m", f"hf:{ID}", "-p", "x", HF_ENDPOINT="http://127.0.0.1:9")
+    assert "expected ORG/NAME" in world.fails("pull", "just-a-name")
+    assert "`edgedec list` shows them" in world.fails("rm", "nobody/nothing")
+    folder = world.hub.repositories[ID]
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "bloom"}))
+    assert f"edgedec export {ID} --via optimum -o tiny-llama" in world.fails("pull", ID)
+    (folder / WEIGHTS).unlink()
+    assert "no safetensors" in world.fails("pull", ID)
+    assert json.loads(world.ok("list", "--json")) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "a/b/c", "../b", "a/..", "hf:", "a/b@", "a/b@c/d", "/a/b", "a/b/../c.gguf", "a b/c"]
+)
+def test_names_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError, match="not a model of the Hub"):
+        HubName.parse(text)
+
+
+def test_names() -> None:
+    assert HubName.parse("hf:a/b@v1.0") == HubName("a/b", "v1.0")
+    assert str(HubName.parse("a/b/c-Q4_0.gguf")) == "hf:a/b/c-Q4_0.gguf"
+    assert str(HubName("a/b")) == "hf:a/b"
