@@ -1,4 +1,4 @@
-"""edgedec, the decoder for small machines.
+"""On-device LLM inference: quantized bundles, a CPU engine, speculative decoding, one API.
 
 >>> import edgedec
 >>> session = edgedec.open("nano").session()
@@ -6,28 +6,36 @@
 ...     print(piece, end="")
 """
 
-from edgedec.decoding.step import Stats, Token
-from edgedec.errors import (
-    BadTensor,
-    BundleCorrupt,
-    BundleError,
-    BundleNotFound,
-    BundleUnsafe,
-    BundleVersion,
-    CheckpointError,
-    ContextFull,
-    EdgedecError,
-    RuntimeUnavailable,
-    SessionError,
-    TextError,
-    UnknownArchitecture,
-    UsageError,
-)
-from edgedec.generation import GenerationConfig
-from edgedec.model import Model, open  # noqa: A004
-from edgedec.sampling import Sampling
-from edgedec.session import Session
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from edgedec.version import __version__
+
+if TYPE_CHECKING:
+    from edgedec.decoding.step import Stats, Token
+    from edgedec.errors import (
+        BadTensor,
+        BundleCorrupt,
+        BundleError,
+        BundleNotFound,
+        BundleUnsafe,
+        BundleVersion,
+        CheckpointError,
+        ContextFull,
+        EdgedecError,
+        RuntimeUnavailable,
+        SessionError,
+        TextError,
+        UnknownArchitecture,
+        UsageError,
+    )
+    from edgedec.generation import GenerationConfig
+    from edgedec.model import Model, open  # noqa: A004
+    from edgedec.sampling import Sampling
+    from edgedec.session import Session
 
 __all__ = [
     "BadTensor",
@@ -53,3 +61,35 @@ __all__ = [
     "__version__",
     "open",
 ]
+
+# Where the names are that are not errors. Each is imported when first used: the command line starts at once, and an
+# interrupt in its first moments finds it ready.
+_HOMES = {
+    "GenerationConfig": "generation",
+    "Model": "model",
+    "Sampling": "sampling",
+    "Session": "session",
+    "Stats": "decoding.step",
+    "Token": "decoding.step",
+    "open": "model",
+}
+
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_ROOT = os.path.dirname(_HERE)
+if not os.path.isdir(os.path.join(_HERE, "models")) and os.path.isfile(os.path.join(_ROOT, "models", "__init__.py")):
+    # A checkout: models, runtimes and the rest lie beside this folder, which hides an installed one when Python is
+    # started there.
+    __path__.append(_ROOT)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

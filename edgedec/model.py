@@ -32,6 +32,8 @@ class Model:
 
     def __init__(self, bundle: Bundle, runtime: Runtime, prefix_tokens: int = 0) -> None:
         self.bundle, self.runtime = bundle, runtime
+        # The bundle's own; another one may be set.
+        self.chat_template = bundle.manifest.text.chat_template
         self.prefixes = ModelPrefixes(runtime.capabilities, prefix_tokens)
 
     def __repr__(self) -> str:
@@ -116,10 +118,10 @@ class Model:
         taken = _TEMPLATE_NAMES & set(variables or ())
         if taken:
             raise TextError(f"chat template: {min(taken)!r} is set by the chat itself; choose other variables")
-        if text.chat_template is None:
+        if self.chat_template is None:
             raise TextError(f"{self.bundle.manifest.name}: the bundle has no chat template; use a plain prompt")
         return render_chat(
-            text.chat_template,
+            self.chat_template,
             messages,
             tools=tools,
             add_generation_prompt=add_generation_prompt,

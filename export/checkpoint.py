@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from edgedec.bundle.advice import advice
 from edgedec.bundle.manifest import Text, WeightFormat
 from edgedec.errors import BadTensor, CheckpointError
 from edgedec.export.quantized import IntegerMatrix, Quantization, QuantizedMatrix, find, without_settings
@@ -239,6 +240,8 @@ def _advice(folder: Path) -> str:
 def open_checkpoint(place: str | Path, revision: str | None = None) -> Checkpoint:
     """The checkpoint at a folder or, failing that, under an id of the Hugging Face Hub (`org/name`)."""
     path = Path(place)
+    if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
+        raise CheckpointError(f"{path}: {advice(path)}")
     if path.is_dir():
         return Checkpoint.open(path)
     if path.exists() or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(place)):

@@ -71,7 +71,7 @@ def is_held(text: str) -> bool:
     return crc32(text.encode()) % _HELD_EVERY == 0
 
 
-class Stream:
+class TokenStream:
     """Rows of `length` + 1 tokens without end; `place` is where the next one comes from."""
 
     def __init__(self, files: Sequence[Path], encode: Encode, length: int, seed: int, place: Place) -> None:

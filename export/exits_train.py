@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from edgedec.errors import UsageError
-from edgedec.export.exits_data import Encode, Place, Stream
+from edgedec.export.exits_data import Encode, Place, TokenStream
 from edgedec.export.exits_model import Early
 from edgedec.export.heads_data import Progress
 
@@ -84,7 +84,7 @@ class ExitTrainer:
         self.early, self.plan, self.steps, self.spent = early, plan, 0, 0.0
         self.weights = dict(early.model.named_parameters())
         self.optimizer = torch.optim.AdamW(self.weights.values(), lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0)
-        self.stream = Stream(files, encode, plan.length, plan.seed, Place())
+        self.stream = TokenStream(files, encode, plan.length, plan.seed, Place())
         self.held = self.stream.held()
         if not self.held:
             raise UsageError("the data hold too few texts to keep some back for measuring; give more")

@@ -10,18 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
+from shutil import copyfile
 from time import monotonic
 
 import numpy as np
 from safetensors import SafetensorError
 
 from edgedec.bundle.folder import Bundle
-from edgedec.bundle.manifest import Head
+from edgedec.bundle.manifest import MANIFEST, Head
 from edgedec.export.heads import Facts, build, install
 from edgedec.export.heads_data import Data, Progress, collect, key_of, windows
 from edgedec.export.heads_trainer import HeadTrainer, TrainingPlan
 from edgedec.models.heads import architecture
 from edgedec.runtime import Runtime
+from edgedec.storage.files import replacing_folder
 
 __all__ = ["Trained", "TrainingPlan", "architecture", "run", "train"]
 
@@ -54,17 +56,34 @@ def run(
     plan: TrainingPlan,
     work: Path | None,
     show: Progress,
+    out: Path | None = None,
+    force: bool = False,
 ) -> Trained:
-    """Read the texts, train a head on them, put it into the bundle. What was read and learned stays in `work`."""
+    """Read the texts, train a head on them, put it into a copy of the bundle at `out` (None: into the bundle itself).
+    What was read and learned stays in `work`. `force`: `out` may exist."""
     architecture(plan.kind)
     pieces = windows(texts, runtime.spec.context_length, bundle.manifest.text.bos)
     key = key_of(bundle, runtime.name, plan.layer, pieces)
     data = _data(runtime, pieces, plan.layer, None if work is None else work / f"read-{key}.safetensors", show)
     trainer, loss = train(bundle, data, plan, work, key, show)
     arrays = trainer.arrays()
-    bundle = install(bundle, build(plan.kind, arrays, trainer.facts), arrays, trainer.facts)
+    graph = build(plan.kind, arrays, trainer.facts)
+    if out is None:
+        bundle = install(bundle, graph, arrays, trainer.facts)
+    else:
+        with replacing_folder(out, force=force) as staging:
+            install(_copied(bundle, staging), graph, arrays, trainer.facts)
+        bundle = Bundle.open(out)
     covered = float(np.isin(data.labels[trainer.held], trainer.ids).mean())
     return Trained(bundle, trainer.facts, len(data.tokens), trainer.steps, loss, trainer.measure(), covered)
+
+
+def _copied(bundle: Bundle, folder: Path) -> Bundle:
+    """The same bundle in another folder."""
+    for name in (MANIFEST, *bundle.manifest.files):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        copyfile(bundle.path / name, folder / name)
+    return Bundle.open(folder)
 
 
 def _data(runtime: Runtime, pieces: Sequence[Sequence[int]], layer: int, kept: Path | None, show: Progress) -> Data:

@@ -14,6 +14,8 @@ from edgedec.spec import KV_FORMATS
 
 # Python processes that tests start must find the installed package, not the folder of this checkout.
 os.environ["PYTHONSAFEPATH"] = "1"
+# The defaults of whoever runs the tests are not those of the tests.
+os.environ["EDGEDEC_CONFIG"] = os.devnull
 # What is compared reads its prompt itself; tests of shared prefixes say how much they share.
 edgedec.model.PREFIX_TOKENS = 0
 

@@ -75,6 +75,17 @@ class BatchMeasured:
     speeds: dict[str, dict[int, list[float]]] = field(default_factory=dict)
     differ: dict[str, dict[int, int]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    interrupted: bool = False
+
+    def keep_whole_turns(self, cells: int) -> None:
+        """Drop the turn that an interrupt broke off; KeyboardInterrupt if that is all there is."""
+        lists = [speeds for sizes in self.speeds.values() for speeds in sizes.values()]
+        whole = min(map(len, lists)) if len(lists) == cells else 0
+        if not whole:
+            raise KeyboardInterrupt
+        for speeds in lists:
+            del speeds[whole:]
+        self.interrupted = True
 
     @property
     def identical(self) -> bool:
@@ -160,28 +171,37 @@ def measure(
     work: BatchWork,
     repetitions: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    expect: Callable[[float], None] = lambda seconds: None,
 ) -> BatchMeasured:
     """`repetitions` of everyone at every size, ours one after another as well, after a few texts to warm up.
 
-    A peer that fails is left out from then on.
+    A peer that fails is left out from then on. `expect` is called with the seconds that it may take, after the warm-up.
+    Interrupted, it returns the turns that are whole.
     """
     everyone, found = {**ours, **peers}, BatchMeasured()
     cells = [(name, size) for size in (SEQUENTIAL, *sizes) for name in everyone if name in ours or size != SEQUENTIAL]
     expected: list[str] = []
-    for turn in range(repetitions + 1):
-        at = max(0, turn - 1) * max(1, len(cells) // repetitions)
-        for done, (name, size) in enumerate(cells[at:] + cells[:at], 1):
-            if name not in found.skipped:
-                try:
-                    took = everyone[name].run(work if turn else work.few(size), size)
-                except EdgedecError as error:
-                    if name in ours:
-                        raise
-                    found.skipped[name] = str(error)
-                    found.speeds.pop(name, None)
-                else:
-                    expected = _count(found, work, name, size, took, expected) if turn else expected
-            progress(turn * len(cells) + done, (repetitions + 1) * len(cells))
+    seconds = 0.0
+    try:
+        for turn in range(repetitions + 1):
+            at = max(0, turn - 1) * max(1, len(cells) // repetitions)
+            for done, (name, size) in enumerate(cells[at:] + cells[:at], 1):
+                if name not in found.skipped:
+                    try:
+                        took = everyone[name].run(work if turn else work.few(size), size)
+                    except EdgedecError as error:
+                        if name in ours:
+                            raise
+                        found.skipped[name] = str(error)
+                        found.speeds.pop(name, None)
+                    else:
+                        seconds += 0 if turn else took.seconds * work.total / work.few(size).total
+                        expected = _count(found, work, name, size, took, expected) if turn else expected
+                progress(turn * len(cells) + done, (repetitions + 1) * len(cells))
+            if not turn:
+                expect(seconds * repetitions)
+    except KeyboardInterrupt:
+        found.keep_whole_turns(sum(name not in found.skipped for name, _ in cells))
     return found
 
 

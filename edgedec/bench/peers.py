@@ -16,6 +16,8 @@ from edgedec.bench.timing import BenchWorker, Config, Spread
 from edgedec.errors import EdgedecError, RuntimeUnavailable
 
 Progress = Callable[[int, int], None]
+# decode: one token a call; drafted: the same tokens with drafts, where the engine makes any.
+_PARTS = ("prefill", "decode", "drafted")
 
 
 @dataclass(frozen=True)
@@ -48,17 +50,20 @@ class Standing:
     def to_json(self, counts: Sequence[int]) -> dict[str, Any]:
         rows = {str(k): Spread.of([1000 * s for s in self.seconds[str(k)]]) for k in counts}
         prefill, decode = (self._speed(part) for part in ("prefill", "decode"))
+        drafted = self._speed("drafted") if "drafted" in self.seconds else None
         return {
             **self.facts,
             "logits": "all rows" if self.all_logits else "last row only",
             "rows": {k: spread.median for k, spread in rows.items()},
             "prefill_tok_s": prefill.median,
             "decode_tok_s": decode.median,
+            "drafted_tok_s": drafted and drafted.median,
             "peak_rss_mb": self.peak_bytes / 1e6,
             "spread": {
                 "rows": {k: asdict(spread) for k, spread in rows.items()},
                 "prefill_tok_s": asdict(prefill),
                 "decode_tok_s": asdict(decode),
+                "drafted_tok_s": drafted and asdict(drafted),
             },
         }
 
@@ -68,7 +73,8 @@ class Standing:
 
     def faster_than(self, other: Standing) -> dict[str, Spread]:
         """Our speed over another's: repetitions beside each other, one quotient a pair."""
-        pairs = ((part, zip(ours, other.seconds[part], strict=True)) for part, ours in self.seconds.items())
+        common = [part for part in self.seconds if part in other.seconds]
+        pairs = ((part, zip(self.seconds[part], other.seconds[part], strict=True)) for part in common)
         return {part: Spread.of([b / a for a, b in pair]) for part, pair in pairs}
 
 
@@ -127,7 +133,7 @@ def _standing(worker: BenchWorker, answers: list[dict[str, Any]]) -> Standing:
     peak, all_logits = 0, True
     for answer in answers:
         peak, all_logits = answer.get("peak_bytes", peak), answer.get("all_logits", all_logits)
-        parts = {part: answer[f"{part}_s"] for part in ("prefill", "decode") if f"{part}_s" in answer}
+        parts = {part: answer[f"{part}_s"] for part in _PARTS if f"{part}_s" in answer}
         for part, took in (parts | answer.get("rows_s", {})).items():
             seconds.setdefault(part, []).append(took)
     return Standing(worker.config, worker.facts, seconds, all_logits, peak)

@@ -68,11 +68,14 @@ Runs = list[list[Run]]
 
 @dataclass(frozen=True)
 class Measured:
-    """`runs` by drafter, plain decoding among them; `skipped`: the drafters left out, and why; `notes` for people."""
+    """`runs` by drafter, plain decoding among them; `skipped`: the drafters left out, and why; `notes` for people;
+    `tasks`: how many were done; interrupted: not all rounds were."""
 
     runs: dict[str, Runs]
     skipped: dict[str, str]
     notes: list[str]
+    tasks: int
+    interrupted: bool = False
 
 
 def tasks_of(prompts: Sequence[Prompt], sampling: Sampling, seed: int) -> list[Task]:
@@ -91,6 +94,7 @@ class Bench:
         self.model, self.tasks, self.tokens, self.ignore_eos = model, tasks, tokens, ignore_eos
         self.capacity = _capacity(model, tasks, tokens)
         self.notes: dict[str, None] = {}
+        self._plain_s = 0.0
 
     def measure(
         self,
@@ -98,28 +102,45 @@ class Bench:
         repetitions: int,
         optional: bool = False,
         progress: Callable[[int, int], None] = lambda done, total: None,
+        expect: Callable[[float], None] = lambda seconds: None,
     ) -> Measured:
-        """Everyone on every task, `repetitions` times. optional: a drafter that this bundle cannot have is left out."""
+        """Everyone on every task, `repetitions` times. optional: a drafter that this bundle cannot have is left out.
+        `expect` is called with the seconds that it may take. Interrupted, it returns what is done."""
         ready, skipped = self._warm_up(names, optional)
-        runs: dict[str, Runs] = {name: [] for name in ready}
-        done, total = 0, repetitions * len(self.tasks) * len(ready)
-        for _ in range(repetitions):
-            sessions = {name: self._session(name) for name in ready}
-            found: dict[str, list[Run]] = {name: [] for name in ready}
-            for task in self.tasks:
-                for name, session in sessions.items():
-                    found[name].append(self._run(session, task, self.tokens))
-                    done += 1
-                    progress(done, total)
-            for name in ready:
-                runs[name].append(found[name])
-        return Measured(runs, skipped, list(self.notes))
+        total = repetitions * len(self.tasks) * len(ready)
+        expect(self._plain_s * self.tokens * total)
+        rounds: list[dict[str, list[Run]]] = []
+        try:
+            for _ in range(repetitions):
+                rounds.append({name: [] for name in ready})
+                self._round(rounds[-1], lambda done: progress(done + (len(rounds) - 1) * total // repetitions, total))
+        except KeyboardInterrupt:
+            return self._partial(rounds, skipped)
+        return Measured(_by_name(rounds, ready), skipped, list(self.notes), len(self.tasks))
+
+    def _round(self, found: dict[str, list[Run]], progress: Callable[[int], None]) -> None:
+        sessions = {name: self._session(name) for name in found}
+        for at, task in enumerate(self.tasks):
+            for i, (name, session) in enumerate(sessions.items(), 1):
+                found[name].append(self._run(session, task, self.tokens))
+                progress(at * len(sessions) + i)
+
+    def _partial(self, rounds: list[dict[str, list[Run]]], skipped: dict[str, str]) -> Measured:
+        """The whole rounds; of a first one that was interrupted, the tasks that all have done."""
+        *whole, last = rounds
+        tasks = len(self.tasks) if whole else min(map(len, last.values()))
+        if not tasks:
+            raise KeyboardInterrupt
+        kept = whole or [{name: runs[:tasks] for name, runs in last.items()}]
+        note = f"interrupted: {len(kept)} of the rounds, {tasks} of {len(self.tasks)} tasks"
+        return Measured(_by_name(kept, list(last)), skipped, [*self.notes, note], tasks, True)
 
     def _warm_up(self, names: Sequence[str], optional: bool) -> tuple[list[str], dict[str, str]]:
         """Plain decoding and the drafters that the bundle can have, after a few tokens; the others, and why not."""
         ready, skipped = [PLAIN], dict[str, str]()
         few = min(self.tokens, _WARM_UP)
-        self._run(self._session(PLAIN), self.tasks[0], few)
+        run = self._run(self._session(PLAIN), self.tasks[0], few)
+        self._plain_s = run.seconds / max(run.tokens, 1)
         for name in names:
             try:
                 session = self._session(name)
@@ -179,6 +200,10 @@ class Bench:
         return ids
 
 
+def _by_name(rounds: Sequence[Mapping[str, list[Run]]], names: Sequence[str]) -> dict[str, Runs]:
+    return {name: [found[name] for found in rounds] for name in names}
+
+
 def _drain(trace: list[StepTrace], run: Run) -> None:
     """Count the steps and drop them: with sampling each holds the logits of all its rows."""
     for step in trace:
@@ -201,7 +226,7 @@ def _capacity(model: Model, tasks: Sequence[Task], tokens: int) -> int:
 
 def _encode(model: Model, messages: Sequence[Mapping[str, object]]) -> list[int]:
     """By the model's chat template; where there is none, as one text."""
-    if model.bundle.manifest.text.chat_template is not None:
+    if model.chat_template is not None:
         return model.chat_ids(messages)
     return model.tokenizer.encode("\n\n".join(str(message["content"]) for message in messages))
 

@@ -64,11 +64,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class TimingResult:
-    """One configuration's numbers; `facts`: reported by its process."""
+    """One configuration's numbers; `decode` is one token a call, `drafted` with drafts, if the engine makes any;
+    `facts`: reported by its process."""
 
     config: Config
     prefill: Spread
     decode: Spread
+    drafted: Spread | None
     load_s: float
     peak_bytes: int
     facts: dict[str, Any]
@@ -80,6 +82,7 @@ class TimingResult:
             **self.facts,
             "prefill_tokens_per_s": asdict(self.prefill),
             "decode_tokens_per_s": asdict(self.decode),
+            "drafted_tokens_per_s": self.drafted and asdict(self.drafted),
             "load_s": self.load_s,
             "peak_rss_bytes": self.peak_bytes,
         }
@@ -183,6 +186,7 @@ def _result(config: Config, rows: list[dict[str, float]], facts: dict[str, Any],
         config=config,
         prefill=Spread.of([config.prompt / row["prefill_s"] for row in rows]),
         decode=Spread.of([config.generate / row["decode_s"] for row in rows]),
+        drafted=Spread.of([config.generate / row["drafted_s"] for row in rows]) if "drafted_s" in rows[0] else None,
         load_s=facts["load_s"],
         peak_bytes=end["peak_bytes"],
         facts={key: value for key, value in facts.items() if key != "load_s"},

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,6 +71,8 @@ def save_adapter(path: str | os.PathLike[str], name: str, spec: ModelSpec, matri
 
 def open_adapter(path: str | os.PathLike[str], spec: ModelSpec) -> LoraAdapter:
     """The adapter at `path`; UsageError if it is not one for models of this spec."""
+    if Path(path).is_dir():
+        raise UsageError(f"{path}: a folder, not an adapter file; `edgedec adapter {path} -m BUNDLE` makes one")
     file = read_arrays(path, MAGIC, "an adapter file", UsageError)
     if file.header.get("version") != _VERSION:
         raise UsageError(

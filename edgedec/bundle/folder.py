@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.bundle.advice import advice
 from edgedec.bundle.interleave import pick, unpack, zeros_by_row
 from edgedec.bundle.manifest import FORMAT, LANES, MANIFEST, OLDEST, VERSION, Manifest, Tensor
 from edgedec.errors import BundleCorrupt, BundleNotFound, BundleUnsafe, BundleVersion
@@ -134,7 +135,7 @@ def dequantize(
 def _read_manifest(folder: Path) -> bytes:
     path = folder / MANIFEST
     if not path.is_file():
-        raise BundleNotFound(f"{folder}: no {MANIFEST} there; make a bundle with `edgedec export`")
+        raise BundleNotFound(f"{folder}: no {MANIFEST} there; {advice(folder)}")
     if path.stat().st_size > MANIFEST_LIMIT:
         raise BundleCorrupt(f"{path}: larger than any manifest")
     try:

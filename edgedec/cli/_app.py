@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from keyword import iskeyword
 from pathlib import Path
@@ -38,7 +39,11 @@ VERBS = (
     "bench",
     "eval",
     "doctor",
+    "cache",
+    "completion",
 )
+# A shell that completes a line sets it.
+COMPLETE = "_EDGEDEC_COMPLETE"
 FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 # Typer's own UsageError, wherever this version of it keeps that class.
 _Misuse: type[Exception] = typer.BadParameter.__bases__[0]
@@ -46,6 +51,27 @@ _Misuse: type[Exception] = typer.BadParameter.__bases__[0]
 
 class Verbs(TyperGroup):
     """Verbs are modules of this package; naming one imports that one only."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The verb and its arguments, llama.cpp's flags read as ours (`_arguments`)."""
+        from edgedec.cli._arguments import translate
+        from edgedec.cli._defaults import defaults
+
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is None or command is None or ctx.resilient_parsing:
+            return name, command, rest
+        inner = command.context_class(command, info_name=name, parent=ctx)
+        try:
+            meant, given = translate(name, command, rest)
+            if meant != name:
+                name, command = meant, self.get_command(ctx, meant)
+                _, given = translate(meant, command, rest)
+        except _Misuse as error:
+            error.ctx = inner  # type: ignore[attr-defined]
+            raise
+        verbs = {verb: partial(self.get_command, ctx, verb) for verb in VERBS}
+        ctx.default_map = {name: defaults(str(name), command, verbs)}
+        return name, command, given
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)
@@ -94,7 +120,12 @@ class Verbs(TyperGroup):
 
 
 app = typer.Typer(
-    name="edgedec", cls=Verbs, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+    name="edgedec",
+    cls=Verbs,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -103,7 +134,7 @@ def edgedec(
     ctx: typer.Context,
     version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and leave.")] = False,
 ) -> None:
-    """The decoder for small machines: export a language model once, decode it anywhere.
+    """On-device LLM inference: quantized models on the CPU.
 
     \b
     Examples:
@@ -126,7 +157,10 @@ def run_app(argv: list[str]) -> int:
         # A terminal that cannot show a character shows "?", instead of ending the text.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    code: int = typer.main.get_command(app).main(argv, prog_name="edgedec", standalone_mode=False)
+    if COMPLETE in os.environ:
+        import_module("typer.completion").completion_init()
+    group = typer.main.get_command(app)
+    code: int = group.main(argv, prog_name="edgedec", standalone_mode=False, complete_var=COMPLETE)
     return code
 
 
@@ -148,7 +182,7 @@ def complain(name: str, message: str) -> None:
 def _misuse(error: Any) -> tuple[str, str]:
     """Who was misused and how: ("edgedec run", "No such option: --foo (see edgedec run --help)")."""
     path = error.ctx.command_path if getattr(error, "ctx", None) else "edgedec"
-    message = error.format_message().rstrip(".").replace("Value error, ", "")
+    message = error.format_message().rstrip(".").replace("Value error, ", "").removeprefix("Invalid value: ")
     return path, f"{message} (see {path} --help)"
 
 

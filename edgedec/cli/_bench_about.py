@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from edgedec.cli._output import duration
 
 if TYPE_CHECKING:
     from edgedec.bundle.folder import Bundle
@@ -34,6 +38,16 @@ def spec_list(text: str) -> list[str]:
         else:
             names.append(part)
     return list(dict.fromkeys(names))
+
+
+def expect(what: str) -> Callable[[float], None]:
+    """What says on stderr how long a measurement may take."""
+
+    def say(seconds: float) -> None:
+        if seconds >= 3:
+            print(f"{what}: about {duration(seconds)}; Ctrl-C ends it with what is measured by then", file=sys.stderr)
+
+    return say
 
 
 def plural(n: int, noun: str) -> str:

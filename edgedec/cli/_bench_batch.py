@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
@@ -15,10 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgedec.cli import options as o
-from edgedec.cli._bench_about import describe, parse_rows, plural, spec_list
+from edgedec.cli._bench_about import describe, expect, parse_rows, plural, spec_list
 from edgedec.cli._bench_peers import write_weights
 from edgedec.cli._bench_spec import As, padded
 from edgedec.cli._output import print_json, print_table, progress_bar
+from edgedec.extras import install_command
 
 if TYPE_CHECKING:
     from edgedec.bench.batch import BatchMeasured, BatchWork, Contestant
@@ -47,6 +49,8 @@ def batch(
 ) -> None:
     """Measure what batching gains.
 
+    It says first how long it may take; Ctrl-C ends it with the turns that are whole.
+
     The same texts are generated one after another and in batches, in turns; they must be the same texts, or the exit
     code is 1. With --as the model is padded to the sizes of a larger one. llama.cpp is its llama-server if that is on
     PATH, and llama-cpp-python otherwise.
@@ -67,13 +71,13 @@ def batch(
     if not names:
         raise typer.BadParameter("--spec: name one or more, as in off,auto")
     threads = threads or available_cores()
-    with progress_bar(quiet=json) as show:
+    with progress_bar() as show:
         path = str(padded(model, geometry, show).path) if geometry else model
         opened = o.open_model(path, engine, threads, kv)
         work = work_of(opened, read_prompts(), prompts, generate)
         ours = {name: Ours(opened, name) for name in names}
         with _peers(opened, work, threads) if peer else _no_peers() as (peers, skipped):
-            found = measure(ours, peers, counts, work, repetitions, lambda done, all_: show("turns", done, all_))
+            found = measure(ours, peers, counts, work, repetitions, partial(show, "turns"), expect("bench batch"))
     found.skipped.update(skipped)
     report = {
         **describe(opened.bundle),
@@ -86,6 +90,7 @@ def batch(
         "prompt_tokens": [len(min(work.prompts, key=len)), len(max(work.prompts, key=len))],
         "generate": generate,
         "repetitions": repetitions,
+        "interrupted": found.interrupted,
         "sizes": list(counts),
         **_results(found, names),
     }
@@ -96,6 +101,9 @@ def batch(
     if not found.identical and opened.runtime.capabilities.batch_invariant:
         print("edgedec bench batch: texts are not what they are alone", file=sys.stderr)
         raise typer.Exit(1)
+    if found.interrupted:
+        print("edgedec bench batch: interrupted; these are the turns that were whole", file=sys.stderr)
+        raise typer.Exit(130)
 
 
 @contextmanager
@@ -112,7 +120,7 @@ def _peers(model: Model, work: BatchWork, threads: int) -> Iterator[tuple[dict[s
 
     binary = which(SERVER)
     if binary is None and find_spec("llama_cpp") is None:
-        yield {}, {PEER: f'needs {SERVER} on PATH, or llama-cpp-python: pip install "edgedec[peers]"'}
+        yield {}, {PEER: f"needs {SERVER} on PATH, or llama-cpp-python: {install_command('peers')}"}
         return
     with ExitStack() as stack:
         path = Path(stack.enter_context(TemporaryDirectory(prefix="edgedec-"))) / "weights.gguf"

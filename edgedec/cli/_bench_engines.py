@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from edgedec.bench.timing import Config
 from edgedec.cli._bench_together import LlamaBatch
 from edgedec.errors import RuntimeUnavailable
+from edgedec.extras import install_command
 
 TimedCall = Callable[[list[int]], float]
 
@@ -24,7 +25,11 @@ class BenchEngine(Protocol):
     all_logits: bool
 
     def run(self, ids: list[int], n: int) -> tuple[float, float]:
-        """Seconds to read `ids` and choose a token, and seconds for n tokens after it."""
+        """Seconds to read `ids` and choose a token, and seconds for n tokens after it, one a call."""
+        ...
+
+    def drafted(self, ids: list[int], n: int) -> float | None:
+        """Seconds for the n tokens with drafts; None if the engine drafts nothing."""
         ...
 
     def after(self, prefix: list[int], longest: int) -> TimedCall:
@@ -45,7 +50,15 @@ class Edgedec:
         self.facts = {"engine_name": self._model.runtime.name, "kv": kv, "threads": threads}
 
     def run(self, ids: list[int], n: int) -> tuple[float, float]:
-        session = self._model.session(context=len(ids) + n + 1)
+        return self._tokens(ids, n, "off")
+
+    def drafted(self, ids: list[int], n: int) -> float | None:
+        if not self._model.runtime.capabilities.batch_invariant:
+            return None  # there `auto` drafts nothing
+        return self._tokens(ids, n, "auto")[1]
+
+    def _tokens(self, ids: list[int], n: int, speculate: str) -> tuple[float, float]:
+        session = self._model.session(context=len(ids) + n + 1, speculate=speculate)
         step = session.tokens(ids, max_tokens=n + 1, ignore_eos=True).__next__
         return _timed(step, step, n)
 
@@ -55,7 +68,14 @@ class Edgedec:
         return RowCall(self._model.runtime, prefix, longest)
 
 
-class Genai:
+class Undrafted:
+    """An engine that is measured without drafts only."""
+
+    def drafted(self, ids: list[int], n: int) -> float | None:
+        return None
+
+
+class Genai(Undrafted):
     """onnxruntime-genai on the bundle's whole-model graph, which makes the logits of the last row only."""
 
     all_logits = False
@@ -64,7 +84,7 @@ class Genai:
         try:
             import onnxruntime_genai as og
         except ImportError:
-            raise RuntimeUnavailable('needs onnxruntime-genai: pip install "edgedec[peers]"') from None
+            raise RuntimeUnavailable(f"needs onnxruntime-genai: {install_command('peers')}") from None
         from edgedec.bundle.folder import Bundle
         from edgedec.bundle.locate import find
 
@@ -110,7 +130,7 @@ class Genai:
         return self._og.Generator(self._model, params)
 
 
-class LlamaCpp:
+class LlamaCpp(Undrafted):
     """llama.cpp on the bundle's weights as GGUF (`Config.gguf`), with its own defaults: its cache is f16."""
 
     all_logits = True
@@ -119,7 +139,7 @@ class LlamaCpp:
         try:
             import llama_cpp
         except ImportError:
-            raise RuntimeUnavailable('needs llama-cpp-python: pip install "edgedec[peers]"') from None
+            raise RuntimeUnavailable(f"needs llama-cpp-python: {install_command('peers')}") from None
         if config.gguf is None:
             raise RuntimeUnavailable("needs the weights as GGUF, which `edgedec bench peers` makes")
         self._lib, self._threads = llama_cpp, threads

@@ -17,6 +17,7 @@ from edgedec.cli import _plot
 from edgedec.cli import options as o
 from edgedec.cli._bench_about import Context, Plot, RowList, describe, parse_rows, plural
 from edgedec.cli._output import print_json, print_table, progress_bar
+from edgedec.extras import install_command
 
 if TYPE_CHECKING:
     from edgedec.bench.peers import Standing
@@ -102,7 +103,7 @@ def _with_gguf(configs: Mapping[str, Config], bundle: Bundle) -> Iterator[tuple[
 def _convert(bundle: Bundle, path: Path) -> str | None:
     """Write the weights for llama.cpp's library; why not, if not."""
     if find_spec("llama_cpp") is None:
-        return 'needs llama-cpp-python: pip install "edgedec[peers]"'
+        return f"needs llama-cpp-python: {install_command('peers')}"
     return write_weights(bundle, path)
 
 
@@ -145,7 +146,16 @@ def _show(r: dict[str, Any], plot: Path | None) -> None:
     costs = [(name, *(f"{e['rows'][k]:.3g}" for k in counts), e["logits"]) for name, e in engines.items()]
     print_table(costs, ("rows of a call", *counts, "logits"), "Median ms")
     speeds = [(name, *_speeds(e), e["kv"]) for name, e in engines.items()]
-    print_table(speeds, ("engine", "prefill tokens/s", "decode tokens/s", "load", "peak memory", "kv"), "Median")
+    header: tuple[str, ...] = (
+        "engine",
+        "prefill tokens/s",
+        "decode tokens/s",
+        "with drafts",
+        "load",
+        "peak memory",
+        "kv",
+    )
+    print_table(speeds, header, "Median")
     if r["ratios"]:
         header = (f"{r['base']} over", *(f"{k} rows" for k in counts), "prefill", "decode")
         ratios = [
@@ -161,7 +171,8 @@ def _show(r: dict[str, Any], plot: Path | None) -> None:
 
 def _speeds(engine: dict[str, Any]) -> tuple[str, ...]:
     prefill, decode = engine["prefill_tok_s"], engine["decode_tok_s"]
-    return f"{prefill:.1f}", f"{decode:.1f}", f"{engine['load_s']:.2f} s", f"{engine['peak_rss_mb']:.0f} MB"
+    drafts = f"{engine['drafted_tok_s']:.1f}" if engine["drafted_tok_s"] else ""
+    return f"{prefill:.1f}", f"{decode:.1f}", drafts, f"{engine['load_s']:.2f} s", f"{engine['peak_rss_mb']:.0f} MB"
 
 
 def _span(spread: dict[str, float]) -> str:

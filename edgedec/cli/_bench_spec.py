@@ -10,7 +10,7 @@ import typer
 
 from edgedec.cli import _plot
 from edgedec.cli import options as o
-from edgedec.cli._bench_about import Plot, describe, plural, spec_list
+from edgedec.cli._bench_about import Plot, describe, expect, plural, spec_list
 from edgedec.cli._exporting import export_module
 from edgedec.cli._output import print_json, print_table, progress_bar
 
@@ -46,13 +46,14 @@ def spec(
 ) -> None:
     """Measure what each drafter gains, prompt by prompt.
 
+    It says first how long it may take; Ctrl-C ends it with what was measured so far.
     Plain decoding and all drafters take turns on the same prompts; their answers must be the same. With --as
     the model is padded to the sizes of a larger one: its own text, at that one's cost (kept in the cache folder).
 
     \b
     Examples:
       edgedec bench spec
-      edgedec bench spec --as llama-1b -n 64 --limit 1 --plot spec.png
+      edgedec bench spec --as smollm-135m --drafters auto --limit 1 -n 64 -r 1
       edgedec bench spec -m ./smol --prompts question.jsonl --drafters auto,copy,recycling --json
     """
     from edgedec.bench.prompts import choose_prompts, read_prompts
@@ -65,12 +66,15 @@ def spec(
     tasks = tasks_of(chosen, Sampling(temperature=temp, seed=seed), seed)
     _plot.check(plot)
     threads = threads or available_cores()
-    with progress_bar(quiet=json) as show:
+    with progress_bar() as show:
         path = str(padded(model, geometry, show).path) if geometry else model
         opened = o.open_model(path, engine, threads, kv)
         bench = Bench(opened, tasks, generate, ignore_eos)
         names = _drafters(drafters) or _every_drafter()
-        measured = bench.measure(names, repetitions, not drafters, lambda done, total: show("runs", done, total))
+        measured = bench.measure(
+            names, repetitions, not drafters, lambda done, total: show("runs", done, total), expect("bench spec")
+        )
+        tasks = tasks[: measured.tasks]
     report = {
         **describe(opened.bundle),
         "as": geometry,
@@ -93,6 +97,8 @@ def spec(
         print_json(report)
     else:
         _show(report, plot)
+    if measured.interrupted:
+        raise typer.Exit(130)
 
 
 def _list(text: str) -> list[str]:

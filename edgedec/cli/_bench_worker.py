@@ -4,15 +4,15 @@
 
 It prints {"load_s", …} and answers
 
-    {"do": "run"}                                     with {"prefill_s", "decode_s"}
+    {"do": "run"}                                     with {"prefill_s", "decode_s"}, and "drafted_s" if it drafts
     {"do": "rows", "context": 64, "counts": [1, 8]}   with {"rows_s": {"1": …, "8": …}, "all_logits": true}
     {"do": "together", "size": 4, "tokens": 8,
      "prompts": [[1, 2], …]}                          with {"seconds"}
     {"do": "end"}                                     with {"peak_bytes"}
 
 and ends with its input. Prefill runs up to the first new token, decoding is `generate` calls of one token
-each after it; `rows` are calls of so many tokens after a cached prefix, each forgotten again; `together`
-generates many texts at a time.
+each after it; `drafted_s` are the same tokens with drafts, as `--spec auto` makes them; `rows` are calls of so
+many tokens after a cached prefix, each forgotten again; `together` generates many texts at a time.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def _serve(config: Config, out: TextIO) -> None:
             _write(out, rows.turn(request["context"], request["counts"]))
         else:
             prefill, decode = engine.run(ids, config.generate)
-            _write(out, {"prefill_s": prefill, "decode_s": decode})
+            drafted = engine.drafted(ids, config.generate)
+            _write(out, {"prefill_s": prefill, "decode_s": decode} | ({"drafted_s": drafted} if drafted else {}))
 
 
 class _RowTurns:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.cli._app import complain
+from edgedec.cli._history import keep_latest, latest_that_fit, turns
 from edgedec.cli._stream import Generation, stats_line
 from edgedec.cli.options import with_seed
-from edgedec.errors import EdgedecError, UsageError
+from edgedec.errors import ContextFull, EdgedecError, UsageError
 from edgedec.generation import OPTIONS, GenerationConfig
 from edgedec.session import Session
 from edgedec.storage.files import replacing
@@ -24,8 +25,10 @@ _SETTINGS = {name: option for name, option in OPTIONS.items() if option.kind in 
 class Chat:
     """Messages and settings; `take` is one line of input."""
 
-    def __init__(self, session: Session, config: GenerationConfig, show_stats: bool = False) -> None:
-        self.session, self.config, self.show_stats = session, config, show_stats
+    def __init__(
+        self, session: Session, config: GenerationConfig, show_stats: bool = False, slide: bool = False
+    ) -> None:
+        self.session, self.config, self.show_stats, self.slide = session, config, show_stats, slide
         self.messages: list[dict[str, str]] = []
         self.last: Generation | None = None
         self.failed = False
@@ -64,28 +67,66 @@ class Chat:
 
     def _answer(self) -> None:
         """Stream the answer to the messages; Ctrl-C ends it, and the text so far stays."""
-        model = self.session.model
-        ids = model.chat_ids(self.messages)
-        generation = Generation(self.session, with_seed(self.config))
+        ids = self._prompt()
         pieces: list[str] = []
         try:
-            for piece in generation.pieces(ids):
-                pieces.append(piece)
-                print(piece, end="", flush=True)
+            self._stream(ids, pieces)
         except KeyboardInterrupt:
-            pass
-        except EdgedecError:
+            print()
+        except EdgedecError as error:
             if not pieces:
                 raise
             print()
-            complain("edgedec", f"the answer ends here: {sys.exc_info()[1]}")
+            complain("edgedec", f"the answer ends here: {error}")
             self.failed = True
-            pieces.append("\n")
-        print("" if pieces[-1:] == ["\n"] else "\n", end="", flush=True)
         self.messages.append({"role": "assistant", "content": "".join(pieces)})
-        self.last = generation
         if self.show_stats:
             self.do_stats("")
+
+    def _stream(self, ids: list[int], pieces: list[str]) -> None:
+        """Print the answer and add it to `pieces`; a full context does not end it where turns can be dropped."""
+        config, answered = with_seed(self.config), list[int]()
+        while True:
+            capped, room = config, self.session.capacity - len(ids)
+            left = None if config.max_tokens is None else config.max_tokens - len(answered)
+            droppable = self.slide and config.constraint is None and len(turns(self.messages)[1]) > 1
+            if left is not None or droppable:
+                capped = config.override(
+                    {"max_tokens": room if left is None else min(left, room) if droppable else left}
+                )
+            self.last = Generation(self.session, capped)
+            for piece in self.last.pieces(ids):
+                pieces.append(piece)
+                print(piece, end="", flush=True)
+            answered += [token.token for token in self.last.tokens]
+            if not (droppable and self.session.finish_reason == "length" and len(self.last.tokens) == room):
+                break
+            ids = self._drop_turns(self.session.capacity // 2, len(answered)) + answered
+        print(flush=True)
+        if self.session.finish_reason == "context":
+            complain("edgedec", f"the answer ends here: {_full(self.session.capacity)}")
+
+    def _prompt(self) -> list[int]:
+        """The messages as tokens, which leave room for an answer; ContextFull if there is none."""
+        capacity = self.session.capacity
+        ids = self.session.model.chat_ids(self.messages)
+        if len(ids) >= capacity and self.slide:
+            ids = self._drop_turns(capacity // 2, 0)
+        if len(ids) >= capacity and not self.slide:
+            raise ContextFull(f"{len(ids)} tokens: {_full(capacity)}")
+        return ids
+
+    def _drop_turns(self, most: int, answered: int) -> list[int]:
+        """Drop the oldest whole turns until the rest has at most `most` tokens, and say so; the rest as tokens, which
+        the next call reads again. The turn in progress stays."""
+        model, before = self.session.model, len(turns(self.messages)[1])
+        n = latest_that_fit(self.messages, lambda m: len(model.chat_ids(m)) + answered, most)
+        n = min(n, before - 1) if answered and before > 1 else n
+        self.messages = keep_latest(self.messages, n)
+        if before > n:
+            dropped = f"{before - n} oldest turn{'s' * (before - n > 1)}"
+            print(f"\n(the context of {self.session.capacity} tokens is full: the {dropped} dropped)", file=sys.stderr)
+        return model.chat_ids(self.messages)
 
     def do_help(self, _: str) -> None:
         """/help                 this list"""
@@ -100,6 +141,17 @@ class Chat:
     def do_reset(self, _: str) -> None:
         """/reset                forget all turns, keep the system message"""
         self.messages = [m for m in self.messages if m["role"] == "system"]
+
+    def do_compact(self, count: str) -> None:
+        """/compact [N]          drop the oldest turns: keep the last N, or what fits half of the context"""
+        if count and not (count.isdecimal() and int(count)):
+            raise UsageError(f"/compact {count}: must be a number of turns, 1 or more")
+        before, model = len(turns(self.messages)[1]), self.session.model
+        room = self.session.capacity // 2
+        n = int(count) if count else latest_that_fit(self.messages, lambda m: len(model.chat_ids(m)), room)
+        self.messages = keep_latest(self.messages, n)
+        kept = min(n, before)
+        print(f"{kept} of {before} turns kept", file=sys.stderr)
 
     def do_system(self, text: str) -> None:
         """/system TEXT          set the system message and start over; without TEXT, drop it"""
@@ -155,6 +207,13 @@ class Chat:
             raise UsageError(f"/load {file}: {error.strerror or error}") from None
         except (ValueError, RecursionError):
             raise UsageError(f"/load {file}: not a saved conversation") from None
+
+
+def _full(capacity: int) -> str:
+    return (
+        f"the context of {capacity} tokens is full; /compact drops the oldest turns, /reset all, "
+        "and --on-full slide does so by itself"
+    )
 
 
 def _setting(text: str) -> tuple[str, Any]:

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from edgedec.errors import RuntimeUnavailable
+from edgedec.extras import install_command
 
 
 def export_module(name: str, what: str) -> Any:
@@ -17,7 +18,7 @@ def export_module(name: str, what: str) -> Any:
         package = (error.name or "").partition(".")[0]
         if package == "edgedec":
             raise
-        raise RuntimeUnavailable(f'{what} needs {package}: pip install "edgedec[export]"') from None
+        raise RuntimeUnavailable(f"{what} needs {package}: {install_command('export')}") from None
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -10,16 +10,20 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from edgedec.extras import extras as requirements
+from edgedec.extras import import_name
 from edgedec.runtime import available_cores as cores
 
-__all__ = ["cores", "cpu_features", "cpu_model", "extras", "memory", "system", "versions"]
+__all__ = ["cores", "cpu_features", "cpu_model", "extras", "memory", "system", "variables", "versions"]
 
 # What kernels choose by: x86 names, then ARM's in /proc/cpuinfo (asimddp is dotprod).
 _X86 = ("avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8")
 _ARM = ("asimd", "asimddp", "i8mm", "sve", "sme")
 _NAMES = {"asimd": "neon", "asimddp": "dotprod"}
 _BASE = ("numpy", "onnxruntime", "tokenizers", "jinja2", "typer", "rich")
-_EXTRAS = ("onnx", "torch", "transformers", "safetensors", "onnxruntime_genai", "huggingface_hub")
+# Extras for those who work on edgedec.
+_OURS = ("test", "dev", "docs")
+_SECRET = ("KEY", "TOKEN")
 
 
 def cpu_model() -> str:
@@ -60,9 +64,29 @@ def versions(names: Iterable[str] = _BASE) -> dict[str, str | None]:
     return {name: _version(name) for name in names}
 
 
-def extras() -> dict[str, str | None]:
-    """The optional packages, looked up and not imported."""
-    return {name: _version(name) if find_spec(name) else None for name in _EXTRAS}
+def extras() -> dict[str, dict[str, str | None]]:
+    """The packages of every extra with their versions; looked up and not imported."""
+    found = {name: packages for name, packages in requirements().items() if name not in _OURS}
+    return {name: {_package(p): _optional(p) for p in packages} for name, packages in sorted(found.items())}
+
+
+def variables() -> dict[str, str]:
+    """The environment's EDGEDEC_ variables; of secrets only that they are set."""
+    ours = {name: value for name, value in sorted(os.environ.items()) if name.startswith("EDGEDEC_")}
+    return {name: "(set)" if name.endswith(_SECRET) else value for name, value in ours.items()}
+
+
+def _package(requirement: str) -> str:
+    """
+    >>> _package("ray[data]>=2.60")
+    'ray'
+    """
+    return re.split(r"[\[<>=!~ ]", requirement, maxsplit=1)[0]
+
+
+def _optional(requirement: str) -> str | None:
+    """The version if it can be imported here."""
+    return _version(_package(requirement)) if find_spec(import_name(requirement)) else None
 
 
 def _version(name: str) -> str | None:

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any
 
 Cells = Sequence[object]
@@ -35,11 +36,47 @@ def print_table(rows: Sequence[Cells], header: Cells = (), title: str = "") -> N
         print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip())
 
 
+class ProgressLines:
+    """Progress in a pipe or a log: a line every few seconds, with the time that is left."""
+
+    def __init__(self, every: float = 5.0, clock: Callable[[], float] = monotonic) -> None:
+        self._every, self._clock, self._stage = every, clock, ""
+        self._began = self._shown = clock()
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        now = self._clock()
+        if stage != self._stage:
+            self._stage, self._began, self._shown = stage, now, now
+        if now - self._shown < self._every or not done or done >= total:
+            return
+        self._shown = now
+        left = (now - self._began) * (total - done) / done
+        print(f"{stage}: {done} of {total}, about {duration(left)} left", file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(8.2), duration(200), duration(7500)
+    ('8 s', '3 min 20 s', '2 h 5 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
 @contextmanager
 def progress_bar(quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """`show(stage, done, total)` draws a bar a stage on stderr; nothing if that is no terminal, or `quiet`."""
-    if quiet or not sys.stderr.isatty():
+    """`show(stage, done, total)` draws a bar a stage on stderr, or prints a line now and then if that is no terminal;
+    nothing if `quiet`."""
+    if quiet:
         yield lambda stage, done, total: None
+        return
+    if not sys.stderr.isatty():
+        yield ProgressLines()
         return
     from rich.console import Console
     from rich.progress import Progress

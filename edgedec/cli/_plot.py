@@ -124,9 +124,10 @@ def _save(figure: Any, axes: Any, path: Path) -> None:
 
 def _figure() -> Any:
     from edgedec.errors import RuntimeUnavailable
+    from edgedec.extras import install_command
 
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise RuntimeUnavailable('--plot needs matplotlib: pip install "edgedec[plot]"') from None
+        raise RuntimeUnavailable(f"--plot needs matplotlib: {install_command('plot')}") from None
     return Figure(figsize=(8, 5.2), layout="constrained")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -43,20 +44,31 @@ def bench(
         list[str] | None,
         typer.Option(metavar="NAME", show_default=False, help="Another engine on the same folder: genai."),
     ] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(
+            metavar="A.json B.json", show_default=False, help="Measure nothing: show two --json reports side by side."
+        ),
+    ] = None,
     json: o.Json = False,
 ) -> None:
     """Measure speed, load time and memory of a bundle here.
 
+    Decoding is one token a call; a column of its own is the same text with drafts (--spec auto). It is text after
+    random tokens, which may repeat itself: what drafts gain on real prompts is `edgedec bench spec`.
     Each configuration runs in a process of its own, and they take turns.
 
     \b
     Examples:
       edgedec bench -m ./smol
       edgedec bench -m ./smol -p 512 -n 128 -r 5 -t 4 --peer genai
-      edgedec bench -m ./smol --kv f32 --kv int8 --json
+      edgedec bench -m ./smol --kv f32 --kv int8 --json > new.json; edgedec bench --compare old.json new.json
     """
     if ctx.invoked_subcommand is not None:
         _refuse_options_before(ctx)
+        return
+    if compare is not None:
+        _compare(*compare, json)
         return
     from edgedec.bench.timing import Config
     from edgedec.bench.timing import bench as measure
@@ -78,6 +90,16 @@ def bench(
         print_json({**about, "results": rows, "ratios": [asdict(ratio) for ratio in ratios]})
     else:
         _show(about, results, ratios)
+
+
+def _compare(a: Path, b: Path, json: bool) -> None:
+    from edgedec.cli import _bench_compare
+
+    found = _bench_compare.compare(_bench_compare.read_report(a), _bench_compare.read_report(b))
+    if json:
+        print_json(found)
+    else:
+        _bench_compare.show(a, b, found)
 
 
 def _refuse_options_before(ctx: typer.Context) -> None:
@@ -105,12 +127,13 @@ def _show(about: dict[str, Any], results: list[TimingResult], ratios: list[Ratio
             r.facts["threads"],
             _speed(r.prefill),
             _speed(r.decode),
+            _speed(r.drafted) if r.drafted else "",
             f"{r.load_s:.2f} s",
             size(r.peak_bytes),
         )
         for r in results
     ]
-    header = ("engine", "kv", "threads", "prefill tokens/s", "decode tokens/s", "load", "peak memory")
+    header = ("engine", "kv", "threads", "prefill tokens/s", "decode tokens/s", "with drafts", "load", "peak memory")
     print_table(rows, header, "Median (min to max)")
     if ratios:
         first = results[0].config.label

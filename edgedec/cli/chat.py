@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain, islice
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +15,8 @@ from edgedec.bundle.locate import NANO
 from edgedec.cli import options as o
 from edgedec.cli._chat import Chat
 from edgedec.cli._groups import grouped
+from edgedec.cli._template import ChatTemplate, ChatTemplateFile, set_template
+from edgedec.cli._timings import Stopwatch, about
 from edgedec.text import template
 
 ABOUT = (
@@ -33,13 +37,26 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def chat(
     *,
     model: o.ModelName = "nano",
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", "-p", metavar="TEXT", show_default=False, help="The first user turn.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", show_default=False, help="The same, from a file.")
+    ] = None,
     system: Annotated[str | None, typer.Option(metavar="TEXT", show_default=False, help="The system message.")] = None,
+    system_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", show_default=False, help="The same, from a file.")
+    ] = None,
+    single_turn: Annotated[bool, typer.Option("--single-turn", help="Leave after one answer.")] = False,
+    chat_template: ChatTemplate = None,
+    chat_template_file: ChatTemplateFile = None,
     generation: o.SeededGeneration,
     must: o.ConstraintFlags,
     machine: o.MachineFlags,
     speculate: o.Speculate = "auto",
     learn: o.Learn = False,
     stats: o.ShowStats = False,
+    verbose: o.Verbose = False,
 ) -> None:
     """Chat with a model.
 
@@ -51,19 +68,27 @@ def chat(
       edgedec chat -m ./smol --temp 0 --stats
       printf 'Hello!\\n/stats\\n' | edgedec chat -m ./smol
     """
+    first = _first_turn(prompt, file)
+    system = _system(system, system_file)
+    clock = Stopwatch(verbose)
     template.start()
     opened = machine.open(model)
+    clock.lap(f"opened {opened.bundle.path}: {about(opened)}")
+    set_template(opened, chat_template, chat_template_file)
     config = generation.config(opened)
     # Refuses a bundle without a template now rather than at the first turn.
     opened.chat_prompt([{"role": "user", "content": "hello"}])
     session = machine.session(opened, speculate, learn)
-    conversation = Chat(session, replace(config, constraint=must.for_model(opened)), stats)
+    slide = machine.on_full is o.OnFull.slide
+    conversation = Chat(session, replace(config, constraint=must.for_model(opened)), stats or verbose, slide)
+    clock.lap("session, drafters, constraint")
     if system:
         conversation.system(system)
     interactive = sys.stdin.isatty()
     if interactive:
         print(banner(opened.bundle.manifest.name))
-    for line in _typed() if interactive else sys.stdin:
+    lines = chain(first, _typed() if interactive else sys.stdin)
+    for line in islice(lines, 1) if single_turn else lines:
         if not conversation.take(line.rstrip("\r\n")):
             break
     if learn:
@@ -78,6 +103,18 @@ def banner(name: str) -> str:
     if name == NANO:
         lines += [ABOUT, *(f"  {opening}" for opening in ("Try one of these:", *OPENINGS))]
     return "\n".join(lines)
+
+
+def _first_turn(prompt: str | None, file: Path | None) -> list[str]:
+    if prompt is not None and file is not None:
+        raise typer.BadParameter("--prompt and --file: give one of them")
+    return [prompt] if prompt is not None else [] if file is None else [o.read_text(file)]
+
+
+def _system(text: str | None, file: Path | None) -> str | None:
+    if text is not None and file is not None:
+        raise typer.BadParameter("--system and --system-file: give one of them")
+    return text if file is None else o.read_text(file)
 
 
 def _typed() -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from importlib import import_module
@@ -11,10 +12,13 @@ import typer
 
 from edgedec.cli._output import print_json, print_table, size
 from edgedec.cli.options import Json
+from edgedec.extras import install_command
+from edgedec.storage.files import cache_folder
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _ESSENTIAL = ("numpy", "onnxruntime", "tokenizers", "jinja2")
+_ISA = "EDGEDEC_ISA"
 
 
 @app.command()
@@ -46,8 +50,9 @@ def examine() -> dict[str, Any]:
     providers = [] if problems else import_module("onnxruntime").get_available_providers()
     if not problems and "CPUExecutionProvider" not in providers:
         problems.append("onnxruntime: no CPUExecutionProvider; reinstall the onnxruntime package")
-    nano = _nano()
+    nano, native = _nano(), _native()
     problems += [nano["problem"]] if nano["problem"] else []
+    problems += _isa_problem(native)
     return {
         "edgedec": edgedec.__version__,
         "python": platform.python_version(),
@@ -58,7 +63,9 @@ def examine() -> dict[str, Any]:
         "packages": _host.versions(),
         "providers": providers,
         "extras": _host.extras(),
-        "engine": _engine(problems),
+        "variables": _host.variables(),
+        "cache": str(cache_folder()),
+        "engine": _engine(problems, native),
         "nano": nano,
         "problems": problems,
     }
@@ -74,14 +81,13 @@ def _import_problem(name: str) -> str | None:
     return None
 
 
-def _engine(problems: list[str]) -> dict[str, Any]:
+def _engine(problems: list[str], native: dict[str, Any]) -> dict[str, Any]:
     """What `--engine auto` means here for the bundled model, and why."""
     from edgedec.bundle.folder import Bundle
     from edgedec.bundle.locate import NANO, find
     from edgedec.errors import EdgedecError
     from edgedec.runtime import choose_runtime, runtime_names
 
-    native = _native()
     facts: dict[str, Any] = {"auto": None, "available": runtime_names(), "native": native}
     if problems:
         return facts | {"why": "none: see the problems"}
@@ -90,13 +96,15 @@ def _engine(problems: list[str]) -> dict[str, Any]:
     except EdgedecError as error:
         return facts | {"why": str(error)}
     if auto == "native":
-        return facts | {"auto": auto, "why": f"edgedec's own kernels, {native['isa']}"}
+        chosen = f", as {_ISA} says" if os.environ.get(_ISA) else ""
+        return facts | {"auto": auto, "why": f"edgedec's own kernels, {native['isa']}{chosen}"}
     why = f"no native engine: {native['problem']}" if native["problem"] else "the first that can run the model here"
     return facts | {"auto": auto, "why": why}
 
 
 def _native() -> dict[str, Any]:
-    """The compiled engine: the instruction set it chose, all that this CPU can run, best first, and all compiled in."""
+    """The compiled engine: the instruction set that is used, all that this CPU can run, best first, and all compiled
+    in."""
     facts: dict[str, Any] = {"isa": None, "isas": [], "compiled": [], "problem": None}
     try:
         loader = import_module("edgedec.kernels.cpu.loader")
@@ -104,7 +112,17 @@ def _native() -> dict[str, Any]:
     except ImportError as error:
         return facts | {"problem": str(error)}
     known = loader.isas()
-    return facts | {"isa": loader.isa(), "isas": [name for name in known if known[name]], "compiled": list(known)}
+    return facts | {
+        "isa": os.environ.get(_ISA) or loader.isa(),
+        "isas": [name for name in known if known[name]],
+        "compiled": list(known),
+    }
+
+
+def _isa_problem(native: dict[str, Any]) -> list[str]:
+    if native["isa"] is None or native["isa"] in native["isas"]:
+        return []
+    return [f"{_ISA}={native['isa']}: not for this CPU; there are {', '.join(native['isas'])}"]
 
 
 def _nano() -> dict[str, Any]:
@@ -136,6 +154,18 @@ def _instructions(native: dict[str, Any]) -> str:
     return "; ".join(part for part in parts if part)
 
 
+def _extra(item: tuple[str, dict[str, str | None]]) -> tuple[str, str]:
+    """
+    >>> _extra(("export", {"onnx": "1.18"}))
+    ('export', 'onnx 1.18')
+    """
+    name, packages = item
+    if all(packages.values()):
+        return name, ", ".join(f"{package} {version}" for package, version in packages.items())
+    missing = ", ".join(package for package, version in packages.items() if not version)
+    return name, f"missing {missing}: {install_command(name)}"
+
+
 def _show(r: dict[str, Any]) -> None:
     cpu, memory, engine = r["cpu"], r["memory"], r["engine"]
     free = f", {size(memory['available'])} available" if memory["available"] is not None else ""
@@ -150,11 +180,14 @@ def _show(r: dict[str, Any]) -> None:
         ("providers", ", ".join(r["providers"])),
         ("engine", f"auto is {engine['auto']} ({engine['why']}); there are {', '.join(engine['available'])}"),
         *([("native", _instructions(engine["native"]))] if engine["native"]["isa"] else []),
+        ("cache", r["cache"]),
         ("nano", nano + (f", with files for {', '.join(r['nano']['artifacts'])}" if r["nano"]["artifacts"] else "")),
     ]
     print_table(rows)
     print_table([(name, version or "missing") for name, version in r["packages"].items()], title="Packages")
-    print_table([(name, version or "not installed") for name, version in r["extras"].items()], title="Extras")
+    print_table(list(map(_extra, r["extras"].items())), title="Extras")
+    if r["variables"]:
+        print_table(list(r["variables"].items()), title="Variables")
     for problem in r["problems"]:
         print(f"\nproblem: {problem}")
     print("\nsomething essential is broken" if r["problems"] else "\nall is well")

@@ -24,6 +24,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command()
 def inspect(
     bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle folder, or `nano`.")],
+    files: Annotated[bool, typer.Option("--files", help="List every file with its size.")] = False,
     json: Json = False,
 ) -> None:
     """Show the content of a bundle: model, formats, sizes, parity.
@@ -31,6 +32,7 @@ def inspect(
     \b
     Examples:
       edgedec inspect ./smol
+      edgedec inspect ./smol --files
       edgedec inspect nano --json
     """
     from edgedec.bundle.folder import Bundle
@@ -40,7 +42,7 @@ def inspect(
     if json:
         print_json(report)
     else:
-        _show(report)
+        _show(report, files)
 
 
 def describe(bundle: Bundle) -> dict[str, Any]:
@@ -69,7 +71,6 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         "chat_template": manifest.text.chat_template is not None,
         "eos": list(manifest.text.eos),
         "sampling": manifest.text.sampling,
-        "source": manifest.source,
         "parity": None if manifest.parity is None else asdict(manifest.parity),
         "artifacts": {name: list(artifact.files) for name, artifact in manifest.artifacts.items()},
         "bytes": sum(file.size for file in manifest.files.values()),
@@ -164,7 +165,7 @@ def _ropes(manifest: Manifest) -> list[dict[str, Any]]:
     ]
 
 
-def _show(r: dict[str, Any]) -> None:
+def _show(r: dict[str, Any], every_file: bool) -> None:
     print_table(list(_facts(r)), title=f"{r['name']}  ({r['path']})")
     weights = [(part, p["format"], f"{p['bits_per_weight']:.2f}", size(p["bytes"])) for part, p in r["parts"].items()]
     if weights:
@@ -175,7 +176,10 @@ def _show(r: dict[str, Any]) -> None:
         title = f"Parity with the float checkpoint on {r['parity']['tokens']} tokens ({r['parity']['text']})"
         print_table(parity_rows(r["parity"]), PARITY_HEADER, title)
     files = sorted(r["files"].items(), key=lambda item: -item[1]["size"])
-    print_table([(name, size(f["size"])) for name, f in files], title=f"Files, {size(r['bytes'])}")
+    if every_file:
+        print_table([(name, size(f["size"])) for name, f in files], title=f"Files, {size(r['bytes'])}")
+    else:
+        print(f"\n{len(files)} files, {size(r['bytes'])} (--files lists them)")
 
 
 def _facts(r: dict[str, Any]) -> Iterator[tuple[str, str]]:

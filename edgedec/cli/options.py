@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
@@ -41,6 +41,14 @@ class Weights(StrEnum):
 class OnFull(StrEnum):
     error = "error"
     slide = "slide"
+
+
+# Of what may be a text or a file: no file's name begins like a JSON object, or holds a rule.
+_IS_TEXT: dict[str, Callable[[str], bool]] = {
+    "regex": lambda value: True,
+    "json_schema": lambda value: value.lstrip()[:1] == "{",
+    "grammar": lambda value: "::=" in value or "\n" in value or value.startswith("start:"),
+}
 
 
 def _option(*flags: str, help: str, **more: Any) -> Any:  # noqa: A002
@@ -89,6 +97,7 @@ PromptFile = Annotated[Path | None, _option("--file", "-f", metavar="FILE", help
 
 # Output
 Json = Annotated[bool, _option("--json", help="Print one JSON object on stdout.")]
+Verbose = Annotated[bool, _option("--verbose", "-v", help="Print on stderr what takes which time, and --stats.")]
 ShowStats = Annotated[bool, _option("--stats", help="Print token counts and speed on stderr.")]
 Logprobs = Annotated[
     int | None, _option("--logprobs", min=0, max=100, metavar="N", help="With --json: log-probabilities, N likeliest.")
@@ -178,7 +187,8 @@ class ConstraintFlags:
         str | None, _option("--json-schema", metavar="FILE|JSON", help="Generate JSON that this schema describes.")
     ] = None
     grammar: Annotated[
-        Path | None, _option("--grammar", metavar="FILE", help="Generate what this grammar (Lark or GBNF) allows.")
+        str | None,
+        _option("--grammar", metavar="FILE|TEXT", help="Generate what this grammar (Lark or GBNF) allows."),
     ] = None
     regex: Annotated[
         str | None, _option("--regex", metavar="PATTERN", help="Generate what this pattern matches whole.")
@@ -190,9 +200,7 @@ class ConstraintFlags:
         if len(given) > 1:
             raise typer.BadParameter("--json-schema, --grammar and --regex: give one of them")
         for kind, value in given:
-            # No file's name begins like a JSON object.
-            is_text = kind == "regex" or (kind == "json_schema" and value.lstrip()[:1] == "{")
-            return kind, value if is_text else read_text(Path(value))
+            return kind, value if _IS_TEXT[kind](value) else read_text(Path(value))
         return None
 
     def for_model(self, model: edgedec.Model) -> Constraint | None:

@@ -13,6 +13,7 @@ from edgedec.cli import options as o
 from edgedec.cli._groups import grouped
 from edgedec.cli._output import print_json
 from edgedec.cli._stream import Generation, describe, stats_line
+from edgedec.cli._timings import Stopwatch, about
 from edgedec.errors import UsageError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -42,6 +43,7 @@ def run(
     no_echo: Annotated[bool, typer.Option("--no-echo", help="Print only what is new.")] = False,
     json: o.Json = False,
     stats: o.ShowStats = False,
+    verbose: o.Verbose = False,
     logprobs: o.Logprobs = None,
 ) -> None:
     """Continue a text, streaming it to stdout.
@@ -58,9 +60,12 @@ def run(
         raise UsageError(f"--session {session}: there is no folder {session.parent}")
     resumes = session is not None and session.exists()
     text = o.read_prompt(prompt, file, optional=resumes)
+    clock = Stopwatch(verbose)
     opened = machine.open(model)
+    clock.lap(f"opened {opened.bundle.path}: {about(opened)}")
     config = replace(generation.config(opened), logprobs=logprobs, constraint=must.for_model(opened))
     live = machine.session(opened, speculate, learn)
+    clock.lap("session, drafters, constraint")
     if session is not None and resumes:
         live.load(session)
     if not resumes:  # a resumed session brings the state of its draws; a new seed would discard it
@@ -68,6 +73,7 @@ def run(
     made = Generation(live, config)
     before = opened.tokenizer.decode(live.ids) if text is None else text
     ids = None if text is None else opened.tokenizer.encode(text)
+    clock.lap(f"tokenizer, {len(ids or live.ids)} tokens of prompt")
     try:
         _write(made, ids, before, not no_echo, json)
     finally:
@@ -75,7 +81,8 @@ def run(
             live.save(session)
         if learn:
             live.save_drafters()
-        if stats and not json:
+        clock.generated(live.stats)
+        if (stats or verbose) and not json:
             print(stats_line(made.stats()), file=sys.stderr)
 
 

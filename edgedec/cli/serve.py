@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgedec.cli import options as o
+from edgedec.cli._template import ChatTemplate, ChatTemplateFile, set_template
 from edgedec.errors import UsageError
+from edgedec.extras import install_command
 from edgedec.text import template
 
 if TYPE_CHECKING:
@@ -105,6 +107,8 @@ def serve(
     kv: o.KVFormat = None,
     engine: o.Engine = "auto",
     speculate: o.Speculate = "auto",
+    chat_template: ChatTemplate = None,
+    chat_template_file: ChatTemplateFile = None,
 ) -> None:
     """Serve OpenAI's HTTP interface from this machine.
 
@@ -118,7 +122,7 @@ def serve(
     """
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
-        raise UsageError(f"serve needs {' and '.join(missing)}: pip install 'edgedec[serve]'")
+        raise UsageError(f"serve needs {' and '.join(missing)}: {install_command('serve')}")
     from edgedec.server.access import AccessPolicy, is_local
     from edgedec.server.engine import ServerLimits
     from edgedec.server.service import MOST, Server, Settings
@@ -126,7 +130,7 @@ def serve(
     if api_key == "":
         raise UsageError("--api-key: is empty; leave it out for a server without a key")
     template.start()
-    opening = ModelOpening(engine, threads, kv, speculate)
+    opening = ModelOpening(engine, threads, kv, speculate, (chat_template, chat_template_file))
     limits = ServerLimits(slots, ctx_size, queue, timeout, speculate, max_total_tokens)
     if models is None:
         sources = [opening.only(model or "nano", lora or [], limits)]
@@ -147,12 +151,14 @@ class ModelOpening:
     threads: int
     kv: o.KVFormat
     speculate: str
+    template: tuple[str | None, Path | None]
 
     def only(self, name: str, lora: Sequence[str], limits: ServerLimits) -> ModelSource:
         """The only model: what would fail at the first request fails now."""
         from edgedec.server.pool import ModelSource, limits_of
 
         opened = o.open_model(name, self.engine, self.threads, self.kv)
+        set_template(opened, *self.template)
         adapters = {item: self._adapter(opened, path) for item, path in _named_files(lora).items()}
         self._try(opened, limits.context)
         limits_of(limits, opened.spec)
@@ -165,6 +171,8 @@ class ModelOpening:
 
         if not folder.is_dir():
             raise UsageError(f"--models {folder}: no such folder")
+        if self.template != (None, None):
+            raise UsageError("--chat-template: with --models every model has its own; leave it out")
         paths = [path for path in sorted(folder.iterdir()) if (path / MANIFEST).is_file()]
         paths += [] if more is None else [find(more)]
         if not paths:

@@ -40,11 +40,19 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def train_heads(
-    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle folder; the head is put into it.")],
+    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle folder, or `nano`.")],
     data: Annotated[
         list[Path],
         typer.Argument(metavar="DATA", help='Texts like those to come: .txt, or .jsonl with "text" or "prompt".'),
     ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="FOLDER", show_default=False, help="The copy with the head; BUNDLE-KIND by default."
+        ),
+    ] = None,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Put the head into BUNDLE itself, not a copy.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing copy.")] = False,
     kind: Annotated[str, typer.Option(help="hydra and medusa draft tokens; exit ends the model early.")] = "hydra",
     heads: Annotated[int, typer.Option(min=1, max=16, help="How many tokens ahead a head drafts.")] = 4,
     layer: Annotated[
@@ -80,16 +88,17 @@ def train_heads(
     threads: o.Threads = 0,
     json: o.Json = False,
 ) -> None:
-    """Train a draft head and put it into the bundle.
+    """Train a draft head and write a copy of the bundle with it.
 
     \b
     Examples:
       edgedec train-heads ./smol texts.txt
       edgedec train-heads ./smol prompts.jsonl --kind medusa --self-distill 500 --work build/heads
-      edgedec train-heads ./smol texts.txt --kind exit --layer 8 --minutes 10 --threads 2
+      edgedec train-heads ./smol texts.txt --in-place --kind exit --layer 8 --minutes 10 --threads 2
     """
     training = _training()
     early = training.architecture(kind).EARLY
+    target = _target(bundle, kind, out, in_place, force)
     with progress_bar(quiet=json) as show:
         import edgedec
 
@@ -110,8 +119,20 @@ def train_heads(
         )
         found_text = (text for file in data for text in documents(o.read_text(file), str(file)))
         texts = _texts(model, [model.tokenizer.encode(text) for text in found_text], self_distill, seed, work, show)
-        trained = training.run(model.bundle, model.runtime, texts, plan, work, show)
+        trained = training.run(model.bundle, model.runtime, texts, plan, work, show, target, force)
     _report(trained, json)
+
+
+def _target(bundle: str, kind: str, out: Path | None, in_place: bool, force: bool) -> Path | None:
+    """Where the copy goes; None for the bundle itself. Refused before anything is trained."""
+    if in_place:
+        if out is not None:
+            raise typer.BadParameter("--out and --in-place: give one of them")
+        return None
+    target = out or Path(f"{Path(bundle).name}-{kind}")
+    if target.exists() and not force:
+        raise UsageError(f"{target}: exists already; choose another place with --out, or pass --force or --in-place")
+    return target
 
 
 def _layer(early: bool, layer: int, n_layers: int) -> int:
@@ -194,6 +215,7 @@ def _training() -> Any:
     from importlib import import_module
 
     from edgedec.errors import RuntimeUnavailable
+    from edgedec.extras import install_command
 
     try:
         return import_module("edgedec.export.heads_train")
@@ -201,7 +223,7 @@ def _training() -> Any:
         package = (error.name or "").partition(".")[0]
         if package == "edgedec":
             raise
-        raise RuntimeUnavailable(f'train-heads needs {package}: pip install "edgedec[train]"') from None
+        raise RuntimeUnavailable(f"train-heads needs {package}: {install_command('train')}") from None
 
 
 def _report(trained: Any, json: bool) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from edgedec.constraints import _matcher_guest as guest
 from edgedec.constraints.remote import LocalHost, MatcherGroup
 from edgedec.errors import LimitExceeded, RuntimeUnavailable, TextError, UsageError
+from edgedec.extras import install_command
 from edgedec.sandbox import GuestLimits, Sandbox, enabled
 from edgedec.text.inspection import inspect
 from edgedec.text.tokenizer import one_line
@@ -93,4 +94,4 @@ def _vocabulary(file: str, changed: int, eos: tuple[int, ...], size: int) -> Voc
 def library() -> None:
     """RuntimeUnavailable if llguidance is not installed; it is imported in worker processes only."""
     if sys.modules.get("llguidance", True) is None or importlib.util.find_spec("llguidance") is None:
-        raise RuntimeUnavailable("constraints need the package llguidance: pip install 'edgedec[constraints]'")
+        raise RuntimeUnavailable(f"constraints need the package llguidance: {install_command('constraints')}")

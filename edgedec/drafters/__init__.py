@@ -90,6 +90,11 @@ class Drafter(Protocol):
         (less, if the text ended in the middle)."""
         ...
 
+    def prepare(self) -> None:
+        """Measure what has to be measured before anything can be drafted; called after a text's first token, so that
+        it never waits for that."""
+        ...
+
     def reset(self) -> None:
         """Another text begins. What was learned about the model stays."""
         ...
@@ -113,6 +118,9 @@ class BaseDrafter:
     outputs: Outputs = Outputs()
 
     def observe(self, step: StepResult) -> None:
+        pass
+
+    def prepare(self) -> None:
         pass
 
     def reset(self) -> None:

@@ -61,6 +61,9 @@ class Forced:
             self._sure += (accepted / self._pending - self._sure) * _SMOOTH
         self.drafter.observe(step)
 
+    def prepare(self) -> None:
+        self.drafter.prepare()
+
     def reset(self) -> None:
         self.drafter.reset()
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from edgedec.bundle.manifest import MANIFEST
 from edgedec.errors import EdgedecError, RuntimeUnavailable, UsageError
+from edgedec.extras import install_command
 from edgedec.offline.job import BatchJob, Progress, Show
 from edgedec.offline.journal import Journal
 from edgedec.offline.reading import Row
@@ -104,7 +105,7 @@ def ray() -> Any:
         import ray as library
         import ray.data
     except ImportError:
-        raise RuntimeUnavailable("--engine ray needs Ray: pip install 'edgedec[ray]'") from None
+        raise RuntimeUnavailable(f"--engine ray needs Ray: {install_command('ray')}") from None
     return library
 
 

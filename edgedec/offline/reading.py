@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from edgedec.errors import RuntimeUnavailable, UsageError
+from edgedec.extras import install_command
 from edgedec.text.tokenizer import one_line
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
@@ -70,7 +71,7 @@ def parquet() -> Any:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise RuntimeUnavailable("Parquet needs pyarrow: pip install 'edgedec[parquet]'") from None
+        raise RuntimeUnavailable(f"Parquet needs pyarrow: {install_command('parquet')}") from None
     return pyarrow.parquet
 
 

@@ -14,7 +14,7 @@ from edgedec.drafters import Drafter, DrafterContext, drafter_module, drafter_na
 from edgedec.drafters.forced import Forced
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
-from edgedec.speculation.costs import Costs, host_costs
+from edgedec.speculation.costs import Costs, host_costs, known_costs
 from edgedec.speculation.governor import Governor
 
 
@@ -39,8 +39,11 @@ def governor(drafters: Sequence[tuple[str, Drafter]], host: DrafterContext, fixe
     def costs() -> Costs:
         return host_costs(host.runtime, host.bundle)
 
+    def known() -> Costs | None:
+        return known_costs(host.runtime, host.bundle)
+
     trees = host.runtime.capabilities.trees
-    return Forced(Governor(drafters, costs, fixed, trees)) if drafters else Off()
+    return Forced(Governor(drafters, costs, fixed, trees, known)) if drafters else Off()
 
 
 def _auto(host: DrafterContext) -> list[str]:

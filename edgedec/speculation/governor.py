@@ -36,11 +36,13 @@ _AGAIN, _RETRY = 256, 64
 _EXPENSIVE, _NEGLIGIBLE = 0.02, 0.002
 _SILENT, _OBSERVING, _ACTIVE = range(3)
 _NONE, _QUIET = Draft(why="silent, drafting has not paid lately"), Outputs()
+_UNMEASURED = Draft(why="the cost of a call is not measured yet")
 
 
 class Governor:
-    """A drafter made of drafters. `fixed`: so many tokens at each call, whatever they cost; 0: what pays. trees: False
-    for a runtime that runs only chains."""
+    """A drafter made of drafters. `costs` measures, `known` finds what was measured before, if anything was; without
+    it nothing is drafted before `prepare`. `fixed`: so many tokens at each call, whatever they cost; 0: what pays.
+    trees: False for a runtime that runs only chains."""
 
     def __init__(
         self,
@@ -48,11 +50,12 @@ class Governor:
         costs: Callable[[], Costs],
         fixed: int = 0,
         trees: bool = True,
+        known: Callable[[], Costs | None] | None = None,
     ) -> None:
         self.members = [DrafterStats(name, drafter) for name, drafter in drafters]
         self._names = [member.name for member in self.members]
         self._calibrations = [member.calibration for member in self.members]
-        self._measure, self._fixed, self._trees = costs, fixed, trees
+        self._measure, self._known, self._fixed, self._trees = costs, known or costs, fixed, trees
         self._costs: Costs | None = None
         self._budget, self._phase, self._silent = Budget(), _ACTIVE, 0
         self._limit, self._min_path_prob, self._calls, self._affords = fixed, 0.0, 0, True
@@ -86,13 +89,22 @@ class Governor:
     @property
     def costs(self) -> Costs:
         """Measured when first needed."""
-        if self._costs is None:
-            self._costs = self._measure()
-            self._budget.start(self._costs)
-        return self._costs
+        return self._costs or self._start(self._measure())
+
+    def _start(self, costs: Costs) -> Costs:
+        self._costs = costs
+        self._budget.start(costs)
+        return costs
+
+    def prepare(self) -> None:
+        _ = self.costs
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
         self._forget()
+        if self._costs is None:
+            if (known := self._known()) is None:
+                return _UNMEASURED
+            self._start(known)
         self._affords = bool(self._fixed) or self._budget.left > 0 or self._costs is None
         if self._phase != _ACTIVE or nodes < 1:
             return _NONE
@@ -107,9 +119,8 @@ class Governor:
         limit = min(nodes, self._limit)
         if self._drawn_rate < SURE and not self._fixed and self._calls % _RETRY:
             limit = min(limit, chain_length(self._drawn_rate, self.costs)) if self._budget.left > 0 else 0
-        draft = _NONE
-        if limit:
-            draft = yield from self._merged(context, limit, max(min_path_prob, self._min_path_prob))
+        least = max(min_path_prob, self._min_path_prob)
+        draft = (yield from self._merged(context, limit, least)) if limit else _NONE
         self._spent = perf_counter() - began - self._clock.waited
         return draft
 
@@ -166,8 +177,10 @@ class Governor:
         return size, f"{size} of {len(merger)} guesses, {speed:.2f}x expected"
 
     def observe(self, step: StepResult) -> None:
-        began = perf_counter()
-        costs = self.costs
+        began, costs = perf_counter(), self._costs
+        if costs is None:  # not measured yet: nothing was drafted
+            self._learn(step)
+            return
         if self._phase == _SILENT:
             self._observe_silently(step, costs)
             return
@@ -177,14 +190,17 @@ class Governor:
             self._judge(self._merger, self._merger.test(step.picked, self._calibrations))
         elif self._drawn:
             self._judge_drawn(len(step.path) - 1)
+        self._learn(step)
+        if not self._fixed:
+            self._settle(step, self._spent + perf_counter() - began)
+
+    def _learn(self, step: StepResult) -> None:
         for member in self.members:
             member.observed = self._observes(member)
             if member.observed:
                 since = perf_counter()
                 member.drafter.observe(step)
                 member.observe_s += (perf_counter() - since - member.observe_s) * SMOOTH
-        if not self._fixed:
-            self._settle(step, self._spent + perf_counter() - began)
 
     def _observe_silently(self, step: StepResult, costs: Costs) -> None:
         """As little as possible: what silence costs must be far below the allowance."""

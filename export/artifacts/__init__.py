@@ -16,6 +16,7 @@ from typing import Protocol, cast
 from edgedec.bundle.manifest import Artifact, Text
 from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.export.layout import Layout
+from edgedec.extras import install_command
 from edgedec.runtime import runtime_names
 from edgedec.spec import ModelSpec
 
@@ -61,7 +62,7 @@ def _maker(name: str) -> Maker:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "edgedec":
             raise
-        why = f'files for {name} need {error.name}: pip install "edgedec[export]", or write none: --for native'
+        why = f"files for {name} need {error.name}: {install_command('export')}; or write none: --for native"
         raise RuntimeUnavailable(why) from None
 
 

@@ -39,7 +39,7 @@ class QuantizedMatrix(ABC):
         return None
 
     def values(self, name: str, first: int, shape: tuple[int, ...]) -> Array:
-        """Rows from `first` on: float32 of `shape`. Scales may be such that a value overflows; readers look for that."""
+        """Rows from `first` on: float32 of `shape`. Scales may make a value overflow; readers look for that."""
         with np.errstate(over="ignore", invalid="ignore"):
             return self.floats(first, first + shape[0]).reshape(shape)
 

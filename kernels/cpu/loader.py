@@ -15,8 +15,13 @@ AGAIN = "reinstall edgedec with a C++17 compiler"
 
 
 def path() -> Path:
-    """Where the library is looked for."""
-    return Path(os.environ.get(OVERRIDE) or Path(__file__).with_name(LIBRARY))
+    """Where the library is looked for: beside this file, else, in a checkout that was not compiled, where edgedec is
+    installed."""
+    own = Path(os.environ.get(OVERRIDE) or Path(__file__).with_name(LIBRARY))
+    if own.is_file() or OVERRIDE in os.environ:
+        return own
+    installed = (Path(entry, "edgedec", "kernels", "cpu", LIBRARY) for entry in sys.path)
+    return next((file for file in installed if file.is_file()), own)
 
 
 def library() -> ctypes.CDLL:

@@ -62,7 +62,8 @@ class _Flat(Costs):
 @pytest.fixture(autouse=True)
 def flat_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where drafting always pays the governor drafts: on nano's own costs it hardly does."""
-    monkeypatch.setattr(choose, "host_costs", lambda runtime, bundle: _Flat({1: 100.0, 32: 105.0}))
+    for name in ("host_costs", "known_costs"):
+        monkeypatch.setattr(choose, name, lambda runtime, bundle: _Flat({1: 100.0, 32: 105.0}))
 
 
 @cache

@@ -231,7 +231,7 @@ def test_peers_takes_turns_and_reports_everyone(tiny: Path, monkeypatch: pytest.
         assert engine["peak_rss_mb"] > 1
         assert engine["load_s"] > 0
         assert engine["logits"] == "all rows"
-        assert set(engine["spread"]) == {"rows", "prefill_tok_s", "decode_tok_s"}
+        assert set(engine["spread"]) == {"rows", "prefill_tok_s", "decode_tok_s", "drafted_tok_s"}
     assert report["base"] == "oracle"
     ratio = report["ratios"]["onnxruntime"]
     assert set(ratio) == {"prefill", "decode", "rows"}
@@ -258,7 +258,7 @@ def test_a_peer_that_is_not_installed_is_left_out(tiny: Path, monkeypatch: pytes
     monkeypatch.setattr(_bench_peers, "find_spec", lambda name: None)
     report = json.loads(ok(*PEERS, "-m", tiny, "--engines", "onnxruntime,llama.cpp", "--json"))
     assert list(report["engines"]) == ["onnxruntime"]
-    assert 'pip install "edgedec[peers]"' in report["skipped"]["llama.cpp"]
+    assert 'pip install "onnxruntime-genai>=0.18" "llama-cpp-python' in report["skipped"]["llama.cpp"]
 
 
 def test_weights_that_llama_cpp_has_no_format_for_are_a_reason(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,10 +325,44 @@ def test_a_plot_is_written(tiny: Path, tmp_path: Path, args: list[str], monkeypa
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_one_token_a_call_is_plain_and_drafts_are_measured_apart(nano: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On text that repeats itself drafting gains much: none of that may be in the speed of one token a call."""
+    from edgedec.cli._bench_engines import Edgedec, Genai
+    from edgedec.runtimes.native import NativeRuntime
+    from edgedec.speculation import choose
+    from edgedec.speculation.costs import Costs
+
+    for name in ("host_costs", "known_costs"):
+        monkeypatch.setattr(choose, name, lambda runtime, bundle: Costs({1: 1.0, 32: 1.01}))
+    engine = Edgedec(Config("native", str(nano), 8, 24), 1)
+    rows: list[int] = []
+    forward = NativeRuntime.forward
+
+    def counted(self: Any, calls: Any) -> Any:
+        rows.extend(call.rows.count for call in calls)
+        return forward(self, calls)
+
+    monkeypatch.setattr(NativeRuntime, "forward", counted)
+    engine.run([5, 6, 7, 8] * 8, 24)
+    assert rows == [32] + [1] * 24
+    rows.clear()
+    assert engine.drafted([5, 6, 7, 8] * 8, 24) is not None
+    assert len(rows) < 25, "something was drafted"
+    assert Genai.drafted(None, [1], 1) is None  # type: ignore[arg-type]
+
+
+def test_bench_has_a_column_for_drafts(nano: Path) -> None:
+    args = ["bench", "-m", nano, "-p", "8", "-n", "8", "-r", "1", "-t", "1"]
+    (row,) = json.loads(ok(*args, "--json"))["results"]
+    assert row["decode_tokens_per_s"]["median"] > 0
+    assert row["drafted_tokens_per_s"]["median"] > 0
+    assert "with drafts" in ok(*args)
+
+
 def test_a_plot_without_its_extra_says_what_to_install(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     line = one_line(call(*KERNELS, "-m", tiny, "--plot", "p.png"), 1)
-    assert 'pip install "edgedec[plot]"' in line
+    assert 'pip install "matplotlib' in line
 
 
 # -- misuse

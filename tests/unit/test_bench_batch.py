@@ -189,7 +189,7 @@ def test_without_llama_cpp_the_others_are_measured(tiny: Path, monkeypatch: pyte
     result = call(*ARGS, "-m", tiny, "--peer", "llama.cpp", "--spec", "off", "--json")
     assert result.exit_code == 0, (result.stderr, result.exception)
     report = json.loads(result.stdout)
-    assert 'pip install "edgedec[peers]"' in report["skipped"]["llama.cpp"]
+    assert 'pip install "onnxruntime-genai>=0.18" "llama-cpp-python' in report["skipped"]["llama.cpp"]
     assert list(report["tokens_per_s"]) == ["off"]
 
 
@@ -254,3 +254,25 @@ def test_the_server_is_asked_for_what_is_compared(tmp_path: Path) -> None:
 def test_a_server_that_does_not_start_says_so(tmp_path: Path) -> None:
     with pytest.raises(RuntimeUnavailable, match="ended with code 7"):
         serve(tmp_path, "#!/bin/sh\nexit 7\n").run(WORK, 2)
+
+
+def test_an_interrupt_keeps_the_turns_that_are_whole() -> None:
+    class Stopping:
+        def __init__(self, after: int) -> None:
+            self.left = after
+
+        def run(self, work: BatchWork, size: int) -> Took:
+            self.left -= 1
+            if not self.left:
+                raise KeyboardInterrupt
+            return Took(1.0)
+
+    expected: list[float] = []
+    # Two cells (one by one, 2 at a time): a warm-up, one whole turn, half of another.
+    found = measure({"a": Stopping(6)}, {}, [2], WORK, 3, expect=expected.append)
+    assert found.interrupted
+    assert {size: len(speeds) for size, speeds in found.speeds["a"].items()} == {0: 1, 2: 1}
+    assert len(expected) == 1
+    assert expected[0] > 0
+    with pytest.raises(KeyboardInterrupt):
+        measure({"a": Stopping(4)}, {}, [2], WORK, 3)

@@ -16,6 +16,7 @@ from edgedec.bench.prompts import Prompt, choose_prompts, read_prompts
 from edgedec.bench.speculation import HOT, Bench, Run, _depth, tasks_of
 from edgedec.bench.speculation_results import interval, results
 from edgedec.cli import _app, _bench_spec
+from edgedec.cli._output import ProgressLines
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.step import StepResult
@@ -337,3 +338,43 @@ def test_what_is_missing_is_said_in_a_line(tiny: Path, tmp_path: Path, prompts: 
     assert "there are: story, chat" in one_line(call(*ARGS, "--prompts", prompts, "--categories", "code"))
     assert "no room" in one_line(call(*ARGS, "-m", tiny, "--prompts", prompts, "-n", 256))
     assert "--plot" in one_line(call(*ARGS, "--plot", "spec.txt"), 2)
+
+
+@pytest.mark.parametrize(("at", "kept"), [(3, (1, 1)), (5, (1, 2)), (1, None)])
+def test_an_interrupt_keeps_what_is_measured(
+    tiny: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch, at: int, kept: tuple[int, int] | None
+) -> None:
+    """Two tasks by two contestants: four runs a round; of a first round the tasks that all have done."""
+    chosen = choose_prompts(read_prompts(prompts), [], 0)[:2]
+    bench = Bench(edgedec.open(tiny), tasks_of(chosen, Sampling(), 0), 4, True)
+    expected: list[float] = []
+
+    def stop(done: int, total: int) -> None:
+        assert total == 8
+        if done == at:
+            raise KeyboardInterrupt
+
+    if kept is None:
+        with pytest.raises(KeyboardInterrupt):
+            bench.measure(["recycling"], 2, progress=stop)
+        return
+    found = bench.measure(["recycling"], 2, progress=stop, expect=expected.append)
+    assert found.interrupted
+    assert (len(found.runs["off"]), found.tasks) == kept
+    assert all(len(runs) == found.tasks for rounds in found.runs.values() for runs in rounds)
+    assert "interrupted" in found.notes[-1]
+    assert len(expected) == 1
+
+
+def test_progress_in_a_pipe_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    lines = ProgressLines(5.0, lambda: now[0])
+    for done in range(1, 21):
+        now[0] = done * 1.0
+        lines("runs", done, 20)
+    err = capsys.readouterr().err.splitlines()
+    assert err == [
+        "runs: 6 of 20, about 12 s left",
+        "runs: 11 of 20, about 8 s left",
+        "runs: 16 of 20, about 4 s left",
+    ]

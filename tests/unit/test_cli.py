@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -83,7 +84,7 @@ def test_help_describes_and_gives_examples(command: list[str]) -> None:
     assert 10 < len(description) < 75
     assert description.endswith(".")
     examples = text.split("Examples:\n")[1].split("\n\n")[0].splitlines()
-    assert 2 <= len(examples) <= 3
+    assert 2 <= len(examples) <= 4
     assert all(f"edgedec {' '.join(command)}" in line for line in examples)
 
 
@@ -163,6 +164,27 @@ def test_failure_is_one_line_and_exit_code_1(words: Path, args: list[str], said:
 def test_a_missing_bundle_is_one_line(verb: list[str], tmp_path: Path) -> None:
     assert "no such bundle" in one_line(call(*verb, tmp_path / "nowhere"), 1)
     assert "edgedec.json" in one_line(call(*verb, tmp_path), 1)
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("adapter_config.json", "edgedec adapter"),
+        ("model.safetensors", "edgedec export"),
+        ("model-q4_0.gguf", "GGUF"),
+        ("model.onnx", "ONNX"),
+    ],
+)
+def test_a_folder_that_is_something_else_is_named(tmp_path: Path, file: str, said: str) -> None:
+    (tmp_path / file).write_bytes(b"")
+    assert said in one_line(call("run", "-m", tmp_path, "-p", "x"), 1)
+
+
+def test_a_folder_is_no_adapter_file(words: Path, tmp_path: Path) -> None:
+    assert "edgedec adapter" in one_line(call("run", "-m", words, "-p", "w1", "--lora", tmp_path), 1)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    pytest.importorskip("onnx", reason="exporting needs onnx")
+    assert "LoRA" in one_line(call("export", tmp_path, "-o", tmp_path / "b"), 1)
 
 
 def test_bad_bias_is_misuse(words: Path) -> None:
@@ -506,7 +528,10 @@ def test_inspect_tells_what_the_manifest_says(words: Path) -> None:
     assert set(report["artifacts"]["ort"]) <= set(report["files"])
     assert report["bytes"] == sum(file["size"] for file in report["files"].values())
     assert report["bytes"] == sum(p.stat().st_size for p in words.iterdir() if p.name != "edgedec.json")
-    text = ok("inspect", words)
+    short = ok("inspect", words)
+    assert f"{len(report['files'])} files, " in short
+    assert "weights.bin" not in short
+    text = ok("inspect", words, "--files")
     assert all(name in text for name in ("KV cache", "Weights", "weights.bin", "llama"))
 
 
@@ -576,8 +601,10 @@ def test_export_without_its_extra_says_what_to_install(tmp_path: Path, monkeypat
     for name in [name for name in sys.modules if name.startswith("edgedec.export")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "onnx", None)
-    line = one_line(call("export", write_llama(tmp_path / "ck"), "-o", tmp_path / "b"), 1)
-    assert 'pip install "edgedec[export]"' in line
+    checkpoint = write_llama(tmp_path / "ck")
+    line = one_line(call("export", checkpoint, "-o", tmp_path / "b", "--no-check", "--for", "ort"), 1)
+    assert 'pip install "onnx>=1.18"' in line
+    assert list(tmp_path.iterdir()) == [checkpoint]
 
 
 # -- measuring
@@ -593,7 +620,9 @@ def test_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report["problems"] == []
     assert report["cpu"]["cores"] >= 1
     assert {"numpy", "onnxruntime", "tokenizers"} <= set(report["packages"])
-    assert {"onnx", "torch", "transformers", "onnxruntime_genai", "huggingface_hub"} <= set(report["extras"])
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    assert set(report["extras"]) == set(project["optional-dependencies"]) - {"test", "dev", "docs"}
+    assert list(report["extras"]["serve"]) == ["starlette", "uvicorn"]
     assert "all is well" in ok("doctor")
     monkeypatch.setattr(doctor, "_ESSENTIAL", ("numpy", "no_such_package"))
     result = call("doctor")
@@ -631,6 +660,30 @@ def test_doctor_names_the_instruction_sets(monkeypatch: pytest.MonkeyPatch) -> N
     }
     assert (engine["auto"], engine["why"]) == ("native", "edgedec's own kernels, avx2")
     assert "avx2; also scalar; not on this CPU: avx512vnni" in " ".join(ok("doctor").split())
+
+
+def test_doctor_uses_the_instruction_set_of_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    native = json.loads(ok("doctor", "--json"))["engine"]["native"]
+    if native["problem"]:
+        pytest.skip("no native engine here")
+    monkeypatch.setenv("EDGEDEC_ISA", "scalar")
+    monkeypatch.setenv("EDGEDEC_API_KEY", "secret")
+    report = json.loads(ok("doctor", "--json"))
+    assert report["engine"]["native"]["isa"] == "scalar"
+    assert report["engine"]["why"] == "edgedec's own kernels, scalar, as EDGEDEC_ISA says"
+    assert report["variables"]["EDGEDEC_ISA"] == "scalar"
+    assert report["variables"]["EDGEDEC_API_KEY"] == "(set)"
+    monkeypatch.setenv("EDGEDEC_ISA", "abacus")
+    result = call("doctor", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["problems"][0].startswith("EDGEDEC_ISA=abacus: not for this CPU; there are ")
+
+
+def test_doctor_says_what_an_extra_misses(monkeypatch: pytest.MonkeyPatch) -> None:
+    from edgedec.cli import _host
+
+    monkeypatch.setattr(_host, "find_spec", lambda name: None if name == "uvicorn" else object())
+    assert "missing uvicorn: pip install" in " ".join(ok("doctor").split())
 
 
 def test_doctor_sees_a_damaged_bundled_model(words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -726,6 +779,28 @@ def test_run_imports_what_it_needs_only(words: Path) -> None:
     assert not {"onnx", "torch", "transformers", "onnxruntime_genai", "jinja2", "edgedec.export"} & found
     others = set(_app.VERBS) - {"run"}
     assert not {f"edgedec.cli.{verb}" for verb in others} & found
+
+
+@POSIX
+@pytest.mark.parametrize("module", ["typer", "numpy", "edgedec.session", "tokenizers", "edgedec.cli.run"])
+def test_an_interrupt_in_the_first_moments_is_no_traceback(words: Path, module: str) -> None:
+    """Ctrl-C while a module is imported: what the entry point does must be light up to where it is caught."""
+    code = (
+        "import sys, signal, os\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from edgedec.cli import main\n"
+        f"sys.exit(main(['run', '-m', {str(words)!r}, '-p', 'w1', '-n', '2']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_the_entry_point_is_light() -> None:
+    """Until `main` is called an interrupt shows a traceback."""
+    assert not {"numpy", "typer", "edgedec.model", "edgedec.errors"} & imported("import edgedec.cli")
 
 
 def test_version_imports_no_verb() -> None:

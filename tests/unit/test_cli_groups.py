@@ -138,7 +138,7 @@ def test_one_constraint_at_most_and_only_a_schema_may_stand_inline(tmp_path: Pat
     assert flags().text() is None
     assert flags(json_schema=' {"type": "null"}').text() == ("json_schema", ' {"type": "null"}')
     assert flags(json_schema=str(file)).text() == ("json_schema", "root ::= 'a'")
-    assert flags(grammar=file).text() == ("grammar", "root ::= 'a'")
+    assert flags(grammar=str(file)).text() == ("grammar", "root ::= 'a'")
     assert flags(regex="{a").text() == ("regex", "{a")
     with pytest.raises(typer.BadParameter, match="give one of them"):
         flags(regex="a", grammar=file).text()

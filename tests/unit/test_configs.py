@@ -286,7 +286,7 @@ def test_unknown_keys_that_are_off_pass() -> None:
 
 
 def test_unknown_architectures_are_listed() -> None:
-    with pytest.raises(UnknownArchitecture, match=r"'mamba' is not one of bamba, .*, smollm3$"):
+    with pytest.raises(UnknownArchitecture, match=r"'mamba' .*Mamba.* is not one of bamba, .*, smollm3$"):
         architecture({"model_type": "mamba"})
     for name in ("_common", "nano", "heads", "../llama"):
         with pytest.raises(UnknownArchitecture):
@@ -464,3 +464,20 @@ def test_published_models_have_the_published_number_of_parameters(name: str) -> 
     spec = architecture(config).spec(config)
     assert sum(prod(shape) for shape in spec.tensors().values()) == PARAMETERS[name]
     assert architecture(config).weights(spec, config).keys() == spec.tensors().keys()
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_type": "t5", "is_encoder_decoder": True}, "encoder-decoder"),
+        ({"model_type": "bert"}, "encoder, which generates no text"),
+        ({"model_type": "falcon_mamba"}, "Mamba"),
+        ({"model_type": "rwkv"}, "RWKV"),
+        ({"model_type": "deepseek_v3", "n_routed_experts": 256}, "mixture of experts"),
+        ({"model_type": "llava", "vision_config": {}}, "images"),
+        ({"model_type": "gpt_neox"}, "a decoder"),
+    ],
+)
+def test_an_unknown_architecture_is_named_by_its_kind(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnknownArchitecture, match=f"{config['model_type']}.*{said}.*is not one of.*llama"):
+        architecture(config)

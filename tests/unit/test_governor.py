@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from edgedec.generation import GenerationConfig
 from edgedec.model import open as open_model
 from edgedec.runtime import Call, CallResult, Outputs, Rows
 from edgedec.sampling import Sampling
+from edgedec.speculation import costs as costs_module
 from edgedec.speculation.calibration import BINS, Calibration
 from edgedec.speculation.choose import make_speculation
 from edgedec.speculation.costs import Costs, host_costs
@@ -240,6 +242,62 @@ def test_costs_are_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     other = open_model("nano", threads=2)
     host_costs(other.runtime, other.bundle)
     assert len(list((tmp_path / "costs").iterdir())) == 2
+
+
+def test_costs_are_measured_after_the_first_token_and_count_for_no_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first use must not wait for it: neither the reader, nor the figures."""
+    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path))
+    measured = []
+
+    def slow(runtime: Any, counts: Any = (), seconds: float = 0.0) -> dict[int, float]:
+        measured.append(session.stats.generated)
+        sleep(0.5)
+        return dict.fromkeys((1, 2, 3, 4, 6, 8, 12, 16, 24, 32), 1.0)
+
+    monkeypatch.setattr(costs_module, "measure", slow)
+    session = open_model("nano", threads=1).session()
+    tokens = session.tokens([1, 2, 3], max_tokens=6, ignore_eos=True)
+    next(tokens)
+    assert measured == []
+    list(tokens)
+    assert measured == [1]
+    assert session.stats.prefill_s + session.stats.decode_s < 0.5
+    again = open_model("nano", threads=1).session()
+    list(again.tokens([1, 2, 3], max_tokens=6, ignore_eos=True))
+    assert measured == [1], "kept on disk"
+
+
+def test_measuring_ends_when_its_time_is_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    class Slow:
+        def __init__(self, *_: object) -> None: ...
+
+        def __call__(self, ids: Sequence[int]) -> float:
+            calls.append(len(ids))
+            return float(len(ids))
+
+    monkeypatch.setattr(costs_module, "RowCall", Slow)
+    runtime = open_model("nano", threads=1).runtime
+    few = costs_module.measure(runtime, seconds=0.0)
+    assert few == {1: 1.0, 16: 16.0, 4: 4.0, 8: 8.0}
+    assert len(calls) == 2 + 5
+    whole = costs_module.measure(runtime, seconds=60.0)
+    assert sorted(whole) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
+
+
+def test_a_part_of_the_curve_is_completed_at_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path))
+    model = open_model("nano", threads=1)
+    monkeypatch.setattr(costs_module.measure, "__defaults__", ((), 0.0))
+    first = host_costs(model.runtime, model.bundle)
+    assert first.most == 16
+    assert costs_module.known_costs(model.runtime, model.bundle) is None
+    host_costs(model.runtime, model.bundle)
+    assert host_costs(model.runtime, model.bundle).most == 32
+    assert costs_module.known_costs(model.runtime, model.bundle) is not None
 
 
 def test_chain_length_is_the_best_one() -> None:

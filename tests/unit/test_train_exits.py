@@ -22,7 +22,7 @@ import torch
 import zoo
 
 from edgedec.export import exits_data
-from edgedec.export.exits_data import Place, Stream, documents, is_held
+from edgedec.export.exits_data import Place, TokenStream, documents, is_held
 from edgedec.export.exits_model import Early, load, write
 from edgedec.export.exits_train import ExitPlan, ExitTrainer, default_exits, drop_rates, key_of, shares, train
 
@@ -67,7 +67,7 @@ def encode(text: str) -> list[int]:
 
 
 def rows(files: list[Path], n: int, place: Place, **changes: Any) -> list[list[int]]:
-    stream = Stream(files, encode, changes.get("length", 40), changes.get("seed", 0), place)
+    stream = TokenStream(files, encode, changes.get("length", 40), changes.get("seed", 0), place)
     return [next(stream) for _ in range(n)]
 
 
@@ -100,7 +100,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_the_stream_goes_on_at_any_place(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows after a restart are those of a run that was not interrupted, over blocks and passes."""
     monkeypatch.setattr(exits_data, "BLOCK", 60)
-    stream = Stream([text], encode, 200, 0, Place())
+    stream = TokenStream([text], encode, 200, 0, Place())
     told, places = [], []
     for _ in range(250):
         told.append(next(stream))

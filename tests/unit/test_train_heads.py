@@ -247,7 +247,7 @@ def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
 
 def test_the_command(folder: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     work = str(tmp_path / "work")
-    common = ("train-heads", str(folder), str(text), "--steps", "3", "--threads", "1", "--work", work)
+    common = ("train-heads", str(folder), str(text), "--steps", "3", "--threads", "1", "--work", work, "--in-place")
     code, out, _ = told(capsys, *common, "--heads", "2", "--self-distill", "3", "--json")
     assert code == 0
     report = json.loads(out)
@@ -264,9 +264,31 @@ def test_the_command(folder: Path, text: Path, tmp_path: Path, capsys: pytest.Ca
     assert "head_hydra.onnx" in json.loads(out)["files"]
 
 
+def test_a_copy_gets_the_head_and_the_bundle_stays(
+    folder: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    common = ("train-heads", str(folder), str(text), "--steps", "2", "--threads", "1", "--heads", "1")
+    code, out, _ = told(capsys, *common)
+    assert code == 0
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    copy = Path(f"{folder.name}-hydra")
+    assert str(copy) in out
+    assert set(Bundle.open(copy, verify=True).manifest.heads) >= {"hydra"}
+    code, _, err = told(capsys, *common)
+    assert code == 1
+    assert "exists already" in err, "and nothing was trained for it"
+    assert told(capsys, *common, "--out", str(tmp_path / "other"), "--kind", "medusa")[0] == 0
+    assert set(Bundle.open(tmp_path / "other").manifest.heads) >= {"medusa"}
+    assert told(capsys, *common, "--force")[0] == 0
+    assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
+
+
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
+        (("--in-place", "--out", "x"), 2, "--in-place"),
         (("--kind", "eagle"), 1, "no draft head 'eagle'; there are: exit, hydra, medusa"),
         (("--layer", "1"), 1, "only an exit has one"),
         (("--kind", "exit", "--layer", "3"), 1, "must be from 1 to 2"),
@@ -276,7 +298,7 @@ def test_the_command(folder: Path, text: Path, tmp_path: Path, capsys: pytest.Ca
 def test_misuse_is_one_line(
     folder: Path, text: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], code: int, message: str
 ) -> None:
-    found, _, err = told(capsys, "train-heads", str(folder), str(text), *options)
+    found, _, err = told(capsys, "train-heads", str(folder), str(text), "--in-place", *options)
     assert found == code
     assert message in err
     assert err.count("\n") == 1
@@ -284,9 +306,9 @@ def test_misuse_is_one_line(
 
 def test_no_text_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty.txt").write_text(" \n")
-    code, _, err = told(capsys, "train-heads", str(folder), str(tmp_path / "empty.txt"))
+    code, _, err = told(capsys, "train-heads", str(folder), str(tmp_path / "empty.txt"), "--in-place")
     assert code == 1
     assert "hold no text" in err
-    code, _, err = told(capsys, "train-heads", str(folder), str(tmp_path / "none.txt"))
+    code, _, err = told(capsys, "train-heads", str(folder), str(tmp_path / "none.txt"), "--in-place")
     assert code == 1
     assert "none.txt: No such file" in err

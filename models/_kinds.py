@@ -1,0 +1,32 @@
+"""What kind of model a config describes, for a message about one that has no file here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "ffn_config")
+_ENCODERS = ("bert", "roberta", "distilbert", "electra", "modernbert", "deberta", "xlm-roberta", "albert", "mpnet")
+_RECURRENT = ("mamba", "rwkv", "recurrent_gemma", "xlstm", "zamba", "jamba", "retnet")
+
+
+def kind(config: Mapping[str, Any]) -> str:
+    """In a few words; "a decoder" if nothing else is known.
+
+    >>> kind({"model_type": "t5", "is_encoder_decoder": True})
+    'an encoder-decoder, which is not a decoder alone'
+    """
+    name = str(config.get("model_type", "")).lower()
+    if config.get("is_encoder_decoder"):
+        return "an encoder-decoder, which is not a decoder alone"
+    if name.startswith(_ENCODERS):
+        return "an encoder, which generates no text"
+    if "vision_config" in config or "audio_config" in config:
+        return "a model of text and images or sound; models here read text only"
+    if any(part in name for part in _RECURRENT) or "ssm_cfg" in config:
+        return (
+            "a recurrent or state-space model (Mamba, RWKV); of these the hybrids Bamba and GraniteMoeHybrid are here"
+        )
+    if any(config.get(key) for key in _EXPERTS):
+        return "a mixture of experts; of these Mixtral, Qwen3-MoE, OLMoE, GraniteMoE are here"
+    return "a decoder"

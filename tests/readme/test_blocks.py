@@ -1,0 +1,239 @@
+"""Every command and every program of the README and the docs runs as shown, or says here why not.
+
+A command runs in a folder with what a reader has by then: a bundle `smol`, a checkpoint, files of prompts. Sizes of
+measurements are made small; nothing else is changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from checkpoints import write_llama
+from readme.shown import PAGES, ROOT, blocks, commands, fences, indented
+
+BIN = Path(sys.executable).parent
+# Why a command is not run here: the first pattern that it matches.
+SKIPPED = {
+    r"^make (demo|test)": "sets up an environment of its own; CI runs both",
+    r"^pip install": "changes the environment; tests/unit/test_extras.py checks the names",
+    r"llama-1b|\bl1b\b": "needs a checkpoint of 2.5 GB",
+    r"^edgedec serve": "runs until it is stopped; test_serve.py starts it, and so does the client's block below",
+    r"--engine ray|--workers": "needs Ray, which tests/unit/test_batch.py covers with a cluster of its own",
+    r"--peer llama\.cpp|bench peers": "needs other engines; tests/unit/test_bench.py measures those that are installed",
+    r"--peer genai": "needs another engine; tests/unit/test_cli.py measures it if it is installed",
+    r"^python kernels/cpu/build\.py|LD_PRELOAD": "compiles for a minute; tests/unit/test_build.py does",
+    r"--as smollm-135m|--as llama": "makes a bundle of 76 MB or more first",
+    r"^python tests/bench/|jsonschema_bench|constraint_peers|\bs135\b": "measures for minutes; a slow test runs --help",
+    r"^pytest|^EDGEDEC_SLOW_TESTS": "is part of this test suite",
+    r"conformance --runtime (lazy|reference)|-k mymodel": "the page has a test of its own",
+    r"xgrammar": "needs an environment of its own",
+    r"\.gguf": "needs a GGUF file; tests/unit/test_gguf_converted.py runs these on one that it makes",
+    r"git clone|hf:|edgedec pull": "needs the network",
+}
+# Pages whose programs have a test of their own.
+OWN = {
+    "add-a-block-kind.md": "test_add_a_block_kind.py",
+    "add-a-runtime.md": "test_add_a_runtime.py",
+    "add-an-architecture.md": "test_add_an_architecture.py",
+    "embed.md": "../unit/test_embed_docs.py",
+}
+# Programs that need what may not be here.
+NEEDS = {"export.md": "onnxruntime_genai", "constraints.md": "llguidance", "coming-from-transformers.md": "torch"}
+SMALLER = [
+    (r"(?<=-p )512\b", "16"),
+    (r"(?<=-n )(128|150|200)\b", "8"),
+    (r"(?<=-r )(5|7|11|15)\b", "1"),
+    (r"(?<=--rows )[\d,]+", "1,2"),
+    (r"(?<=bench kernels -m smol)(?= |$)", " --rows 1,2 -r 1"),
+    (r"^edgedec bench spec(?! --as)", "edgedec bench spec -n 4 --limit 1 -r 1 --drafters auto"),
+    (r"^edgedec bench batch(?! --as)", "edgedec bench batch --prompts 4 --sizes 1,2 -n 4 -r 1"),
+]
+EVERY = [(page, command) for page in PAGES for command in dict.fromkeys(commands(page))]
+
+
+def why_skipped(command: str) -> str | None:
+    return next((why for pattern, why in SKIPPED.items() if re.search(pattern, command)), None)
+
+
+RUN = list(dict.fromkeys(command for _, command in EVERY if why_skipped(command) is None))
+
+
+@pytest.fixture(scope="session")
+def bundle(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled model under a folder's name."""
+    return Path(shutil.copytree(nano, tmp_path_factory.mktemp("reader") / "smol"))
+
+
+@pytest.fixture
+def folder(bundle: Path, tmp_path: Path) -> Path:
+    """What a reader has."""
+    for name in ("smol", "smol-native", "BUNDLE"):
+        shutil.copytree(bundle, tmp_path / name, copy_function=os.link)
+    rows = [{"prompt": "Once upon a time", "max_tokens": 4}, {"prompt": "One day", "max_tokens": 4}]
+    for name in ("prompts.jsonl", "smol-prompts.jsonl"):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    body = {"model": "smol", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+    request = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    (tmp_path / "requests.jsonl").write_text(json.dumps(request) + "\n")
+    (tmp_path / "README.md").write_text((ROOT / "README.md").read_text("utf-8")[:2000])
+    (tmp_path / "notes.txt").write_text("Once upon a time")
+    (tmp_path / "A.json").write_text("{}")
+    write_llama(tmp_path / "SmolLM2-135M-Instruct")
+    return tmp_path
+
+
+def environment(**more: str) -> dict[str, str]:
+    path = os.pathsep.join([str(BIN), os.environ["PATH"]])
+    return {**os.environ, "PATH": path, "PYTHONPATH": "", **more}
+
+
+def test_there_are_forty_commands() -> None:
+    assert len(dict.fromkeys(command for _, command in EVERY)) >= 40
+    assert len(RUN) >= 20
+
+
+def test_every_reason_to_skip_is_used() -> None:
+    unused = [p for p in SKIPPED if not any(re.search(p, command) for _, command in EVERY)]
+    assert set(unused) <= {r"git clone|hf:|edgedec pull"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_has_a_language_and_commands_stand_in_blocks(page: Path) -> None:
+    assert [text for name, text in fences(page) if not name] == []
+    assert indented(page) == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a POSIX shell")
+@pytest.mark.parametrize("command", RUN)
+def test_a_shown_command_runs(command: str, folder: Path) -> None:
+    for pattern, smaller in SMALLER:
+        command = re.sub(pattern, smaller, command)
+    for package, flag in (("llguidance", "--regex"), ("llguidance", "--json-schema"), ("pyarrow", "parquet")):
+        if flag in command and find_spec(package) is None:
+            pytest.skip(f"{package} is an extra")
+    if "--plot" in command and find_spec("matplotlib") is None:
+        pytest.skip("matplotlib is an extra")
+    if "parquet" in command:
+        import pyarrow
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.table({"prompt": ["Once"], "max_tokens": [4]}), folder / "questions.parquet")
+    made = re.search(r" export \S+ -o (\S+)", command)
+    if made and (folder / made[1]).is_dir():
+        shutil.rmtree(folder / made[1])
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=folder,
+        env=environment(EDGEDEC_CACHE=str(folder / "cache")),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stderr}"
+    assert "Traceback" not in done.stderr
+    assert done.stdout.strip() or done.stderr.strip() or "chat" in command or " > " in command
+
+
+PROGRAMS = [(page, code) for page in PAGES for code in blocks(page, "python") if page.name not in OWN]
+
+
+def test_pages_with_tests_of_their_own() -> None:
+    for page, test in OWN.items():
+        assert page in (Path(__file__).parent / test).read_text("utf-8"), f"{test} reads {page}"
+
+
+@pytest.mark.parametrize(
+    ("page", "code"), [(page.name, code) for page, code in PROGRAMS if "OpenAI" not in code], ids=lambda v: v[:30]
+)
+@pytest.mark.parametrize("where", ["elsewhere", "root"])
+def test_a_shown_program_runs(page: str, code: str, where: str, folder: Path) -> None:
+    """In a folder of the reader's, and from the checkout's root, whose folder `edgedec` must not hide the rest."""
+    if page in NEEDS and find_spec(NEEDS[page]) is None:
+        pytest.skip(f"{NEEDS[page]} is an extra")
+    if where == "root" and page != "README.md":
+        pytest.skip("one page is enough")
+    env = environment()
+    if where == "root":
+        del env["PYTHONSAFEPATH"]
+        # As with a package that is not installed for editing.
+        code = (
+            "import sys\n"
+            "sys.meta_path = [f for f in sys.meta_path if '__editable__' not in getattr(f, '__module__', '')]"
+            f"\n{code}"
+        ).replace('"story.session"', repr(str(folder / "story.session")))
+    at = ROOT if where == "root" else folder
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=at, env=env)
+    assert done.returncode == 0, f"{page}: {done.stderr}"
+    assert done.stdout.strip() or "og.Model" in code, "it shows something"
+
+
+@pytest.fixture
+def served(folder: Path) -> Iterator[str]:
+    """A server, as the page starts it, at a free port."""
+    command = [sys.executable, "-m", "edgedec", "serve", "-m", "./smol", "--port", "0"]
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, env=environment()) as process:
+        assert process.stderr is not None
+        found = None
+        while found is None:
+            line = process.stderr.readline()
+            assert line, "the server ended"
+            found = re.search(r"http://127\.0\.0\.1:\d+", line)
+        yield found[0]
+        process.terminate()
+
+
+CLIENTS = [code for _, code in PROGRAMS if "OpenAI" in code]
+
+
+@pytest.mark.parametrize("code", CLIENTS, ids=range(len(CLIENTS)))
+def test_a_client_s_program_runs(code: str, served: str) -> None:
+    for package in ("openai", "starlette", "uvicorn"):
+        pytest.importorskip(package, reason="an extra")
+    code = code.replace("http://127.0.0.1:8080", served).replace('model="smol"', 'model="nano", max_tokens=8')
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.skipif(not os.environ.get("EDGEDEC_SLOW_TESTS"), reason="starts a dozen programs: EDGEDEC_SLOW_TESTS=1")
+@pytest.mark.parametrize("script", sorted((ROOT / "tests" / "bench").glob("*.py")), ids=lambda path: path.name)
+def test_scripts_of_measurements_start(script: Path) -> None:
+    """Each is on a page and shows its help, whatever extras are missing."""
+    if "argparse" not in script.read_text("utf-8"):
+        pytest.skip("it takes no options")
+    env = environment(PYTHONPATH=str(ROOT / "tests"))
+    del env["PYTHONSAFEPATH"]  # some import those beside them
+    done = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "usage:" in done.stdout
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_regular_expression_looks_good_ten_times_of_ten(seed: int, nano: Path) -> None:
+    pytest.importorskip("llguidance", reason="an extra")
+    import shlex
+
+    from typer.testing import CliRunner
+
+    from edgedec.cli import _app
+
+    (command,) = (c for c in commands(ROOT / "README.md") if "--regex" in c)
+    arguments = shlex.split(command)[1:]
+    result = CliRunner().invoke(_app.app, [*arguments, "--seed", str(seed), "--json"])
+    report = json.loads(result.stdout)
+    pattern = arguments[arguments.index("--regex") + 1]
+    assert re.fullmatch(pattern, report["text"])
+    assert report["finish_reason"] == "eos"
+    assert report["stats"]["generated_tokens"] < 40
+    words = set(re.findall(r"[a-z]+", pattern))
+    assert set(re.findall(r"[a-z]+", report["text"])) <= words, "every word is one that was written by hand"
