@@ -58,12 +58,12 @@ def train_exits(
     force: Annotated[bool, typer.Option("--force", help="Replace FOLDER if it exists.")] = False,
     json: o.Json = False,
 ) -> None:
-    """Train a checkpoint for early exits and left-out layers, so that it drafts for itself.
+    """Train a checkpoint so that it can draft by leaving early.
 
     \b
     Examples:
       edgedec train-exits ./smol-hf texts.txt -o ./smol-exits --minutes 120 --work build/exits
-      edgedec export ./smol-exits -o ./smol && edgedec run -m ./smol --spec exit -p "Once upon a time"
+      edgedec train-exits ./smol-hf texts.jsonl -o ./smol-exits --exits 4,6,8 --threads 4 --force
     """
     models, training = _training()
     if out.exists() and not force:

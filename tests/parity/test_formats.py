@@ -135,7 +135,8 @@ def test_cuts_and_trees_give_the_same_logits(bundle: Bundle, ids: list[int], eng
     row's logits move by a little (docs: exactness)."""
     runtime = open_runtime(engine, bundle, RuntimeOptions(threads=1, kv="f32"))
     exactly = 0.0 if engine == "native" else 1e-4
-    within = 0.05 if engine == "ort" and bundle.manifest.quantization["body"] != "f32" else exactly
+    # Up to 0.14 on nano int4; a row that saw another path is off by 8.
+    within = 0.2 if engine == "ort" and bundle.manifest.quantization["body"] != "f32" else exactly
     blocks, rows = bundle.spec.span(), Rows.chain(ids, 0)
     expected = logits_of(runtime, rows, runtime.new_cache(len(ids)))
     for at in (*range(2, len(blocks), 2), 1, len(blocks) - 1):
