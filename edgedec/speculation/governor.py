@@ -40,9 +40,8 @@ _UNMEASURED = Draft(why="the cost of a call is not measured yet")
 
 
 class Governor:
-    """A drafter made of drafters. `costs` measures, `known` finds what was measured before, if anything was; without
-    it nothing is drafted before `prepare`. `fixed`: so many tokens at each call, whatever they cost; 0: what pays.
-    trees: False for a runtime that runs only chains."""
+    """A drafter made of drafters. `costs` measures, `known` finds what was measured before; without it nothing is
+    drafted before `prepare`, unless `fixed`: so many tokens at each call; 0: what pays. trees: False: chains only."""
 
     def __init__(
         self,
@@ -102,9 +101,10 @@ class Governor:
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
         self._forget()
         if self._costs is None:
-            if (known := self._known()) is None:
+            if (known := self._known()) is not None:
+                self._start(known)
+            elif not self._fixed:
                 return _UNMEASURED
-            self._start(known)
         self._affords = bool(self._fixed) or self._budget.left > 0 or self._costs is None
         if self._phase != _ACTIVE or nodes < 1:
             return _NONE
