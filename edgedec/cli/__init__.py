@@ -11,6 +11,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         from edgedec.cli._app import run_app
 
-        return run_app(sys.argv[1:] if argv is None else list(argv))
+        return run_app(sys.argv[1:] if argv is None else [*argv])  # `list` is a verb here
     except KeyboardInterrupt:  # before any verb began
         return 130

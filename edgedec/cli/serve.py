@@ -115,8 +115,7 @@ def serve(
     \b
     Examples:
       edgedec serve
-      edgedec serve -m ./smol --port 9000 --slots 8 -c 4096
-      edgedec serve -m ./smol --slots 64 --max-total-tokens 65536
+      edgedec serve -m ./smol --port 9000 --slots 64 --max-total-tokens 65536
       edgedec serve -m ./smol --lora pirate=pirate.lora
       edgedec serve --models ./bundles --models-memory 8
     """

@@ -121,6 +121,7 @@ def _training() -> tuple[Any, Any]:
     from importlib import import_module
 
     from edgedec.errors import RuntimeUnavailable
+    from edgedec.extras import install_command
 
     try:
         return import_module("edgedec.export.exits_model"), import_module("edgedec.export.exits_train")
@@ -128,7 +129,7 @@ def _training() -> tuple[Any, Any]:
         package = (error.name or "").partition(".")[0]
         if package == "edgedec":
             raise
-        raise RuntimeUnavailable(f'train-exits needs {package}: pip install "edgedec[train]"') from None
+        raise RuntimeUnavailable(f"train-exits needs {package}: {install_command('train')}") from None
 
 
 def _report(out: Path, plan: ExitPlan, steps: int, before: ExitQuality, after: ExitQuality, json: bool) -> None:

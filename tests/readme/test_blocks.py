@@ -32,11 +32,14 @@ SKIPPED = {
     r"--peer genai": "needs another engine; tests/unit/test_cli.py measures it if it is installed",
     r"^python kernels/cpu/build\.py|LD_PRELOAD": "compiles for a minute; tests/unit/test_build.py does",
     r"--as smollm-135m|--as llama": "makes a bundle of 76 MB or more first",
-    r"^python tests/bench/|jsonschema_bench|constraint_peers|\bs135\b": "measures for minutes; a slow test runs --help",
+    r"python tests/bench/|jsonschema_bench|constraint_peers|\bs135\b": "measures for minutes; a slow test runs --help",
     r"^pytest|^EDGEDEC_SLOW_TESTS": "is part of this test suite",
     r"conformance --runtime (lazy|reference)|-k mymodel": "the page has a test of its own",
     r"xgrammar": "needs an environment of its own",
     r"\.gguf": "needs a GGUF file; tests/unit/test_gguf_converted.py runs these on one that it makes",
+    r"lm_eval run|edgedec\.harness": "downloads its tasks; tests/unit/test_harness.py runs local ones",
+    r"optimum|gpt2": "needs optimum in an environment of its own; tests/parity/test_imported.py has one",
+    r"train-exits|smol-exits": "trains for hours; tests/unit/test_train_exits.py trains a small one",
     r"git clone|hf:|edgedec pull": "needs the network",
 }
 # Pages whose programs have a test of their own.
@@ -46,6 +49,8 @@ OWN = {
     "add-an-architecture.md": "test_add_an_architecture.py",
     "embed.md": "../unit/test_embed_docs.py",
 }
+# Programs that are not run.
+DOWNLOADS = {"evaluate.md": "downloads its task; tests/unit/test_harness.py runs local ones"}
 # Programs that need what may not be here.
 NEEDS = {"export.md": "onnxruntime_genai", "constraints.md": "llguidance", "coming-from-transformers.md": "torch"}
 SMALLER = [
@@ -158,6 +163,8 @@ def test_pages_with_tests_of_their_own() -> None:
 @pytest.mark.parametrize("where", ["elsewhere", "root"])
 def test_a_shown_program_runs(page: str, code: str, where: str, folder: Path) -> None:
     """In a folder of the reader's, and from the checkout's root, whose folder `edgedec` must not hide the rest."""
+    if page in DOWNLOADS:
+        pytest.skip(DOWNLOADS[page])
     if page in NEEDS and find_spec(NEEDS[page]) is None:
         pytest.skip(f"{NEEDS[page]} is an extra")
     if where == "root" and page != "README.md":

@@ -103,7 +103,7 @@ def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("words", "at", "expected"),
-    [("edgedec tr", 1, {"trace", "train-heads"}), ("edgedec run --max", 2, {"--max-tokens"})],
+    [("edgedec tr", 1, {"trace", "train-exits", "train-heads"}), ("edgedec run --max", 2, {"--max-tokens"})],
 )
 def test_a_shell_completes(words: str, at: int, expected: set[str]) -> None:
     env = {**os.environ, "_EDGEDEC_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(at)}

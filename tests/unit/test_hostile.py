@@ -316,11 +316,9 @@ def test_a_template_is_bounded(name: str) -> None:
 
 
 @linux
-def test_every_path_that_renders_is_bounded(nano: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_path_that_renders_is_bounded(nano: Path) -> None:
     model = edgedec.open(nano, threads=1)
-    text = model.bundle.manifest.text
-    monkeypatch.setattr(type(text), "chat_template", hostile.TEMPLATES["join bomb"], raising=False)
-    object.__setattr__(text, "chat_template", hostile.TEMPLATES["join bomb"])
+    model.chat_template = hostile.TEMPLATES["join bomb"]
     messages = [{"role": "user", "content": "x"}]
     with pytest.raises(TextError, match="chat template: takes more"):
         list(model.session().chat(messages))
