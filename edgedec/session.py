@@ -154,7 +154,7 @@ class Session:
         self._stop()
         self.stats = Stats()
         if ids is not None:
-            self._read(list(map(int, ids)))
+            self._read(self._checked(ids))
             if config.constraint is not None:
                 config.constraint.reset()
             for processor in config.processors:
@@ -259,8 +259,10 @@ class Session:
         if self._running is not None:
             self._running.close()
 
-    def _checked(self, ids: Sequence[int]) -> list[int]:
+    def _checked(self, ids: Sequence[int] | str) -> list[int]:
         """These ids, if all are of the vocabulary."""
+        if isinstance(ids, str):
+            raise UsageError("text where token ids belong: use stream() or generate(), or model.tokenizer.encode(text)")
         vocab, found = self.model.spec.vocab_size, list(map(int, ids))
         for token in found:
             if not 0 <= token < vocab:
@@ -270,7 +272,6 @@ class Session:
     def _read(self, ids: list[int]) -> None:
         """Make `ids` the text; the cache keeps what they share with the text before."""
         context = self._context
-        self._checked(ids)
         same = min(common(ids, context.ids), context.cache.length)
         if same < context.cache.length:
             context.cache.truncate(same)

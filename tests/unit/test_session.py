@@ -509,3 +509,10 @@ def test_a_refused_session_leaves_what_the_drafters_learned(ort: Model, tmp_path
     assert not load_or_refuse(target, tmp_path / "forged", MAGIC + hashlib.sha256(body).digest() + body)
     now = target._drafter.state()
     assert all(np.array_equal(now[name], array) for name, array in learned.items())
+
+
+def test_text_where_ids_belong_is_named(model: Model) -> None:
+    session = model.session()
+    for call in (session.tokens, session.append, session.score):
+        with pytest.raises(UsageError, match="text where token ids belong"):
+            call("Once")  # type: ignore[operator]
