@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -109,6 +110,9 @@ def serve(
     speculate: o.Speculate = "auto",
     chat_template: ChatTemplate = None,
     chat_template_file: ChatTemplateFile = None,
+    log_requests: Annotated[
+        bool, typer.Option("--log-requests", help="Print a line for each request: method, path, status, seconds.")
+    ] = False,
 ) -> None:
     """Serve OpenAI's HTTP interface from this machine.
 
@@ -138,6 +142,9 @@ def serve(
     access = AccessPolicy(api_key, cors, is_local(host))
     if not access.local and api_key is None:
         print(f"edgedec: listening on {host} without --api-key: everyone who reaches it may use it", file=sys.stderr)
+    if log_requests:
+        logging.basicConfig(format="%(asctime)s %(message)s")
+        logging.getLogger("edgedec.requests").setLevel(logging.INFO)
     memory = 0 if models is None else int(models_memory * 2**30) or _three_quarters()
     _listen(Server(sources, Settings(limits, access, max_body, max_tokens or MOST, memory=memory)), host, port)
 
@@ -243,6 +250,11 @@ def _listen(server: Server, host: str, port: int) -> None:
 
     def ready(port: int) -> None:
         shown = f"[{host}]" if ":" in host else host
-        print(f"edgedec: {server.title} at http://{shown}:{port}/v1 (pid {os.getpid()})", file=sys.stderr, flush=True)
+        print(f"edgedec: {server.title} at http://{shown}:{port}/v1 (pid {os.getpid()})", file=sys.stderr)
+        print(
+            f"edgedec: chat page http://{shown}:{port}/, API http://{shown}:{port}/openapi.json",
+            file=sys.stderr,
+            flush=True,
+        )
 
     listen(server, host, port, ready)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from hmac import compare_digest
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -17,6 +19,8 @@ from edgedec.server.errors import APIError
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+# Each answered request: method, path, status, seconds; never what was asked or answered.
+log = logging.getLogger("edgedec.requests")
 # Paths that need no key: monitoring has none, and the page has a field for it.
 _OPEN = ("/health", "/")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -43,13 +47,19 @@ class AccessMiddleware:
             await self._app(scope, receive, send)
             return
 
+        began, status = perf_counter(), 0
+
         async def counted(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
                 self._mark(message)
+                status = message["status"]
                 # Only known paths, so that a scanner makes no endless list of them.
-                known = "endpoint" in scope and message["status"] != 404
-                self._on_answer(_route(scope) if known else "other", message["status"])
+                known = "endpoint" in scope and status != 404
+                self._on_answer(_route(scope) if known else "other", status)
             await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                log.info("%s %s %d %.3f s", scope["method"], ascii(scope["path"])[1:-1], status, perf_counter() - began)
 
         answer = self._refusal(scope)
         await (self._app if answer is None else answer)(scope, receive, counted)

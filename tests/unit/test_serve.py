@@ -778,3 +778,20 @@ def test_a_taken_port_is_one_line(nano: Any) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith(f"edgedec: 127.0.0.1:{port}: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_requests_are_logged_when_asked_for(nano: Any) -> None:
+    """A line for each, without what was asked; nobody can write lines of his own."""
+    with started(nano, "--log-requests") as (place, process):
+        assert process.stderr is not None
+        assert f"chat page {place}/, API {place}/openapi.json" in process.stderr.readline()
+        httpx.post(f"{place}/v1/completions", json={"prompt": "secret", "max_tokens": 2}, timeout=30)
+        httpx.get(f"{place}/no%0Awhere", timeout=30)
+        found = ""
+        while "where" not in found:
+            line = process.stderr.readline()
+            assert line, "the server ended"
+            found += line
+    assert re.search(r"POST /v1/completions 200 \d+\.\d+ s\n", found)
+    assert re.search(r"GET /no\\nwhere 404 \d+\.\d+ s\n", found)
+    assert "secret" not in found
