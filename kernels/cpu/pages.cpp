@@ -1,30 +1,60 @@
 #include "pages.h"
 
+#include <algorithm>
 #include <new>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 namespace edgedec {
 
+namespace {
+
+// Of a huge page, and its alignment. Sanitizers see what is written past a page only if it has memory of its own.
+constexpr size_t HUGE_PAGE = 2u << 20;
+#if defined(__SANITIZE_ADDRESS__)
+constexpr size_t SLAB = 0;
+#else
+constexpr size_t SLAB = HUGE_PAGE;
+#endif
+
+uint8_t* slab_memory(size_t bytes) {
+  const size_t align = bytes < HUGE_PAGE ? 64 : HUGE_PAGE;
+  auto* memory = static_cast<uint8_t*>(::operator new(bytes, std::align_val_t(align)));
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  if (align == HUGE_PAGE) madvise(memory, bytes, MADV_HUGEPAGE);
+#endif
+  return memory;
+}
+
+void free_slab_memory(uint8_t* memory, size_t bytes) {
+  ::operator delete(memory, std::align_val_t(bytes < HUGE_PAGE ? 64 : HUGE_PAGE));
+}
+
+size_t rounded(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+}  // namespace
+
+// Bytes of a slab's memory, and from page to page.
+size_t PagePool::Slab::bytes() const { return std::max(SLAB, pages * stride()); }
+size_t PagePool::Slab::stride() const { return rounded(page_bytes) + HEAD; }
+
+PagePool::PagePool() = default;
+
 PagePool::~PagePool() {
-  for (auto& [bytes, pages] : free_)
-    for (uint8_t* page : pages) delete[] head(page).memory;
+  for (const auto& slab : slabs_) free_slab_memory(slab->memory, slab->bytes());
 }
 
 uint8_t* PagePool::take(size_t bytes) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    std::vector<uint8_t*>& pages = free_[bytes];
-    if (!pages.empty()) {
-      uint8_t* page = pages.back();
-      pages.pop_back();
-      free_bytes_ -= bytes;
-      head(page).holders.store(1, std::memory_order_relaxed);
-      live_.fetch_add(1, std::memory_order_relaxed);
-      return page;
-    }
-  }
-  uint8_t* memory = new uint8_t[bytes + HEAD + 64];
-  uint8_t* page = memory + HEAD + (64 - (reinterpret_cast<uintptr_t>(memory) + HEAD) % 64) % 64;
-  new (page - HEAD) Head{{1}, bytes, memory};
+  std::lock_guard<std::mutex> lock(mutex_);
+  Size& size = sizes_[bytes];
+  if (size.free.empty()) add_slab(size, bytes);
+  uint8_t* page = size.free.back();
+  size.free.pop_back();
+  free_bytes_ -= bytes;
+  head(page).slab->used++;
+  head(page).holders.store(1, std::memory_order_relaxed);
   live_.fetch_add(1, std::memory_order_relaxed);
   return page;
 }
@@ -32,17 +62,38 @@ uint8_t* PagePool::take(size_t bytes) {
 void PagePool::release(uint8_t* page) {
   if (head(page).holders.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   live_.fetch_sub(1, std::memory_order_relaxed);
-  const size_t bytes = head(page).bytes;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (free_bytes_ + bytes <= MOST_FREE) try {
-        free_[bytes].push_back(page);
-        free_bytes_ += bytes;
-        return;
-      } catch (const std::bad_alloc&) {
-      }
+  std::lock_guard<std::mutex> lock(mutex_);
+  Slab* slab = head(page).slab;
+  Size& size = sizes_[slab->page_bytes];
+  size.free.push_back(page);  // there is room: `add_slab` reserved it
+  free_bytes_ += slab->page_bytes;
+  if (!--slab->used && free_bytes_ > MOST_FREE) drop_slab(size, slab);
+}
+
+void PagePool::add_slab(Size& size, size_t bytes) {
+  const size_t pages = std::max<size_t>(1, SLAB / (rounded(bytes) + HEAD));
+  size.free.reserve(size.made + pages);
+  slabs_.reserve(slabs_.size() + 1);
+  auto slab = std::make_unique<Slab>(Slab{nullptr, bytes, pages, 0});
+  slab->memory = slab_memory(slab->bytes());
+  for (size_t i = pages; i-- > 0;) {  // the first page is taken first
+    uint8_t* page = slab->memory + i * slab->stride() + HEAD;
+    new (page - HEAD) Head{{0}, slab.get()};
+    size.free.push_back(page);
   }
-  delete[] head(page).memory;
+  size.made += pages;
+  free_bytes_ += pages * bytes;
+  slabs_.push_back(std::move(slab));
+}
+
+void PagePool::drop_slab(Size& size, Slab* slab) {
+  const auto in_slab = [slab](uint8_t* page) { return head(page).slab == slab; };
+  size.free.erase(std::remove_if(size.free.begin(), size.free.end(), in_slab), size.free.end());
+  size.made -= slab->pages;
+  free_bytes_ -= slab->pages * slab->page_bytes;
+  free_slab_memory(slab->memory, slab->bytes());
+  const auto own = [slab](const std::unique_ptr<Slab>& each) { return each.get() == slab; };
+  slabs_.erase(std::find_if(slabs_.begin(), slabs_.end(), own));
 }
 
 }  // namespace edgedec

@@ -1,4 +1,7 @@
 // Pages of cached rows, counted by who holds them. A page that several hold is only read.
+//
+// Pages are cut from slabs that may lie in huge pages of memory: a step of 16 sequences reads more pages of 4 KiB than
+// the processor knows addresses of.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -12,7 +15,7 @@ namespace edgedec {
 
 class PagePool {
  public:
-  PagePool() = default;
+  PagePool();
   PagePool(const PagePool&) = delete;
   ~PagePool();
   // A page of `bytes`, 64-byte aligned, not cleared, held once. Throws std::bad_alloc.
@@ -23,18 +26,32 @@ class PagePool {
   int64_t live() const { return live_.load(std::memory_order_relaxed); }
 
  private:
+  struct Slab {
+    uint8_t* memory;
+    size_t page_bytes, pages, used;
+    size_t bytes() const;
+    size_t stride() const;
+  };
   struct Head {
     std::atomic<int32_t> holders;
-    size_t bytes;
-    uint8_t* memory;
+    Slab* slab;
+  };
+  // Of pages of one size: those that nobody holds, and how many there are in all.
+  struct Size {
+    std::vector<uint8_t*> free;
+    size_t made = 0;
   };
   static constexpr size_t HEAD = 64;
   static constexpr size_t MOST_FREE = 32u << 20;  // bytes kept for reuse
   static_assert(sizeof(Head) <= HEAD, "a page's head");
   static Head& head(const uint8_t* page) { return *reinterpret_cast<Head*>(const_cast<uint8_t*>(page) - HEAD); }
 
+  void add_slab(Size& size, size_t bytes);
+  void drop_slab(Size& size, Slab* slab);
+
   std::mutex mutex_;
-  std::unordered_map<size_t, std::vector<uint8_t*>> free_;  // by bytes
+  std::unordered_map<size_t, Size> sizes_;  // by bytes of a page
+  std::vector<std::unique_ptr<Slab>> slabs_;
   size_t free_bytes_ = 0;
   std::atomic<int64_t> live_{0};
 };

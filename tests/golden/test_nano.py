@@ -60,7 +60,7 @@ def runs(engine):
     return "attention" in import_module(f"edgedec.runtimes.{engine}").KINDS
 
 
-@pytest.mark.parametrize("engine", filter(runs, runtime_names()))
+@pytest.mark.parametrize("engine", list(filter(runs, runtime_names())))
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_golden(nano, engine, prompt):
     if engine == "native" and (reason := loader.why_not()):
