@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from weakref import ReferenceType, ref
 
 from edgedec.cache.base import Cache
 
@@ -44,10 +45,14 @@ class _Node:
     """The tokens on the way here from its parent; a leaf has a cache that holds all tokens down to it."""
 
     tokens: list[int]
-    parent: _Node | None = None
+    above: ReferenceType[_Node] | None = None  # weak: an index that is dropped frees its pages at once
     children: dict[int, _Node] = field(default_factory=dict)
     cache: Cache | None = None
     used: int = 0
+
+    @property
+    def parent(self) -> _Node | None:
+        return self.above() if self.above is not None else None
 
     def leaves(self) -> Iterator[_Node]:
         stack = [self]
@@ -86,7 +91,8 @@ class PrefixIndex:
         if node.cache is not None:
             node.tokens += ids[at:]  # its text is a beginning of the new one
         elif at < len(ids):
-            node.children[ids[at]] = node = _Node(list(ids[at:]), node)
+            below = node.children[ids[at]] = _Node(list(ids[at:]), ref(node))
+            node = below
         node.cache = cache
         self._touch(node)
 
@@ -131,15 +137,15 @@ class PrefixIndex:
     def _split(self, child: _Node, n: int) -> _Node:
         """A node after the first `n` tokens of an edge."""
         assert child.parent is not None
-        middle = _Node(child.tokens[:n], child.parent)
+        middle = _Node(child.tokens[:n], child.above)
         child.parent.children[child.tokens[0]] = middle
-        child.tokens, child.parent = child.tokens[n:], middle
+        child.tokens, child.above = child.tokens[n:], ref(middle)
         middle.children[child.tokens[0]] = child
         return middle
 
     def _remove(self, node: _Node) -> None:
         """A leaf goes, and with it nodes that lead nowhere any more."""
         node.cache = None
-        while node.parent is not None and not node.children and node.cache is None:
-            del node.parent.children[node.tokens[0]]
-            node = node.parent
+        while (parent := node.parent) is not None and not node.children and node.cache is None:
+            del parent.children[node.tokens[0]]
+            node = parent

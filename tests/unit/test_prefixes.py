@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -235,3 +236,22 @@ def test_forks_hold_one_copy() -> None:
     assert len({tuple(twin._context.cache.page_ids()) for twin in [session, *twins]}) == 1
     expected = list(session.tokens(None, max_tokens=6))
     assert all(list(twin.tokens(None, max_tokens=6)) == expected for twin in twins)
+
+
+@needs_native
+def test_a_batch_that_is_dropped_frees_its_pages_at_once() -> None:
+    model = edgedec.open("nano", engine="native", threads=1)
+    gc.collect()
+    gc.disable()
+    try:
+        batch = Batch(model.runtime)
+        for i in range(3):
+            session = model.session(speculate="off")
+            session.submit(batch, [*range(5, 205), i + 3], lambda token: None, max_tokens=4, ignore_eos=True)
+        batch.run()
+        assert len(batch.prefixes) > 0
+        assert model.runtime.pages > 0
+        del batch, session
+        assert model.runtime.pages == 0
+    finally:
+        gc.enable()
