@@ -40,6 +40,8 @@ from edgedec.runtime import Runtime
 
 # A common beginning that another text is about to have read is waited for if it brings so many tokens more.
 _WORTH_WAITING = 16
+# So many waiting texts are looked at, when a prompt has been read, for what they have in common with it.
+_LOOKS = 64
 # Seconds between looks at constraints, while all sequences wait for theirs.
 _PAUSE = 0.0005
 
@@ -262,10 +264,15 @@ class Batch:
         self._running = [job for job in self._running if not job.done]
 
     def _index_prompt(self, job: Job) -> None:
-        """A prompt that has just been read can be continued from at once, where that copies nothing."""
+        """A prompt that has just been read can be continued from at once: its whole pages, which copies nothing; all of
+        it if one that waits begins with more."""
         context = job.context
         if job.shares and self._paged and job.requests and context.n_prompt <= len(context.ids) <= context.n_prompt + 1:
-            self._index(context, min(context.cache.length, context.n_prompt))
+            n = min(context.cache.length, context.n_prompt)
+            whole = n // self._page * self._page
+            waiting = (other.context.ids for other in islice(self._waiting, _LOOKS))
+            more = any(common(ids, context.ids) >= whole + self.prefixes.least for ids in waiting)
+            self._index(context, n if more else whole)
 
     def _index(self, context: Context, n: int) -> None:
         if self.prefixes.keep(context, n) and self._bound() > self._tokens:
