@@ -285,7 +285,9 @@ def test_every_door_under_load() -> None:
     """200 streams to three models, of which two fit, and an adapter: every text is what it is alone, memory is flat."""
     script = Path(__file__).parents[1] / "bench" / "serve_mixed.py"
     command = [sys.executable, str(script), "--streams", "200", "--seconds", "240"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    paths = os.pathsep.join([str(script.parent), str(script.parents[1])])
+    env = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=env)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     report = json.loads(done.stdout)
     assert report["loads"] > 6
