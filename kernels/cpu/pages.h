@@ -42,7 +42,7 @@ class PagePool {
     size_t made = 0;
   };
   static constexpr size_t HEAD = 64;
-  static constexpr size_t MOST_FREE = 32u << 20;  // bytes kept for reuse
+  static constexpr size_t MOST_FREE = 64u << 20;  // bytes kept for reuse
   static_assert(sizeof(Head) <= HEAD, "a page's head");
   static Head& head(const uint8_t* page) { return *reinterpret_cast<Head*>(const_cast<uint8_t*>(page) - HEAD); }
 
