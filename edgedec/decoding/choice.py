@@ -78,8 +78,7 @@ class Chooser:
         """Of the token that follows row `at`, to which `path` leads; Undecided if that takes all logits."""
         result, sampling = rows.result, self.config.sampling
         if result.logits is not None:
-            early = {block: logits[at] for block, logits in rows.early.items()}
-            return quick_distribution(self.chain.process(result.logits[at], path, early), sampling)
+            return quick_distribution(self._processed(rows, at, path), sampling)
         assert result.ids is not None
         assert result.scores is not None
         logsum = None if result.logsum is None else float(result.logsum[at])
@@ -93,16 +92,19 @@ class Chooser:
         """The token that follows row `at`, to which `path` leads: one random number, unless greedy."""
         u = self._context.rng.random() if self.config.sampling.temperature > 0 else 0.0
         if self._sampler is not None and rows.result.logits is not None:
-            logits = rows.result.logits[at]
-            if self._adjusted:
-                early = {block: found[at] for block, found in rows.early.items()}
-                logits = self.chain.process(logits, path, early)
+            logits = self._processed(rows, at, path) if self._adjusted else rows.result.logits[at]
             if logits.dtype == np.float32 and logits.shape == (self._vocab,) and logits.flags.c_contiguous:
                 self._sampler.read(self._context.ids, self._context.n_prompt)
                 token = self._sampler.draw(logits, path, u)
                 if token >= 0:
                     return token
         return draw_at(self.distribution(rows, at, path), u)
+
+    def _processed(self, rows: Verified, at: int, path: Sequence[int]) -> Logits:
+        """All logits of row `at` after the processors."""
+        assert rows.result.logits is not None
+        early = {block: logits[at] for block, logits in rows.early.items()}
+        return self.chain.process(rows.result.logits[at], path, early)
 
     def accept(self, token: int) -> None:
         """`token` was generated, and is in the text."""

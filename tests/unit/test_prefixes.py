@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counted import CountedRows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ from edgedec.cache.prefixes import PrefixIndex, common
 from edgedec.decoding.batching import Batch
 from edgedec.decoding.step import Token
 from edgedec.kernels.cpu import loader
-from edgedec.runtime import Call, CallResult
 from edgedec.sampling import Sampling
 from edgedec.session import Session
 from edgedec.testing.fakes import tiny_spec
@@ -118,20 +118,6 @@ def test_a_text_that_grows_takes_the_place_of_its_beginning() -> None:
     assert index.match(ids).n == 6000
 
 
-class Counting:
-    """A runtime that counts the rows it computes."""
-
-    def __init__(self, runtime: Any) -> None:
-        self._runtime, self.rows = runtime, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._runtime, name)
-
-    def forward(self, calls: Sequence[Call]) -> list[CallResult]:
-        self.rows += sum(call.rows.count for call in calls)
-        return self._runtime.forward(calls)
-
-
 @needs_native
 @pytest.mark.parametrize("kv", ["f32", "int8", "int4"])
 @pytest.mark.parametrize("speculate", ["off", "copy+recycling:fixed=5", "skip:fixed=3"])
@@ -139,7 +125,7 @@ def test_one_copy_for_all_and_the_same_texts(kv: str, speculate: str) -> None:
     """12 texts, 5 at a time, after 300 tokens that all have: to the byte what each is alone."""
     model = edgedec.open("nano", engine="native", kv=kv, threads=2)
     system = [token % 4000 + 3 for token in range(0, 9000, 30)]
-    runtime = Counting(model.runtime)
+    runtime = CountedRows(model.runtime)
     batch, whole = Batch(runtime, most=5), 300 // model.runtime.capabilities.page_slots
     texts: list[tuple[Session, list[Token | None], list[int], dict[str, Any]]] = []
     for i in range(12):
@@ -189,7 +175,7 @@ def test_what_is_shared_counts_once_for_the_room() -> None:
 def test_what_ended_is_continued_from_until_it_is_evicted() -> None:
     """The prefix of a text that ended is not read again; when others need its room it goes."""
     model = edgedec.open("nano", engine="native", threads=1)
-    runtime = Counting(model.runtime)
+    runtime = CountedRows(model.runtime)
     batch, ids = Batch(runtime, tokens=700), [5 + i % 900 for i in range(320)]
     expected = list(model.session(speculate="off").tokens([*ids, 7], max_tokens=5, ignore_eos=True))
 

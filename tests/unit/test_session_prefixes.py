@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from counted import CountedRows
 
 import edgedec
 from edgedec import Sampling, UsageError
 from edgedec.kernels.cpu import loader
-from edgedec.runtime import Call, CallResult
 
 needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
 
@@ -27,20 +26,6 @@ def plain(nano: Path) -> edgedec.Model:
 @pytest.fixture
 def model(plain: edgedec.Model) -> edgedec.Model:
     return edgedec.Model(plain.bundle, plain.runtime, 1024)
-
-
-class CountedRows:
-    """A runtime that counts the rows it computes."""
-
-    def __init__(self, runtime: Any) -> None:
-        self._runtime, self.rows = runtime, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._runtime, name)
-
-    def forward(self, calls: Sequence[Call]) -> list[CallResult]:
-        self.rows += sum(call.rows.count for call in calls)
-        return self._runtime.forward(calls)
 
 
 def text(n: int, seed: int = 0) -> list[int]:
