@@ -32,7 +32,7 @@ SKIPPED = {
     r"--peer genai": "needs another engine; tests/unit/test_cli.py measures it if it is installed",
     r"^python kernels/cpu/build\.py|LD_PRELOAD": "compiles for a minute; tests/unit/test_build.py does",
     r"--as smollm-135m|--as llama": "makes a bundle of 76 MB or more first",
-    r"(?i:python) tests/bench/|jsonschema_bench|constraint_peers|\bs135\b": "measures for minutes; slow tests run --help",
+    r"(?i:python) tests/bench/|jsonschema_bench|constraint_peers|\bs135\b": "takes minutes; slow tests run --help",
     r"^pytest|^EDGEDEC_SLOW_TESTS": "is part of this test suite",
     r"conformance --runtime (lazy|reference)|-k mymodel": "the page has a test of its own",
     r"xgrammar": "needs an environment of its own",
