@@ -50,8 +50,8 @@ WEIGHTS = "weights.bin"
 @dataclass(frozen=True)
 class Contents:
     """What a bundle is besides its weights. formats: of "body", "head" and "embed"; own: of other tensors; kv: cache
-    formats, the default one first; runtimes: those to make artifacts for, None for all that can run the model; prefix: of the names of
-    its files."""
+    formats, the default one first; runtimes: those to make artifacts for, None for all that can run the model; prefix:
+    of the names of its files."""
 
     name: str
     spec: ModelSpec

@@ -149,7 +149,9 @@ def named(**shapes: tuple[int, ...]) -> dict[str, Tensor]:
     return {name.replace("__", "."): drawn(name, shape) for name, shape in shapes.items()}
 
 
-def drafted_on(step: Callable[[Tensor, Sequence[int]], Tensor], first: Tensor, ids: Sequence[int], path: Path_) -> Tensor:
+def drafted_on(
+    step: Callable[[Tensor, Sequence[int]], Tensor], first: Tensor, ids: Sequence[int], path: Path_
+) -> Tensor:
     """The last state after a text and a path. step(states, tokens): what comes out of each row; first: the states at
     the text's tokens but the last. A drafted row takes what the row before it gave."""
     states, tokens = first, list(ids[1:])
@@ -211,7 +213,12 @@ def mtp(layout: str) -> Oracle:
     enorm, hnorm, proj, last = {
         "deepseek": (f"{layer}enorm", f"{layer}hnorm", f"{layer}eh_proj", f"{layer}shared_head.norm"),
         "qwen3_next": ("mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm"),
-        "mimo": (f"{layer}token_layernorm", f"{layer}hidden_layernorm", f"{layer}input_proj", f"{layer}final_layernorm"),
+        "mimo": (
+            f"{layer}token_layernorm",
+            f"{layer}hidden_layernorm",
+            f"{layer}input_proj",
+            f"{layer}final_layernorm",
+        ),
     }[layout]
     more = 1.0 if layout == "qwen3_next" else 0.0  # its norms are stored less one
     t = layer_tensors(layer, norms=("input_layernorm",))
@@ -304,9 +311,7 @@ PUBLISHED: dict[str, tuple[str, Callable[[], Oracle], str]] = {
 }
 
 
-def tree(
-    after: Callable[[Path_], Tensor], nodes: int, depth: int, beam: int, k: int
-) -> dict[Path_, float]:
+def tree(after: Callable[[Path_], Tensor], nodes: int, depth: int, beam: int, k: int) -> dict[Path_, float]:
     """The likeliest `nodes` paths of those that are found level by level, and how likely each is."""
     found: dict[Path_, float] = {(): 1.0}
     frontier: list[Path_] = [()]

@@ -112,7 +112,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Draft:
+class DraftFacts:
     """A draft model in the bundle, or a head with layers of its own (`models/drafts`). stack: the manifest of its
     layers, a file of this bundle (empty: it has none); depth: tokens ahead that it was made for; features: blocks of
     the target whose states it reads; networks: files of its dense networks, by use; tokens: a file of the target's
@@ -206,4 +206,4 @@ class Manifest:
     parity: Parity | None = None
     source: dict[str, Any] = field(default_factory=dict)
     heads: dict[str, Head] = field(default_factory=dict)
-    drafts: dict[str, Draft] = field(default_factory=dict)
+    drafts: dict[str, DraftFacts] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from edgedec.bundle import Bundle
-from edgedec.bundle.manifest import Draft as DraftFacts
+from edgedec.bundle.manifest import DraftFacts
 from edgedec.decoding.step import Completed, ForwardOn, Request
 from edgedec.drafters import DrafterContext
 from edgedec.drafters._calls import TokenEmbeddings
@@ -43,9 +43,8 @@ def facts_of(host: DrafterContext, kind: str) -> DraftFacts:
     """What the bundle says of its draft of a kind; UsageError, with what to do, if it has none."""
     found = host.bundle.manifest.drafts.get(kind)
     if found is None:
-        raise UsageError(
-            f"{host.bundle.path}: the bundle has no {kind} head; add one with `edgedec add-draft PATH {host.bundle.path}`"
-        )
+        path = host.bundle.path
+        raise UsageError(f"{path}: the bundle has no {kind} head; add one with `edgedec add-draft PATH {path}`")
     if not host.runtime.capabilities.hidden or not host.runtime.capabilities.slices:
         raise UsageError(f"drafter {kind}: the runtime {host.runtime.name} shows no states; use another engine")
     return found
@@ -155,9 +154,7 @@ class HeadReader:
         if at < self._cache.length:
             self._cache.truncate(at)
 
-    def _commit(
-        self, seen: Seen, start: int, stop: int, outputs: Outputs
-    ) -> Generator[Request, Completed, None]:
+    def _commit(self, seen: Seen, start: int, stop: int, outputs: Outputs) -> Generator[Request, Completed, None]:
         tokens = seen.follow[start:stop]
         rows = Rows.chain(tokens, self._cache.length)
         wanted = outputs._replace(logits_from=len(rows) - 1) if outputs.head else outputs

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from edgedec.bundle.manifest import Draft as DraftFacts
+from edgedec.bundle.manifest import DraftFacts
 from edgedec.drafters import DrafterContext
 from edgedec.drafters._states import LastNorm
 from edgedec.runtime import Hidden

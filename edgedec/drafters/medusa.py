@@ -1,7 +1,7 @@
 """Medusa (S20): heads trained on the model's last hidden state, one for each token ahead, guess independently.
 
-One run of a small graph gives candidates for every depth; the tree takes their likeliest combinations, or the shape that
-`choices` names. Heads that were published (`models/drafts/medusa.py`) are a graph each.
+One run of a small graph gives candidates for every depth; the tree takes their likeliest combinations, or the shape
+that `choices` names. Heads that were published (`models/drafts/medusa.py`) are a graph each.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def read_choices(path: Path) -> tuple[tuple[int, ...], ...]:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"drafter medusa: choices={path}: cannot be read ({error})") from None
-    if not isinstance(found, list) or not all(isinstance(p, list) and p and all(type(i) is int for i in p) for p in found):
+    if not isinstance(found, list) or not all(
+        isinstance(p, list) and p and all(type(i) is int for i in p) for p in found
+    ):
         raise UsageError(f"drafter medusa: choices={path}: expected a list of paths such as [[0], [0, 0], [1]]")
     paths = {tuple(p) for p in found}
     if any(len(p) > 1 and p[:-1] not in paths for p in paths) or any(i < 0 for p in paths for i in p):
@@ -100,7 +102,12 @@ def chosen(choices: Sequence[Sequence[int]], levels: Sequence[tuple[list[int], l
     claims: list[float] = []
     for path in choices:
         above, rank = tuple(path[:-1]), path[-1]
-        if len(tokens) >= nodes or above not in place or len(path) > len(levels) or rank >= len(levels[len(path) - 1][0]):
+        if (
+            len(tokens) >= nodes
+            or above not in place
+            or len(path) > len(levels)
+            or rank >= len(levels[len(path) - 1][0])
+        ):
             continue
         ids, logprobs = levels[len(path) - 1]
         place[tuple(path)] = len(tokens)

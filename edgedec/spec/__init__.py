@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
 
 from edgedec.errors import BundleCorrupt
 from edgedec.spec._common import Activation, Norm, Shapes, norm_tensors, require_sizes

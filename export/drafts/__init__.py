@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import MANIFEST, Bundle
-from edgedec.bundle.manifest import Draft, Text, WeightFormat
+from edgedec.bundle.manifest import DraftFacts, Text, WeightFormat
 from edgedec.errors import BadTensor, CheckpointError, UsageError
 from edgedec.export.amend import adding
 from edgedec.export.drafts.files import DraftCheckpoint, open_draft
@@ -43,12 +43,12 @@ class DraftOptions:
 
 
 def add_draft(
-    bundle: Bundle, folder: Path, options: DraftOptions = DraftOptions(), progress: Progress = lambda *_: None
+    bundle: Bundle, place: str | Path, options: DraftOptions = DraftOptions(), progress: Progress = lambda *_: None
 ) -> tuple[Bundle, str]:
-    """Put the draft checkpoint in `folder` into a bundle, in the place of one of its kind -> the bundle as it is now,
-    and the kind."""
-    checkpoint = open_draft(folder)
-    kind = kind_of(checkpoint.config, checkpoint.tensors, str(folder))
+    """Put the draft checkpoint at a folder or a hub id into a bundle, in the place of one of its kind -> the bundle as
+    it is now, and the kind."""
+    checkpoint = open_draft(place)
+    kind = kind_of(checkpoint.config, checkpoint.tensors, str(checkpoint.folder))
     plan = draft_kind(kind).plan(checkpoint.config, checkpoint.tensors, bundle.spec)
     importer = _Import(bundle, checkpoint, kind, plan, options, progress)
     importer.check()
@@ -92,7 +92,7 @@ class _Import:
             plan.spec.check(f"{self.checkpoint.folder}/config.json")
             for name, shape in plan.spec.tensors().items():
                 source = plan.sources[name]
-                if source is not None:
+                if source:
                     self.checkpoint._check_one(name, source, shape)
         for use, merge in plan.merges.items():
             self._require(merge.matrix, (target.hidden_size, len(merge.inputs) * target.hidden_size), use)
@@ -133,14 +133,14 @@ class _Import:
 
     # ---- writing ----
 
-    def write(self, folder: Path) -> Draft:
+    def write(self, folder: Path) -> DraftFacts:
         """All files, into a staging folder."""
         plan = self.plan
         networks = {use: self._network(folder, use, self._merged(merge)) for use, merge in plan.merges.items()}
         networks |= {f"depth_{i}": self._rung(folder, i, rung) for i, rung in enumerate(plan.rungs, 1)}
         tokens = self._tokens(folder) if plan.tokens else ""
         stack = self._stack(folder, plan.spec) if plan.spec is not None else ""
-        return Draft(plan.depth, stack, plan.features, networks, tokens, plan.normed, plan.feeds)
+        return DraftFacts(plan.depth, stack, plan.features, networks, tokens, plan.normed, plan.feeds)
 
     def _network(self, folder: Path, use: str, weights: MergeWeights) -> str:
         name, hidden = f"{self.prefix}{use}.onnx", self.bundle.spec.hidden_size
@@ -191,7 +191,15 @@ class _Import:
         runtimes = tuple(name for name in self.bundle.manifest.artifacts if name == "ort") if wanted is None else wanted
         name = f"{self.bundle.manifest.name}-{self.kind}"
         contents = Contents(
-            name, spec, Text(None), named, 32, ("f32",), layout, runtimes, prefix=self.prefix  # fmt: skip
+            name,
+            spec,
+            Text(None),
+            named,
+            32,
+            ("f32",),
+            layout,
+            runtimes,
+            prefix=self.prefix,
         )
         BundleWriter(folder, contents, self.progress).write(lambda add: self._fill(add, spec))
         (folder / MANIFEST).rename(folder / f"{self.prefix}json")
@@ -208,7 +216,9 @@ class _Import:
 
     def _read(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
         source = self.plan.sources[name]
-        if source is not None:
+        if source:
             return self.checkpoint.read(source, start, stop)
+        if source is not None:
+            return np.zeros((stop - start, self.bundle.spec.hidden_size), np.float32)
         readout = "embed" if self.bundle.spec.tied else "head"
         return self.bundle.rows(readout, start, stop)

@@ -6,6 +6,7 @@ A file that torch wrote is a pickle: it is read with `weights_only`, which build
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import BadTensor, CheckpointError, RuntimeUnavailable
-from edgedec.export.checkpoint import INDEX, SINGLE, Checkpoint
+from edgedec.export.checkpoint import HUB_FILES, INDEX, SINGLE, Checkpoint, download
 from edgedec.export.safetensors import Array, read_header, read_json
 from edgedec.extras import install_command
 
@@ -73,10 +74,13 @@ class DraftCheckpoint(Checkpoint):
         return found.astype(np.int64)
 
 
-def open_draft(folder: Path) -> DraftCheckpoint:
-    """The draft checkpoint in a folder."""
+def open_draft(place: str | Path) -> DraftCheckpoint:
+    """The draft checkpoint in a folder or, failing that, under an id of the Hugging Face Hub."""
+    folder = Path(place)
     if not folder.is_dir():
-        raise CheckpointError(f"{folder}: no such folder; expected one with a config.json and weights of a draft")
+        if folder.exists() or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(place)):
+            raise CheckpointError(f"{place}: neither a folder with a config.json and weights of a draft nor a Hub id")
+        folder = Path(download(str(place), None, [*HUB_FILES, *_TORCH]))
     config = read_json(folder / "config.json")
     if (folder / SINGLE).is_file() or (folder / INDEX).is_file():
         opened = Checkpoint.open(folder)

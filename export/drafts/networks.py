@@ -53,11 +53,11 @@ class RungWeights:
 
 
 class DenseGraph(Graph):
-    """A graph of dense layers. eps: of norms; format: of matrices."""
+    """A graph of dense layers. eps: of norms; matrices: their format."""
 
-    def __init__(self, name: str, eps: float, format: Literal["f32", "int8"]) -> None:
+    def __init__(self, name: str, eps: float, matrices: Literal["f32", "int8"]) -> None:
         super().__init__(name, "", {})
-        self.eps, self.format = eps, format
+        self.eps, self.format = eps, matrices
 
     def held(self, array: NDArray[Any]) -> str:
         """A value that stands in the graph."""
@@ -107,9 +107,9 @@ class DenseGraph(Graph):
         return model.SerializeToString()
 
 
-def merge_graph(weights: MergeWeights, widths: Sequence[int], eps: float, format: Literal["f32", "int8"]) -> bytes:
+def merge_graph(weights: MergeWeights, widths: Sequence[int], eps: float, matrices: Literal["f32", "int8"]) -> bytes:
     """The graph of a merge: inputs [n, width] by their names -> "state" [n, out]."""
-    g = DenseGraph("merge", eps, format)
+    g = DenseGraph("merge", eps, matrices)
     parts = [g.input(name, FLOAT, ["n", width]) for name, width in zip(weights.inputs, widths, strict=True)]
     if weights.norms:
         parts = [g.normed(part, norm) for part, norm in zip(parts, weights.norms, strict=True)]
@@ -119,9 +119,9 @@ def merge_graph(weights: MergeWeights, widths: Sequence[int], eps: float, format
     return g.bytes("the merge of a draft")
 
 
-def rung_graph(rung: RungWeights, width: int, top: int, format: Literal["f32", "int8"]) -> bytes:
+def rung_graph(rung: RungWeights, width: int, top: int, matrices: Literal["f32", "int8"]) -> bytes:
     """The graph of one depth: "x" [n, width] -> "ids", "logprobs" [n, top]."""
-    g = DenseGraph("rung", 0.0, format)
+    g = DenseGraph("rung", 0.0, matrices)
     ids, best = g.guesses(g.input("x", FLOAT, ["n", width]), rung, top)
     for name, value, dtype in (("ids", ids, INT64), ("logprobs", best, FLOAT)):
         g.node("Identity", [value], out=name)

@@ -51,9 +51,9 @@ class Rung:
 @dataclass(frozen=True)
 class DraftPlan:
     """What becomes of a checkpoint. spec: the layers (None: there are none), with the readout as their tied embedding;
-    sources: of their tensors, None for the target's readout; merges: by use; rungs: of each depth, the first first;
+    sources: of their tensors, None for the target's readout, nothing for zeros; merges: by use; rungs: of each depth;
     features: blocks of the target that are read, normed: after its last norm; tokens: the tensor that is added to the
-    number of a draft token to make it the target's ("": the same numbers); feeds, depth: as in `Draft`; ignored:
+    number of a draft token to make it the target's ("": the same numbers); feeds, depth: as in `DraftFacts`; ignored:
     regular expressions of tensors that carry nothing that is needed."""
 
     depth: int

@@ -3,8 +3,8 @@
 Head i reads a state and the embeddings of i tokens. The state is the target's last one, after its norm; of Hydra++ what
 a decoder layer of the target's own sizes and a norm make of it and of all states before it (prefix attention).
 
-Layout: zankner/Hydra, `hydra_lm_head.pt`, heads of `prefix-mlp` with grounded heads. Of Hydra without the layer only the
-names of the heads are assumed to be the same: the public repository's index has no file of it that was seen.
+Layout: zankner/Hydra, `hydra_lm_head.pt`, heads of `prefix-mlp` with grounded heads. Of Hydra without the layer the
+names of the heads are assumed to be the same; no file of it was seen.
 """
 
 from __future__ import annotations

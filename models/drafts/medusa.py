@@ -39,7 +39,9 @@ def plan(config: Mapping[str, Any], names: Collection[str], target: ModelSpec) -
 def _rung(prefix: str, names: Collection[str]) -> Rung:
     places = sorted({int(m[3]) for name in names if name.startswith(prefix) and (m := _HEAD.match(name))})
     layers = tuple(
-        Residual(f"{prefix}{j}.linear.weight", f"{prefix}{j}.linear.bias" if f"{prefix}{j}.linear.bias" in names else "")
+        Residual(
+            f"{prefix}{j}.linear.weight", f"{prefix}{j}.linear.bias" if f"{prefix}{j}.linear.bias" in names else ""
+        )
         for j in places[:-1]
     )
     return Rung(layers, f"{prefix}{places[-1]}.weight")

@@ -26,7 +26,7 @@ _DEPTH = 3
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where the parts are. order: of the columns of `matrix`; feeds: as in `Draft`; readout: names of the matrix."""
+    """Where the parts are. order: of the columns of `matrix`; feeds: as in `DraftFacts`; readouts: names to try."""
 
     layer: str
     matrix: str
@@ -78,6 +78,15 @@ def _layout(config: Mapping[str, Any], names: Collection[str]) -> _Layout | None
     return next((layout for layout in _layouts(config) if layout.matrix in names), None)
 
 
+def mtp_tensors(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Regular expressions of the names of such layers beside a model: the model itself has no use for them."""
+    count, n = config.get("num_nextn_predict_layers") or 0, config.get("num_hidden_layers")
+    if type(count) is not int or type(n) is not int:
+        return ()
+    deep = tuple(rf"model\.layers\.{n + i}\..*" for i in range(min(count, 16)))
+    return (*deep, r"mtp\..*", r"model\.mtp_layers\..*") if count else (r"mtp\..*",)
+
+
 def matches(config: Mapping[str, Any], names: Collection[str]) -> bool:
     return _layout(config, names) is not None
 
@@ -121,8 +130,7 @@ def _require_plain(config: Mapping[str, Any], names: Collection[str], layer: str
     """CheckpointError unless the layer is of blocks that there are."""
     if any(f"{layer}self_attn.{part}" in names for part in ("kv_a_proj_with_mqa.weight", "kv_b_proj.weight")):
         raise CheckpointError(f"{layer}self_attn: multi-head latent attention is not supported")
-    if config.get("attn_output_gate") or str(config.get("model_type", "")).startswith("qwen3_next"):
-        if config.get("attn_output_gate", True):
-            raise CheckpointError(f"{layer}self_attn: gated attention is not supported")
+    if config.get("attn_output_gate", str(config.get("model_type", "")).startswith("qwen3_next")):
+        raise CheckpointError(f"{layer}self_attn: gated attention is not supported")
     if f"{layer}mlp.gate.weight" in names:
         raise CheckpointError(f"{layer}mlp: a multi-token-prediction layer with experts is not supported")

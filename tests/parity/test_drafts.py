@@ -1,29 +1,31 @@
-"""Published draft heads: each proposal is that of an independent torch module, on every runtime; texts stay as they are."""
+"""Published draft heads: each proposal is that of an independent torch module, on every runtime; texts stay."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="needs torch and transformers for the models compared with")
-import torch  # noqa: E402
-from draft_checkpoints import PUBLISHED, Oracle, Target, target, tree  # noqa: E402
+import torch
+from draft_checkpoints import PUBLISHED, Oracle, Target, target, tree
 
-import edgedec  # noqa: E402
-from edgedec.bundle import Bundle  # noqa: E402
-from edgedec.decoding.context import Context  # noqa: E402
-from edgedec.decoding.loop import decode  # noqa: E402
-from edgedec.decoding.step import Completed, Request, StepResult  # noqa: E402
-from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, make_drafter  # noqa: E402
-from edgedec.export.drafts import DraftOptions, add_draft  # noqa: E402
-from edgedec.export.exporter import ExportOptions, export  # noqa: E402
-from edgedec.generation import GenerationConfig  # noqa: E402
-from edgedec.kernels.cpu.loader import why_not  # noqa: E402
-from edgedec.runtime import CallResult, Rows, Runtime, RuntimeOptions, open_runtime  # noqa: E402
+import edgedec
+from edgedec.bundle import Bundle
+from edgedec.decoding.context import Context
+from edgedec.decoding.loop import decode, decode_loop
+from edgedec.decoding.step import Completed, Request, StepResult, run_loop
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, make_drafter
+from edgedec.drafters.off import Off
+from edgedec.export.drafts import DraftOptions, add_draft
+from edgedec.export.exporter import ExportOptions, export
+from edgedec.generation import GenerationConfig
+from edgedec.kernels.cpu.loader import why_not
+from edgedec.runtime import CallResult, Rows, Runtime, RuntimeOptions, open_runtime
 
 ENGINES = ("reference", "ort", *(["native"] if why_not() is None else []))
 PROMPT = [1, 7, 3, 99, 42, 42, 5, 0, 63, 17, 88, 2, 31, 54, 9, 77]
@@ -86,44 +88,33 @@ def paths(draft: Draft) -> dict[tuple[int, ...], float]:
     return found
 
 
-def opened(bundle: Bundle, engine: str, chunk: int = 0) -> Runtime:
-    return open_runtime(engine, bundle, RuntimeOptions(threads=1))
-
-
 def generated(runtime: Runtime, drafter: Drafter, n: int, chunk: int = 5) -> list[int]:
     context = Context(list(PROMPT), len(PROMPT), runtime.new_cache(96))
-    can = runtime.capabilities.__class__(**{**runtime.capabilities.__dict__, "prefill_chunk": chunk})
-    from edgedec.decoding.loop import decode_loop
-    from edgedec.decoding.step import run_loop
-
+    can = replace(runtime.capabilities, prefill_chunk=chunk)
     loop = decode_loop(context, GenerationConfig(max_tokens=n), drafter, capabilities=can)
     return [int(token) for token in run_loop(runtime, loop)]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_proposals_are_those_of_torch(case: tuple[str, Oracle, Bundle], model: tuple[Target, Path], engine: str) -> None:
+def test_proposals_are_those_of_torch(
+    case: tuple[str, Oracle, Bundle], model: tuple[Target, Path], engine: str
+) -> None:
     kind, oracle, bundle = case
-    runtime = opened(bundle, engine)
+    runtime = open_runtime(engine, bundle, RuntimeOptions(threads=1))
     host = DrafterContext(runtime, bundle, lambda: None)  # type: ignore[arg-type, return-value]
     context = Context(list(PROMPT), len(PROMPT), runtime.new_cache(96))
-    plain = [int(t) for t in decode(runtime, context, GenerationConfig(max_tokens=24), BaseOff())]
+    plain = [int(t) for t in decode(runtime, context, GenerationConfig(max_tokens=40), Off())]
     options = {} if kind == "medusa" else {"beam": str(BEAM)} | ({} if kind == "hydrapp" else {"k": str(K)})
     drafter = Helped(make_drafter(kind, host, options), [*PROMPT, *plain])
-    assert generated(runtime, drafter, 24) == plain
+    assert generated(runtime, drafter, 40) == plain
     compared = [(ids, draft) for ids, draft in drafter.seen if draft.tokens]
     assert len(compared) >= 5, "hardly anything was drafted"
     k, beam = (16, 999) if kind == "medusa" else (16, BEAM) if kind == "hydrapp" else (K, BEAM)
     for ids, draft in compared:
-        known = {(): None}
         expected = tree(lambda path, ids=ids: oracle.after(model[0], ids, path), NODES, oracle.depth, beam, k)  # type: ignore[misc]
         found = paths(draft)
-        assert set(found) == set(expected), (ids, known)
-        np.testing.assert_allclose([found[path] for path in expected], list(expected.values()), rtol=2e-3)
-
-
-class BaseOff(BaseDrafter):
-    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
-        return Draft()
+        assert set(found) == set(expected), ids
+        np.testing.assert_allclose([found[path] for path in expected], list(expected.values()), atol=1e-3)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
