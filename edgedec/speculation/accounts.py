@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from edgedec.decoding.step import StepResult
 from edgedec.speculation.backoff import DrafterStats
-from edgedec.speculation.budget import SAVINGS, Budget
+from edgedec.speculation.budget import Budget
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.merger import TreeMerger
 from edgedec.speculation.proposals import Proposals
@@ -43,16 +43,16 @@ class Prices:
 def judge(
     found: Proposals, kept: Sequence[int], path: Sequence[int], members: Sequence[DrafterStats], prices: Prices
 ) -> None:
-    """What each drafter gained: a node counts for the first of its drafters. path: the nodes that came true."""
+    """What each drafter gained, as far as it was to be expected: a node counts for the first of its drafters, by its
+    chance, which calibration keeps true. path: the nodes that came true."""
     merger, ran = found.merger, set(kept)
     gains = dict.fromkeys(range(len(members)), 0.0)
     for node in kept:
         _count(merger, node, members, accepted=False)
-        gains[merger.guesses[node][0][0]] -= prices.row
+        gains[merger.guesses[node][0][0]] += merger.chances[node] * prices.token - prices.row
     for node in path:
         if node in ran:
             _count(merger, node, members, accepted=True)
-            gains[merger.guesses[node][0][0]] += prices.token
     for number, member in enumerate(members):
         if member is not found.drawn_by:
             member.add_gain(gains[number], _NEGLIGIBLE * prices.call)
@@ -79,4 +79,4 @@ def settle(budget: Budget, step: StepResult, own: int, spent: float, prices: Pri
     accepted = len(step.picked) - 1
     budget.add_call(prices.token, 1 + accepted if own else 1, spent)
     if own:
-        budget.add_draft(prices.token * accepted, prices.row * own, SAVINGS * prices.call)
+        budget.add_draft(prices.token * accepted, prices.row * own)

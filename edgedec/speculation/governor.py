@@ -30,10 +30,10 @@ from edgedec.speculation.selection import useful
 from edgedec.speculation.shared import SharedLearning
 from edgedec.speculation.survey import Survey
 
-# While the budget is used up a guess counts for so much of its chance.
-_DOUBT = 2 / 3
 # Calls until the largest useful tree is worked out again; it is as well where sequences come or go by such a share.
 _AGAIN, _CHANGED = 256, 0.1
+# The drafters' time for a call counts for so many usual ones at most, after so many calls.
+_SPIKE, _AFTER = 4.0, 8
 # A drafter is expensive if its proposal takes such a share of a call.
 _EXPENSIVE = 0.02
 _SILENT, _OBSERVING, _ACTIVE = range(3)
@@ -66,6 +66,7 @@ class Governor:
         self._phase, self._silent, self._calls, self._affords = _ACTIVE, 0, 0, True
         # Sequences in the call, rows that may be of use beside them, and the least chance of a path.
         self._sequences, self._useful_for, self._limit, self._least = 1, 0, fixed, 0.0
+        self._mean_spent = 0.0
         self._sizes: dict[int, int] = {}
         self._forget()
 
@@ -104,7 +105,7 @@ class Governor:
         costs, self._sequences = self.costs, context.concurrent + 1
         known = costs.covers(self._sequences)
         if known:
-            self._budget.start(costs.seconds[1])
+            self._budget.start(_plain(costs, self._sequences))
         probe = self._probe(nodes) if nodes > 0 else 0
         self._probing = probe > 0
         if probe and self._phase == _SILENT:
@@ -187,7 +188,7 @@ class Governor:
             order = order[:probe]
         elif not self._fixed and (order or drawn is not None):
             since = perf_counter()
-            grant = yield offer_of(found, context, order, self.costs, 1.0 if self._budget.left > 0 else _DOUBT)
+            grant = yield offer_of(found, context, order, self.costs, self._budget.trust)
             waited = perf_counter() - since
         self._found, self._kept = found, order[: grant.nodes]
         self._drafted = grant.drafted + found.drawn_rows
@@ -206,12 +207,15 @@ class Governor:
         drafted = max(self._drafted, len(step.rows) - step.root - 1 if self._found is not None else 0)
         prices = Prices.of(costs, self._sequences, step.total, min(drafted, step.total - 1))
         if self._found is not None:
+            chances = self._found.merger.chances
+            expected = sum(chances[node] for node in self._kept)
             path = self._found.merger.test(step.picked, self._calibrations)
+            self._budget.add_guesses(expected, len(set(path) & set(self._kept)))
             judge(self._found, self._kept, path, self.members, prices)
             judge_drawn(self._found, step, prices)
         self._learn(step)
         if not self._fixed and prices.token:
-            self._settle(step, prices, self._spent + perf_counter() - began)
+            self._settle(step, prices, self._usual(self._spent + perf_counter() - began))
 
     def _measured(self, step: StepResult, costs: Costs) -> None:
         if step.whole and costs.add(step.total, step.seconds, step.cells) and self._survey is not None:
@@ -223,7 +227,7 @@ class Governor:
             if member.observed:
                 since = perf_counter()
                 member.drafter.observe(step)
-                member.observe_s += (perf_counter() - since - member.observe_s) * SMOOTH
+                member.add_observation(perf_counter() - since)
         if self._shared is not None and self._found is not None and due(self._calls):
             for member in self.members:
                 self._shared.calibrations.add(member.name, member.calibration)
@@ -235,6 +239,13 @@ class Governor:
         self._silent += 1
         if self._silent % 8 == 0 or self._probing:
             self._measured(step, costs)
+
+    def _usual(self, spent: float) -> float:
+        """The drafters' time for a call, a spike cut: something else had the core."""
+        if self._calls > _AFTER:
+            spent = min(spent, _SPIKE * self._mean_spent)
+        self._mean_spent += (spent - self._mean_spent) * max(SMOOTH, 1 / max(self._calls, 1))
+        return spent
 
     def _settle(self, step: StepResult, prices: Prices, spent: float) -> None:
         """Update the budget, and choose whether drafters are used at the next call."""
