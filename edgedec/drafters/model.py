@@ -15,18 +15,16 @@ from itertools import accumulate
 from operator import mul
 from typing import Any
 
-from edgedec.bundle.folder import Bundle
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, Sampled
+from edgedec.drafters._draft_model import KIND, draft_bundle, draft_runtime, translator_of
 from edgedec.drafters._reader import ALL, BEST, DraftReader, Reading, children, drawn_from, shape, shares, size
-from edgedec.drafters._retokenize import Retokenizer, same_tokens
-from edgedec.errors import BundleNotFound, UsageError
-from edgedec.runtime import CallResult, Runtime, RuntimeOptions, choose_runtime, open_runtime, runtime_names
+from edgedec.drafters._retokenize import Retokenizer
+from edgedec.errors import UsageError
+from edgedec.runtime import CallResult, Runtime
 from edgedec.sampling import Probs, Sampling
 from edgedec.speculation.calibration import BINS, Calibration, kind_of
-from edgedec.speculation.instances import SharedInstances
-from edgedec.text.tokenizer import Tokenizer
 
 VERIFY = ("match", "token", "block", "spectr", "recursive", "multipath")
 # At how many places, from the first on, there are `width` children.
@@ -34,7 +32,9 @@ _BUSHY = {"spectr": 2, "recursive": 2, "multipath": 1}
 # How likely the first, second … drawn child is taken, before anything was seen; and how fast that is learned.
 _TAKEN, _SMOOTH = (0.7, 0.25, 0.15, 0.1), 0.03
 _PACE = 0.1
-_runtimes: SharedInstances[Runtime] = SharedInstances()
+# Its rank in `auto`: of the drafters that need a head or a draft only the first that the bundle has is used.
+AUTO = 11
+DRAFT = KIND
 
 
 def make(
@@ -46,21 +46,12 @@ def make(
     verify: str = "match",
     kv: str = "",
 ) -> ModelDrafter:
-    """path: the draft model's bundle. gamma: the longest draft. width: children at the first places, for spectr,
-    recursive and multipath. threads: as the target by default; they take turns. Sessions share its weights."""
-    bundle = _open(path)
-    translator = _translator(host, bundle)
-    name = choose_runtime(bundle, host.runtime.name if host.runtime.name in runtime_names() else "auto")
-    options = RuntimeOptions(threads=threads or host.runtime.capabilities.threads, kv=kv or None)
-    key = str(bundle.path.resolve()), bundle.digest, name, options
-    runtime = _runtimes.get(key, lambda: _loaded(name, bundle, options))
+    """path: the draft model's bundle; by default the one in the target's bundle. gamma: the longest draft. width:
+    children at the first places, for spectr, recursive and multipath. threads: as the target by default; they take
+    turns. Sessions share its weights."""
+    bundle = draft_bundle(host, path)
+    translator, runtime = translator_of(host, bundle), draft_runtime(host, bundle, threads, kv)
     return ModelDrafter(runtime, host.runtime.spec.vocab_size, gamma, width, verify, translator)
-
-
-def _loaded(name: str, bundle: Bundle, options: RuntimeOptions) -> Runtime:
-    runtime = open_runtime(name, bundle, options)
-    runtime.load()
-    return runtime
 
 
 class ModelDrafter(BaseDrafter):
@@ -271,29 +262,3 @@ class ModelDrafter(BaseDrafter):
         while depth < min(self._gamma, nodes) and worth >= min_path_prob:
             depth, worth = depth + 1, worth * self._taken[0]
         return depth
-
-
-def _open(path: str) -> Bundle:
-    from edgedec.bundle.locate import find
-
-    if not path:
-        raise UsageError("drafter model: no draft model; name its bundle, as in model:path=./small")
-    try:
-        return Bundle.open(find(path))
-    except BundleNotFound as error:
-        raise UsageError(f"drafter model: path={path}: {error}") from None
-
-
-def _translator(host: DrafterContext, bundle: Bundle) -> Retokenizer | None:
-    """None if the target's token numbers mean the same to the draft model."""
-    ours, theirs = host.bundle.manifest, bundle.manifest
-    if ours.text.tokenizer is None and theirs.text.tokenizer is None and ours.spec.vocab_size == theirs.spec.vocab_size:
-        return None  # numbers without text: nothing else to go by
-    for one, manifest in ((host.bundle, ours), (bundle, theirs)):
-        if manifest.text.tokenizer is None:
-            raise UsageError(f"drafter model: {one.path} has no tokenizer, so the models' tokens cannot be compared")
-    hashes = [manifest.files[manifest.text.tokenizer or ""].sha256 for manifest in (ours, theirs)]
-    if hashes[0] == hashes[1] != "":
-        return None
-    target, draft = host.tokenizer(), Tokenizer.load(bundle.file(theirs.text.tokenizer or ""))
-    return None if same_tokens(target, draft) else Retokenizer(target, draft)

@@ -29,7 +29,7 @@ from edgedec.decoding.loop import StepTrace, decode, decode_loop
 from edgedec.drafters import DrafterContext, make_drafter
 from edgedec.errors import BundleCorrupt, EdgedecError, UsageError
 from edgedec.export.drafts import DraftOptions, add_draft
-from edgedec.export.exporter import ExportOptions, export
+from edgedec.export.exporter import ExportOptions, export, put_draft
 from edgedec.export.geometry import Geometry
 from edgedec.export.padding import pad_to_geometry
 from edgedec.generation import GenerationConfig
@@ -378,3 +378,32 @@ def test_a_padded_bundle_drafts_the_same(checkpoint: Path, tmp_path: Path) -> No
     found = drafts(large)
     assert sum(len(tokens) for tokens, _ in found) > 80
     assert found == drafts(small)
+
+
+@pytest.mark.parametrize("form", ["checkpoint", "bundle"])
+def test_a_small_model_drafts_from_inside_the_bundle(
+    form: str, checkpoint: Path, bundle: Bundle, tmp_path: Path
+) -> None:
+    """The target itself is the best draft: nearly all is accepted, and `model` needs no path."""
+    place = str(checkpoint)
+    if form == "bundle":
+        place = str(export(place, tmp_path / "small", ExportOptions(weights="int8", check=False, runtimes=())).path)
+    found, kind = put_draft(bundle, place)
+    assert kind == "model"
+    found.verify()
+    model = edgedec.open(found.path, engine=ENGINE)
+    session = model.session(speculate="model:fixed=4")
+    assert tokens(session, PROMPT, 30) == tokens(model.session(speculate="off"), PROMPT, 30)
+    report = session.report()["drafters"]["model"]
+    assert report["proposed"] > 20
+    assert report["accepted"] >= 20, "of 30 tokens"
+    shutil.rmtree(tmp_path / "small", ignore_errors=True)
+    assert not list(bundle.path.parent.glob(".draft-*"))
+
+
+def test_what_is_neither_draft_nor_model_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+    oracle = eagle3()
+    oracle.tensors.pop("fc.weight")
+    oracle.config["model_type"] = "llama"
+    with pytest.raises(EdgedecError, match="no draft checkpoint of a known kind"):
+        put_draft(bundle, str(oracle.save(tmp_path / "draft")))
