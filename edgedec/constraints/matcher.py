@@ -86,8 +86,8 @@ class GrammarConstraint:
         return tokens
 
     def allowed(self, tokens: Sequence[int], parents: Sequence[int], seconds: float) -> list[bool] | None:
-        """Which nodes of a draft tree the text allows; `seconds`: what these rows would cost. Those below the root by the
-        mask that is at hand, if it is; the others by one request, if that costs less than is likely to be saved."""
+        """Which nodes of a draft tree the text allows; `seconds`: what these rows would cost. Those below the root by
+        the mask that is at hand, if it is; the others by one request, if that costs less than is likely to be saved."""
         root = self._masks.get(())
         if root is None:
             if self._over or self._ahead or not self._matcher.at_hand():
