@@ -38,12 +38,12 @@ PATTERN = " [a-z ,.]+"
 LENGTH = 24
 NAMES = [name for name in drafter_names() if name not in ("off", "forced")]
 CHAIN, TREE = 4, 10
-OPTIONS = {"model": "path=nano", "exit": "layer=10,threshold=0"}
+OPTIONS = {"model": "path=nano,", "exit": "layer=10,threshold=0,"}
 SPECS = [
-    *[(f"{name}:{OPTIONS[name]},fixed={n}" if name in OPTIONS else f"{name}:fixed={n}") for name in NAMES for n in (CHAIN, TREE)],
+    *[f"{name}:{OPTIONS.get(name, '')}fixed={n}" for name in NAMES for n in (CHAIN, TREE)],
     f"copy:fixed={TREE}+recycling+suffix+trigram",
     "copy:fixed=5+exit:layer=4,threshold=0",
-]  # fmt: skip
+]
 CASES = (
     list(product(SPECS, KV_FORMATS, (1, 4, 16)))
     if SLOW

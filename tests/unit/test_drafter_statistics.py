@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -210,7 +212,7 @@ def test_one_that_gains_nothing_is_backed_off_for_longer_each_time() -> None:
             member.add_proposal(1e-3)
             member.add_gain(0.0, 0.0)
     assert used[:8] == list(range(8))
-    gaps = [b - a for a, b in zip(used, used[1:], strict=False) if b - a > 1]
+    gaps = [b - a for a, b in pairwise(used) if b - a > 1]
     assert gaps[:3] == [17, 33, 65]
     member.restart()
     assert not member.backed_off
