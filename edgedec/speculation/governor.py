@@ -15,9 +15,9 @@ from typing import Any
 
 from edgedec.decoding.allocation import Grant, Offer, Others, best_of_one
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Request, StepResult
+from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import Draft, Drafter, Proposal, State
-from edgedec.runtime import Outputs
+from edgedec.runtime import CallResult, Outputs, Rows
 from edgedec.speculation.accounts import Prices, judge, judge_drawn, settle
 from edgedec.speculation.backoff import SMOOTH, STEPS, DrafterStats
 from edgedec.speculation.budget import ALLOWANCE, Budget
@@ -26,6 +26,7 @@ from edgedec.speculation.costs import Costs
 from edgedec.speculation.cutting import allowed, cut, offer_of, probing
 from edgedec.speculation.drawn import beyond
 from edgedec.speculation.proposals import Proposals, drawn_limit
+from edgedec.speculation.readers import Readers
 from edgedec.speculation.selection import useful
 from edgedec.speculation.shared import SharedLearning
 from edgedec.speculation.survey import Survey
@@ -56,7 +57,8 @@ class Governor:
     ) -> None:
         start = shared.calibrations.start if shared else lambda name: None
         self.members = [DrafterStats(name, drafter, start(name)) for name, drafter in drafters]
-        self._names = [member.name for member in self.members]
+        self._readers = Readers([drafter for _, drafter in drafters])
+        self.reads, self._names = self._readers.reads, [member.name for member in self.members]
         self._calibrations = [member.calibration for member in self.members]
         self._measure, self._find_survey, self._shared = costs, survey, shared
         self._fixed, self._trees = fixed, trees
@@ -78,16 +80,20 @@ class Governor:
 
     @property
     def outputs(self) -> Outputs:
-        outputs = _QUIET
+        outputs = self.reads
         if self._phase != _SILENT:
             for member in self.members:
                 if self._observes(member):
                     outputs |= member.drafter.outputs
         return outputs
 
+    def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None]:
+        return self._readers.read(context, rows, result)
+
     def _observes(self, member: DrafterStats) -> bool:
-        """Does it observe the next call? With no budget left, not if it needs extra outputs."""
-        return not member.backed_off and (self._affords or member.drafter.outputs == _QUIET)
+        """Does it observe the next call? With no budget left, not if it needs extra outputs now and then."""
+        affords = self._affords or member.drafter.outputs == _QUIET
+        return member.drafter.reads != _QUIET or (affords and not member.backed_off)
 
     @property
     def costs(self) -> Costs:
@@ -131,7 +137,8 @@ class Governor:
     ) -> Generator[Request | Offer, Any, Draft]:
         began, found = perf_counter(), Proposals()
         self._calls += 1
-        if not self._fixed and (abs(self._sequences - self._useful_for) > _CHANGED * self._useful_for or self._due()):
+        changed = abs(self._sequences - self._useful_for) > _CHANGED * self._useful_for
+        if not self._fixed and (changed or self._calls % _AGAIN == 1):
             self._useful_for = self._sequences
             self._limit, self._least = useful(self.costs, self._sequences)
         limit = min(nodes, max(self._limit, probe))
@@ -146,9 +153,6 @@ class Governor:
         draft, waited = yield from self._chosen(found, context, limit, probe)
         self._spent = perf_counter() - began - found.clock.waited - waited
         return draft
-
-    def _due(self) -> bool:
-        return self._calls % _AGAIN == 1
 
     def _room(self, member: DrafterStats, found: Proposals, context: Context, limit: int) -> int:
         """The most tokens that a drafter may propose now."""
@@ -235,6 +239,7 @@ class Governor:
 
     def _observe_silently(self, step: StepResult, costs: Costs) -> None:
         """As little as possible: what silence costs must be far below the allowance."""
+        self._readers.observe(step)
         self._budget.add_call(_plain(costs, self._sequences) / self._sequences, 1, 0.0)
         self._phase += self._budget.left > 0
         self._silent += 1
@@ -254,8 +259,7 @@ class Governor:
             self._budget.add_forced(len(step.picked) - 1)
         own = 0 if self._probing or self._found is None else len(self._kept) + self._found.drawn_rows
         settle(self._budget, step, own, spent, prices)
-        # With nothing left drafters only guess to be tested, if that costs next to nothing, and else are silent. After
-        # silence a call is observed before anything is drafted.
+        # With nothing left drafters only guess to be tested, if that costs next to nothing, and else are silent.
         idle = sum(member.propose_s + member.observe_s for member in self.members if not member.expensive)
         quiet = self._budget.left <= 0 and idle > ALLOWANCE * prices.token
         self._phase = _SILENT if quiet else min(self._phase + 1, _ACTIVE)
@@ -270,9 +274,7 @@ class Governor:
         return {f"governor.{member.name}": member.calibration.state() for member in self.members}
 
     def state(self) -> State:
-        learned = {
-            f"{member.name}.{key}": array for member in self.members for key, array in member.drafter.state().items()
-        }
+        learned = {f"{one.name}.{key}": array for one in self.members for key, array in one.drafter.state().items()}
         return learned | self.own_state()
 
     def restore(self, state: State) -> None:
