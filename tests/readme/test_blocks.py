@@ -61,6 +61,7 @@ SMALLER = [
     (r"(?<=--rows )[\d,]+", "1,2"),
     (r"(?<=bench kernels -m smol)(?= |$)", " --rows 1,2 -r 1"),
     (r"^edgedec bench spec(?! --as)", "edgedec bench spec -n 4 --limit 1 -r 1 --drafters auto"),
+    (r"^edgedec bench dial.*", "edgedec bench dial --sequences 1,2 --acceptance 0.7 --lengths 2 -n 4 -r 1"),
     (r"^edgedec bench batch(?! --as)", "edgedec bench batch --prompts 4 --sizes 1,2 -n 4 -r 1"),
 ]
 EVERY = [(page, command) for page in PAGES for command in dict.fromkeys(commands(page))]
