@@ -100,7 +100,7 @@ struct RopeArgs {
   float* qkv;
   const float *cos, *sin, *q_norm, *k_norm;
   int64_t offset;  // of the block's keys in a page
-  int32_t heads, kv_heads, dim, pairs, format, view, reserved;
+  int32_t heads, kv_heads, dim, pairs, format, view;
   float eps;
   int32_t row_bytes;
 };
@@ -165,4 +165,12 @@ struct CombineArgs {
   const float *experts, *weights, *shared, *shared_gate;
   float* out;
   int32_t top_k, width;
+};
+
+// Rows of a cache moved to other slots, one after another: of each move the page it comes from, the slot in that page,
+// the page and the slot it goes to. Run x: rows of `runs[2x + 1]` bytes from byte runs[2x] of a page on.
+struct MoveArgs {
+  const uint64_t* moves;  // [n, 4]
+  const int64_t* runs;    // [.., 2]
+  int32_t n, reserved;
 };

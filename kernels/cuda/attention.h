@@ -276,3 +276,16 @@ KERNEL(merge_chunks, AttendArgs, 128) {
     out[i] = value / (sum == 0.0f ? 1.0f : sum);
   }
 }
+
+// ---- commits: rows moved to other slots, a run of a page a block ---------------------------------------
+
+KERNEL(move_slots, MoveArgs, 32) {
+  const int64_t offset = a.runs[2 * BLOCK_X], row_bytes = a.runs[2 * BLOCK_X + 1];
+  for (int i = 0; i < a.n; i++) {
+    const uint64_t* move = a.moves + 4 * i;
+    const uint32_t* from = reinterpret_cast<const uint32_t*>(move[0] + offset + move[1] * row_bytes);
+    uint32_t* to = reinterpret_cast<uint32_t*>(move[2] + offset + move[3] * row_bytes);
+    for (int w = THREAD; w < row_bytes / 4; w += THREADS) to[w] = from[w];
+    warp_barrier();  // a row may go where one that has been moved was
+  }
+}

@@ -83,10 +83,10 @@ class Prepared:
 _embed_head, _embed_tail = Struct("@P"), Struct("@Pfi")
 _prepare_head, _prepare_tail = Struct("@3P"), Struct("@4i")
 _product_tail = Struct("@4P8ifi")
-_rope, _attend = Struct("@6Pq7ifi"), Struct("@4Pq8i2f2i")
+_rope, _attend = Struct("@6Pq6ifi"), Struct("@4Pq8i2f2i")
 _rows_head, _rows_tail = Struct("@3P"), Struct("@4i")
 _glu, _copy, _best = Struct("@3P4i"), Struct("@3P2i"), Struct("@6P2i")
-_route, _combine = Struct("@6P4ifi"), Struct("@6P2i")
+_route, _combine, _move = Struct("@6P4ifi"), Struct("@6P2i"), Struct("@2P2i")
 STEP, VIEW = Struct("@17P4i"), Struct("@4i")
 
 
@@ -136,7 +136,7 @@ def rope(
     pairs: int, kv_format: int, view: int, eps: float, row_bytes: int,
 ) -> bytes:  # fmt: skip
     numbers = heads, kv_heads, dim, pairs, kv_format, view
-    return _rope.pack(step, qkv, cos, sin, q_norm, k_norm, offset, *numbers, 0, eps, row_bytes)
+    return _rope.pack(step, qkv, cos, sin, q_norm, k_norm, offset, *numbers, eps, row_bytes)
 
 
 def attend(
@@ -174,3 +174,7 @@ def route(
 
 def combine(step: int, experts: int, weights: int, shared: int, gate: int, out: int, top_k: int, width: int) -> bytes:
     return _combine.pack(step, experts, weights, shared, gate, out, top_k, width)
+
+
+def move(moves: int, runs: int, n: int) -> bytes:
+    return _move.pack(moves, runs, n, 0)
