@@ -90,7 +90,7 @@ class Stack:
         source_rows = rows if p.spread else n
         tile = 1 if p.experts else next(m for m in (1, 2, 4, 8) if m >= min(n, 8))
         if w.quantized and not normed and not p.head and not p.spread and tile <= _FUSED_ROWS:
-            shared = fused_bytes(w, tile)
+            shared = fused_bytes(w, tile, norm.kind != 0)
             if shared <= _FUSED_BYTES:
                 return self._quantized(step, n, _with(p, norm=norm, x=x, fused=True), tile, shared)
         if not w.quantized and norm.kind == 0 and not p.head:
@@ -107,7 +107,7 @@ class Stack:
         self, step: int, rows: int, x: int, normed: int, w: Weights, norm: Norm, out: Prepared, head: bool, copies: int
     ) -> None:
         arguments = structs.prepare(step, x, normed, w, norm, out, w.k, head, copies)
-        self.launch("prepare", (rows, 1), _THREADS, 16, arguments)
+        self.launch("prepare", (rows, 1), _THREADS, 16 + (4 * w.k if norm.kind else 0), arguments)
 
     def ready(self, step: int, rows: int, p: Product) -> None:
         """`p` of rows that are ready: prepared, or floats at p.x."""
@@ -176,10 +176,11 @@ class Stack:
         self.residual(step, rows, number, block, down, act)
 
 
-def fused_bytes(w: Weights, tile: int) -> int:
-    """Shared memory of a product that makes `tile` rows ready itself: those, then the sums of its steps."""
+def fused_bytes(w: Weights, tile: int, normed: bool) -> int:
+    """Shared memory of a product that makes `tile` rows ready itself: those, then the sums of its steps, where the rows
+    that are normed lie first."""
     words = 2 * tile + tile * (2 * w.steps + (w.blocks if w.zeros else 0))
-    return -(-4 * words // 16) * 16 + tile * w.kpad + 4096 * tile
+    return -(-4 * words // 16) * 16 + tile * w.kpad + tile * max(4096, 4 * w.k if normed else 0)
 
 
 def _with(p: Product, **changes: object) -> Product:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -45,7 +46,7 @@ def digest() -> str:
 
 def emulation(sanitize: str = "") -> Path:
     """The library that emulates a GPU, compiled once for these sources."""
-    name = f"cuda-emulated-{digest()}{'-' + sanitize if sanitize else ''}.so"
+    name = f"cuda-emulated-{digest()}-{_processor()}{'-' + sanitize if sanitize else ''}.so"
     out = _cache_folder() / name
     if not out.is_file():
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -53,12 +54,22 @@ def emulation(sanitize: str = "") -> Path:
     return out
 
 
+def _processor() -> str:
+    """Which instructions this machine has: a library for one of them may not run on another."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        lines = []
+    said = next((line for line in lines if line.lower().startswith(("flags", "features"))), platform.machine())
+    return hashlib.sha256(said.encode()).hexdigest()[:8]
+
+
 def compile_emulation(out: Path, sanitize: str = "", sources: Sequence[Path] = (SOURCE,)) -> None:
     """Compile kernels and the emulation to a library that appears when it is finished."""
     if sys.platform == "win32":
         raise BuildFailed("kernels are emulated on Linux and macOS only")
     partial = out.with_name(f"{out.name}.partial-{os.getpid()}")
-    flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden"]
+    flags = ["-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden"]
     flags += ["-Wall", "-Wextra", "-Wno-unused-function", "-DED_EMULATE", f"-I{HERE}"]
     if sanitize:
         flags += [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer", "-g"]

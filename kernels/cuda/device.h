@@ -28,6 +28,7 @@ typedef long long int64_t;
 // The block's shared memory, as many bytes as the launch says, 16-byte aligned.
 #define SHARED(name) extern __shared__ __align__(16) uint8_t name[]
 #define UNROLL _Pragma("unroll")
+#define UNROLL_8 _Pragma("unroll 8")
 
 #define barrier() __syncthreads()
 #define warp_barrier() __syncwarp()

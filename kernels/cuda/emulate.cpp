@@ -133,7 +133,7 @@ void start_threads() {
     Thread& t = block.all[i];
     // Stacks at different places of a page, or all of them meet in a few lines of the cache.
     t.stack_pointer = first_frame(t.stack + STACK - i * 448 % 16384, entry);
-    t.done = t.waiting = false, t.met = 0;
+    t.done = t.waiting = false, t.met = t.checked = 0;
     t.slot[0].number = t.slot[1].number = 0;
   }
 }
@@ -217,7 +217,9 @@ void meet(const uint64_t value[2], int line) {
     block.current = next;
     ed_switch(&me.stack_pointer, block.all[next].stack_pointer);
   }
+  if (block.all[base].checked == number) return;  // another lane has looked
   for (int i = 0; i < WARP; i++) brought(i, line);
+  block.all[base].checked = number;
 }
 
 const Slot& brought(int lane, int line) {

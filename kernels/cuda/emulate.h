@@ -24,6 +24,7 @@
   static void name(const Args& a)
 #define SHARED(name) uint8_t* name = emulated::block.shared
 #define UNROLL
+#define UNROLL_8
 #define barrier() emulated::wait_for_block(__LINE__)
 #define warp_barrier() ((void)emulated::exchange(0, emulated::lane(), __LINE__))
 #define shuffle_xor(x, i) emulated::exchange(x, emulated::lane() ^ (i), __LINE__)
@@ -48,6 +49,7 @@ struct Thread {
   bool done, waiting;  // waiting: at a barrier
   int line;            // of that barrier
   uint32_t met;        // collectives so far
+  uint32_t checked;    // of a warp's first lane: the last collective that was found complete
   Slot slot[2];        // of the last two collectives
 };
 

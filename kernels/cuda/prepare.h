@@ -16,10 +16,13 @@ DEVICE Stats row_stats(const float* x, const Norm& norm, int n) {
   float mean = 0.0f, squares = 0.0f;
   if (norm.kind == LAYER) {
     float sum = 0.0f;
+    UNROLL_8
     for (int i = lane; i < n; i += LANES) sum = sum + x[i];
     mean = sum16(sum) / (float)n;
+    UNROLL_8
     for (int i = lane; i < n; i += LANES) squares = fma_(x[i] - mean, x[i] - mean, squares);
   } else {
+    UNROLL_8
     for (int i = lane; i < n; i += LANES) squares = fma_(x[i], x[i], squares);
   }
   const float size = sum16(squares) / (float)n;
@@ -35,28 +38,60 @@ DEVICE float normed(float x, const Norm& norm, const Stats& s, int i) {
 
 // ---- rows quantized --------------------------------------------------------------------------------
 
-// Where input i of a step lies: of int4 every eight in the order 0 2 4 6 1 3 5 7.
-DEVICE int place(int i, int format) { return format == INT4 ? (i & ~7) | (i & 1) << 2 | (i & 7) >> 1 : i; }
+// Eight inputs from `i` on, zeros after the last.
+DEVICE void load_eight(const float* x, const Norm& norm, const Stats& stats, int i, int k, float* v) {
+  UNROLL
+  for (int j = 0; j < 8; j++) v[j] = i + j < k ? normed(x[i + j], norm, stats, i + j) : 0.0f;
+}
 
-// One row of w.k floats, by all warps of the block: a step of 32 inputs a warp, or two of 16.
+// Eight of them as they lie: of int4 in the order 0 2 4 6 1 3 5 7. Returns their sum.
+DEVICE int store_eight(const float* v, float inverse, int format, uint32_t* to) {
+  uint32_t words[2] = {0, 0};
+  int sum = 0;
+  UNROLL
+  for (int j = 0; j < 8; j++) {
+    const int q = (int8_t)round_int(v[j] * inverse), word = format == INT4 ? j & 1 : j >> 2;
+    const uint32_t byte = (uint32_t)(q & 255) << 8 * (format == INT4 ? j >> 1 : j & 3);
+    if (word) words[1] |= byte;
+    else words[0] |= byte;
+    sum += q;
+  }
+  to[0] = words[0], to[1] = words[1];
+  return sum;
+}
+
+// One row of w.k floats, by all threads of the block, eight inputs each: four threads a step of 32, two one of 16.
 DEVICE void quantize_row(const float* x, const Norm& norm, const Stats& stats, const Weights& w, const Prepared& to) {
-  const int step = w.step(), lane = THREAD & 31, each = 32 / step, steps = w.steps(), warps = THREADS >> 5;
-  for (int t0 = (THREAD >> 5) * each; t0 < steps; t0 += warps * each) {
-    const int t = t0 + lane / step, i = t * step + lane % step;
-    const float v = t < steps && i < w.k ? normed(x[i], norm, stats, i) : 0.0f;
-    float top = abs_(v), nothing = v - v;  // 0; NaN of a NaN or an infinity: then the scale is, and so all outputs
-    for (int d = step / 2; d; d /= 2) {
+  const int each = w.step() / 8, eights = w.kpad() / 8;
+  for (int from = 0; from < eights; from += THREADS) {
+    const int e = from + THREAD, t = e / each;
+    float v[8], top = 0.0f, nothing = 0.0f;  // 0; NaN of a NaN or an infinity: then the scale is, and so all outputs
+    load_eight(x, norm, stats, e * 8, w.k, v);
+    UNROLL
+    for (int j = 0; j < 8; j++) top = larger(abs_(v[j]), top), nothing = nothing + (v[j] - v[j]);
+    for (int d = each / 2; d; d /= 2) {
       top = larger(shuffle_xor(top, d), top);
       nothing = nothing + shuffle_xor(nothing, d);
     }
     const float size = top + nothing, inverse = size > 0.0f ? 127.0f / size : 0.0f;
-    const int q = (int8_t)round_int(v * inverse);
-    int sum = q;
-    for (int d = step / 2; d; d /= 2) sum += shuffle_xor(sum, d);
-    if (t >= steps) continue;
-    to.q[t * step + place(lane % step, w.format)] = (int8_t)q;
-    if (lane % step == 0) to.scale[t] = size * (1.0f / 127.0f), to.sum[t] = sum;
+    int sum = 0;
+    if (e < eights) sum = store_eight(v, inverse, w.format, reinterpret_cast<uint32_t*>(to.q) + e * 2);
+    for (int d = each / 2; d; d /= 2) sum += shuffle_xor(sum, d);
+    if (e < eights && e % each == 0) to.scale[t] = size * (1.0f / 127.0f), to.sum[t] = sum;
   }
+}
+
+// Rows [rows, k] in shared memory, and what their norm needs of each; nothing if there is no norm.
+DEVICE const float* stage_rows(const float* x, const Norm& norm, int rows, int k, Stats* stats, float* memory) {
+  if (norm.kind == NO_NORM) return x;
+  for (int i = THREAD; i < rows * k; i += THREADS) memory[i] = x[i];
+  barrier();
+  for (int m = THREAD >> 5; m < rows; m += THREADS >> 5) {
+    const Stats found = row_stats(memory + (int64_t)m * k, norm, k);
+    if ((THREAD & 31) == 0) stats[m] = found;
+  }
+  barrier();
+  return memory;
 }
 
 // The sums of blocks, after all steps of the row are there.
@@ -74,19 +109,15 @@ DEVICE Prepared prepared_row(const Prepared& all, const Weights& w, int row) {
           all.block_sum + (int64_t)row * w.blocks()};
 }
 
-// A row a block.
+// A row a block; shared memory: 16 bytes, and the row if it is normed.
 KERNEL(prepare, PrepareArgs, 256) {
   SHARED(memory);
-  Stats* stats = reinterpret_cast<Stats*>(memory);
   const int row = BLOCK_X;
   if (row >= (a.head ? a.step->n_head : a.step->rows * a.copies)) return;
-  const float* x = a.x + (int64_t)(a.head ? a.step->head_rows[row] : row) * a.k;
-  if (THREAD < 32) {
-    const Stats found = row_stats(x, a.norm, a.k);
-    if (THREAD == 0) *stats = found;
-  }
-  barrier();
-  const Stats s = *stats;
+  Stats* stats = reinterpret_cast<Stats*>(memory);
+  const float* x = stage_rows(a.x + (int64_t)(a.head ? a.step->head_rows[row] : row) * a.k, a.norm, 1, a.k, stats,
+                              reinterpret_cast<float*>(memory + 16));
+  const Stats s = a.norm.kind == NO_NORM ? Stats{0.0f, 1.0f} : *stats;
   if (a.normed)
     for (int i = THREAD; i < a.k; i += THREADS) a.normed[(int64_t)row * a.k + i] = normed(x[i], a.norm, s, i);
   if (a.w.format < INT8) return;

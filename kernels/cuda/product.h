@@ -153,13 +153,12 @@ DEVICE Prepared prepare_here(const ProductArgs& a, const Weights& w, int row0, i
   const int words = 2 * M + M * (2 * w.steps() + (w.zeros ? w.blocks() : 0));
   made.q = reinterpret_cast<int8_t*>(memory) + (words * 4 + 15) / 16 * 16;
   memory = reinterpret_cast<uint8_t*>(made.q) + M * w.kpad();
-  for (int m = THREAD >> 5; m < rows; m += THREADS >> 5) {
-    const Stats found = row_stats(a.x + (int64_t)(row0 + m) * w.k, a.norm, w.k);
-    if ((THREAD & 31) == 0) stats[m] = found;
+  // The normed rows lie where the sums will.
+  const float* x = stage_rows(a.x + (int64_t)row0 * w.k, a.norm, rows, w.k, stats, reinterpret_cast<float*>(memory));
+  for (int m = 0; m < rows; m++) {
+    const Stats s = a.norm.kind == NO_NORM ? Stats{0.0f, 1.0f} : stats[m];
+    quantize_row(x + (int64_t)m * w.k, a.norm, s, w, prepared_row(made, w, m));
   }
-  barrier();
-  for (int m = 0; m < rows; m++)
-    quantize_row(a.x + (int64_t)(row0 + m) * w.k, a.norm, stats[m], w, prepared_row(made, w, m));
   barrier();
   if (w.zeros) {
     for (int m = 0; m < rows; m++) sum_blocks(w, prepared_row(made, w, m));
