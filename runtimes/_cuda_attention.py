@@ -5,13 +5,15 @@ from __future__ import annotations
 from edgedec.kernels.cuda import structs
 from edgedec.kernels.cuda.structs import Norm, Product
 from edgedec.runtimes._cuda_pages import PagePool, kv_format
-from edgedec.runtimes._cuda_stack import Shape, Stack
+from edgedec.runtimes._cuda_stack import Stack, StepShape
 from edgedec.spec import Attention
 
 _FORMATS = {number: name for name, number in structs.FORMATS.items()}
 
 
-def attention(stack: Stack, step: int, shape: Shape, number: int, block: Attention, pool: PagePool, kv: str) -> None:
+def attention(
+    stack: Stack, step: int, shape: StepShape, number: int, block: Attention, pool: PagePool, kv: str
+) -> None:
     """hidden += post_norm(o(attention(qkv(norm(hidden)))))."""
     model, prefix, rows = stack.model, f"blocks.{number}.", shape.rows
     width = block.q_dim + 2 * block.kv_dim
@@ -36,13 +38,13 @@ def _norm_whole(stack: Stack, step: int, rows: int, number: int, block: Attentio
         stack.launch("norm_rows", (rows, 1), 32, 0, arguments)
 
 
-def _view(stack: Stack, shape: Shape, number: int) -> int:
+def _view(stack: Stack, shape: StepShape, number: int) -> int:
     attention = [b for b in shape.blocks if b in stack.spec.attention]
     return shape.views[attention.index(number)]
 
 
 def _store(
-    stack: Stack, step: int, shape: Shape, number: int, block: Attention, pool: PagePool, kv: str, qkv: int
+    stack: Stack, step: int, shape: StepShape, number: int, block: Attention, pool: PagePool, kv: str, qkv: int
 ) -> None:
     """Heads normed and turned by their positions, keys and values into the pages."""
     prefix, by_head = f"blocks.{number}.", block.qk_norm == "head"
@@ -58,7 +60,15 @@ def _store(
 
 
 def _attend(
-    stack: Stack, step: int, shape: Shape, number: int, block: Attention, pool: PagePool, kv: str, qkv: int, out: int
+    stack: Stack,
+    step: int,
+    shape: StepShape,
+    number: int,
+    block: Attention,
+    pool: PagePool,
+    kv: str,
+    qkv: int,
+    out: int,
 ) -> None:
     """Rows by heads over chunks of keys, then the chunks put together."""
     group, fmt = block.n_heads // block.n_kv_heads, kv_format(block, kv)

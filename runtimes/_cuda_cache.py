@@ -224,5 +224,3 @@ def _loaded_tables(pool: PagePool, saved: _cuda_saved.Saved) -> dict[int, PageTa
         for page, rows in zip(tables[b].pages, part.pages, strict=True):
             pool.device.write(pool.address(page) + pool.offsets[b], rows)
     return tables
-
-

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edgedec.kernels.cuda import structs
 from edgedec.kernels.cuda.structs import Product
 from edgedec.runtime import Call, CallResult
-from edgedec.runtimes._cuda_stack import Shape, Stack
+from edgedec.runtimes._cuda_stack import Stack, StepShape
 
 
 def strips(vocab: int) -> int:
@@ -19,7 +19,7 @@ def strips(vocab: int) -> int:
     return -(-vocab // structs.STRIP)
 
 
-def head(stack: Stack, step: int, shape: Shape) -> None:
+def head(stack: Stack, step: int, shape: StepShape) -> None:
     """Logits of the head's rows; of each strip the sums, and the best tokens."""
     spec, model, rows = stack.spec, stack.model, shape.head
     w, vocab = model.weights("embed" if spec.tied else "head"), spec.vocab_size
@@ -38,7 +38,7 @@ def head(stack: Stack, step: int, shape: Shape) -> None:
         stack.launch("best_tokens", (rows, 1), min(256, -(-n // 32) * 32), 256 + 4 * n, arguments)
 
 
-def results(stack: Stack, shape: Shape, calls: Sequence[Call]) -> list[CallResult]:
+def results(stack: Stack, shape: StepShape, calls: Sequence[Call]) -> list[CallResult]:
     """What each call wanted of the head and of the states after blocks."""
     found, row, head_row = [], 0, 0
     for call in calls:
@@ -54,7 +54,7 @@ def results(stack: Stack, shape: Shape, calls: Sequence[Call]) -> list[CallResul
     return found
 
 
-def _fill(stack: Stack, shape: Shape, call: Call, row: int, n: int, result: CallResult) -> None:
+def _fill(stack: Stack, shape: StepShape, call: Call, row: int, n: int, result: CallResult) -> None:
     wanted, vocab = call.outputs, stack.spec.vocab_size
     if wanted.logits:
         result.logits = _read(stack, "logits", row, n, vocab)

@@ -19,17 +19,17 @@ _FILL = {"int4": 0x88888888, "int8": 0x80808080}
 
 
 class DeviceModel:
-    """Weights by their names in a bundle; brought to the device at first use."""
+    """DeviceWeights by their names in a bundle; brought to the device at first use."""
 
     def __init__(self, bundle: Bundle, device: Device) -> None:
         self.spec, self._bundle, self._device = bundle.spec, bundle, device
         self._tensors, self._kept = bundle.manifest.tensors, dict[str, Buffer]()
-        self._weights = dict[str, structs.Weights]()
+        self._weights = dict[str, structs.DeviceWeights]()
 
-    def weights(self, name: str) -> structs.Weights:
+    def weights(self, name: str) -> structs.DeviceWeights:
         """A matrix; one without data if the model has no such one."""
         if name not in self._tensors:
-            return structs.Weights()
+            return structs.DeviceWeights()
         if name not in self._weights:
             self._weights[name] = self._bring(name, self._tensors[name])
         return self._weights[name]
@@ -63,16 +63,16 @@ class DeviceModel:
             self._kept[name] = Buffer.of(self._device, array)
         return self._kept[name].at
 
-    def _bring(self, name: str, t: Tensor) -> structs.Weights:
+    def _bring(self, name: str, t: Tensor) -> structs.DeviceWeights:
         n, k = t.shape
         fmt = structs.FORMATS[t.format]
         if t.format in ("f32", "f16"):
             plain = self._bundle.array(t.data, np.float32 if t.format == "f32" else np.float16, t.shape)
-            return structs.Weights(self._put(name, plain), 0, 0, fmt, n, k, 0)
+            return structs.DeviceWeights(self._put(name, plain), 0, 0, fmt, n, k, 0)
         data = self._put(name, self._packed(t, t.data, np.uint32, t.blocks * t.block_bytes // 4, _FILL[t.format]))
         scales = self._put(f"{name}.scales", self._packed(t, t.scales, np.uint16, t.blocks, 0))
         zeros = self._put(f"{name}.zeros", self._zeros(t)) if t.zeros else 0
-        return structs.Weights(data, scales, zeros, fmt, n, k, t.block)
+        return structs.DeviceWeights(data, scales, zeros, fmt, n, k, t.block)
 
     def _packed(self, t: Tensor, at: int, dtype: Any, words: int, fill: int) -> NDArray[Any]:
         """Words of a tensor as 16 rows side by side."""

@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgedec.kernels.cuda import structs
-from edgedec.kernels.cuda.structs import Product, Weights
-from edgedec.runtimes._cuda_stack import Shape, Stack
+from edgedec.kernels.cuda.structs import DeviceWeights, Product
+from edgedec.runtimes._cuda_stack import Stack, StepShape
 from edgedec.spec import Moe
 
 
-def moe(stack: Stack, step: int, shape: Shape, number: int, block: Moe) -> None:
+def moe(stack: Stack, step: int, shape: StepShape, number: int, block: Moe) -> None:
     """hidden += post_norm(the weighted sum of each row's experts)."""
     model, prefix, rows, width = stack.model, f"blocks.{number}.", shape.rows, stack.spec.hidden_size
     gate_up = model.weights(prefix + "gate_up")
@@ -27,7 +27,7 @@ def moe(stack: Stack, step: int, shape: Shape, number: int, block: Moe) -> None:
     stack.add_normed(step, rows, number, block, out)
 
 
-def _one(w: Weights, experts: int) -> Weights:
+def _one(w: DeviceWeights, experts: int) -> DeviceWeights:
     """One expert's share of stacked weights."""
     return replace(w, n=w.n // experts)
 

@@ -24,22 +24,24 @@ _header, _block = Struct("=4s3iQq"), Struct("=2q")
 _KINDS = {"attention": 1, "mlp": 2, "moe": 3, "ssm": 4}
 
 
-class Slots(Protocol):
+class SavedSlots(Protocol):
     """Committed slots of a block."""
 
-    committed: int
-
+    @property
+    def committed(self) -> int: ...
     @property
     def positions(self) -> Ints: ...
     @property
     def tokens(self) -> Ints: ...
 
 
-class Table(Protocol):
+class SavedTable(Protocol):
     """A block's slots and pages."""
 
-    slots: Slots
-    pages: list[int]
+    @property
+    def slots(self) -> SavedSlots: ...
+    @property
+    def pages(self) -> list[int]: ...
 
     def identity(self) -> bool: ...
 
@@ -73,7 +75,7 @@ def state_shape(spec: ModelSpec) -> int:
     return found
 
 
-def save(pool: PagePool, kv: str, length: int, tables: Mapping[int, Table]) -> Bytes:
+def save(pool: PagePool, kv: str, length: int, tables: Mapping[int, SavedTable]) -> Bytes:
     """The bytes that the native engine saves for such a cache."""
     spec = pool.spec
     parts = [_header.pack(b"edkv", 1, structs.FORMATS[kv], spec.n_blocks, state_shape(spec), length)]
@@ -86,7 +88,7 @@ def save(pool: PagePool, kv: str, length: int, tables: Mapping[int, Table]) -> B
     return np.frombuffer(b"".join(parts), np.uint8).copy()
 
 
-def _rows(pool: PagePool, block: int, table: Table) -> bytes:
+def _rows(pool: PagePool, block: int, table: SavedTable) -> bytes:
     """Rows [k and v][kv_heads][slots] of a block."""
     slots, runs, width = table.slots.committed, 2 * pool.spec.attention[block].n_kv_heads, pool.rows[block]
     n = -(-slots // SLOTS)

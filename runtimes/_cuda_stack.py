@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from edgedec.errors import UsageError
 from edgedec.kernels.cuda import structs
 from edgedec.kernels.cuda.device import Buffer, Device
-from edgedec.kernels.cuda.structs import Norm, Prepared, Product, Weights
+from edgedec.kernels.cuda.structs import DeviceWeights, Norm, Prepared, Product
 from edgedec.runtimes._cuda_model import DeviceModel
 from edgedec.spec import Attention, Block, Mlp, Moe
 
 # Up to so many rows a product makes its rows ready itself, if they fit beside its sums.
 _FUSED_ROWS, _FUSED_BYTES = 4, 48 << 10
 _THREADS = 256
+NO_NORM = Norm()
 
 
 @dataclass(frozen=True)
-class Shape:
+class StepShape:
     """What launches depend on. rows, head, items: at least as many as the step has. views: of each attention block.
     hidden: blocks after which the state is kept (-1: the embedding)."""
 
@@ -69,7 +70,7 @@ class Stack:
     def hidden(self) -> int:
         return self.floats("hidden", self.spec.hidden_size)
 
-    def prepared(self, name: str, w: Weights, copies: int = 1) -> Prepared:
+    def prepared(self, name: str, w: DeviceWeights, copies: int = 1) -> Prepared:
         """Memory for rows made ready for `w`."""
         rows = self._largest * copies
         if not w.quantized:
@@ -82,10 +83,16 @@ class Stack:
     # ---- products ----
 
     def product(
-        self, step: int, rows: int, p: Product, norm: Norm | None = None, x: int = 0, normed: int = 0, name: str = "rows"
+        self,
+        step: int,
+        rows: int,
+        p: Product,
+        norm: Norm = NO_NORM,
+        x: int = 0,
+        normed: int = 0,
+        name: str = "rows",
     ) -> None:
         """`p` of rows x [rows, p.w.k], normed first; `normed`: where the normed rows are wanted."""
-        norm = norm or Norm()
         n, w = rows * p.copies, p.w
         source_rows = rows if p.spread else n
         tile = 1 if p.experts else next(m for m in (1, 2, 4, 8) if m >= min(n, 8))
@@ -104,7 +111,16 @@ class Stack:
         self._float(step, n, _with(p, x=normed, tile=min(tile, 4)))
 
     def prepare(
-        self, step: int, rows: int, x: int, normed: int, w: Weights, norm: Norm, out: Prepared, head: bool, copies: int
+        self,
+        step: int,
+        rows: int,
+        x: int,
+        normed: int,
+        w: DeviceWeights,
+        norm: Norm,
+        out: Prepared,
+        head: bool,
+        copies: int,
     ) -> None:
         arguments = structs.prepare(step, x, normed, w, norm, out, w.k, head, copies)
         self.launch("prepare", (rows, 1), _THREADS, 16 + (4 * w.k if norm.kind else 0), arguments)
@@ -140,7 +156,9 @@ class Stack:
         """hidden += post_norm(x)."""
         norm = self.model.norm(block.post_norm, f"blocks.{number}.post_norm")
         width = self.spec.hidden_size
-        self.launch("norm_rows", (rows, 1), 32, 0, structs.norm_rows(step, x, self.hidden, norm, width, width, width, True))
+        self.launch(
+            "norm_rows", (rows, 1), 32, 0, structs.norm_rows(step, x, self.hidden, norm, width, width, width, True)
+        )
 
     # ---- blocks ----
 
@@ -148,7 +166,7 @@ class Stack:
         w, width = self.model.weights("embed"), self.spec.hidden_size
         self.launch("embed", (rows, 1), 128, 0, structs.embed(step, w, self.hidden, self.spec.embed_scale, width))
 
-    def keep(self, step: int, shape: Shape, block: int) -> None:
+    def keep(self, step: int, shape: StepShape, block: int) -> None:
         """Keep the state after a block, if it is wanted."""
         if block in shape.hidden:
             width = self.spec.hidden_size
@@ -176,7 +194,7 @@ class Stack:
         self.residual(step, rows, number, block, down, act)
 
 
-def fused_bytes(w: Weights, tile: int, normed: bool) -> int:
+def fused_bytes(w: DeviceWeights, tile: int, normed: bool) -> int:
     """Shared memory of a product that makes `tile` rows ready itself: those, then the sums of its steps, where the rows
     that are normed lie first."""
     words = 2 * tile + tile * (2 * w.steps + (w.blocks if w.zeros else 0))
@@ -184,7 +202,7 @@ def fused_bytes(w: Weights, tile: int, normed: bool) -> int:
 
 
 def _with(p: Product, **changes: object) -> Product:
-    return Product(**{**p.__dict__, **changes})  # type: ignore[arg-type]
+    return Product(**{**p.__dict__, **changes})
 
 
 def known(block: Block) -> Attention | Mlp | Moe:

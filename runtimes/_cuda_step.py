@@ -162,7 +162,8 @@ def _path(rows: Rows) -> tuple[Ints, NDArray[np.int64]]:
 
 def _items(calls: Sequence[Call], views: Views, tile: int) -> tuple[Ints, tuple[Ints, Ints, Ints]]:
     """Items [n, 4] of attention; of each row its first item, its place there, and how many items its keys make."""
-    items, firsts, places, counts, row, n_items = [], [], [], [], 0, 0
+    items, firsts, places, counts = list[Ints](), list[int](), list[int](), list[int]()
+    row = n_items = 0
     for i, call in enumerate(calls):
         longest = max((tables[i].start for tables in views.tables), default=0) + len(call.rows)
         chunks = -(-longest // structs.CHUNK) if views.tables else 0
@@ -182,7 +183,7 @@ def _items(calls: Sequence[Call], views: Views, tile: int) -> tuple[Ints, tuple[
 
 def _head(calls: Sequence[Call]) -> tuple[Ints, NDArray[np.float32]]:
     """The rows that the head runs on, and what each is multiplied by before exp."""
-    rows, heat, row = [], [], 0
+    rows, heat, row = list[int](), list[float](), 0
     for call in calls:
         if call.outputs.head:
             chosen = range(row + call.outputs.logits_from, row + call.rows.count)
@@ -203,7 +204,9 @@ def _add_views(calls: Sequence[Call], views: Views, windows: bool, parts: _Parts
             pages += [table.pool.address(page) for page in table.pages]
             n_pages += len(table.pages)
             if named:
-                slots.append(np.concatenate([table.slots.positions[: table.start], call.rows.positions]).astype(np.int32))
+                slots.append(
+                    np.concatenate([table.slots.positions[: table.start], call.rows.positions]).astype(np.int32)
+                )
                 n_slots += len(slots[-1])
             row += call.rows.count
     parts.add("pages", np.array(pages, np.uint64))

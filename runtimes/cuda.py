@@ -1,7 +1,7 @@
 """The stack of blocks on a GPU: kernels of `kernels/cuda`, the same bytes as the native engine.
 
-Weights, pages and working memory lie on the device; a step brings one piece of memory that says what its rows are, and
-runs launches that were recorded when the first step of its shape was run. `EDGEDEC_CUDA=emulated` runs the kernels on
+Weights, pages and working memory lie on the device; a step brings one piece of memory that says what its rows are,
+and runs launches that were recorded when the first step of its shape was run. `EDGEDEC_CUDA=emulated` runs the kernels on
 the CPU, for tests; a number there chooses one of several GPUs.
 """
 
@@ -22,7 +22,7 @@ from edgedec.runtimes._cuda_cache import CudaCache
 from edgedec.runtimes._cuda_model import DeviceModel
 from edgedec.runtimes._cuda_moe import moe
 from edgedec.runtimes._cuda_pages import SLOTS, PagePool
-from edgedec.runtimes._cuda_stack import Shape, Stack, Workspace, known
+from edgedec.runtimes._cuda_stack import Stack, StepShape, Workspace, known
 from edgedec.runtimes._cuda_step import StepMemory, Views, tile_rows
 from edgedec.spec import KV_FORMATS, Attention, Mlp
 
@@ -96,7 +96,7 @@ class CudaRuntime:
         model, memory = DeviceModel(self._bundle, self.device), Workspace(self.device)
         self._stack = Stack(self.device, model, memory, _LARGEST)
         self._step = StepMemory(self.device)
-        self._recorded: dict[tuple[Shape, int, int], tuple[Recorded, int]] = {}
+        self._recorded: dict[tuple[StepShape, int, int], tuple[Recorded, int]] = {}
 
     @property
     def pages(self) -> int:
@@ -151,7 +151,7 @@ class CudaRuntime:
         group = max((block.n_heads // block.n_kv_heads for block in facts), default=1)
         tile = tile_rows(group, calls)
         size = self._step.write(calls, views, tile, any(block.window for block in facts))
-        shape = Shape(
+        shape = StepShape(
             rows=_bucket(size.rows),
             head=_bucket(size.head) if size.head else 0,
             items=_bucket(size.items) if size.items else 0,
@@ -165,7 +165,7 @@ class CudaRuntime:
         self._replay(shape)
         return heads.results(self._stack, shape, calls)
 
-    def _replay(self, shape: Shape) -> None:
+    def _replay(self, shape: StepShape) -> None:
         """Run the launches of a step of this shape; they are recorded when the first one comes."""
         for _ in range(2):
             key = shape, self._step.generation, self._stack.memory.generation
@@ -182,7 +182,7 @@ class CudaRuntime:
                 self._recorded[key] = recorded, counted.launches
         self._replay(shape)
 
-    def _launch(self, shape: Shape) -> None:
+    def _launch(self, shape: StepShape) -> None:
         stack, step = self._stack, self._step.at
         stack.embed(step, shape.rows)
         stack.keep(step, shape, -1)
@@ -205,7 +205,12 @@ class _Counted:
     def __init__(self, device: Device) -> None:
         self._device, self.launches, self.name = device, 0, device.name
         self.allocate, self.free, self.write = device.allocate, device.free, device.write
-        self.read, self.copy, self.record, self.synchronize = device.read, device.copy, device.record, device.synchronize
+        self.read, self.copy, self.record, self.synchronize = (
+            device.read,
+            device.copy,
+            device.record,
+            device.synchronize,
+        )
 
     def launch(self, kernel: str, grid: tuple[int, int, int], threads: int, shared: int, arguments: bytes) -> None:
         self.launches += 1

@@ -18,27 +18,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-SOURCE = HERE / "engine.cu"
+from edgedec.kernels.cuda.nvrtc import compile_for
+from edgedec.kernels.cuda.sources import HERE, SOURCE, CudaBuildFailed, cubin_name, digest
+
 # The last one as PTX too: the driver compiles it for GPUs that came later.
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
-
-
-class BuildFailed(Exception):
-    """What went wrong in one line."""
-
-
-def source_files() -> list[Path]:
-    """All that a build reads."""
-    return sorted(path for path in HERE.iterdir() if path.suffix in (".cu", ".h", ".cpp"))
-
-
-def digest() -> str:
-    """Of the sources: another one, another build."""
-    hashed = hashlib.sha256()
-    for path in source_files():
-        hashed.update(path.name.encode() + b"\0" + path.read_bytes())
-    return hashed.hexdigest()[:16]
 
 
 # ---- the emulation -------------------------------------------------------------------------------
@@ -67,7 +51,7 @@ def _processor() -> str:
 def compile_emulation(out: Path, sanitize: str = "", sources: Sequence[Path] = (SOURCE,)) -> None:
     """Compile kernels and the emulation to a library that appears when it is finished."""
     if sys.platform == "win32":
-        raise BuildFailed("kernels are emulated on Linux and macOS only")
+        raise CudaBuildFailed("kernels are emulated on Linux and macOS only")
     partial = out.with_name(f"{out.name}.partial-{os.getpid()}")
     flags = ["-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden"]
     flags += ["-Wall", "-Wextra", "-Wno-unused-function", "-DED_EMULATE", f"-I{HERE}"]
@@ -85,10 +69,10 @@ def _run(command: list[str]) -> None:
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace")
     except OSError as error:
-        raise BuildFailed(f"{command[0]}: {error.strerror}: the emulation needs a C++ compiler") from None
+        raise CudaBuildFailed(f"{command[0]}: {error.strerror}: the emulation needs a C++ compiler") from None
     if done.returncode:
         lines = done.stdout.splitlines() or [f"{command[0]} ended with {done.returncode}"]
-        raise BuildFailed(next((line for line in lines if "error" in line), lines[0]).strip())
+        raise CudaBuildFailed(next((line for line in lines if "error" in line), lines[0]).strip())
 
 
 def _cache_folder() -> Path:
@@ -101,15 +85,8 @@ def _cache_folder() -> Path:
 # ---- cubins --------------------------------------------------------------------------------------
 
 
-def cubin_name(architecture: str) -> str:
-    """The file that holds the engine for an architecture (sm_90: a cubin; compute_120: PTX)."""
-    return f"engine.{architecture}.{'ptx' if architecture.startswith('compute') else 'cubin'}"
-
-
 def build_cubins(out: Path, architectures: Sequence[str]) -> list[Path]:
     """Compile the engine for these architectures into a folder, and note of which sources it is."""
-    from edgedec.kernels.cuda.nvrtc import compile_for
-
     out.mkdir(parents=True, exist_ok=True)
     made = []
     for architecture in architectures:
@@ -135,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         for path in build_cubins(told.out, told.arch or (*ARCHITECTURES, "compute_120")):
             print(f"{path} {path.stat().st_size} bytes")
-    except (BuildFailed, OSError) as error:
+    except (CudaBuildFailed, OSError) as error:
         print(f"edgedec: {error}", file=sys.stderr)
         return 1
     return 0

@@ -13,8 +13,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from edgedec.kernels.cuda.build import HERE, cubin_name
 from edgedec.kernels.cuda.device import DeviceError, Recorded
+from edgedec.kernels.cuda.sources import HERE, cubin_name
 
 CUBINS = "EDGEDEC_CUDA_CUBINS"  # another folder of cubins, for tests and checkouts
 _MAJOR, _MINOR, _SHARED, _PROCESSORS, _CLOCK_KHZ, _BUS_BITS = 75, 76, 97, 16, 36, 37
@@ -226,5 +226,3 @@ def memory_rate(gpu: Gpu) -> float:
     lib = _library()
     khz, bits = _attribute(lib, _CLOCK_KHZ, 0), _attribute(lib, _BUS_BITS, 0)
     return 2e3 * khz * bits / 8
-
-

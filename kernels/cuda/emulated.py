@@ -5,23 +5,26 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from edgedec.kernels.cuda import build
 from edgedec.kernels.cuda.device import DeviceError, Recorded
+from edgedec.kernels.cuda.sources import CudaBuildFailed
 
 _Launch = tuple[str, tuple[int, int, int], int, int, bytes]
 
 
 class Emulated:
-    """`Device` on the CPU. `launches` counts what was run. reverse: lanes and warps run in the opposite order."""
+    """`Device` on the CPU. `launches` counts what was run. reverse: lanes and warps run in the opposite order; library:
+    other kernels than the engine's."""
 
     name = "emulated"
 
-    def __init__(self, reverse: bool = False) -> None:
-        self._lib, self._reverse, self.launches = _library(), reverse, 0
+    def __init__(self, reverse: bool = False, library: Path | None = None) -> None:
+        self._lib, self._reverse, self.launches = _library(library), reverse, 0
         self._recording: list[_Launch] | None = None
 
     def allocate(self, size: int) -> int:
@@ -80,14 +83,14 @@ def why_not() -> str | None:
     """None if kernels can be emulated here, else the reason in one line."""
     try:
         _library()
-    except (OSError, build.BuildFailed) as error:
+    except (OSError, CudaBuildFailed) as error:
         return str(error)
     return None
 
 
 @cache
-def _library() -> ctypes.CDLL:
-    lib = ctypes.CDLL(str(build.emulation()))
+def _library(file: Path | None = None) -> ctypes.CDLL:
+    lib = ctypes.CDLL(str(file or build.emulation()))
     u64, p = ctypes.c_uint64, ctypes.c_void_p
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "ed_cuda_allocate": (p, [u64]),
@@ -101,4 +104,3 @@ def _library() -> ctypes.CDLL:
         function = getattr(lib, name)
         function.restype, function.argtypes = result, arguments
     return lib
-

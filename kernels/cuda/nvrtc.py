@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from edgedec.kernels.cuda.build import HERE, SOURCE, BuildFailed
+from edgedec.kernels.cuda.sources import HERE, SOURCE, CudaBuildFailed
 
 _OPTIONS = ("--fmad=false", "--std=c++17", "-default-device", "--ptxas-options=-v")
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
@@ -37,7 +37,7 @@ def why_not() -> str | None:
     """None if NVRTC can be used, else the reason in one line."""
     try:
         _library()
-    except BuildFailed as error:
+    except CudaBuildFailed as error:
         return str(error)
     return None
 
@@ -46,14 +46,14 @@ def why_not() -> str | None:
 def _library() -> ctypes.CDLL:
     found = [path for folder in _folders() for path in sorted(folder.glob("libnvrtc.so.*"))]
     if not found:
-        raise BuildFailed('no NVRTC: pip install "nvidia-cuda-nvrtc==13.0.88"')
+        raise CudaBuildFailed('no NVRTC: pip install "nvidia-cuda-nvrtc==13.0.88"')
     try:
         # It does not find these beside itself.
         for builtins in found[-1].parent.glob("libnvrtc-builtins.so.*"):
             ctypes.CDLL(str(builtins))
         return ctypes.CDLL(str(found[-1]))
     except OSError as error:
-        raise BuildFailed(f"{found[-1]}: {error}") from None
+        raise CudaBuildFailed(f"{found[-1]}: {error}") from None
 
 
 def _folders() -> list[Path]:
@@ -77,7 +77,7 @@ def compile_for(architecture: str, source: Path = SOURCE) -> Compiled:
     try:
         if code:
             lines = log.splitlines() or [f"NVRTC error {code}"]
-            raise BuildFailed(next((line for line in lines if "error" in line), lines[0]))
+            raise CudaBuildFailed(next((line for line in lines if "error" in line), lines[0]))
         return Compiled(_text(lib, program, "PTX" if architecture.startswith("compute") else "CUBIN"), uses(log))
     finally:
         lib.nvrtcDestroyProgram(byref(program))
@@ -108,6 +108,4 @@ def _text(lib: ctypes.CDLL, program: c_void_p, what: str) -> bytes:
 def _check(code: int, lib: ctypes.CDLL) -> None:
     if code:
         lib.nvrtcGetErrorString.restype = c_char_p
-        raise BuildFailed(f"NVRTC: {lib.nvrtcGetErrorString(c_int(code)).decode()}")
-
-
+        raise CudaBuildFailed(f"NVRTC: {lib.nvrtcGetErrorString(c_int(code)).decode()}")

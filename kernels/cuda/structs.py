@@ -19,7 +19,7 @@ _weights, _norm, _prepared = Struct("@3P4i"), Struct("@2Pif"), Struct("@4P")
 
 
 @dataclass(frozen=True)
-class Weights:
+class DeviceWeights:
     """A matrix on the device; `data` 0: none."""
 
     data: int = 0
@@ -90,12 +90,20 @@ _route, _combine, _move = Struct("@6P4ifi"), Struct("@6P2i"), Struct("@2P2i")
 STEP, VIEW = Struct("@17P4i"), Struct("@4i")
 
 
-def embed(step: int, w: Weights, out: int, scale: float, hidden: int) -> bytes:
+def embed(step: int, w: DeviceWeights, out: int, scale: float, hidden: int) -> bytes:
     return _embed_head.pack(step) + w.pack() + _embed_tail.pack(out, scale, hidden)
 
 
 def prepare(
-    step: int, x: int, normed: int, w: Weights, norm: Norm, out: Prepared, k: int, head: bool = False, copies: int = 1
+    step: int,
+    x: int,
+    normed: int,
+    w: DeviceWeights,
+    norm: Norm,
+    out: Prepared,
+    k: int,
+    head: bool = False,
+    copies: int = 1,
 ) -> bytes:
     head_part = _prepare_head.pack(step, x, normed)
     return head_part + w.pack() + norm.pack() + out.pack() + _prepare_tail.pack(k, head, copies, 0)
@@ -105,7 +113,7 @@ def prepare(
 class Product:
     """The arguments of a product. fused: the block makes its rows ready itself."""
 
-    w: Weights
+    w: DeviceWeights
     out: int
     stride: int
     a: Prepared = Prepared()
@@ -167,9 +175,7 @@ def route(
     step: int, logits: int, bias: int, experts: int, weights: int, scratch: int, n: int, top_k: int, router: str,
     normalize: bool, scale: float,
 ) -> bytes:  # fmt: skip
-    return _route.pack(
-        step, logits, bias, experts, weights, scratch, n, top_k, ROUTERS[router], normalize, scale, 0
-    )
+    return _route.pack(step, logits, bias, experts, weights, scratch, n, top_k, ROUTERS[router], normalize, scale, 0)
 
 
 def combine(step: int, experts: int, weights: int, shared: int, gate: int, out: int, top_k: int, width: int) -> bytes:
