@@ -15,6 +15,8 @@ from edgedec.spec import Attention, Block, Mlp, Moe
 # Up to so many rows a product makes its rows ready itself, if they fit beside its sums.
 _FUSED_ROWS, _FUSED_BYTES = 4, 48 << 10
 _THREADS = 256
+# From so many rows on, products are the tensor cores' (untried on a GPU).
+MATRIX_ROWS = 32
 NO_NORM = Norm()
 
 
@@ -133,10 +135,19 @@ class Stack:
         self._float(step, n, _with(p, tile=min(tile, 4)))
 
     def _quantized(self, step: int, rows: int, p: Product, tile: int, shared: int) -> None:
+        if rows >= MATRIX_ROWS and p.w.block != 16 and not p.experts:
+            return self._matrix(step, rows, p)
         groups = p.w.groups // (2 if p.epilogue == "glu" else 1)
         threads = -(-min(_THREADS, max(4 * p.w.steps, 16 * tile)) // 32) * 32
         name = "int4" if p.w.format == structs.FORMATS["int4"] else "int8"
         self.launch(f"product_{name}_{tile}", (groups, -(-rows // tile)), threads, shared, p.pack(step))
+
+    def _matrix(self, step: int, rows: int, p: Product) -> None:
+        """By tensor cores."""
+        name = "int4" if p.w.format == structs.FORMATS["int4"] else "int8"
+        outputs = p.w.n // (2 if p.epilogue == "glu" else 1)
+        grid = -(-outputs // structs.MATRIX_OUTPUTS), -(-rows // structs.MATRIX_ROWS)
+        self.launch(f"matrix_{name}", grid, _THREADS, structs.MATRIX_BYTES[name], p.pack(step))
 
     def _float(self, step: int, rows: int, p: Product) -> None:
         outputs = p.w.n // (2 if p.epilogue == "glu" else 1)
