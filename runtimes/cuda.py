@@ -1,8 +1,8 @@
 """The stack of blocks on a GPU: kernels of `kernels/cuda`, the same bytes as the native engine.
 
 Weights, pages and working memory lie on the device; a step brings one piece of memory that says what its rows are,
-and runs launches that were recorded when the first step of its shape was run. `EDGEDEC_CUDA=emulated` runs the kernels on
-the CPU, for tests; a number there chooses one of several GPUs.
+and runs launches that were recorded when the first step of its shape was run. `EDGEDEC_CUDA=emulated` runs the kernels
+on the CPU, for tests; a number there chooses one of several GPUs.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ class CudaRuntime:
         model, memory = DeviceModel(self._bundle, self.device), Workspace(self.device)
         self._stack = Stack(self.device, model, memory, _LARGEST)
         self._step = StepMemory(self.device)
+        self._last: Recorded | None = None
         self._recorded: dict[tuple[StepShape, int, int], tuple[Recorded, int]] = {}
 
     @property
@@ -132,6 +133,12 @@ class CudaRuntime:
             for blocks, members in groups.items():
                 found |= zip(members, self._run(blocks, [calls[i] for i in members]), strict=True)
             return [found[i] for i in range(len(calls))]
+
+    def again(self) -> None:
+        """Run the launches of the last step once more, on the same rows: what a step costs without the host."""
+        with self._lock:
+            if self._last is not None:
+                self._last.replay()
 
     def _check(self, call: Call, blocks: tuple[int, ...]) -> None:
         if not isinstance(call.cache, CudaCache) or call.cache.pool is not self._pool:
@@ -170,8 +177,8 @@ class CudaRuntime:
         for _ in range(2):
             key = shape, self._step.generation, self._stack.memory.generation
             if key in self._recorded:
-                recorded, self.launches = self._recorded[key]
-                return recorded.replay()
+                self._last, self.launches = self._recorded[key]
+                return self._last.replay()
             if len(self._recorded) >= _MOST_RECORDED:
                 self._recorded = {}
             counted = _Counted(self.device)
