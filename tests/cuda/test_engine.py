@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -245,3 +249,17 @@ def test_it_conforms():
 
     report = run_suite("cuda", opened)
     assert [f"{f.model}: {f.check}: {f.message}" for f in report.failed] == []
+
+
+@slow
+def test_nothing_is_read_or_written_out_of_bounds():
+    compiler = shutil.which(os.environ.get("CXX", "c++")) or "c++"
+    asan = subprocess.run([compiler, "-print-file-name=libasan.so"], capture_output=True, text=True).stdout.strip()
+    if not Path(asan).is_file():
+        pytest.skip("no address sanitizer with this compiler")
+    cases = ["plain,int4,int8", "windows,int8,int4", "options,f16,f16", "layer norms,f32,f32", "experts,int4,int4"]
+    env = os.environ | {"LD_PRELOAD": asan, "ASAN_OPTIONS": "detect_leaks=0"}
+    command = [sys.executable, str(Path(__file__).with_name("sanitized.py")), *cases]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(done.stdout.splitlines()) == len(cases)
