@@ -42,6 +42,8 @@ SKIPPED = {
     r"--draft |add-draft|-m llama ": "needs a published draft; tests/unit/test_drafts.py makes small ones",
     r"train-exits|smol-exits": "trains for hours; tests/unit/test_train_exits.py trains a small one",
     r"git clone|hf:|edgedec pull": "needs the network",
+    r"edgedec\.kernels\.cuda\.build": "compiles for a GPU; tests/cuda/test_build.py does",
+    r"--engine cuda": "needs a GPU; tests/cuda runs it on the emulation",
 }
 # Pages whose programs have a test of their own.
 OWN = {
