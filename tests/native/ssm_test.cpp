@@ -472,5 +472,5 @@ int main(int argc, char** argv) {
               counts.grown, counts.together, counts.pieces, counts.forks, counts.back, failures);
   const bool trees = counts.replayed && counts.grown && counts.together && counts.pieces;
   const bool tried = trees && counts.forks && counts.back && counts.adapted;
-  return failures || !tried ? 1 : 0;
+  return failures || !tried || !with_zeros ? 1 : 0;
 }
