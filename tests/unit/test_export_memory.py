@@ -1,4 +1,4 @@
-"""Readers of quantized checkpoints and of GGUF files hold a few million weights at a time, however many layers there are."""
+"""Readers of quantized checkpoints and of GGUF files hold a few million weights at a time, whatever the layers."""
 
 from __future__ import annotations
 
