@@ -98,7 +98,7 @@ struct ZeroPoints {
     uint8_t* to = arrays.get<uint8_t>((t.layout ? (t.n + 15) / 16 : t.n) * line);
     for (int i = 0; i < t.n; i++)
       for (int b = 0; b < blocks; b++) {
-        const int zero = values[(size_t)i * blocks + b] = r.below(nibbles ? 16 : 256);
+        const int zero = values[(size_t)i * blocks + b] = nibbles ? r.from(5, 11) : r.from(96, 160);  // as far off as real ones
         uint8_t* at = to + (t.layout ? i / 16 : i) * line;
         if (t.layout) at += nibbles ? b * 8 + i % 8 : b * 16 + i % 16;
         else at += nibbles ? b / 2 : b;

@@ -315,7 +315,7 @@ class Machine {
       path.push_back(r_.below(DISTINCT));
       const Floats& y = chains_.last(path);
       const float* x = &ssm_.inputs[(size_t)path.back() * ssm_.model.hidden];
-      near(y.data(), loop.step({x, x + ssm_.model.hidden}), ssm_.quantized ? 0.1 : 5e-5, "row " + std::to_string(i));
+      near(y.data(), loop.step({x, x + ssm_.model.hidden}), ssm_.quantized ? 0.25 : 5e-5, "row " + std::to_string(i));
     }
   }
 
