@@ -7,7 +7,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import ggufs
 import pytest
+import zoo
 from ggufs import add_value, finish, gguf
 
 from edgedec.export.gguf.types import BLOCK
@@ -123,3 +125,13 @@ def ids_by_llama_cpp(path: Path, texts: list[str] = TEXTS) -> list[list[int]]:
     llama_cpp.llama_model_free(model)
     llama_cpp.llama_log_set(llama_cpp.llama_log_callback(), ctypes.c_void_p(0))
     return found
+
+
+def tiny(path: Path, kind: str = "Q8_0", seed: int = 0) -> Path:
+    """Write a random Llama over bytes."""
+    tokens = [*alphabet(), "<|end|>"]
+    config = {"hidden_size": 64, "intermediate_size": 64, "head_dim": 32, "num_attention_heads": 2}
+    model = zoo._causal("Llama", seed, **config | {"vocab_size": len(tokens), "num_key_value_heads": 1})()
+    facts = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "merges": ["a b"], "eos_token_id": 256}
+    facts["tokens"] = [*tokens[:255], "ab", tokens[256]]
+    return ggufs.write(model, path, kind, **{f"tokenizer.ggml.{key}": value for key, value in facts.items()})
