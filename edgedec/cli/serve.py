@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +16,7 @@ import typer
 
 from edgedec.cli import options as o
 from edgedec.cli._template import ChatTemplate, ChatTemplateFile, set_template
-from edgedec.errors import UsageError
+from edgedec.errors import EdgedecError, UsageError
 from edgedec.extras import install_command
 from edgedec.text import template
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from edgedec.server.service import Server
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
+# A split GGUF file is opened by its first part.
+_LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}$")
 
 
 @app.command()
@@ -47,7 +50,7 @@ def serve(
             "--models",
             metavar="DIR",
             show_default=False,
-            help="A folder of bundles: each is loaded when a request names it.",
+            help="A folder of bundles and GGUF files: each is loaded when a request names it.",
         ),
     ] = None,
     models_memory: Annotated[
@@ -173,16 +176,14 @@ class ModelOpening:
     def folder(self, folder: Path, more: str | None, lora: Sequence[str], limits: ServerLimits) -> list[ModelSource]:
         """Every bundle in a folder, and one more perhaps, opened when they are needed."""
         from edgedec.bundle.locate import find
-        from edgedec.bundle.manifest import MANIFEST
 
         if not folder.is_dir():
             raise UsageError(f"--models {folder}: no such folder")
         if self.template != (None, None):
             raise UsageError("--chat-template: with --models every model has its own; leave it out")
-        paths = [path for path in sorted(folder.iterdir()) if (path / MANIFEST).is_file()]
-        paths += [] if more is None else [find(more)]
+        paths = [*_bundles(folder), *([] if more is None else [find(more)])]
         if not paths:
-            raise UsageError(f"--models {folder}: there is no bundle in it; make one with `edgedec export`")
+            raise UsageError(f"--models {folder}: no bundle and no GGUF file in it; make one with `edgedec export`")
         files = _named_files(lora)
         sources = [self._source(path, files, limits) for path in paths]
         names = [source.name for source in sources]
@@ -221,6 +222,22 @@ class ModelOpening:
         """Errors of a model that could not be used."""
         model.session(context=context or None, speculate=self.speculate)
         _ = model.tokenizer
+
+
+def _bundles(folder: Path) -> Iterator[Path]:
+    """The bundles in a folder, and those of its GGUF files, which are converted now if they never were; a file that
+    cannot be is named and passed over."""
+    from edgedec.bundle.locate import GGUF, find
+    from edgedec.bundle.manifest import MANIFEST
+
+    for path in sorted(folder.iterdir()):
+        if (path / MANIFEST).is_file():
+            yield path
+        elif path.suffix == GGUF and path.is_file() and not _LATER_PART.search(path.stem):
+            try:
+                yield find(path)
+            except EdgedecError as error:
+                print(f"edgedec: {path.name} is not served: {error}", file=sys.stderr)
 
 
 def _named_files(lora: Sequence[str]) -> dict[str, Path]:
