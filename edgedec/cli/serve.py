@@ -39,9 +39,9 @@ def serve(
         typer.Option(
             "--model",
             "-m",
-            metavar="BUNDLE",
+            metavar="MODEL",
             show_default=False,
-            help="Bundle folder, or `nano`, which ships along and is the default without --models.",
+            help=f"{o.MODEL_HELP} By default `nano`, unless --models is given.",
         ),
     ] = None,
     models: Annotated[
@@ -75,7 +75,9 @@ def serve(
     ] = None,
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 8080,
-    slots: Annotated[int, typer.Option("--slots", min=1, max=1024, help="Texts that run at a time.")] = 4,
+    slots: Annotated[
+        int, typer.Option("--slots", min=1, max=1024, help="Texts that are generated at the same time.")
+    ] = 4,
     max_total_tokens: Annotated[
         int,
         typer.Option(
@@ -84,10 +86,12 @@ def serve(
             help="Tokens that the caches of all texts together may hold; more texts wait. 0: slots x context.",
         ),
     ] = 0,
-    queue: Annotated[int, typer.Option("--queue", min=0, help="How many more may wait; others get a 429.")] = 64,
+    queue: Annotated[
+        int, typer.Option("--queue", min=0, help="Requests that may wait for a slot; further ones get status 429.")
+    ] = 64,
     timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds that a request may take.")] = 600.0,
     max_tokens: Annotated[
-        int, typer.Option("--max-tokens", "-n", min=0, help="Most tokens of a text; 0: no limit.")
+        int, typer.Option("--max-tokens", "-n", min=0, help="Most tokens that a request may ask for; 0: no limit.")
     ] = 0,
     max_body: Annotated[int, typer.Option("--max-body", min=1, help="Bytes that a request may have.")] = 4 << 20,
     api_key: Annotated[
@@ -117,7 +121,9 @@ def serve(
         bool, typer.Option("--log-requests", help="Print a line for each request: method, path, status, seconds.")
     ] = False,
 ) -> None:
-    """Serve OpenAI's HTTP interface from this machine.
+    """Serve a model over HTTP, as OpenAI and Ollama do.
+
+    At / is a chat page, at /openapi.json the description of the API.
 
     \b
     Examples:
