@@ -117,7 +117,7 @@ class Answers:
         self.by_word = {w: [s for s in self.short if about(s, w)] for w in (*p.pictures, *WORDS)}
         self.by_word = {w: found for w, found in self.by_word.items() if len(found) >= 5}
 
-        shares = {self.greeting: 12, self.question: 15, self.order: 11, self.wish: 8, self.topic: 20, self.picture: 9}
+        shares = {self.greeting: 12, self.question: 15, self.order: 11, self.wish: 8, self.topic: 40, self.picture: 9}
         shares |= {self.foreign: 10, self.program: 10, self.sum: 5, self.noise: 7, self.page: 4}
         self.kinds, self.shares = list(shares), list(shares.values())
 
