@@ -26,7 +26,7 @@ from edgedec.export.exits_data import Encode
 from edgedec.export.heads_data import Progress
 from edgedec.export.heads_features import FeatureStream, most_used, stream_of, target_of
 from edgedec.export.heads_train import copied
-from edgedec.export.students import Features, check, depths, kinds, shape_of, student
+from edgedec.export.students import Features, ahead, check, depths, is_early, kinds, shape_of, student
 from edgedec.export.students._layers import capped
 from edgedec.models import heads
 from edgedec.runtime import Runtime
@@ -39,14 +39,16 @@ _RATE = 2e-3  # of a hidden size of 128; falls with its root
 @dataclass(frozen=True)
 class DistillPlan:
     """How to train. depth: guesses in a row; keep: tokens it can say, 0 for all; width: of the layer's MLP, 0 for the
-    target's; blocks: of a Hydra++ head; minutes and steps: whichever is over first (steps 0: the minutes alone);
-    rate: the highest, 0 to choose by the hidden size; batch: rows of `length` tokens in an update."""
+    target's; blocks: of a Hydra++ head; layer: of Kangaroo, after which it reads; minutes and steps: whichever is over
+    first (steps 0: the minutes alone); rate: the highest, 0 to choose by the hidden size; batch: rows of `length`
+    tokens in an update."""
 
     kind: str
     depth: int = 5
     keep: int = 0
     width: int = 0
     blocks: int = 1
+    layer: int = 0
     minutes: float = 5.0
     steps: int = 0
     rate: float = 0.0
@@ -74,14 +76,14 @@ class Distiller:
         torch.manual_seed(plan.seed)
         spec = bundle.spec
         check(plan.kind, spec)
-        self.plan, self.steps, self.spent = plan, 0, 0.0
-        layers, length = depths(plan.kind, spec.n_layers), min(plan.length, spec.context_length - 1)
+        self.plan, self.steps, self.spent, self.ahead = plan, 0, 0.0, ahead(plan.kind)
+        layers, length = depths(plan.kind, spec.n_layers, plan.layer), min(plan.length, spec.context_length - 1)
         self.stream: FeatureStream = stream_of(bundle, runtime, layers, files, encode, length, plan.seed)
         self.held = [row for row in self.stream.held() if len(row) > plan.depth + 1]
         if not self.held:
             raise UsageError("the data hold too few texts to keep some back for measuring; give more")
         ids = most_used(files, encode, spec.vocab_size, plan.keep)
-        self.shape = shape_of(spec, len(ids), plan.depth, plan.width, plan.blocks)
+        self.shape = shape_of(spec, len(ids), plan.depth, plan.width, plan.blocks, plan.layer)
         self.target = target_of(bundle, ids, self.stream.device)
         self.places = torch.full((spec.vocab_size,), -1, device=self.stream.device)
         self.places[self.target.ids] = torch.arange(len(ids), device=self.stream.device)
@@ -114,8 +116,8 @@ class Distiller:
         n, total = logits.shape[1], torch.zeros((), device=logits.device)
         weights = [DECAY**k for k in range(depth)]
         for k, weight in enumerate(weights):
-            there = said[1 + k : 1 + k + n] >= 0
-            each = functional.cross_entropy(logits[k], teacher[1 + k : 1 + k + n], reduction="none")
+            there = said[self.ahead + k :][:n] >= 0
+            each = functional.cross_entropy(logits[k], teacher[self.ahead + k :][:n], reduction="none")
             total = total + weight * (each * there).mean()
         return total / sum(weights)
 
@@ -131,7 +133,7 @@ class Distiller:
             hits = self._hits(row)
             n = hits.shape[1]
             right, runs, rows = right + hits.sum(1), runs + float(hits.cumprod(0).sum()), rows + n
-            known += float((self.places[row.said[1 : 1 + n]] >= 0).sum())
+            known += float((self.places[row.said[self.ahead :][:n]] >= 0).sum())
         return DistillQuality(tuple((right / rows).tolist()), runs / rows, known / rows)
 
     def _hits(self, row: Features) -> Tensor:
@@ -139,7 +141,7 @@ class Distiller:
         with torch.no_grad():
             guesses = self.target.ids[self.student.logits(row, self.plan.depth).argmax(-1)]
         n = guesses.shape[1]
-        return torch.stack([guess == row.said[1 + k : 1 + k + n] for k, guess in enumerate(guesses)]).float().cpu()
+        return torch.stack([guess == row.said[self.ahead + k :][:n] for k, guess in enumerate(guesses)]).float().cpu()
 
     # ---- the checkpoint: weights, Adam's two moments and the place in the text, a file of plain arrays
 
@@ -186,10 +188,15 @@ class Distiller:
         save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 
-def early(kind: str) -> bool | None:
-    """Does a head of the kind follow an early layer? None for a draft model with attention."""
-    if kind in kinds():
-        return None
+def trains(kind: str) -> bool:
+    """Is the kind one of those that are trained here?"""
+    return kind in kinds()
+
+
+def early(kind: str) -> bool:
+    """Does a head of the kind follow an early layer?"""
+    if trains(kind):
+        return is_early(kind)
     if kind not in heads.kinds():
         known = ", ".join(sorted({*heads.kinds(), *kinds()})).replace("_plus", "++")
         raise UsageError(f"no draft head {kind!r}; there are: {known}")

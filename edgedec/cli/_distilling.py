@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgedec.cli._output import print_json
+from edgedec.errors import UsageError
 from edgedec.storage.files import replacing, replacing_folder
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def distill(
     """Train, write the checkpoint folder, import it into the bundle (a copy at `target`) -> the report."""
     from edgedec.export import heads_distill
 
+    if keep is not None and keep.exists() and not force:
+        raise UsageError(f"{keep}: exists already; choose another place with --checkpoint, or pass --force")
     with _folder(work) as room:
         files = list(data)
         if self_distill:
@@ -123,7 +126,7 @@ def continued(model: edgedec.Model, texts: list[list[int]], n: int, seed: int, s
 def plan_of(training: Any, **options: Any) -> Any:
     """The plan of the options that were given."""
     plan = training.DistillPlan(**{name: value for name, value in options.items() if value is not None})
-    return plan if plan.kind != "hydra_plus" else replace(plan, keep=0, width=0)
+    return plan if plan.kind == "eagle3" else replace(plan, keep=0, width=0, depth=plan.depth if not plan.layer else 1)
 
 
 def report(found: dict[str, Any], json: bool) -> None:

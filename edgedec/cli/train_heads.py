@@ -120,9 +120,9 @@ def train_heads(
         if not model.runtime.capabilities.hidden:
             raise UsageError(f"{bundle}: engine {model.runtime.name} gives no hidden states for a head to read")
         wanted |= {"keep": _kept(vocab_trim, model.spec.vocab_size), "threads": threads or available_cores()}
-        after = _layer(bool(early), layer, model.spec.n_layers)
-        if early is None:
-            plan = plan_of(distilling, **wanted)
+        after = _layer(early, layer, model.spec.n_layers)
+        if distilling.trains(kind):
+            plan = plan_of(distilling, **wanted, layer=after)
             report(distill(model, data, plan, self_distill, work, keep, target, force, show), json)
             return
         plan = training.TrainingPlan(**wanted, layer=after, labels=labels.value)

@@ -1,8 +1,8 @@
 """Draft models in training, as torch modules whose parameters have the names of the published checkpoints.
 
-One file a kind; file name = kind. Row t of a text stands for: the model has read token t, and token t + 1 is known.
-Guess k of row t is of token t + 2 + k, with the tokens before it known; its teacher is what the model says after
-token t + 1 + k.
+One file a kind; file name = kind. Row t of a text stands for: the model has read token t. Guess k of row t is of the
+token that the model says after token t + k + `AHEAD`, with the tokens up to that one known: AHEAD is 1 where the next
+token itself comes from the model (the default), 0 of a kind that follows an early layer (`EARLY`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from edgedec.spec import Attention, Mlp, ModelSpec
 @dataclass(frozen=True)
 class StudentShape:
     """Sizes of a draft model beside its target. kept: tokens it can say; depth: guesses in a row that are trained;
-    blocks: of a Hydra++ head, how many in a row."""
+    blocks: of a Hydra++ head, how many in a row; layer: of the target, after which an early kind reads."""
 
     hidden: int
     inner: int
@@ -38,6 +38,7 @@ class StudentShape:
     n_layers: int
     softcap: float = 0.0
     blocks: int = 1
+    layer: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,13 +98,23 @@ def check(kind: str, spec: ModelSpec) -> None:
         module.check(spec)
 
 
-def depths(kind: str, n_layers: int) -> tuple[int, ...]:
+def is_early(kind: str) -> bool:
+    return getattr(importlib.import_module(f"{__name__}.{kind}"), "EARLY", False)
+
+
+def ahead(kind: str) -> int:
+    return getattr(importlib.import_module(f"{__name__}.{kind}"), "AHEAD", 1)
+
+
+def depths(kind: str, n_layers: int, layer: int = 0) -> tuple[int, ...]:
     """After how many of the target's layers the kind reads hidden states, besides the last."""
+    if is_early(kind):
+        return (layer,)
     chosen = getattr(importlib.import_module(f"{__name__}.{kind}"), "depths", None)
     return chosen(n_layers) if chosen else ()
 
 
-def shape_of(spec: ModelSpec, kept: int, depth: int, width: int = 0, blocks: int = 1) -> StudentShape:
+def shape_of(spec: ModelSpec, kept: int, depth: int, width: int = 0, blocks: int = 1, layer: int = 0) -> StudentShape:
     """A draft layer like one of the target's."""
     attention = next((b for b in spec.blocks if isinstance(b, Attention)), None)
     inner = next((b.inner_size for b in spec.blocks if isinstance(b, Mlp)), 3 * spec.hidden_size)
@@ -125,6 +136,7 @@ def shape_of(spec: ModelSpec, kept: int, depth: int, width: int = 0, blocks: int
         n_layers=spec.n_layers,
         softcap=spec.final_softcap,
         blocks=blocks,
+        layer=layer,
     )
 
 

@@ -36,7 +36,7 @@ from edgedec.export.heads_train import train as train_head
 from edgedec.export.heads_trainer import TrainingPlan
 from edgedec.export.students._layers import Unrolled, UnrolledAttention
 
-KINDS = ("eagle3", "hydra_plus")
+KINDS = ("eagle3", "hydra_plus", "kangaroo")
 WORDS = ("the", "cat", "in", "a", "hat", "sat", "on", "and", "then", "an", "inn", "ran", "to", "the", "den")
 
 
@@ -87,6 +87,8 @@ def model(text: Path, tmp_path_factory: pytest.TempPathFactory) -> edgedec.Model
 
 def plan(kind: str, **changes: Any) -> DistillPlan:
     facts: dict[str, Any] = {"depth": 3, "minutes": 1e6, "steps": 6, "batch": 1, "length": 48, "rate": 0.01}
+    if kind == "kangaroo":
+        facts |= {"layer": 1, "depth": 1}
     return DistillPlan(kind, **facts | changes)
 
 
@@ -251,6 +253,23 @@ def test_hydra_plus_has_the_published_names(model: edgedec.Model, text: Path, tm
     assert config["base_model_name_or_path"] == "target"
 
 
+def test_kangaroo_has_the_published_names(model: edgedec.Model, text: Path, tmp_path: Path) -> None:
+    trainer = distiller(model, text, "kangaroo", layer=2)
+    trainer.write(tmp_path, "target")
+    tensors, config = load_file(tmp_path / "model.safetensors"), json.loads((tmp_path / "config.json").read_text())
+    layer = {f"layers.0.self_attn.{p}_proj.weight" for p in "qkvo"}
+    assert set(tensors) == layer | {"layers.0.input_layernorm.weight", "norm.weight"}
+    assert (config["num_hidden_layers"], config["exit_layer"]) == (1, 2)
+
+
+def test_kangaroo_begins_as_the_plain_exit(model: edgedec.Model, text: Path) -> None:
+    """Row t predicts what the model says after token t, by the states after the first layers and its own head."""
+    trainer = distiller(model, text, "kangaroo", layer=4)
+    row = trainer.held[0]
+    assert torch.equal(row.states[0], row.last)
+    assert trainer.measure().run > 0.99, "after the last layer there is nothing left to guess"
+
+
 def test_the_most_used_are_kept(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(f"aab{END}bbbc")
     encode = lambda text: [ord(c) - ord("a") for c in text]  # noqa: E731
@@ -267,4 +286,4 @@ def test_the_depths_of_eagle3() -> None:
 
 def test_unknown_kinds_name_those_there_are(tiny: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["train-heads", str(tiny), str(text), "--in-place", "--kind", "eagle"]) == 1
-    assert "no draft head 'eagle'; there are: eagle3, exit, hydra, hydra++, medusa" in capsys.readouterr().err
+    assert "no draft head 'eagle'; there are: eagle3, exit, hydra, hydra++, kangaroo, medusa" in capsys.readouterr().err
