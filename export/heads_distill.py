@@ -32,8 +32,9 @@ from edgedec.models import heads
 from edgedec.runtime import Runtime
 from edgedec.storage.files import replacing, replacing_folder
 
-DECAY, WARMUP, SAVE_EVERY = 0.8, 50, 60.0
-_RATE = 2e-3  # of a hidden size of 128; falls with its root
+DECAY, WARMUP, SAVE_EVERY = 0.8, 20, 60.0
+_RATE, _MUON = 1e-2, 6.0  # of AdamW at a hidden size of 128, falling with its root; of Muon, times that
+_MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class DistillPlan:
     minutes: float = 5.0
     steps: int = 0
     rate: float = 0.0
-    batch: int = 4
+    batch: int = 1
     length: int = 512
     seed: int = 0
     threads: int = 1
@@ -69,7 +70,7 @@ class DistillQuality:
 
 
 class Distiller:
-    """A draft model in training beside its target: AdamW on its weights, a stream of features, a checkpoint."""
+    """A draft model in training beside its target: optimizers, a stream of features, a checkpoint."""
 
     def __init__(self, bundle: Bundle, runtime: Runtime, files: list[Path], encode: Encode, plan: DistillPlan) -> None:
         torch.set_num_threads(plan.threads)
@@ -90,22 +91,33 @@ class Distiller:
         self.student = student(plan.kind, self.shape, self.target).to(self.stream.device)
         self.student.begin(self.held[0])
         self.weights: dict[str, Tensor] = dict(self.student.named_parameters())
-        self.rate = plan.rate or _RATE * (128 / spec.hidden_size) ** 0.5
-        self.optimizer = torch.optim.AdamW(self.weights.values(), lr=self.rate, betas=(0.9, 0.95), weight_decay=0.0)
+        self.optimizers = self._optimizers(plan.rate or _RATE * (128 / spec.hidden_size) ** 0.5)
+
+    def _optimizers(self, rate: float) -> list[Any]:
+        """Muon for the matrices inside, which needs far fewer tokens; AdamW for norms, biases and a head."""
+        inner = [w for name, w in self.weights.items() if w.ndim == 2 and "lm_head" not in name]
+        outer = [w for name, w in self.weights.items() if w.ndim != 2 or "lm_head" in name]
+        muon = torch.optim.Muon(inner, lr=_MUON * rate, weight_decay=0.0)
+        found = [muon, torch.optim.AdamW(outer, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)]
+        for group in (group for one in found for group in one.param_groups):
+            group["highest"] = group["lr"]
+        return found
 
     def step(self, progress: float) -> float:
         """One update -> its mean loss a guess."""
-        rate = self.rate * min(1.0, (self.steps + 1) / WARMUP) * max(0.0, 1.0 - progress)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.zero_grad()
+        share = min(1.0, (self.steps + 1) / WARMUP) * max(0.0, 1.0 - progress)
+        for one in self.optimizers:
+            one.zero_grad()
+            for group in one.param_groups:
+                group["lr"] = share * group["highest"]
         total = 0.0
         for _ in range(self.plan.batch):
             loss = self.loss(next(self.stream)) / self.plan.batch
             loss.backward()
             total += float(loss.detach())
         torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0)
-        self.optimizer.step()
+        for one in self.optimizers:
+            one.step()
         self.steps += 1
         return total
 
@@ -143,13 +155,12 @@ class Distiller:
         n = guesses.shape[1]
         return torch.stack([guess == row.said[self.ahead + k :][:n] for k, guess in enumerate(guesses)]).float().cpu()
 
-    # ---- the checkpoint: weights, Adam's two moments and the place in the text, a file of plain arrays
+    # ---- the checkpoint: weights, the optimizers' moments and the place in the text, a file of plain arrays
 
     def save(self, path: Path, key: str) -> None:
         tensors = {f"w.{name}": w.detach().cpu().clone() for name, w in self.weights.items()}
         for name, w in self.weights.items():
-            state = self.optimizer.state.get(w, {})
-            tensors |= {f"{part}.{name}": state[part].cpu() for part in ("exp_avg", "exp_avg_sq") if part in state}
+            tensors |= {f"{part}.{name}": value.cpu() for part, value in self._state(w).items() if part in _MOMENTS}
         facts = {"key": key, "steps": self.steps, "spent": self.spent, "place": asdict(self.stream.tokens.place)}
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
@@ -171,12 +182,21 @@ class Distiller:
     def _restore(self, file: Any, names: set[str], facts: dict[str, Any]) -> None:
         for name, w in self.weights.items():
             w.data.copy_(file.get_tensor(f"w.{name}"))
-            if f"exp_avg.{name}" in names:
-                moments = {part: file.get_tensor(f"{part}.{name}").to(w.device) for part in ("exp_avg", "exp_avg_sq")}
-                self.optimizer.state[w] = {"step": torch.tensor(float(facts["steps"])), **moments}
+            kept = [part for part in _MOMENTS if f"{part}.{name}" in names]
+            self._state(w).update({part: file.get_tensor(f"{part}.{name}").to(w.device) for part in kept})
+            if "exp_avg" in kept:
+                self._state(w)["step"] = torch.tensor(float(facts["steps"]))
         self.steps, self.spent = facts["steps"], facts["spent"]
         place = self.stream.tokens.place
         place.turn, place.block, place.row = (facts["place"][name] for name in ("turn", "block", "row"))
+
+    def _state(self, w: Tensor) -> dict[str, Tensor]:
+        """What an optimizer keeps of a weight; a change of it counts."""
+        owner = next(
+            one for one in self.optimizers if any(w is p for group in one.param_groups for p in group["params"])
+        )
+        found: dict[str, Tensor] = owner.state[w]
+        return found
 
     def write(self, folder: Path, name: str) -> None:
         """The published layout: config.json and the tensors."""
