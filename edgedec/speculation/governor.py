@@ -21,11 +21,12 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import Draft, Drafter, Proposal, State
 from edgedec.drafters._calls import CallClock
-from edgedec.runtime import Outputs
+from edgedec.runtime import CallResult, Outputs, Rows
 from edgedec.speculation.backoff import SMOOTH, STEPS, DrafterStats
 from edgedec.speculation.budget import ALLOWANCE, Budget
-from edgedec.speculation.costs import Costs
+from edgedec.speculation.costs import Costs, share
 from edgedec.speculation.merger import TreeMerger, is_chain, resume
+from edgedec.speculation.readers import Readers
 from edgedec.speculation.selection import SURE, best_size, chain_length, useful
 
 # The expected speed over plain decoding that a draft must reach when the budget is used up.
@@ -52,7 +53,8 @@ class Governor:
         known: Callable[[], Costs | None] | None = None,
     ) -> None:
         self.members = [DrafterStats(name, drafter) for name, drafter in drafters]
-        self._names = [member.name for member in self.members]
+        self._readers = Readers([drafter for _, drafter in drafters])
+        self.reads, self._names = self._readers.reads, [member.name for member in self.members]
         self._calibrations = [member.calibration for member in self.members]
         self._measure, self._known, self._fixed, self._trees = costs, known or costs, fixed, trees
         self._costs: Costs | None = None
@@ -74,16 +76,20 @@ class Governor:
 
     @property
     def outputs(self) -> Outputs:
-        outputs = _QUIET
+        outputs = self.reads
         if self._phase != _SILENT:
             for member in self.members:
                 if self._observes(member):
                     outputs |= member.drafter.outputs
         return outputs
 
+    def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None]:
+        return self._readers.read(context, rows, result)
+
     def _observes(self, member: DrafterStats) -> bool:
-        """Does it observe the next call? With no budget left, not if it needs extra outputs."""
-        return not member.backed_off and (self._affords or member.drafter.outputs == _QUIET)
+        """Does it observe the next call? With no budget left, not if it needs extra outputs now and then."""
+        affords = self._affords or member.drafter.outputs == _QUIET
+        return member.drafter.reads != _QUIET or (affords and not member.backed_off)
 
     @property
     def costs(self) -> Costs:
@@ -204,7 +210,8 @@ class Governor:
 
     def _observe_silently(self, step: StepResult, costs: Costs) -> None:
         """As little as possible: what silence costs must be far below the allowance."""
-        self._budget.add_call(_share(costs, step.total - 1), 1, 0.0)
+        self._readers.observe(step)
+        self._budget.add_call(share(costs, step.total - 1), 1, 0.0)
         self._phase += self._budget.left > 0
         self._silent += 1
         if self._silent % 8 == 0 and step.root == 0:
@@ -242,16 +249,15 @@ class Governor:
         drafted = len(step.rows) - step.root - 1
         # What a token costs without drafts, beside the same other texts; and what the drafted rows did cost.
         others = max(step.total - drafted - 1, 0) if step.root == 0 else 0
-        plain = _share(self.costs, others)
-        # What a constraint forced is accepted without any guess: it saves nothing that could pay for guesses.
+        plain = share(self.costs, others)
+        # What a constraint forced saves nothing that could pay for guesses.
         own = bool(self._kept or self._drawn)
         self._budget.add_call(plain, len(step.picked) if own else 1, spent)
         if step.root == 0 and drafted and own:
             with_drafts, without = min(others + 1 + drafted, most), min(others + 1, most)
             self._budget.add_draft(plain * (len(step.picked) - 1), seconds[with_drafts] - seconds[without])
         self._budget.limit(plain)
-        # With nothing left drafters only guess to be tested, if that costs next to nothing, and else are silent. After
-        # silence a call is observed before anything is drafted.
+        # With nothing left drafters only guess to be tested, if that costs next to nothing, and else are silent.
         idle = sum(member.propose_s + member.observe_s for member in self.members if not member.expensive)
         quiet = self._budget.left <= 0 and idle > ALLOWANCE * plain
         self._phase = _SILENT if quiet else min(self._phase + 1, _ACTIVE)
@@ -292,9 +298,3 @@ class Governor:
                 for member in self.members
             },
         }
-
-
-def _share(costs: Costs, others: int) -> float:
-    """What a call of one row a text costs each text, beside so many others."""
-    rows = min(max(others, 0) + 1, costs.most)
-    return costs.seconds[rows] / rows

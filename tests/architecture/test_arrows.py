@@ -76,7 +76,10 @@ class Rule:
         return sorted(name for name in imports if _under(name, self.forbidden) and not _under(name, self.but))
 
 
-_TRAINERS = ("heads_trainer", "heads_distill", "heads_features", "students", "exits_model", "exits_train")
+_TRAINERS = (
+    *("heads_trainer", "heads_distill", "heads_features", "students"),
+    *("exits_model", "exits_train", "drafts.files"),
+)
 ABOVE = ("edgedec.export", "edgedec.models", "edgedec.runtimes", "edgedec.kernels")
 LOOP = (
     "edgedec.session",
