@@ -287,3 +287,32 @@ def test_the_depths_of_eagle3() -> None:
 def test_unknown_kinds_name_those_there_are(tiny: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["train-heads", str(tiny), str(text), "--in-place", "--kind", "eagle"]) == 1
     assert "no draft head 'eagle'; there are: eagle3, exit, hydra, hydra++, kangaroo, medusa" in capsys.readouterr().err
+
+
+# ---- the command ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "drafter"), [("eagle3", "eagle3"), ("hydra++", "hydrapp")])
+def test_the_command_trains_and_imports(
+    model: edgedec.Model, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, drafter: str
+) -> None:
+    """What it imported drafts, drafts well, and changes no token."""
+    out, kept = tmp_path / "with", tmp_path / "checkpoint"
+    common = ("train-heads", str(model.bundle.path), str(text), "--kind", kind, "--out", str(out), "--threads", "1")
+    common += ("--heads", "3", "--vocab-trim", "0", "--checkpoint", str(kept), "--work", str(tmp_path / "work"))
+    assert run_app([*common, "--steps", "200", "--self-distill", "4", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["kind"], report["steps"]) == (drafter, 200)
+    assert report["run"] > 0.5
+    assert (kept / "config.json").is_file()
+    assert run_app([*common, "--steps", "1"]) == 1
+    assert "exists already" in capsys.readouterr().err, "and nothing was trained for it"
+
+    found = edgedec.open(out, engine="reference")
+    assert found.bundle.manifest.drafts.keys() == {drafter}
+    prompt = found.tokenizer.encode("the cat in a hat")
+    plain = [int(t) for t in found.session(speculate="off").tokens(prompt, max_tokens=40, ignore_eos=True)]
+    session = found.session(speculate=f"{drafter}:fixed=4")
+    tokens = list(session.tokens(prompt, max_tokens=40, ignore_eos=True))
+    assert [int(t) for t in tokens] == plain
+    assert sum(token.by == drafter for token in tokens) > 8
