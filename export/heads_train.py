@@ -72,13 +72,13 @@ def run(
         bundle = install(bundle, graph, arrays, trainer.facts)
     else:
         with replacing_folder(out, force=force) as staging:
-            install(_copied(bundle, staging), graph, arrays, trainer.facts)
+            install(copied(bundle, staging), graph, arrays, trainer.facts)
         bundle = Bundle.open(out)
     covered = float(np.isin(data.labels[trainer.held], trainer.ids).mean())
     return Trained(bundle, trainer.facts, len(data.tokens), trainer.steps, loss, trainer.measure(), covered)
 
 
-def _copied(bundle: Bundle, folder: Path) -> Bundle:
+def copied(bundle: Bundle, folder: Path) -> Bundle:
     """The same bundle in another folder."""
     for name in (MANIFEST, *bundle.manifest.files):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
