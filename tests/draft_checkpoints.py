@@ -160,8 +160,10 @@ def drafted_on(
     return step(states, tokens)[-1]
 
 
-def eagle3() -> Oracle:
-    t = layer_tensors("midlayer.", 2 * HIDDEN, ("hidden_norm", "input_layernorm"))
+def eagle3(speculators: bool = False) -> Oracle:
+    """speculators: the norm comes before the residual, and names and config are those of that library."""
+    p = "layers.0." if speculators else "midlayer."
+    t = layer_tensors(p, 2 * HIDDEN, ("hidden_norm", "input_layernorm"))
     t |= named(fc__weight=(HIDDEN, 3 * HIDDEN), norm__weight=(HIDDEN,), lm_head__weight=(DRAFT_VOCAB, HIDDEN))
     known = torch.randperm(VOCAB)[:DRAFT_VOCAB].sort().values
     t["d2t"] = known - torch.arange(DRAFT_VOCAB)
@@ -169,9 +171,9 @@ def eagle3() -> Oracle:
 
     def after(target: Target, ids: Sequence[int], path: Path_) -> Tensor:
         def step(h: Tensor, tokens: Sequence[int]) -> Tensor:
-            p = "midlayer."
             e = rms(target.embed(tokens), t[f"{p}input_layernorm.weight"])
-            both = torch.cat([e, rms(h, t[f"{p}hidden_norm.weight"])], -1)
+            normed = rms(h, t[f"{p}hidden_norm.weight"])
+            both, h = torch.cat([e, normed], -1), normed if speculators else h
             h = h + attention(both, t, f"{p}self_attn.", 5000.0)
             return h + mlp(rms(h, t[f"{p}post_attention_layernorm.weight"]), t, f"{p}mlp.")
 
@@ -183,7 +185,9 @@ def eagle3() -> Oracle:
         found[known] = F.linear(state, t["lm_head.weight"]).log_softmax(-1)
         return found
 
-    return Oracle(t, CONFIG | {"draft_vocab_size": DRAFT_VOCAB}, after, 5)
+    more = {"draft_vocab_size": DRAFT_VOCAB}
+    nested = {"transformer_layer_config": CONFIG, "norm_before_residual": True, "speculators_model_type": "eagle3"}
+    return Oracle(t, nested | more if speculators else CONFIG | more, after, 5)
 
 
 def eagle(layers: int = 1) -> Oracle:
@@ -301,6 +305,7 @@ PUBLISHED: dict[str, tuple[str, Callable[[], Oracle], str]] = {
     "eagle": ("eagle", eagle, "pytorch_model.bin"),
     "eagle of two layers": ("eagle", lambda: eagle(2), "model.safetensors"),
     "eagle3": ("eagle3", eagle3, "model.safetensors"),
+    "eagle3 of speculators": ("eagle3", lambda: eagle3(True), "model.safetensors"),
     "mtp as DeepSeek-V3 and GLM-4.5": ("mtp", lambda: mtp("deepseek"), "model.safetensors"),
     "mtp as Qwen3-Next": ("mtp", lambda: mtp("qwen3_next"), "model.safetensors"),
     "mtp as MiMo": ("mtp", lambda: mtp("mimo"), "model.safetensors"),

@@ -168,17 +168,16 @@ class HeadReader:
 
     def _run(self, rows: Rows, states: Hidden, tokens: Sequence[int], outputs: Outputs) -> Reading:
         embedded = None if self._embeddings is None else (yield from self._embeddings.of(tokens))
-        if self._entry is None or embedded is None:
-            call = Call(replace(rows, embeddings=embedded), self._cache, None, states, outputs)
-        else:
-            call = Call(rows, self._cache, None, _entered(self._entry, embedded, states), outputs)
+        entering = states if self._entry is None else _entered(self._entry, embedded, states)
+        given = replace(rows, embeddings=embedded) if self._spec.paired else rows
         self.calls += 1
-        done = yield ForwardOn(self._runtime, call)
+        done = yield ForwardOn(self._runtime, Call(given, self._cache, None, entering, outputs))
         return done.result
 
 
-def _entered(entry: Network, embedded: Hidden, states: Hidden) -> Hidden:
+def _entered(entry: Network, embedded: Hidden | None, states: Hidden) -> Hidden:
     """The state that enters the first block."""
     given = {"embedding": embedded, "hidden": np.ascontiguousarray(states)}
-    found: Hidden = entry.run(*(given[name] for name in entry.inputs))[0]
+    inputs = [value for name in entry.inputs if (value := given[name]) is not None]
+    found: Hidden = entry.run(*inputs)[0]
     return found

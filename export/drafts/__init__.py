@@ -96,7 +96,8 @@ class _Import:
                 if source:
                     self.checkpoint._check_one(name, source, shape)
         for use, merge in plan.merges.items():
-            self._require(merge.matrix, (target.hidden_size, len(merge.inputs) * target.hidden_size), use)
+            if merge.matrix:
+                self._require(merge.matrix, (target.hidden_size, len(merge.inputs) * target.hidden_size), use)
         self._check_rungs()
         self._check_spare()
 
@@ -152,7 +153,7 @@ class _Import:
     def _merged(self, merge: Merge) -> MergeWeights:
         whole = self.checkpoint.whole
         norms = tuple(whole(name) + np.float32(merge.norm_add) for name in merge.norms)
-        return MergeWeights(merge.inputs, whole(merge.matrix), norms, whole(merge.bias) if merge.bias else None)
+        return MergeWeights(merge.inputs, self._maybe(merge.matrix), norms, whole(merge.bias) if merge.bias else None)
 
     def _rung(self, folder: Path, depth: int, rung: Rung) -> str:
         name, weights = f"{self.prefix}depth_{depth}.onnx", self._rung_weights(rung)

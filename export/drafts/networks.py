@@ -30,7 +30,7 @@ class MergeWeights:
     """A `Merge` with its weights: matrix [out, sum of the inputs' widths], norms and bias if there are any."""
 
     inputs: tuple[str, ...]
-    matrix: Array
+    matrix: Array | None
     norms: tuple[Array, ...] = ()
     bias: Array | None = None
 
@@ -116,8 +116,9 @@ def merge_graph(weights: MergeWeights, widths: Sequence[int], eps: float, matric
     if weights.norms:
         parts = [g.normed(part, norm) for part, norm in zip(parts, weights.norms, strict=True)]
     x = g.node("Concat", parts, axis=-1) if len(parts) > 1 else parts[0]
-    g.node("Identity", [g.dense(x, weights.matrix, weights.bias)], out="state")
-    g.output("state", FLOAT, ["n", len(weights.matrix)])
+    y = x if weights.matrix is None else g.dense(x, weights.matrix, weights.bias)
+    g.node("Identity", [y], out="state")
+    g.output("state", FLOAT, ["n", sum(widths) if weights.matrix is None else len(weights.matrix)])
     return g.bytes("the merge of a draft")
 
 

@@ -26,7 +26,7 @@ KINDS = ("eagle3",)
 def pad_drafts(large: Padded, folder: Path, weights: WeightFormat, progress: Progress) -> None:
     """Put the drafts of the source of `large` into the padded bundle at `folder`."""
     for kind, facts in large.bundle.manifest.drafts.items():
-        if kind in KINDS:
+        if kind in KINDS and set(facts.networks) == {"features"}:
             _pad(large, Bundle.open(folder), kind, facts, weights, progress)
 
 

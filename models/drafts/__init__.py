@@ -19,8 +19,8 @@ from edgedec.spec import ModelSpec
 
 @dataclass(frozen=True)
 class Merge:
-    """A dense network: a matrix times its inputs side by side, each normed first if `norms` names its weight; plus a
-    bias. Names are those of the checkpoint; norm_add: what is added to the weights of norms."""
+    """A dense network: a matrix ("": none) times its inputs side by side, each normed first if `norms` names its
+    weight; plus a bias. Names are those of the checkpoint; norm_add: what is added to the weights of norms."""
 
     inputs: tuple[str, ...]
     matrix: str

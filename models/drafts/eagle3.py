@@ -4,7 +4,7 @@
 that state, normed. What it makes of a row takes the place of the fused state when it drafts on. Its own norm and
 `lm_head` say which token of the draft vocabulary comes next; token i is the target's i + `d2t`[i].
 
-Layout: SafeAILab/EAGLE (`midlayer.*`); vLLM's and speculators' `layers.0.*` is read as well.
+Layout: SafeAILab/EAGLE (`midlayer.*`); vLLM's and speculators' `layers.0.*` is read too, and `norm_before_residual`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ def matches(config: Mapping[str, Any], names: Collection[str]) -> bool:
 
 
 def plan(config: Mapping[str, Any], names: Collection[str], target: ModelSpec) -> DraftPlan:
-    r = ConfigReader(config)
+    r = ConfigReader({**(config.get("transformer_layer_config") or {}), **config})
     prefix = "midlayer." if "midlayer.hidden_norm.weight" in names else "layers.0."
-    if r.flag("norm_before_residual", False):
-        raise r.fail("norm_before_residual", "is set: such heads are not supported")
-    attention, mlp = layer_blocks(r, names, prefix, embedding_norm="rms")
+    first = r.flag("norm_before_residual", False)  # the state itself is normed, not only what attention reads
+    attention, mlp = layer_blocks(r, names, prefix, norm="none" if first else "rms", embedding_norm="rms")
     spec = ModelSpec(
         architecture="eagle3",
         vocab_size=r.maybe_whole("draft_vocab_size") or r.whole("vocab_size"),
@@ -45,12 +44,15 @@ def plan(config: Mapping[str, Any], names: Collection[str], target: ModelSpec) -
     sources: Sources = {"embed": (Part("lm_head.weight"),), "final_norm": (Part("norm.weight"),)}
     renamed = {"attention.norm": "hidden_norm.weight", "attention.embedding_norm": "input_layernorm.weight"}
     sources |= layer_sources(spec, 0, prefix, renamed)
+    merges = {"features": Merge(("low", "middle", "high"), "fc.weight")}
+    if first:
+        merges["entry"] = Merge(("hidden",), "", (f"{prefix}hidden_norm.weight",))
     return DraftPlan(
         depth=_DEPTH,
         features=features(config, target),
         spec=spec,
         sources=sources,
-        merges={"features": Merge(("low", "middle", "high"), "fc.weight")},
+        merges=merges,
         tokens="d2t" if "d2t" in names else "",
         ignored=(*ROTARY, "t2d"),
     )

@@ -110,7 +110,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], Callable[[Any], None], str]] = {
     ),
     "too few tokens": (eagle3, lambda oracle: oracle.tensors.update(d2t=oracle.tensors["d2t"][:5]), "5 numbers for 67"),
     "another fusion": (eagle3, reshaped("fc.weight", 64, 128), "fc.weight: (64, 128), expected (64, 192)"),
-    "a norm before the residual": (eagle3, config(norm_before_residual=True), "norm_before_residual"),
+    "a norm that is no flag": (eagle3, config(norm_before_residual="yes"), "norm_before_residual"),
     "states of layers that are not there": (
         eagle3,
         config(eagle_config={"eagle_aux_hidden_state_layer_ids": [2, 4, 90]}),
