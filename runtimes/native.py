@@ -19,9 +19,20 @@ from edgedec.bundle import Bundle
 from edgedec.errors import ContextFull, RuntimeUnavailable, UsageError
 from edgedec.kernels import cpu
 from edgedec.kernels.cpu import loader, structs
-from edgedec.runtime import Call, CallResult, Capabilities, Outputs, RuntimeOptions, available_cores, lacking_kinds
+from edgedec.runtime import (
+    Call,
+    CallResult,
+    Capabilities,
+    Outputs,
+    Readout,
+    RuntimeOptions,
+    available_cores,
+    check_readout,
+    lacking_kinds,
+)
 from edgedec.runtimes._native_cache import NativeCache, address, raise_refusal
 from edgedec.runtimes._native_model import NativeAdapter, NativeModel
+from edgedec.runtimes._native_readout import NativeReadout
 from edgedec.runtimes._native_sampler import NativeSampler
 from edgedec.spec import KV_FORMATS
 
@@ -55,12 +66,13 @@ class NativeRuntime:
 
     def __init__(self, bundle: Bundle, kv: str, threads: int, isa: str | None = None) -> None:
         self.spec, self.kv, self.threads = bundle.spec, kv, threads
-        self._model, self._isa = NativeModel(bundle), isa or os.environ.get("EDGEDEC_ISA") or None
+        self._bundle, self._model, self._isa = bundle, NativeModel(bundle), isa or os.environ.get("EDGEDEC_ISA") or None
         self._pool = cpu.CachePool(self._model.struct, kv)
         self._engine = self._start()
         self._pid = os.getpid()
         self._block_lists: dict[tuple[int, ...], NDArray[np.int32]] = {}
         self._adapters: WeakKeyDictionary[Any, NativeAdapter] = WeakKeyDictionary()
+        self._readouts: WeakKeyDictionary[Readout, NativeReadout] = WeakKeyDictionary()
         self._all = tuple(range(self.spec.n_blocks))
         self.capabilities = Capabilities(
             kinds=KINDS,
@@ -173,7 +185,7 @@ class NativeRuntime:
                 logits = np.empty((head_rows, self.spec.vocab_size), np.float32)
             logits_at = address(logits)
         if wanted.top:
-            top = min(wanted.top, self.spec.vocab_size)
+            top = min(wanted.top, self.spec.vocab_size if wanted.readout is None else len(wanted.readout))
             ids, scores = np.empty((head_rows, top), np.int32), np.empty((head_rows, top), np.float32)
             ids_at, scores_at = address(ids), address(scores)
         if wanted.logsum:
@@ -205,6 +217,7 @@ class NativeRuntime:
             states_at,
             paid_at,
             self._adapter(adapter, keep) if adapter is not None else 0,
+            self._readout(wanted, keep) if wanted.readout is not None else 0,
         )
         return data, CallResult(logits, ids, scores, logsum, states, paid)
 
@@ -258,6 +271,14 @@ class NativeRuntime:
         found = self._adapters.get(adapter)
         if found is None:
             found = self._adapters[adapter] = NativeAdapter(self.spec, adapter)
+        keep.append(found)
+        return found.address
+
+    def _readout(self, wanted: Outputs, keep: list[Any]) -> int:
+        readout = check_readout(wanted, self.spec)
+        found = self._readouts.get(readout)
+        if found is None:
+            found = self._readouts[readout] = NativeReadout(self._bundle, readout)
         keep.append(found)
         return found.address
 
