@@ -22,6 +22,7 @@ from edgedec.errors import BundleError
 from edgedec.export.geometry import BLOCK, GEOMETRIES, Geometry, Padded, geometry_named, geometry_of
 from edgedec.export.heads import Arrays, arrays_of, build, expected, install
 from edgedec.export.text import COMPANIONS
+from edgedec.export.token_counts import put_table, table_of
 from edgedec.export.writer import Add, BundleWriter, Contents, Progress, Scales
 from edgedec.storage.files import cache_folder, replacing_folder
 
@@ -36,7 +37,7 @@ __all__ = [
     "padded_path",
 ]
 
-VERSION = 2  # of what is written: another number, and what the cache holds is made again
+VERSION = 3  # of what is written: another number, and what the cache holds is made again
 
 
 def padded_path(bundle: Bundle, name: str) -> Path:
@@ -85,6 +86,8 @@ def _write(large: Padded, folder: Path, name: str, fmt: WeightFormat, progress: 
     contents = Contents(name, large.spec, source.text, formats, BLOCK, source.kv_formats, source=origin)
     BundleWriter(folder, contents, progress).write(lambda add: _fill(large, add))
     _pad_heads(large, folder)
+    if (counts := table_of(large.bundle)) is not None:
+        put_table(Bundle.open(folder), counts)
 
 
 def _fill(large: Padded, add: Add) -> Scales:
