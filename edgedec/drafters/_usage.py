@@ -72,8 +72,7 @@ class Usage:
         if (
             ids.shape != times.shape
             or ids.ndim != 1
-            or (len(ids)
-            and not 0 <= ids.min() <= ids.max() < len(self._counts))
+            or (len(ids) and not 0 <= ids.min() <= ids.max() < len(self._counts))
         ):
             raise UsageError("the counts of tokens kept are not of this model; delete them")
         if not np.isfinite(times).all() or (times < 0).any():

@@ -116,12 +116,12 @@ class Exit(BaseDrafter):
         plain = depths.costs.plain
         row, level = depths.row_seconds() / plain, depths.level_seconds(depths.chosen, self._readout_share) / plain
         # What is drafted has to bring as many tokens for its time as drafts do on the whole.
-        pace, rate = max(1.0, depths.payoff(depths.chosen, self._readout_share)[0]), depths.records[depths.chosen].rate
+        pace, rate = max(1.0, depths.payoff(depths.chosen, self._readout_share)[0]), depths.records[depths.chosen].hope
         leaf = max(min_path_prob, row * pace)
         return Limits(
             min(self._gamma, nodes) if self._fixed else min(depths.length, nodes),
             nodes,
-            max(leaf, level * pace / max(rate, 0.05)),
+            max(leaf, level * pace / rate),
             leaf,
             self._width,
             self._threshold,

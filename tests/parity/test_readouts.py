@@ -12,7 +12,7 @@ from bundles import ODD, random_weights, write_bundle
 import edgedec
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import loader
-from edgedec.runtime import Call, Outputs, Readout, Rows, RuntimeOptions, Runtime, forward_one, open_runtime
+from edgedec.runtime import Call, Outputs, Readout, Rows, Runtime, RuntimeOptions, forward_one, open_runtime
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
 
 needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
