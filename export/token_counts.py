@@ -1,7 +1,7 @@
 """How often a model said each token: a bundle's `token_counts.bin`, uint32 by token (VocabTrim, S27).
 
 `train-heads` counts what it reads; drafters that read through the model's own head then keep to the tokens used
-(`edgedec.drafters._usage`).
+(`edgedec/drafters/_usage.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle.folder import Bundle
-from edgedec.drafters._usage import COUNTS
+from edgedec.bundle.manifest import TOKEN_COUNTS
 from edgedec.export.amend import add_files
 
 
@@ -24,9 +24,9 @@ def put_table(bundle: Bundle, counts: NDArray[np.integer]) -> Bundle:
     """Put a table [vocab_size], or the beginning of one, into a bundle."""
     table = np.zeros(bundle.spec.vocab_size, "<u4")
     table[: len(counts)] = np.minimum(counts, np.iinfo(np.uint32).max)
-    return add_files(bundle, {COUNTS: table.tobytes()}, lambda manifest: manifest)
+    return add_files(bundle, {TOKEN_COUNTS: table.tobytes()}, lambda manifest: manifest)
 
 
 def table_of(bundle: Bundle) -> NDArray[np.uint32] | None:
     """The table of a bundle; None if it has none."""
-    return np.fromfile(bundle.file(COUNTS), "<u4") if COUNTS in bundle.manifest.files else None
+    return np.fromfile(bundle.file(TOKEN_COUNTS), "<u4") if TOKEN_COUNTS in bundle.manifest.files else None

@@ -18,15 +18,17 @@ from edgedec.decoding.step import Completed, Request
 from edgedec.drafters import Draft
 from edgedec.drafters._stack import Guesses, Record, Slice, SliceCalls, longer
 from edgedec.runtime import Hidden, Rows
+from edgedec.speculation.calibration import Calibration, kind_of
 
-_MOST = 0.98
+_CAUTION = 0.9
+_AS_CLAIMED = tuple(Calibration().estimates)
 
 
 @dataclass(frozen=True)
 class Limits:
     """length: levels; nodes: tokens at most; width: tokens of a level. A token is drafted if its path is as likely as
     `leaf` and the first guess beside it as sure as `threshold`; another level is guessed if the paths of the last one
-    are together as likely as `least`. trust, side: what the claims of first and of other guesses are multiplied by."""
+    are together as likely as `least`. first, side: how likely first and other guesses come true, by kind of claim."""
 
     length: int
     nodes: int
@@ -34,8 +36,8 @@ class Limits:
     leaf: float
     width: int = 1
     threshold: float = 0.0
-    trust: float = 1.0
-    side: float = 1.0
+    first: Sequence[float] = _AS_CLAIMED
+    side: Sequence[float] = _AS_CLAIMED
 
 
 @dataclass
@@ -55,10 +57,10 @@ class Tree:
         for node in nodes:
             above = self.paths[node] if node >= 0 else 1.0
             guesses = self.guessed[node]
-            if min(guesses[0][1] * limits.trust, _MOST) < limits.threshold:
+            if guesses[0][1] < limits.threshold:
                 continue
             for place, (token, sure) in enumerate(guesses[: limits.width]):
-                path = above * min(sure * (limits.side if place else limits.trust), _MOST)
+                path = above * (limits.side if place else limits.first)[kind_of(sure)]
                 if token >= 0 and path >= limits.leaf:
                     found.append((path, node, token, sure))
         found = sorted(found, key=lambda guess: -guess[0])[: max(0, min(limits.width, limits.nodes - len(self.tokens)))]
@@ -116,14 +118,28 @@ def _longer(rows: Rows, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
     return rows.extend(tokens, parents)
 
 
+def least_path(level: float, pace: float, rate: float) -> float:
+    """How likely the paths of a level must be together for another one: it has to bring as many tokens for its time as
+    drafts do on the whole, and more where guesses are often wrong, since its rows make the next calls longer.
+
+    level: what it costs, in plain calls; pace: tokens of drafts for the time of a plain call; rate: of guesses that
+    come true. level 0.2, pace 1.5, rate 0.6 -> 0.68
+    """
+    return level * pace * (1.0 + _CAUTION * (1.0 - rate)) / rate
+
+
 class Trusts:
-    """How often first guesses came true, how often the next ones did, and what they had claimed."""
+    """How often first and other guesses came true, by what they claimed; `record`: how often any of a
+    place did, `deeper`: of places after the first."""
 
     def __init__(self) -> None:
-        self.first, self.side = Record(), Record()
+        self.first, self.side, self.record, self.deeper = Calibration(), Calibration(), Record(), Record()
 
     def observe(self, tree: Tree, picked: Sequence[int], width: int) -> None:
         """Judge every guess whose parent came true."""
         for node, token in tree.walk(picked):
-            for place, (guess, sure) in enumerate(tree.guessed.get(node, ())[: max(width, 1)]):
-                (self.side if place else self.first).add(guess == token, sure)
+            guesses = tree.guessed.get(node, ())[:width]
+            for place, (guess, sure) in enumerate(guesses):
+                (self.side if place else self.first).add(kind_of(sure), guess == token)
+            for record in (self.record, self.deeper)[: 1 + (node >= 0)] if guesses else ():
+                record.add(token in [guess for guess, _ in guesses], min(1.0, sum(sure for _, sure in guesses)))

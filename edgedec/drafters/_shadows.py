@@ -13,18 +13,18 @@ import numpy as np
 
 from edgedec.decoding.step import Completed, Request
 from edgedec.drafters._calls import EdgeCalls
-from edgedec.drafters._stack import TOP, Adapter, Record, confidence
+from edgedec.drafters._stack import TOP, Adapter, Record, chances
 from edgedec.runtime import Hidden, Readout
 
 # Of the time of all calls, so much may go into reading; and of so many states at once.
-_SHARE, _MOST = 0.015, 48
+_SHARE, _MOST = 0.008, 48
 
 
 class Shadows:
-    """States to be read. adapters: of each exit, or None."""
+    """States to be read. adapters: of each exit, or None. width: so many guesses of an exit may be right."""
 
-    def __init__(self, edge: EdgeCalls, adapters: Sequence[Adapter | None]) -> None:
-        self._edge, self._adapters = edge, adapters
+    def __init__(self, edge: EdgeCalls, adapters: Sequence[Adapter | None], width: int = 1) -> None:
+        self._edge, self._adapters, self._width = edge, adapters, width
         self._waiting: list[tuple[int, Hidden, int]] = []
         self._spent = self._time = 0.0
         self.read = 0
@@ -55,7 +55,7 @@ class Shadows:
         assert best.ids is not None
         assert best.scores is not None
         for (exit_, _, token), ids, scores in zip(waiting, best.ids.tolist(), best.scores.tolist(), strict=True):
-            records[exit_].add(ids[0] == token, confidence(scores))
+            records[exit_].add(token in ids[: self._width], min(1.0, sum(chances(scores)[: self._width])))
 
     def forget(self) -> None:
         self._waiting = []

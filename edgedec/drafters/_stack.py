@@ -147,13 +147,13 @@ class Record:
     """How often guesses came true of late, with exponential decay: `right` of `tested`; `claimed` is the sum of their
     claims."""
 
-    def __init__(self, right: float = 0.0, tested: float = 0.0, claimed: float = 0.0) -> None:
-        self.right, self.tested, self.claimed = right, tested, claimed
+    def __init__(self, right: float = 0.0, tested: float = 0.0, claimed: float = 0.0, decay: float = _DECAY) -> None:
+        self.right, self.tested, self.claimed, self._decay = right, tested, claimed, decay
 
     def add(self, hit: bool, sure: float) -> None:
-        self.right = self.right * _DECAY + hit
-        self.tested = self.tested * _DECAY + 1.0
-        self.claimed = self.claimed * _DECAY + sure
+        self.right = self.right * self._decay + hit
+        self.tested = self.tested * self._decay + 1.0
+        self.claimed = self.claimed * self._decay + sure
 
     @property
     def rate(self) -> float:
@@ -162,8 +162,8 @@ class Record:
 
     @property
     def hope(self) -> float:
-        """The rate, but four in five of what was hardly tried: so it is tried."""
-        return (self.right + 1.6) / (self.tested + 2.0)
+        """The rate, but nine in ten of what was hardly tried: so it is tried."""
+        return (self.right + 1.8) / (self.tested + 2.0)
 
     @property
     def trust(self) -> float:

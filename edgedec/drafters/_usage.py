@@ -13,11 +13,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.bundle.manifest import TOKEN_COUNTS
 from edgedec.drafters import DrafterContext, State
 from edgedec.errors import BundleCorrupt, UsageError
 from edgedec.runtime import Readout, Runtime
 
-COUNTS = "token_counts.bin"
 # By a table the readout covers so much of what is said; it never has fewer tokens than this.
 _COVERED, SMALL = 0.998, 8192
 # Trimmed when fewer would be missed, whole again when more are; of so many tokens about.
@@ -97,12 +97,12 @@ def usage_of(host: DrafterContext, share: float) -> Usage:
 def _table(host: DrafterContext) -> Readout | None:
     """The tokens that the bundle says its model uses; sessions share them, and the rows of the head for them."""
     files = getattr(host.bundle.manifest, "files", {})
-    if COUNTS not in files:
+    if TOKEN_COUNTS not in files:
         return None
-    counts = np.fromfile(host.bundle.file(COUNTS), "<u4")
+    counts = np.fromfile(host.bundle.file(TOKEN_COUNTS), "<u4")
     if len(counts) != host.runtime.spec.vocab_size:
         raise BundleCorrupt(
-            f"{host.bundle.path}: {COUNTS} counts {len(counts)} tokens, the vocabulary has "
+            f"{host.bundle.path}: {TOKEN_COUNTS} counts {len(counts)} tokens, the vocabulary has "
             f"{host.runtime.spec.vocab_size}; make it again with `edgedec train-heads`"
         )
     return covering(counts) if counts.sum() >= _TELLING else None

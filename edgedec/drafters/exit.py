@@ -21,7 +21,7 @@ from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, State
 from edgedec.drafters._calls import EdgeCalls
 from edgedec.drafters._depths import SELDOM, Depths
-from edgedec.drafters._levels import Limits, Tree, Trusts, draft_tree
+from edgedec.drafters._levels import Limits, Tree, Trusts, draft_tree, least_path
 from edgedec.drafters._shadows import Shadows
 from edgedec.drafters._stack import READING, WIDEST, Adapter, Slice, SliceCalls, require_slices
 from edgedec.drafters._usage import usage_of
@@ -31,13 +31,13 @@ from edgedec.speculation.heads import HeadInterface, open_head
 
 HEAD = HeadInterface("exit", inputs=("hidden",), outputs=("hidden_out",))
 # So many exits at most are compared; nothing is drafted before so many calls were.
-_EXITS, _FIRST = 8, 6
+_EXITS, _FIRST = 8, 4
 # The choice is made anew after so many rounds.
 _AGAIN = 8
 
 
 def make(
-    host: DrafterContext, layer: int = 0, gamma: int = 6, threshold: float = 0.0, width: int = 2, trim: float = 0.25
+    host: DrafterContext, layer: int = 0, gamma: int = 6, threshold: float = 0.0, width: int = 3, trim: float = 0.25
 ) -> Exit:
     """layer: leave after so many layers, 0: where it pays best; gamma: the longest draft; threshold: the least
     confidence to draft a token with; width: tokens of a level; trim: the share of the vocabulary that a draft
@@ -60,7 +60,7 @@ class Exit(BaseDrafter):
         layers = [layer] if layer else _exits(spec.n_layers, _adapted_layer(host))
         self._edge, self._fixed = EdgeCalls(host.runtime), layer > 0
         self._adapters = [_adapter(host, i) for i in layers]
-        self._depths, self._shadows = Depths(spec, layers, gamma), Shadows(self._edge, self._adapters)
+        self._depths, self._shadows = Depths(spec, layers, gamma), Shadows(self._edge, self._adapters, width)
         self._usage, self._trusts = usage_of(host, trim), [Trusts() for _ in layers]
         self._rounds, self.outputs = 0, Outputs()
         self._forget()
@@ -69,6 +69,7 @@ class Exit(BaseDrafter):
         """No last proposal."""
         self._tree: Tree | None = None
         self._taps: dict[int, Hidden] = {}
+        self._seconds = 0.0
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
         self._forget()
@@ -116,17 +117,17 @@ class Exit(BaseDrafter):
         plain = depths.costs.plain
         row, level = depths.row_seconds() / plain, depths.level_seconds(depths.chosen, self._readout_share) / plain
         # What is drafted has to bring as many tokens for its time as drafts do on the whole.
-        pace, rate = max(1.0, depths.payoff(depths.chosen, self._readout_share)[0]), depths.records[depths.chosen].hope
-        leaf = max(min_path_prob, row * pace)
+        pace, rate = max(1.0, depths.payoff(depths.chosen, self._readout_share)[0]), trusts.deeper.hope
+        leaf = max(min_path_prob, row * (1 + depths.costs.blocks(0, depths.ends[depths.chosen])) * pace)
         return Limits(
-            min(self._gamma, nodes) if self._fixed else min(depths.length, nodes),
+            min(self._gamma, nodes),
             nodes,
-            max(leaf, level * pace / rate),
+            max(leaf, least_path(level, pace, rate)),
             leaf,
             self._width,
             self._threshold,
-            trusts.first.trust,
-            trusts.side.trust,
+            trusts.first.estimates,
+            trusts.side.estimates,
         )
 
     @property
@@ -145,6 +146,7 @@ class Exit(BaseDrafter):
                 seconds,
             )
             self._shadows.passed(seconds)
+        self._seconds = sum(seconds for _, _, seconds in calls.took)
         if calls.tapped:
             self._taps = {
                 block: np.concatenate([tapped[block] for tapped in calls.tapped]) for block in calls.tapped[0]
@@ -160,6 +162,7 @@ class Exit(BaseDrafter):
             self._time(step, seconds)
         tree = self._tree or Tree()
         if self._tree is not None:
+            self._depths.earn(len(step.picked), self._seconds + seconds)
             self._trusts[self._depths.chosen].observe(tree, step.picked, self._width)
         for place, record in enumerate(self._depths.records):
             self._judge(place, record, tree, step)
@@ -182,7 +185,8 @@ class Exit(BaseDrafter):
         for at, (token, row) in enumerate(zip(step.picked, step.path, strict=True)):
             node = nodes[at] if at < len(nodes) else None
             if used and node is not None and (guesses := tree.guessed.get(node)):
-                record.add(guesses[0][0] == token, guesses[0][1])
+                some = guesses[: self._width]
+                record.add(token in [guess for guess, _ in some], min(1.0, sum(sure for _, sure in some)))
             elif states is not None and node is not None:
                 self._shadows.add(place, states[step.root + 1 + node], token)
             elif block in step.result.hidden:

@@ -25,7 +25,7 @@ from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, State
 from edgedec.drafters._block_search import Search, Skipped, even
 from edgedec.drafters._calls import EdgeCalls, own_seconds
 from edgedec.drafters._gp_search import SEARCHES, search_names
-from edgedec.drafters._levels import Limits, Tree, Trusts, draft_tree
+from edgedec.drafters._levels import Limits, Tree, Trusts, draft_tree, least_path
 from edgedec.drafters._slice_costs import SliceCosts
 from edgedec.drafters._stack import READING, WIDEST, Slice, SliceCalls, block_costs, require_slices
 from edgedec.drafters._task_sets import TaskSets
@@ -46,7 +46,7 @@ def make(
     search: str = "thompson",
     share: float = 0.03,
     task: str = "",
-    width: int = 2,
+    width: int = 3,
     trim: float = 0.25,
 ) -> Skip:
     """skip: the share of layers to start with; gamma: the longest draft; search: thompson, gp, or off (the set stays as
@@ -111,12 +111,12 @@ class Skip(BaseDrafter):
         plain, kept = costs.plain, whole - sum(self._parts[b] for b in self.search.skipped)
         level = costs.seconds(kept, head * self._readout_share, 1) / plain
         row = max(0.0, costs.seconds(whole, head, 2) / plain - 1.0)
-        rate = trusts.first.hope
-        pace = max(1.0, (1 + rate) / (1 + level))
-        leaf = max(min_path_prob, row * pace)
-        least = max(leaf, level * pace / rate)
+        rate = trusts.record.hope
+        pace, rate = max(1.0, (1 + rate) / (1 + level)), trusts.deeper.hope
+        leaf = max(min_path_prob, row * (1 + kept) * pace)
+        least = max(leaf, least_path(level, pace, rate))
         return Limits(
-            min(self._gamma, nodes), nodes, least, leaf, self._width, 0.0, trusts.first.trust, trusts.side.trust
+            min(self._gamma, nodes), nodes, least, leaf, self._width, 0.0, trusts.first.estimates, trusts.side.estimates
         )
 
     @property
@@ -156,7 +156,7 @@ class Skip(BaseDrafter):
         return {
             "skipped": list(search.skipped),
             "trials": search.trials,
-            "rate": round(trusts.first.rate, 3),
+            "rate": round(trusts.record.rate, 3),
             "tried": round(search.rate, 3),
             "task": self.task,
             "readout": self._spec.vocab_size if readout is None else len(readout),

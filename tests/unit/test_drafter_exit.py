@@ -77,12 +77,12 @@ def test_the_text_stays_and_nothing_is_computed_twice(width: str, layer: str, de
 
 def test_the_first_rounds_only_look_and_cost_nothing_but_the_head() -> None:
     plain, runtime = Shallow(2), Shallow(2)
-    run(plain, Off(), max_tokens=6)
+    run(plain, Off(), max_tokens=4)
     drafter = make_drafter("exit", host(runtime))
-    _, _, stats, trace = run(runtime, drafter, max_tokens=6)
+    _, _, stats, trace = run(runtime, drafter, max_tokens=4)
     # Each exit's state of each call is read at the next one. No room is left after the last token.
-    assert [len(turn.step.result.hidden) for turn in trace] == [6] * 5 + [0]
-    assert drafter.report()["compared"] == 6 * 4
+    assert [len(turn.step.result.hidden) for turn in trace] == [6] * 3 + [0]
+    assert drafter.report()["compared"] == 6 * 2
     assert stats.proposed == 0
     assert runtime.work == plain.work
 
@@ -101,7 +101,7 @@ def test_the_exit_is_the_first_that_knows(deep: int, best: int) -> None:
 
 def test_where_no_exit_knows_nothing_is_drafted_and_it_still_looks() -> None:
     runtime = Shallow()
-    drafter = make_drafter("exit", host(runtime))
+    drafter = make_drafter("exit", host(runtime), {"width": "1"})
     _, _, stats, trace = run(runtime, drafter, max_tokens=100)
     assert drafter.report()["length"] == 0
     assert stats.proposed < 30
@@ -126,7 +126,8 @@ def test_an_exit_that_overstates_itself_drafts_less_and_less() -> None:
     _, _, stats, trace = run(runtime, drafter, max_tokens=60)
     sizes = [len(turn.draft.tokens) for turn in trace]
     assert sizes[0] >= 2
-    assert max(sizes[20:]) <= 1
+    assert sum(sizes[-20:]) <= sum(sizes[:20])
+    assert sum(sizes[20:]) < 1.2 * len(sizes[20:])
     assert stats.calls > 50
 
 
