@@ -20,7 +20,7 @@ from edgedec.runtime import Readout, Runtime
 
 # By a table the readout covers so much of what is said; it never has fewer tokens than this.
 _COVERED, SMALL = 0.998, 8192
-# Trimmed when fewer would be missed, whole again when more are; of so many tokens about.
+# Trimmed when fewer would have been missed of so many tokens, whole again when more were.
 _FEW, _MANY, _SPAN = 0.01, 0.02, 512
 # Tokens known from a table below this do not tell the rare ones.
 _TELLING = 10_000
@@ -33,7 +33,7 @@ class Usage:
     def __init__(self, vocab: int, most: int, table: Readout | None = None) -> None:
         self._counts, self._most, self._whole = np.zeros(vocab), most, most >= vocab
         self._tried = table or Readout(())
-        self._missed, self._seen = (0.0 if table else 1.0), 0
+        self._missed = self._seen = 0
         self._known = np.zeros(vocab, bool)
         self._known[self._tried.ids] = True
         self.readout = table
@@ -44,16 +44,17 @@ class Usage:
             return
         for token in tokens:
             self._counts[token] += 1
-            self._missed += ((not self._known[token]) - self._missed) / min(self._seen + 1, _SPAN)
+            self._missed += not self._known[token]
             self._seen += 1
             if self._seen % _SPAN == 0:
                 self._settle()
 
     def _settle(self) -> None:
         """Trim, or not, by what was missed of late; another set of tokens where it was much."""
-        if self._missed <= _FEW:
+        missed, self._missed = self._missed / _SPAN, 0
+        if missed <= _FEW:
             self.readout = self._tried
-        elif self._missed > _MANY or self.readout is None:
+        elif missed > _MANY or self.readout is None:
             self.readout = None
             # What was in it and what was said of late; then the lowest numbers.
             order = np.argsort(-(self._counts + 0.5 * self._known), kind="stable")
