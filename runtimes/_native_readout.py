@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,28 @@ from edgedec.bundle.interleave import pack, packed_zeros, pick, zeros_by_row
 from edgedec.bundle.manifest import LANES, Tensor
 from edgedec.kernels import cpu
 from edgedec.kernels.cpu import structs
-from edgedec.runtime.readout import Readout
+from edgedec.runtime import Outputs, Readout, check_readout
 from edgedec.runtimes._native_cache import address
+
+
+class NativeReadouts:
+    """The readouts of a bundle that are in use."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+        self._known: WeakKeyDictionary[Readout, NativeReadout] = WeakKeyDictionary()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def address(self, wanted: Outputs, keep: list[Any]) -> int:
+        """Where the readout that is wanted lies; `keep` holds it as long."""
+        readout = check_readout(wanted, self._bundle.spec)
+        found = self._known.get(readout)
+        if found is None:
+            found = self._known[readout] = NativeReadout(self._bundle, readout)
+        keep.append(found)
+        return found.address
 
 
 class NativeReadout:

@@ -24,15 +24,13 @@ from edgedec.runtime import (
     CallResult,
     Capabilities,
     Outputs,
-    Readout,
     RuntimeOptions,
     available_cores,
-    check_readout,
     lacking_kinds,
 )
 from edgedec.runtimes._native_cache import NativeCache, address, raise_refusal
 from edgedec.runtimes._native_model import NativeAdapter, NativeModel
-from edgedec.runtimes._native_readout import NativeReadout
+from edgedec.runtimes._native_readout import NativeReadouts
 from edgedec.runtimes._native_sampler import NativeSampler
 from edgedec.spec import KV_FORMATS
 
@@ -66,13 +64,13 @@ class NativeRuntime:
 
     def __init__(self, bundle: Bundle, kv: str, threads: int, isa: str | None = None) -> None:
         self.spec, self.kv, self.threads = bundle.spec, kv, threads
-        self._bundle, self._model, self._isa = bundle, NativeModel(bundle), isa or os.environ.get("EDGEDEC_ISA") or None
+        self._model, self._isa = NativeModel(bundle), isa or os.environ.get("EDGEDEC_ISA") or None
         self._pool = cpu.CachePool(self._model.struct, kv)
         self._engine = self._start()
         self._pid = os.getpid()
         self._block_lists: dict[tuple[int, ...], NDArray[np.int32]] = {}
         self._adapters: WeakKeyDictionary[Any, NativeAdapter] = WeakKeyDictionary()
-        self._readouts: WeakKeyDictionary[Readout, NativeReadout] = WeakKeyDictionary()
+        self._readouts = NativeReadouts(bundle)
         self._all = tuple(range(self.spec.n_blocks))
         self.capabilities = Capabilities(
             kinds=KINDS,
@@ -174,6 +172,9 @@ class NativeRuntime:
         entering = hidden if hidden is not None else rows.embeddings
         if entering is not None:
             given = self._entering(entering, count, keep)
+        beside = given if rows.embeddings is not None else 0
+        if hidden is not None and rows.embeddings is not None:
+            beside = self._entering(rows.embeddings, count, keep)
         n_blocks = -1
         if blocks is not None:
             array = self._block_list(blocks)
@@ -217,7 +218,8 @@ class NativeRuntime:
             states_at,
             paid_at,
             self._adapter(adapter, keep) if adapter is not None else 0,
-            self._readout(wanted, keep) if wanted.readout is not None else 0,
+            beside,
+            self._readouts.address(wanted, keep) if wanted.readout is not None else 0,
         )
         return data, CallResult(logits, ids, scores, logsum, states, paid)
 
@@ -271,14 +273,6 @@ class NativeRuntime:
         found = self._adapters.get(adapter)
         if found is None:
             found = self._adapters[adapter] = NativeAdapter(self.spec, adapter)
-        keep.append(found)
-        return found.address
-
-    def _readout(self, wanted: Outputs, keep: list[Any]) -> int:
-        readout = check_readout(wanted, self.spec)
-        found = self._readouts.get(readout)
-        if found is None:
-            found = self._readouts[readout] = NativeReadout(self._bundle, readout)
         keep.append(found)
         return found.address
 

@@ -21,8 +21,8 @@ from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, State
 from edgedec.drafters._calls import EdgeCalls
 from edgedec.drafters._depths import SELDOM, Depths
-from edgedec.drafters._levels import Limits, Tree, Trusts, draft_tree, least_path
 from edgedec.drafters._shadows import Shadows
+from edgedec.drafters._slice_tree import Limits, Tree, Trusts, draft_tree, least_path
 from edgedec.drafters._stack import READING, WIDEST, Adapter, Slice, SliceCalls, require_slices
 from edgedec.drafters._usage import usage_of
 from edgedec.errors import UsageError
@@ -126,8 +126,8 @@ class Exit(BaseDrafter):
             leaf,
             self._width,
             self._threshold,
-            trusts.first.estimates,
-            trusts.side.estimates,
+            trusts.first.estimates.tolist(),
+            trusts.side.estimates.tolist(),
         )
 
     @property

@@ -25,8 +25,8 @@ from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, State
 from edgedec.drafters._block_search import Search, Skipped, even
 from edgedec.drafters._calls import EdgeCalls, own_seconds
 from edgedec.drafters._gp_search import SEARCHES, search_names
-from edgedec.drafters._levels import Limits, Tree, Trusts, draft_tree, least_path
 from edgedec.drafters._slice_costs import SliceCosts
+from edgedec.drafters._slice_tree import Limits, Tree, Trusts, draft_tree, least_path
 from edgedec.drafters._stack import READING, WIDEST, Slice, SliceCalls, block_costs, require_slices
 from edgedec.drafters._task_sets import TaskSets
 from edgedec.drafters._usage import usage_of
@@ -116,7 +116,14 @@ class Skip(BaseDrafter):
         leaf = max(min_path_prob, row * (1 + kept) * pace)
         least = max(leaf, least_path(level, pace, rate))
         return Limits(
-            min(self._gamma, nodes), nodes, least, leaf, self._width, 0.0, trusts.first.estimates, trusts.side.estimates
+            min(self._gamma, nodes),
+            nodes,
+            least,
+            leaf,
+            self._width,
+            0.0,
+            trusts.first.estimates.tolist(),
+            trusts.side.estimates.tolist(),
         )
 
     @property
