@@ -71,6 +71,8 @@ class NativeDraftGroup:
         self._ids, self._floats = np.zeros((4, _ROOM), np.int32), np.zeros((2, _ROOM))
         places = [address(row) for row in (*self._ids, *self._floats)]
         self._tree = structs.DraftTreeStruct(*places, room=_ROOM)
+        self._few_ids, self._few_floats = np.zeros((4, _ROOM), np.int32), np.zeros((2, _ROOM))
+        self._few = structs.DraftTreeStruct(*[address(row) for row in (*self._few_ids, *self._few_floats)], room=_ROOM)
         self._seen = structs.VerifiedStruct()
         self._pointers = ctypes.byref(self._asked), ctypes.byref(self._tree), ctypes.byref(self._seen)
 
@@ -146,6 +148,16 @@ class NativeDraftGroup:
         self._n = self._tree.n
         found: list[int] = self._ids[2, :n].tolist()
         return found
+
+    def best_first(self) -> list[int]:
+        found: list[int] = self._ids[2, : self._n].tolist()
+        return found
+
+    def cut(self, nodes: Sequence[int]) -> tuple[list[int], list[int], list[float], list[int]]:
+        n = len(nodes)
+        _raise(self._lib.ed_drafting_cut(self._handle, (c_int32 * n)(*nodes), n, ctypes.byref(self._few)))
+        tokens, parents, _, by = self._few_ids[:, :n].tolist()
+        return tokens, parents, self._few_floats[0, :n].tolist(), by
 
     def nodes(self) -> tuple[list[int], list[int], list[float], list[float], list[int]]:
         tokens, parents, _, by = self._ids[:, : self._n].tolist()

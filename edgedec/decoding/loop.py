@@ -252,6 +252,8 @@ def _with_draft(first: Rows, draft: Draft) -> Rows:
     root = len(first) - 1
     parents = [parent + root + 1 for parent in draft.parents]
     start = int(first.positions[0])
+    if not root:
+        return Rows.tree([int(first.tokens[0]), *draft.tokens], [-1, *parents], start)
     return Rows.tree([*first.tokens.tolist(), *draft.tokens], [*first.parents.tolist(), *parents], start)
 
 

@@ -101,6 +101,14 @@ class DraftGroup(Protocol):
         """Nodes by chance, parents first; chain: the likeliest child of each only."""
         ...
 
+    def best_first(self) -> list[int]:
+        """The order after `propose`."""
+        ...
+
+    def cut(self, nodes: Sequence[int]) -> tuple[list[int], list[int], list[float], list[int]]:
+        """These nodes ascending: tokens, parents among them, chances after these, drafters by bit."""
+        ...
+
     def nodes(self) -> tuple[list[int], list[int], list[float], list[float], list[int]]:
         """By node: token, parent, chance of its being accepted after its parent, of its path, its drafters by bit."""
         ...

@@ -13,12 +13,10 @@ from edgedec.drafters import Draft, Drafter
 from edgedec.drafters._compiled import CompiledDrafter, best_shown
 from edgedec.runtime import Calibrated, DraftGroup
 
-_ROOT = -1
-
 
 class CompiledMerger:
-    """`TreeMerger` on a `DraftGroup`. `tables`: the drafters, by bits of their numbers, that `propose` and `observe` can
-    use together; the trees of the others come by `add`."""
+    """`TreeMerger` on a `DraftGroup`. `tables`: the drafters, by bits of their numbers, that `propose` and `observe`
+    can use together; the trees of the others come by `add`."""
 
     def __init__(self, drafters: Sequence[Drafter], calibrations: Sequence[Calibrated]) -> None:
         found = [drafter if isinstance(drafter, CompiledDrafter) else None for drafter in drafters]
@@ -27,10 +25,11 @@ class CompiledMerger:
         self.tables = sum(1 << number for number, drafter in enumerate(found) if drafter is not None)
         self.seconds: NDArray[Any] = self._group.seconds
         self._known: dict[int, list[int]] = {}
+        self._names: dict[int, str] = {}
         self.clear()
 
     def __len__(self) -> int:
-        return len(self._nodes()[0])
+        return len(self._nodes()[0] if self._order is None else self._order)
 
     def clear(self) -> None:
         """No trees."""
@@ -46,7 +45,7 @@ class CompiledMerger:
     def propose(self, context: Context, nodes: int, min_path_prob: float, enabled: int) -> None:
         """Merge the proposals of these tables, in the place of all trees so far."""
         self._group.propose(context.ids, context.n_prompt, nodes, min_path_prob, enabled)
-        self._found = self._order = None
+        self._found, self._order = None, self._group.best_first()
 
     def observe(self, step: StepResult, enabled: int) -> None:
         """These tables learn of a verified call."""
@@ -86,17 +85,8 @@ class CompiledMerger:
 
     def cut(self, nodes: Sequence[int], by: Sequence[str], why: str) -> Draft:
         """As `TreeMerger.cut`."""
-        tokens, parents, p, _, mask = self._nodes()
-        kept = sorted(nodes)
-        place = dict(zip(kept, range(len(kept)), strict=True))
-        place[_ROOT] = _ROOT
-        return Draft(
-            [tokens[node] for node in kept],
-            [place[parents[node]] for node in kept],
-            [p[node] for node in kept],
-            by=["+".join([by[number] for number in self._numbers(mask[node])]) for node in kept],
-            why=why,
-        )
+        tokens, parents, p, drafters = self._group.cut(nodes)
+        return Draft(tokens, parents, p, by=[self._named(mask, by) for mask in drafters], why=why)
 
     def path(self, picked: Sequence[int]) -> list[int]:
         """The nodes that came true, from the top."""
@@ -106,6 +96,12 @@ class CompiledMerger:
         """Update the calibrations, those it was made with, by every guess whose parent came true; returns the path that
         did."""
         return self._group.test(picked, True)
+
+    def _named(self, mask: int, by: Sequence[str]) -> str:
+        name = self._names.get(mask)
+        if name is None:
+            name = self._names[mask] = "+".join([by[number] for number in self._numbers(mask)])
+        return name
 
     def _numbers(self, by: int) -> list[int]:
         found = self._known.get(by)

@@ -283,6 +283,8 @@ ED_API int ed_drafting_add(ed_drafting* drafting, int number, int n, const int32
 ED_API void ed_drafting_clear(ed_drafting* drafting);
 // The tree so far; `chain`: in `order` only the likeliest child of each. Returns how many are in `order`.
 ED_API int ed_drafting_tree(ed_drafting* drafting, int chain, ed_draft_tree* tree);
+// Of the tree so far only these n nodes, parents among them: `tree` takes them ascending, parents numbered among them.
+ED_API int ed_drafting_cut(const ed_drafting* drafting, const int32_t* nodes, int n, ed_draft_tree* tree);
 // Updates the calibrations of the drafters (null: none) by every guess whose parent came true; path [n] takes the nodes
 // that came true. Returns how many.
 ED_API int ed_drafting_test(ed_drafting* drafting, const int64_t* picked, int n, const ed_calibration* calibrations,

@@ -34,6 +34,7 @@ def signatures() -> dict[str, tuple[Any, list[Any]]]:
         "ed_drafting_add": (c_int, [c_void_p, c_int, c_int, *rows, c_void_p]),
         "ed_drafting_clear": (None, [c_void_p]),
         "ed_drafting_tree": (c_int, [c_void_p, c_int, tree]),
+        "ed_drafting_cut": (c_int, [c_void_p, c_void_p, c_int, tree]),
         "ed_drafting_test": (c_int, [c_void_p, c_void_p, c_int, c_void_p, c_void_p]),
         "ed_walk": (c_int, [c_void_p, c_void_p, c_int, c_int, c_void_p, c_int, c_void_p, c_void_p]),
     }

@@ -177,6 +177,10 @@ int ed_drafting_tree(ed_drafting* drafting, int chain, ed_draft_tree* tree) {
   return guarded([&] { return fill_order(*drafting, chain != 0, *tree); });
 }
 
+int ed_drafting_cut(const ed_drafting* drafting, const int32_t* nodes, int n, ed_draft_tree* tree) {
+  return guarded([&] { return drafting->merger.cut({nodes, nodes + n}, *tree) ? 0 : ED_DRAFT_REFUSED; });
+}
+
 int ed_drafting_test(ed_drafting* drafting, const int64_t* picked, int n, const ed_calibration* calibrations,
                      int32_t* path) {
   return drafting->merger.test(picked, n, calibrations, path);

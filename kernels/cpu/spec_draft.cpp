@@ -31,15 +31,19 @@ bool best_of(const ed_verified& seen, int k, std::vector<int32_t>& ids, std::vec
   if (!seen.top_ids || !seen.top_scores || seen.top < k) return false;
   const int rows = seen.rows - seen.root;
   ids.resize((size_t)rows * k), p.resize((size_t)rows * k);
+  std::vector<double> weights((size_t)k);
   for (int r = 0; r < rows; r++) {
     const int32_t* shown = seen.top_ids + (size_t)r * seen.top;
     const float* scores = seen.top_scores + (size_t)r * seen.top;
     const bool known = *std::min_element(shown, shown + k) >= 0;
-    double weights = 0;
-    for (int i = 0; known && i < k; i++) weights += std::exp((double)scores[i] - (double)scores[0]);
+    double total = 0;
+    for (int i = 0; i < k; i++) {
+      weights[(size_t)i] = known ? std::exp((double)scores[i] - (double)scores[0]) : 0;
+      total += weights[(size_t)i];
+    }
     for (int i = 0; i < k; i++) {
       ids[(size_t)r * k + i] = known ? shown[i] : -1;
-      p[(size_t)r * k + i] = known ? (float)(std::exp((double)scores[i] - (double)scores[0]) / weights) : 0.0f;
+      p[(size_t)r * k + i] = known ? (float)(weights[(size_t)i] / total) : 0.0f;
     }
   }
   return true;

@@ -86,6 +86,20 @@ void TreeMerger::fill(ed_draft_tree& tree) const {
   }
 }
 
+bool TreeMerger::cut(std::vector<int32_t> nodes, ed_draft_tree& tree) const {
+  std::sort(nodes.begin(), nodes.end());
+  if (!nodes.empty() && (nodes.front() < 0 || nodes.back() >= size() || (int)nodes.size() > tree.room)) return false;
+  tree.n = (int32_t)nodes.size();
+  for (size_t i = 0; i < nodes.size(); i++) {
+    const Node& node = nodes_[(size_t)nodes[i]];
+    const auto above = std::lower_bound(nodes.begin(), nodes.begin() + (std::ptrdiff_t)i, node.parent);
+    if (node.parent >= 0 && (above == nodes.begin() + (std::ptrdiff_t)i || *above != node.parent)) return false;
+    tree.tokens[i] = node.token, tree.parents[i] = node.parent < 0 ? ROOT : (int32_t)(above - nodes.begin());
+    tree.p[i] = node.p, tree.by[i] = node.by;
+  }
+  return true;
+}
+
 void TreeMerger::count(int node, bool came_true, const ed_calibration* calibrations) const {
   for (int g = nodes_[(size_t)node].guess; g >= 0; g = guesses_[(size_t)g].next)
     add_test(calibrations[guesses_[(size_t)g].number], guesses_[(size_t)g].kind, came_true);

@@ -20,6 +20,8 @@ class TreeMerger {
   // Nodes by chance, parents before children; with `chain` the likeliest child of each only.
   const std::vector<int32_t>& order(bool chain);
   void fill(ed_draft_tree& tree) const;
+  // Some nodes, ascending, parents numbered among them; false: a parent is missing.
+  bool cut(std::vector<int32_t> nodes, ed_draft_tree& tree) const;
   int test(const int64_t* picked, int n, const ed_calibration* calibrations, int32_t* path) const;
 
  private:

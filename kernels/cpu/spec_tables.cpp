@@ -44,7 +44,13 @@ void RankedTable::mix(int i, const int32_t* ids, const float* p, float share) {
     const bool met = std::find(ids, ids + k_, old_ids[b]) != ids + k_;
     both_.push_back({met ? 0.0f : old_p[b] * rest, old_ids[b]});
   }
-  std::stable_sort(both_.begin(), both_.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  // Both halves are nearly in order, and short: by insertion, equals in their order.
+  for (size_t i = 1; i < both_.size(); i++) {
+    const auto moved = both_[i];
+    size_t at = i;
+    for (; at && both_[at - 1].first < moved.first; at--) both_[at] = both_[at - 1];
+    both_[at] = moved;
+  }
   for (int a = 0; a < k_; a++) new_p_[(size_t)i * k_ + a] = both_[a].first, new_ids_[(size_t)i * k_ + a] = both_[a].second;
 }
 
