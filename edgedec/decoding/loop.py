@@ -16,7 +16,7 @@ import numpy as np
 from edgedec.decoding.choice import Chooser, Undecided, Verified, finite_token
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, DecodeLoop, Stats, StepResult, Token, run_loop
-from edgedec.decoding.verify import VERIFIERS, walk
+from edgedec.decoding.verify import VERIFIERS, follow, walk
 from edgedec.drafters import Draft, Drafter, Sampled
 from edgedec.errors import UsageError
 from edgedec.generation import GenerationConfig
@@ -79,6 +79,7 @@ def decode_loop(
     context.sampling = config.sampling
     context.jump_forward = tuple if constraint is None else constraint.forced
     context.ready = getattr(constraint, "ready", _always)
+    context.allowed = getattr(constraint, "allowed", _unsaid)
     try:
         if constraint is not None and constraint.done:
             stats.finish = "eos"
@@ -123,7 +124,7 @@ def decode_loop(
             left = left if left is None else left - len(seen.picked)
         stats.finish = "length"
     finally:
-        context.jump_forward, context.ready = tuple, _always
+        context.jump_forward, context.ready, context.allowed = tuple, _always, _unsaid
         context.cache.rollback()
         # For an interrupt from outside: everywhere else this holds already.
         if context.cache.length > len(context.ids):
@@ -132,6 +133,10 @@ def decode_loop(
 
 def _always() -> bool:
     return True
+
+
+def _unsaid(tokens: Sequence[int], parents: Sequence[int]) -> None:
+    """No constraint says which drafted tokens are allowed."""
 
 
 def _prefill(context: Context, chunk: int) -> Generator[Call, Completed, Rows]:
@@ -180,7 +185,8 @@ class _Step:
             wanted = wanted._replace(logits_from=root)
         # A draft that has been through the blocks of early logits already begins again.
         blocks, hidden = (None, None) if self._early else (draft.blocks, draft.hidden)
-        result, total, seconds = yield Call(rows, context.cache, blocks, hidden, wanted, context.adapter)
+        done: Completed = yield Call(rows, context.cache, blocks, hidden, wanted, context.adapter)
+        result = done.result
         early: dict[int, Logits] = {}
         for block in self._early:
             early[block] = yield from self._head(rows, root, result, block)
@@ -202,7 +208,8 @@ class _Step:
             context.rng.bit_generator.state = before
             context.rng.random()
         self.stats.fallbacks, self.stats.sufficed = chooser.fallbacks, chooser.sufficed
-        return StepResult(rows, root, [row - root for row in path] if root else path, picked, result, seconds, total)
+        accepted = [row - root for row in path] if root else path
+        return StepResult(rows, root, accepted, picked, result, done.seconds, done.rows, done.cells, done.whole)
 
     def commit(self, seen: StepResult, at: int) -> None:
         """One more accepted row counts, and so does its draw, as if its token had been run by itself."""
@@ -244,7 +251,9 @@ class _Step:
 
         if sampled is None:
             return walk(rows, pick, root)
-        return VERIFIERS[sampled.verifier](rows, target, sampled.probs, rng, root)
+        drawn = rows.head(root + 1 + len(sampled.probs))
+        accepted, picked = VERIFIERS[sampled.verifier](drawn, target, sampled.probs, rng, root)
+        return follow(rows, pick, accepted, picked)
 
 
 def _with_draft(first: Rows, draft: Draft) -> Rows:

@@ -17,8 +17,9 @@ from typing import Any, Protocol, TypeVar
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
+from edgedec.decoding.allocation import Offer
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, Request, StepResult
+from edgedec.decoding.step import Request, StepResult
 from edgedec.errors import UsageError
 from edgedec.runtime import Hidden, Outputs, Runtime
 from edgedec.sampling import Probs
@@ -33,7 +34,8 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Sampled:
     """Of a draft whose tokens were drawn: from which distributions, and the verifier (a name in
-    `edgedec.decoding.verify.VERIFIERS`) that is right for the way they were drawn. One `Probs` for each token."""
+    `edgedec.decoding.verify.VERIFIERS`) that is right for the way they were drawn. One `Probs` for each drawn token;
+    these are the first of the draft, and any guesses come after them."""
 
     verifier: str
     probs: Sequence[Probs]
@@ -63,8 +65,9 @@ class Draft:
         return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), p)
 
 
-# A proposal that needs forward calls yields them, so that those of many sequences run together.
-Proposal = Draft | Generator[Request, Completed, Draft]
+# A proposal that needs forward calls yields them, so that those of many sequences run together. The governor's also
+# yields an offer.
+Proposal = Draft | Generator[Request | Offer, Any, Draft]
 
 
 class Drafter(Protocol):
@@ -91,7 +94,7 @@ class Drafter(Protocol):
         ...
 
     def prepare(self) -> None:
-        """Measure what has to be measured before anything can be drafted; called after a text's first token, so that
+        """Open or make what has to be there before anything can be drafted; called after a text's first token, so that
         it never waits for that."""
         ...
 
@@ -101,6 +104,10 @@ class Drafter(Protocol):
 
     def state(self) -> State:
         """What was learned, as arrays to keep; empty if nothing is worth keeping."""
+        ...
+
+    def own_state(self) -> State:
+        """The part of `state` that sessions with shared tables do not share."""
         ...
 
     def report(self) -> dict[str, Any]:
@@ -131,6 +138,9 @@ class BaseDrafter:
         pass
 
     def state(self) -> State:
+        return {}
+
+    def own_state(self) -> State:
         return {}
 
     def report(self) -> dict[str, Any]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.cache import Cache
+from edgedec.decoding.allocation import Offer
 from edgedec.decoding.step import Completed, ForwardOn, Request
 from edgedec.drafters import Draft
 from edgedec.runtime import Call, CallResult, Hidden, Outputs, Rows, Runtime
@@ -29,9 +31,9 @@ class CallClock:
     def __init__(self) -> None:
         self.waited = 0.0
 
-    def run(self, proposal: Generator[Request, Completed, Draft]) -> Generator[Request, Completed, Draft]:
+    def run(self, proposal: Generator[Request | Offer, Any, Draft]) -> Generator[Request | Offer, Any, Draft]:
         """The draft of a proposal."""
-        completed: Completed | None = None
+        completed: Any = None
         with closing(proposal):
             while True:
                 try:
@@ -41,6 +43,9 @@ class CallClock:
                     return draft
                 since = perf_counter()
                 completed = yield request
+                if isinstance(request, Offer):
+                    self.waited += perf_counter() - since
+                    continue
                 call = request.call if isinstance(request, ForwardOn) else request
                 self.waited += perf_counter() - since - own_seconds(completed, call)
 

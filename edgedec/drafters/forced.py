@@ -70,6 +70,9 @@ class Forced:
     def state(self) -> State:
         return self.drafter.state()
 
+    def own_state(self) -> State:
+        return self.drafter.own_state()
+
     def report(self) -> dict[str, Any]:
         """The other drafter's report, and what was forced, if anything was."""
         report = self.drafter.report()

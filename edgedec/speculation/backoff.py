@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from edgedec.drafters import Drafter
 from edgedec.speculation.calibration import Calibration
+from edgedec.speculation.costs import Costs
+from edgedec.speculation.selection import SURE, chain_length
 
 # A drafter that does not gain its time is backed off for so many calls, twice as many each time, and then tried
 # again; it is judged after so many proposals. How fast mean times follow.
@@ -11,14 +15,18 @@ _FIRST, _LONGEST, _TRIAL, SMOOTH = 16, 256, 8, 0.05
 # An expensive drafter is judged apart where the drafters before it let expect up to so many tokens, up to so many,
 # and more.
 STEPS = (0.5, 1.5)
+# Drawings until a length that does not pay is tried again; no rate is taken to be higher.
+_RETRY, _MOST_RATE = 64, 0.97
 
 
 class DrafterStats:
     """One drafter and its statistics. Times are in seconds a proposal."""
 
-    def __init__(self, name: str, drafter: Drafter) -> None:
+    def __init__(self, name: str, drafter: Drafter, calibration: Calibration | None = None) -> None:
         self.name, self.drafter = name, drafter
-        self.calibration = Calibration()
+        self.calibration = calibration or Calibration()
+        # How often a drawn token is accepted: it sets how many are drawn, for what is drawn is not cut.
+        self.draws, self.drawn_rate, self._drawings = False, SURE, 0
         self.proposals = self.proposed = self.accepted = 0
         self.seconds = self.propose_s = self.observe_s = 0.0
         # By how much was expected of the other drafters already.
@@ -57,6 +65,25 @@ class DrafterStats:
         counted."""
         if self._used is not None:
             self._used.add(seconds, self.propose_s + self.observe_s - free)
+
+    def drawn_length(self, costs: Costs, rows: int) -> int:
+        """How many tokens to draw beside so many rows; now and then more than pay by its rate, which may have risen."""
+        self._drawings += 1
+        if self.drawn_rate >= SURE or self._drawings % _RETRY == 0:
+            return _RETRY
+        return chain_length(self.drawn_rate, costs, rows)
+
+    def add_drawn(self, drawn: int, accepted: int) -> None:
+        """So many of the tokens that it drew were accepted."""
+        self.proposed += drawn
+        self.accepted += accepted
+        rate = min(accepted / min(drawn, accepted + 1), _MOST_RATE)
+        self.drawn_rate += (rate - self.drawn_rate) * SMOOTH
+
+    def report(self) -> dict[str, Any]:
+        """For people, fit for JSON."""
+        own = {"proposed": self.proposed, "accepted": self.accepted, "seconds": self.seconds}
+        return own | self.drafter.report()
 
     def restart(self) -> None:
         """Another text: what did not pay for the last one may for this."""

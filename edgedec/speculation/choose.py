@@ -14,8 +14,10 @@ from edgedec.drafters import Drafter, DrafterContext, drafter_module, drafter_na
 from edgedec.drafters.forced import Forced
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
-from edgedec.speculation.costs import Costs, host_costs, known_costs
+from edgedec.speculation.cost_files import host_costs, survey_of
+from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
+from edgedec.speculation.shared import SharedLearning
 
 
 def make_speculation(words: str, host: DrafterContext) -> Drafter:
@@ -35,15 +37,14 @@ def make_speculation(words: str, host: DrafterContext) -> Drafter:
 
 def governor(drafters: Sequence[tuple[str, Drafter]], host: DrafterContext, fixed: int = 0) -> Drafter:
     """These drafters under the governor, after what a constraint forces."""
+    if not drafters:
+        return Off()
 
     def costs() -> Costs:
         return host_costs(host.runtime, host.bundle)
 
-    def known() -> Costs | None:
-        return known_costs(host.runtime, host.bundle)
-
-    trees = host.runtime.capabilities.trees
-    return Forced(Governor(drafters, costs, fixed, trees, known)) if drafters else Off()
+    shared = None if host.tables is None else host.table("speculation", SharedLearning)
+    return Forced(Governor(drafters, costs, fixed, host.runtime.capabilities.trees, survey_of, shared))
 
 
 def _auto(host: DrafterContext) -> list[str]:
