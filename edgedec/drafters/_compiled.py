@@ -43,7 +43,8 @@ class CompiledDrafter(BaseDrafter):
         self.group.observe(step.rows, step.root, step.path, step.picked, best_shown(step), 1)
 
     def reset(self) -> None:
-        self.group.reset()
+        if self._group is not None:
+            self._group.reset()
 
     def inherit(self, other: Drafter) -> None:
         if isinstance(other, CompiledDrafter) and other.settings == self.settings:

@@ -13,7 +13,7 @@ from edgedec.decoding.step import StepResult
 from edgedec.speculation.backoff import DrafterStats
 from edgedec.speculation.budget import SAVINGS, Budget
 from edgedec.speculation.costs import Costs
-from edgedec.speculation.merger import TreeMerger
+from edgedec.speculation.merger import MergedTree
 from edgedec.speculation.proposals import Proposals
 
 # A share of a call below which a drafter's own time does not matter.
@@ -58,7 +58,7 @@ def judge(
             member.add_gain(gains[number], _NEGLIGIBLE * prices.call)
 
 
-def _count(merger: TreeMerger, node: int, members: Sequence[DrafterStats], accepted: bool) -> None:
+def _count(merger: MergedTree, node: int, members: Sequence[DrafterStats], accepted: bool) -> None:
     for number, _ in merger.guesses[node]:
         members[number].proposed += not accepted
         members[number].accepted += accepted

@@ -13,18 +13,21 @@ from edgedec.drafters import Draft, Drafter
 from edgedec.drafters._compiled import CompiledDrafter, best_shown
 from edgedec.runtime import Calibrated, DraftGroup
 
+# Drafters have a bit each.
+_MOST = 30
+
 
 class CompiledMerger:
-    """`TreeMerger` on a `DraftGroup`. `tables`: the drafters, by bits of their numbers, that `propose` and `observe`
-    can use together; the trees of the others come by `add`."""
+    """`TreeMerger` on a `DraftGroup`. `numbers`: the drafters that `propose` and `observe` can use together; the
+    trees of the others come by `add`."""
 
     def __init__(self, drafters: Sequence[Drafter], calibrations: Sequence[Calibrated]) -> None:
         found = [drafter if isinstance(drafter, CompiledDrafter) else None for drafter in drafters]
         parts = next(drafter.parts for drafter in found if drafter is not None)
         self._group: DraftGroup = parts.group([drafter and drafter.table for drafter in found], calibrations)
-        self.tables = sum(1 << number for number, drafter in enumerate(found) if drafter is not None)
+        self.numbers = [number for number, drafter in enumerate(found) if drafter is not None]
         self.seconds: NDArray[Any] = self._group.seconds
-        self._known: dict[int, list[int]] = {}
+        self._known: dict[int, list[tuple[int, int]]] = {}
         self._names: dict[int, str] = {}
         self.clear()
 
@@ -36,6 +39,7 @@ class CompiledMerger:
         self._group.clear()
         self._found: tuple[list[int], list[int], list[float], list[float], list[int]] | None = None
         self._order: list[int] | None = None
+        self._by: list[list[tuple[int, int]]] | None = None
 
     def reset(self) -> None:
         """Another text begins."""
@@ -45,7 +49,7 @@ class CompiledMerger:
     def propose(self, context: Context, nodes: int, min_path_prob: float, enabled: int) -> None:
         """Merge the proposals of these tables, in the place of all trees so far."""
         self._group.propose(context.ids, context.n_prompt, nodes, min_path_prob, enabled)
-        self._found, self._order = None, self._group.best_first()
+        self._found, self._order, self._by = None, self._group.best_first(), None
 
     def observe(self, step: StepResult, enabled: int) -> None:
         """These tables learn of a verified call."""
@@ -66,11 +70,13 @@ class CompiledMerger:
     @property
     def guesses(self) -> list[list[tuple[int, int]]]:
         """By node: the drafters' numbers, ascending; the kinds of their claims are not known here."""
-        return [[(number, -1) for number in self._numbers(by)] for by in self._nodes()[4]]
+        if self._by is None:
+            self._by = [self._numbers(by) for by in self._nodes()[4]]
+        return self._by
 
     def add(self, number: int, draft: Draft, estimates: NDArray[Any]) -> list[int]:
         """As `TreeMerger.add`."""
-        self._found = self._order = None
+        self._found = self._order = self._by = None
         return self._group.add(number, draft.tokens, draft.parents, draft.p, estimates)
 
     def best_first(self) -> list[int]:
@@ -100,17 +106,23 @@ class CompiledMerger:
     def _named(self, mask: int, by: Sequence[str]) -> str:
         name = self._names.get(mask)
         if name is None:
-            name = self._names[mask] = "+".join([by[number] for number in self._numbers(mask)])
+            name = self._names[mask] = "+".join([by[number] for number, _ in self._numbers(mask)])
         return name
 
-    def _numbers(self, by: int) -> list[int]:
+    def _numbers(self, by: int) -> list[tuple[int, int]]:
         found = self._known.get(by)
         if found is None:
-            found = self._known[by] = [number for number in range(by.bit_length()) if by >> number & 1]
+            found = self._known[by] = [(number, -1) for number in range(by.bit_length()) if by >> number & 1]
         return found
 
     def _nodes(self) -> tuple[list[int], list[int], list[float], list[float], list[int]]:
         if self._found is None:
             self.best_first()
-            self._found = self._group.nodes()
+            self._found, self._by = self._group.nodes(), None
         return self._found
+
+
+def compiled_merger(drafters: Sequence[Drafter], calibrations: Sequence[Calibrated]) -> CompiledMerger | None:
+    """The runtime's merger for these drafters; None where none of them is the runtime's, or they are too many."""
+    some = any(isinstance(drafter, CompiledDrafter) for drafter in drafters)
+    return CompiledMerger(drafters, calibrations) if some and len(drafters) <= _MOST else None

@@ -19,12 +19,14 @@ from edgedec.decoding.step import Request, StepResult
 from edgedec.drafters import Draft, Drafter, Proposal, State
 from edgedec.runtime import Outputs
 from edgedec.speculation.accounts import Prices, judge, judge_drawn, settle
-from edgedec.speculation.backoff import SMOOTH, STEPS, DrafterStats
+from edgedec.speculation.backoff import STEPS, DrafterStats
 from edgedec.speculation.budget import ALLOWANCE, Budget
 from edgedec.speculation.calibration import due
+from edgedec.speculation.compiled import compiled_merger
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.cutting import allowed, cut, offer_of, probing
 from edgedec.speculation.drawn import beyond
+from edgedec.speculation.members import calibration_states, inherit_all, observe_all, restore_all, table_states
 from edgedec.speculation.proposals import Proposals, drawn_limit
 from edgedec.speculation.selection import useful
 from edgedec.speculation.shared import SharedLearning
@@ -67,7 +69,12 @@ class Governor:
         # Sequences in the call, rows that may be of use beside them, and the least chance of a path.
         self._sequences, self._useful_for, self._limit, self._least = 1, 0, fixed, 0.0
         self._sizes: dict[int, int] = {}
+        self._link()
         self._forget()
+
+    def _link(self) -> None:
+        """Use the drafters' tables as they are now."""
+        self._compiled = compiled_merger([member.drafter for member in self.members], self._calibrations)
 
     def _forget(self) -> None:
         """No last proposal."""
@@ -128,7 +135,7 @@ class Governor:
     def _propose(
         self, context: Context, nodes: int, min_path_prob: float, probe: int
     ) -> Generator[Request | Offer, Any, Draft]:
-        began, found = perf_counter(), Proposals()
+        began, found = perf_counter(), self._proposals()
         self._calls += 1
         if not self._fixed and (abs(self._sequences - self._useful_for) > _CHANGED * self._useful_for or self._due()):
             self._useful_for = self._sequences
@@ -145,6 +152,12 @@ class Governor:
         draft, waited = yield from self._chosen(found, context, limit, probe)
         self._spent = perf_counter() - began - found.clock.waited - waited
         return draft
+
+    def _proposals(self) -> Proposals:
+        if self._compiled is None:
+            return Proposals()
+        self._compiled.clear()
+        return Proposals(self._compiled)
 
     def _due(self) -> bool:
         return self._calls % _AGAIN == 1
@@ -220,10 +233,7 @@ class Governor:
     def _learn(self, step: StepResult) -> None:
         for member in self.members:
             member.observed = self._observes(member)
-            if member.observed:
-                since = perf_counter()
-                member.drafter.observe(step)
-                member.observe_s += (perf_counter() - since - member.observe_s) * SMOOTH
+        observe_all(self.members, step, self._compiled)
         if self._shared is not None and self._found is not None and due(self._calls):
             for member in self.members:
                 self._shared.calibrations.add(member.name, member.calibration)
@@ -252,27 +262,24 @@ class Governor:
         for member in self.members:
             member.drafter.reset()
             member.restart()
+        if self._compiled is not None:
+            self._compiled.reset()
         self._forget()
 
     def own_state(self) -> State:
-        return {f"governor.{member.name}": member.calibration.state() for member in self.members}
+        return calibration_states(self.members)
 
     def state(self) -> State:
-        learned = {
-            f"{member.name}.{key}": array for member in self.members for key, array in member.drafter.state().items()
-        }
-        return learned | self.own_state()
+        return table_states(self.members) | self.own_state()
 
     def restore(self, state: State) -> None:
-        parts: dict[str, State] = {}
-        for key, array in state.items():
-            name, _, rest = key.partition(".")
-            parts.setdefault(name, {})[rest] = array
-        for member in self.members:
-            if member.name in parts:
-                member.drafter.restore(parts[member.name])
-            if member.name in parts.get("governor", {}):
-                member.calibration.restore(parts["governor"][member.name])
+        restore_all(self.members, state)
+        self._link()
+
+    def inherit(self, other: Drafter) -> None:
+        if isinstance(other, Governor):
+            inherit_all(self.members, other.members, self._shared is None)
+            self._link()
 
     def report(self) -> dict[str, Any]:
         return {
