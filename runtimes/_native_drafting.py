@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Sequence
 from ctypes import c_int32, c_int64, c_void_p
 from typing import Any
@@ -101,8 +102,8 @@ class NativeDraftGroup:
             self.reset()
         more = ids[self._read :]
         n, asked = len(more), self._asked
-        self._more = (c_int32 * n)(*more) if n < 32 else np.array(more, np.int32).ctypes
-        asked.more = ctypes.addressof(self._more) if n < 32 else self._more.data
+        self._more = array("i", more)
+        asked.more = self._more.buffer_info()[0]
         asked.n_more, asked.prompt, asked.nodes, asked.least = n, n_prompt, nodes, least
         self._read += n
 

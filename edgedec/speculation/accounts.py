@@ -18,6 +18,8 @@ from edgedec.speculation.proposals import Proposals
 
 # A share of a call below which a drafter's own time does not matter.
 _NEGLIGIBLE = 0.002
+# The share of reading a prompt that drafters may take to read it as well.
+_READING = 0.02
 
 
 @dataclass(frozen=True)
@@ -80,3 +82,9 @@ def settle(budget: Budget, step: StepResult, own: int, spent: float, prices: Pri
     budget.add_call(prices.token, 1 + accepted if own else 1, spent)
     if own:
         budget.add_draft(prices.token * accepted, prices.row * own, SAVINGS * prices.call)
+
+
+def reading_share(step: StepResult, tokens: int) -> float:
+    """Seconds that drafters may take to read a prompt of so many tokens, which the call's first rows end: a share of
+    what the model takes."""
+    return _READING * step.seconds * tokens / len(step.rows) if step.root else 0.0

@@ -18,7 +18,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.step import Request, StepResult
 from edgedec.drafters import Draft, Drafter, Proposal, State
 from edgedec.runtime import Outputs
-from edgedec.speculation.accounts import Prices, judge, judge_drawn, settle
+from edgedec.speculation.accounts import Prices, judge, judge_drawn, reading_share, settle
 from edgedec.speculation.backoff import STEPS, DrafterStats
 from edgedec.speculation.budget import ALLOWANCE, Budget
 from edgedec.speculation.calibration import due
@@ -80,7 +80,7 @@ class Governor:
         """No last proposal."""
         self._found: Proposals | None = None
         self._kept: list[int] = []
-        self._drafted, self._spent, self._probing = 0, 0.0, False
+        self._drafted, self._read, self._spent, self._probing = 0, 0, 0.0, False
 
     @property
     def outputs(self) -> Outputs:
@@ -135,7 +135,7 @@ class Governor:
     def _propose(
         self, context: Context, nodes: int, min_path_prob: float, probe: int
     ) -> Generator[Request | Offer, Any, Draft]:
-        began, found = perf_counter(), self._proposals()
+        began, found, self._read = perf_counter(), self._proposals(), len(context.ids)
         self._calls += 1
         if not self._fixed and (abs(self._sequences - self._useful_for) > _CHANGED * self._useful_for or self._due()):
             self._useful_for = self._sequences
@@ -250,6 +250,7 @@ class Governor:
         """Update the budget, and choose whether drafters are used at the next call."""
         if self._found is None:
             self._budget.add_forced(len(step.picked) - 1)
+        spent = max(0.0, spent - reading_share(step, self._read))
         own = 0 if self._probing or self._found is None else len(self._kept) + self._found.drawn_rows
         settle(self._budget, step, own, spent, prices)
         # With nothing left drafters only guess to be tested, if that costs next to nothing, and else are silent. After

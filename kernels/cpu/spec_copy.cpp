@@ -41,6 +41,7 @@ class Copy final : public TableDrafter {
     ids_.insert(ids_.end(), ids.begin() + (std::ptrdiff_t)read, ids.end());
     if (ids_.size() - read > 2 * WALK) {
       tracks_.clear(), lost_at_ = -1;
+      ends_.reserve(ids_.size() - read);
       for (; read < ids_.size() - WALK; read++)
         for (int n = 1; n <= ngram_; n++) ends_.set(n, (int)read + 1);
     }

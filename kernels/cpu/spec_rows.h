@@ -96,9 +96,16 @@ class RowIndex {
     }
   }
 
+  // Room for so many keys more.
+  void reserve(size_t keys) {
+    size_t size = places_.size();
+    while (size < 2 * ((size_t)n_ + keys)) size *= 2;
+    if (size > places_.size()) grow(size);
+  }
+
   // The row of `place` has its key already.
   void add(int32_t place) {
-    if (2 * (size_t)(n_ + 1) > places_.size()) grow();
+    if (2 * (size_t)(n_ + 1) > places_.size()) grow(2 * places_.size());
     put(place);
     n_++;
   }
@@ -132,11 +139,10 @@ class RowIndex {
     while (entry(at)) at = next(at);
     set(at, place + 1);
   }
-  void grow() {
+  void grow(size_t size) {
     std::vector<int32_t> kept;
     for (size_t at = 0; at < places_.size(); at++)
       if (entry(at)) kept.push_back(entry(at) - 1);
-    const size_t size = 2 * places_.size();
     places_.clear(), places_.resize(size);
     for (int32_t place : kept) put(place);
   }

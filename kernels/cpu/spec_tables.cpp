@@ -8,6 +8,7 @@ void RankedTable::learn(const std::vector<int64_t>& keys, const std::vector<int>
                         const float* p, float rate) {
   const size_t n = keys.size(), k = (size_t)k_;
   places_.resize(n), before_.resize(n), new_ids_.resize(n * k), new_p_.resize(n * k);
+  if (n > 64 && size() + (int)n <= cap_) index_.reserve(n);
   for (size_t i = 0; i < n; i++) {
     const int place = find(keys[i]);
     places_[i] = place >= 0 ? place : add(keys[i]);

@@ -24,7 +24,7 @@ bool EndIndex::same(int n, int a, int b) const {
 }
 
 int EndIndex::set(int n, int after) {
-  if (2 * (n_ + 1) > entries_.size()) grow();
+  if (2 * (n_ + 1) > entries_.size()) grow(2 * entries_.size());
   size_t at = home(n, after);
   for (; entries_[at].n; at = (at + 1) & (entries_.size() - 1))
     if (entries_[at].n == n && same(n, entries_[at].after, after)) {
@@ -36,8 +36,14 @@ int EndIndex::set(int n, int after) {
   return -1;
 }
 
-void EndIndex::grow() {
-  std::vector<Entry> old(2 * entries_.size(), {0, 0});
+void EndIndex::reserve(size_t tokens) {
+  size_t size = entries_.size();
+  while (size < 2 * (n_ + tokens * (size_t)ngram_)) size *= 2;
+  if (size > entries_.size()) grow(size);
+}
+
+void EndIndex::grow(size_t size) {
+  std::vector<Entry> old(size, {0, 0});
   old.swap(entries_);
   for (const Entry& kept : old) {
     if (!kept.n) continue;

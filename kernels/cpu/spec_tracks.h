@@ -25,6 +25,8 @@ class EndIndex {
   EndIndex(const std::vector<int32_t>& ids, int ngram) : ids_(ids), ngram_(ngram) { clear(); }
   // The n-gram before the place `after` ended last: the place after it, then; -1: nowhere.
   int set(int n, int after);
+  // Room for the n-grams of so many tokens more.
+  void reserve(size_t tokens);
   void clear();
 
  private:
@@ -34,7 +36,7 @@ class EndIndex {
   int32_t token(int at) const { return at < 0 ? 0 : ids_[(size_t)at]; }
   size_t home(int n, int after) const;
   bool same(int n, int a, int b) const;
-  void grow();
+  void grow(size_t size);
 
   const std::vector<int32_t>& ids_;
   const int ngram_;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import edgedec
+from edgedec import Sampling
+from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.verify import walk
 from edgedec.drafters import Draft
 from edgedec.drafters._compiled import CompiledDrafter, CompiledRecycling
@@ -51,7 +56,7 @@ def tree(rng: np.random.Generator, most: int) -> Draft:
 
 
 @given(st.integers(0, 10**6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_trees_merge_alike(seed: int) -> None:
     rng = np.random.default_rng(seed)
     counts: list[Any] = [Counts() for _ in range(4)]
@@ -105,3 +110,62 @@ def test_a_tree_out_of_order_is_refused() -> None:
     merger = CompiledMerger([table()], [Counts()])
     with pytest.raises(ValueError, match="refuses"):
         merger.add(0, Draft([1, 2], [1, -1]), np.zeros(BINS))
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("names", ["copy+suffix+recycling+trigram", "stand+copy+hydra"])
+def test_a_generation_drafts_what_python_drafts(nano: Path, names: str, sampled: bool) -> None:
+    """Call for call, through the governor: tokens, parents and claims, also of a fork and of a session loaded."""
+    model = edgedec.open(nano, engine="native", threads=1)
+    native = model.runtime.capabilities
+    ids = model.tokenizer.encode("Tom has a red ball. Sam has a blue ball. Tom has a red ball. Sam has")
+    sampling = Sampling(temperature=0.7, seed=3) if sampled else Sampling()
+    found = []
+    for parts in (native.drafting, None):
+        model.runtime.capabilities = replace(native, drafting=parts)
+        session = model.session(speculate=f"{names}:fixed=5", context=256)
+        trace: list[StepTrace] = []
+        list(session.tokens(ids, max_tokens=60, sampling=sampling, ignore_eos=True, trace=trace))
+        twin = session.fork()
+        list(twin.tokens(max_tokens=30, sampling=sampling, ignore_eos=True, trace=trace))
+        list(session.tokens(ids[3:], max_tokens=30, sampling=sampling, ignore_eos=True, trace=trace))
+        drafts = [step.draft for step in trace]
+        assert sum(len(draft.tokens) for draft in drafts) > 150
+        assert session.stats.accepted > 0
+        found.append([(list(d.tokens), list(d.parents), list(d.p), list(d.by)) for d in drafts])
+        compiled = session._drafter.drafter._compiled  # type: ignore[attr-defined]
+        assert (compiled is not None) == (parts is not None)
+    assert found[0] == found[1]
+
+
+def test_forks_hold_little() -> None:
+    """A hundred forks of full tables, each of which learns a little."""
+    from edgedec.runtimes._native_drafting import PARTS, NativeDraftGroup
+
+    table = PARTS.table(TableSettings("trigram", 1 << 20, 8, 8, rate=0.3))
+    assert table is not None
+    group, rng = NativeDraftGroup([table]), np.random.default_rng(1)
+
+    def learn(group: NativeDraftGroup, calls: int) -> None:
+        for _ in range(calls):
+            best = rng.integers(0, 1 << 20, (250, 8)).astype(np.int32), np.zeros((250, 8), np.float32)
+            group.observe(Rows.chain(rng.integers(0, 1 << 20, 250), 0), 0, [0], [1], best, 1)
+
+    learn(group, 300)
+    assert table.figure(0) == 1 << 16
+    before = resident()
+    forks = [table.fork() for _ in range(100)]
+    for fork in forks:
+        learn(NativeDraftGroup([fork]), 1)
+    assert resident() - before < 200 << 20  # copies would take 900
+    state = table.save(0, 1 << 16, 8)
+    assert all(fork.figure(0) == 1 << 16 for fork in forks)
+    assert not np.array_equal(forks[0].save(0, 1 << 16, 8)[0], state[0])
+
+
+def resident() -> int:
+    """Bytes of memory that this process holds."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    except OSError:
+        pytest.skip("no /proc here")
