@@ -62,6 +62,11 @@ class Batch:
     def running(self) -> int:
         return len(self._running)
 
+    @property
+    def jobs(self) -> list[Job]:
+        """The sequences that run, in no order."""
+        return list(self._running)
+
     def add(
         self,
         context: Context,

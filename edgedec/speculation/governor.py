@@ -18,7 +18,8 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.step import Request, StepResult
 from edgedec.drafters import Draft, Drafter, Proposal, State
 from edgedec.runtime import Outputs
-from edgedec.speculation.accounts import Prices, judge, judge_drawn, reading_share, settle
+from edgedec.speculation import members as every
+from edgedec.speculation.accounts import Prices, UsualTime, judge, judge_drawn, plain_seconds, reading_share, settle
 from edgedec.speculation.backoff import STEPS, DrafterStats
 from edgedec.speculation.budget import ALLOWANCE, Budget
 from edgedec.speculation.calibration import due
@@ -26,14 +27,12 @@ from edgedec.speculation.compiled import compiled_merger
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.cutting import allowed, cut, offer_of, probing
 from edgedec.speculation.drawn import beyond
-from edgedec.speculation.members import calibration_states, inherit_all, observe_all, restore_all, table_states
+from edgedec.speculation.peek import Peek
 from edgedec.speculation.proposals import Proposals, drawn_limit
 from edgedec.speculation.selection import useful
 from edgedec.speculation.shared import SharedLearning
 from edgedec.speculation.survey import Survey
 
-# While the budget is used up a guess counts for so much of its chance.
-_DOUBT = 2 / 3
 # Calls until the largest useful tree is worked out again; it is as well where sequences come or go by such a share.
 _AGAIN, _CHANGED = 256, 0.1
 # A drafter is expensive if its proposal takes such a share of a call.
@@ -66,15 +65,18 @@ class Governor:
         self._survey: Survey | None = None
         self._budget = shared.budget if shared else Budget()
         self._phase, self._silent, self._calls, self._affords = _ACTIVE, 0, 0, True
-        # Sequences in the call, rows that may be of use beside them, and the least chance of a path.
+        # Sequences in the call, rows of use beside them, and the least chance of a path.
         self._sequences, self._useful_for, self._limit, self._least = 1, 0, fixed, 0.0
+        self._plain, self._usual = 0.0, UsualTime()
         self._sizes: dict[int, int] = {}
         self._link()
         self._forget()
 
     def _link(self) -> None:
         """Use the drafters' tables as they are now."""
-        self._compiled = compiled_merger([member.drafter for member in self.members], self._calibrations)
+        drafters = [member.drafter for member in self.members]
+        self._compiled = compiled_merger(drafters, self._calibrations)
+        self._peek = Peek(self._compiled, drafters)
 
     def _forget(self) -> None:
         """No last proposal."""
@@ -109,13 +111,22 @@ class Governor:
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
         self._forget()
         costs, self._sequences = self.costs, context.concurrent + 1
-        known = costs.covers(self._sequences)
+        self._plain, known = plain_seconds(costs, self._sequences, context.cache.length), costs.covers(self._sequences)
         if known:
-            self._budget.start(costs.seconds[1])
+            self._budget.start(self._plain)
         probe = self._probe(nodes) if nodes > 0 else 0
         self._probing = probe > 0
         if probe and self._phase == _SILENT:
             return probing(Draft(), probe, context, self._trees)
+        if (
+            nodes > 0
+            and known
+            and not self._fixed
+            and not probe
+            and self._phase != _ACTIVE
+            and self._peeked(context, nodes)
+        ):
+            return self._propose(context, nodes, min_path_prob, 0)
         if nodes < 1 or (self._phase == _SILENT and not self._fixed):
             return _NONE
         self._affords = bool(self._fixed) or self._budget.left > 0 or not known
@@ -135,9 +146,11 @@ class Governor:
     def _propose(
         self, context: Context, nodes: int, min_path_prob: float, probe: int
     ) -> Generator[Request | Offer, Any, Draft]:
-        began, found, self._read = perf_counter(), self._proposals(), len(context.ids)
+        began, found, self._read = perf_counter(), Proposals.of(self._compiled), len(context.ids)
         self._calls += 1
-        if not self._fixed and (abs(self._sequences - self._useful_for) > _CHANGED * self._useful_for or self._due()):
+        if not self._fixed and (
+            abs(self._sequences - self._useful_for) > _CHANGED * self._useful_for or self._calls % _AGAIN == 1
+        ):
             self._useful_for = self._sequences
             self._limit, self._least = useful(self.costs, self._sequences)
         limit = min(nodes, max(self._limit, probe))
@@ -153,15 +166,6 @@ class Governor:
         self._spent = perf_counter() - began - found.clock.waited - waited
         return draft
 
-    def _proposals(self) -> Proposals:
-        if self._compiled is None:
-            return Proposals()
-        self._compiled.clear()
-        return Proposals(self._compiled)
-
-    def _due(self) -> bool:
-        return self._calls % _AGAIN == 1
-
     def _room(self, member: DrafterStats, found: Proposals, context: Context, limit: int) -> int:
         """The most tokens that a drafter may propose now."""
         if self._fixed:
@@ -172,6 +176,8 @@ class Governor:
         """Does this drafter propose? An expensive one is judged by how much those before it let expect, and is not
         used while the budget could not pay for it."""
         costs = self.costs
+        if self._phase != _ACTIVE:
+            return member.drafter in self._peek.drafters and member.drafts(0)
         member.expensive = len(costs.seconds) > 1 and member.propose_s > _EXPENSIVE * costs.seconds[1]
         affordable = self._affords and self._budget.left > 2 * member.propose_s
         if not member.observed or ((member.expensive or member.draws) and not affordable):
@@ -200,7 +206,7 @@ class Governor:
             order = order[:probe]
         elif not self._fixed and (order or drawn is not None):
             since = perf_counter()
-            grant = yield offer_of(found, context, order, self.costs, 1.0 if self._budget.left > 0 else _DOUBT)
+            grant = yield offer_of(found, context, order, self.costs, self._budget.trust)
             waited = perf_counter() - since
         self._found, self._kept = found, order[: grant.nodes]
         self._drafted = grant.drafted + found.drawn_rows
@@ -212,35 +218,38 @@ class Governor:
 
     def observe(self, step: StepResult) -> None:
         began, costs = perf_counter(), self.costs
-        if self._phase == _SILENT:
+        if self._phase == _SILENT and self._found is None:
             self._observe_silently(step, costs)
             return
         self._measured(step, costs)
         drafted = max(self._drafted, len(step.rows) - step.root - 1 if self._found is not None else 0)
-        prices = Prices.of(costs, self._sequences, step.total, min(drafted, step.total - 1))
+        prices = Prices.of(costs, self._sequences, step.total, min(drafted, step.total - 1), self._plain)
         if self._found is not None:
+            chances = self._found.merger.chances
+            expected = sum(chances[node] for node in self._kept)
             path = self._found.merger.test(step.picked, self._calibrations)
+            self._budget.add_guesses(expected, len(set(path) & set(self._kept)))
             judge(self._found, self._kept, path, self.members, prices)
             judge_drawn(self._found, step, prices)
-        self._learn(step)
+        if self._phase != _SILENT:
+            self._learn(step)
         if not self._fixed and prices.token:
-            self._settle(step, prices, self._spent + perf_counter() - began)
+            self._settle(step, prices, self._usual.cut(self._spent + perf_counter() - began))
 
     def _measured(self, step: StepResult, costs: Costs) -> None:
         if step.whole and costs.add(step.total, step.seconds, step.cells) and self._survey is not None:
-            self._survey.add(step.seconds, _plain(costs, self._sequences))
+            self._survey.add(step.seconds, self._plain)
 
     def _learn(self, step: StepResult) -> None:
         for member in self.members:
             member.observed = self._observes(member)
-        observe_all(self.members, step, self._compiled)
+        every.observe_all(self.members, step, self._compiled)
         if self._shared is not None and self._found is not None and due(self._calls):
-            for member in self.members:
-                self._shared.calibrations.add(member.name, member.calibration)
+            every.share_calibrations(self.members, self._shared)
 
     def _observe_silently(self, step: StepResult, costs: Costs) -> None:
         """As little as possible: what silence costs must be far below the allowance."""
-        self._budget.add_call(_plain(costs, self._sequences) / self._sequences, 1, 0.0)
+        self._budget.add_call(self._plain / self._sequences, 1, 0.0)
         self._phase += self._budget.left > 0
         self._silent += 1
         if self._silent % 8 == 0 or self._probing:
@@ -268,18 +277,18 @@ class Governor:
         self._forget()
 
     def own_state(self) -> State:
-        return calibration_states(self.members)
+        return every.calibration_states(self.members)
 
     def state(self) -> State:
-        return table_states(self.members) | self.own_state()
+        return every.table_states(self.members) | self.own_state()
 
     def restore(self, state: State) -> None:
-        restore_all(self.members, state)
+        every.restore_all(self.members, state)
         self._link()
 
     def inherit(self, other: Drafter) -> None:
         if isinstance(other, Governor):
-            inherit_all(self.members, other.members, self._shared is None)
+            every.inherit_all(self.members, other.members, self._shared is None)
             self._link()
 
     def report(self) -> dict[str, Any]:
@@ -288,8 +297,3 @@ class Governor:
             "sizes": {str(size): calls for size, calls in sorted(self._sizes.items())},
             "drafters": {member.name: member.report() for member in self.members},
         }
-
-
-def _plain(costs: Costs, sequences: int) -> float:
-    """Seconds of a call of one row for each sequence."""
-    return costs.seconds[min(sequences, len(costs.seconds) - 1)]

@@ -7,8 +7,9 @@ from time import perf_counter
 
 from edgedec.decoding.step import StepResult
 from edgedec.drafters import State
-from edgedec.speculation.backoff import SMOOTH, DrafterStats
+from edgedec.speculation.backoff import DrafterStats
 from edgedec.speculation.compiled import CompiledMerger
+from edgedec.speculation.shared import SharedLearning
 
 
 def observe_all(members: Sequence[DrafterStats], step: StepResult, merger: CompiledMerger | None) -> None:
@@ -18,17 +19,19 @@ def observe_all(members: Sequence[DrafterStats], step: StepResult, merger: Compi
         if member.observed and not together >> number & 1:
             since = perf_counter()
             member.drafter.observe(step)
-            _timed(member, perf_counter() - since)
+            member.add_observation(perf_counter() - since)
     if merger is not None and together:
         merger.observe(step, together)
         seconds = merger.seconds.tolist()
         for number in merger.numbers:
             if members[number].observed:
-                _timed(members[number], seconds[number])
+                members[number].add_observation(seconds[number])
 
 
-def _timed(member: DrafterStats, seconds: float) -> None:
-    member.observe_s += (seconds - member.observe_s) * SMOOTH
+def share_calibrations(members: Sequence[DrafterStats], shared: SharedLearning) -> None:
+    """Others may start from what their claims were worth."""
+    for member in members:
+        shared.calibrations.add(member.name, member.calibration)
 
 
 def calibration_states(members: Sequence[DrafterStats]) -> State:

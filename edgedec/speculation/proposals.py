@@ -30,6 +30,14 @@ class Proposals:
     started_places: Sequence[int] = ()
     clock: CallClock = field(default_factory=CallClock)
 
+    @classmethod
+    def of(cls, compiled: CompiledMerger | None) -> Proposals:
+        """None yet, merged by the runtime if it can."""
+        if compiled is None:
+            return cls()
+        compiled.clear()
+        return cls(compiled)
+
     @property
     def drawn_rows(self) -> int:
         return 0 if self.drawn is None else len(self.drawn.tokens)

@@ -16,7 +16,9 @@ from edgedec.speculation.selection import SURE, chain_length
 COUNTS = (8, 3, 16, 2, 32, 5, 12, 64, 4, 6, 24, 48, 96, 128, 192, 256)
 _FURTHER = 64
 # The share of the time that measuring may take; what it may take at the start, and what is saved up, in calls.
-_SHARE, _START, _SAVED = 0.02, 2.0, 12.0
+_SHARE, _START, _SAVED = 0.01, 2.0, 12.0
+# So many of the counts are measured twice, for noise only ever adds: all others lie between or near them.
+_TWICE = 3
 # It is kept when so many points are known, and whenever there are more.
 _KEPT = 4
 
@@ -56,14 +58,15 @@ class Survey:
                 self._keep()
 
     def _wanted(self, rows: int) -> tuple[int, float]:
-        """What was measured never comes before what was measured once; what cannot pay is not measured."""
+        """Those that were never measured first; what cannot pay is not measured."""
         costs = self._costs
         if costs.calls(rows) < 2:
             return 0, 0.0
         largest = rows + _FURTHER
         if costs.covers(rows):
             largest = min(largest, rows + 2 * chain_length(SURE, costs, rows) + 2)
-        missing = [k for k in COUNTS if rows < k <= min(largest, costs.most) and costs.calls(k) < 2]
+        largest = min(largest, costs.most)
+        missing = [k for i, k in enumerate(COUNTS) if rows < k <= largest and costs.calls(k) < 1 + (i < _TWICE)]
         best = min(missing, key=costs.calls, default=0)
         extra = costs.seconds[best] - costs.seconds[rows] if best and costs.covers(rows) else 0.0
         self._next[rows] = best, min(extra, 0.9 * _SAVED * costs.seconds[rows])
