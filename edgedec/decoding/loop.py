@@ -15,7 +15,7 @@ import numpy as np
 
 from edgedec.decoding.choice import Chooser, Undecided, Verified, finite_token
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, DecodeLoop, Stats, StepResult, Token, run_loop
+from edgedec.decoding.step import Completed, DecodeLoop, Request, Stats, StepResult, Token, run_loop
 from edgedec.decoding.verify import VERIFIERS, follow, walk
 from edgedec.drafters import Draft, Drafter, Sampled
 from edgedec.errors import UsageError
@@ -94,7 +94,7 @@ def decode_loop(
             if stats.calls == 1:
                 drafter.prepare()  # before the clock starts: it is no part of any token
             began = perf_counter()
-            first = yield from _prefill(context, capabilities.prefill_chunk)
+            first = yield from _prefill(context, capabilities.prefill_chunk, drafter)
             room = min(_room(context, left), capabilities.largest_call - len(first))
             # The masks of drafted tokens are waited for, by all that run beside this text.
             room = 0 if getattr(constraint, "slow", False) else room
@@ -135,11 +135,11 @@ def _always() -> bool:
     return True
 
 
-def _unsaid(tokens: Sequence[int], parents: Sequence[int]) -> None:
+def _unsaid(tokens: Sequence[int], parents: Sequence[int], seconds: float) -> None:
     """No constraint says which drafted tokens are allowed."""
 
 
-def _prefill(context: Context, chunk: int) -> Generator[Call, Completed, Rows]:
+def _prefill(context: Context, chunk: int, drafter: Drafter) -> Generator[Request, Completed, Rows]:
     """Read pending tokens in chunks until one chunk is left; returns that chunk as rows."""
     cache = context.cache
     if len(context.ids) == cache.length + 1:
@@ -153,8 +153,11 @@ def _prefill(context: Context, chunk: int) -> Generator[Call, Completed, Rows]:
         rows = Rows.chain(pending[:size], cache.length)
         if len(pending) <= size:
             return rows
-        yield Call(rows, cache, outputs=_NONE, adapter=context.adapter)
+        reads = drafter.reads
+        done = yield Call(rows, cache, outputs=reads, adapter=context.adapter)
         cache.commit(range(len(rows)))
+        if reads != _NONE and (reading := drafter.read(context, rows, done.result)) is not None:
+            yield from reading
 
 
 class _Step:
@@ -185,6 +188,8 @@ class _Step:
             wanted = wanted._replace(logits_from=root)
         # A draft that has been through the blocks of early logits already begins again.
         blocks, hidden = (None, None) if self._early else (draft.blocks, draft.hidden)
+        if blocks is not None and wanted.hidden:  # states of blocks that the draft has passed are not shown again
+            wanted = wanted._replace(hidden=tuple(block for block in wanted.hidden if block in blocks))
         done: Completed = yield Call(rows, context.cache, blocks, hidden, wanted, context.adapter)
         result = done.result
         early: dict[int, Logits] = {}

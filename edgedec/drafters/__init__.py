@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from edgedec.bundle import Bundle
 from edgedec.decoding.allocation import Offer
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Request, StepResult
+from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.errors import UsageError
-from edgedec.runtime import Hidden, Outputs, Runtime
+from edgedec.runtime import CallResult, Hidden, Outputs, Rows, Runtime
 from edgedec.sampling import Probs
 from edgedec.text.tokenizer import Tokenizer
 
@@ -73,7 +73,8 @@ Proposal = Draft | Generator[Request | Offer, Any, Draft]
 class Drafter(Protocol):
     """What the loop needs of a drafter. An empty proposal is plain decoding.
 
-    `outputs`: what calls return for `observe`, besides what the loop itself needs.
+    `outputs`: what calls return for `observe`, besides what the loop itself needs. `reads`: what it has to be shown of
+    every call, also of those that read a prompt (`read`), whether or not it drafts.
     """
 
     @property
@@ -86,6 +87,13 @@ class Drafter(Protocol):
 
         Between `reset` and `reset` the ids only grow: what was indexed once stays true.
         """
+        ...
+
+    @property
+    def reads(self) -> Outputs: ...
+
+    def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None] | None:
+        """A chunk of a prompt was read and is committed; `result` has what `reads` names. Called if it names any."""
         ...
 
     def observe(self, step: StepResult) -> None:
@@ -127,6 +135,10 @@ class BaseDrafter:
     """What most drafters have in common: no extra outputs, nothing learned."""
 
     outputs: Outputs = Outputs()
+    reads: Outputs = Outputs()
+
+    def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None] | None:
+        return None
 
     def observe(self, step: StepResult) -> None:
         pass
@@ -180,8 +192,8 @@ def drafter_names() -> tuple[str, ...]:
 
 
 def drafter_module(name: str) -> ModuleType:
-    """The file of a drafter. It may declare AUTO, its rank among the drafters of `auto`, and HEAD, the interface of
-    the bundle's draft head that it needs."""
+    """The file of a drafter. It may declare AUTO, its rank among the drafters of `auto`, and what of the
+    bundle it needs: HEAD, the interface of a draft head, or DRAFT, a kind of draft."""
     if name not in drafter_names():
         raise UsageError(f"no drafter {name!r}; there are: {', '.join(drafter_names())}")
     return import_module(f"edgedec.drafters.{name}")

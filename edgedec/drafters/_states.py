@@ -1,77 +1,78 @@
-"""States of the table drafters as arrays to keep: what comes from outside is checked before any of it is used."""
+"""What a draft head reads of the target: its states at the tokens of the text, as calls show them."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from edgedec.drafters import State
-from edgedec.errors import UsageError
-from edgedec.runtime import TableRows
+from edgedec.bundle import Bundle
+from edgedec.decoding.step import StepResult
+from edgedec.runtime import CallResult, Hidden, Rows
+from edgedec.spec import Norm
 
-Ids = NDArray[np.int32]
-Floats = NDArray[np.float32]
-
-
-def array(state: State, name: str, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    """An array of a state, or UsageError; -1 in `shape` is any length."""
-    found = state.get(name)
-    if not isinstance(found, np.ndarray) or found.dtype != dtype or found.ndim != len(shape):
-        raise UsageError(f"state {name}: need a {np.dtype(dtype)} array of {len(shape)} dimensions")
-    if any(want not in (-1, have) for want, have in zip(shape, found.shape, strict=True)):
-        raise UsageError(f"state {name}: {list(found.shape)} is not {list(shape)}: learned with other options")
-    return found
+# More rows than this are not kept while nothing is drafted: the head then begins again after them.
+_MOST = 2048
 
 
-def checked_table(state: State, prefix: str, k: int, vocab: int, cap: int) -> TableRows:
-    """The latest `cap` rows of a table's state; UsageError if it cannot be of such a table."""
-    keys = array(state, prefix + "keys", np.int32, (-1, 2))
-    n = len(keys)
-    ids = array(state, prefix + "ids", np.int32, (n, k))
-    p = array(state, prefix + "p", np.float32, (n, k))
-    visits = array(state, prefix + "visits", np.int32, (n,))
-    if n and not (ids.min() >= -1 and ids.max() < vocab):
-        raise UsageError(f"state {prefix}ids: a token is outside the vocabulary of {vocab}: learned elsewhere")
-    if n and not (np.isfinite(p).all() and p.min() >= 0 and p.max() <= 1.001 and visits.min() >= 1):
-        raise UsageError(f"state {prefix}p, {prefix}visits: out of range; drop the file and learn again")
-    if (np.diff(p, axis=1) > 0).any() or ((ids < 0) & (p > 0)).any() or _twins(ids, p > 0):
-        raise UsageError(f"state {prefix}ids, {prefix}p: no ranked tokens; drop the file and learn again")
-    packed = np.ascontiguousarray(keys).view(np.int64)[-cap:, 0]
-    if len(np.unique(packed)) < len(packed):
-        raise UsageError(f"state {prefix}keys: a key stands twice; drop the file and learn again")
-    first = n - len(packed)
-    return packed, ids[first:], p[first:], visits[first:]
+@dataclass(frozen=True)
+class Seen:
+    """The target's states [n, features, hidden_size] at the tokens `start` .. of a text, and the token after each."""
+
+    start: int
+    states: Hidden
+    follow: list[int]
 
 
-def checked_recycled(state: State, k: int, vocab: int) -> tuple[Ids, Ids, Floats]:
-    """Tokens [n], their next ones and the chances [n, k] of a state of `recycling`; UsageError if it cannot be one."""
-    tokens = array(state, "tokens", np.int32, (-1,))
-    n = len(tokens)
-    ids = array(state, "ids", np.int32, (n, k))
-    p = array(state, "p", np.float32, (n, k))
-    if n and not (tokens.min() >= 0 and max(tokens.max(), ids.max()) < vocab and ids.min() >= -1):
-        raise UsageError(f"state ids: a token is outside the vocabulary of {vocab}: learned elsewhere")
-    if n and not (np.isfinite(p).all() and p.min() >= 0 and p.max() <= 1):
-        raise UsageError("state p: out of range; drop the file and learn again")
-    if len(np.unique(tokens)) < n:
-        raise UsageError("state tokens: one stands twice; drop the file and learn again")
-    known = ids >= 0
-    if (np.diff(p, axis=1) > 0).any() or (np.diff(known.astype(np.int8), axis=1) > 0).any() or _twins(ids, known):
-        raise UsageError("state ids, p: no ranked tokens; drop the file and learn again")
-    return tokens, ids, p
+class SeenStates:
+    """States that calls showed and that no head has read yet, in order."""
+
+    def __init__(self, features: Sequence[int]) -> None:
+        self._features = features
+        self._seen: list[Seen] = []
+        self._rows = 0
+
+    def observe(self, step: StepResult) -> None:
+        """Those of the rows that a call verified."""
+        path = [*range(step.root), *(step.root + row for row in step.path)]
+        tokens = step.rows.tokens[path].tolist()
+        self._add(step.rows, step.result, path, [*tokens[1:], step.picked[-1]])
+
+    def read(self, rows: Rows, result: CallResult, follow: Sequence[int]) -> None:
+        """Those of a chunk of the prompt; `follow`: the token after each."""
+        self._add(rows, result, list(range(len(rows))), list(follow))
+
+    def _add(self, rows: Rows, result: CallResult, chosen: list[int], follow: list[int]) -> None:
+        if any(block not in result.hidden for block in self._features):
+            return  # a resumed call, which had passed some of these blocks already
+        states = np.stack([result.hidden[block][chosen] for block in self._features], axis=1)
+        self._seen.append(Seen(int(rows.positions[0]), states, follow))
+        self._rows += len(chosen)
+        while self._rows > _MOST and len(self._seen) > 1:
+            self._rows -= len(self._seen.pop(0).follow)
+
+    def take(self) -> list[Seen]:
+        """All of them; from now on they are forgotten here."""
+        found, self._seen, self._rows = self._seen, [], 0
+        return found
 
 
-def checked_record(state: State, shape: tuple[int, ...]) -> tuple[Floats, Floats]:
-    """What `stand` claimed and what came true, of a state; UsageError if that cannot be."""
-    claimed, came = (array(state, name, np.float32, shape) for name in ("claimed", "came"))
-    if not (np.isfinite([claimed, came]).all() and min(claimed.min(), came.min()) >= 0):
-        raise UsageError("state claimed, came: out of range; drop the file and learn again")
-    return claimed, came
+class LastNorm:
+    """The last norm of a model."""
 
+    def __init__(self, bundle: Bundle) -> None:
+        spec = bundle.spec
+        self._kind: Norm = spec.final_norm
+        self._eps = np.float32(spec.norm_eps)
+        self._weight = None if self._kind == "none" else bundle.rows("final_norm")
+        self._bias = bundle.rows("final_norm_bias") if self._kind == "layer" else None
 
-def _twins(ids: Ids, counts: NDArray[np.bool_]) -> bool:
-    """Does a line of ids [n, k] name a token twice, where it counts?"""
-    line = np.sort(np.where(counts, ids, -1), axis=1)
-    return bool(((line[:, 1:] == line[:, :-1]) & (line[:, 1:] >= 0)).any())
+    def __call__(self, x: Hidden) -> Hidden:
+        """x [n, hidden_size] normed."""
+        if self._weight is None:
+            return x
+        if self._kind == "layer":
+            x = x - x.mean(axis=-1, keepdims=True)
+        found: Hidden = x / np.sqrt(np.mean(np.square(x), axis=-1, keepdims=True) + self._eps) * self._weight
+        return found if self._bias is None else found + self._bias

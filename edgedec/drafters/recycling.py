@@ -16,7 +16,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.step import StepResult
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, State
 from edgedec.drafters._compiled import CompiledRecycling, compiled
-from edgedec.drafters._states import checked_recycled
+from edgedec.drafters._table_states import checked_recycled
 from edgedec.drafters._tables import Ranked, grow_ranked, sized, total_of
 from edgedec.runtime import Outputs, TableSettings
 

@@ -22,7 +22,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.step import StepResult
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Sampled, State
 from edgedec.drafters._compiled import CompiledStand, compiled
-from edgedec.drafters._states import checked_record
+from edgedec.drafters._table_states import checked_record
 from edgedec.drafters._tables import Ranked, Table, Tail, best_of, grow_ranked, keys_of, sized, total_of
 from edgedec.errors import UsageError
 from edgedec.runtime import Outputs, TableSettings

@@ -9,6 +9,7 @@ drafted with any of them. On a runtime that runs no trees, drafts are cut to one
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 
 from edgedec.drafters import Drafter, DrafterContext, drafter_module, drafter_names, make_drafter
 from edgedec.drafters.forced import Forced
@@ -54,9 +55,15 @@ def _auto(host: DrafterContext) -> list[str]:
         return []
     files = {name: drafter_module(name) for name in drafter_names()}
     ranked = sorted((name for name in files if hasattr(files[name], "AUTO")), key=lambda name: int(files[name].AUTO))
-    free = [name for name in ranked if not hasattr(files[name], "HEAD")]
-    heads = [name for name in ranked if name not in free and files[name].HEAD.kind in host.bundle.manifest.heads]
+    free = [name for name in ranked if not hasattr(files[name], "HEAD") and not hasattr(files[name], "DRAFT")]
+    heads = [name for name in ranked if name not in free and _has(host, files[name])]
     return [*free, *heads[:1]]
+
+
+def _has(host: DrafterContext, file: ModuleType) -> bool:
+    """Does the bundle have the head or the draft that this drafter needs?"""
+    manifest, head = host.bundle.manifest, getattr(file, "HEAD", None)
+    return getattr(file, "DRAFT", "") in manifest.drafts or (head is not None and head.kind in manifest.heads)
 
 
 def _options(part: str, rest: str) -> dict[str, str]:

@@ -15,9 +15,9 @@ from typing import Any
 
 from edgedec.decoding.allocation import Grant, Offer, Others, best_of_one
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Request, StepResult
+from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import Draft, Drafter, Proposal, State
-from edgedec.runtime import Outputs
+from edgedec.runtime import CallResult, Outputs, Rows
 from edgedec.speculation import members as every
 from edgedec.speculation.accounts import Prices, UsualTime, judge, judge_drawn, plain_seconds, reading_share, settle
 from edgedec.speculation.backoff import STEPS, DrafterStats
@@ -29,6 +29,7 @@ from edgedec.speculation.cutting import allowed, cut, offer_of, probing
 from edgedec.speculation.drawn import beyond
 from edgedec.speculation.peek import Peek
 from edgedec.speculation.proposals import Proposals, drawn_limit
+from edgedec.speculation.readers import Readers
 from edgedec.speculation.selection import useful
 from edgedec.speculation.shared import SharedLearning
 from edgedec.speculation.survey import Survey
@@ -57,7 +58,8 @@ class Governor:
     ) -> None:
         start = shared.calibrations.start if shared else lambda name: None
         self.members = [DrafterStats(name, drafter, start(name)) for name, drafter in drafters]
-        self._names = [member.name for member in self.members]
+        self._readers = Readers([drafter for _, drafter in drafters])
+        self.reads, self._names = self._readers.reads, [member.name for member in self.members]
         self._calibrations = [member.calibration for member in self.members]
         self._measure, self._find_survey, self._shared = costs, survey, shared
         self._fixed, self._trees = fixed, trees
@@ -86,16 +88,20 @@ class Governor:
 
     @property
     def outputs(self) -> Outputs:
-        outputs = _QUIET
+        outputs = self.reads
         if self._phase != _SILENT:
             for member in self.members:
                 if self._observes(member):
                     outputs |= member.drafter.outputs
         return outputs
 
+    def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None]:
+        return self._readers.read(context, rows, result)
+
     def _observes(self, member: DrafterStats) -> bool:
-        """Does it observe the next call? With no budget left, not if it needs extra outputs."""
-        return not member.backed_off and (self._affords or member.drafter.outputs == _QUIET)
+        """Does it observe the next call? With no budget left, not if it needs extra outputs now and then."""
+        affords = self._affords or member.drafter.outputs == _QUIET
+        return member.drafter.reads != _QUIET or (affords and not member.backed_off)
 
     @property
     def costs(self) -> Costs:
@@ -118,14 +124,8 @@ class Governor:
         self._probing = probe > 0
         if probe and self._phase == _SILENT:
             return probing(Draft(), probe, context, self._trees)
-        if (
-            nodes > 0
-            and known
-            and not self._fixed
-            and not probe
-            and self._phase != _ACTIVE
-            and self._peeked(context, nodes)
-        ):
+        quiet = known and not (self._fixed or probe or self._phase == _ACTIVE)
+        if quiet and nodes > 0 and self._peek.promising(context, nodes, costs, self._budget):
             return self._propose(context, nodes, min_path_prob, 0)
         if nodes < 1 or (self._phase == _SILENT and not self._fixed):
             return _NONE
@@ -148,9 +148,8 @@ class Governor:
     ) -> Generator[Request | Offer, Any, Draft]:
         began, found, self._read = perf_counter(), Proposals.of(self._compiled), len(context.ids)
         self._calls += 1
-        if not self._fixed and (
-            abs(self._sequences - self._useful_for) > _CHANGED * self._useful_for or self._calls % _AGAIN == 1
-        ):
+        changed = abs(self._sequences - self._useful_for) > _CHANGED * self._useful_for
+        if not self._fixed and (changed or self._calls % _AGAIN == 1):
             self._useful_for = self._sequences
             self._limit, self._least = useful(self.costs, self._sequences)
         limit = min(nodes, max(self._limit, probe))
@@ -200,7 +199,8 @@ class Governor:
         order, drawn, waited = self._order(found), found.drawn, 0.0
         if drawn is not None:
             order = beyond(drawn, found.merger, order) if self._trees else []
-        order = allowed(context, found, order[:limit])[: max(limit - found.drawn_rows, 0)]
+        row = self.costs.row(self._sequences, min(len(order), limit))
+        order = allowed(context, found, order[:limit], row)[: max(limit - found.drawn_rows, 0)]
         grant = Grant(len(order), len(order), 1.0)
         if probe:
             order = order[:probe]
@@ -225,14 +225,11 @@ class Governor:
         drafted = max(self._drafted, len(step.rows) - step.root - 1 if self._found is not None else 0)
         prices = Prices.of(costs, self._sequences, step.total, min(drafted, step.total - 1), self._plain)
         if self._found is not None:
-            chances = self._found.merger.chances
-            expected = sum(chances[node] for node in self._kept)
-            path = self._found.merger.test(step.picked, self._calibrations)
-            self._budget.add_guesses(expected, len(set(path) & set(self._kept)))
+            chances, path = self._found.merger.chances, self._found.merger.test(step.picked, self._calibrations)
+            self._budget.add_guesses(sum(chances[node] for node in self._kept), len(set(path) & set(self._kept)))
             judge(self._found, self._kept, path, self.members, prices)
             judge_drawn(self._found, step, prices)
-        if self._phase != _SILENT:
-            self._learn(step)
+        (self._readers.observe if self._phase == _SILENT else self._learn)(step)
         if not self._fixed and prices.token:
             self._settle(step, prices, self._usual.cut(self._spent + perf_counter() - began))
 
@@ -249,6 +246,7 @@ class Governor:
 
     def _observe_silently(self, step: StepResult, costs: Costs) -> None:
         """As little as possible: what silence costs must be far below the allowance."""
+        self._readers.observe(step)
         self._budget.add_call(self._plain / self._sequences, 1, 0.0)
         self._phase += self._budget.left > 0
         self._silent += 1
@@ -262,8 +260,7 @@ class Governor:
         spent = max(0.0, spent - reading_share(step, self._read))
         own = 0 if self._probing or self._found is None else len(self._kept) + self._found.drawn_rows
         settle(self._budget, step, own, spent, prices)
-        # With nothing left drafters only guess to be tested, if that costs next to nothing, and else are silent. After
-        # silence a call is observed before anything is drafted.
+        # With nothing left drafters only guess to be tested, if that costs next to nothing.
         idle = sum(member.propose_s + member.observe_s for member in self.members if not member.expensive)
         quiet = self._budget.left <= 0 and idle > ALLOWANCE * prices.token
         self._phase = _SILENT if quiet else min(self._phase + 1, _ACTIVE)
@@ -292,8 +289,6 @@ class Governor:
             self._link()
 
     def report(self) -> dict[str, Any]:
-        return {
-            "silent": self._silent,
-            "sizes": {str(size): calls for size, calls in sorted(self._sizes.items())},
-            "drafters": {member.name: member.report() for member in self.members},
-        }
+        sizes = {str(size): calls for size, calls in sorted(self._sizes.items())}
+        drafters = {member.name: member.report() for member in self.members}
+        return {"silent": self._silent, "sizes": sizes, "drafters": drafters}
