@@ -34,6 +34,7 @@ VERBS = (
     "adapter",
     "train-heads",
     "train-exits",
+    "datastore",
     "inspect",
     "verify",
     "bench",

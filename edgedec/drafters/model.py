@@ -20,14 +20,15 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, Sampled
 from edgedec.drafters._reader import ALL, BEST, DraftReader, Reading, children, drawn_from, shape, shares, size
-from edgedec.drafters._retokenize import Retokenizer, same_tokens
+from edgedec.drafters._retokenize import Retokenizer, translator_of
 from edgedec.errors import BundleNotFound, UsageError
 from edgedec.runtime import CallResult, Runtime, RuntimeOptions, choose_runtime, open_runtime, runtime_names
 from edgedec.sampling import Probs, Sampling
 from edgedec.speculation.calibration import BINS, Calibration, kind_of
 from edgedec.speculation.instances import SharedInstances
-from edgedec.text.tokenizer import Tokenizer
 
+# Others are pruned by its probabilities (`edgedec.speculation.guide`).
+GUIDE = True
 VERIFY = ("match", "token", "block", "spectr", "recursive", "multipath")
 # At how many places, from the first on, there are `width` children.
 _BUSHY = {"spectr": 2, "recursive": 2, "multipath": 1}
@@ -49,7 +50,7 @@ def make(
     """path: the draft model's bundle. gamma: the longest draft. width: children at the first places, for spectr,
     recursive and multipath. threads: as the target by default; they take turns. Sessions share its weights."""
     bundle = _open(path)
-    translator = _translator(host, bundle)
+    translator = translator_of(host, bundle)
     name = choose_runtime(bundle, host.runtime.name if host.runtime.name in runtime_names() else "auto")
     options = RuntimeOptions(threads=threads or host.runtime.capabilities.threads, kv=kv or None)
     key = str(bundle.path.resolve()), bundle.digest, name, options
@@ -282,18 +283,3 @@ def _open(path: str) -> Bundle:
         return Bundle.open(find(path))
     except BundleNotFound as error:
         raise UsageError(f"drafter model: path={path}: {error}") from None
-
-
-def _translator(host: DrafterContext, bundle: Bundle) -> Retokenizer | None:
-    """None if the target's token numbers mean the same to the draft model."""
-    ours, theirs = host.bundle.manifest, bundle.manifest
-    if ours.text.tokenizer is None and theirs.text.tokenizer is None and ours.spec.vocab_size == theirs.spec.vocab_size:
-        return None  # numbers without text: nothing else to go by
-    for one, manifest in ((host.bundle, ours), (bundle, theirs)):
-        if manifest.text.tokenizer is None:
-            raise UsageError(f"drafter model: {one.path} has no tokenizer, so the models' tokens cannot be compared")
-    hashes = [manifest.files[manifest.text.tokenizer or ""].sha256 for manifest in (ours, theirs)]
-    if hashes[0] == hashes[1] != "":
-        return None
-    target, draft = host.tokenizer(), Tokenizer.load(bundle.file(theirs.text.tokenizer or ""))
-    return None if same_tokens(target, draft) else Retokenizer(target, draft)
