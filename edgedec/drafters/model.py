@@ -49,13 +49,18 @@ def make(
 ) -> ModelDrafter:
     """path: the draft model's bundle. gamma: the longest draft. width: children at the first places, for spectr,
     recursive and multipath. threads: as the target by default; they take turns. Sessions share its weights."""
+    runtime, translator = open_draft(host, path, threads or host.runtime.capabilities.threads, kv)
+    return ModelDrafter(runtime, host.runtime.spec.vocab_size, gamma, width, verify, translator)
+
+
+def open_draft(host: DrafterContext, path: str, threads: int, kv: str = "") -> tuple[Runtime, Retokenizer | None]:
+    """The draft model at `path`, and what translates its tokens (None: they are the target's)."""
     bundle = _open(path)
     translator = translator_of(host, bundle)
     name = choose_runtime(bundle, host.runtime.name if host.runtime.name in runtime_names() else "auto")
-    options = RuntimeOptions(threads=threads or host.runtime.capabilities.threads, kv=kv or None)
+    options = RuntimeOptions(threads=threads, kv=kv or None)
     key = str(bundle.path.resolve()), bundle.digest, name, options
-    runtime = _runtimes.get(key, lambda: _loaded(name, bundle, options))
-    return ModelDrafter(runtime, host.runtime.spec.vocab_size, gamma, width, verify, translator)
+    return _runtimes.get(key, lambda: _loaded(name, bundle, options)), translator
 
 
 def _loaded(name: str, bundle: Bundle, options: RuntimeOptions) -> Runtime:
