@@ -19,11 +19,12 @@ from edgedec.bundle.folder import Bundle
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, Sampled
-from edgedec.drafters._reader import ALL, BEST, DraftReader, Reading, children, drawn_from, shape, shares, size
+from edgedec.drafters._beam import beam_draft, level_draft
+from edgedec.drafters._reader import BEST, DraftReader, Reading, shape, shares
 from edgedec.drafters._retokenize import Retokenizer, translator_of
 from edgedec.errors import BundleNotFound, UsageError
 from edgedec.runtime import CallResult, Runtime, RuntimeOptions, choose_runtime, open_runtime, runtime_names
-from edgedec.sampling import Probs, Sampling
+from edgedec.sampling import Sampling
 from edgedec.speculation.calibration import BINS, Calibration, kind_of
 from edgedec.speculation.instances import SharedInstances
 
@@ -46,11 +47,13 @@ def make(
     width: int = 1,
     verify: str = "match",
     kv: str = "",
+    beam: int = 0,
 ) -> ModelDrafter:
     """path: the draft model's bundle. gamma: the longest draft. width: children at the first places, for spectr,
-    recursive and multipath. threads: as the target by default; they take turns. Sessions share its weights."""
+    recursive and multipath; beam: sequences of stochastic beam search instead, for recursive. threads: as the target
+    by default; they take turns. Sessions share its weights."""
     runtime, translator = open_draft(host, path, threads or host.runtime.capabilities.threads, kv)
-    return ModelDrafter(runtime, host.runtime.spec.vocab_size, gamma, width, verify, translator)
+    return ModelDrafter(runtime, host.runtime.spec.vocab_size, gamma, width, verify, translator, beam)
 
 
 def open_draft(host: DrafterContext, path: str, threads: int, kv: str = "") -> tuple[Runtime, Retokenizer | None]:
@@ -80,16 +83,19 @@ class ModelDrafter(BaseDrafter):
         width: int = 1,
         verify: str = "match",
         translator: Retokenizer | None = None,
+        beam: int = 0,
     ) -> None:
         if verify not in VERIFY:
             raise UsageError(f"drafter model: verify={verify}: must be one of {', '.join(VERIFY)}")
         if not 1 <= gamma <= 64 or not 1 <= width <= 16:
             raise UsageError(f"drafter model: gamma={gamma}, width={width}: must be from 1 to 64, and from 1 to 16")
+        if not 0 <= beam <= 16 or (beam and verify != "recursive"):
+            raise UsageError(f"drafter model: beam={beam}: must be up to 16, and with verify=recursive")
         if verify != "match" and translator is not None:
             raise UsageError(f"drafter model: verify={verify} needs a draft model of the same tokenizer; use match")
         self._reader, self._vocab, self._translator = DraftReader(runtime), vocab, translator
         self._gamma, self._verify = min(gamma, self._reader.room), verify
-        self._width = width if verify in _BUSHY else 1
+        self._width, self._beam = width if verify in _BUSHY else 1, beam
         self._first, self._side = Calibration(), Calibration()
         self._taken = [*_TAKEN]
         self._step_s = self._call_s = 0.0
@@ -244,32 +250,17 @@ class ModelDrafter(BaseDrafter):
 
     def _draw(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
         """Tokens drawn from the draft model's distributions, place by place; each with what it was drawn from."""
-        branching = shape(self._depth(nodes, min_path_prob), self._width, _BUSHY.get(self._verify, 0), nodes)
-        again = self._verify != "recursive"
-        tokens: list[int] = []
-        parents: list[int] = []
-        kinds: list[int] = []
-        sources: list[Probs] = []
-        logits = (yield from self._reader.read(context.ids, ALL, size(branching))).logits
-        level: list[tuple[int, list[int]]] = [(-1, [])]
-        for depth, width in enumerate(branching):
-            if depth:
-                rows = [i for i, _ in level]
-                result = yield from self._reader.grow([tokens[i] for i in rows], [parents[i] for i in rows], ALL)
-                logits = result.logits
-            assert logits is not None
-            below: list[tuple[int, list[int]]] = []
-            for row, (node, path) in zip(logits, level, strict=True):
-                source = drawn_from(row, self._vocab, context, path)
-                for rank, token in enumerate(children(source, width, again, context.rng)):
-                    below.append((len(tokens), [*path, token]))
-                    tokens.append(token)
-                    parents.append(node)
-                    sources.append(source)
-                    kinds.append(min(rank, len(_TAKEN) - 1))
-            level = below
-        self._hold(tokens, parents, kinds)
-        return Draft(tokens, parents, [self._taken[kind] for kind in kinds], sampled=Sampled(self._verify, sources))
+        depth = self._depth(nodes, min_path_prob)
+        if self._beam:
+            width = min(self._beam, nodes)
+            drawn = yield from beam_draft(self._reader, context, self._vocab, width, min(depth, nodes // width))
+        else:
+            branching = shape(depth, self._width, _BUSHY.get(self._verify, 0), nodes)
+            drawn = yield from level_draft(self._reader, context, self._vocab, branching, self._verify != "recursive")
+        kinds = [min(rank, len(_TAKEN) - 1) for rank in drawn.ranks]
+        self._hold(drawn.tokens, drawn.parents, kinds)
+        claims = [self._taken[kind] for kind in kinds]
+        return Draft(drawn.tokens, drawn.parents, claims, sampled=Sampled(self._verify, drawn.sources))
 
     def _depth(self, nodes: int, min_path_prob: float) -> int:
         """How far to draw; settled before anything is drawn, or what is drawn would not have its distribution."""
