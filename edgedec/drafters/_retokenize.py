@@ -15,9 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, takewhile
 
-from edgedec.bundle.folder import Bundle
-from edgedec.drafters import DrafterContext
-from edgedec.errors import TextError, UsageError
+from edgedec.errors import TextError
 from edgedec.text.tokenizer import Detokenizer, Tokenizer
 
 # Characters encoded anew at each call, at least and about at most; target tokens of a "word" without borders.
@@ -146,18 +144,3 @@ def _shared(ends: Sequence[int], drafted: Sequence[int], claims: Sequence[float]
             at += 1
         found.append(min(claim, _SURE))
     return found
-
-
-def translator_of(host: DrafterContext, bundle: Bundle) -> Retokenizer | None:
-    """None if the target's token numbers mean the same to the draft model."""
-    ours, theirs = host.bundle.manifest, bundle.manifest
-    if ours.text.tokenizer is None and theirs.text.tokenizer is None and ours.spec.vocab_size == theirs.spec.vocab_size:
-        return None  # numbers without text: nothing else to go by
-    for one, manifest in ((host.bundle, ours), (bundle, theirs)):
-        if manifest.text.tokenizer is None:
-            raise UsageError(f"drafter model: {one.path} has no tokenizer, so the models' tokens cannot be compared")
-    hashes = [manifest.files[manifest.text.tokenizer or ""].sha256 for manifest in (ours, theirs)]
-    if hashes[0] == hashes[1] != "":
-        return None
-    target, draft = host.tokenizer(), Tokenizer.load(bundle.file(theirs.text.tokenizer or ""))
-    return None if same_tokens(target, draft) else Retokenizer(target, draft)

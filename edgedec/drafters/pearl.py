@@ -25,7 +25,8 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.step import StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal
 from edgedec.drafters._ahead import Ahead
-from edgedec.drafters.model import ModelDrafter, open_draft
+from edgedec.drafters._draft_model import open_draft
+from edgedec.drafters.model import ModelDrafter
 from edgedec.errors import UsageError
 from edgedec.runtime import Runtime, available_cores
 from edgedec.speculation.calibration import Calibration, kind_of
