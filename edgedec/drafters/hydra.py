@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from math import exp
+from typing import Any
 
 import numpy as np
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, State
 from edgedec.drafters._calls import EdgeCalls
+from edgedec.drafters._online import OnlineCorrection
 from edgedec.errors import UsageError
 from edgedec.runtime import Outputs, Runtime
 from edgedec.speculation.heads import DraftHead, Floats, HeadInterface, open_head
@@ -28,19 +30,23 @@ _LEAST, _MOST = 1e-4, 0.999
 _EMBEDDINGS = 1 << 18  # numbers in those that are kept: 1 MiB
 
 
-def make(host: DrafterContext, depth: int = 0, beam: int = 4) -> Hydra:
+def make(host: DrafterContext, depth: int = 0, beam: int = 4, online: int = 0) -> Hydra:
     """depth: how many tokens ahead at most; 0 as many as the head was trained for. beam: nodes stepped on at
-    once."""
+    once. online: 1: the head learns from verified tokens."""
     if depth < 0 or beam < 1:
         raise UsageError(f"drafter hydra: depth={depth}, beam={beam}: must be from 0 and from 1")
     head = open_head(host.bundle, HEAD, host.runtime.capabilities.threads)
-    drafter = Hydra(head, host.runtime, depth or head.facts.depth, beam)
+    correction = OnlineCorrection(host.runtime.spec.hidden_size) if online else None
+    drafter = Hydra(head, host.runtime, depth or head.facts.depth, beam, correction)
     drafter._embeddings = host.table("embeddings", lambda: drafter._embeddings)
     return drafter
 
 
 class Hydra(BaseDrafter):
-    def __init__(self, head: DraftHead, runtime: Runtime, depth: int, beam: int) -> None:
+    def __init__(
+        self, head: DraftHead, runtime: Runtime, depth: int, beam: int, online: OnlineCorrection | None = None
+    ) -> None:
+        self._online = online
         self._head, self._depth, self._beam = head, depth, beam
         self._calls, self._block = EdgeCalls(runtime), runtime.spec.n_blocks - 1
         self._most = max(_EMBEDDINGS // runtime.spec.hidden_size, 1)
@@ -56,22 +62,40 @@ class Hydra(BaseDrafter):
         return self._search(self._hidden, nodes, max(min_path_prob, _LEAST))
 
     def observe(self, step: StepResult) -> None:
+        if self._online is not None:
+            self._online.learn(list(step.picked))
         last = step.root + step.path[-1]
         self._hidden, self._token = step.result.hidden[self._block][last : last + 1].copy(), step.picked[-1]
 
     def reset(self) -> None:
         self._hidden, self._token = None, -1
+        if self._online is not None:
+            self._online.begin()
+
+    def state(self) -> State:
+        return {} if self._online is None else self._online.state()
+
+    def restore(self, state: State) -> None:
+        if self._online is not None and state:
+            self._online.restore(state)
+
+    def report(self) -> dict[str, Any]:
+        return {} if self._online is None else self._online.report()
 
     def _search(self, states: Floats, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
         """The tree of the best nodes found, by falling path probability; a parent comes before its children."""
         frontier: list[_Node] = [(-1.0, -1, self._token, -1, 1.0, 0)]
         found: list[_Node] = []
         order = 0
+        if self._online is not None:
+            self._online.begin()
         for level in range(self._depth):
             if level:
                 states = states[[node[5] for node in frontier]]
             embedded = yield from self._embedded([node[2] for node in frontier])
             states, ids, logprobs = self._head.run(states, embedded)
+            if self._online is not None:
+                ids, logprobs = self._online.read([node[1] for node in frontier], states, ids, logprobs)
             fresh: list[_Node] = []
             for row, (node, tokens, scores) in enumerate(zip(frontier, ids.tolist(), logprobs.tolist())):
                 for token, score in zip(tokens, scores):
@@ -81,6 +105,9 @@ class Hydra(BaseDrafter):
                         break  # the likeliest come first
                     fresh.append((path, order, token, node[1], p, row))
                     order += 1
+            if self._online is not None:
+                for _, number, token, parent, *_ in fresh:
+                    self._online.link(number, parent, token)
             found = sorted(found + fresh)[:nodes]
             last = found[-1] if len(found) == nodes else (0.0, 0)
             # After the worst of a full draft nothing fits: it would have to take its own parent's place.
