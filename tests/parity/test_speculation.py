@@ -75,7 +75,7 @@ def nano(kv: str) -> edgedec.Model:
 
 def session(model: edgedec.Model, spec: str, **options: Any) -> edgedec.Session:
     name, _, rest = spec.partition(":")
-    paths = {"model": lambda: "nano", "pearl": lambda: "nano", "datastore": stored}
+    paths = {"model": lambda: "nano", "pearl": lambda: "nano", "hierarchy": lambda: "nano", "datastore": stored}
     spec = f"{name}:path={paths[name]()},{rest}".rstrip(",") if name in paths else spec
     return model.session(speculate=spec, **options)
 
