@@ -162,6 +162,9 @@ class NativeRuntime:
         entering = hidden if hidden is not None else rows.embeddings
         if entering is not None:
             given = self._entering(entering, count, keep)
+        beside = given if rows.embeddings is not None else 0
+        if hidden is not None and rows.embeddings is not None:
+            beside = self._entering(rows.embeddings, count, keep)
         n_blocks = -1
         if blocks is not None:
             array = self._block_list(blocks)
@@ -205,6 +208,7 @@ class NativeRuntime:
             states_at,
             paid_at,
             self._adapter(adapter, keep) if adapter is not None else 0,
+            beside,
         )
         return data, CallResult(logits, ids, scores, logsum, states, paid)
 

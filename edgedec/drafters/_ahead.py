@@ -9,7 +9,7 @@ from time import perf_counter
 from edgedec.decoding.step import Completed, ForwardOn, run_requests
 from edgedec.drafters._reader import BEST, DraftReader, shares
 from edgedec.runtime import CallResult, Runtime
-from edgedec.sampling import Sampling
+from edgedec.sampling import Floats, Sampling
 from edgedec.speculation.calibration import kind_of
 
 # A chain that is less likely than this is not gone on with.
@@ -21,7 +21,7 @@ class Ahead:
     """The text and what a draft model thinks comes after it. The thread works while the chain is shorter than `limit`,
     also while the target model runs; a text that goes another way drops the chain."""
 
-    def __init__(self, runtime: Runtime, vocab: int, estimates: Sequence[float]) -> None:
+    def __init__(self, runtime: Runtime, vocab: int, estimates: Floats) -> None:
         """estimates: how often claims of each kind come true; whoever owns them keeps them up to date."""
         self._runtime, self._vocab, self._reader = runtime, vocab, DraftReader(runtime)
         self._estimates = estimates
@@ -91,7 +91,7 @@ class Ahead:
     def _reckon(self) -> None:
         self._worth = 1.0
         for _, p in self._chain:
-            self._worth *= self._estimates[kind_of(p)]
+            self._worth *= self._estimates.item(kind_of(p))
 
     def _work(self) -> None:
         while True:
@@ -112,7 +112,7 @@ class Ahead:
             with self._state:
                 if version == self._version:
                     self._chain.append(found[0] if found else (-1, 0.0))
-                    self._worth *= self._estimates[kind_of(self._chain[-1][1])]
+                    self._worth *= self._estimates.item(kind_of(self._chain[-1][1]))
                 self._state.notify_all()
 
     def _read(self, ids: Sequence[int], settled: int) -> CallResult:

@@ -15,7 +15,7 @@ become worse, it goes back to the last copy that was better, and if there is non
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 
@@ -50,8 +50,7 @@ class OnlineCorrection:
         self._slots: dict[int, int] = {}
         self._tokens, self._counts = np.full(SLOTS, -1, np.int64), np.zeros(SLOTS, np.float32)
         self._clear()
-        self._open: dict[int, _Seen] = {}
-        self._below: dict[tuple[int, int], int] = {}
+        self._open: dict[tuple[int, ...], _Seen] = {}
         self._kept: list[tuple[_Seen, int]] = []
         self.examples = self.rollbacks = 0
 
@@ -75,36 +74,31 @@ class OnlineCorrection:
 
     def begin(self) -> None:
         """Another proposal."""
-        self._open, self._below = {}, {}
-
-    def link(self, node: int, parent: int, token: int) -> None:
-        """The token that `node` stands for, below `parent`."""
-        self._below[parent, token] = node
+        self._open = {}
 
     def read(
-        self, nodes: list[int], states: Floats, ids: NDArray[np.int64], logprobs: Floats
+        self, paths: Sequence[tuple[int, ...]], states: Floats, ids: NDArray[np.int64], logprobs: Floats
     ) -> tuple[NDArray[np.int64], Floats]:
-        """The head's guesses after these states [n, hidden], ids and logprobs [n, top]: corrected, if that has paid."""
+        """The head's guesses after these states [n, hidden], ids and logprobs [n, top]: corrected, if that has paid.
+        paths: the drafted tokens that lead to each state."""
         found_ids, found = ids, logprobs
         if self.used:
             found_ids, found = np.empty_like(ids), np.empty_like(logprobs)
-        for row, node in enumerate(nodes):
+        for row, path in enumerate(paths):
             x = states[row] / np.float32(float(np.sqrt(np.mean(states[row] ** 2))) + 1e-6)
-            seen = self._open[node] = _Seen(x, ids[row].astype(np.int64), np.exp(logprobs[row]).astype(np.float32))
+            seen = self._open[path] = _Seen(x, ids[row].astype(np.int64), np.exp(logprobs[row]).astype(np.float32))
             if self.used:
                 tokens, p = self._corrected(seen)
                 best = np.argsort(-p)[: ids.shape[1]]
                 found_ids[row], found[row] = tokens[best], np.log(p[best] + 1e-9)
         return found_ids, found
 
-    def learn(self, picked: list[int]) -> None:
+    def learn(self, picked: Sequence[int]) -> None:
         """The tokens that followed, one after another."""
-        node = -1
-        for token in picked:
-            if (seen := self._open.pop(node, None)) is not None:
-                self._add(seen, token)
-            if (node := self._below.get((node, token), -2)) == -2:
+        for n, token in enumerate(picked):
+            if (seen := self._open.get(tuple(picked[:n]))) is None:
                 break
+            self._add(seen, token)
         if len(self._kept) >= _BATCH:
             for at in self._rng.integers(0, len(self._kept), _BATCH).tolist():
                 self._step(*self._kept[at])

@@ -24,7 +24,7 @@ from edgedec.drafters._reader import BEST, shares
 from edgedec.drafters.model import ModelDrafter
 from edgedec.errors import UsageError
 from edgedec.runtime import CallResult, Outputs, Rows, Runtime
-from edgedec.sampling import Sampling
+from edgedec.sampling import Floats, Sampling
 from edgedec.speculation.calibration import Calibration, kind_of
 from edgedec.speculation.merger import TreeMerger
 
@@ -130,7 +130,7 @@ class Hierarchy(ModelDrafter):
 class _Chain:
     """The small model's likeliest tokens so far."""
 
-    def __init__(self, sampling: Sampling, vocab: int, estimates: Sequence[float]) -> None:
+    def __init__(self, sampling: Sampling, vocab: int, estimates: Floats) -> None:
         self._sampling, self._vocab, self._estimates = sampling, vocab, estimates
         self.tokens: list[int] = []
         self.chances: list[float] = []
@@ -145,7 +145,7 @@ class _Chain:
         token, claim = next(iter(shares(one, self._sampling, self._vocab)), (-1, 0.0))
         self.tokens.append(token)
         self.kinds.append(kind_of(claim))
-        self.chances.append(self._estimates[self.kinds[-1]])
+        self.chances.append(self._estimates.item(self.kinds[-1]))
         self.worth *= self.chances[-1]
 
     def follow(self, tree: Draft, result: CallResult, limit: int) -> list[int]:

@@ -91,7 +91,9 @@ class Pearl(BaseDrafter):
             self.ready += 1
         chain = [guess for guess in chain if guess[0] >= 0]
         self._sent = [kind_of(p) for _, p in chain]
-        return Draft.chain([token for token, _ in chain], [self._calibration.estimates[kind] for kind in self._sent])
+        return Draft.chain(
+            [token for token, _ in chain], [self._calibration.estimates.item(kind) for kind in self._sent]
+        )
 
     def _worth_waiting(self, n: int, most: int) -> int:
         """Of how many tokens to wait for the one with the most tokens a second, n being ready (see above)."""

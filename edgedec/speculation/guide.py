@@ -16,10 +16,11 @@ from collections.abc import Generator, Sequence
 from math import sqrt
 from typing import Any
 
+from edgedec.decoding.allocation import Offer
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import Draft, Drafter, Proposal, State, drafter_module
-from edgedec.runtime import Outputs
+from edgedec.runtime import CallResult, Outputs, Rows
 
 LEAST = 0.12
 _FREE = -2  # beyond the model's tree
@@ -34,6 +35,13 @@ class Wrapped:
     @property
     def outputs(self) -> Outputs:
         return self.drafter.outputs
+
+    @property
+    def reads(self) -> Outputs:
+        return self.drafter.reads
+
+    def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None] | None:
+        return self.drafter.read(context, rows, result)
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
         return self.drafter.propose(context, nodes, min_path_prob)
@@ -50,6 +58,9 @@ class Wrapped:
     def state(self) -> State:
         return self.drafter.state()
 
+    def own_state(self) -> State:
+        return self.drafter.own_state()
+
     def restore(self, state: State) -> None:
         self.drafter.restore(state)
 
@@ -62,7 +73,7 @@ class Guide(Wrapped):
 
     draft, length = Draft(), -1
 
-    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request | Offer, Any, Draft]:
         self.length = -1
         proposal = self.drafter.propose(context, nodes, min_path_prob)
         draft = proposal if isinstance(proposal, Draft) else (yield from proposal)
@@ -82,7 +93,7 @@ class Guided(Wrapped):
         super().__init__(drafter)
         self._guides, self._pruned = guides, 0
 
-    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request | Offer, Any, Draft]:
         proposal = self.drafter.propose(context, nodes, min_path_prob)
         draft = proposal if isinstance(proposal, Draft) else (yield from proposal)
         for guide in self._guides:
@@ -136,12 +147,15 @@ def _shown(guide: Draft) -> dict[int, dict[int, tuple[int, float]]]:
 
 def guided(drafters: Sequence[tuple[str, Drafter]]) -> list[tuple[str, Drafter]]:
     """These drafters; those whose file says GUIDED come last and are pruned by those that draft by a model
-    (GUIDE, or HEAD in their file)."""
+    (GUIDE, HEAD or DRAFT in their file)."""
     files = {name: drafter_module(name) for name, _ in drafters}
     led = {name for name in files if hasattr(files[name], "GUIDED")}
-    leading = {name for name in files if hasattr(files[name], "GUIDE") or hasattr(files[name], "HEAD")}
+    leading = {name for name in files if any(hasattr(files[name], sign) for sign in ("GUIDE", "HEAD", "DRAFT"))}
     if not led or not leading:
         return list(drafters)
     guides = {name: Guide(drafter) for name, drafter in drafters if name in leading}
-    first = [(name, guides.get(name, drafter)) for name, drafter in drafters if name not in led]
-    return [*first, *((name, Guided(drafter, list(guides.values()))) for name, drafter in drafters if name in led)]
+    found: list[tuple[str, Drafter]] = [
+        (name, guides.get(name, drafter)) for name, drafter in drafters if name not in led
+    ]
+    found += [(name, Guided(drafter, list(guides.values()))) for name, drafter in drafters if name in led]
+    return found

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgedec.drafters import Draft
 from edgedec.speculation.calibration import BINS, Calibration
 
+Estimates = Sequence[float] | NDArray[np.float64]
 _ROOT = -1
 _UNKNOWN = 0.5  # the claim of a token without one
 
@@ -27,7 +31,7 @@ class TreeMerger:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def add(self, number: int, draft: Draft, estimates: Sequence[float]) -> list[int]:
+    def add(self, number: int, draft: Draft, estimates: Estimates) -> list[int]:
         """Merge the tree of drafter `number`, whose claims of each kind are worth `estimates`; returns the node of
         each of its tokens."""
         places: list[int] = []
@@ -36,7 +40,7 @@ class TreeMerger:
             above = _ROOT if parent < 0 else places[parent]
             kind = int(claim * BINS)
             kind = 0 if kind < 0 else BINS - 1 if kind >= BINS else kind
-            p = estimates[kind]
+            p = float(estimates[kind])
             children = self._below.get(above)
             if children is None:
                 children = self._below[above] = {}

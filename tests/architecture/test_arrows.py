@@ -128,7 +128,9 @@ RULES = [
     Rule(
         "edgedec.export",
         (*LOOP, "torch", "transformers"),
-        exempt=tuple(f"edgedec.export.{name}" for name in ("heads_trainer", "exits_model", "exits_train")),
+        exempt=tuple(
+            f"edgedec.export.{name}" for name in ("heads_trainer", "exits_model", "exits_train", "drafts.files")
+        ),
     ),
     # The server is one of the things made of the core; the core knows nothing of it, nor of what it alone needs.
     Rule("edgedec", ("edgedec.server",), exempt=("edgedec.server", "edgedec.cli.serve")),

@@ -39,6 +39,7 @@ SKIPPED = {
     r"\.gguf": "needs a GGUF file; tests/unit/test_gguf_converted.py runs these on one that it makes",
     r"lm_eval run|edgedec\.harness": "downloads its tasks; tests/unit/test_harness.py runs local ones",
     r"optimum|gpt2": "needs optimum in an environment of its own; tests/parity/test_imported.py has one",
+    r"--draft |add-draft|-m llama ": "needs a published draft and its target; tests/unit/test_drafts.py makes small ones",
     r"train-exits|smol-exits": "trains for hours; tests/unit/test_train_exits.py trains a small one",
     r"git clone|hf:|edgedec pull": "needs the network",
 }

@@ -32,7 +32,7 @@ class Source:
             state = self.rng.standard_normal((1, HIDDEN)).astype(np.float32)
             token = int(np.argmax(self.law @ state[0]))
             online.begin()
-            ids, _ = online.read([-1], state, np.arange(100, 108)[None], np.full((1, 8), -2.5, np.float32))
+            ids, _ = online.read([()], state, np.arange(100, 108)[None], np.full((1, 8), -2.5, np.float32))
             hits += int(ids[0, 0]) == token
             online.learn([token])
         return hits
@@ -51,10 +51,8 @@ def test_the_guesses_of_a_path_are_learned_from_as_far_as_it_came_true() -> None
     online = OnlineCorrection(HIDDEN)
     states = np.eye(3, HIDDEN, dtype=np.float32)
     online.begin()
-    online.read([-1], states[:1], np.array([[5, 6]]), np.log(np.array([[0.5, 0.3]], np.float32)))
-    online.link(0, -1, 5)
-    online.link(1, -1, 6)
-    online.read([0, 1], states[1:], np.array([[7, 8], [9, 8]]), np.log(np.array([[0.5, 0.3]] * 2, np.float32)))
+    online.read([()], states[:1], np.array([[5, 6]]), np.log(np.array([[0.5, 0.3]], np.float32)))
+    online.read([(5,), (6,)], states[1:], np.array([[7, 8], [9, 8]]), np.log(np.array([[0.5, 0.3]] * 2, np.float32)))
     online.learn([6, 9, 3])
     assert [(token, seen.ids.tolist()) for seen, token in online._kept] == [(6, [5, 6]), (9, [9, 8])]
     online.learn([6, 9])
@@ -77,7 +75,7 @@ def test_what_makes_it_worse_is_rolled_back() -> None:
     online._add(next(iter(online._kept))[0], 1)
     assert not online.used
     ids, logprobs = np.arange(8)[None], np.full((1, 8), -2.0, np.float32)
-    found = online.read([-1], np.ones((1, HIDDEN), np.float32), ids, logprobs)
+    found = online.read([()], np.ones((1, HIDDEN), np.float32), ids, logprobs)
     assert found[0] is ids
     assert found[1] is logprobs
 
@@ -100,7 +98,7 @@ def test_what_it_learned_is_kept_and_that_of_another_head_refused() -> None:
     twin.restore(online.state())
     state, ids, logprobs = np.ones((1, HIDDEN), np.float32), np.arange(8)[None], np.full((1, 8), -2.5, np.float32)
     assert twin.used
-    for one, other in zip(online.read([-1], state, ids, logprobs), twin.read([-1], state, ids, logprobs), strict=True):
+    for one, other in zip(online.read([()], state, ids, logprobs), twin.read([()], state, ids, logprobs), strict=True):
         np.testing.assert_array_equal(one, other)
     whole = online.state()
     twice = whole["online.tokens"].copy()
