@@ -135,7 +135,7 @@ def _always() -> bool:
     return True
 
 
-def _unsaid(tokens: Sequence[int], parents: Sequence[int]) -> None:
+def _unsaid(tokens: Sequence[int], parents: Sequence[int], seconds: float) -> None:
     """No constraint says which drafted tokens are allowed."""
 
 

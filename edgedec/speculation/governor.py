@@ -186,7 +186,8 @@ class Governor:
         order, drawn, waited = self._order(found), found.drawn, 0.0
         if drawn is not None:
             order = beyond(drawn, found.merger, order) if self._trees else []
-        order = allowed(context, found, order[:limit])[: max(limit - found.drawn_rows, 0)]
+        row = self.costs.row(self._sequences, min(len(order), limit))
+        order = allowed(context, found, order[:limit], row)[: max(limit - found.drawn_rows, 0)]
         grant = Grant(len(order), len(order), 1.0)
         if probe:
             order = order[:probe]
