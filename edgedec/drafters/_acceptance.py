@@ -58,7 +58,9 @@ class AcceptanceHead:
             [p[0], p[1], logs[0], logs[0] - logs[1], -(p * logs).sum(), logs[-1] / 8] if len(p) > 1 else [0.0] * _SHAPE
         )
         found = np.zeros(_INPUTS, np.float32)
-        found[:_PROJECTED] = state @ self._projection / (float(np.sqrt(np.mean(state * state))) + 1e-6)
+        found[:_PROJECTED] = np.einsum("i,ij->j", state, self._projection) / (
+            float(np.sqrt(np.mean(state * state))) + 1e-6
+        )
         found[_PROJECTED : _PROJECTED + _SHAPE] = shape
         found[_PROJECTED + _SHAPE + min(depth, _DEPTHS - 1)] = 1.0
         return found

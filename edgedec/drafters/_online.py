@@ -164,7 +164,7 @@ class OnlineCorrection:
     def _corrected(self, seen: _Seen) -> tuple[NDArray[np.int64], Floats]:
         tokens, base = self._base(seen)
         n, w = len(self._slots), self._weights
-        z = w["b"][:n] @ (w["a"] @ seen.x) + w["bias"][:n]
+        z = _times(w["b"][:n], _times(w["a"], seen.x)) + w["bias"][:n]
         p = base.copy()
         p[:n] *= np.exp(np.clip(z, -8.0, 8.0))
         found: Floats = p / max(float(p.sum()), 1e-9)
@@ -178,8 +178,8 @@ class OnlineCorrection:
         wrong = self._corrected(seen)[1][: len(self._slots)]
         wrong[slot] -= 1.0
         rows = np.flatnonzero(np.abs(wrong) > 1e-3)
-        inner, part = w["a"] @ seen.x, wrong[rows]
-        down = np.outer(w["b"][rows].T @ part, seen.x)
+        inner, part = _times(w["a"], seen.x), wrong[rows]
+        down = np.outer(_times(w["b"][rows].T, part), seen.x)
         self._descend("b", rows, np.outer(part, inner))
         self._descend("bias", rows, part)
         self._descend("a", slice(None), down)
@@ -223,3 +223,9 @@ class OnlineCorrection:
         self._slots = {token: slot for slot, token in enumerate(tokens[:taken].tolist())}
         self.gain = float(state["online.gain"].astype(np.float64)[0])
         self._kept = []
+
+
+def _times(matrix: Floats, x: Floats) -> Floats:
+    """A product that is too small for the threads that `@` would start."""
+    found: Floats = np.einsum("ij,j->i", matrix, x)
+    return found
