@@ -88,11 +88,10 @@ class Governor:
 
     @property
     def outputs(self) -> Outputs:
-        outputs = self.reads
-        if self._phase != _SILENT:
-            for member in self.members:
-                if self._observes(member):
-                    outputs |= member.drafter.outputs
+        outputs = self._readers.wanted(self._phase == _SILENT)
+        for member in self.members if self._phase != _SILENT else ():
+            if self._observes(member):
+                outputs |= member.drafter.outputs
         return outputs
 
     def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None]:
