@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from edgedec.bundle import Bundle
 from edgedec.decoding.allocation import Offer
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Request, StepResult
+from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.errors import UsageError
 from edgedec.runtime import CallResult, Hidden, Outputs, Rows, Runtime
 from edgedec.sampling import Probs

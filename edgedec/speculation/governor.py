@@ -104,7 +104,7 @@ class Governor:
         return self._costs
 
     def prepare(self) -> None:
-        """Nothing: costs are learned from the calls that are made."""
+        """Nothing: costs are learned from calls."""
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
         self._forget()
@@ -112,8 +112,7 @@ class Governor:
         known = costs.covers(self._sequences)
         if known:
             self._budget.start(_plain(costs, self._sequences))
-        probe = self._probe(nodes) if nodes > 0 else 0
-        self._probing = probe > 0
+        self._probing = (probe := self._probe(nodes)) > 0
         if probe and self._phase == _SILENT:
             return probing(Draft(), probe, context, self._trees)
         if nodes < 1 or (self._phase == _SILENT and not self._fixed):
@@ -127,7 +126,7 @@ class Governor:
 
     def _probe(self, nodes: int) -> int:
         """The drafted rows that the cost of the call is to be measured for; 0: none."""
-        if self._survey is None or self._fixed:
+        if self._survey is None or self._fixed or nodes < 1:
             return 0
         wanted = self._survey.due(self._sequences, self._sequences + nodes)
         return wanted - self._sequences if wanted else 0
@@ -209,11 +208,10 @@ class Governor:
             self._observe_silently(step, costs)
             return
         self._measured(step, costs)
-        drafted = max(self._drafted, len(step.rows) - step.root - 1 if self._found is not None else 0)
-        prices = Prices.of(costs, self._sequences, step.total, min(drafted, step.total - 1))
+        own = len(step.rows) - step.root - 1 if self._found is not None else 0
+        prices = Prices.of(costs, self._sequences, step.total, min(max(self._drafted, own), step.total - 1))
         if self._found is not None:
-            chances = self._found.merger.chances
-            expected = sum(chances[node] for node in self._kept)
+            expected = sum(self._found.merger.chances[node] for node in self._kept)
             path = self._found.merger.test(step.picked, self._calibrations)
             self._budget.add_guesses(expected, len(set(path) & set(self._kept)))
             judge(self._found, self._kept, path, self.members, prices)
@@ -278,14 +276,14 @@ class Governor:
         return learned | self.own_state()
 
     def restore(self, state: State) -> None:
-        parts: dict[str, State] = {}
+        parts: dict[str, State] = {"governor": {}}
         for key, array in state.items():
             name, _, rest = key.partition(".")
             parts.setdefault(name, {})[rest] = array
         for member in self.members:
             if member.name in parts:
                 member.drafter.restore(parts[member.name])
-            if member.name in parts.get("governor", {}):
+            if member.name in parts["governor"]:
                 member.calibration.restore(parts["governor"][member.name])
 
     def report(self) -> dict[str, Any]:
