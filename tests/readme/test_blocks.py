@@ -39,9 +39,11 @@ SKIPPED = {
     r"\.gguf": "needs a GGUF file; tests/unit/test_gguf_converted.py runs these on one that it makes",
     r"lm_eval run|edgedec\.harness": "downloads its tasks; tests/unit/test_harness.py runs local ones",
     r"optimum|gpt2": "needs optimum in an environment of its own; tests/parity/test_imported.py has one",
-    r"--draft |add-draft|-m llama ": "needs a published draft and its target; tests/unit/test_drafts.py makes small ones",
+    r"--draft |add-draft|-m llama ": "needs a published draft; tests/unit/test_drafts.py makes small ones",
     r"train-exits|smol-exits": "trains for hours; tests/unit/test_train_exits.py trains a small one",
     r"git clone|hf:|edgedec pull": "needs the network",
+    r"edgedec\.kernels\.cuda\.build": "compiles for a GPU; tests/cuda/test_build.py does",
+    r"--engine cuda": "needs a GPU; tests/cuda runs it on the emulation",
 }
 # Pages whose programs have a test of their own.
 OWN = {
