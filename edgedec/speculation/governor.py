@@ -111,7 +111,7 @@ class Governor:
         return self._costs
 
     def prepare(self) -> None:
-        """Nothing: costs are learned from the calls that are made."""
+        """Nothing: costs are learned from calls."""
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
         self._forget()
@@ -119,8 +119,7 @@ class Governor:
         self._plain, known = plain_seconds(costs, self._sequences, context.cache.length), costs.covers(self._sequences)
         if known:
             self._budget.start(self._plain)
-        probe = self._probe(nodes) if nodes > 0 else 0
-        self._probing = probe > 0
+        self._probing = (probe := self._probe(nodes)) > 0
         if probe and self._phase == _SILENT:
             return probing(Draft(), probe, context, self._trees)
         quiet = known and not (self._fixed or probe or self._phase == _ACTIVE)
@@ -137,7 +136,7 @@ class Governor:
 
     def _probe(self, nodes: int) -> int:
         """The drafted rows that the cost of the call is to be measured for; 0: none."""
-        if self._survey is None or self._fixed:
+        if self._survey is None or self._fixed or nodes < 1:
             return 0
         wanted = self._survey.due(self._sequences, self._sequences + nodes)
         return wanted - self._sequences if wanted else 0
