@@ -39,7 +39,7 @@ DEVICE const float* tapped(const SsmArgs& a, const Recurrent& r, const TreeRow& 
 }
 
 // A row a block: its inputs, kept for the commit.
-KERNEL(ssm_inputs, SsmArgs, 256) {
+KERNEL(ssm_inputs, SsmArgs, 128) {
   const int row = BLOCK_X;
   if (row >= a.step->rows) return;
   const Recurrent& r = a.step->recurrent[(int64_t)a.slot * a.step->sequences + a.step->sequence[row]];
@@ -51,8 +51,10 @@ KERNEL(ssm_inputs, SsmArgs, 256) {
     float sum = a.conv[i * a.conv_size] * tapped(a, r, part, taps[0])[i];
     for (int t = 1; t < a.conv_size; t++) sum = fma_(a.conv[i * a.conv_size + t], tapped(a, r, part, taps[t])[i], sum);
     to[i] = xbc[i];
-    to[part.mixed() + i] = activate(sum + a.conv_bias[i], SILU);
+    to[part.mixed() + i] = sum + a.conv_bias[i];
   }
+  // Apart from the sums, so that these stay in registers.
+  for (int i = THREAD; i < part.conv_dim; i += THREADS) to[part.mixed() + i] = activate(to[part.mixed() + i], SILU);
   for (int h = THREAD; h < a.heads; h += THREADS) {
     const float dt = smaller(larger(softplus(xbc[part.conv_dim + h] + a.dt_bias[h]), a.dt_min), a.dt_max);
     to[part.dt() + h] = dt;
