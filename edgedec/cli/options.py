@@ -64,7 +64,7 @@ def _generation(name: str, *flags: str, note: str = "", **more: Any) -> Any:
 ModelName = Annotated[
     str, _option("--model", "-m", metavar="BUNDLE", help="Bundle folder, or `nano` (default), which ships along.")
 ]
-Engine = Annotated[str, _option("--engine", metavar="NAME", help="Runtime: auto (default), native, ort, reference.")]
+Engine = Annotated[str, _option("--engine", metavar="NAME", help="Runtime: auto (default), native, cuda, ort, reference.")]
 Threads = Annotated[int, _option("--threads", "-t", min=0, help="CPU threads; 0 (default) uses all cores.")]
 KVFormat = Annotated[KV | None, _option("--kv", help="Cache format; the bundle's first by default.")]
 CtxSize = Annotated[
