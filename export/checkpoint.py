@@ -25,12 +25,12 @@ from edgedec.export.safetensors import Array, Stored, read_header, read_json
 from edgedec.export.text import copy_text
 from edgedec.export.weights import Kept
 from edgedec.models import Part, Source, architecture
+from edgedec.models.drafts.mtp import mtp_tensors
 from edgedec.spec import ModelSpec
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 COMPARED_ROWS = 4096
-HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Checkpoint:
         """Every tensor of `spec` with what it is stacked from, once none is missing and none left over."""
         model = architecture(self.config)
         found = model.weights(spec, self.config)
-        self.check(found, spec, model.ignored)
+        self.check(found, spec, (*model.ignored, *mtp_tensors(self.config)))
         return found
 
     def copy_text(self, target: Path) -> Text:
@@ -237,25 +237,11 @@ def _advice(folder: Path) -> str:
     return "expected a Hugging Face model folder"
 
 
-def open_checkpoint(place: str | Path, revision: str | None = None) -> Checkpoint:
-    """The checkpoint at a folder or, failing that, under an id of the Hugging Face Hub (`org/name`)."""
+def open_checkpoint(place: str | Path) -> Checkpoint:
+    """The checkpoint at a folder."""
     path = Path(place)
     if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
         raise CheckpointError(f"{path}: {advice(path)}")
-    if path.is_dir():
-        return Checkpoint.open(path)
-    if path.exists() or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(place)):
-        raise CheckpointError(f"{place}: neither a folder nor a Hub id such as org/name")
-    return Checkpoint.open(_download(str(place), revision))
-
-
-def _download(hub_id: str, revision: str | None) -> str:
-    try:
-        import huggingface_hub
-    except ImportError:
-        raise CheckpointError(f"{hub_id}: no such folder; to download it: pip install huggingface_hub") from None
-    try:
-        return str(huggingface_hub.snapshot_download(hub_id, revision=revision, allow_patterns=HUB_FILES))
-    except Exception as error:  # the Hub client and its HTTP library raise kinds that change by version
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise CheckpointError(f"{hub_id}: no such folder, and not from the Hub either: {why}") from None
+    if not path.is_dir():
+        raise CheckpointError(f"{place}: neither a folder nor a GGUF file nor a Hub id such as org/name")
+    return Checkpoint.open(path)

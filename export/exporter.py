@@ -22,6 +22,7 @@ from edgedec.errors import BundleError, UsageError
 from edgedec.export.artifacts import choose
 from edgedec.export.calibrate import kv_scales
 from edgedec.export.checkpoint import Checkpoint
+from edgedec.export.drafts import DraftOptions, add_draft
 from edgedec.export.layers import through_layer
 from edgedec.export.opening import open_source
 from edgedec.export.parity import parity
@@ -45,7 +46,8 @@ class ExportOptions:
     """weights: the format of the layers' matrices; head and embed follow it unless given (a tied
     model that gets two formats stores both); None: what loses least of a quantized checkpoint, else int4. kv: cache
     formats, the default one first. target: the machine whose layout quantized matrices are stored in; either is read
-    everywhere. runtimes: whose files to write, None for all that can run the model."""
+    everywhere. runtimes: whose files to write, None for all that can run the model. drafts: draft checkpoints to put
+    in, their matrices in the format draft_weights, or as the model's."""
 
     weights: str | None = None
     head: str | None = None
@@ -60,6 +62,8 @@ class ExportOptions:
     name: str | None = None
     threads: int = 0
     runtimes: tuple[str, ...] | None = None
+    drafts: tuple[str, ...] = ()
+    draft_weights: str | None = None
 
     def __post_init__(self) -> None:
         for flag, value in (("weights", self.weights), ("head", self.head), ("embed", self.embed)):
@@ -87,6 +91,8 @@ def export(
     try:
         with replacing_folder(out, force=options.force) as folder:
             _Export(source, folder, options, progress, options.name or out.name).run()
+            for draft in options.drafts:
+                add_draft(Bundle.open(folder), draft, DraftOptions(options.draft_weights), progress)
         return Bundle.open(out)
     except OSError as error:
         what = "no space left on the disk" if error.errno == errno.ENOSPC else error.strerror or str(error)

@@ -31,6 +31,7 @@ VERBS = (
     "list",
     "rm",
     "add",
+    "add-draft",
     "adapter",
     "train-heads",
     "train-exits",

@@ -15,7 +15,8 @@ from edgedec.runtime.call import (
     logits_of,
 )
 from edgedec.runtime.capabilities import Capabilities
-from edgedec.runtime.checks import check_calls
+from edgedec.runtime.checks import check_calls, check_readout
+from edgedec.runtime.readout import Readout
 from edgedec.runtime.registry import (
     RuntimeOptions,
     available_cores,
@@ -38,6 +39,7 @@ __all__ = [
     "Logits",
     "MakeSampler",
     "Outputs",
+    "Readout",
     "Rows",
     "Runtime",
     "RuntimeOptions",
@@ -46,6 +48,7 @@ __all__ = [
     "available_cores",
     "best",
     "check_calls",
+    "check_readout",
     "choose_kv",
     "choose_runtime",
     "forward_one",

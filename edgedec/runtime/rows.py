@@ -102,6 +102,10 @@ class Rows:
         """The numbers of all rows in the cache's tree."""
         return np.arange(len(self)) if self.numbers is None else self.numbers
 
+    def head(self, n: int) -> Rows:
+        """The first n rows of a tree that nothing of has been run."""
+        return self if n >= len(self) else Rows(self.tokens[:n], self.positions[:n], self.parents[:n])
+
     def extend(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
         """This tree with more rows, each one position after its parent; only the new ones are computed by the next
         call."""

@@ -9,13 +9,16 @@ drafted with any of them. On a runtime that runs no trees, drafts are cut to one
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 
 from edgedec.drafters import Drafter, DrafterContext, drafter_module, drafter_names, make_drafter
 from edgedec.drafters.forced import Forced
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
-from edgedec.speculation.costs import Costs, host_costs, known_costs
+from edgedec.speculation.cost_files import host_costs, survey_of
+from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
+from edgedec.speculation.shared import SharedLearning
 
 
 def make_speculation(words: str, host: DrafterContext) -> Drafter:
@@ -35,15 +38,14 @@ def make_speculation(words: str, host: DrafterContext) -> Drafter:
 
 def governor(drafters: Sequence[tuple[str, Drafter]], host: DrafterContext, fixed: int = 0) -> Drafter:
     """These drafters under the governor, after what a constraint forces."""
+    if not drafters:
+        return Off()
 
     def costs() -> Costs:
         return host_costs(host.runtime, host.bundle)
 
-    def known() -> Costs | None:
-        return known_costs(host.runtime, host.bundle)
-
-    trees = host.runtime.capabilities.trees
-    return Forced(Governor(drafters, costs, fixed, trees, known)) if drafters else Off()
+    shared = None if host.tables is None else host.table("speculation", SharedLearning)
+    return Forced(Governor(drafters, costs, fixed, host.runtime.capabilities.trees, survey_of, shared))
 
 
 def _auto(host: DrafterContext) -> list[str]:
@@ -53,9 +55,15 @@ def _auto(host: DrafterContext) -> list[str]:
         return []
     files = {name: drafter_module(name) for name in drafter_names()}
     ranked = sorted((name for name in files if hasattr(files[name], "AUTO")), key=lambda name: int(files[name].AUTO))
-    free = [name for name in ranked if not hasattr(files[name], "HEAD")]
-    heads = [name for name in ranked if name not in free and files[name].HEAD.kind in host.bundle.manifest.heads]
+    free = [name for name in ranked if not hasattr(files[name], "HEAD") and not hasattr(files[name], "DRAFT")]
+    heads = [name for name in ranked if name not in free and _has(host, files[name])]
     return [*free, *heads[:1]]
+
+
+def _has(host: DrafterContext, file: ModuleType) -> bool:
+    """Does the bundle have the head or the draft that this drafter needs?"""
+    manifest, head = host.bundle.manifest, getattr(file, "HEAD", None)
+    return getattr(file, "DRAFT", "") in manifest.drafts or (head is not None and head.kind in manifest.heads)
 
 
 def _options(part: str, rest: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 4
+#define ED_ABI 6
 
 #if defined(_WIN32)
 #define ED_API extern "C" __declspec(dllexport)
@@ -29,6 +29,7 @@ struct ed_attention {
   float scale, softcap;                                                       // qk_norm 0: none, 1: by head, 2: full
   ed_tensor qkv, o;
   const float *qkv_bias, *o_bias, *q_norm, *k_norm;
+  ed_norm embedding_norm;  // kind above 0: qkv is [.., 2 hidden] and reads the normed embedding, then the normed state
 };
 
 // gated: up is [2 inner, hidden], the gate first; else [inner, hidden].
@@ -132,6 +133,12 @@ struct ed_adapter {
   const ed_lora* parts;
 };
 
+// Rows of the model's head for the best of some tokens: row i of `head` is that of token ids[i], ascending.
+struct ed_readout {
+  ed_tensor head;
+  const int32_t* ids;
+};
+
 // The rows of one text: a tree of `first + rows` rows after the committed tokens, of which the last `rows` are computed
 // and the others were by an earlier call. Arrays [first + rows] are of the whole tree.
 struct ed_sequence {
@@ -157,6 +164,8 @@ struct ed_sequence {
   float* const* hidden;          // [n_hidden] of [rows, hidden]: the state after that block
   float* const* attention_sums;  // null, or for each of the call's blocks null or [kv_heads, slots]: attention paid to each slot
   const ed_adapter* adapter;
+  const float* embeddings;  // [rows, hidden], for blocks that read them; null: those of `tokens`
+  const ed_readout* readout;  // null: the whole vocabulary; else no logits and no logsum
 };
 
 struct ed_engine;

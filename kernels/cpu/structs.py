@@ -31,6 +31,7 @@ class AttentionStruct(_Struct):
         (c_float, "scale softcap"),
         (TensorStruct, "qkv o"),
         (c_void_p, "qkv_bias o_bias q_norm k_norm"),
+        (NormStruct, "embedding_norm"),
     )
 
 
@@ -93,6 +94,10 @@ class AdapterStruct(_Struct):
     _fields_ = [("parts", POINTER(LoraStruct))]
 
 
+class ReadoutStruct(_Struct):
+    _fields_ = _fields((TensorStruct, "head"), (c_void_p, "ids"))
+
+
 class SamplingStruct(_Struct):
     _fields_ = _fields(
         (c_double, "temperature top_p min_p repetition presence frequency"),
@@ -108,9 +113,9 @@ class SequenceRows(_Struct):
         (c_int32, "rows first n_blocks logits_from top n_hidden"),
         (c_double, "temperature"),
         (c_void_p, "cache blocks tokens input positions parents groups numbers logits top_ids top_scores logsum"),
-        (c_void_p, "hidden_blocks hidden attention_sums adapter"),
+        (c_void_p, "hidden_blocks hidden attention_sums adapter embeddings readout"),
     )
 
 
 # The fields of `SequenceRows` in order, as bytes; addresses are numbers, 0 for none.
-pack_sequence = Struct("@6id16P").pack
+pack_sequence = Struct("@6id18P").pack
