@@ -135,7 +135,7 @@ class Governor:
     def _propose(
         self, context: Context, nodes: int, min_path_prob: float, probe: int
     ) -> Generator[Request | Offer, Any, Draft]:
-        began, found = perf_counter(), Proposals()
+        began, found = perf_counter(), Proposals(seconds=self.costs.seconds)
         self._calls += 1
         changed = abs(self._sequences - self._useful_for) > _CHANGED * self._useful_for
         if not self._fixed and (changed or self._calls % _AGAIN == 1):
@@ -151,7 +151,7 @@ class Governor:
                 self._trees,
             )
         draft, waited = yield from self._chosen(found, context, limit, probe)
-        self._spent = perf_counter() - began - found.clock.waited - waited
+        self._spent = found.own(perf_counter() - began - waited, draft)
         return draft
 
     def _room(self, member: DrafterStats, found: Proposals, context: Context, limit: int) -> int:
