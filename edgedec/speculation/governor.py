@@ -144,7 +144,8 @@ class Governor:
     def _propose(
         self, context: Context, nodes: int, min_path_prob: float, probe: int
     ) -> Generator[Request | Offer, Any, Draft]:
-        began, found, self._read = perf_counter(), Proposals.of(self._compiled), len(context.ids)
+        began, self._read = perf_counter(), len(context.ids)
+        found = Proposals.of(self._compiled, self.costs.seconds)
         self._calls += 1
         changed = abs(self._sequences - self._useful_for) > _CHANGED * self._useful_for
         if not self._fixed and (changed or self._calls % _AGAIN == 1):
@@ -160,7 +161,7 @@ class Governor:
                 self._trees,
             )
         draft, waited = yield from self._chosen(found, context, limit, probe)
-        self._spent = perf_counter() - began - found.clock.waited - waited
+        self._spent = found.own(perf_counter() - began - waited, draft)
         return draft
 
     def _room(self, member: DrafterStats, found: Proposals, context: Context, limit: int) -> int:
