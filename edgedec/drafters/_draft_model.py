@@ -14,6 +14,14 @@ KIND = "model"
 _runtimes: SharedInstances[Runtime] = SharedInstances()
 
 
+def open_draft(host: DrafterContext, path: str, threads: int = 0, kv: str = "") -> tuple[Runtime, Retokenizer | None]:
+    """The draft model at `path`, or the one in the target's bundle, and what translates its tokens (None: they are the
+    target's)."""
+    bundle = draft_bundle(host, path)
+    translator = translator_of(host, bundle)
+    return draft_runtime(host, bundle, threads, kv), translator
+
+
 def draft_bundle(host: DrafterContext, path: str) -> Bundle:
     """The draft model at a path, or the one inside the target's bundle."""
     from edgedec.bundle.locate import find
