@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Proposal
 from edgedec.drafters._head_reader import HeadReader, facts_of
 from edgedec.drafters._levels import Levels
 from edgedec.drafters._states import SeenStates
@@ -54,6 +54,11 @@ class FeatureTree(BaseDrafter):
     def reset(self) -> None:
         self._seen.take()
         self._reader.reset()
+
+    def inherit(self, other: Drafter) -> None:
+        if isinstance(other, FeatureTree):
+            self._reader.inherit(other._reader)
+            self._seen.inherit(other._seen)
 
     def report(self) -> dict[str, Any]:
         return {"steps": self._reader.calls}

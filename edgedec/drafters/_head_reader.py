@@ -109,6 +109,13 @@ class HeadReader:
         self._cache.rollback()
         self._rows = None
 
+    def inherit(self, other: HeadReader) -> None:
+        """Go on from where another one is; caches with pages share them."""
+        other.end()
+        self._cache, self._rows = other._cache.fork(), None
+        self._base, self._text, self._sure = other._base, list(other._text), other._sure
+        self._at, self._result = other._at, other._result
+
     def _keep_common(self, ids: Sequence[int]) -> None:
         """After a reset: forget rows of tokens that this text does not have."""
         if self._sure:

@@ -52,6 +52,10 @@ class SeenStates:
         while self._rows > _MOST and len(self._seen) > 1:
             self._rows -= len(self._seen.pop(0).follow)
 
+    def inherit(self, other: SeenStates) -> None:
+        """Those of another text in the making, which is here at the same place."""
+        self._seen, self._rows = list(other._seen), other._rows
+
     def take(self) -> list[Seen]:
         """All of them; from now on they are forgotten here."""
         found, self._seen, self._rows = self._seen, [], 0

@@ -13,7 +13,7 @@ import numpy as np
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Proposal
 from edgedec.drafters._calls import TokenEmbeddings
 from edgedec.drafters._head_reader import HeadReader, facts_of
 from edgedec.drafters._ladder import Ladder
@@ -65,6 +65,11 @@ class HydraLadder(BaseDrafter):
         self._seen.take()
         if self._reader is not None:
             self._reader.reset()
+
+    def inherit(self, other: Drafter) -> None:
+        if isinstance(other, HydraLadder) and self._reader is not None and other._reader is not None:
+            self._reader.inherit(other._reader)
+            self._seen.inherit(other._seen)
 
     def report(self) -> dict[str, Any]:
         return {} if self._reader is None else {"steps": self._reader.calls}

@@ -7,6 +7,7 @@ from time import perf_counter
 
 from edgedec.decoding.step import StepResult
 from edgedec.drafters import State
+from edgedec.runtime import Outputs
 from edgedec.speculation.backoff import DrafterStats
 from edgedec.speculation.compiled import CompiledMerger
 from edgedec.speculation.shared import SharedLearning
@@ -61,5 +62,5 @@ def inherit_all(members: Sequence[DrafterStats], others: Sequence[DrafterStats],
     """Continue from what other drafters of the same names know; tables: not only what their claims were worth."""
     for member, other in zip(members, others, strict=True):
         member.calibration.restore(other.calibration.state())
-        if tables:
+        if tables or member.drafter.reads != Outputs():  # what a head has read of the text is its own
             member.drafter.inherit(other.drafter)

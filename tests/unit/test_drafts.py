@@ -463,3 +463,18 @@ def test_inspect_names_drafts(drafted: Path) -> None:
     assert set(report["drafts"]) == set(KINDS)
     assert min(report["drafts"].values()) > 1000
     assert "eagle3" in CliRunner().invoke(app, ["inspect", str(drafted)]).stdout
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "hydrapp"])
+def test_the_head_of_a_fork_goes_on(kind: str, drafted: Path) -> None:
+    """It drafts at once, and what it drafts is what the other one would."""
+    session = edgedec.open(drafted, engine=ENGINE).session(speculate=f"{kind}:fixed=4")
+    tokens(session, PROMPT, 12)
+    twin = session.fork()
+    first, second = (s._drafter.drafter.members[0].drafter._reader for s in (session, twin))
+    assert second is not first
+    assert (second._base, second._text) == (first._base, first._text)
+    assert second._cache.length == first._cache.length > 20
+    assert tokens(twin, None, 20) == tokens(session, None, 20)
+    reports = [s.report()["drafters"][kind]["proposed"] for s in (session, twin)]
+    assert reports[1] > 40
