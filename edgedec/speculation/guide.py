@@ -64,6 +64,9 @@ class Wrapped:
     def restore(self, state: State) -> None:
         self.drafter.restore(state)
 
+    def inherit(self, other: Drafter) -> None:
+        self.drafter.inherit(other.drafter if isinstance(other, Wrapped) else other)
+
     def report(self) -> dict[str, Any]:
         return self.drafter.report()
 
