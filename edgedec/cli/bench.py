@@ -15,6 +15,7 @@ from edgedec.cli._bench_device import device
 from edgedec.cli._bench_dial import dial
 from edgedec.cli._bench_kernels import kernels
 from edgedec.cli._bench_peers import peers
+from edgedec.cli._bench_scaling import scaling
 from edgedec.cli._bench_spec import spec
 from edgedec.cli._output import print_json, print_table, progress_bar, size
 
@@ -29,6 +30,7 @@ app.command()(device)
 app.command()(dial)
 app.command()(kernels)
 app.command()(peers)
+app.command()(scaling)
 app.command()(spec)
 
 

@@ -30,6 +30,7 @@ from edgedec.speculation.merger import TreeMerger
 
 # Others are pruned by its probabilities (`edgedec.speculation.guide`).
 GUIDE = True
+_TAIL = 8
 BY_TOKENS, BY_TEXT = ("recycling", "trigram", "stand"), ("copy", "suffix")
 
 
@@ -111,12 +112,16 @@ class Hierarchy(ModelDrafter):
     def _inner(self, context: Context, drafted: Sequence[int], first: bool) -> TreeMerger:
         """What the tables draft after the text and what was drafted, merged."""
         merger = TreeMerger()
-        after = replace(context, ids=[*context.ids[-64:], *drafted] if not first else context.ids, sampling=Sampling())
+        # What was drafted is no text yet: those that go by it never see it, and the others only as one of its own.
+        tail = replace(context, ids=[*context.ids[-_TAIL:], *drafted], sampling=Sampling())
         for number, (by_text, drafter, calibration) in enumerate(self._tables):
-            if first or not by_text:
-                draft = drafter.propose(after, 2 * self._nodes, 0.0)
-                assert isinstance(draft, Draft)
-                merger.add(number, draft, calibration.estimates)
+            if by_text and not first:
+                continue
+            if not by_text:
+                drafter.reset()
+            draft = drafter.propose(context if by_text else tail, 2 * self._nodes, 0.0)
+            assert isinstance(draft, Draft)
+            merger.add(number, draft, calibration.estimates)
         return merger
 
     def _teach(self, tree: Draft, path: Sequence[int], tokens: Sequence[int], result: CallResult) -> None:
