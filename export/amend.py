@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgedec.bundle import MANIFEST, Bundle, Manifest
@@ -52,6 +52,25 @@ def add_files(bundle: Bundle, files: dict[str, bytes], change: Callable[[Manifes
         return _install(bundle, folder, change)
 
 
+@dataclass(frozen=True)
+class Staging:
+    """New files on their way into a bundle: written to `folder`, then installed."""
+
+    bundle: Bundle
+    folder: Path
+
+    def install(self, change: Callable[[Manifest], Manifest]) -> Bundle:
+        """Move them into the bundle; `change` is what the manifest then says besides listing them."""
+        return _install(self.bundle, self.folder, change)
+
+
+@contextmanager
+def adding(bundle: Bundle) -> Iterator[Staging]:
+    """An empty folder for new files of a bundle."""
+    with _staging(bundle) as folder:
+        yield Staging(bundle, folder)
+
+
 def _formats(bundle: Bundle, kv: tuple[str, ...]) -> tuple[str, ...]:
     """The bundle's cache formats and `kv`, each once."""
     for name in kv:
@@ -87,6 +106,7 @@ def _without(manifest: Manifest, names: set[str]) -> Manifest:
         files={name: file for name, file in manifest.files.items() if name not in names},
         artifacts={key: a for key, a in manifest.artifacts.items() if not names & set(a.files)},
         heads={kind: head for kind, head in manifest.heads.items() if head.file not in names},
+        drafts={kind: draft for kind, draft in manifest.drafts.items() if not names & set(draft.files)},
     )
 
 

@@ -25,6 +25,7 @@ from edgedec.export.safetensors import Array, Stored, read_header, read_json
 from edgedec.export.text import copy_text
 from edgedec.export.weights import Kept
 from edgedec.models import Part, Source, architecture
+from edgedec.models.drafts.mtp import mtp_tensors
 from edgedec.spec import ModelSpec
 
 INDEX = "model.safetensors.index.json"
@@ -64,7 +65,7 @@ class Checkpoint:
         """Every tensor of `spec` with what it is stacked from, once none is missing and none left over."""
         model = architecture(self.config)
         found = model.weights(spec, self.config)
-        self.check(found, spec, model.ignored)
+        self.check(found, spec, (*model.ignored, *mtp_tensors(self.config)))
         return found
 
     def copy_text(self, target: Path) -> Text:

@@ -1,13 +1,13 @@
 """Downloads from the Hugging Face Hub into the cache that all its clients share, each file held against its hash.
 
 `huggingface_hub` is the client: it goes on where a download was interrupted and needs no network for what is there.
-Only safetensors and text are taken, so nothing that is downloaded holds code.
+Only safetensors and text are taken, so nothing that is downloaded holds code; what torch wrote only where it is named.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,17 @@ class Fetched:
     offline: str = ""
 
 
-def download(model: HubName, progress: Progress = lambda *_: None) -> Fetched:
-    """The model's files in the shared cache, each against its hash."""
+def download(model: HubName, progress: Progress = lambda *_: None, torch_files: Sequence[str] = ()) -> Fetched:
+    """The model's files in the shared cache, each against its hash. torch_files: names of files that torch wrote which
+    may be there in the place of safetensors, for a reader that builds tensors and nothing else."""
     hub, problems = _client(model), list[str]()
     try:
-        folder = Path(hub.snapshot_download(model.id, revision=model.revision, allow_patterns=HUB_FILES))
+        folder = Path(
+            hub.snapshot_download(model.id, revision=model.revision, allow_patterns=[*HUB_FILES, *torch_files])
+        )
     except Exception as error:  # the client and its HTTP library raise kinds that change by version
         raise CheckpointError(f"{model}: {_why(hub, error)}") from None
-    if not list(folder.glob("*.safetensors")):
+    if not list(folder.glob("*.safetensors")) and not any((folder / name).is_file() for name in torch_files):
         raise CheckpointError(f"{model}: no safetensors among its files, and edgedec reads no pickles; choose another")
     files = [path for path in sorted(folder.iterdir()) if path.is_file()]
     for i, path in enumerate(files):

@@ -21,6 +21,7 @@ from edgedec.bundle.manifest import MANIFEST, Head
 from edgedec.export.heads import Facts, build, install
 from edgedec.export.heads_data import Data, Progress, collect, key_of, windows
 from edgedec.export.heads_trainer import HeadTrainer, TrainingPlan
+from edgedec.export.token_counts import put_counts
 from edgedec.models.heads import architecture
 from edgedec.runtime import Runtime
 from edgedec.storage.files import replacing_folder
@@ -69,16 +70,16 @@ def run(
     arrays = trainer.arrays()
     graph = build(plan.kind, arrays, trainer.facts)
     if out is None:
-        bundle = install(bundle, graph, arrays, trainer.facts)
+        bundle = put_counts(install(bundle, graph, arrays, trainer.facts), data.labels)
     else:
         with replacing_folder(out, force=force) as staging:
-            install(_copied(bundle, staging), graph, arrays, trainer.facts)
+            put_counts(install(copied(bundle, staging), graph, arrays, trainer.facts), data.labels)
         bundle = Bundle.open(out)
     covered = float(np.isin(data.labels[trainer.held], trainer.ids).mean())
     return Trained(bundle, trainer.facts, len(data.tokens), trainer.steps, loss, trainer.measure(), covered)
 
 
-def _copied(bundle: Bundle, folder: Path) -> Bundle:
+def copied(bundle: Bundle, folder: Path) -> Bundle:
     """The same bundle in another folder."""
     for name in (MANIFEST, *bundle.manifest.files):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Layout:
-    """The part of a manifest that graphs need."""
+    """The part of a manifest that graphs need; `prefix` begins the names of their files."""
 
     spec: ModelSpec
     weights: str
     tensors: dict[str, Tensor]
     ropes: tuple[tuple[int, ...], ...]
     kv_scales: KVScales
+    prefix: str = ""
 
     @classmethod
     def of(cls, manifest: Manifest) -> Layout:
@@ -31,4 +32,4 @@ class Layout:
         """An empty ONNX graph over the weights file; only this needs the package onnx."""
         from edgedec.export.graph import Graph
 
-        return Graph(name, self.weights, self.tensors)
+        return Graph(self.prefix + name, self.weights, self.tensors)

@@ -3,7 +3,7 @@
 Speculation has to be measured where a call costs what it costs on a real model, and with text that a model would really
 write. So a bundle that can write is padded with zeros to the sizes of a larger model (`edgedec.export.geometry`): every
 multiplication of the large model is made, and its tokens are those of the small one. Draft heads are padded too, and
-their inner layers grow as the hidden state does.
+their inner layers grow as the hidden state does (`edgedec.export.drafts.padded`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import numpy as np
 from edgedec.bundle import Bundle
 from edgedec.bundle.manifest import WeightFormat
 from edgedec.errors import BundleError
+from edgedec.export.drafts.padded import pad_drafts
 from edgedec.export.geometry import BLOCK, GEOMETRIES, Geometry, Padded, geometry_named, geometry_of
 from edgedec.export.heads import Arrays, arrays_of, build, expected, install
 from edgedec.export.text import COMPANIONS
+from edgedec.export.token_counts import put_table, table_of
 from edgedec.export.writer import Add, BundleWriter, Contents, Progress, Scales
 from edgedec.storage.files import cache_folder, replacing_folder
 
@@ -36,7 +38,7 @@ __all__ = [
     "padded_path",
 ]
 
-VERSION = 2  # of what is written: another number, and what the cache holds is made again
+VERSION = 3  # of what is written: another number, and what the cache holds is made again
 
 
 def padded_path(bundle: Bundle, name: str) -> Path:
@@ -85,6 +87,9 @@ def _write(large: Padded, folder: Path, name: str, fmt: WeightFormat, progress: 
     contents = Contents(name, large.spec, source.text, formats, BLOCK, source.kv_formats, source=origin)
     BundleWriter(folder, contents, progress).write(lambda add: _fill(large, add))
     _pad_heads(large, folder)
+    pad_drafts(large, folder, fmt, progress)
+    if (counts := table_of(large.bundle)) is not None:
+        put_table(Bundle.open(folder), counts)
 
 
 def _fill(large: Padded, add: Add) -> Scales:

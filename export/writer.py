@@ -50,7 +50,8 @@ WEIGHTS = "weights.bin"
 @dataclass(frozen=True)
 class Contents:
     """What a bundle is besides its weights. formats: of "body", "head" and "embed"; own: of other tensors; kv: cache
-    formats, the default one first; runtimes: those to make artifacts for, None for all that can run the model."""
+    formats, the default one first; runtimes: those to make artifacts for, None for all that can run the model; prefix:
+    of the names of its files."""
 
     name: str
     spec: ModelSpec
@@ -62,6 +63,7 @@ class Contents:
     runtimes: tuple[str, ...] | None = None
     source: dict[str, Any] = field(default_factory=dict)
     own: Mapping[str, WeightFormat] = field(default_factory=dict)
+    prefix: str = ""
 
     def format_of(self, name: str) -> WeightFormat:
         """The format that a tensor is stored in."""
@@ -76,6 +78,7 @@ class BundleWriter:
         self.folder, self.contents, self.progress = folder, contents, progress
         self._runtimes = choose(contents.spec, contents.runtimes)
         self._shapes, self._done = contents.spec.tensors(), 0
+        self._weights = contents.prefix + WEIGHTS
 
     def write(self, fill: Callable[[Add], Scales]) -> Manifest:
         """Write all files. `fill` writes every tensor with `add(name, read)` and returns the cache scales."""
@@ -90,7 +93,7 @@ class BundleWriter:
 
     def _write_weights(self, fill: Callable[[Add], Scales]) -> Layout:
         spec = self.contents.spec
-        with (self.folder / WEIGHTS).open("wb") as file:
+        with (self.folder / self._weights).open("wb") as file:
             weights = WeightsFile(file, self.contents.layout)
             scales = fill(lambda name, read, kept=None: self._add(weights, name, read, kept))
             ropes = tuple(weights.rope(rope, spec.context_length) for rope in spec.ropes)
@@ -99,7 +102,7 @@ class BundleWriter:
                 for kv, found in scales.items()
             }
             weights.array(np.zeros(0, np.uint8))  # pad, so that the last tensor may be read in full lines
-        return Layout(spec, WEIGHTS, weights.tensors, ropes, KVScales(**offsets))
+        return Layout(spec, self._weights, weights.tensors, ropes, KVScales(**offsets), self.contents.prefix)
 
     def _add(self, weights: WeightsFile, name: str, read: Read, kept: Kept | None) -> None:
         fmt = self.contents.format_of(name)
@@ -115,7 +118,7 @@ class BundleWriter:
             producer=f"edgedec {edgedec.__version__}",
             name=contents.name,
             spec=contents.spec,
-            weights=WEIGHTS,
+            weights=self._weights,
             quantization={**contents.formats, "block": str(contents.block)},
             tensors=layout.tensors,
             ropes=layout.ropes,

@@ -21,7 +21,7 @@ HARMLESS = re.compile(
     r"|id2label|label2id|problem_type|task_specific_params|is_llama_config|attn_implementation"
     r"|cache_implementation|max_sequence_length|seq_length|max_length|min_length|temperature|top_k|top_p|typical_p|num_beam.*"
     r"|num_return_sequences|repetition_penalty|length_penalty|diversity_penalty|.*ngram_size|early_stopping"
-    r"|router_aux_loss_coef|router_jitter_noise|z_loss_coefficient|num_logits_to_keep|init_method"
+    r"|num_nextn_predict_layers|router_aux_loss_coef|router_jitter_noise|z_loss_coefficient|num_logits_to_keep|init_method"
 )
 REFUSED = {
     "quantization_config": "is already quantized; export the original checkpoint",

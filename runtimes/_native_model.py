@@ -84,6 +84,7 @@ class NativeModel:
             softcap=block.softcap,
             **self._matrices(prefix, "qkv o"),
             **self._vectors(prefix, "qkv_bias o_bias q_norm k_norm"),
+            embedding_norm=self._norm(block.embedding_norm, f"{prefix}embedding_norm"),
         )
 
     def _mlp(self, prefix: str, block: Mlp) -> structs.MlpStruct:

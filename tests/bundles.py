@@ -147,6 +147,7 @@ ODD = {
         vocab_size=130,
         hidden_size=72,
     ),
+    "paired": _spec(attention={"embedding_norm": "rms"}, final_norm="none", final_softcap=4.0, embed_scale=0.7),
     # More than one strip of the vocabulary, fused activation, a group of eight query heads.
     "large": _spec(
         attention={"n_heads": 8, "n_kv_heads": 1, "head_dim": 70, "scale": 0.12},

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from edgedec.cache import Cache, HostCache
+from edgedec.decoding.allocation import Offer, grant_alone
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode
-from edgedec.decoding.step import Completed, Request, Stats, run_requests
+from edgedec.decoding.step import Request, Stats, run_requests
 from edgedec.drafters import Draft, Drafter, DrafterContext, Proposal
 from edgedec.generation import GenerationConfig
 from edgedec.runtime import Runtime
@@ -45,21 +46,24 @@ def draft_of(runtime: Runtime, proposal: Proposal) -> Draft:
     return proposal if isinstance(proposal, Draft) else finish(runtime, proposal)
 
 
-def settled(proposal: Proposal) -> Generator[Request, Completed, Draft]:
+def settled(proposal: Proposal) -> Generator[Request | Offer, Any, Draft]:
     """The draft of a proposal, for a drafter that wraps another."""
     return proposal if isinstance(proposal, Draft) else (yield from proposal)
 
 
-def finish(runtime: Runtime, generator: Generator[Request, Completed, T]) -> T:
+def finish(runtime: Runtime, generator: Generator[Request | Offer, Any, T]) -> T:
     """What a generator of calls returns."""
-    done: Completed | None = None
+    done: Any = None
     while True:
         try:
             request = next(generator) if done is None else generator.send(done)
         except StopIteration as end:
             value: T = end.value
             return value
-        (done,) = run_requests(runtime, [request])
+        if isinstance(request, Offer):
+            done = grant_alone(request, runtime.capabilities)
+        else:
+            (done,) = run_requests(runtime, [request])
 
 
 def left(context: Context) -> tuple[Any, ...]:

@@ -42,15 +42,28 @@ class Bundle:
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, verify: bool = False) -> Bundle:
         """The bundle at `path`; `verify` also checks every hash (reads every byte)."""
-        folder = Path(path)
-        raw = _read_manifest(folder)
-        manifest = _parse(raw, folder)
-        bundle = cls(folder, manifest, hashlib.sha256(raw).hexdigest())
-        _check_files(folder, manifest)
-        _check_references(manifest, folder)
+        bundle = cls._opened(Path(path), MANIFEST)
         if verify:
             bundle.verify()
         return bundle
+
+    @classmethod
+    def _opened(cls, folder: Path, name: str) -> Bundle:
+        """What the manifest in this file of the folder describes."""
+        raw = _read_manifest(folder, name)
+        manifest = _parse(raw, folder / name)
+        _check_files(folder, manifest)
+        _check_references(manifest, folder / name)
+        return cls(folder, manifest, hashlib.sha256(raw).hexdigest())
+
+    def part(self, name: str) -> Bundle:
+        """The bundle inside this one whose manifest is its file `name`: the layers of a draft."""
+        self.file(name)
+        found = Bundle._opened(self.path, name)
+        for file, facts in found.manifest.files.items():
+            if self.manifest.files.get(file) != facts:
+                raise BundleCorrupt(f"{self.path / name}: its file {file!r} is not that of the bundle; export it again")
+        return found
 
     @property
     def spec(self) -> ModelSpec:
@@ -132,10 +145,10 @@ def dequantize(
     return np.ascontiguousarray(values.reshape(len(scales), -1)[:, :width])
 
 
-def _read_manifest(folder: Path) -> bytes:
-    path = folder / MANIFEST
+def _read_manifest(folder: Path, name: str) -> bytes:
+    path = folder / name
     if not path.is_file():
-        raise BundleNotFound(f"{folder}: no {MANIFEST} there; {advice(folder)}")
+        raise BundleNotFound(f"{folder}: no {name} there; {advice(folder)}")
     if path.stat().st_size > MANIFEST_LIMIT:
         raise BundleCorrupt(f"{path}: larger than any manifest")
     try:
@@ -144,8 +157,8 @@ def _read_manifest(folder: Path) -> bytes:
         raise BundleNotFound(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-def _parse(raw: bytes, folder: Path) -> Manifest:
-    where = str(folder / MANIFEST)
+def _parse(raw: bytes, path: Path) -> Manifest:
+    where = str(path)
     try:
         data = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -159,7 +172,7 @@ def _parse(raw: bytes, folder: Path) -> Manifest:
         raise BundleVersion(f"{where}: format version {version}, this edgedec reads {VERSION}; upgrade edgedec")
     if version < OLDEST:
         raise BundleVersion(f"{where}: format version {version} of an older edgedec; export the model again")
-    return from_json(Manifest, data, MANIFEST)
+    return from_json(Manifest, data, path.name)
 
 
 def _check_files(folder: Path, manifest: Manifest) -> None:
@@ -176,19 +189,21 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
             raise BundleCorrupt(f"{path}: {path.stat().st_size} bytes, the manifest says {file.size}")
 
 
-def _check_references(manifest: Manifest, folder: Path) -> None:
+def _check_references(manifest: Manifest, path: Path) -> None:
     """Every name and offset in the manifest leads to something that is there."""
-    where = str(folder / MANIFEST)
+    where = str(path)
     spec = manifest.spec.check()
     tokenizer = [manifest.text.tokenizer] if manifest.text.tokenizer is not None else []
     heads = [head.file for head in manifest.heads.values()]
     artifacts = [name for artifact in manifest.artifacts.values() for name in artifact.files]
-    for name in [manifest.weights, *tokenizer, *artifacts, *heads]:
+    drafts = [name for draft in manifest.drafts.values() for name in draft.files]
+    for name in [manifest.weights, *tokenizer, *artifacts, *heads, *drafts]:
         if name not in manifest.files:
             raise BundleCorrupt(f"{where}: names {name!r}, which is not among its files")
     if not manifest.kv_formats:
         raise BundleCorrupt(f"{where}: names no KV format")
     _check_heads(manifest, where)
+    _check_drafts(manifest, where)
     shapes = {name: t.shape for name, t in manifest.tensors.items()}
     if shapes != spec.tensors():
         raise BundleCorrupt(f"{where}: the weights are not those of the spec")
@@ -208,6 +223,15 @@ def _check_heads(manifest: Manifest, where: str) -> None:
             raise BundleCorrupt(f"{where}: heads.{kind}.layer: {head.layer} of {spec.n_layers} layers")
         if not 0 <= head.top <= head.vocab <= spec.vocab_size:
             raise BundleCorrupt(f"{where}: heads.{kind}: names {head.top} of {head.vocab} of {spec.vocab_size} tokens")
+
+
+def _check_drafts(manifest: Manifest, where: str) -> None:
+    """Drafts fit the model; what they hold is the business of who opens them."""
+    for kind, draft in manifest.drafts.items():
+        if not 1 <= draft.depth <= 64:
+            raise BundleCorrupt(f"{where}: drafts.{kind}.depth: {draft.depth} is out of range")
+        if any(not 0 <= block < manifest.spec.n_blocks for block in draft.features):
+            raise BundleCorrupt(f"{where}: drafts.{kind}.features: not blocks of {manifest.spec.n_blocks}")
 
 
 def _extents(manifest: Manifest) -> Iterator[tuple[str, int, int]]:

@@ -15,6 +15,7 @@ FORMAT = "edgedec-bundle"
 VERSION = 5
 OLDEST = 4  # without zero points, and still written where there are none
 MANIFEST = "edgedec.json"
+TOKEN_COUNTS = "token_counts.bin"  # uint32 [vocab_size]: how often the model said each token; may be missing
 LANES = 16
 
 WeightFormat = Literal["f32", "f16", "int8", "int4"]
@@ -112,6 +113,28 @@ class Head:
 
 
 @dataclass(frozen=True)
+class DraftFacts:
+    """A draft model in the bundle, or a head with layers of its own (`models/drafts`). stack: the manifest of its
+    layers, a file of this bundle (empty: it has none); depth: tokens ahead that it was made for; features: blocks of
+    the target whose states it reads; networks: files of its dense networks, by use; tokens: a file of the target's
+    token of each of its own, int32 (empty: the same); normed: the states pass the target's last norm first; feeds:
+    what a drafted row takes from the row before it, the state or the state after the draft's last norm."""
+
+    depth: int
+    stack: str = ""
+    features: tuple[int, ...] = ()
+    networks: dict[str, str] = field(default_factory=dict)
+    tokens: str = ""
+    normed: bool = False
+    feeds: Literal["state", "normed"] = "state"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every file that is named."""
+        return tuple(name for name in (self.stack, self.tokens, *self.networks.values()) if name)
+
+
+@dataclass(frozen=True)
 class Artifact:
     """What one runtime needs besides manifest, weights and tokenizer. `files`: all of it, hashed like the rest;
     `facts`: what the runtime wants to know of them, read by itself. A runtime without an artifact needs none, or
@@ -184,3 +207,4 @@ class Manifest:
     parity: Parity | None = None
     source: dict[str, Any] = field(default_factory=dict)
     heads: dict[str, Head] = field(default_factory=dict)
+    drafts: dict[str, DraftFacts] = field(default_factory=dict)

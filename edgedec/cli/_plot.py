@@ -13,7 +13,7 @@ from edgedec.cli._bench_about import plural
 
 FORMATS = (".png", ".svg", ".pdf")
 # Colours that differ for the colour-blind too, and a mark each.
-_STYLES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"))
+STYLES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"))
 
 
 def check(path: Path | None) -> None:
@@ -24,7 +24,7 @@ def check(path: Path | None) -> None:
         raise typer.BadParameter(f"--plot {path}: must end in {', '.join(FORMATS)}")
     if not path.absolute().parent.is_dir():
         raise typer.BadParameter(f"--plot {path}: there is no such folder")
-    _figure()
+    new_figure()
 
 
 def plot_kernels(report: Mapping[str, Any], path: Path) -> None:
@@ -52,13 +52,13 @@ def plot_peers(report: Mapping[str, Any], path: Path) -> None:
 
 def plot_spec(report: Mapping[str, Any], path: Path) -> None:
     """Speed ratios with their intervals and their least, and acceptance by depth."""
-    drafters, figure = report["drafters"], _figure()
+    drafters, figure = report["drafters"], new_figure()
     figure.set_size_inches(12, max(4.5, 0.45 * len(drafters)))
     ratios, depths = figure.subplots(1, 2, width_ratios=(1, 1))
     # A fusion has a long name: a line for each two of its drafters.
     names = [re.sub(r"(\+[^+]+\+)", r"\1\n", name) for name in drafters]
     for i, found in enumerate(drafters.values()):
-        color, mark = _STYLES[i % len(_STYLES)]
+        color, mark = STYLES[i % len(STYLES)]
         mean, (low, high) = found["speed_ratio_mean"], found["speed_ratio_interval"]
         ratios.errorbar([mean], [i], xerr=[[mean - low], [high - mean]], color=color, marker=mark, capsize=3)
         ratios.plot([found["speed_ratio_min"]], [i], "|", color=color, markersize=9)
@@ -87,7 +87,7 @@ def _often(shares: list[float], drafts: list[int]) -> list[float]:
 
 def _curve(axes: Any, label: str, rows: Mapping[str, float], spread: Mapping[str, Any], style: int) -> None:
     """Medians, with bars from the least to the largest."""
-    color, mark = _STYLES[style % len(_STYLES)]
+    color, mark = STYLES[style % len(STYLES)]
     least = [ms - spread[k]["min"] for k, ms in rows.items()]
     most = [spread[k]["max"] - ms for k, ms in rows.items()]
     counts = [int(k) for k in rows]
@@ -97,7 +97,7 @@ def _curve(axes: Any, label: str, rows: Mapping[str, float], spread: Mapping[str
 
 
 def _axes(report: Mapping[str, Any], title: str, counts: list[int]) -> tuple[Any, Any]:
-    figure = _figure()
+    figure = new_figure()
     axes = figure.add_subplot()
     bits = f"{report['bits_per_weight']:.2f} bits a weight"
     where = f"{report['host']['cpu']}, {plural(report['threads'], 'thread')}"
@@ -122,7 +122,7 @@ def _save(figure: Any, axes: Any, path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def _figure() -> Any:
+def new_figure() -> Any:
     from edgedec.errors import RuntimeUnavailable
     from edgedec.extras import install_command
 

@@ -11,6 +11,8 @@ import typer
 from edgedec.cli import options as o
 from edgedec.cli._bench_about import describe
 from edgedec.cli._bench_batch import batch
+from edgedec.cli._bench_device import device
+from edgedec.cli._bench_dial import dial
 from edgedec.cli._bench_kernels import kernels
 from edgedec.cli._bench_peers import peers
 from edgedec.cli._bench_spec import spec
@@ -23,6 +25,8 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 app.command()(batch)
+app.command()(device)
+app.command()(dial)
 app.command()(kernels)
 app.command()(peers)
 app.command()(spec)

@@ -71,6 +71,14 @@ def export(
         ),
     ] = "",
     no_check: Annotated[bool, typer.Option("--no-check", help="Do not compare with the checkpoint.")] = False,
+    draft: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", show_default=False, help="A draft checkpoint to put in; may be repeated."),
+    ] = None,
+    draft_weights: Annotated[
+        o.Weights | None,
+        typer.Option(show_default=False, help="Format of a draft's matrices; the model's by default."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")] = False,
     name: Annotated[
         str | None, typer.Option(show_default=False, help="The bundle's name; that of its folder by default.")
@@ -91,6 +99,7 @@ def export(
       edgedec export ./SmolLM2-135M-Instruct -o smol
       edgedec export Qwen/Qwen3-0.6B -o qwen --target portable --head int8 --kv f16,int8
       edgedec export SmolLM2-135M-Instruct-Q4_0.gguf -o smol
+      edgedec export ./Llama-3.1-8B-Instruct -o llama --draft ./EAGLE3-LLaMA3.1-Instruct-8B
     """
     if via is not None:
         _via_optimum(ctx, checkpoint, out, json)
@@ -110,6 +119,8 @@ def export(
         name=name,
         threads=threads,
         runtimes=names(runtimes) if runtimes else None,
+        drafts=tuple(draft or ()),
+        draft_weights=draft_weights and draft_weights.value,
     )
     began = perf_counter()
     with progress_bar(quiet=json) as show:
@@ -125,7 +136,7 @@ def _via_optimum(ctx: typer.Context, checkpoint: str, out: Path, json: bool) -> 
     """Export through optimum; flags that the graph of another program has no place for are refused."""
     from edgedec.cli.import_ import show_imported
 
-    for name in ("weights", "head", "embed", "block", "kv", "target", "calibrate", "runtimes"):
+    for name in ("weights", "head", "embed", "block", "kv", "target", "calibrate", "runtimes", "draft"):
         source = ctx.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             flag = "for" if name == "runtimes" else name

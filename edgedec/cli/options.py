@@ -82,6 +82,15 @@ OnFullMode = Annotated[
     ),
 ]
 
+SkipSpeed = Annotated[
+    float,
+    _option(
+        "--skip-speed",
+        min=1.0,
+        metavar="X",
+        help="Lossy: skip layers until a token is X times as fast; another, worse text. 1 (default): none.",
+    ),
+]
 Lora = Annotated[Path | None, _option("--lora", metavar="FILE", help="A LoRA adapter, which `edgedec adapter` makes.")]
 Speculate = Annotated[
     str,
@@ -127,9 +136,10 @@ class MachineFlags:
     kv: KVFormat = None
     engine: Engine = "auto"
     lora: Lora = None
+    skip_speed: SkipSpeed = 1.0
 
     def open(self, name: str) -> edgedec.Model:
-        return open_model(name, self.engine, self.threads, self.kv)
+        return open_model(name, self.engine, self.threads, self.kv, self.skip_speed)
 
     def session(self, model: edgedec.Model, speculate: str, learn: bool = False) -> edgedec.Session:
         mode: Literal["error", "slide"] = "slide" if self.on_full is OnFull.slide else "error"
@@ -224,11 +234,12 @@ class ConstraintFlags:
         return made
 
 
-def open_model(name: str, engine: str, threads: int, kv: KV | None) -> edgedec.Model:
+def open_model(name: str, engine: str, threads: int, kv: KV | None, skip_speed: float = 1.0) -> edgedec.Model:
     """A model for a command: one text, texts that are timed, or texts that a batch shares by itself."""
     import edgedec
 
-    return edgedec.open(name, engine=engine, threads=threads, kv=kv and kv.value, prefix_tokens=0)
+    kv_name = kv and kv.value
+    return edgedec.open(name, engine=engine, threads=threads, kv=kv_name, prefix_tokens=0, skip_speed=skip_speed)
 
 
 def open_lora(model: edgedec.Model, file: Path | None) -> Adapter | None:

@@ -2,7 +2,8 @@
 
 Each sequence is a loop of its own (`loop.decode_loop`), with its own sampling, constraint, drafter and cache. A batch
 takes the calls that each loop waits for, runs them in one ragged forward, and gives every loop its result. Sequences
-come and go at any step. On a batch-invariant runtime every text is what it is alone, to the byte.
+come and go at any step. On a batch-invariant runtime every text is what it is alone, to the byte. How many drafted rows
+each sequence gets is decided for all of them, just before the forward (`allocation`).
 
 Admission counts pages: those of running sequences and of idle prefixes once each, and those that running ones may
 still fill. A text that begins as another one, running or ended, continues from its pages (`sharing`); it waits
@@ -13,30 +14,20 @@ waiting sequence needs the room.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from itertools import islice
 from time import sleep
-from typing import Any
 
 import numpy as np
 
-from edgedec.cache import Cache
 from edgedec.cache.prefixes import PrefixMatch, common
 from edgedec.decoding.context import Context
+from edgedec.decoding.job import Job, grant_offers
 from edgedec.decoding.sharing import SharedPrefixes, adapter_key
-from edgedec.decoding.step import (
-    Completed,
-    DecodeLoop,
-    ForkLoop,
-    ForwardOn,
-    Request,
-    Together,
-    Token,
-    run_requests,
-)
-from edgedec.errors import EdgedecError
+from edgedec.decoding.step import DecodeLoop, ForkLoop, Token, run_requests
 from edgedec.runtime import Runtime
+
+__all__ = ["Batch", "Job"]
 
 # A common beginning that another text is about to have read is waited for if it brings so many tokens more.
 _WORTH_WAITING = 16
@@ -44,76 +35,6 @@ _WORTH_WAITING = 16
 _LOOKS = 64
 # Seconds between looks at constraints, while all sequences wait for theirs.
 _PAUSE = 0.0005
-
-
-@dataclass(eq=False)
-class Job:
-    """A sequence in a batch. `on_token` gets each token, and None at the end; `error` is what ended it, if anything
-    did. `need`: tokens that its caches may come to hold, all forks together; `shares`: may it continue from the pages
-    of others, and they from its? `forks`: further contexts that its loop has made. `parked`: its constraint still
-    computes what may follow its last token, while the others go on.
-    """
-
-    context: Context
-    loop: DecodeLoop | ForkLoop
-    on_token: Callable[[Token | None], None]
-    need: int
-    shares: bool = False
-    on_start: Callable[[], None] = lambda: None
-    requests: Sequence[Request] = ()
-    forks: list[Context] = field(default_factory=list)
-    started: bool = False
-    done: bool = False
-    error: EdgedecError | None = None
-    parked: bool = False
-    _several: bool = False
-
-    def advance(self, completed: Sequence[Completed] = ()) -> None:
-        """On to the next calls, or to the end."""
-        try:
-            item = self.loop.send(self._answer(completed)) if completed else next(self.loop)
-            while isinstance(item, Token):
-                self.on_token(item)
-                if self.done:
-                    return
-                self.parked = not self.context.ready()
-                if self.parked:
-                    return
-                item = next(self.loop)
-            self._several = isinstance(item, Together)
-            self.requests = item.requests if isinstance(item, Together) else (item,)
-        except StopIteration:
-            self.end()
-        except EdgedecError as error:
-            self.error = error
-            self.end()
-
-    def resume(self) -> None:
-        """On from where it was parked, if it can."""
-        if not self.done and self.context.ready():
-            self.parked = False
-            self.advance()
-
-    def end(self) -> None:
-        """At its end, or cancelled: its text stands as it is."""
-        if not self.done:
-            self.done, self.requests = True, ()
-            self.loop.close()
-            self.on_token(None)
-
-    def _answer(self, completed: Sequence[Completed]) -> Any:
-        return list(completed) if self._several else completed[0]
-
-    @property
-    def rows(self) -> int:
-        """Rows of the calls that it waits for."""
-        calls = (request.call if isinstance(request, ForwardOn) else request for request in self.requests)
-        return sum(call.rows.count for call in calls)
-
-    @property
-    def caches(self) -> list[Cache]:
-        """Of its context and of its forks."""
-        return [self.context.cache, *(fork.cache for fork in self.forks)]
 
 
 class Batch:
@@ -140,6 +61,11 @@ class Batch:
     @property
     def running(self) -> int:
         return len(self._running)
+
+    @property
+    def jobs(self) -> list[Job]:
+        """The sequences that run, in no order."""
+        return list(self._running)
 
     def add(
         self,
@@ -168,13 +94,13 @@ class Batch:
         if not jobs:
             sleep(_PAUSE if parked else 0)
             return bool(parked)
+        grant_offers(jobs, self._runtime.spec.n_blocks, self._runtime.capabilities)
         done = iter(run_requests(self._runtime, [request for job in jobs for request in job.requests]))
         for job in jobs:
             completed = list(islice(done, len(job.requests)))
             job.context.concurrent = len(self._running) - 1
-            job.requests = ()
-            if not job.done:
-                job.advance(completed)
+            if completed:
+                job.complete(completed)
                 self._index_prompt(job)
         self._retire()
         return True
@@ -267,7 +193,7 @@ class Batch:
         """A prompt that has just been read can be continued from at once: its whole pages, which copies nothing; all of
         it if one that waits begins with more."""
         context = job.context
-        if job.shares and self._paged and job.requests and context.n_prompt <= len(context.ids) <= context.n_prompt + 1:
+        if job.shares and self._paged and not job.done and context.n_prompt <= len(context.ids) <= context.n_prompt + 1:
             n = min(context.cache.length, context.n_prompt)
             whole = n // self._page * self._page
             waiting = (other.context.ids for other in islice(self._waiting, _LOOKS))

@@ -15,8 +15,8 @@ import numpy as np
 
 from edgedec.decoding.choice import Chooser, Undecided, Verified, finite_token
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, DecodeLoop, Stats, StepResult, Token, run_loop
-from edgedec.decoding.verify import VERIFIERS, walk
+from edgedec.decoding.step import Completed, DecodeLoop, Request, Stats, StepResult, Token, run_loop
+from edgedec.decoding.verify import VERIFIERS, follow, walk
 from edgedec.drafters import Draft, Drafter, Sampled
 from edgedec.errors import UsageError
 from edgedec.generation import GenerationConfig
@@ -79,6 +79,7 @@ def decode_loop(
     context.sampling = config.sampling
     context.jump_forward = tuple if constraint is None else constraint.forced
     context.ready = getattr(constraint, "ready", _always)
+    context.allowed = getattr(constraint, "allowed", _unsaid)
     try:
         if constraint is not None and constraint.done:
             stats.finish = "eos"
@@ -93,7 +94,7 @@ def decode_loop(
             if stats.calls == 1:
                 drafter.prepare()  # before the clock starts: it is no part of any token
             began = perf_counter()
-            first = yield from _prefill(context, capabilities.prefill_chunk)
+            first = yield from _prefill(context, capabilities.prefill_chunk, drafter)
             room = min(_room(context, left), capabilities.largest_call - len(first))
             # The masks of drafted tokens are waited for, by all that run beside this text.
             room = 0 if getattr(constraint, "slow", False) else room
@@ -123,7 +124,7 @@ def decode_loop(
             left = left if left is None else left - len(seen.picked)
         stats.finish = "length"
     finally:
-        context.jump_forward, context.ready = tuple, _always
+        context.jump_forward, context.ready, context.allowed = tuple, _always, _unsaid
         context.cache.rollback()
         # For an interrupt from outside: everywhere else this holds already.
         if context.cache.length > len(context.ids):
@@ -134,7 +135,11 @@ def _always() -> bool:
     return True
 
 
-def _prefill(context: Context, chunk: int) -> Generator[Call, Completed, Rows]:
+def _unsaid(tokens: Sequence[int], parents: Sequence[int], seconds: float) -> None:
+    """No constraint says which drafted tokens are allowed."""
+
+
+def _prefill(context: Context, chunk: int, drafter: Drafter) -> Generator[Request, Completed, Rows]:
     """Read pending tokens in chunks until one chunk is left; returns that chunk as rows."""
     cache = context.cache
     if len(context.ids) == cache.length + 1:
@@ -148,8 +153,11 @@ def _prefill(context: Context, chunk: int) -> Generator[Call, Completed, Rows]:
         rows = Rows.chain(pending[:size], cache.length)
         if len(pending) <= size:
             return rows
-        yield Call(rows, cache, outputs=_NONE, adapter=context.adapter)
+        reads = drafter.reads
+        done = yield Call(rows, cache, outputs=reads, adapter=context.adapter)
         cache.commit(range(len(rows)))
+        if reads != _NONE and (reading := drafter.read(context, rows, done.result)) is not None:
+            yield from reading
 
 
 class _Step:
@@ -180,7 +188,10 @@ class _Step:
             wanted = wanted._replace(logits_from=root)
         # A draft that has been through the blocks of early logits already begins again.
         blocks, hidden = (None, None) if self._early else (draft.blocks, draft.hidden)
-        result, total, seconds = yield Call(rows, context.cache, blocks, hidden, wanted, context.adapter)
+        if blocks is not None and wanted.hidden:  # states of blocks that the draft has passed are not shown again
+            wanted = wanted._replace(hidden=tuple(block for block in wanted.hidden if block in blocks))
+        done: Completed = yield Call(rows, context.cache, blocks, hidden, wanted, context.adapter)
+        result = done.result
         early: dict[int, Logits] = {}
         for block in self._early:
             early[block] = yield from self._head(rows, root, result, block)
@@ -202,11 +213,13 @@ class _Step:
             context.rng.bit_generator.state = before
             context.rng.random()
         self.stats.fallbacks, self.stats.sufficed = chooser.fallbacks, chooser.sufficed
-        return StepResult(rows, root, [row - root for row in path] if root else path, picked, result, seconds, total)
+        accepted = [row - root for row in path] if root else path
+        return StepResult(rows, root, accepted, picked, result, done.seconds, done.rows, done.cells, done.whole)
 
     def commit(self, seen: StepResult, at: int) -> None:
         """One more accepted row counts, and so does its draw, as if its token had been run by itself."""
-        self.context.cache.commit((seen.root + seen.path[at],))
+        row = seen.root + seen.path[at]
+        self.context.cache.commit((row if seen.rows.numbers is None else int(seen.rows.numbers[row]),))
         if self._replays:
             self.context.rng.random()
 
@@ -244,7 +257,9 @@ class _Step:
 
         if sampled is None:
             return walk(rows, pick, root)
-        return VERIFIERS[sampled.verifier](rows, target, sampled.probs, rng, root)
+        drawn = rows.head(root + 1 + len(sampled.probs))
+        accepted, picked = VERIFIERS[sampled.verifier](drawn, target, sampled.probs, rng, root)
+        return follow(rows, pick, accepted, picked)
 
 
 def _with_draft(first: Rows, draft: Draft) -> Rows:
@@ -252,7 +267,13 @@ def _with_draft(first: Rows, draft: Draft) -> Rows:
     root = len(first) - 1
     parents = [parent + root + 1 for parent in draft.parents]
     start = int(first.positions[0])
-    return Rows.tree([*first.tokens.tolist(), *draft.tokens], [*first.parents.tolist(), *parents], start)
+    if root:
+        rows = Rows.tree([*first.tokens.tolist(), *draft.tokens], [*first.parents.tolist(), *parents], start)
+    else:
+        rows = Rows.tree([int(first.tokens[0]), *draft.tokens], [-1, *parents], start)
+    if draft.hidden is None or list(draft.numbers) == list(range(len(draft.numbers))):
+        return rows
+    return replace(rows, numbers=np.array([*range(root + 1), *[root + 1 + number for number in draft.numbers]]))
 
 
 def _room(context: Context, left: int | None) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from edgedec.decoding.allocation import Offer, grant_alone
 from edgedec.runtime import Call, CallResult, Rows, Runtime
 
 
@@ -41,11 +42,15 @@ class ForwardOn(NamedTuple):
 
 
 class Completed(NamedTuple):
-    """What came of a call: its result, the rows of all sequences that shared the forward, and the seconds it took."""
+    """What came of a call: its result, the rows of all sequences that shared the forward, and the seconds it took.
+    cells: the sum over these rows of the cached tokens before them; whole: did all of its calls run the whole stack,
+    with the head for every row?"""
 
     result: CallResult
     rows: int
     seconds: float
+    cells: int = 0
+    whole: bool = True
 
 
 Request = Call | ForwardOn
@@ -57,10 +62,11 @@ class Together(NamedTuple):
     requests: Sequence[Request]
 
 
-# Yields the calls that a text needs and the tokens that it gets; each call is answered by what came of it.
-DecodeLoop = Generator[Request | Token, Completed, None]
+# Yields the calls that a text needs, the drafts that it could run, and the tokens that it gets; each call is answered
+# by what came of it, each offer by a grant.
+DecodeLoop = Generator[Request | Offer | Token, Any, None]
 # The same of a job that holds several forks: a search, best of n.
-ForkLoop = Generator[Together | Request | Token, Any, None]
+ForkLoop = Generator[Together | Request | Offer | Token, Any, None]
 
 
 @dataclass(slots=True)
@@ -69,7 +75,7 @@ class StepResult:
 
     path: the accepted rows, 0 first; picked: the token that followed each of them (the last is new). result: of all
     these rows, what the drafter's `outputs` named; its hidden states are of `rows` from its first computed row on.
-    seconds: of the forward; total: the rows of all sequences in it.
+    seconds: of the forward; total: the rows of all sequences in it; cells, whole: as of `Completed`.
     """
 
     rows: Rows
@@ -79,6 +85,8 @@ class StepResult:
     result: CallResult
     seconds: float
     total: int = 0
+    cells: int = 0
+    whole: bool = True
 
     def tokens(self) -> list[int]:
         """The token of each row, 0 first."""
@@ -146,7 +154,14 @@ def _forward(owner: Runtime, calls: Sequence[Call]) -> list[Completed]:
     began = perf_counter()
     results = owner.forward(calls)
     seconds, rows = perf_counter() - began, sum(call.rows.count for call in calls)
-    return [Completed(result, rows, seconds) for result in results]
+    cells = sum(call.rows.count * call.cache.length for call in calls)
+    whole = all(map(runs_whole, calls))
+    return [Completed(result, rows, seconds, cells, whole) for result in results]
+
+
+def runs_whole(call: Call) -> bool:
+    """Does it run the whole stack, and the head for every row?"""
+    return call.blocks is None and call.hidden is None and call.outputs.logits_from == 0 and call.outputs.head
 
 
 def run_loop(runtime: Runtime, loop: DecodeLoop) -> Generator[Token]:
@@ -158,10 +173,14 @@ def run_loop(runtime: Runtime, loop: DecodeLoop) -> Generator[Token]:
                 yield item
                 item = next(loop)
                 continue
+            if isinstance(item, Offer):
+                item = loop.send(grant_alone(item, runtime.capabilities))
+                continue
             owner, call = item if isinstance(item, ForwardOn) else (runtime, item)
             began = perf_counter()
             result = owner.forward((call,))[0]
-            item = loop.send(Completed(result, call.rows.count, perf_counter() - began))
+            seconds, rows = perf_counter() - began, call.rows.count
+            item = loop.send(Completed(result, rows, seconds, rows * call.cache.length, runs_whole(call)))
     except StopIteration:
         return
     finally:

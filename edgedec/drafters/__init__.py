@@ -17,10 +17,11 @@ from typing import Any, Protocol, TypeVar
 from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
+from edgedec.decoding.allocation import Offer
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.errors import UsageError
-from edgedec.runtime import Hidden, Outputs, Runtime
+from edgedec.runtime import CallResult, Hidden, Outputs, Rows, Runtime
 from edgedec.sampling import Probs
 from edgedec.text.tokenizer import Tokenizer
 
@@ -33,7 +34,8 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Sampled:
     """Of a draft whose tokens were drawn: from which distributions, and the verifier (a name in
-    `edgedec.decoding.verify.VERIFIERS`) that is right for the way they were drawn. One `Probs` for each token."""
+    `edgedec.decoding.verify.VERIFIERS`) that is right for the way they were drawn. One `Probs` for each drawn token;
+    these are the first of the draft, and any guesses come after them."""
 
     verifier: str
     probs: Sequence[Probs]
@@ -45,8 +47,10 @@ class Draft:
 
     p: how likely each token is to be accepted if its parent is, as the drafter estimates it (the governor
     calibrates such claims); empty: unknown. blocks, hidden: the blocks that verification still has to run, and the
-    state that enters them, of the pending rows and these: they have been through the blocks before. by: the names of
-    the drafters of each token, and why: the governor's reason for a draft of this size; both for people.
+    state that enters them, of the pending rows and these: they have been through the blocks before, which are the share
+    `done` of a call; numbers: of each token, which it was of all that went through them (empty: there were no others).
+    by: the names of the drafters of each token, and why: the governor's reason for a draft of this size; both for
+    people.
     """
 
     tokens: Sequence[int] = ()
@@ -54,6 +58,8 @@ class Draft:
     p: Sequence[float] = ()
     blocks: Sequence[int] | None = None
     hidden: Hidden | None = None
+    numbers: Sequence[int] = ()
+    done: float = 0.0
     sampled: Sampled | None = None
     by: Sequence[str] = ()
     why: str = ""
@@ -63,14 +69,16 @@ class Draft:
         return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), p)
 
 
-# A proposal that needs forward calls yields them, so that those of many sequences run together.
-Proposal = Draft | Generator[Request, Completed, Draft]
+# A proposal that needs forward calls yields them, so that those of many sequences run together. The governor's also
+# yields an offer.
+Proposal = Draft | Generator[Request | Offer, Any, Draft]
 
 
 class Drafter(Protocol):
     """What the loop needs of a drafter. An empty proposal is plain decoding.
 
-    `outputs`: what calls return for `observe`, besides what the loop itself needs.
+    `outputs`: what calls return for `observe`, besides what the loop itself needs. `reads`: what it has to be shown of
+    every call, also of those that read a prompt (`read`), whether or not it drafts.
     """
 
     @property
@@ -85,13 +93,20 @@ class Drafter(Protocol):
         """
         ...
 
+    @property
+    def reads(self) -> Outputs: ...
+
+    def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None] | None:
+        """A chunk of a prompt was read and is committed; `result` has what `reads` names. Called if it names any."""
+        ...
+
     def observe(self, step: StepResult) -> None:
         """Learn from a verified call; what it added to the text stands in `context.ids` at the next proposal
         (less, if the text ended in the middle)."""
         ...
 
     def prepare(self) -> None:
-        """Measure what has to be measured before anything can be drafted; called after a text's first token, so that
+        """Open or make what has to be there before anything can be drafted; called after a text's first token, so that
         it never waits for that."""
         ...
 
@@ -103,6 +118,10 @@ class Drafter(Protocol):
         """What was learned, as arrays to keep; empty if nothing is worth keeping."""
         ...
 
+    def own_state(self) -> State:
+        """The part of `state` that sessions with shared tables do not share."""
+        ...
+
     def report(self) -> dict[str, Any]:
         """What people may want to know of the work so far, fit for JSON."""
         ...
@@ -111,11 +130,19 @@ class Drafter(Protocol):
         """Continue from what an earlier `state` returned; UsageError if it cannot be of this drafter and model."""
         ...
 
+    def inherit(self, other: Drafter) -> None:
+        """Continue from what another one of these options knows now, as `restore(other.state())` would."""
+        ...
+
 
 class BaseDrafter:
     """What most drafters have in common: no extra outputs, nothing learned."""
 
     outputs: Outputs = Outputs()
+    reads: Outputs = Outputs()
+
+    def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None] | None:
+        return None
 
     def observe(self, step: StepResult) -> None:
         pass
@@ -129,11 +156,17 @@ class BaseDrafter:
     def state(self) -> State:
         return {}
 
+    def own_state(self) -> State:
+        return {}
+
     def report(self) -> dict[str, Any]:
         return {}
 
     def restore(self, state: State) -> None:
         pass
+
+    def inherit(self, other: Drafter) -> None:
+        self.restore(other.state())
 
 
 @dataclass(frozen=True)
@@ -163,8 +196,8 @@ def drafter_names() -> tuple[str, ...]:
 
 
 def drafter_module(name: str) -> ModuleType:
-    """The file of a drafter. It may declare AUTO, its rank among the drafters of `auto`, and HEAD, the interface of
-    the bundle's draft head that it needs."""
+    """The file of a drafter. It may declare AUTO, its rank among the drafters of `auto`, and what of the
+    bundle it needs: HEAD, the interface of a draft head, or DRAFT, a kind of draft."""
     if name not in drafter_names():
         raise UsageError(f"no drafter {name!r}; there are: {', '.join(drafter_names())}")
     return import_module(f"edgedec.drafters.{name}")

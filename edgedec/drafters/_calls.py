@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.cache import Cache
+from edgedec.decoding.allocation import Offer
 from edgedec.decoding.step import Completed, ForwardOn, Request
-from edgedec.drafters import Draft
-from edgedec.runtime import Call, CallResult, Hidden, Outputs, Rows, Runtime
+from edgedec.drafters import Draft, DrafterContext
+from edgedec.runtime import Call, CallResult, Hidden, Outputs, Readout, Rows, Runtime
 
 _EMBEDDING = Outputs(hidden=(-1,))
+_KEPT = 1 << 18  # numbers in the embeddings that are kept: 1 MiB
 
 
 def own_seconds(completed: Completed, call: Call) -> float:
@@ -29,9 +32,9 @@ class CallClock:
     def __init__(self) -> None:
         self.waited = 0.0
 
-    def run(self, proposal: Generator[Request, Completed, Draft]) -> Generator[Request, Completed, Draft]:
+    def run(self, proposal: Generator[Request | Offer, Any, Draft]) -> Generator[Request | Offer, Any, Draft]:
         """The draft of a proposal."""
-        completed: Completed | None = None
+        completed: Any = None
         with closing(proposal):
             while True:
                 try:
@@ -41,8 +44,33 @@ class CallClock:
                     return draft
                 since = perf_counter()
                 completed = yield request
+                if isinstance(request, Offer):
+                    self.waited += perf_counter() - since
+                    continue
                 call = request.call if isinstance(request, ForwardOn) else request
                 self.waited += perf_counter() - since - own_seconds(completed, call)
+
+
+class TokenEmbeddings:
+    """The target's embeddings of tokens; those of the latest are kept, for all sessions that share tables."""
+
+    def __init__(self, host: DrafterContext) -> None:
+        self._calls = EdgeCalls(host.runtime)
+        self._most = max(_KEPT // host.runtime.spec.hidden_size, 1)
+        self._known: dict[int, Hidden] = host.table("embeddings", dict)
+
+    def of(self, tokens: Sequence[int]) -> Generator[Request, Completed, Hidden]:
+        """Their embeddings [n, hidden_size]; one call for those that are not known yet."""
+        known = self._known
+        rows = {token: known[token] for token in tokens if token in known}
+        if missing := [token for token in dict.fromkeys(tokens) if token not in rows]:
+            fresh = yield from self._calls.embed(missing)
+            rows |= {token: fresh[i : i + 1] for i, token in enumerate(missing)}
+            if len(known) + len(missing) > self._most:
+                known.clear()
+            if len(missing) <= self._most:
+                known.update((token, rows[token].copy()) for token in missing)
+        return rows[tokens[0]] if len(tokens) == 1 else np.concatenate([rows[token] for token in tokens])
 
 
 class EdgeCalls:
@@ -51,6 +79,7 @@ class EdgeCalls:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._cache: Cache | None = None
+        self.seconds = 0.0  # of the last call of the head
 
     def embed(self, tokens: Sequence[int]) -> Generator[Request, Completed, Hidden]:
         """The embeddings [n, hidden_size] of these tokens."""
@@ -58,10 +87,14 @@ class EdgeCalls:
         done = yield Call(Rows.chain(ids, 0), self._room(ids), (), outputs=_EMBEDDING)
         return done.result.hidden[-1]
 
-    def best(self, hidden: Hidden, top: int) -> Generator[Request, Completed, CallResult]:
-        """The `top` best tokens after each hidden state [n, hidden_size], and their logits."""
+    def best(
+        self, hidden: Hidden, top: int, readout: Readout | None = None
+    ) -> Generator[Request, Completed, CallResult]:
+        """The `top` best tokens (of the readout's) after each hidden state [n, hidden_size], and their logits."""
         ids = np.zeros(len(hidden), np.int64)
-        done = yield Call(Rows.chain(ids, 0), self._room(ids), (), hidden, Outputs(top=top))
+        call = Call(Rows.chain(ids, 0), self._room(ids), (), hidden, Outputs(top=top, readout=readout))
+        done = yield call
+        self.seconds = own_seconds(done, call)
         return done.result
 
     def _room(self, ids: NDArray[np.int64]) -> Cache:

@@ -7,13 +7,14 @@ drafted before any guess, whatever the governor decides about guesses: nothing i
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import StepResult
+from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import Draft, Drafter, DrafterContext, Proposal, State
 from edgedec.drafters.off import Off
-from edgedec.runtime import Outputs
+from edgedec.runtime import CallResult, Outputs, Rows
 
 _MOST = 16
 # How fast the acceptance rate follows, the rate below which nothing is drafted, and after how many calls that is
@@ -36,6 +37,13 @@ class Forced:
     @property
     def outputs(self) -> Outputs:
         return self.drafter.outputs
+
+    @property
+    def reads(self) -> Outputs:
+        return self.drafter.reads
+
+    def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None] | None:
+        return self.drafter.read(context, rows, result)
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
         tokens = context.jump_forward()[: min(nodes, self._limit())] if nodes > 0 else ()
@@ -70,6 +78,9 @@ class Forced:
     def state(self) -> State:
         return self.drafter.state()
 
+    def own_state(self) -> State:
+        return self.drafter.own_state()
+
     def report(self) -> dict[str, Any]:
         """The other drafter's report, and what was forced, if anything was."""
         report = self.drafter.report()
@@ -80,3 +91,7 @@ class Forced:
 
     def restore(self, state: State) -> None:
         self.drafter.restore(state)
+
+    def inherit(self, other: Drafter) -> None:
+        if isinstance(other, Forced):
+            self.drafter.inherit(other.drafter)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
 
 from edgedec.errors import BundleCorrupt
 from edgedec.spec._common import Activation, Norm, Shapes, norm_tensors, require_sizes
@@ -65,7 +64,7 @@ class ModelSpec:
     norm_eps: float
     tied: bool
     ropes: tuple[Rope, ...] = field(default=())
-    final_norm: Literal["rms", "layer"] = "rms"
+    final_norm: Norm = "rms"
     final_softcap: float = 0.0
     embed_scale: float = 1.0
 
@@ -83,6 +82,11 @@ class ModelSpec:
     def recurrent(self) -> dict[int, Ssm]:
         """The blocks by number that keep a state of fixed size."""
         return {b: block for b, block in enumerate(self.blocks) if isinstance(block, Ssm)}
+
+    @cached_property
+    def paired(self) -> bool:
+        """Does any of its blocks read the embedding of a row's token beside the state?"""
+        return any(block.paired for block in self.attention.values())
 
     @cached_property
     def opaque(self) -> bool:

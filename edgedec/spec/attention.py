@@ -12,7 +12,8 @@ from edgedec.spec._common import Norm, Shapes, norm_tensors, require_sizes
 @dataclass(frozen=True)
 class Attention:
     """Causal attention. `rope`: which of the model's ropes turns queries and keys (None: none). A window of w lets
-    position p see positions p-w+1 to p, and always the first `sinks` tokens."""
+    position p see positions p-w+1 to p, and always the first `sinks` tokens. `embedding_norm`: of the embedding of the
+    row's token, which is read before the normed state ("none": it is not read)."""
 
     n_heads: int
     n_kv_heads: int
@@ -27,6 +28,7 @@ class Attention:
     o_bias: bool = False
     norm: Norm = "rms"
     post_norm: Norm = "none"
+    embedding_norm: Norm = "none"
     kind: Literal["attention"] = "attention"
 
     @property
@@ -37,10 +39,15 @@ class Attention:
     def kv_dim(self) -> int:
         return self.n_kv_heads * self.head_dim
 
+    @property
+    def paired(self) -> bool:
+        """Does it read the embedding beside the state?"""
+        return self.embedding_norm != "none"
+
     def tensors(self, hidden: int) -> Shapes:
         """Every weight of the block with its shape; matrices are (out, in)."""
         qkv = self.q_dim + 2 * self.kv_dim
-        shapes: Shapes = {"qkv": (qkv, hidden), "o": (hidden, self.q_dim)}
+        shapes = self.matrices(hidden) | norm_tensors(self.embedding_norm, "embedding_norm", hidden)
         shapes |= norm_tensors(self.norm, "norm", hidden) | norm_tensors(self.post_norm, "post_norm", hidden)
         if self.qk_norm == "head":
             shapes |= {"q_norm": (self.head_dim,), "k_norm": (self.head_dim,)}
@@ -54,7 +61,8 @@ class Attention:
 
     def matrices(self, hidden: int) -> Shapes:
         """The tensors that are quantized; of them a row reads every byte."""
-        return {"qkv": (self.q_dim + 2 * self.kv_dim, hidden), "o": (hidden, self.q_dim)}
+        read = 2 * hidden if self.paired else hidden
+        return {"qkv": (self.q_dim + 2 * self.kv_dim, read), "o": (hidden, self.q_dim)}
 
     def check(self, where: str) -> None:
         """Refuse numbers that no model can have."""

@@ -1,4 +1,4 @@
-"""`--spec auto | off | NAME[:option=value,…][+NAME…]`: from words to a drafter.
+"""`--spec off | NAME[:option=value,…][+NAME…]`, `auto` among the names: from words to a drafter.
 
 auto: every drafter that costs next to nothing, and one of the bundle's trained heads, under the governor; nothing on
 a runtime whose logits depend on how many rows share a call. Of named drafters the governor still chooses how much
@@ -9,41 +9,45 @@ drafted with any of them. On a runtime that runs no trees, drafts are cut to one
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 
 from edgedec.drafters import Drafter, DrafterContext, drafter_module, drafter_names, make_drafter
 from edgedec.drafters.forced import Forced
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
-from edgedec.speculation.costs import Costs, host_costs, known_costs
+from edgedec.speculation.cost_files import host_costs, survey_of
+from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
+from edgedec.speculation.guide import guided
+from edgedec.speculation.shared import SharedLearning
 
 
 def make_speculation(words: str, host: DrafterContext) -> Drafter:
     """The drafter that `words` mean."""
     if words == "off":
         return Off()
-    if words == "auto":
-        return governor([(name, make_drafter(name, host)) for name in _auto(host)], host)
-    drafters, fixed = [], 0
+    drafters, fixed = list[tuple[str, Drafter]](), 0
     for part in words.split("+"):
         name, _, rest = part.partition(":")
+        if part == "auto":
+            drafters += [(name, make_drafter(name, host)) for name in _auto(host)]
+            continue
         options = _options(part, rest)
         fixed = max(fixed, _whole(part, options.pop("fixed", "0")))
         drafters.append((name, make_drafter(name, host, options)))
-    return governor(drafters, host, fixed)
+    return governor(guided(drafters), host, fixed)
 
 
 def governor(drafters: Sequence[tuple[str, Drafter]], host: DrafterContext, fixed: int = 0) -> Drafter:
     """These drafters under the governor, after what a constraint forces."""
+    if not drafters:
+        return Off()
 
     def costs() -> Costs:
         return host_costs(host.runtime, host.bundle)
 
-    def known() -> Costs | None:
-        return known_costs(host.runtime, host.bundle)
-
-    trees = host.runtime.capabilities.trees
-    return Forced(Governor(drafters, costs, fixed, trees, known)) if drafters else Off()
+    shared = None if host.tables is None else host.table("speculation", SharedLearning)
+    return Forced(Governor(drafters, costs, fixed, host.runtime.capabilities.trees, survey_of, shared))
 
 
 def _auto(host: DrafterContext) -> list[str]:
@@ -53,9 +57,15 @@ def _auto(host: DrafterContext) -> list[str]:
         return []
     files = {name: drafter_module(name) for name in drafter_names()}
     ranked = sorted((name for name in files if hasattr(files[name], "AUTO")), key=lambda name: int(files[name].AUTO))
-    free = [name for name in ranked if not hasattr(files[name], "HEAD")]
-    heads = [name for name in ranked if name not in free and files[name].HEAD.kind in host.bundle.manifest.heads]
+    free = [name for name in ranked if not hasattr(files[name], "HEAD") and not hasattr(files[name], "DRAFT")]
+    heads = [name for name in ranked if name not in free and _has(host, files[name])]
     return [*free, *heads[:1]]
+
+
+def _has(host: DrafterContext, file: ModuleType) -> bool:
+    """Does the bundle have the head or the draft that this drafter needs?"""
+    manifest, head = host.bundle.manifest, getattr(file, "HEAD", None)
+    return getattr(file, "DRAFT", "") in manifest.drafts or (head is not None and head.kind in manifest.heads)
 
 
 def _options(part: str, rest: str) -> dict[str, str]:

@@ -1,162 +1,162 @@
-"""What a call of k rows costs on this host: measured once, kept on disk, corrected by every call.
+"""What a forward costs on this host: seconds(rows, context), learned from the calls that are made.
 
-The curve decides how much drafting can pay: where eight rows cost what one costs, wide trees are free;
-where they cost eight times as much, nothing is.
+    seconds = curve(rows) + per_cell · (the sum over the rows of the cached tokens before them)
+
+The curve decides how much drafting can pay: where eight rows cost what one costs, wide trees are free; where they cost
+eight times as much, nothing is. It is a line through measured points. Every call of whole stacks corrects the points
+beside its number of rows, and all others less: the host may have changed for all. `per_cell` is the slope of a
+regression over the last calls. Points that are missing are made by a `survey`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import platform
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from pathlib import Path
-from time import perf_counter
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
 
-from edgedec.bundle.folder import Bundle
-from edgedec.runtime import Runtime, available_cores
-from edgedec.speculation.rowcost import RowCall, prompt_ids
-from edgedec.storage.files import cache_folder, replacing
+import numpy as np
 
-_COUNTS = (1, 16, 4, 8, 2, 32, 3, 6, 12, 24)
-_CONTEXT, _ROUNDS = 32, 3
-# Seconds that measuring may take at a start, and the calls that are made whatever they take.
-_BUDGET, _LEAST = 0.25, 5
-# How fast the curve follows what is measured on line; one outlier counts as no more than a factor of two.
-# The curve for more rows is written anew when it is off by `_STEP`.
-_RATE, _SHARED, _WILD, _STEP = 0.15, 0.08, 0.7, 0.02
+# How fast a point follows what is measured, and all others; one outlier counts as no more than a factor of two.
+_RATE, _SHARED, _WILD = 0.15, 0.08, 0.7
+# The curve is written anew when it is off by so much.
+_STEP = 0.05
+# Of the regression: how much of the past counts at each call, how strongly the slope is held, and the factor beyond
+# which a call was disturbed.
+_KEEP, _HOLD, _ODD = 0.99, 0.002, 3.0
+# A call is of a point if its rows differ by less; a new point is the least of so many calls, for noise only ever adds.
+_NEAR, _FIRST = 0.12, 2
+# Beyond the last point a row costs what it did before it, and a little more.
+_BEYOND = 1.2
 
 
 class Costs:
-    """seconds[k] of a call of k rows, k from 1. Corrected on line by two factors, for one row and for more."""
+    """`seconds[k]` of a call of k rows after no text, k from 1 to `most`; `per_cell`: what each cached token adds to
+    each row. Sessions of one runtime share one."""
 
-    def __init__(self, measured: Mapping[int, float]) -> None:
-        """measured: seconds by rows, 1 among them; between them a straight line, beyond them the last slope."""
-        self._base = _filled(measured)
-        self._one = self._more = self._applied = 0.0
-        self.seconds = list(self._base)
+    def __init__(self, measured: Mapping[int, float], per_cell: float = 0.0, largest: int = 0) -> None:
+        """measured: seconds by rows; largest: the most rows of a call, if they are more."""
+        self._rows = sorted(measured)
+        self._points = [measured[k] for k in self._rows]
+        self._calls = [_FIRST] * len(self._rows)
+        self._most = max(largest, *self._rows, 1) if self._rows else max(largest, 1)
+        self._scale, self._drift, self._last, self._slope = 1.0, 0.0, 0.0, Slope()
+        self.per_cell, self.seconds = per_cell, [0.0]
+        # What `per_cell` is likely to be, in rows: until calls have shown it.
+        self.cell_rows = 0.0
+        self._write()
 
     @property
     def most(self) -> int:
-        """The most rows that anything is known about."""
-        return len(self._base) - 1
+        """The most rows of a call."""
+        return self._most
 
-    def add(self, rows: int, seconds: float) -> None:
-        """A call of so many rows took so long. The host may have changed for all calls, so the other
-        factor follows by half."""
-        if not 1 <= rows <= self.most or seconds <= 0:
-            return
-        wrong = max(-_WILD, min(_WILD, math.log(seconds / self.seconds[rows])))
-        if rows == 1:
-            self._one, self._more = self._one + _RATE * wrong, self._more + _SHARED * wrong
+    def points(self) -> dict[int, float]:
+        """What was measured, by rows."""
+        return {k: point * self._scale for k, point in zip(self._rows, self._points, strict=True)}
+
+    def covers(self, rows: int) -> bool:
+        """Is it known what more than so many rows cost?"""
+        return len(self._rows) > 1 and self._rows[0] <= rows < self._rows[-1]
+
+    def calls(self, rows: int) -> int:
+        """How often a call of about so many rows was measured, as far as that matters."""
+        at = self._near(rows)
+        return self._calls[at] if at >= 0 else 0
+
+    def row(self, rows: int, more: int) -> float:
+        """What each of `more` rows adds to a call of `rows`."""
+        last = len(self.seconds) - 1
+        low = min(rows, last)
+        high = min(rows + more, last)
+        return (self.seconds[high] - self.seconds[low]) / (high - low) if high > low else 0.0
+
+    def add(self, rows: int, seconds: float, cells: int = 0) -> bool:
+        """A call of so many rows after so many cells took so long. The sequences that share it all say so: False if it
+        was counted before."""
+        if seconds == self._last:
+            return False
+        self._last = seconds
+        if not 1 <= rows <= self._most or seconds <= 0:
+            return True
+        at = self._near(rows)
+        if at < 0 or self._calls[at] < _FIRST:
+            self._new_point(at, rows, max(seconds - self.per_cell * cells, 0.1 * seconds))
         else:
-            self._one, self._more = self._one + _SHARED * wrong, self._more + _RATE * wrong
-        self.seconds[1] = self._base[1] * math.exp(self._one)
-        if abs(self._more - self._applied) > _STEP:
-            self._applied, more = self._more, math.exp(self._more)
-            self.seconds[2:] = [base * more for base in self._base[2:]]
+            if cells:
+                self.per_cell = self._slope.add(self.seconds[rows], cells, seconds, self.per_cell)
+            self._correct(rows, seconds, self.per_cell * cells)
+        return True
+
+    def _correct(self, rows: int, seconds: float, text: float) -> None:
+        wrong = max(-_WILD, min(_WILD, math.log(seconds / (self.seconds[rows] + text))))
+        self._scale *= math.exp(_SHARED * wrong)
+        own = math.exp((_RATE - _SHARED) * wrong)
+        high = bisect_left(self._rows, rows)
+        if high < len(self._rows) and self._rows[high] == rows:
+            self._points[high] *= own
+        else:
+            for at in {max(high - 1, 0), min(high, len(self._rows) - 1)}:
+                self._points[at] *= own
+        self._drift += _RATE * wrong
+        if rows == 1:
+            self.seconds[1] = self._points[0] * self._scale
+        if abs(self._drift) > _STEP:
+            self._write()
+
+    def _near(self, rows: int) -> int:
+        """The place of the point next to `rows`; -1: there is none."""
+        known = self._rows
+        at = bisect_left(known, rows)
+        if at < len(known) and known[at] == rows:
+            return at
+        beside = [i for i in (at - 1, at) if 0 <= i < len(known) and abs(known[i] - rows) <= _NEAR * rows]
+        return min(beside, key=lambda i: abs(known[i] - rows), default=-1)
+
+    def _new_point(self, at: int, rows: int, seconds: float) -> None:
+        if at >= 0 and self._rows[at] == rows:
+            self._points[at] = min(self._points[at], seconds / self._scale)
+            self._calls[at] += 1
+        else:
+            at = bisect_right(self._rows, rows)
+            self._rows.insert(at, rows)
+            self._points.insert(at, seconds / self._scale)
+            self._calls.insert(at, 1)
+        self._write()
+        if not self.per_cell and self.cell_rows and len(self._rows) > 1:
+            self.per_cell = self.cell_rows * self.row(self._rows[0], self._rows[-1] - self._rows[0])
+
+    def _write(self) -> None:
+        """The curve through the points: straight lines between them, made to rise; more rows never cost less."""
+        self._drift = 0.0
+        if not self._rows:
+            return
+        rows, points = list(self._rows), [point * self._scale for point in self._points]
+        if rows[0] > 1:  # at least a half of the first point is reading the weights
+            rows, points = [1, *rows], [points[0] * (0.5 + 0.5 / rows[0]), *points]
+        if rows[-1] < self._most:
+            slope = (points[-1] - points[-2]) / (rows[-1] - rows[-2]) if len(rows) > 1 else points[-1]
+            points.append(points[-1] + _BEYOND * max(slope, 0.0) * (self._most - rows[-1]))
+            rows.append(self._most)
+        curve = np.interp(np.arange(1, self._most + 1), rows, points)
+        self.seconds[1:] = np.maximum.accumulate(curve).tolist()
 
 
-def _filled(measured: Mapping[int, float]) -> list[float]:
-    """{1: a, 2: b, 4: d} -> [0, a, b, (b + d) / 2, d]; made to rise: more rows never cost less."""
-    known = sorted(measured)
-    seconds = [0.0, measured[1]]
-    for low, high in pairwise(known):
-        step = (measured[high] - measured[low]) / (high - low)
-        seconds += [max(seconds[-1], measured[low] + step * (k - low)) for k in range(low + 1, high + 1)]
-    for k in range(2, len(seconds)):
-        seconds[k] = max(seconds[k], seconds[k - 1])
-    return seconds
+class Slope:
+    """What a cell adds, by least squares of seconds = a · curve + b · cells over the last calls, relative errors
+    counting; a is not used: the curve is corrected by itself."""
 
+    def __init__(self) -> None:
+        self._cc = self._cx = self._xx = self._cy = self._xy = 0.0
 
-def known_costs(runtime: Runtime, bundle: Bundle) -> Costs | None:
-    """The whole curve, if it was measured before."""
-    found = _read(_path(runtime, bundle))
-    return Costs(found) if found is not None and set(_counts(runtime)) <= set(found) else None
-
-
-def host_costs(runtime: Runtime, bundle: Bundle) -> Costs:
-    """The curve of this runtime on this bundle and host: from disk if it was measured before. What the time did not
-    suffice for is measured at the next start."""
-    path = _path(runtime, bundle)
-    found = _read(path) or {}
-    missing = [k for k in _counts(runtime) if k not in found]
-    if missing:
-        found |= measure(runtime, missing)
-        _write(path, found)
-    return Costs(found)
-
-
-def measure(runtime: Runtime, counts: Sequence[int] = (), seconds: float = _BUDGET) -> dict[int, float]:
-    """Seconds by rows, 1 among them: the least of a few rounds, for noise only ever adds. Where calls are slow, what
-    two and a half tenths of a second suffice for, but four counts at least, and the coarsest first."""
-    counts = counts or _counts(runtime)
-    context = min(_CONTEXT, runtime.spec.context_length - max(counts))
-    ids = prompt_ids(runtime.spec.vocab_size, context + max(counts))
-    call, began = RowCall(runtime, ids[:context], max(counts)), perf_counter()
-    for _ in range(2):  # threads wake, and the weights are mapped
-        call(ids[context : context + 1])
-    found: dict[int, float] = {}
-    for done, k in enumerate((1, *counts) * _ROUNDS):
-        if done >= _LEAST and perf_counter() - began > seconds:
-            break
-        took = call(ids[context : context + k])
-        found[k] = min(took, found.get(k, took))
-    return found
-
-
-def _counts(runtime: Runtime) -> list[int]:
-    """Those that fit the context, the coarsest first."""
-    return [k for k in _COUNTS if _CONTEXT + k <= runtime.spec.context_length] or [1]
-
-
-def _path(runtime: Runtime, bundle: Bundle) -> Path:
-    return cache_folder() / "costs" / f"{_key(runtime, bundle)}.json"
-
-
-def _key(runtime: Runtime, bundle: Bundle) -> str:
-    """Whatever changes the curve changes the name."""
-    from edgedec.version import __version__
-
-    can = runtime.capabilities
-    host = [platform.machine(), platform.processor(), _cpu(), available_cores()]
-    facts = [
-        __version__,
-        bundle.digest,
-        runtime.name,
-        can.device,
-        can.threads,
-        can.isa,
-        runtime.new_cache(1).kind,
-        *host,
-    ]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.node()
-    return next((line for line in lines if line.startswith("model name")), "")
-
-
-def _read(path: Path) -> dict[int, float] | None:
-    """What was measured; None if nothing was, or if the file holds something else."""
-    try:
-        found = {int(k): float(s) for k, s in json.loads(path.read_text()).items()}
-    except (OSError, ValueError, AttributeError, TypeError):
-        return None
-    fine = 1 in found and all(0 < k <= 1024 and 0 < s < 3600 for k, s in found.items())
-    return found if fine else None
-
-
-def _write(path: Path, measured: Mapping[int, float]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
-            file.write(json.dumps(measured).encode())
-    except OSError:
-        pass  # a folder that cannot be written costs a second at the next start, no more
+    def add(self, curve: float, cells: int, seconds: float, b: float) -> float:
+        """One more call; returns b, which moves away from what it was only as far as the calls say so."""
+        c, x = curve / seconds, cells / seconds
+        if not 1 / _ODD < c < _ODD:
+            return b
+        keep = _KEEP
+        self._cc, self._cx, self._xx = keep * self._cc + c * c, keep * self._cx + c * x, keep * self._xx + x * x
+        self._cy, self._xy = keep * self._cy + c, keep * self._xy + x
+        hold = _HOLD * self._xx
+        xx, xy = self._xx + hold, self._xy + hold * b
+        found = (self._cc * xy - self._cx * self._cy) / (self._cc * xx - self._cx * self._cx)
+        return max(found, 0.0)

@@ -21,6 +21,10 @@ from edgedec.spec import Attention, ModelSpec
 def emit(g: Graph, layout: Layout, b: int, x: str, step: CallInputs) -> str:
     """f of block b: normed hidden state -> what is added; keys and values go in and out as `past` and `present`."""
     spec, block, p = layout.spec, layout.spec.attention[b], f"blocks.{b}"
+    if block.paired:
+        embedding = g.input("embedding", FLOAT, [1, "rows", spec.hidden_size])
+        embedded = norm(g, block.embedding_norm, embedding, f"{p}.embedding_norm", spec.norm_eps)
+        x = g.node("Concat", [embedded, x], axis=-1)
     qkv = g.linear(x, f"{p}.qkv", f"{p}.qkv_bias" if block.qkv_bias else None)
     heads = _split_heads(g, spec, block, qkv, p)
     past, present = _cache(g, spec, b, step)

@@ -40,6 +40,8 @@ def whole_model_reason(spec: ModelSpec) -> str | None:
     others = sorted(set(spec.kinds) - {"attention", "mlp"})
     if others:
         return f"it has {', '.join(others)} blocks"
+    if spec.paired:
+        return "its attention reads embeddings beside the state"
     if any(block.sinks for block in spec.attention.values()):
         return "a window with sinks needs a mask"
     if len({_cache_shape(block) for block in spec.attention.values()}) != 1:

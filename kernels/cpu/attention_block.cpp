@@ -15,7 +15,7 @@ namespace {
 constexpr int NARROW_HEAD = 16;
 
 struct AttentionScratch {
-  Buffer<float> qkv, attn_out, parts, totals;
+  Buffer<float> qkv, attn_out, parts, totals, pair;
   AttentionPlan plan;
   std::vector<Attention> views;      // of each sequence
   std::vector<SlotPositions> slot_positions;  // of each sequence, where positions are not ranks
@@ -48,6 +48,7 @@ class AttentionBlock : public Block {
   void reserve(int rows) override {
     s_.qkv.need((size_t)rows * width_);
     s_.attn_out.need((size_t)rows * q_dim_);
+    if (paired()) s_.pair.need((size_t)rows * qkv_.k);
   }
 
   void run(const BlockCall& call) override {
@@ -60,6 +61,8 @@ class AttentionBlock : public Block {
   }
 
  private:
+  bool paired() const { return m_.embedding_norm.kind != NO_NORM; }
+  QuantizedActivations pair(const BlockCall& call);
   void project(const BlockCall& call);
   void plan(const BlockCall& call);
   Attention view(const SequenceRows& s, SlotPositions& positions);
@@ -84,12 +87,25 @@ class AttentionBlock : public Block {
   const int d_, group_, q_dim_, kv_dim_, width_;
 };
 
+// The normed embedding and the normed state of each row, side by side, made ready for qkv.
+QuantizedActivations AttentionBlock::pair(const BlockCall& call) {
+  const size_t hidden = engine_.hidden();
+  engine_.pool().parallel_for(call.rows, 1, [&](int begin, int end, int) {
+    for (int r = begin; r < end; r++) {
+      float* to = s_.pair.p + 2 * r * hidden;
+      engine_.norm_row(m_.embedding_norm, call.embeddings + r * hidden, to);
+      engine_.norm_row(block_.norm, call.hidden + r * hidden, to + hidden);
+    }
+  });
+  return engine_.quantize(s_.pair.p, call.rows, qkv_);
+}
+
 void AttentionBlock::project(const BlockCall& call) {
   Product p{};
-  p.w = qkv_, p.a = engine_.norm(block_.norm, call.hidden, call.rows, qkv_);
+  p.w = qkv_, p.a = paired() ? pair(call) : engine_.norm(block_.norm, call.hidden, call.rows, qkv_);
   p.bias = m_.qkv_bias, p.rows = call.rows, p.out = s_.qkv.p, p.stride = width_;
   engine_.multiply(p);
-  engine_.adapt(call, 0, engine_.normed(), engine_.hidden(), s_.qkv.p, width_);
+  engine_.adapt(call, 0, paired() ? s_.pair.p : engine_.normed(), qkv_.k, s_.qkv.p, width_);
   if (m_.qk_norm != 2) return;
   engine_.pool().parallel_for(call.rows, 1, [&](int begin, int end, int) {
     for (int r = begin; r < end; r++) {

@@ -34,7 +34,9 @@ int Engine::check(const ed_sequence* sequences, int n) const {
 int Engine::check_sequence(const ed_sequence& s) const {
   if (s.logits_from > s.rows || s.top < 0 || s.n_hidden < 0) return 1;
   if (!s.tokens && !s.input) return 5;
-  if (!s.input && !all_tokens(s, model_.vocab)) return 2;
+  const bool embeds = !s.input || (paired_ && !s.embeddings);
+  if (embeds && !s.tokens) return 5;
+  if (embeds && !all_tokens(s, model_.vocab)) return 2;
   for (int i = 0; i < s.n_blocks; i++)
     if (s.blocks[i] < 0 || s.blocks[i] >= model_.n_blocks || (i && s.blocks[i] <= s.blocks[i - 1])) return 4;
   for (int i = 0; i < s.n_hidden; i++) {

@@ -17,6 +17,7 @@ Engine::Engine(const ed_model& model, int threads, const Kernels* kernels)
       shape_(state_shape(model)) {
   std::vector<Matrix> all{matrix(model_.embed), matrix(model_.head)};
   for (const ed_block& block : blocks_) {
+    paired_ |= block.kind == ATTENTION && block.attention->embedding_norm.kind != NO_NORM;
     made_.push_back(block_kind(block.kind)->make(*this, block));
     if (!made_.back()) throw std::invalid_argument("a block that is not supported");
     for (const Matrix& w : made_.back()->matrices()) all.push_back(w);
@@ -62,6 +63,7 @@ void Engine::prepare(const ed_sequence* sequences, int n) {
   rows_ = 0;
   for (Planned& s : planned_) s.row = rows_, rows_ += s.asked->rows;
   hidden_.need((size_t)rows_ * model_.hidden);
+  if (paired_) embeddings_.need((size_t)rows_ * model_.hidden);
   reserve(rows_);
   for (auto& block : made_) block->reserve(rows_);
   need_scratch(0);
@@ -99,10 +101,17 @@ void Engine::embed() {
       const ed_sequence& s = *planned_[i].asked;
       const int at = row - planned_[i].row;
       if (s.input) std::memcpy(hidden_.p + row * width, s.input + at * width, 4 * width);
-      else kernels_.embed(matrix(model_.embed), (int)s.tokens[s.first + at], model_.embed_scale, hidden_.p + row * width);
+      else embed_row(s, at, hidden_.p + row * width);
+      if (!paired_) continue;
+      if (s.embeddings) std::memcpy(embeddings_.p + row * width, s.embeddings + at * width, 4 * width);
+      else embed_row(s, at, embeddings_.p + row * width);
     }
   });
   for (const Planned& s : planned_) keep_hidden(s, -1, hidden_.p + s.row * width);
+}
+
+void Engine::embed_row(const ed_sequence& s, int at, float* to) const {
+  kernels_.embed(matrix(model_.embed), (int)s.tokens[s.first + at], model_.embed_scale, to);
 }
 
 // ---- the blocks ------------------------------------------------------------------------------------
@@ -137,16 +146,19 @@ void Engine::choose(int block) {
   if (now.empty()) return;
   const bool neighbours = now.back() - now.front() + 1 == (int)now.size();
   call_.hidden = hidden_.p + (size_t)planned_[now[0]].row * model_.hidden;
+  call_.embeddings = paired_ ? embeddings_.p + (size_t)planned_[now[0]].row * model_.hidden : nullptr;
   if (!neighbours) gather();
 }
 
 void Engine::gather() {
   gather_.need((size_t)rows_ * model_.hidden);
   call_.hidden = gather_.p;
-  float* to = gather_.p;
+  if (paired_) embeddings_gather_.need((size_t)rows_ * model_.hidden), call_.embeddings = embeddings_gather_.p;
+  size_t to = 0;
   for (int i : running_) {
-    const size_t size = (size_t)planned_[i].asked->rows * model_.hidden;
-    std::memcpy(to, hidden_.p + (size_t)planned_[i].row * model_.hidden, 4 * size);
+    const size_t size = (size_t)planned_[i].asked->rows * model_.hidden, from = (size_t)planned_[i].row * model_.hidden;
+    std::memcpy(gather_.p + to, hidden_.p + from, 4 * size);
+    if (paired_) std::memcpy(embeddings_gather_.p + to, embeddings_.p + from, 4 * size);
     to += size;
   }
   gathered_ = running_;

@@ -128,6 +128,7 @@ class Engine {
   void reserve(int rows);
   void begin(Planned& s, const ed_sequence& asked);
   void embed();
+  void embed_row(const ed_sequence& s, int at, float* to) const;
   void run_block(int block);
   void choose(int block);
   void gather();
@@ -139,10 +140,11 @@ class Engine {
   QuantizedActivations norm_head(const Matrix& w);
   // head.cpp
   void head(const ed_sequence* sequences, int n);
-  void head_rows(const ed_sequence* sequences, int n);
+  void head_of(const ed_sequence* sequences, int n, const ed_readout* readout);
+  void head_rows(const ed_sequence* sequences, int n, const ed_readout* readout);
   void strips(const Product& p, bool made);
   void take_best(int r, const float* logits, int from, int count, int thread);
-  void merge_best(int r);
+  void merge_best(int r, const int32_t* ids);
   StripSum strip_sum(int r, const float* logits, int count) const;
   void merge_sums(int r);
 
@@ -153,6 +155,7 @@ class Engine {
   ThreadPool pool_;
   std::mutex turn_;
   const uint64_t shape_;  // of the caches
+  bool paired_ = false;   // whether a block reads embeddings beside the state
   std::unordered_map<std::type_index, std::shared_ptr<void>> shared_;
   std::vector<std::unique_ptr<Block>> made_;
   size_t widest_ = 0, most_steps_ = 0, most_blocks_ = 0;  // of all matrices: inputs; steps that have a scale; sums of blocks
@@ -169,7 +172,7 @@ class Engine {
   int top_ = 0;           // of all head rows the most
   bool logsums_ = false;  // whether any wants its logsum
 
-  Buffer<float> hidden_, gather_, normed_, post_, scale_, sum_, lora_, strip_;
+  Buffer<float> hidden_, gather_, embeddings_, embeddings_gather_, normed_, post_, scale_, sum_, lora_, strip_;
   Buffer<Best> best_;      // [threads, head rows, top_]
   Buffer<StripSum> sums_;  // [head rows, strips]
   Buffer<int8_t> q_;

@@ -135,9 +135,11 @@ class OnnxRuntime:
     def _stacked(self, call: Call, cache: HostCache) -> CallResult:
         rows, wanted = call.rows, call.outputs
         blocks = list(range(self.spec.n_blocks)) if call.blocks is None else list(call.blocks)
-        x = self._embed(rows) if call.hidden is None else np.ascontiguousarray(call.hidden, np.float32)
+        embedding = self._embed(rows) if call.hidden is None or (self.spec.paired and blocks) else None
+        x = np.ascontiguousarray(embedding if call.hidden is None else call.hidden, np.float32)
         states, sums = ({-1: x} if -1 in wanted.hidden else {}), dict[int, Array]()
-        step = Step(self.spec, blocks, rows, cache, lambda b: self._bundle.rows(f"blocks.{b}.a"))
+        read = embedding if self.spec.paired else None
+        step = Step(self.spec, blocks, rows, cache, lambda b: self._bundle.rows(f"blocks.{b}.a"), read)
         if self._takes_stack(blocks, call, step):
             x = self._run(self._graphs.stack[self.kv], blocks, x, step)
         else:

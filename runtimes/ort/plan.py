@@ -26,9 +26,18 @@ Decays = Callable[[int], Array]
 
 class Step:
     """One call on some blocks. spans: the slots of its computed rows by attention block; shared: all hold the same
-    slots."""
+    slots. embedding [count, hidden_size]: of the rows' tokens, if a block reads it."""
 
-    def __init__(self, spec: ModelSpec, blocks: list[int], rows: Rows, cache: HostCache, decays: Decays) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        blocks: list[int],
+        rows: Rows,
+        cache: HostCache,
+        decays: Decays,
+        embedding: Array | None = None,
+    ) -> None:
+        self.embedding = embedding
         self.spec, self.rows, self.cache, self._decays = spec, rows, cache, decays
         attention = [b for b in blocks if b in spec.attention]
         self._apart = not np.array_equal(rows.positions, np.arange(len(rows)) + rows.positions[:1])
@@ -83,6 +92,8 @@ class Plan:
             "total_sequence_length": np.zeros((), np.int32),
             "position_ids": np.zeros((1, count), np.int64),
         }
+        if spec.paired:
+            self._call["embedding"] = np.empty((1, count, spec.hidden_size), np.float32)
         self._out = np.empty((1, count, spec.hidden_size), np.float32)
         arrays = {b: cache.data(b) for b in spec.attention}
         self._past = {b: [data[i].ctypes.data for i in range(2)] for b, data in arrays.items()}
@@ -134,6 +145,8 @@ class Plan:
     def _fill(self, x: Array, blocks: list[int], step: Step) -> None:
         """Write what is different in every call to where it is bound."""
         self._call["hidden"][0] = x
+        if step.embedding is not None:
+            self._call["embedding"][0] = step.embedding
         self._call["position_ids"][0] = step.rows.positions[step.rows.first :]
         b = next((b for b in blocks if b in self._spec.attention), None)
         if b is not None:

@@ -92,13 +92,14 @@ class Reference:
         if not isinstance(cache, HostCache) or cache.kv != self.kv:
             raise UsageError("the cache is of another runtime: use one of this runtime's new_cache()")
         blocks = range(self.spec.n_blocks) if call.blocks is None else call.blocks
-        x = self.embed(rows) if call.hidden is None else np.asarray(call.hidden, np.float32)
+        embedding = self.embed(rows) if call.hidden is None or (self.spec.paired and blocks) else None
+        x = embedding if call.hidden is None and embedding is not None else np.asarray(call.hidden, np.float32)
         states = {-1: x} if -1 in wanted.hidden else {}
         paid: dict[int, Array] = {}
         spans = cache.write(blocks, rows)
         for b in blocks:
             w = BlockWeights(self.spec, b, self._weights, getattr(call.adapter, "apply", None))
-            y, attention_paid = self._run(self.spec.blocks[b], w, x, rows, cache, spans)
+            y, attention_paid = self._run(self.spec.blocks[b], w, x, embedding, rows, cache, spans)
             x = x + w.norm(y, self.spec.blocks[b].post_norm, "post_norm")
             if b in wanted.hidden:
                 states[b] = x
@@ -108,11 +109,18 @@ class Reference:
         return CallResult(result.logits, result.ids, result.scores, result.logsum, states, paid)
 
     def _run(
-        self, block: Block, w: BlockWeights, x: Array, rows: Rows, cache: HostCache, spans: dict[int, tuple[int, int]]
+        self,
+        block: Block,
+        w: BlockWeights,
+        x: Array,
+        embedding: Array | None,
+        rows: Rows,
+        cache: HostCache,
+        spans: dict[int, tuple[int, int]],
     ) -> tuple[Array, Array | None]:
         match block:
             case Attention():
-                return attention.run(block, w, x, rows, cache, spans[w.number], self._scales.get(w.number))
+                return attention.run(block, w, x, embedding, rows, cache, spans[w.number], self._scales.get(w.number))
             case Mlp():
                 return mlp.run(block, w, x), None
             case Moe():
@@ -132,7 +140,8 @@ class Reference:
     def head(self, hidden: Array) -> Array:
         """hidden [n, hidden_size] -> logits [n, vocab_size]."""
         bias = self._get("final_norm_bias") if self.spec.final_norm == "layer" else None
-        x = normed(hidden, self.spec.final_norm, self._get("final_norm"), bias, self.spec.norm_eps)
+        weight = None if self.spec.final_norm == "none" else self._get("final_norm")
+        x = normed(hidden, self.spec.final_norm, weight, bias, self.spec.norm_eps)
         name = "embed" if self.spec.tied else "head"
         vocab = self.spec.vocab_size
         logits = np.empty((len(hidden), vocab), np.float32)

@@ -17,14 +17,20 @@ def run(
     block: Attention,
     w: BlockWeights,
     x: Array,
+    embedding: Array | None,
     rows: Rows,
     cache: HostCache,
     span: tuple[int, int],
     scales: Array | None,
 ) -> tuple[Array, Array]:
-    """f(norm(x)) [count, hidden], and the attention paid to each slot [n_kv_heads, slots]. span: the slots of the
-    computed rows; scales [2, n_kv_heads, 1, head_dim]: static scales of a quantized cache."""
-    q, k, v = _qkv(block, w, w.norm(x, block.norm))
+    """f(norm(x)) [count, hidden], and the attention paid to each slot [n_kv_heads, slots]. embedding [count, hidden]:
+    of the rows' tokens, if the block reads it; span: the slots of the computed rows; scales [2, n_kv_heads, 1,
+    head_dim]: static scales of a quantized cache."""
+    normed = w.norm(x, block.norm)
+    if block.paired:
+        assert embedding is not None
+        normed = np.concatenate([w.norm(embedding, block.embedding_norm, "embedding_norm"), normed], axis=1)
+    q, k, v = _qkv(block, w, normed)
     positions = rows.positions[rows.first :]
     q, k = _rotate(block, w.spec, q, positions), _rotate(block, w.spec, k, positions)
     data, stop = cache.data(w.number), span[1]
@@ -37,7 +43,7 @@ def run(
 
 
 def _qkv(block: Attention, w: BlockWeights, x: Array) -> tuple[Array, Array, Array]:
-    """x [n, hidden] -> q [n_heads, n, head_dim], k and v [n_kv_heads, n, head_dim]."""
+    """x [n, read] -> q [n_heads, n, head_dim], k and v [n_kv_heads, n, head_dim]."""
     qkv = w.linear(x, "qkv", block.qkv_bias)
     q, k, v = np.split(qkv, [block.q_dim, block.q_dim + block.kv_dim], axis=1)
     if block.qk_norm == "full":

@@ -49,8 +49,10 @@ class BlockWeights:
         return y + self.get(f"{name}_bias") if bias else y
 
 
-def normed(x: Array, kind: Norm, weight: Array, bias: Array | None, eps: float) -> Array:
-    """RMSNorm or LayerNorm over the last axis."""
+def normed(x: Array, kind: Norm, weight: Array | None, bias: Array | None, eps: float) -> Array:
+    """RMSNorm, LayerNorm or no norm over the last axis."""
+    if weight is None or kind == "none":
+        return x
     if kind == "rms":
         return rms_norm(x, weight, eps)
     centred = x - x.mean(axis=-1, keepdims=True)

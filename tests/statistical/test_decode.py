@@ -77,7 +77,7 @@ def test_the_joint_distribution_is_kept(drafting: bool, constrained: bool) -> No
 # (module that is reworded, old, new, what it does)
 MUTANTS = [
     (verify, "tokens[row] == token", "True", "follows a child without matching the token"),
-    (verify, "if parent == last and", "if parent >= root and", "follows somebody else's child"),
+    (verify, "if parent == last and", "if parent >= accepted[0] and", "follows somebody else's child"),
     (verify, "pick(row, list(picked))", "pick(accepted[0], list(picked))", "draws again from the parent"),
     (verify, "pick(row, list(picked))", "pick(row, [])", "forgets the path"),
     (decode, "*parents], start)", "*parents], start + 1)", "a place too far"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Generator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,12 @@ from hypothesis import strategies as st
 import edgedec
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, StepResult, run_requests
-from edgedec.drafters import Drafter, _tables, recycling, stand, trigram
-from edgedec.drafters import hydra as hydra_file
+from edgedec.drafters import Drafter, DrafterContext, _tables, recycling, stand, trigram
+from edgedec.drafters import _calls as calls_file
 from edgedec.drafters._automaton import Automaton
+from edgedec.drafters._calls import TokenEmbeddings
 from edgedec.drafters._datastore import Store
 from edgedec.drafters.copy import Copy
-from edgedec.drafters.hydra import Hydra
 from edgedec.drafters.recycling import Recycling
 from edgedec.drafters.stand import Stand
 from edgedec.drafters.suffix import Suffix
@@ -130,15 +129,16 @@ def answered(proposal: Generator[Any, Completed, Any]) -> Any:
         return stop.value
 
 
-def test_embeddings_of_hydra_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embeddings_that_heads_read_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """And none is missing, however few fit."""
-    monkeypatch.setattr(hydra_file, "_EMBEDDINGS", 6 * FakeRuntime().spec.hidden_size)
-    drafter = Hydra(SimpleNamespace(), FakeRuntime(), 3, 4)  # type: ignore[arg-type]
+    monkeypatch.setattr(calls_file, "_KEPT", 6 * FakeRuntime().spec.hidden_size)
+    host = DrafterContext(FakeRuntime(), None, None)  # type: ignore[arg-type]
+    embeddings = TokenEmbeddings(host)
     rng = np.random.default_rng(1)
     for n in (1, 4, 4, 3, 6, 1, 5, 2, 4):
         tokens = rng.choice(13, n, replace=False).tolist()
-        assert answered(drafter._embedded(tokens))[:, 0].tolist() == tokens
-        assert len(drafter._embeddings) <= 6
+        assert answered(embeddings.of(tokens))[:, 0].tolist() == tokens
+        assert len(embeddings._known) <= 6
 
 
 def test_sessions_leave_nothing_behind() -> None:

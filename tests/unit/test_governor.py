@@ -6,8 +6,6 @@ import json
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from time import sleep
 from typing import Any
 
 import numpy as np
@@ -27,30 +25,32 @@ from edgedec.generation import GenerationConfig
 from edgedec.model import open as open_model
 from edgedec.runtime import Call, CallResult, Outputs, Rows
 from edgedec.sampling import Sampling
-from edgedec.speculation import costs as costs_module
 from edgedec.speculation.calibration import BINS, Calibration
 from edgedec.speculation.choose import make_speculation
-from edgedec.speculation.costs import Costs, host_costs
+from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
 from edgedec.speculation.merger import TreeMerger, resume
-from edgedec.speculation.selection import best_size, chain_length, useful
+from edgedec.speculation.selection import chain_length, useful
 from edgedec.testing.fakes import FakeRuntime, PerfectDrafter, RandomDrafter, tiny_spec
 
-FLAT = {1: 1.0, 8: 1.3, 32: 5.0}
-STEEP = {1: 1.0, 2: 2.0, 32: 32.0}
+# Calls take milliseconds, as those of a model of 135 million weights; drafters take microseconds.
+CALL = 4e-3
+FLAT = {1: CALL, 8: 1.3 * CALL, 32: 5 * CALL}
+STEEP = {1: CALL, 2: 2 * CALL, 32: 32 * CALL}
 
 
 def fresh(runtime: FakeRuntime, capacity: int = 700) -> Context:
     return Context([1, 2, 3], 3, runtime.new_cache(capacity), rng=np.random.default_rng(5))
 
 
+class Still(Costs):
+    """The fake runtime's own times mean nothing."""
+
+    def add(self, rows: int, seconds: float, cells: int = 0) -> bool:
+        return False
+
+
 def governed(*drafters: Drafter, costs: dict[int, float] = FLAT, fixed: int = 0) -> Governor:
-    class Still(Costs):
-        """The fake runtime's own times mean nothing."""
-
-        def add(self, rows: int, seconds: float) -> None:
-            pass
-
     return Governor([(f"d{i}", d) for i, d in enumerate(drafters)], lambda: Still(costs), fixed)
 
 
@@ -166,11 +166,11 @@ def test_who_never_earns_rests_and_is_tried_again() -> None:
     class Asked(Wrong):
         def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
             asked.append(len(context.ids))
-            sum(range(3000))  # not for nothing
+            sum(range(30000))  # not for nothing
             return super().propose(context, nodes, min_path_prob)
 
-    run(governed(PerfectDrafter(whole(600)), Asked(), costs={k: s / 500 for k, s in FLAT.items()}), 600)
-    assert 3 <= len(asked) < 40
+    run(governed(PerfectDrafter(whole(600)), Asked(), costs={k: s / 2 for k, s in FLAT.items()}), 600)
+    assert 3 <= len(asked) < 100  # of 600
 
 
 def test_the_report_adds_up() -> None:
@@ -198,106 +198,13 @@ def test_state_goes_to_the_drafter_it_came_from() -> None:
 
     first, second = Learned(1), Learned(2)
     state = governed(first, second).state()
-    assert sorted(state) == ["d0.x.y", "d1.x.y"]
+    assert sorted(state) == ["d0.x.y", "d1.x.y", "governor.d0", "governor.d1"]
     third, fourth = Learned(0), Learned(0)
     governed(third, fourth).restore(state)
     assert (third.value, fourth.value) == (1, 2)
 
 
 # ── the parts ──
-
-
-def test_costs_between_and_beyond_what_was_measured() -> None:
-    costs = Costs({1: 1.0, 2: 0.9, 4: 2.0})
-    assert costs.seconds == [0.0, 1.0, 1.0, pytest.approx(1.45), 2.0]
-    assert costs.most == 4
-
-
-def test_costs_follow_the_host() -> None:
-    costs = Costs({1: 1.0, 4: 2.0})
-    for _ in range(60):
-        costs.add(4, 4.0)
-    assert costs.seconds[4] == pytest.approx(4.0, rel=0.1)
-    assert 1.0 < costs.seconds[1] < 4.0  # nobody looked, but the host is slower for all
-    for _ in range(60):
-        costs.add(1, 1.0)
-    assert costs.seconds[1] == pytest.approx(1.0, rel=0.1)
-    costs.add(1, 1e6)
-    assert costs.seconds[1] < 1.3  # one wild call is no change
-    costs.add(9, 1.0)
-    costs.add(1, 0.0)
-
-
-def test_costs_are_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path))
-    model = open_model("nano", threads=1)
-    first = host_costs(model.runtime, model.bundle)
-    (file,) = (tmp_path / "costs").iterdir()
-    content = file.read_bytes()
-    assert host_costs(model.runtime, model.bundle).seconds == first.seconds
-    for damage in (b"", b"[]", b'{"1": -1}', b'{"2": 1.0}', b'{"1": "x"}', content[:9]):
-        file.write_bytes(damage)
-        assert host_costs(model.runtime, model.bundle).most == first.most
-        assert json.loads(file.read_bytes())["1"] > 0
-    other = open_model("nano", threads=2)
-    host_costs(other.runtime, other.bundle)
-    assert len(list((tmp_path / "costs").iterdir())) == 2
-
-
-def test_costs_are_measured_after_the_first_token_and_count_for_no_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A first use must not wait for it: neither the reader, nor the figures."""
-    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path))
-    measured = []
-
-    def slow(runtime: Any, counts: Any = (), seconds: float = 0.0) -> dict[int, float]:
-        measured.append(session.stats.generated)
-        sleep(0.5)
-        return dict.fromkeys((1, 2, 3, 4, 6, 8, 12, 16, 24, 32), 1.0)
-
-    monkeypatch.setattr(costs_module, "measure", slow)
-    session = open_model("nano", threads=1).session()
-    tokens = session.tokens([1, 2, 3], max_tokens=6, ignore_eos=True)
-    next(tokens)
-    assert measured == []
-    list(tokens)
-    assert measured == [1]
-    assert session.stats.prefill_s + session.stats.decode_s < 0.5
-    again = open_model("nano", threads=1).session()
-    list(again.tokens([1, 2, 3], max_tokens=6, ignore_eos=True))
-    assert measured == [1], "kept on disk"
-
-
-def test_measuring_ends_when_its_time_is_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
-
-    class Slow:
-        def __init__(self, *_: object) -> None: ...
-
-        def __call__(self, ids: Sequence[int]) -> float:
-            calls.append(len(ids))
-            return float(len(ids))
-
-    monkeypatch.setattr(costs_module, "RowCall", Slow)
-    runtime = open_model("nano", threads=1).runtime
-    few = costs_module.measure(runtime, seconds=0.0)
-    assert few == {1: 1.0, 16: 16.0, 4: 4.0, 8: 8.0}
-    assert len(calls) == 2 + 5
-    whole = costs_module.measure(runtime, seconds=60.0)
-    assert sorted(whole) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
-
-
-def test_a_part_of_the_curve_is_completed_at_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path))
-    model = open_model("nano", threads=1)
-    monkeypatch.setattr(costs_module.measure, "__defaults__", ((), 0.0))
-    first = host_costs(model.runtime, model.bundle)
-    assert first.most == 16
-    assert costs_module.known_costs(model.runtime, model.bundle) is None
-    host_costs(model.runtime, model.bundle)
-    assert host_costs(model.runtime, model.bundle).most == 32
-    assert costs_module.known_costs(model.runtime, model.bundle) is not None
 
 
 def test_chain_length_is_the_best_one() -> None:
@@ -307,18 +214,10 @@ def test_chain_length_is_the_best_one() -> None:
     limit, min_path_prob = useful(Costs(FLAT))
     assert limit == 7
     assert 0.005 <= min_path_prob < 0.05
-
-
-def test_calibration_learns_and_forgets() -> None:
-    calibration = Calibration()
-    assert calibration.estimates[BINS - 1] > 0.9
-    for _ in range(30):
-        calibration.add(BINS - 1, False)
-    assert calibration.estimates[BINS - 1] < 0.12
-    for _ in range(120):
-        calibration.add(BINS - 1, True)
-    assert calibration.estimates[BINS - 1] > 0.75
-    assert calibration.estimates[0] == Calibration().estimates[0]
+    # Beside 15 others each further row costs more of what a token is worth.
+    fewer, higher = useful(Costs(FLAT), 16)
+    assert fewer < limit
+    assert higher > 10 * min_path_prob
 
 
 ESTIMATES = [(k + 0.5) / BINS for k in range(BINS)]
@@ -373,7 +272,7 @@ def test_every_guess_below_what_came_true_is_tested() -> None:
     before = list(calibration.estimates)
     merger.test([7, 9, 4], [calibration])
     half, most = int(0.5 * BINS), int(0.9 * BINS)
-    assert calibration.tests == 3
+    assert calibration.tests.sum() == 3
     assert calibration.estimates[half] == pytest.approx((1 + 3 * before[half]) / (2 + 3))
     assert calibration.estimates[most] > before[most]
 
@@ -431,16 +330,17 @@ def test_what_a_constraint_forces_pays_for_no_guess() -> None:
         drafter = Forced(governor)
         context = fresh(FakeRuntime())
         context.jump_forward = lambda forced=forced: forced  # type: ignore[misc]
-        assert governor.costs.seconds[1] == 1.0
-        before = governor._budget.left
+        assert governor.costs.seconds[1] == CALL
+        before = CALL  # what a first text begins with
         draft = draft_of(FakeRuntime(), drafter.propose(context, 9, 0.99))
         assert tuple(draft.tokens) == forced
         rows = Rows.tree([3, *draft.tokens], [-1, *(parent + 1 for parent in draft.parents)], 2)
         n = len(rows)
-        drafter.observe(StepResult(rows, 0, range(n), [*draft.tokens, 4], CallResult(), 1.0, n))
+        drafter.observe(StepResult(rows, 0, range(n), [*draft.tokens, 4], CallResult(), CALL, n))
         budgets.append(governor._budget.left - before)
+        assert governor._budget.forced == len(forced)
     # Both were one call.
-    assert budgets[0] == pytest.approx(budgets[1], abs=1e-3)
+    assert budgets[0] == pytest.approx(budgets[1], abs=CALL / 4)
 
 
 def test_a_resumed_draft_is_handed_over_if_its_rows_are_the_first() -> None:
@@ -451,7 +351,10 @@ def test_a_resumed_draft_is_handed_over_if_its_rows_are_the_first() -> None:
     assert found.blocks == range(3, 6)
     assert found.hidden is not None
     assert found.hidden.tolist() == hidden[:4].tolist()
-    assert resume(cut, [0, 2], started, [0, 1, 2], 2).hidden is None  # a row between them was cut
+    between = resume(cut, [0, 2], started, [0, 1, 2], 2)  # a row between them was cut
+    assert between.hidden is not None
+    assert between.hidden.tolist() == hidden[[0, 1, 2, 4]].tolist()
+    assert between.numbers == [0, 2]
     assert resume(cut, [0, 1], started, [1, 2, 3], 2).hidden is None  # another drafter's row comes first
     assert resume(cut, [0, 1], None, [], 2) == cut
     assert resume(cut, [0, 1], replace(started, hidden=None), [0, 1, 2], 2) == cut
@@ -475,12 +378,4 @@ def test_a_proposal_counts_its_share_of_a_forward() -> None:
         proposal.send(Completed(CallResult(), rows=40, seconds=0.2))
     (member,) = governor.members
     assert member.seconds == pytest.approx(0.2 * 2 / 40, abs=0.008)
-    assert governor._spent == pytest.approx(member.seconds, abs=0.005)
-
-
-def test_best_size() -> None:
-    costs = Costs({1: 1.0, 2: 1.1, 3: 1.2, 4: 4.0})
-    assert best_size([0.9, 0.8, 0.7], costs, 0) == (2, pytest.approx(2.7 / 1.2))
-    assert best_size([0.05], costs, 0) == (0, 1.0)
-    assert best_size([0.3], costs, 0, least=1.5) == (0, 1.0)
-    assert best_size([0.9, 0.8], costs, 1) == (1, pytest.approx(2.9 / 1.2 / (2 / 1.1)))
+    assert governor._spent == pytest.approx(member.seconds, abs=0.008)

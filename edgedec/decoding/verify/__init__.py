@@ -22,7 +22,7 @@ from edgedec.decoding.verify.nodes import recursive, spectr, token
 from edgedec.decoding.verify.paths import block, multipath
 from edgedec.runtime.rows import Rows
 
-__all__ = ["VERIFIERS", "Verifier", "walk"]
+__all__ = ["VERIFIERS", "Verifier", "follow", "walk"]
 
 # How a tree is verified whose tokens were drawn, by name.
 VERIFIERS: dict[str, Verifier] = {
@@ -54,10 +54,21 @@ def walk(rows: Rows, pick: Callable[[int, list[int]], int], root: int = 0) -> tu
 
     Of several children with one token the first wins.
     """
-    accepted, picked, last = [root], [pick(root, [])], root
-    if root == len(rows) - 1:
+    return follow(rows, pick, [root], [pick(root, [])])
+
+
+def follow(
+    rows: Rows, pick: Callable[[int, list[int]], int], accepted: list[int], picked: list[int]
+) -> tuple[list[int], list[int]]:
+    """`walk`, from where a path has come: `accepted` rows and the token picked after each.
+
+    After a verifier of drawn tokens this goes on through rows that were not drawn, or that it has left: whatever they
+    are, each further token is the target's own draw.
+    """
+    last = accepted[-1]
+    if last == len(rows) - 1:
         return accepted, picked
-    token, tokens = picked[0], rows.tokens.tolist()
+    token, tokens = picked[-1], rows.tokens.tolist()
     # A parent comes before its children, so the path lies in order.
     for row, parent in enumerate(rows.parents.tolist()):
         if parent == last and tokens[row] == token:

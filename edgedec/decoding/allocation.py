@@ -1,0 +1,159 @@
+"""Which drafted rows run: one decision for all sequences of a call (S41, S30).
+
+Every sequence offers the nodes of its draft tree, each with the chance that its whole path is accepted. Of all nodes of
+all sequences those with the largest chances run, as many as give the call the most expected tokens a second:
+
+    maximise over n:  (tokens + c_1 + … + c_n) / seconds(rows + n),     c_1 ≥ c_2 ≥ … of all sequences merged
+
+tokens, rows: what the call brings and has without drafts. A node's chance is never above its parent's, so the n first
+nodes are a tree in every sequence; and no other n nodes have a larger sum, so of all choices of n nodes these are the
+best. Where seconds(rows) is convex the ratio has one peak; measured curves have steps, so every n is tried.
+
+Rows of prompts that are being read give no token yet. They count as many tokens as the sequences that decode would have
+got in the time they take, so that a call without drafts is worth the same with them and without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.runtime import Capabilities
+
+_SMALL = 48
+
+
+class CostSurface(Protocol):
+    """What a forward costs. `seconds[k]`: of k rows, k from 1 to len - 1, after a short text; `per_cell`: seconds that
+    each cached token adds to each row after it."""
+
+    seconds: list[float]
+    per_cell: float
+
+
+class Offer(NamedTuple):
+    """A draft before it is cut: how likely each node's whole path is to be accepted, descending. Answered by a `Grant`:
+    how many of the first of them may be run. rows, tokens: of its call without them; reading: how many of these rows
+    are of a prompt and give no token; context: cached tokens."""
+
+    chances: Sequence[float]
+    rows: int
+    context: int
+    costs: CostSurface
+    reading: int = 0
+    tokens: float = 1.0
+
+
+class Grant(NamedTuple):
+    """How many nodes may be run. drafted: the granted nodes of all sequences in the call; speed: the expected tokens a
+    second of the call over those without drafts."""
+
+    nodes: int
+    drafted: int
+    speed: float
+
+
+_NOTHING = Grant(0, 0, 1.0)
+
+
+class Others(NamedTuple):
+    """What else a call holds: rows of sequences that offer nothing; cells: the cached tokens before each of them, added
+    up; decoding: how many of these rows are not of a prompt; tokens: that they give."""
+
+    rows: int = 0
+    cells: int = 0
+    decoding: int = 0
+    tokens: int = 0
+
+
+def grant_alone(offer: Offer, capabilities: Capabilities) -> Grant:
+    """The grant of a sequence that has the call to itself."""
+    return best_of_one(offer, Others(), capabilities.largest_call, capabilities.row_buckets)
+
+
+def allocate(offers: Sequence[Offer], others: Others, largest: int, buckets: Sequence[int] = ()) -> list[Grant]:
+    """The grants of the sequences of one call of at most `largest` rows.
+
+    Worked example: offers (0.9, 0.2) and (0.5,), one row each, seconds 1.0, 1.1, 1.2, 1.3, 2.0 for 1 to 5 rows.
+    2 / 1.1 = 1.82 without drafts; 2.9 / 1.2 = 2.42 with one node, 3.4 / 1.3 = 2.62 with two, 3.6 / 2.0 with all:
+    each sequence runs its first node.
+    """
+    if len(offers) == 1 and len(offers[0].chances) <= _SMALL:
+        return [best_of_one(offers[0], others, largest, buckets)]
+    costs = offers[0].costs
+    owner = np.repeat(np.arange(len(offers)), [len(offer.chances) for offer in offers])
+    chances = np.concatenate([np.asarray(offer.chances, np.float64) for offer in offers])
+    context = np.array([offer.context for offer in offers])
+    rows = others.rows + sum(offer.rows for offer in offers)
+    cells = others.cells + sum(offer.rows * offer.context for offer in offers)
+    order = np.argsort(-chances, kind="stable")[: max(_limit(costs, largest, buckets) - rows, 0)]
+    plain, tokens = _plain(costs, offers, others, rows, cells, buckets)
+    with_rows = _seconds(costs, rows + 1 + np.arange(len(order)), buckets)
+    with_rows += costs.per_cell * (cells + np.cumsum(context[owner[order]]))
+    speeds = (tokens + np.cumsum(chances[order])) / with_rows / plain
+    best = int(np.argmax(speeds)) if len(order) else -1
+    if best < 0 or speeds[best] <= 1.0:
+        return [_NOTHING] * len(offers)
+    counts = np.bincount(owner[order[: best + 1]], minlength=len(offers)).tolist()
+    return [Grant(count, best + 1, float(speeds[best])) for count in counts]
+
+
+def best_of_one(offer: Offer, others: Others, largest: int, buckets: Sequence[int] = ()) -> Grant:
+    """`allocate` for one offer: the same in a plain loop, which is quicker for a few nodes."""
+    costs = offer.costs
+    rows, cells = others.rows + offer.rows, others.cells + offer.rows * offer.context
+    room = _limit(costs, largest, buckets) - rows
+    if room < 1 or not len(offer.chances):
+        return _NOTHING
+    plain, tokens = _plain(costs, (offer,), others, rows, cells, buckets)
+    seconds, each, extra = costs.seconds, costs.per_cell * offer.context, costs.per_cell * cells
+    best, nodes = plain, 0
+    for n, chance in enumerate(offer.chances[:room], 1):
+        tokens += chance
+        extra += each
+        took = seconds[_bucket(rows + n, buckets)] if buckets else seconds[rows + n]
+        rate = tokens / (took + extra)
+        if rate > best:
+            best, nodes = rate, n
+    return Grant(nodes, nodes, best / plain)
+
+
+def _plain(
+    costs: CostSurface, offers: Sequence[Offer], others: Others, rows: int, cells: int, buckets: Sequence[int]
+) -> tuple[float, float]:
+    """Tokens a second of the call without drafts, and its tokens, rows of prompts among them as the docstring says."""
+    tokens = sum(offer.tokens for offer in offers) + others.tokens
+    decoding = sum(offer.rows - offer.reading for offer in offers) + others.decoding
+    whole = _at(costs, rows, buckets) + costs.per_cell * cells
+    if decoding == rows:
+        return tokens / whole, tokens
+    alone = _at(costs, decoding, buckets) + costs.per_cell * cells * decoding / rows
+    return tokens / alone, tokens * whole / alone
+
+
+def _at(costs: CostSurface, rows: int, buckets: Sequence[int]) -> float:
+    """Seconds of so many rows after no text; of more than is known about as of the most."""
+    return costs.seconds[min(_bucket(rows, buckets), len(costs.seconds) - 1)]
+
+
+def _limit(costs: CostSurface, largest: int, buckets: Sequence[int]) -> int:
+    """The most rows of a call: what the runtime takes, and something is known about."""
+    known = min(largest, len(costs.seconds) - 1)
+    return max((bucket for bucket in buckets if bucket <= known), default=known)
+
+
+def _bucket(rows: int, buckets: Sequence[int]) -> int:
+    """The rows that are computed for so many: those of the next larger static shape, if there are any."""
+    return min((bucket for bucket in buckets if bucket >= rows), default=rows)
+
+
+def _seconds(costs: CostSurface, rows: NDArray[np.int64], buckets: Sequence[int]) -> NDArray[np.float64]:
+    """The seconds of calls of so many rows each, after no text."""
+    curve = np.asarray(costs.seconds)
+    if not buckets:
+        return curve[rows]
+    sizes = np.array(sorted(buckets))
+    return curve[sizes[np.minimum(np.searchsorted(sizes, rows), len(sizes) - 1)]]

@@ -1,0 +1,96 @@
+"""Drafting with a head that has layers of its own: EAGLE-1 to 3, multi-token prediction.
+
+The head reads the text up to its last token; then, level by level, the likeliest nodes are run together: one forward of
+the head for all of them, and for all sequences of a batch. The tree grows where joint probability is largest, as in
+EAGLE-2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.decoding.context import Context
+from edgedec.decoding.step import Completed, Request, StepResult
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal
+from edgedec.drafters._head_reader import HeadReader, facts_of
+from edgedec.drafters._levels import Levels
+from edgedec.drafters._states import SeenStates
+from edgedec.errors import BundleCorrupt, UsageError
+from edgedec.runtime import CallResult, Outputs, Rows
+
+_LEAST = 1e-4
+
+
+class FeatureTree(BaseDrafter):
+    """depth: tokens ahead at most; beam: nodes run at once; k: tokens tried after each."""
+
+    def __init__(self, host: DrafterContext, kind: str, depth: int, beam: int, k: int) -> None:
+        if depth < 0 or beam < 1 or k < 1:
+            raise UsageError(f"drafter {kind}: depth={depth}, beam={beam}, k={k}: must be from 0, from 1 and from 1")
+        facts = facts_of(host, kind)
+        self._depth, self._beam = depth or facts.depth, beam
+        self._reader, self._seen = HeadReader(host, facts), SeenStates(facts.features)
+        self._outputs = Outputs(top=k, logsum=True, hidden=(self._reader.last,))
+        self._tokens = _tokens(host, facts.tokens) if facts.tokens else None
+        self.outputs = self.reads = Outputs(hidden=facts.features)
+
+    def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None]:
+        start = int(rows.positions[0]) + 1
+        self._seen.read(rows, result, context.ids[start : start + len(rows)])
+        yield from self._reader.read(self._seen.take(), context.ids, Outputs(), 0)
+
+    def observe(self, step: StepResult) -> None:
+        self._seen.observe(step)
+
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
+        if nodes < 1 or len(context.ids) < 2:
+            return Draft()
+        return self._search(context, nodes, max(min_path_prob, _LEAST))
+
+    def reset(self) -> None:
+        self._seen.take()
+        self._reader.reset()
+
+    def report(self) -> dict[str, Any]:
+        return {"steps": self._reader.calls}
+
+    def _search(self, context: Context, nodes: int, least: float) -> Generator[Request, Completed, Draft]:
+        reader, levels = self._reader, Levels(nodes, self._beam, least)
+        result = yield from reader.read(self._seen.take(), context.ids, self._outputs, self._beam * self._depth)
+        if result.ids is None:
+            return Draft()
+        levels.add(*self._guesses(result))
+        before = start = -1  # rows of the level before begin there
+        for _ in range(1, self._depth):
+            if not levels.frontier:
+                break
+            states, rows = reader.state(result), levels.rows
+            parents = [-1 if before < 0 else before + row for row in rows]
+            result = yield from reader.grow(levels.tokens, parents, states[rows], self._outputs)
+            before, start = start + 1, start + len(rows)
+            levels.add(*self._guesses(result))
+        reader.end()
+        return levels.draft()
+
+    def _guesses(self, result: CallResult) -> tuple[list[list[int]], list[list[float]]]:
+        """The target's tokens that may follow each row, and how likely each is."""
+        assert result.ids is not None
+        assert result.scores is not None
+        assert result.logsum is not None
+        ids = result.ids if self._tokens is None else self._tokens[result.ids]
+        probs = np.exp(result.scores - result.logsum[:, None])
+        probs[result.ids < 0] = 0.0
+        return ids.tolist(), probs.tolist()
+
+
+def _tokens(host: DrafterContext, file: str) -> NDArray[np.int32]:
+    """The target's token of each token of the draft vocabulary."""
+    path = host.bundle.file(file)
+    found = np.fromfile(path, "<i4")
+    if not len(found) or found.min() < 0 or found.max() >= host.runtime.spec.vocab_size:
+        raise BundleCorrupt(f"{path}: leads outside the vocabulary of {host.runtime.spec.vocab_size}")
+    return found

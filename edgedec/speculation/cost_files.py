@@ -1,0 +1,109 @@
+"""What forwards cost, kept for this bundle, engine and host in the cache folder, and shared by a runtime's sessions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from pathlib import Path
+from weakref import WeakKeyDictionary, ref
+
+from edgedec.bundle.folder import Bundle
+from edgedec.runtime import Runtime, available_cores
+from edgedec.spec import Attention, ModelSpec
+from edgedec.speculation.costs import Costs
+from edgedec.speculation.rowcost import block_macs
+from edgedec.speculation.survey import Survey
+from edgedec.storage.files import cache_folder, replacing
+
+# Of what a file holds; another one is another file.
+VERSION = 2
+# A multiply-add of attention costs as much as so many of a matrix with quantized weights.
+_ATTENTION = 6.0
+_LARGEST = 1024
+
+_costs: WeakKeyDictionary[Runtime, Costs] = WeakKeyDictionary()
+_surveys: WeakKeyDictionary[Costs, Survey] = WeakKeyDictionary()
+
+
+def host_costs(runtime: Runtime, bundle: Bundle) -> Costs:
+    """The surface of this runtime on this bundle and host, as far as it is known; its sessions share it."""
+    found = _costs.get(runtime)
+    if found is None:
+        path = _path(runtime, bundle)
+        points, per_cell = _read(path) or ({}, 0.0)
+        found = _costs[runtime] = Costs(points, per_cell, min(runtime.capabilities.largest_call, _LARGEST))
+        found.cell_rows = cell_rows(runtime.spec)
+        known = ref(found)
+        _surveys[found] = Survey(found, lambda: _write(path, known()))
+    return found
+
+
+def survey_of(costs: Costs) -> Survey | None:
+    """What completes these costs; None if they are not a runtime's."""
+    return _surveys.get(costs)
+
+
+def cell_rows(spec: ModelSpec) -> float:
+    """What a cached token adds to a row, in rows, roughly: by multiply-adds. A window's tokens are few."""
+    blocks = [block for block in spec.blocks if isinstance(block, Attention) and block.window is None]
+    cell = sum(2 * block.n_heads * block.head_dim for block in blocks)
+    row = sum(block_macs(block, spec.hidden_size) for block in spec.blocks) + spec.hidden_size * spec.vocab_size
+    return _ATTENTION * cell / max(row, 1)
+
+
+def _path(runtime: Runtime, bundle: Bundle) -> Path:
+    return cache_folder() / "costs" / f"{_key(runtime, bundle)}.json"
+
+
+def _key(runtime: Runtime, bundle: Bundle) -> str:
+    """Whatever changes the surface changes the name."""
+    from edgedec.version import __version__
+
+    can = runtime.capabilities
+    facts = [
+        VERSION,
+        __version__,
+        bundle.digest,
+        runtime.name,
+        can.device,
+        can.threads,
+        can.isa,
+        runtime.new_cache(1).kind,
+        platform.machine(),
+        platform.processor(),
+        _cpu(),
+        available_cores(),
+    ]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.node()
+    return next((line for line in lines if line.startswith("model name")), "")
+
+
+def _read(path: Path) -> tuple[dict[int, float], float] | None:
+    """Seconds by rows, and those of a cell; None if nothing was kept, or if the file holds something else."""
+    try:
+        kept = json.loads(path.read_text())
+        points = {int(k): float(s) for k, s in kept["rows"].items()}
+        per_cell = float(kept["per_cell"])
+    except (OSError, ValueError, AttributeError, TypeError, KeyError):
+        return None
+    fine = points and 0 <= per_cell < 1 and all(0 < k <= _LARGEST and 0 < s < 3600 for k, s in points.items())
+    return (points, per_cell) if fine else None
+
+
+def _write(path: Path, costs: Costs | None) -> None:
+    if costs is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(json.dumps({"rows": costs.points(), "per_cell": costs.per_cell}).encode())
+    except OSError:
+        pass  # where the folder cannot be written it is learned anew at the next start

@@ -1,0 +1,16 @@
+"""What the sessions of one thread share, besides the drafters' tables: the budget, and what claims are worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from edgedec.speculation.budget import Budget
+from edgedec.speculation.calibration import SharedCalibrations
+
+
+@dataclass
+class SharedLearning:
+    """Not for two threads at once."""
+
+    calibrations: SharedCalibrations = field(default_factory=SharedCalibrations)
+    budget: Budget = field(default_factory=Budget)

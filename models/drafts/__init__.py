@@ -1,0 +1,101 @@
+"""Published draft checkpoints: which tensors they hold, what they compute. One file a kind; file name = kind.
+
+A head with attention is a small stack of blocks (`ModelSpec`), whose input is a state and whose readout is a vocabulary
+of its own. What is dense around it is a `Merge` or a `Rung`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, cast
+
+from edgedec.errors import CheckpointError
+from edgedec.models import Source
+from edgedec.spec import ModelSpec
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A dense network: a matrix times its inputs side by side, each normed first if `norms` names its weight; plus a
+    bias. Names are those of the checkpoint; norm_add: what is added to the weights of norms."""
+
+    inputs: tuple[str, ...]
+    matrix: str
+    norms: tuple[str, ...] = ()
+    bias: str = ""
+    norm_add: float = 0.0
+
+
+@dataclass(frozen=True)
+class Residual:
+    """skip(x) + silu(matrix x + bias), with skip the identity if it has no matrix."""
+
+    matrix: str
+    bias: str = ""
+    skip: str = ""
+    skip_bias: str = ""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """The head of one depth: residual layers one after another, then a readout."""
+
+    layers: tuple[Residual, ...]
+    readout: str
+    bias: str = ""
+
+
+@dataclass(frozen=True)
+class DraftPlan:
+    """What becomes of a checkpoint. spec: the layers (None: there are none), with the readout as their tied embedding;
+    sources: of their tensors, None for the target's readout, nothing for zeros; merges: by use; rungs: of each depth;
+    features: blocks of the target that are read, normed: after its last norm; tokens: the tensor that is added to the
+    number of a draft token to make it the target's ("": the same numbers); feeds, depth: as in `DraftFacts`; ignored:
+    regular expressions of tensors that carry nothing that is needed."""
+
+    depth: int
+    features: tuple[int, ...]
+    spec: ModelSpec | None = None
+    sources: Mapping[str, Source | None] = field(default_factory=dict)
+    merges: Mapping[str, Merge] = field(default_factory=dict)
+    rungs: tuple[Rung, ...] = ()
+    tokens: str = ""
+    normed: bool = False
+    feeds: Literal["state", "normed"] = "state"
+    ignored: tuple[str, ...] = ()
+
+
+class DraftKind(Protocol):
+    """What a file of this folder provides."""
+
+    def matches(self, config: Mapping[str, Any], names: Collection[str]) -> bool:
+        """Is a checkpoint with this config and tensors of these names one of this kind?"""
+
+    def plan(self, config: Mapping[str, Any], names: Collection[str], target: ModelSpec) -> DraftPlan:
+        """What becomes of it; CheckpointError if its config cannot be."""
+
+
+def draft_kinds() -> tuple[str, ...]:
+    """Every kind that has a file here."""
+    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")))
+
+
+def draft_kind(name: str) -> DraftKind:
+    """The file of a kind."""
+    return cast(DraftKind, importlib.import_module(f"{__name__}.{name}"))
+
+
+def known_kind(config: Mapping[str, Any], names: Collection[str]) -> str | None:
+    """The kind of a checkpoint; None if it is none that is known."""
+    return next((name for name in draft_kinds() if draft_kind(name).matches(config, names)), None)
+
+
+def kind_of(config: Mapping[str, Any], names: Collection[str], where: str) -> str:
+    """The kind of a checkpoint; CheckpointError if it is none that is known."""
+    if (kind := known_kind(config, names)) is not None:
+        return kind
+    some = ", ".join(sorted(names)[:3])
+    raise CheckpointError(f"{where}: no draft checkpoint of a known kind ({', '.join(draft_kinds())}); it holds {some}")

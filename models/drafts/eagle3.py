@@ -1,0 +1,68 @@
+"""EAGLE-3 (Li et al. 2025): one layer over states of three depths, in a draft vocabulary.
+
+`fc` fuses the target's states of three depths into one; the layer reads the embedding of the next token, normed, beside
+that state, normed. What it makes of a row takes the place of the fused state when it drafts on. Its own norm and
+`lm_head` say which token of the draft vocabulary comes next; token i is the target's i + `d2t`[i].
+
+Layout: SafeAILab/EAGLE (`midlayer.*`); vLLM's and speculators' `layers.0.*` is read as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from edgedec.errors import CheckpointError
+from edgedec.models import Part
+from edgedec.models._common import ConfigReader
+from edgedec.models.drafts import DraftPlan, Merge
+from edgedec.models.drafts._layers import ROTARY, Sources, layer_blocks, layer_rope, layer_sources
+from edgedec.spec import ModelSpec
+
+_DEPTH = 5
+
+
+def matches(config: Mapping[str, Any], names: Collection[str]) -> bool:
+    return "fc.weight" in names and "lm_head.weight" in names and any(n.endswith("hidden_norm.weight") for n in names)
+
+
+def plan(config: Mapping[str, Any], names: Collection[str], target: ModelSpec) -> DraftPlan:
+    r = ConfigReader(config)
+    prefix = "midlayer." if "midlayer.hidden_norm.weight" in names else "layers.0."
+    if r.flag("norm_before_residual", False):
+        raise r.fail("norm_before_residual", "is set: such heads are not supported")
+    attention, mlp = layer_blocks(r, names, prefix, embedding_norm="rms")
+    spec = ModelSpec(
+        architecture="eagle3",
+        vocab_size=r.maybe_whole("draft_vocab_size") or r.whole("vocab_size"),
+        hidden_size=r.whole("hidden_size"),
+        context_length=target.context_length,
+        layers=((attention, mlp),),
+        norm_eps=r.number("rms_norm_eps", 1e-6),
+        tied=True,
+        ropes=(layer_rope(r, attention.head_dim, target.context_length),),
+    )
+    sources: Sources = {"embed": (Part("lm_head.weight"),), "final_norm": (Part("norm.weight"),)}
+    renamed = {"attention.norm": "hidden_norm.weight", "attention.embedding_norm": "input_layernorm.weight"}
+    sources |= layer_sources(spec, 0, prefix, renamed)
+    return DraftPlan(
+        depth=_DEPTH,
+        features=features(config, target),
+        spec=spec,
+        sources=sources,
+        merges={"features": Merge(("low", "middle", "high"), "fc.weight")},
+        tokens="d2t" if "d2t" in names else "",
+        ignored=(*ROTARY, "t2d"),
+    )
+
+
+def features(config: Mapping[str, Any], target: ModelSpec) -> tuple[int, int, int]:
+    """The last blocks of the first 2, n/2 and n-3 of the target's n layers, or of as many as the config names."""
+    own = config.get("eagle_config") or {}
+    n = target.n_layers
+    counts = own.get("eagle_aux_hidden_state_layer_ids") or config.get("eagle_aux_hidden_state_layer_ids")
+    counts = counts or [2, n // 2, n - 3]
+    if len(counts) != 3 or any(type(count) is not int or not 1 <= count <= n for count in counts):
+        raise CheckpointError(f"config.json: states after {counts} layers of a target that has {n}")
+    low, middle, high = (target.span(0, count).stop - 1 for count in counts)
+    return low, middle, high

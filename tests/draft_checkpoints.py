@@ -1,0 +1,326 @@
+"""Draft checkpoints in their published layouts with random weights, and what they compute, in torch.
+
+Written from the papers and the authors' tensor names, not from the package: no cache, no tree, every row anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+transformers = pytest.importorskip("transformers", reason="needs transformers")
+from safetensors.torch import save_file  # noqa: E402
+
+torch.set_num_threads(1)  # products this small are slower on several
+F = torch.nn.functional
+Tensor = Any
+Path_ = tuple[int, ...]
+HIDDEN, HEADS, KV_HEADS, DIM, INNER, VOCAB, DRAFT_VOCAB, EPS = 64, 4, 2, 16, 96, 131, 67, 1e-5
+CONFIG = {
+    "hidden_size": HIDDEN,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "intermediate_size": INNER,
+    "vocab_size": VOCAB,
+    "rms_norm_eps": EPS,
+    "max_position_embeddings": 128,
+    "rope_theta": 5000.0,
+    "hidden_act": "silu",
+    "num_hidden_layers": 1,
+}
+
+
+def target(layers: int = 8, seed: int = 0) -> Any:
+    """A random Llama whose next token depends on the text."""
+    torch.manual_seed(seed)
+    config = transformers.LlamaConfig(
+        **(CONFIG | {"num_hidden_layers": layers, "rope_theta": 10000.0, "head_dim": DIM}),
+        pad_token_id=None,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    model = transformers.LlamaForCausalLM(config)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(drawn(name, tuple(weight.shape)))
+    return model.eval()
+
+
+def drawn(name: str, shape: tuple[int, ...]) -> Tensor:
+    if len(shape) == 1:
+        return (0.0 if name.endswith("bias") else 1.0) + 0.2 * torch.randn(shape)
+    return torch.randn(shape) * 2 / shape[-1] ** 0.5
+
+
+@dataclass
+class Target:
+    """What an oracle needs of the target."""
+
+    model: Any
+    known: dict[tuple[int, ...], list[Tensor]] = field(default_factory=dict)
+
+    def states(self, ids: Sequence[int]) -> list[Tensor]:
+        """After 0, 1, ... layers [n, hidden]; the last after the norm too."""
+        if tuple(ids) not in self.known:
+            with torch.no_grad():
+                found = self.model.model(torch.tensor([list(ids)]), output_hidden_states=True).hidden_states
+            self.known[tuple(ids)] = [x[0] for x in found]
+        return self.known[tuple(ids)]
+
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        return self.model.model.embed_tokens.weight.detach()[list(tokens)]
+
+    @property
+    def head(self) -> Tensor:
+        return self.model.lm_head.weight.detach()
+
+
+@dataclass
+class Oracle:
+    """A kind of draft: its tensors and config, and `after(ids, path)`: logprobs [vocab] of what it says comes after a
+    text and the tokens of a path."""
+
+    tensors: dict[str, Tensor]
+    config: dict[str, Any]
+    after: Callable[[Target, Sequence[int], Path_], Tensor]
+    depth: int
+
+    def save(self, folder: Path, file: str = "model.safetensors") -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(self.config))
+        if file.endswith(".safetensors"):
+            save_file({name: tensor.contiguous().clone() for name, tensor in self.tensors.items()}, folder / file)
+        else:
+            torch.save(self.tensors, folder / file)
+        return folder
+
+
+def rms(x: Tensor, weight: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS) * weight
+
+
+def attention(x: Tensor, t: dict[str, Tensor], p: str, theta: float) -> Tensor:
+    """Causal, of rows at positions 0 .. n-1; x [n, in]."""
+    n = len(x)
+    q, k, v = (F.linear(x, t[f"{p}{name}_proj.weight"], t.get(f"{p}{name}_proj.bias")) for name in "qkv")
+    q, k, v = q.view(n, HEADS, DIM), k.view(n, KV_HEADS, DIM), v.view(n, KV_HEADS, DIM)
+    angles = torch.arange(n)[:, None] * theta ** (-torch.arange(0, DIM, 2) / DIM)
+    cos, sin = (torch.cat([f(angles)] * 2, -1)[:, None] for f in (torch.cos, torch.sin))
+
+    def turned(y: Tensor) -> Tensor:
+        a, b = y.chunk(2, -1)
+        return y * cos + torch.cat([-b, a], -1) * sin
+
+    q, k = turned(q), turned(k)
+    k, v = (y.repeat_interleave(HEADS // KV_HEADS, 1) for y in (k, v))
+    scores = torch.einsum("ihd,jhd->hij", q, k) / DIM**0.5
+    scores = scores.masked_fill(~torch.ones(n, n, dtype=torch.bool).tril(), float("-inf"))
+    mixed = torch.einsum("hij,jhd->ihd", scores.softmax(-1), v).reshape(n, -1)
+    return F.linear(mixed, t[f"{p}o_proj.weight"])
+
+
+def mlp(x: Tensor, t: dict[str, Tensor], p: str) -> Tensor:
+    up = F.silu(F.linear(x, t[f"{p}gate_proj.weight"])) * F.linear(x, t[f"{p}up_proj.weight"])
+    return F.linear(up, t[f"{p}down_proj.weight"])
+
+
+def layer_tensors(p: str, read: int = HIDDEN, norms: Sequence[str] = ()) -> dict[str, Tensor]:
+    shapes = {
+        "self_attn.q_proj.weight": (HEADS * DIM, read),
+        "self_attn.k_proj.weight": (KV_HEADS * DIM, read),
+        "self_attn.v_proj.weight": (KV_HEADS * DIM, read),
+        "self_attn.o_proj.weight": (HIDDEN, HEADS * DIM),
+        "mlp.gate_proj.weight": (INNER, HIDDEN),
+        "mlp.up_proj.weight": (INNER, HIDDEN),
+        "mlp.down_proj.weight": (HIDDEN, INNER),
+        **{f"{name}.weight": (HIDDEN,) for name in (*norms, "post_attention_layernorm")},
+    }
+    return {p + name: drawn(p + name, shape) for name, shape in shapes.items()}
+
+
+def named(**shapes: tuple[int, ...]) -> dict[str, Tensor]:
+    """Tensors by names in which `__` stands for a point."""
+    return {name.replace("__", "."): drawn(name, shape) for name, shape in shapes.items()}
+
+
+def drafted_on(
+    step: Callable[[Tensor, Sequence[int]], Tensor], first: Tensor, ids: Sequence[int], path: Path_
+) -> Tensor:
+    """The last state after a text and a path. step(states, tokens): what comes out of each row; first: the states at
+    the text's tokens but the last. A drafted row takes what the row before it gave."""
+    states, tokens = first, list(ids[1:])
+    for token in path:
+        states, tokens = torch.cat([states, step(states, tokens)[-1:]]), [*tokens, token]
+    return step(states, tokens)[-1]
+
+
+def eagle3() -> Oracle:
+    t = layer_tensors("midlayer.", 2 * HIDDEN, ("hidden_norm", "input_layernorm"))
+    t |= named(fc__weight=(HIDDEN, 3 * HIDDEN), norm__weight=(HIDDEN,), lm_head__weight=(DRAFT_VOCAB, HIDDEN))
+    known = torch.randperm(VOCAB)[:DRAFT_VOCAB].sort().values
+    t["d2t"] = known - torch.arange(DRAFT_VOCAB)
+    t["t2d"] = torch.isin(torch.arange(VOCAB), known)
+
+    def after(target: Target, ids: Sequence[int], path: Path_) -> Tensor:
+        def step(h: Tensor, tokens: Sequence[int]) -> Tensor:
+            p = "midlayer."
+            e = rms(target.embed(tokens), t[f"{p}input_layernorm.weight"])
+            both = torch.cat([e, rms(h, t[f"{p}hidden_norm.weight"])], -1)
+            h = h + attention(both, t, f"{p}self_attn.", 5000.0)
+            return h + mlp(rms(h, t[f"{p}post_attention_layernorm.weight"]), t, f"{p}mlp.")
+
+        layers = target.states(ids[:-1])
+        n = len(layers) - 1
+        first = F.linear(torch.cat([layers[2], layers[n // 2], layers[n - 3]], -1), t["fc.weight"])
+        state = rms(drafted_on(step, first, ids, path), t["norm.weight"])
+        found = torch.full((VOCAB,), float("-inf"))
+        found[known] = F.linear(state, t["lm_head.weight"]).log_softmax(-1)
+        return found
+
+    return Oracle(t, CONFIG | {"draft_vocab_size": DRAFT_VOCAB}, after, 5)
+
+
+def eagle(layers: int = 1) -> Oracle:
+    t: dict[str, Tensor] = {}
+    for i in range(layers):
+        t |= layer_tensors(f"layers.{i}.", norms=("input_layernorm",) if i else ())
+    t |= named(fc__weight=(HIDDEN, 2 * HIDDEN), fc__bias=(HIDDEN,), embed_tokens__weight=(VOCAB, HIDDEN))
+
+    def after(target: Target, ids: Sequence[int], path: Path_) -> Tensor:
+        def step(h: Tensor, tokens: Sequence[int]) -> Tensor:
+            x = F.linear(torch.cat([target.embed(tokens), h], -1), t["fc.weight"], t["fc.bias"])
+            for i in range(layers):
+                p = f"layers.{i}."
+                x = x + attention(rms(x, t[f"{p}input_layernorm.weight"]) if i else x, t, f"{p}self_attn.", 5000.0)
+                x = x + mlp(rms(x, t[f"{p}post_attention_layernorm.weight"]), t, f"{p}mlp.")
+            return x
+
+        state = drafted_on(step, target.states(ids[:-1])[-1], ids, path)
+        return F.linear(state, target.head).log_softmax(-1)
+
+    return Oracle(t, CONFIG | {"num_hidden_layers": layers}, after, 5)
+
+
+def mtp(layout: str) -> Oracle:
+    """`deepseek`: GLM-4.5's names too; `qwen3_next`: with plain attention; `mimo`."""
+    layer = {"deepseek": "model.layers.8.", "qwen3_next": "mtp.layers.0.", "mimo": "model.mtp_layers.0."}[layout]
+    enorm, hnorm, proj, last = {
+        "deepseek": (f"{layer}enorm", f"{layer}hnorm", f"{layer}eh_proj", f"{layer}shared_head.norm"),
+        "qwen3_next": ("mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm"),
+        "mimo": (
+            f"{layer}token_layernorm",
+            f"{layer}hidden_layernorm",
+            f"{layer}input_proj",
+            f"{layer}final_layernorm",
+        ),
+    }[layout]
+    more = 1.0 if layout == "qwen3_next" else 0.0  # its norms are stored less one
+    t = layer_tensors(layer, norms=("input_layernorm",))
+    t |= {f"{name}.weight": drawn(name, (HIDDEN,)) for name in (enorm, hnorm, last)}
+    t = {name: tensor - more if tensor.ndim == 1 else tensor for name, tensor in t.items()}
+    t[f"{proj}.weight"] = drawn(proj, (HIDDEN, 2 * HIDDEN))
+    if layout == "deepseek":
+        t |= {name: drawn(name, (VOCAB, HIDDEN)) for name in (f"{layer}shared_head.head.weight",)}
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return rms(x, t[f"{name}.weight"] + more)
+
+    def after(target: Target, ids: Sequence[int], path: Path_) -> Tensor:
+        def step(h: Tensor, tokens: Sequence[int]) -> Tensor:
+            parts = [norm(target.embed(tokens), enorm), norm(h, hnorm)]
+            x = F.linear(torch.cat(parts[::-1] if layout == "mimo" else parts, -1), t[f"{proj}.weight"])
+            x = x + attention(norm(x, f"{layer}input_layernorm"), t, f"{layer}self_attn.", 5000.0)
+            x = x + mlp(norm(x, f"{layer}post_attention_layernorm"), t, f"{layer}mlp.")
+            return x if layout == "deepseek" else norm(x, last)
+
+        state = drafted_on(step, target.states(ids[:-1])[-1], ids, path)
+        state = norm(state, last) if layout == "deepseek" else state
+        return F.linear(state, t.get(f"{layer}shared_head.head.weight", target.head)).log_softmax(-1)
+
+    return Oracle(t, CONFIG | {"num_hidden_layers": 8, "model_type": "llama"}, after, 3)
+
+
+def hydra(prefix: bool, heads: int = 3, layers: int = 2) -> Oracle:
+    p = "prefix_embeding_layer."
+    t: dict[str, Tensor] = {}
+    if prefix:
+        t |= layer_tensors(f"{p}layers.0.", norms=("input_layernorm",))
+        t |= {f"{p}norm.weight": drawn("norm", (HIDDEN,)), f"{p}embed_tokens.weight": drawn("e", (VOCAB, HIDDEN))}
+    for i in range(heads):
+        for j in range(layers):
+            for name in ("linear", "res_connection")[: 2 if j == 0 else 1]:
+                width = HIDDEN * (i + 2) if j == 0 else HIDDEN
+                t[f"hydra_mlp.{i}.{1 + 2 * j}.{name}.weight"] = drawn("w", (HIDDEN, width))
+                t[f"hydra_mlp.{i}.{1 + 2 * j}.{name}.bias"] = drawn("bias", (HIDDEN,))
+        t[f"hydra_lm_head.{i}.1.weight"] = drawn("w", (VOCAB, HIDDEN))
+        t[f"hydra_lm_head.{i}.1.bias"] = drawn("bias", (VOCAB,))
+
+    def after(target: Target, ids: Sequence[int], path: Path_) -> Tensor:
+        x, i = target.states(ids[:-1])[-1], len(path)
+        if prefix:
+            q = f"{p}layers.0."
+            x = x + attention(rms(x, t[f"{q}input_layernorm.weight"]), t, f"{q}self_attn.", 10000.0)
+            x = x + mlp(rms(x, t[f"{q}post_attention_layernorm.weight"]), t, f"{q}mlp.")
+            x = rms(x, t[f"{p}norm.weight"])
+        y = torch.cat([x[-1], *target.embed([ids[-1], *path])])
+        for j in range(layers):
+            w = f"hydra_mlp.{i}.{1 + 2 * j}."
+            skip = y if j else F.linear(y, t[f"{w}res_connection.weight"], t[f"{w}res_connection.bias"])
+            y = skip + F.silu(F.linear(y, t[f"{w}linear.weight"], t[f"{w}linear.bias"]))
+        head = f"hydra_lm_head.{i}.1."
+        return F.linear(y, t[f"{head}weight"], t[f"{head}bias"]).log_softmax(-1)
+
+    return Oracle(t, {"hydra_num_heads": heads, "hydra_num_layers": layers, "grounded_heads": True}, after, heads)
+
+
+def medusa(heads: int = 3, layers: int = 2, prefix: str = "") -> Oracle:
+    t: dict[str, Tensor] = {}
+    for i in range(heads):
+        for j in range(layers):
+            t[f"{prefix}{i}.{j}.linear.weight"] = drawn("w", (HIDDEN, HIDDEN))
+            t[f"{prefix}{i}.{j}.linear.bias"] = drawn("bias", (HIDDEN,))
+        t[f"{prefix}{i}.{layers}.weight"] = drawn("w", (VOCAB, HIDDEN))
+
+    def after(target: Target, ids: Sequence[int], path: Path_) -> Tensor:
+        x, i = target.states(ids[:-1])[-1][-1], len(path)
+        for j in range(layers):
+            x = x + F.silu(F.linear(x, t[f"{prefix}{i}.{j}.linear.weight"], t[f"{prefix}{i}.{j}.linear.bias"]))
+        return F.linear(x, t[f"{prefix}{i}.{layers}.weight"]).log_softmax(-1)
+
+    return Oracle(t, {"medusa_num_heads": heads, "medusa_num_layers": layers}, after, heads)
+
+
+# By name: (the kind that it is, how it is made, its file).
+PUBLISHED: dict[str, tuple[str, Callable[[], Oracle], str]] = {
+    "eagle": ("eagle", eagle, "pytorch_model.bin"),
+    "eagle of two layers": ("eagle", lambda: eagle(2), "model.safetensors"),
+    "eagle3": ("eagle3", eagle3, "model.safetensors"),
+    "mtp as DeepSeek-V3 and GLM-4.5": ("mtp", lambda: mtp("deepseek"), "model.safetensors"),
+    "mtp as Qwen3-Next": ("mtp", lambda: mtp("qwen3_next"), "model.safetensors"),
+    "mtp as MiMo": ("mtp", lambda: mtp("mimo"), "model.safetensors"),
+    "hydra": ("hydrapp", lambda: hydra(False), "hydra_lm_head.pt"),
+    "hydra++": ("hydrapp", lambda: hydra(True), "hydra_lm_head.pt"),
+    "medusa": ("medusa", medusa, "medusa_lm_head.pt"),
+    "medusa with a prefix": ("medusa", lambda: medusa(2, 1, "medusa_head."), "medusa_lm_head.safetensors"),
+}
+
+
+def tree(after: Callable[[Path_], Tensor], nodes: int, depth: int, beam: int, k: int) -> dict[Path_, float]:
+    """The likeliest `nodes` paths of those that are found level by level, and how likely each is."""
+    found: dict[Path_, float] = {(): 1.0}
+    frontier: list[Path_] = [()]
+    for _ in range(depth):
+        fresh: dict[Path_, float] = {}
+        for path in frontier:
+            best = after(path).exp().topk(k)
+            fresh |= {(*path, int(i)): found[path] * min(float(p), 0.999) for p, i in zip(*best, strict=True)}
+        found |= fresh
+        best_paths = sorted(found, key=lambda path: -found[path])[: nodes + 1]
+        frontier = [path for path in best_paths if path in fresh][:beam]
+    return {path: p for path, p in sorted(found.items(), key=lambda item: -item[1])[1 : nodes + 1] if p >= 1e-4}

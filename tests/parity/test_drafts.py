@@ -1,0 +1,127 @@
+"""Published draft heads: each proposal is that of an independent torch module, on every runtime; texts stay."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="needs torch and transformers for the models compared with")
+import torch
+from draft_checkpoints import PUBLISHED, Oracle, Target, target, tree
+
+import edgedec
+from edgedec.bundle import Bundle
+from edgedec.decoding.context import Context
+from edgedec.decoding.loop import decode, decode_loop
+from edgedec.decoding.step import Completed, Request, StepResult, run_loop
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, make_drafter
+from edgedec.drafters.off import Off
+from edgedec.export.drafts import DraftOptions, add_draft
+from edgedec.export.exporter import ExportOptions, export
+from edgedec.generation import GenerationConfig
+from edgedec.kernels.cpu.loader import why_not
+from edgedec.runtime import CallResult, Rows, Runtime, RuntimeOptions, open_runtime
+
+ENGINES = ("reference", "ort", *(["native"] if why_not() is None else []))
+PROMPT = [1, 7, 3, 99, 42, 42, 5, 0, 63, 17, 88, 2, 31, 54, 9, 77]
+NODES, BEAM, K = 9, 3, 4
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Target, Path]:
+    folder, made = tmp_path_factory.mktemp("target"), target()
+    made.save_pretrained(folder / "checkpoint")
+    export(str(folder / "checkpoint"), folder / "bundle", ExportOptions(weights="f32", check=False))
+    return Target(made), folder / "bundle"
+
+
+@pytest.fixture(scope="module", params=sorted(PUBLISHED))
+def case(
+    request: pytest.FixtureRequest, model: tuple[Target, Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Oracle, Bundle]:
+    """The kind, what it computes, and a bundle with it."""
+    kind, make, file = PUBLISHED[request.param]
+    folder = tmp_path_factory.mktemp("draft")
+    torch.manual_seed(3)
+    oracle = make()
+    oracle.save(folder / "draft", file)
+    shutil.copytree(model[1], folder / "bundle")
+    bundle, found = add_draft(Bundle.open(folder / "bundle"), folder / "draft", DraftOptions())
+    assert found == kind
+    return kind, oracle, Bundle.open(bundle.path, verify=True)
+
+
+class Helped(BaseDrafter):
+    """A drafter whose proposals are noted, and every other one of which is replaced by tokens that will be accepted."""
+
+    def __init__(self, drafter: Drafter, text: list[int]) -> None:
+        self.drafter, self.text, self.seen = drafter, text, list[tuple[list[int], Draft]]()
+        self.outputs, self.reads = drafter.outputs, drafter.reads
+
+    def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None] | None:
+        return self.drafter.read(context, rows, result)
+
+    def observe(self, step: StepResult) -> None:
+        self.drafter.observe(step)
+
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
+        proposal = self.drafter.propose(context, min(nodes, NODES), min_path_prob)
+        draft = proposal if isinstance(proposal, Draft) else (yield from proposal)
+        if nodes >= NODES:
+            self.seen.append((list(context.ids), draft))
+        right = self.text[len(context.ids) :][:3]
+        return Draft.chain(right[:nodes]) if len(self.seen) % 2 else draft
+
+
+def paths(draft: Draft) -> dict[tuple[int, ...], float]:
+    found: dict[tuple[int, ...], float] = {}
+    at: list[tuple[int, ...]] = []
+    for token, parent, p in zip(draft.tokens, draft.parents, draft.p, strict=True):
+        above = at[parent] if parent >= 0 else ()
+        at.append((*above, token))
+        found[at[-1]] = found.get(above, 1.0) * p
+    return found
+
+
+def generated(runtime: Runtime, drafter: Drafter, n: int, chunk: int = 5) -> list[int]:
+    context = Context(list(PROMPT), len(PROMPT), runtime.new_cache(96))
+    can = replace(runtime.capabilities, prefill_chunk=chunk)
+    loop = decode_loop(context, GenerationConfig(max_tokens=n), drafter, capabilities=can)
+    return [int(token) for token in run_loop(runtime, loop)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_proposals_are_those_of_torch(
+    case: tuple[str, Oracle, Bundle], model: tuple[Target, Path], engine: str
+) -> None:
+    kind, oracle, bundle = case
+    runtime = open_runtime(engine, bundle, RuntimeOptions(threads=1))
+    host = DrafterContext(runtime, bundle, lambda: None)  # type: ignore[arg-type, return-value]
+    context = Context(list(PROMPT), len(PROMPT), runtime.new_cache(96))
+    plain = [int(t) for t in decode(runtime, context, GenerationConfig(max_tokens=40), Off())]
+    options = {} if kind == "medusa" else {"beam": str(BEAM)} | ({} if kind == "hydrapp" else {"k": str(K)})
+    drafter = Helped(make_drafter(kind, host, options), [*PROMPT, *plain])
+    assert generated(runtime, drafter, 40) == plain
+    compared = [(ids, draft) for ids, draft in drafter.seen if draft.tokens]
+    assert len(compared) >= 5, "hardly anything was drafted"
+    k, beam = (16, 999) if kind == "medusa" else (16, BEAM) if kind == "hydrapp" else (K, BEAM)
+    for ids, draft in compared:
+        expected = tree(lambda path, ids=ids: oracle.after(model[0], ids, path), NODES, oracle.depth, beam, k)  # type: ignore[misc]
+        found = paths(draft)
+        assert set(found) == set(expected), ids
+        np.testing.assert_allclose([found[path] for path in expected], list(expected.values()), atol=1e-3)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_texts_stay_as_they_are(case: tuple[str, Oracle, Bundle], engine: str) -> None:
+    kind, _, bundle = case
+    opened_model = edgedec.open(bundle.path, engine=engine)
+    plain = [int(t) for t in opened_model.session(speculate="off").tokens(PROMPT, max_tokens=30)]
+    session = opened_model.session(speculate=f"{kind}:fixed=6")
+    assert [int(t) for t in session.tokens(PROMPT, max_tokens=30)] == plain
+    assert session.report()["drafters"][kind]["proposed"] > 20

@@ -1,0 +1,227 @@
+"""What calls cost: a curve by rows, a slope by context, both followed on line, completed by a survey, kept on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgedec.model import open as open_model
+from edgedec.speculation import cost_files
+from edgedec.speculation.cost_files import cell_rows, host_costs, survey_of
+from edgedec.speculation.costs import Costs
+from edgedec.speculation.survey import COUNTS, Survey
+from edgedec.testing.fakes import tiny_spec
+
+MS = 1e-3
+
+
+def true(rows: int, cells: int = 0) -> float:
+    """A call of a model of 135 million weights on four cores."""
+    return (3.5 + 0.7 * max(rows - 2, 0)) * MS + 1.4e-6 * cells
+
+
+def test_between_and_beyond_what_was_measured() -> None:
+    costs = Costs({1: 1.0, 2: 0.9, 4: 2.0})
+    assert costs.seconds == [0.0, 1.0, 1.0, pytest.approx(1.45), 2.0]
+    assert costs.most == 4
+    further = Costs({1: 1.0, 2: 1.1}, largest=6)
+    assert further.most == 6
+    assert further.seconds[6] == pytest.approx(1.1 + 4 * 1.2 * 0.1)
+    assert further.covers(1)
+    assert not further.covers(2)
+    assert Costs({}, largest=8).covers(1) is False
+    assert Costs({8: 2.0, 16: 3.0}).seconds[1] > 1.0
+
+
+def test_the_curve_follows_the_host() -> None:
+    costs = Costs({1: 1.0, 4: 2.0})
+    for i in range(60):
+        costs.add(4, 4.0 + i * 1e-9)
+    assert costs.seconds[4] == pytest.approx(4.0, rel=0.1)
+    costs.add(1, 1.5)
+    assert 1.2 < costs.seconds[1] < 4.0  # nobody looked, but the host is slower for all
+    for i in range(60):
+        costs.add(1, 1.0 + i * 1e-9)
+    assert costs.seconds[1] == pytest.approx(1.0, rel=0.1)
+    costs.add(1, 1e6)
+    assert costs.seconds[1] < 1.3  # one wild call is no change
+    assert costs.add(9, 1.0)
+    assert costs.add(1, 0.0)
+
+
+def test_a_forward_counts_once_however_many_share_it() -> None:
+    costs = Costs({1: 1.0, 4: 2.0})
+    assert costs.add(4, 4.0)
+    after = costs.points()
+    assert not any(costs.add(4, 4.0) for _ in range(63))
+    assert costs.points() == after
+
+
+def test_points_are_learned_from_calls() -> None:
+    costs, rng = Costs({}, largest=256), np.random.default_rng(1)
+    for rows in (1, 16, 4, 64, 200, 1, 16, 4, 64, 200) * 12:
+        costs.add(rows, true(rows) * rng.uniform(1.0, 1.2))
+    for rows in (1, 4, 10, 16, 40, 64, 200):
+        assert costs.seconds[rows] == pytest.approx(true(rows), rel=0.3)
+    assert costs.covers(64)
+    assert costs.calls(65) > 1
+    assert costs.calls(100) == 0
+
+
+def test_the_slope_is_learned_apart_from_the_curve() -> None:
+    """A text that grows from 100 to 1,500 tokens: what a call of 16 rows costs at its end is not 16/1 of the growth."""
+    costs, rng = Costs({k: true(k) for k in (1, 4, 8, 16, 32)}, per_cell=0.3e-6), np.random.default_rng(2)
+    for context in range(100, 1500, 2):
+        rows = int(rng.choice([1, 1, 4, 16]))
+        cells = rows * context
+        costs.add(rows, true(rows, cells) * rng.uniform(0.95, 1.05), cells)
+    assert costs.per_cell == pytest.approx(1.4e-6, rel=0.35)
+    for rows in (1, 4, 16):
+        found = costs.seconds[rows] + costs.per_cell * rows * 1500
+        assert found == pytest.approx(true(rows, rows * 1500), rel=0.2)
+
+
+def test_the_slope_begins_with_what_arithmetic_says() -> None:
+    spec = tiny_spec()
+    assert 0 < cell_rows(spec) < 1
+    assert cell_rows(tiny_spec(window=4)) < cell_rows(spec)
+    costs = Costs({}, largest=32)
+    costs.cell_rows = 0.002
+    costs.add(1, true(1))
+    assert costs.per_cell == 0
+    costs.add(16, true(16))
+    assert costs.per_cell == pytest.approx(0.002 * (true(16) - true(1)) / 15)
+
+
+def test_a_row_of_many() -> None:
+    costs = Costs({1: 1.0, 3: 2.0, 5: 8.0})
+    assert costs.row(1, 2) == pytest.approx(0.5)
+    assert costs.row(3, 10) == pytest.approx(3.0)
+    assert costs.row(5, 1) == 0.0
+
+
+# ── survey ──
+
+
+def surveyed(calls: int, true_cost: Any = true, most: int = 255, keep: Any = lambda: None) -> tuple[Costs, list[int]]:
+    """A text alone whose drafts never pay: what each call had for rows."""
+    costs, made, seconds = Costs({}, largest=256), list[int](), np.random.default_rng(3)
+    survey = Survey(costs, keep)
+    for _ in range(calls):
+        rows = survey.due(1, 1 + most) or 1
+        took = true_cost(rows) * seconds.uniform(1.0, 1.05)
+        made.append(rows)
+        if costs.add(rows, took):
+            survey.add(took, costs.seconds[1])
+    return costs, made
+
+
+def test_a_survey_measures_the_coarsest_first_and_ends() -> None:
+    costs, made = surveyed(4000)
+    asked = [rows for rows in made if rows > 1]
+    assert asked[:3] == [8, 3, 16]
+    assert {k for k in COUNTS if 2 < k <= 24} <= set(asked) <= set(COUNTS)
+    assert len(asked) == len(set(asked)) + 3, "the coarsest three twice"
+    assert made[:2] == [1, 1], "the first calls show what one row costs"
+    for rows in (3, 12, 24):
+        assert costs.seconds[rows] == pytest.approx(true(rows), rel=0.1)
+
+
+def test_a_survey_costs_little_and_comes_soon() -> None:
+    for n, most in ((40, 0.07), (300, 0.03), (2000, 0.025)):
+        costs, made = surveyed(n)
+        assert costs.covers(1)
+        assert sum(map(true, made)) / (n * true(1)) - 1 < most
+
+
+def test_rows_that_cannot_pay_are_not_measured() -> None:
+    def steep(rows: int) -> float:
+        return rows * 1.5 * MS
+
+    _, made = surveyed(1000, steep)
+    assert max(made) == 8
+    assert made.count(8) <= 2
+
+
+def test_a_survey_keeps_what_it_found() -> None:
+    kept: list[int] = []
+    costs, _ = surveyed(2000, keep=lambda: kept.append(1))
+    assert 3 <= len(kept) <= len(costs.points())
+
+
+def test_in_company_further_rows_are_measured() -> None:
+    costs = Costs({}, largest=256)
+    survey = Survey(costs)
+    for i in range(40):
+        rows = survey.due(64, 256) or 64
+        if costs.add(rows, true(rows) + i * 1e-9):
+            survey.add(true(rows), true(64))
+    assert costs.covers(64)
+
+
+# ── on disk ──
+
+
+@pytest.fixture
+def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path))
+    return tmp_path / "costs"
+
+
+def test_a_generation_learns_what_the_next_process_knows(cached: Path) -> None:
+    model = open_model("nano", threads=1)
+    session = model.session(speculate="copy+recycling")
+    list(session.tokens([1, 2, 3], max_tokens=200, ignore_eos=True))
+    costs = host_costs(model.runtime, model.bundle)
+    assert costs is host_costs(model.runtime, model.bundle)
+    assert {1, 8} <= costs.points().keys()
+    while not cached.exists():
+        list(session.tokens([1, 2, 3], max_tokens=200, ignore_eos=True))
+    (file,) = cached.iterdir()
+    kept = json.loads(file.read_text())
+    assert len(kept["rows"]) >= 4
+    again = open_model("nano", threads=1)
+    found = host_costs(again.runtime, again.bundle)
+    assert found is not costs
+    assert found.covers(1)
+    assert found.per_cell == kept["per_cell"] > 0
+    other = open_model("nano", threads=2)
+    assert host_costs(other.runtime, other.bundle).points() == {}, "other threads, another file"
+
+
+def test_damaged_files_are_as_none(cached: Path) -> None:
+    model = open_model("nano", threads=1)
+    path = cost_files._path(model.runtime, model.bundle)
+    path.parent.mkdir(parents=True)
+    for damage in (
+        b"",
+        b"[]",
+        b"{}",
+        b'{"rows": {"1": -1}, "per_cell": 0}',
+        b'{"rows": {"1": 1, "2": 1e9}, "per_cell": 0}',
+        b'{"rows": {"1": 1, "0": 1}, "per_cell": 0}',
+        b'{"rows": {"1": 1}, "per_cell": NaN}',
+        b'{"rows": {"1": "x"}, "per_cell": 0}',
+        b'{"rows": {"1": 1}}',
+        b"\xff",
+    ):
+        path.write_bytes(damage)
+        assert cost_files._read(path) is None
+    path.write_bytes(b'{"rows": {"1": 0.5, "8": 0.75}, "per_cell": 1e-6}')
+    costs = host_costs(model.runtime, model.bundle)
+    assert costs.points() == {1: 0.5, 8: 0.75}
+    assert survey_of(costs) is not None
+    assert survey_of(Costs({1: 1.0})) is None
+
+
+def test_nothing_is_measured_before_the_first_token(cached: Path) -> None:
+    model = open_model("nano", threads=1)
+    tokens = model.session().tokens([1, 2, 3], max_tokens=200, ignore_eos=True)
+    next(tokens)
+    assert host_costs(model.runtime, model.bundle).points() == {}
+    list(tokens)
+    assert host_costs(model.runtime, model.bundle).covers(1)
