@@ -17,12 +17,13 @@ from edgedec.constraints._matcher_guest import Matchers
 from edgedec.errors import LimitExceeded, UsageError
 from edgedec.sandbox import Reply
 
-# What a mask mostly takes is a hundredth of this; a text that needs longer stands aside while the others go on.
-_PATIENCE = 0.002
+# What a mask mostly takes is a tenth of this; a text that needs longer stands aside while the others go on. All texts
+# of a batch wait for it.
+_PATIENCE = 0.0005
 # Seconds of processor time for a mask.
 _STEP = 0.5
-# Seconds on the clock after which a text is slow.
-_SLOW = 0.1
+# Seconds on the clock after which a text is slow: it gets no drafts any more, whose masks would be waited for.
+_SLOW = 0.05
 
 
 class MatcherHost(Protocol):

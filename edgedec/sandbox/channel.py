@@ -38,7 +38,10 @@ def packed(message: dict[str, Any], blob: bytes) -> bytes:
 
 
 def unpacked(text: bytes, blob: bytes) -> Frame:
-    found = json.loads(text)
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("a frame of the worker is nested too deeply") from None
     return (found if isinstance(found, dict) else {}), blob
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from edgedec.decoding.step import Token
 from edgedec.server.api import TextRequest
+from edgedec.server.calls import CallPiece
 from edgedec.server.completions import Completion
 from edgedec.server.errors import APIError
 from edgedec.server.requests import EndEvent, Event, PromptEvent
@@ -20,12 +21,15 @@ _ENDS = {"eos": "stop", "stop": "stop", "length": "length", "context": "length"}
 
 @dataclass
 class Delta:
-    """What an event added. `tokens`: those that became part of the answer."""
+    """What an event added. `tokens`: those that became part of the answer; `pieces`: of calls that are being written;
+    `calls`: all calls, once the text has ended; `whole`: those of them that were not given in pieces."""
 
     thought: str = ""
     text: str = ""
     tokens: list[Token] = field(default_factory=list)
     calls: list[FunctionCall] = field(default_factory=list)
+    pieces: list[CallPiece] = field(default_factory=list)
+    whole: list[FunctionCall] = field(default_factory=list)
     prompt: tuple[Token, ...] = ()
 
     @property
@@ -61,13 +65,18 @@ class Choice:
             self._unsent.append(event.token)
             self.tokens.append(event.token)
         thought, text = ("", event.text) if self._thoughts is None else self._thoughts.push(event.text)
-        return self._grown(thought, text if self._functions is None else self._functions.push(text))
+        if self._functions is None:
+            return self._grown(thought, text)
+        delta = self._grown(thought, self._functions.push(text))
+        delta.pieces = self._functions.pieces
+        return delta
 
     @property
     def reason(self) -> str:
         """stop, length or tool_calls."""
         assert self.end is not None
-        return "tool_calls" if self.calls else _ENDS.get(self.end.finish, "stop")
+        cut = self._functions is not None and self._functions.reader.inside
+        return "tool_calls" if self.calls and not cut else _ENDS.get(self.end.finish, "stop")
 
     @property
     def score(self) -> float:
@@ -79,13 +88,16 @@ class Choice:
         check(event)
         self.end = event
         thought, text = ("", "") if self._thoughts is None else self._thoughts.end()
-        if self._functions is not None:
-            shown = self._functions.push(text)
-            rest, self.calls = self._functions.end()
-            text = shown + rest
-        delta = self._grown(thought, text)
+        if self._functions is None:
+            return self._grown(thought, text)
+        shown = self._functions.push(text)
+        rest, self.calls = self._functions.end()
+        delta, begun = self._grown(thought, shown + rest), self._functions.reader.begun
+        delta.pieces, delta.calls, delta.whole = self._functions.pieces, self.calls, self.calls[begun:]
+        if begun:  # a call that was cut off has been given already
+            delta.text = shown
         if self.calls:
-            delta.tokens, delta.calls = [], self.calls
+            delta.tokens = []
         return delta
 
     def _grown(self, thought: str, text: str) -> Delta:

@@ -8,6 +8,7 @@ from secrets import token_hex
 from typing import Any, Protocol
 
 from edgedec.decoding.step import Token
+from edgedec.server.calls import CallPiece
 from edgedec.server.choice import Choice, Delta
 from edgedec.server.tools import FunctionCall
 from edgedec.text.tokenizer import Tokenizer
@@ -49,9 +50,10 @@ class ChatShape:
         return {"delta": {"role": "assistant", "content": ""}}
 
     def piece(self, delta: Delta, at: int) -> Json:
-        if delta.calls:
-            calls = [{"index": i, **_call(call)} for i, call in enumerate(delta.calls)]
-            return {"delta": {"tool_calls": calls}}
+        if delta.pieces or delta.whole:
+            begun = len(delta.calls) - len(delta.whole)
+            whole = [{"index": begun + i, **_call(call)} for i, call in enumerate(delta.whole)]
+            return {"delta": {"tool_calls": [*map(_piece, delta.pieces), *whole]}}
         thought = {"reasoning_content": delta.thought} if delta.thought else {}
         content = {"content": delta.text} if delta.text or not thought else {}
         return {"delta": {**thought, **content}, **self._logprobs_of(delta.tokens)}
@@ -127,6 +129,13 @@ def chat_logprobs(tokenizer: Tokenizer, tokens: Sequence[Token]) -> list[Json]:
 def finite(logprob: float | None) -> float:
     """JSON has no -inf: OpenAI writes -9999 for an impossible token."""
     return -9999.0 if logprob is None or logprob < -9999 else logprob
+
+
+def _piece(piece: CallPiece) -> Json:
+    """The first piece of a call has its id and name, the others arguments alone."""
+    if piece.name:
+        return {"index": piece.call, **_call(FunctionCall(piece.name, piece.arguments))}
+    return {"index": piece.call, "function": {"arguments": piece.arguments}}
 
 
 def _call(call: FunctionCall) -> Json:

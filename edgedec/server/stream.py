@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from secrets import token_hex
 from time import time
 from typing import Any
@@ -73,8 +74,8 @@ class TextResponse:
             shown = Delta(delta.thought, delta.text, delta.tokens, prompt=delta.prompt)
             more = {"edgedec": {"by": delta.by}} if delta.by else {}
             bodies.append({**self._shape.piece(shown, start), "finish_reason": None, **more})
-        if delta.calls:
-            bodies.append({**self._shape.piece(Delta(calls=delta.calls), start), "finish_reason": None})
+        if delta.pieces or delta.whole:
+            bodies.append({**self._shape.piece(replace(delta, text=""), start), "finish_reason": None})
         if isinstance(event, EndEvent):
             bodies.append({**self._shape.closing(), "finish_reason": choice.reason})
         return [sse(self._chunk([{"index": event.index, **body}])) for body in bodies]

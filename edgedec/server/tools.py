@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edgedec import constraints
 from edgedec.server.api import Tools
+from edgedec.server.calls import CallPiece, CallReader
 
 if TYPE_CHECKING:
     from edgedec.constraints.matcher import GrammarConstraint
@@ -113,10 +114,16 @@ class CallSplitter:
     def __init__(self, schemas: Mapping[str, Mapping[str, Any]], required: bool) -> None:
         self._schemas, self._required = schemas, required
         self._shown, self._held = False, ""
+        # Of a text that is held to calls from its first brace on.
+        self.reader = CallReader(schemas)
+        self.pieces: list[CallPiece] = []
 
     def push(self, text: str) -> str:
-        """The text that may be shown."""
+        """The text that may be shown; `pieces` has what it adds to calls that are certain."""
         self._held += text
+        whole = not self._shown and self._held.lstrip().startswith("{")
+        fresh = text if self.reader.fed else self._held
+        self.pieces = self.reader.push(fresh) if whole else []
         if self._required or (not self._shown and may_be_call(self._held)):
             return ""
         cut = opening(self._held, _OPEN)

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import chain, count, repeat
 from pathlib import Path
@@ -89,13 +90,25 @@ async def stream(ask: httpx.AsyncClient, i: int, expected: str, tally: Tally) ->
 
 
 async def load(place: str, pid: int, expected: list[str], longest: int, streams: int, seconds: float) -> Tally:
-    tally, end, numbers = Tally(), time.monotonic() + seconds, chain(repeat(longest, streams), count())
+    numbers = chain(repeat(longest, streams), count())
+
+    async def one(ask: httpx.AsyncClient, tally: Tally) -> None:
+        i = next(numbers)
+        await stream(ask, i, expected[i % 48], tally)
+
+    return await keep_asking(place, pid, streams, seconds, one)
+
+
+async def keep_asking(
+    place: str, pid: int, streams: int, seconds: float, one: Callable[[httpx.AsyncClient, Tally], Awaitable[None]]
+) -> Tally:
+    """So many clients that call `one` again and again, and the server's memory each second."""
+    tally, end = Tally(), time.monotonic() + seconds
 
     async def client(ask: httpx.AsyncClient) -> None:
         while time.monotonic() < end:
-            i = next(numbers)
             try:
-                await stream(ask, i, expected[i % 48], tally)
+                await one(ask, tally)
             except httpx.TransportError as error:
                 tally.why[type(error).__name__] += 1
 

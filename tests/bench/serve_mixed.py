@@ -29,7 +29,7 @@ import httpx
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from serve_load import PROMPTS, Tally, resident
+from serve_load import PROMPTS, Tally, keep_asking
 from serving import metrics
 
 import edgedec
@@ -130,24 +130,12 @@ async def stream(ask: httpx.AsyncClient, i: int, expected: dict[Key, str], tally
 
 
 async def load(place: str, pid: int, expected: dict[Key, str], streams: int, seconds: float) -> Tally:
-    tally, end, numbers = Tally(), time.monotonic() + seconds, count()
+    numbers = count()
 
-    async def client(ask: httpx.AsyncClient) -> None:
-        while time.monotonic() < end:
-            try:
-                await stream(ask, next(numbers), expected, tally)
-            except httpx.TransportError as error:
-                tally.why[type(error).__name__] += 1
+    async def one(ask: httpx.AsyncClient, tally: Tally) -> None:
+        await stream(ask, next(numbers), expected, tally)
 
-    async def watch() -> None:
-        while time.monotonic() < end:
-            tally.memory.append(resident(pid))
-            await asyncio.sleep(1)
-
-    limits = httpx.Limits(max_connections=streams, keepalive_expiry=2)
-    async with httpx.AsyncClient(base_url=place, limits=limits, timeout=300) as ask:
-        await asyncio.gather(watch(), *(client(ask) for _ in range(streams)))
-    return tally
+    return await keep_asking(place, pid, streams, seconds, one)
 
 
 def prepare(folder: Path) -> tuple[dict[Key, str], Path]:

@@ -169,7 +169,7 @@ def refused(checkpoint: Path, place: Path, options: ExportOptions, error: type[E
 
 
 def test_no_checkpoint_there(place: Path) -> None:
-    refused(place / "nowhere", place, QUICK, CheckpointError, "neither a folder nor a Hub id|no such folder")
+    refused(place / "nowhere", place, QUICK, CheckpointError, "neither a folder nor a GGUF file nor a Hub id")
 
 
 OPTIONS: list[tuple[dict[str, Any], str]] = [

@@ -25,6 +25,7 @@ from serving import serving, wait_for  # noqa: E402
 
 from edgedec.server import answers, choice, completions, infill, thinking, tools  # noqa: E402
 from edgedec.server.api import TextRequest, Tools  # noqa: E402
+from edgedec.server.calls import CallReader  # noqa: E402
 
 GREEDY: dict[str, Any] = {"temperature": 0.0, "repetition_penalty": 1.0}
 
@@ -281,10 +282,58 @@ def test_several_calls_in_one_turn(served: tuple[str, Any]) -> None:
     text = httpx.post(f"{served[0]}/v1/chat/completions", json={**asked, "stream": True}, timeout=60).text
     chunks = [json.loads(line[6:])["choices"] for line in text.splitlines() if line.startswith("data: {")]
     streamed = [call for (one,) in chunks for call in one["delta"].get("tool_calls", ())]
-    assert [call["index"] for call in streamed] == list(range(len(calls)))
-    assert [call["function"] for call in streamed] == [call["function"] for call in calls]
+    assert len(streamed) > 2 * len(calls), "arguments come as they are written"
+    joined = [[piece["function"] for piece in streamed if piece["index"] == i] for i in range(len(calls))]
+    assert [[piece["name"] for piece in one if "name" in piece] for one in joined] == [
+        [call["function"]["name"]] for call in calls
+    ]
+    assert [json.loads("".join(piece["arguments"] for piece in one)) for one in joined] == [
+        json.loads(call["function"]["arguments"]) for call in calls
+    ]
     one = ask(served, "/v1/chat/completions", **asked, parallel_tool_calls=False)["choices"][0]
     assert len(one["message"]["tool_calls"]) == 1
+
+
+@given(
+    st.lists(st.dictionaries(st.text(max_size=3), st.recursive(st.text(max_size=4), st.lists), max_size=3), max_size=3),
+    st.sampled_from(["", "\n", " "]),
+    st.data(),
+)
+def test_arguments_come_in_pieces_however_a_text_is_cut(
+    found: list[dict[str, Any]], space: str, data: st.DataObject
+) -> None:
+    calls = [{"name": "f\u00e9", "arguments": arguments} for arguments in found]
+    text = "".join(space + json.dumps(call, ensure_ascii=data.draw(st.booleans())) for call in calls)
+    cut = data.draw(st.integers(0, len(text)))
+    reader = CallReader({"f\u00e9"})
+    got = [piece for part in pieces(text[:cut], data) for piece in reader.push(part)]
+    names = {piece.call: piece.name for piece in got if piece.name}
+    assert set(names.values()) <= {"f\u00e9"}
+    assert reader.begun == len(names) <= len(calls)
+    whole = ["".join(piece.arguments for piece in got if piece.call == i) for i in names]
+    assert all(json.loads(one) == found[i] for i, one in enumerate(whole[:-1]))
+    if cut == len(text):
+        assert [json.loads(one) for one in whole] == found
+        assert not reader.inside
+
+
+def test_a_text_that_is_no_call_gives_no_pieces() -> None:
+    for text in ('{"name": "g", "arguments": {}}', '{"a": 1}', "[1]", "Yes."):
+        reader = CallReader({"f"})
+        assert (reader.push(text), reader.begun, reader.inside) == ([], 0, False)
+
+
+def test_a_call_that_is_cut_off_ends_by_length(model: edgedec.Model) -> None:
+    from edgedec.decoding.step import Token
+    from edgedec.server.requests import EndEvent, TextEvent
+
+    asked = TextRequest({}, messages=({"role": "user", "content": ""},), tools=Tools((), {"f": {}}, "auto", True))
+    found = choice.Choice(completions.Completion((1,), edgedec.GenerationConfig()), asked)
+    texts = ['{"name": "f", "arguments": {}}\n{"name": "f", "argu', 'ments": {"a": "b']
+    given = [found.add(TextEvent(0, text, Token(i))).pieces for i, text in enumerate(texts)]
+    assert given == [[(0, "f", "{}")], [(1, "f", '{"a": "b')]]
+    last = found.add(EndEvent(0, "length"))
+    assert (last.text, last.whole, found.reason) == ("", [], "length")
 
 
 @given(st.data())

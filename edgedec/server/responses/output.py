@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from secrets import token_hex
 from typing import Any
 
+from edgedec.server.calls import CallPiece
 from edgedec.server.choice import Delta
 from edgedec.server.shapes import chat_logprobs
-from edgedec.server.tools import FunctionCall
 from edgedec.text.tokenizer import Tokenizer
 
 Json = dict[str, Any]
@@ -35,8 +36,10 @@ class ResponseOutput:
             events += self._append("reasoning", delta.thought, delta)
         if delta.text:
             events += self._append("message", delta.text, delta)
-        for call in delta.calls:
-            events += [*self.close(), *self._call(call)]
+        for piece in delta.pieces:
+            events += self._piece(piece)
+        for call in delta.whole:
+            events += self._piece(CallPiece(-1, call.name, call.arguments))
         return events
 
     def finish(self) -> list[Json]:
@@ -49,6 +52,8 @@ class ResponseOutput:
         item, self._open = self._open, None
         if item is None:
             return []
+        if item["type"] == "function_call":
+            return self._end_call(item)
         part, kind = item["content"][0], _KINDS[item["type"]][1]
         item["status"] = "completed"
         more = {"logprobs": part["logprobs"]} if kind == "output_text" else {}
@@ -85,27 +90,44 @@ class ResponseOutput:
         item["content"], self._open = [part], item
         return [added, {"type": "response.content_part.added", **self._where(item), "part": dict(part)}]
 
-    def _call(self, call: FunctionCall) -> list[Json]:
-        item = {
-            "id": f"fc_{token_hex(16)}",
-            "type": "function_call",
-            "status": "completed",
-            "call_id": f"call_{token_hex(12)}",
-            "name": call.name,
-            "arguments": call.arguments,
-        }
-        self.items.append(item)
-        where = {"item_id": item["id"], "output_index": len(self.items) - 1}
-        arguments = {"arguments": call.arguments, "name": call.name}
-        return [
-            self._added({**item, "status": "in_progress", "arguments": ""}),
-            {"type": "response.function_call_arguments.delta", **where, "delta": call.arguments},
-            {"type": "response.function_call_arguments.done", **where, **arguments},
-            self._done(item),
-        ]
+    def _piece(self, piece: CallPiece) -> list[Json]:
+        """More of a call; a name begins one."""
+        events: list[Json] = []
+        if piece.name:
+            item = {
+                "id": f"fc_{token_hex(16)}",
+                "type": "function_call",
+                "status": "in_progress",
+                "call_id": f"call_{token_hex(12)}",
+                "name": piece.name,
+                "arguments": "",
+            }
+            events += self.close()
+            self.items.append(item)
+            self._open = item
+            events.append(self._added(dict(item)))
+        assert self._open is not None
+        if piece.arguments:
+            self._open["arguments"] += piece.arguments
+            kind = "response.function_call_arguments.delta"
+            events.append({"type": kind, **self._place(self._open), "delta": piece.arguments})
+        return events
+
+    def _end_call(self, item: Json) -> list[Json]:
+        """A call that was cut off is incomplete."""
+        try:
+            json.loads(item["arguments"])
+            item["status"] = "completed"
+        except ValueError:
+            item["status"] = "incomplete"
+        said = {"arguments": item["arguments"], "name": item["name"]}
+        return [{"type": "response.function_call_arguments.done", **self._place(item), **said}, self._done(item)]
+
+    def _place(self, item: Json) -> Json:
+        return {"item_id": item["id"], "output_index": len(self.items) - 1}
 
     def _where(self, item: Json) -> Json:
-        return {"item_id": item["id"], "output_index": len(self.items) - 1, "content_index": 0}
+        return {**self._place(item), "content_index": 0}
 
     def _added(self, item: Json) -> Json:
         return {"type": "response.output_item.added", "output_index": len(self.items) - 1, "item": item}
