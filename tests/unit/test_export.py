@@ -196,7 +196,7 @@ def test_bad_options(options: dict[str, Any], words: str) -> None:
 def test_a_runtime_that_does_not_exist(good: Path, place: Path, name: str) -> None:
     options = ExportOptions(runtimes=("native", name), check=False)
     refused(
-        good, place, options, UsageError, f"^--for {name}: no such runtime; there are: genai, native, ort, reference$"
+        good, place, options, UsageError, f"^--for {name}: no such runtime; there are: cuda, genai, native, ort, reference$"
     )
 
 
