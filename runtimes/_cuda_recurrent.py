@@ -33,7 +33,7 @@ class Committed:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class StateCheckpoint:
     length: int
     slots: int
     value: Committed
@@ -52,7 +52,7 @@ class DeviceRecurrent:
         self._zero = Committed(self._copied(state), self._copied(history))
         self.committed, self.start = self._zero, self._zero
         self.length = self.slots = 0
-        self._checkpoints = list[Checkpoint]()
+        self._checkpoints = list[StateCheckpoint]()
         self._next: Recycled | None = None
         self._rows: Buffer | None = None
         self._numbers, self._parents = list[int](), list[int]()
@@ -120,7 +120,7 @@ class DeviceRecurrent:
 
     def remember(self) -> None:
         """The committed state can be gone back to."""
-        self._checkpoints = [*self._checkpoints[1 - _KEPT :], Checkpoint(self.length, self.slots, self.committed)]
+        self._checkpoints = [*self._checkpoints[1 - _KEPT :], StateCheckpoint(self.length, self.slots, self.committed)]
 
     def rollback(self) -> None:
         self._numbers, self._parents = [], []
@@ -136,7 +136,7 @@ class DeviceRecurrent:
         """Go back to `length`, which `reachable` returned."""
         if length < self.length:
             self._checkpoints = [point for point in self._checkpoints if point.length <= length]
-            to = self._checkpoints[-1] if self._checkpoints else Checkpoint(0, 0, self._zero)
+            to = self._checkpoints[-1] if self._checkpoints else StateCheckpoint(0, 0, self._zero)
             self.committed, self.length, self.slots = to.value, to.length, to.slots
         self.rollback()
 

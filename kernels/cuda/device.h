@@ -42,13 +42,25 @@ DEVICE float abs_(float x) { return fabsf(x); }
 DEVICE float as_float(uint32_t bits) { return __uint_as_float(bits); }
 DEVICE uint32_t as_bits(float x) { return __float_as_uint(x); }
 DEVICE int dp4a(uint32_t a, uint32_t b, int c) { return __dp4a((int)a, (int)b, c); }
-// d[16 x 8] += a[16 x 32] . b[32 x 8], int8, exact; fragments as PTX lays them out (mma.m16n8k32).
+// d[16 x 8] += a[16 x 32] . b[32 x 8], int8, exact; fragments as PTX lays them out (mma.m16n8k32). Turing has quarters.
+#if __CUDA_ARCH__ >= 800
 DEVICE void mma_s8(int* d, const uint32_t* a, const uint32_t* b) {
   asm volatile(
       "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+#else
+DEVICE void mma_quarter(int* d, uint32_t a, uint32_t b) {
+  asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+               : "+r"(d[0]), "+r"(d[1])
+               : "r"(a), "r"(b));
+}
+DEVICE void mma_s8(int* d, const uint32_t* a, const uint32_t* b) {
+  mma_quarter(d, a[0], b[0]), mma_quarter(d, a[2], b[1]);
+  mma_quarter(d + 2, a[1], b[0]), mma_quarter(d + 2, a[3], b[1]);
+}
+#endif
 DEVICE float half_to_float(uint16_t h) {
   float f;
   asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));

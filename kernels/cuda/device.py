@@ -79,22 +79,26 @@ class Recycler:
     """Memory of a few sizes that is taken and given back all the time: what is given back is kept for the next."""
 
     def __init__(self, device: Device) -> None:
-        self._device, self._free = device, dict[int, list[Buffer]]()
+        # All of it is held here: a garbage collection may end objects in any order.
+        self._device, self._held, self._free = device, list[Buffer](), dict[int, list[int]]()
 
     def take(self, size: int) -> Recycled:
         """Memory of `size` bytes, not cleared."""
         free = self._free.setdefault(size, [])
-        return Recycled(self, free.pop() if free else Buffer(self._device, size), size)
+        if not free:
+            self._held.append(Buffer(self._device, size))
+            free.append(self._held[-1].at)
+        return Recycled(self, free.pop(), size)
 
-    def give_back(self, buffer: Buffer, size: int) -> None:
-        self._free[size].append(buffer)
+    def give_back(self, address: int, size: int) -> None:
+        self._free[size].append(address)
 
 
 class Recycled:
     """Memory that goes back to its recycler with the object. `at`: its address."""
 
-    def __init__(self, recycler: Recycler, buffer: Buffer, size: int) -> None:
-        self._recycler, self._buffer, self.at, self.size = recycler, buffer, buffer.at, size
+    def __init__(self, recycler: Recycler, address: int, size: int) -> None:
+        self._recycler, self.at, self.size = recycler, address, size
 
     def __del__(self) -> None:
-        self._recycler.give_back(self._buffer, self.size)
+        self._recycler.give_back(self.at, self.size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -253,6 +254,22 @@ def test_no_device_is_one_line(bundle, monkeypatch):
     with pytest.raises(RuntimeUnavailable) as error:
         open_runtime("cuda", bundle("plain", "f32"))
     assert "\n" not in str(error.value)
+
+
+def test_memory_that_a_garbage_collection_gives_back_is_whole(bundle):
+    """Caches in cycles end in any order; their states' memory is used again."""
+    runtime = cuda.open(bundle("state space", "f32"), RuntimeOptions(kv="f32"))
+    recycler = runtime._pool.states
+    for _ in range(3):
+        cache = runtime.new_cache(8)
+        logits_of(runtime, Rows.chain([1, 2], 0), cache)
+        cycle = [cache]
+        cycle.append(cycle)
+        del cache, cycle
+        gc.collect()
+    free = {address for addresses in recycler._free.values() for address in addresses}
+    assert len(free) == len(recycler._held)
+    assert 0 not in free
 
 
 @slow

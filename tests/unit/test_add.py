@@ -101,7 +101,7 @@ def test_a_runtime_that_needs_no_files(bare: Path) -> None:
 
 
 def test_what_cannot_be_added(bare: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no such runtime; there are: genai, native, ort, reference"):
+    with pytest.raises(UsageError, match="no such runtime; there are: cuda, genai, native, ort, reference"):
         add_artifact(bare, "tvm")
     odd = export(str(write_llama(tmp_path / "odd", head_dim=24)), tmp_path / "bundle", ExportOptions(check=False))
     before = content(odd.path)
