@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
+from threading import Lock
 
 import numpy as np
 
@@ -31,7 +32,7 @@ _BEYOND = 1.2
 
 class Costs:
     """`seconds[k]` of a call of k rows after no text, k from 1 to `most`; `per_cell`: what each cached token adds to
-    each row. Sessions of one runtime share one."""
+    each row. Sessions of one runtime share one, in any threads."""
 
     def __init__(self, measured: Mapping[int, float], per_cell: float = 0.0, largest: int = 0) -> None:
         """measured: seconds by rows; largest: the most rows of a call, if they are more."""
@@ -39,6 +40,7 @@ class Costs:
         self._points = [measured[k] for k in self._rows]
         self._calls = [_FIRST] * len(self._rows)
         self._most = max(largest, *self._rows, 1) if self._rows else max(largest, 1)
+        self._lock = Lock()
         self._scale, self._drift, self._last, self._slope = 1.0, 0.0, 0.0, Slope()
         self.per_cell, self.seconds = per_cell, [0.0]
         # What `per_cell` is likely to be, in rows: until calls have shown it.
@@ -52,7 +54,8 @@ class Costs:
 
     def points(self) -> dict[int, float]:
         """What was measured, by rows."""
-        return {k: point * self._scale for k, point in zip(self._rows, self._points, strict=True)}
+        with self._lock:
+            return {k: point * self._scale for k, point in zip(self._rows, self._points, strict=True)}
 
     def covers(self, rows: int) -> bool:
         """Is it known what more than so many rows cost?"""
@@ -60,8 +63,9 @@ class Costs:
 
     def calls(self, rows: int) -> int:
         """How often a call of about so many rows was measured, as far as that matters."""
-        at = self._near(rows)
-        return self._calls[at] if at >= 0 else 0
+        with self._lock:
+            at = self._near(rows)
+            return self._calls[at] if at >= 0 else 0
 
     def row(self, rows: int, more: int) -> float:
         """What each of `more` rows adds to a call of `rows`."""
@@ -76,16 +80,19 @@ class Costs:
         if seconds == self._last:
             return False
         self._last = seconds
-        if not 1 <= rows <= self._most or seconds <= 0:
-            return True
+        if 1 <= rows <= self._most and seconds > 0:
+            with self._lock:
+                self._add(rows, seconds, cells)
+        return True
+
+    def _add(self, rows: int, seconds: float, cells: int) -> None:
         at = self._near(rows)
         if at < 0 or self._calls[at] < _FIRST:
             self._new_point(at, rows, max(seconds - self.per_cell * cells, 0.1 * seconds))
-        else:
-            if cells:
-                self.per_cell = self._slope.add(self.seconds[rows], cells, seconds, self.per_cell)
-            self._correct(rows, seconds, self.per_cell * cells)
-        return True
+            return
+        if cells:
+            self.per_cell = self._slope.add(self.seconds[rows], cells, seconds, self.per_cell)
+        self._correct(rows, seconds, self.per_cell * cells)
 
     def _correct(self, rows: int, seconds: float, text: float) -> None:
         wrong = max(-_WILD, min(_WILD, math.log(seconds / (self.seconds[rows] + text))))

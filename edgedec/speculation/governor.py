@@ -10,7 +10,7 @@ which is limited by a `budget`; drafters that do not gain their time are backed 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 from edgedec.decoding.allocation import Grant, Offer, Others, best_of_one
@@ -19,7 +19,7 @@ from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import Draft, Drafter, Proposal, State
 from edgedec.runtime import CallResult, Outputs, Rows
 from edgedec.speculation.accounts import Prices, judge, judge_drawn, settle
-from edgedec.speculation.backoff import SMOOTH, STEPS, DrafterStats
+from edgedec.speculation.backoff import STEPS, DrafterStats
 from edgedec.speculation.budget import ALLOWANCE, Budget
 from edgedec.speculation.calibration import due
 from edgedec.speculation.costs import Costs
@@ -29,12 +29,13 @@ from edgedec.speculation.proposals import Proposals, drawn_limit
 from edgedec.speculation.readers import Readers
 from edgedec.speculation.selection import useful
 from edgedec.speculation.shared import SharedLearning
+from edgedec.speculation.silence import Silence
 from edgedec.speculation.survey import Survey
 
 # Calls until the largest useful tree is worked out again; it is as well where sequences come or go by such a share.
 _AGAIN, _CHANGED = 256, 0.1
-# The drafters' time for a call counts for so many usual ones at most, after so many calls.
-_SPIKE, _AFTER = 4.0, 8
+# The drafters' time is at most so much of the processor's: another program that had the core is none of theirs.
+_PREEMPTED = 2.0
 # A drafter is expensive if its proposal takes such a share of a call.
 _EXPENSIVE = 0.02
 _SILENT, _OBSERVING, _ACTIVE = range(3)
@@ -65,10 +66,9 @@ class Governor:
         self._costs: Costs | None = None
         self._survey: Survey | None = None
         self._budget = shared.budget if shared else Budget()
-        self._phase, self._silent, self._calls, self._affords = _ACTIVE, 0, 0, True
+        self._phase, self._silence, self._calls, self._affords = _ACTIVE, Silence(), 0, True
         # Sequences in the call, rows that may be of use beside them, and the least chance of a path.
         self._sequences, self._useful_for, self._limit, self._least = 1, 0, fixed, 0.0
-        self._mean_spent = 0.0
         self._sizes: dict[int, int] = {}
         self._forget()
 
@@ -104,9 +104,11 @@ class Governor:
         return self._costs
 
     def prepare(self) -> None:
-        """Nothing: costs are learned from calls."""
+        pass
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
+        if self._phase == _SILENT and self._silence.passed and not self._probing:
+            return _NONE
         self._forget()
         costs, self._sequences = self.costs, context.concurrent + 1
         known = costs.covers(self._sequences)
@@ -134,7 +136,7 @@ class Governor:
     def _propose(
         self, context: Context, nodes: int, min_path_prob: float, probe: int
     ) -> Generator[Request | Offer, Any, Draft]:
-        began, found = perf_counter(), Proposals()
+        began, cpu, found = perf_counter(), thread_time(), Proposals()
         self._calls += 1
         changed = abs(self._sequences - self._useful_for) > _CHANGED * self._useful_for
         if not self._fixed and (changed or self._calls % _AGAIN == 1):
@@ -150,11 +152,11 @@ class Governor:
                 self._trees,
             )
         draft, waited = yield from self._chosen(found, context, limit, probe)
-        self._spent = perf_counter() - began - found.clock.waited - waited
+        own, ran = perf_counter() - began - found.clock.waited - waited, found.clock.ran
+        self._spent = ran + min(own - ran, _PREEMPTED * (thread_time() - cpu))
         return draft
 
     def _room(self, member: DrafterStats, found: Proposals, context: Context, limit: int) -> int:
-        """The most tokens that a drafter may propose now."""
         if self._fixed:
             return limit
         return drawn_limit(member, self.costs, self._sequences, context, limit) if self._uses(member, found) else 0
@@ -203,10 +205,11 @@ class Governor:
         return cut(found, context, self._kept, self._names, "fixed" if self._fixed else why), waited
 
     def observe(self, step: StepResult) -> None:
-        began, costs = perf_counter(), self.costs
+        costs = self.costs
         if self._phase == _SILENT:
             self._observe_silently(step, costs)
             return
+        began, cpu = perf_counter(), thread_time()
         self._measured(step, costs)
         own = len(step.rows) - step.root - 1 if self._found is not None else 0
         prices = Prices.of(costs, self._sequences, step.total, min(max(self._drafted, own), step.total - 1))
@@ -218,7 +221,7 @@ class Governor:
             judge_drawn(self._found, step, prices)
         self._learn(step)
         if not self._fixed and prices.token:
-            self._settle(step, prices, self._usual(self._spent + perf_counter() - began))
+            self._settle(step, prices, self._spent + min(perf_counter() - began, _PREEMPTED * (thread_time() - cpu)))
 
     def _measured(self, step: StepResult, costs: Costs) -> None:
         if step.whole and costs.add(step.total, step.seconds, step.cells) and self._survey is not None:
@@ -236,20 +239,11 @@ class Governor:
                 self._shared.calibrations.add(member.name, member.calibration)
 
     def _observe_silently(self, step: StepResult, costs: Costs) -> None:
-        """As little as possible: what silence costs must be far below the allowance."""
-        self._readers.observe(step)
-        self._budget.add_call(_plain(costs, self._sequences) / self._sequences, 1, 0.0)
-        self._phase += self._budget.left > 0
-        self._silent += 1
-        if self._silent % 8 == 0 or self._probing:
+        if self.reads != _QUIET:
+            self._readers.observe(step)
+        if self._silence.add() or self._probing:
             self._measured(step, costs)
-
-    def _usual(self, spent: float) -> float:
-        """The drafters' time for a call, a spike cut: something else had the core."""
-        if self._calls > _AFTER:
-            spent = min(spent, _SPIKE * self._mean_spent)
-        self._mean_spent += (spent - self._mean_spent) * max(SMOOTH, 1 / max(self._calls, 1))
-        return spent
+        self._phase += self._silence.over(self._budget)
 
     def _settle(self, step: StepResult, prices: Prices, spent: float) -> None:
         """Update the budget, and choose whether drafters are used at the next call."""
@@ -261,6 +255,9 @@ class Governor:
         idle = sum(member.propose_s + member.observe_s for member in self.members if not member.expensive)
         quiet = self._budget.left <= 0 and idle > ALLOWANCE * prices.token
         self._phase = _SILENT if quiet else min(self._phase + 1, _ACTIVE)
+        if quiet:
+            self._forget()
+            self._silence.begin(self._budget, prices.token)
 
     def reset(self) -> None:
         for member in self.members:
@@ -288,7 +285,7 @@ class Governor:
 
     def report(self) -> dict[str, Any]:
         return {
-            "silent": self._silent,
+            "silent": self._silence.calls,
             "sizes": {str(size): calls for size, calls in sorted(self._sizes.items())},
             "drafters": {member.name: member.report() for member in self.members},
         }
