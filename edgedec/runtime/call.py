@@ -43,6 +43,8 @@ class Outputs(NamedTuple):
 
     def __or__(self, other: Outputs) -> Outputs:
         """What either of them returns; of the rows that both are about."""
+        if self == other:
+            return self
         return Outputs(
             self.logits or other.logits,
             max(self.top, other.top),
@@ -151,8 +153,8 @@ def logits_of(runtime: Runtime, rows: Rows, cache: Cache, logits_from: int = 0) 
 def head_outputs(logits: Logits, outputs: Outputs) -> CallResult:
     """The result of a runtime that computes all logits [m, vocab] anyway."""
     if outputs.readout is not None:
-        rows, scores = best(logits[:, outputs.readout.ids], outputs.top)
-        return CallResult(ids=outputs.readout.tokens(rows), scores=scores)
+        rows, some = best(logits[:, outputs.readout.ids], outputs.top)
+        return CallResult(ids=outputs.readout.tokens(rows), scores=some)
     ids, scores = best(logits, outputs.top) if outputs.top else (None, None)
     logsum = _logsum(logits, outputs.temperature) if outputs.logsum else None
     return CallResult(logits if outputs.logits else None, ids, scores, logsum)

@@ -20,10 +20,10 @@ import numpy as np
 # How fast a point follows what is measured, and all others; one outlier counts as no more than a factor of two.
 _RATE, _SHARED, _WILD = 0.15, 0.08, 0.7
 # The curve is written anew when it is off by so much.
-_STEP = 0.02
-# Of the regression: how much of the past counts at each call, how strongly the slope is held, and the factor beyond
-# which a call was disturbed.
-_KEEP, _HOLD, _ODD = 0.99, 0.002, 3.0
+_STEP = 0.05
+# Of the regression: how much of the past counts at each call, how strongly the slope is held, the factor beyond which a
+# call was disturbed, and the factor within which the slope stays of what it was at first.
+_KEEP, _HOLD, _ODD, _WITHIN = 0.99, 0.002, 3.0, 8.0
 # A call is of a point if its rows differ by less; a new point is the least of so many calls, for noise only ever adds.
 _NEAR, _FIRST = 0.12, 2
 # Beyond the last point a row costs what it did before it, and a little more.
@@ -42,7 +42,7 @@ class Costs:
         self._most = max(largest, *self._rows, 1) if self._rows else max(largest, 1)
         self._lock = Lock()
         self._scale, self._drift, self._last, self._slope = 1.0, 0.0, 0.0, Slope()
-        self.per_cell, self.seconds = per_cell, [0.0]
+        self.per_cell, self.seconds, self._arithmetic = per_cell, [0.0], per_cell
         # What `per_cell` is likely to be, in rows: until calls have shown it.
         self.cell_rows = 0.0
         self._write()
@@ -90,8 +90,10 @@ class Costs:
         if at < 0 or self._calls[at] < _FIRST:
             self._new_point(at, rows, max(seconds - self.per_cell * cells, 0.1 * seconds))
             return
-        if cells:
-            self.per_cell = self._slope.add(self.seconds[rows], cells, seconds, self.per_cell)
+        if cells and self._arithmetic:
+            # Calls whose rows all have the same context cannot tell it from the curve: it stays near what it was.
+            found, near = self._slope.add(self.seconds[rows], cells, seconds, self.per_cell), self._arithmetic
+            self.per_cell = max(near / _WITHIN, min(near * _WITHIN, found))
         self._correct(rows, seconds, self.per_cell * cells)
 
     def _correct(self, rows: int, seconds: float, text: float) -> None:
@@ -131,6 +133,7 @@ class Costs:
         self._write()
         if not self.per_cell and self.cell_rows and len(self._rows) > 1:
             self.per_cell = self.cell_rows * self.row(self._rows[0], self._rows[-1] - self._rows[0])
+            self._arithmetic = self.per_cell
 
     def _write(self) -> None:
         """The curve through the points: straight lines between them, made to rise; more rows never cost less."""

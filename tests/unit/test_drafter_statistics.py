@@ -11,7 +11,7 @@ import edgedec
 from edgedec.drafters import Tables
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
-from edgedec.speculation.accounts import Prices
+from edgedec.speculation.accounts import Prices, plain_seconds
 from edgedec.speculation.backoff import DrafterStats
 from edgedec.speculation.budget import ALLOWANCE, SAVINGS, START, Budget
 from edgedec.speculation.calibration import BINS, Calibration, SharedCalibrations
@@ -164,12 +164,15 @@ def test_guesses_that_bring_less_than_expected_count_for_less() -> None:
 
 def test_what_a_token_is_worth_and_a_row_costs_in_company() -> None:
     costs = Costs({1: 1.0, 4: 2.0, 8: 6.0})
-    alone = Prices.of(costs, 1, 4, 3)
+    alone = Prices.of(costs, 1, 4, 3, plain_seconds(costs, 1, 0))
     assert (alone.token, alone.row) == (1.0, pytest.approx(1 / 3))
-    company = Prices.of(costs, 4, 8, 4)
+    company = Prices.of(costs, 4, 8, 4, plain_seconds(costs, 4, 0))
     assert (company.token, company.row) == (0.5, 1.0)
-    assert Prices.of(costs, 40, 60, 20).row == 0.0, "nothing is known there"
-    assert Prices.of(Costs({}, largest=8), 1, 1, 0).token == 0.0
+    assert Prices.of(costs, 40, 60, 20, plain_seconds(costs, 40, 0)).row == 0.0, "nothing is known there"
+    assert Prices.of(Costs({}, largest=8), 1, 1, 0, 0.0).token == 0.0
+    costs.per_cell = 0.001
+    late = Prices.of(costs, 1, 4, 3, plain_seconds(costs, 1, 1000))
+    assert (late.token, late.row) == (2.0, pytest.approx(1 / 3 + 1.0))
 
 
 def test_what_was_drawn_says_nothing_about_guesses() -> None:
