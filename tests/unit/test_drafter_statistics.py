@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from time import perf_counter, sleep
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from edgedec.speculation.backoff import DrafterStats
 from edgedec.speculation.budget import ALLOWANCE, SAVINGS, START, Budget
 from edgedec.speculation.calibration import BINS, Calibration, SharedCalibrations
 from edgedec.speculation.costs import Costs
+from edgedec.speculation.own_time import OwnTime
 from edgedec.speculation.selection import SURE
 
 CALL = 4e-3
@@ -219,3 +221,16 @@ def test_one_that_gains_nothing_is_backed_off_for_longer_each_time() -> None:
     assert gaps[:3] == [17, 33, 65]
     member.restart()
     assert not member.backed_off
+
+
+def test_time_in_which_another_program_had_the_core_is_not_counted() -> None:
+    watch = OwnTime()
+    sleep(0.05)
+    assert watch.seconds() < 0.02
+    assert watch.seconds(forwards=0.04) == pytest.approx(0.04, abs=0.02), "forwards may run in other threads"
+    watch = OwnTime()
+    until = perf_counter() + 0.03
+    while perf_counter() < until:
+        pass
+    assert watch.seconds() > 0.01
+    assert watch.seconds(elsewhere=1.0) < 0.0
