@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Generator, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from edgedec.decoding.allocation import Offer, grant_alone
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode
 from edgedec.decoding.step import Request, Stats, run_requests
-from edgedec.drafters import Draft, Drafter, DrafterContext, Proposal
+from edgedec.drafters import Draft, Drafter, DrafterContext, Proposal, drafter_module, drafter_names
 from edgedec.generation import GenerationConfig
 from edgedec.runtime import Runtime
 from edgedec.sampling import Sampling
@@ -23,6 +24,17 @@ from edgedec.testing.fakes import tiny_spec
 T = TypeVar("T")
 PROMPT = [3, 1, 4, 1, 5]
 SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, seed=5)}
+
+
+def of_any_bundle() -> list[str]:
+    """The drafters that need nothing but the bundle at hand: no file, no draft model, no draft of their own in it."""
+    found = []
+    for name in drafter_names():
+        file = drafter_module(name)
+        path = inspect.signature(file.make).parameters.get("path")
+        if name not in ("off", "forced") and not hasattr(file, "DRAFT") and path is None:
+            found.append(name)
+    return found
 
 
 def host(runtime: Runtime, heads: dict[str, Any] | None = None) -> DrafterContext:

@@ -27,10 +27,10 @@ def own_seconds(completed: Completed, call: Call) -> float:
 
 class CallClock:
     """Runs proposals that need calls. `waited`: seconds that passed meanwhile and were not theirs: of a forward's time
-    each call has its share."""
+    each call has its share; `ran`: those shares."""
 
     def __init__(self) -> None:
-        self.waited = 0.0
+        self.waited = self.ran = 0.0
 
     def run(self, proposal: Generator[Request | Offer, Any, Draft]) -> Generator[Request | Offer, Any, Draft]:
         """The draft of a proposal."""
@@ -48,7 +48,9 @@ class CallClock:
                     self.waited += perf_counter() - since
                     continue
                 call = request.call if isinstance(request, ForwardOn) else request
-                self.waited += perf_counter() - since - own_seconds(completed, call)
+                own = own_seconds(completed, call)
+                self.ran += own
+                self.waited += perf_counter() - since - own
 
 
 class TokenEmbeddings:

@@ -46,7 +46,9 @@ class Forced:
         return self.drafter.read(context, rows, result)
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
-        tokens = context.jump_forward()[: min(nodes, self._limit())] if nodes > 0 else ()
+        tokens = context.jump_forward() if nodes > 0 else ()
+        if tokens:
+            tokens = tokens[: min(nodes, self._limit())]
         self._pending = len(tokens)
         if not tokens:
             return self.drafter.propose(context, nodes, min_path_prob)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
+from threading import Lock
 
 import numpy as np
 
@@ -20,9 +21,9 @@ import numpy as np
 _RATE, _SHARED, _WILD = 0.15, 0.08, 0.7
 # The curve is written anew when it is off by so much.
 _STEP = 0.05
-# Of the regression: how much of the past counts at each call, how strongly the slope is held, and the factor beyond
-# which a call was disturbed.
-_KEEP, _HOLD, _ODD = 0.99, 0.002, 3.0
+# Of the regression: how much of the past counts at each call, how strongly the slope is held, the factor beyond which a
+# call was disturbed, and the factor within which the slope stays of what it was at first.
+_KEEP, _HOLD, _ODD, _WITHIN = 0.99, 0.002, 3.0, 8.0
 # A call is of a point if its rows differ by less; a new point is the least of so many calls, for noise only ever adds.
 _NEAR, _FIRST = 0.12, 2
 # Beyond the last point a row costs what it did before it, and a little more.
@@ -31,7 +32,7 @@ _BEYOND = 1.2
 
 class Costs:
     """`seconds[k]` of a call of k rows after no text, k from 1 to `most`; `per_cell`: what each cached token adds to
-    each row. Sessions of one runtime share one."""
+    each row. Sessions of one runtime share one, in any threads."""
 
     def __init__(self, measured: Mapping[int, float], per_cell: float = 0.0, largest: int = 0) -> None:
         """measured: seconds by rows; largest: the most rows of a call, if they are more."""
@@ -39,8 +40,9 @@ class Costs:
         self._points = [measured[k] for k in self._rows]
         self._calls = [_FIRST] * len(self._rows)
         self._most = max(largest, *self._rows, 1) if self._rows else max(largest, 1)
+        self._lock = Lock()
         self._scale, self._drift, self._last, self._slope = 1.0, 0.0, 0.0, Slope()
-        self.per_cell, self.seconds = per_cell, [0.0]
+        self.per_cell, self.seconds, self._arithmetic = per_cell, [0.0], per_cell
         # What `per_cell` is likely to be, in rows: until calls have shown it.
         self.cell_rows = 0.0
         self._write()
@@ -52,7 +54,8 @@ class Costs:
 
     def points(self) -> dict[int, float]:
         """What was measured, by rows."""
-        return {k: point * self._scale for k, point in zip(self._rows, self._points, strict=True)}
+        with self._lock:
+            return {k: point * self._scale for k, point in zip(self._rows, self._points, strict=True)}
 
     def covers(self, rows: int) -> bool:
         """Is it known what more than so many rows cost?"""
@@ -60,8 +63,9 @@ class Costs:
 
     def calls(self, rows: int) -> int:
         """How often a call of about so many rows was measured, as far as that matters."""
-        at = self._near(rows)
-        return self._calls[at] if at >= 0 else 0
+        with self._lock:
+            at = self._near(rows)
+            return self._calls[at] if at >= 0 else 0
 
     def row(self, rows: int, more: int) -> float:
         """What each of `more` rows adds to a call of `rows`."""
@@ -76,16 +80,21 @@ class Costs:
         if seconds == self._last:
             return False
         self._last = seconds
-        if not 1 <= rows <= self._most or seconds <= 0:
-            return True
+        if 1 <= rows <= self._most and seconds > 0:
+            with self._lock:
+                self._add(rows, seconds, cells)
+        return True
+
+    def _add(self, rows: int, seconds: float, cells: int) -> None:
         at = self._near(rows)
         if at < 0 or self._calls[at] < _FIRST:
             self._new_point(at, rows, max(seconds - self.per_cell * cells, 0.1 * seconds))
-        else:
-            if cells:
-                self.per_cell = self._slope.add(self.seconds[rows], cells, seconds, self.per_cell)
-            self._correct(rows, seconds, self.per_cell * cells)
-        return True
+            return
+        if cells and self._arithmetic:
+            # Calls whose rows all have the same context cannot tell it from the curve: it stays near what it was.
+            found, near = self._slope.add(self.seconds[rows], cells, seconds, self.per_cell), self._arithmetic
+            self.per_cell = max(near / _WITHIN, min(near * _WITHIN, found))
+        self._correct(rows, seconds, self.per_cell * cells)
 
     def _correct(self, rows: int, seconds: float, text: float) -> None:
         wrong = max(-_WILD, min(_WILD, math.log(seconds / (self.seconds[rows] + text))))
@@ -124,6 +133,7 @@ class Costs:
         self._write()
         if not self.per_cell and self.cell_rows and len(self._rows) > 1:
             self.per_cell = self.cell_rows * self.row(self._rows[0], self._rows[-1] - self._rows[0])
+            self._arithmetic = self.per_cell
 
     def _write(self) -> None:
         """The curve through the points: straight lines between them, made to rise; more rows never cost less."""

@@ -27,6 +27,7 @@ from edgedec.speculation.compiled import compiled_merger
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.cutting import allowed, cut, offer_of, probing
 from edgedec.speculation.drawn import beyond
+from edgedec.speculation.own_time import OwnTime
 from edgedec.speculation.peek import Peek
 from edgedec.speculation.proposals import Proposals, drawn_limit
 from edgedec.speculation.readers import Readers
@@ -144,7 +145,7 @@ class Governor:
     def _propose(
         self, context: Context, nodes: int, min_path_prob: float, probe: int
     ) -> Generator[Request | Offer, Any, Draft]:
-        began, self._read = perf_counter(), len(context.ids)
+        watch, self._read = OwnTime(), len(context.ids)
         found = Proposals.of(self._compiled, self.costs.seconds)
         self._calls += 1
         changed = abs(self._sequences - self._useful_for) > _CHANGED * self._useful_for
@@ -161,7 +162,7 @@ class Governor:
                 self._trees,
             )
         draft, waited = yield from self._chosen(found, context, limit, probe)
-        self._spent = found.own(perf_counter() - began - waited, draft)
+        self._spent = found.own(watch, waited, draft)
         return draft
 
     def _room(self, member: DrafterStats, found: Proposals, context: Context, limit: int) -> int:
@@ -216,10 +217,11 @@ class Governor:
         return cut(found, context, self._kept, self._names, "fixed" if self._fixed else why), waited
 
     def observe(self, step: StepResult) -> None:
-        began, costs = perf_counter(), self.costs
+        costs = self.costs
         if self._phase == _SILENT and self._found is None:
             self._observe_silently(step, costs)
             return
+        watch = OwnTime()
         self._measured(step, costs)
         drafted = max(self._drafted, len(step.rows) - step.root - 1 if self._found is not None else 0)
         prices = Prices.of(costs, self._sequences, step.total, min(drafted, step.total - 1), self._plain)
@@ -230,7 +232,7 @@ class Governor:
             judge_drawn(self._found, step, prices)
         (self._readers.observe if self._phase == _SILENT else self._learn)(step)
         if not self._fixed and prices.token:
-            self._settle(step, prices, self._usual.cut(self._spent + perf_counter() - began))
+            self._settle(step, prices, self._usual.cut(self._spent + watch.seconds()))
 
     def _measured(self, step: StepResult, costs: Costs) -> None:
         if step.whole and costs.add(step.total, step.seconds, step.cells) and self._survey is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import Any
 
 from edgedec.decoding.allocation import Offer
@@ -16,6 +15,7 @@ from edgedec.speculation.backoff import DrafterStats
 from edgedec.speculation.compiled import CompiledMerger
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.merger import MergedTree, TreeMerger, is_chain
+from edgedec.speculation.own_time import OwnTime
 
 
 @dataclass
@@ -91,16 +91,17 @@ class Proposals:
     def _proposed(
         self, member: DrafterStats, context: Context, nodes: int, min_path_prob: float
     ) -> Generator[Request | Offer, Any, Draft]:
-        since, waited = perf_counter(), self.clock.waited
+        watch, waited, ran = OwnTime(), self.clock.waited, self.clock.ran
         proposal = member.drafter.propose(context, nodes, min_path_prob)
         draft = proposal if isinstance(proposal, Draft) else (yield from self.clock.run(proposal))
-        took = perf_counter() - since - (self.clock.waited - waited)
+        took = watch.seconds(self.clock.waited - waited, self.clock.ran - ran)
         member.add_proposal(max(took - self.prepaid(draft, len(draft.tokens)), 0.0))
         return draft
 
-    def own(self, seconds: float, draft: Draft) -> float:
-        """The drafters' own part of the seconds that passed until this draft was chosen."""
-        return max(seconds - self.clock.waited - self.prepaid(draft, len(draft.tokens)), 0.0)
+    def own(self, watch: OwnTime, waited: float, draft: Draft) -> float:
+        """The drafters' own part of the seconds that passed until this draft was chosen; waited: for the decision."""
+        seconds = watch.seconds(waited + self.clock.waited, self.clock.ran)
+        return max(seconds - self.prepaid(draft, len(draft.tokens)), 0.0)
 
     def prepaid(self, draft: Draft, tokens: int) -> float:
         """Seconds that the call of the first `tokens` tokens of a draft need not take: its rows have been through the

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drafting import of_any_bundle
 
 import edgedec
 from edgedec.constraints import json_schema
 from edgedec.decoding.batching import Batch
 from edgedec.decoding.loop import StepTrace
-from edgedec.drafters import drafter_module, drafter_names
 from edgedec.drafters.off import Off
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import Call, Rows, forward_one
@@ -38,10 +38,10 @@ PROMPTS = [
 ]
 LENGTH = 110
 NODES = {"chain": 4, "tree": 12}
-# What is forced, and drafts of bundles that have one, have tests of their own.
-ELSEWHERE = {"off", "forced", *[name for name in drafter_names() if hasattr(drafter_module(name), "DRAFT")]}
+# Drafters that need a file of their own have tests of their own; of those with a draft model this is one.
 SPECS = [
-    *[name for name in drafter_names() if name not in ELSEWHERE],
+    *of_any_bundle(),
+    "model",
     "auto",
     *[
         f"{name}:fixed={n}"

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from drafting import of_any_bundle
 
 import edgedec
 from edgedec.bundle.adapter import LoraAdapter, LowRank
 from edgedec.constraints import regex
 from edgedec.decoding.batching import Batch
-from edgedec.drafters import Tables, drafter_module, drafter_names
+from edgedec.drafters import Tables
 from edgedec.generation import GenerationConfig
 from edgedec.kernels.cpu import loader
 from edgedec.sampling import Sampling
@@ -36,10 +37,8 @@ PROMPTS = [
 ]
 PATTERN = " [a-z ,.]+"
 LENGTH = 24
-# What is forced, and drafts of bundles that have one, have tests of their own.
-NAMES = [
-    name for name in drafter_names() if name not in ("off", "forced") and not hasattr(drafter_module(name), "DRAFT")
-]
+# Drafters that need a file of their own have tests of their own; of those with a draft model this is one.
+NAMES = [*of_any_bundle(), "model"]
 CHAIN, TREE = 4, 10
 OPTIONS = {"model": "path=nano,", "exit": "layer=10,threshold=0,"}
 SPECS = [

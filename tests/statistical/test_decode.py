@@ -80,7 +80,7 @@ MUTANTS = [
     (verify, "if parent == last and", "if parent >= accepted[0] and", "follows somebody else's child"),
     (verify, "pick(row, list(picked))", "pick(accepted[0], list(picked))", "draws again from the parent"),
     (verify, "pick(row, list(picked))", "pick(row, [])", "forgets the path"),
-    (decode, "*parents], start)", "*parents], start + 1)", "a place too far"),
+    (decode, "start = int(first.positions[0])", "start = int(first.positions[0]) + 1", "a place too far"),
     (decode, "chooser.draw(verified, row - root", "chooser.draw(verified, 0", "takes the logits of the root for all"),
     (logits, "[*self._context.ids, *path] if path", "self._context.ids if path", "penalties without the path"),
     (logits, "constraint.mask(path), logits", "constraint.mask([]), logits", "the constraint of the root for all"),

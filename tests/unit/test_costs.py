@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -225,3 +226,26 @@ def test_nothing_is_measured_before_the_first_token(cached: Path) -> None:
     assert host_costs(model.runtime, model.bundle).points() == {}
     list(tokens)
     assert host_costs(model.runtime, model.bundle).covers(1)
+
+
+def test_sessions_in_several_threads_share_a_surface() -> None:
+    costs, wrong = Costs({}, largest=256), list[BaseException]()
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        try:
+            for _ in range(1500):
+                rows = int(rng.integers(1, 257))
+                costs.add(rows, true(rows) * rng.uniform(0.9, 1.1), rows * 100)
+                assert len(costs.seconds) in (1, 257)
+                costs.points()
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert costs.seconds[200] == pytest.approx(true(200, 0), rel=0.5)

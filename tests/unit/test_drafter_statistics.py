@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from time import perf_counter, sleep
 
 import numpy as np
 import pytest
@@ -11,11 +12,12 @@ import edgedec
 from edgedec.drafters import Tables
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
-from edgedec.speculation.accounts import Prices
+from edgedec.speculation.accounts import Prices, plain_seconds
 from edgedec.speculation.backoff import DrafterStats
 from edgedec.speculation.budget import ALLOWANCE, SAVINGS, START, Budget
 from edgedec.speculation.calibration import BINS, Calibration, SharedCalibrations
 from edgedec.speculation.costs import Costs
+from edgedec.speculation.own_time import OwnTime
 from edgedec.speculation.selection import SURE
 
 CALL = 4e-3
@@ -164,12 +166,15 @@ def test_guesses_that_bring_less_than_expected_count_for_less() -> None:
 
 def test_what_a_token_is_worth_and_a_row_costs_in_company() -> None:
     costs = Costs({1: 1.0, 4: 2.0, 8: 6.0})
-    alone = Prices.of(costs, 1, 4, 3)
+    alone = Prices.of(costs, 1, 4, 3, plain_seconds(costs, 1, 0))
     assert (alone.token, alone.row) == (1.0, pytest.approx(1 / 3))
-    company = Prices.of(costs, 4, 8, 4)
+    company = Prices.of(costs, 4, 8, 4, plain_seconds(costs, 4, 0))
     assert (company.token, company.row) == (0.5, 1.0)
-    assert Prices.of(costs, 40, 60, 20).row == 0.0, "nothing is known there"
-    assert Prices.of(Costs({}, largest=8), 1, 1, 0).token == 0.0
+    assert Prices.of(costs, 40, 60, 20, plain_seconds(costs, 40, 0)).row == 0.0, "nothing is known there"
+    assert Prices.of(Costs({}, largest=8), 1, 1, 0, 0.0).token == 0.0
+    costs.per_cell = 0.001
+    late = Prices.of(costs, 1, 4, 3, plain_seconds(costs, 1, 1000))
+    assert (late.token, late.row) == (2.0, pytest.approx(1 / 3 + 1.0))
 
 
 def test_what_was_drawn_says_nothing_about_guesses() -> None:
@@ -216,3 +221,16 @@ def test_one_that_gains_nothing_is_backed_off_for_longer_each_time() -> None:
     assert gaps[:3] == [17, 33, 65]
     member.restart()
     assert not member.backed_off
+
+
+def test_time_in_which_another_program_had_the_core_is_not_counted() -> None:
+    watch = OwnTime()
+    sleep(0.05)
+    assert watch.seconds() < 0.02
+    assert watch.seconds(forwards=0.04) == pytest.approx(0.04, abs=0.02), "forwards may run in other threads"
+    watch = OwnTime()
+    until = perf_counter() + 0.03
+    while perf_counter() < until:
+        pass
+    assert watch.seconds() > 0.01
+    assert watch.seconds(elsewhere=1.0) < 0.0
