@@ -231,7 +231,7 @@ class Governor:
             judge_drawn(self._found, step, prices)
         (self._readers.observe if self._phase == _SILENT else self._learn)(step)
         if not self._fixed and prices.token:
-            self._settle(step, prices, self._usual.cut(self._spent + perf_counter() - began))
+            self._settle(step, prices, self._usual.cut(self._spent + perf_counter() - began, prices.call))
 
     def _measured(self, step: StepResult, costs: Costs) -> None:
         if step.whole and costs.add(step.total, step.seconds, step.cells):

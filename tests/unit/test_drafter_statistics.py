@@ -184,8 +184,9 @@ def test_the_text_before_a_call_counts_in_what_a_token_is_worth() -> None:
 
 def test_a_spike_of_the_drafters_time_is_cut() -> None:
     usual = UsualTime()
-    assert [usual.cut(1.0) for _ in range(10)] == [1.0] * 10
-    assert usual.cut(50.0) == pytest.approx(4.0)
+    assert usual.cut(99.0, 0.25) == 1.0, "the first call pays for what is done once"
+    assert [usual.cut(1.0, 0.25) for _ in range(9)] == [1.0] * 9
+    assert usual.cut(50.0, 0.25) == pytest.approx(4.0)
 
 
 def test_a_prompt_that_drafters_read_is_a_share_of_its_reading() -> None:
