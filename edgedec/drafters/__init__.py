@@ -47,9 +47,10 @@ class Draft:
 
     p: how likely each token is to be accepted if its parent is, as the drafter estimates it (the governor
     calibrates such claims); empty: unknown. blocks, hidden: the blocks that verification still has to run, and the
-    state that enters them, of the pending rows and these: they have been through the blocks before; numbers: then of
-    each token, the how manieth it was of all that went through those blocks (empty: there were no others). by: the
-    names of the drafters of each token, and why: the governor's reason for a draft of this size; both for people.
+    state that enters them, of the pending rows and these: they have been through the blocks before, which are the share
+    `done` of a call; numbers: of each token, which it was of all that went through them (empty: there were no others).
+    by: the names of the drafters of each token, and why: the governor's reason for a draft of this size; both for
+    people.
     """
 
     tokens: Sequence[int] = ()
@@ -58,6 +59,7 @@ class Draft:
     blocks: Sequence[int] | None = None
     hidden: Hidden | None = None
     numbers: Sequence[int] = ()
+    done: float = 0.0
     sampled: Sampled | None = None
     by: Sequence[str] = ()
     why: str = ""

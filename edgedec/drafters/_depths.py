@@ -102,4 +102,4 @@ class Depths:
             np.all((right >= 0) & (right <= tested) & (claimed >= 0) & (claimed <= tested) & (tested < np.inf))
         ):
             raise UsageError("drafter exit: the state kept counts what cannot be; delete it")
-        self.records = [Record(*row, decay=_SLOW) for row in seen.tolist()]
+        self.records = [Record(right, tested, claimed, _SLOW) for right, tested, claimed in seen.tolist()]

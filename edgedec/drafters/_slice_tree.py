@@ -83,9 +83,10 @@ class Tree:
 
 
 def draft_tree(
-    context: Context, calls: SliceCalls, part: Slice, limits: Limits, n_blocks: int
+    context: Context, calls: SliceCalls, part: Slice, limits: Limits, n_blocks: int, done: float = 0.0
 ) -> Generator[Request, Completed, tuple[Draft, Tree]]:
-    """The draft, ready to be continued after the shared blocks, and the tree with all guesses."""
+    """The draft, ready to be continued after the shared blocks, and the tree with all guesses. done: the share of a
+    call that the shared blocks are."""
     rows, tree = Rows.chain(context.pending(), context.cache.length), Tree()
     root, states, level = len(rows) - 1, list[Hidden](), [-1]
     for depth in range(limits.length + 1):
@@ -107,6 +108,7 @@ def draft_tree(
         tuple(tree.claims),
         range(len(part.shared), n_blocks),
         np.concatenate(states),
+        done=done,
     )
     return draft, tree
 

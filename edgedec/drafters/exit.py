@@ -107,7 +107,7 @@ class Exit(BaseDrafter):
         part = Slice(range(end), adapt=self._adapters[place], taps=tuple(block for block in watched if block < end - 1))
         calls = SliceCalls(context, part, self._edge, self._usage.readout)
         draft, self._tree = yield from draft_tree(
-            context, calls, part, self._limits(nodes, min_path_prob), self._spec.n_blocks
+            context, calls, part, self._limits(nodes, min_path_prob), self._spec.n_blocks, depths.costs.blocks(0, end)
         )
         self._note(calls, end, draft)
         return draft

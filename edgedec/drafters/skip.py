@@ -95,8 +95,8 @@ class Skip(BaseDrafter):
             yield from self._trial(context)
         part, readout = self._slice(self.search.skipped), self._usage.readout
         calls = SliceCalls(context, part, self._edge, readout)
-        limits = self._limits(nodes, min_path_prob)
-        draft, self._tree = yield from draft_tree(context, calls, part, limits, self._spec.n_blocks)
+        limits, done = self._limits(nodes, min_path_prob), self._slice_costs.blocks(0, len(part.shared))
+        draft, self._tree = yield from draft_tree(context, calls, part, limits, self._spec.n_blocks, done)
         self._first = len(part.shared)
         head = self._slice_costs.head * self._readout_share
         for guessed, rows, seconds in calls.took:

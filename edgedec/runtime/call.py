@@ -153,8 +153,8 @@ def logits_of(runtime: Runtime, rows: Rows, cache: Cache, logits_from: int = 0) 
 def head_outputs(logits: Logits, outputs: Outputs) -> CallResult:
     """The result of a runtime that computes all logits [m, vocab] anyway."""
     if outputs.readout is not None:
-        rows, scores = best(logits[:, outputs.readout.ids], outputs.top)
-        return CallResult(ids=outputs.readout.tokens(rows), scores=scores)
+        rows, some = best(logits[:, outputs.readout.ids], outputs.top)
+        return CallResult(ids=outputs.readout.tokens(rows), scores=some)
     ids, scores = best(logits, outputs.top) if outputs.top else (None, None)
     logsum = _logsum(logits, outputs.temperature) if outputs.logsum else None
     return CallResult(logits if outputs.logits else None, ids, scores, logsum)

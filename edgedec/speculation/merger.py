@@ -148,4 +148,4 @@ def resume(cut: Draft, kept: Sequence[int], started: Draft | None, places: Seque
     if started is None or started.hidden is None or not ascending:
         return cut
     hidden = started.hidden[[*range(pending), *[pending + number for number in numbers]]]
-    return replace(cut, blocks=started.blocks, hidden=hidden, numbers=numbers)
+    return replace(cut, blocks=started.blocks, hidden=hidden, numbers=numbers, done=started.done)

@@ -21,7 +21,7 @@ from edgedec.speculation.merger import MergedTree, TreeMerger, is_chain
 @dataclass
 class Proposals:
     """`merger` holds the guesses; `drawn`: a draft whose tokens were drawn, and by which drafter; `started`: a draft
-    that has been through the first blocks, and the nodes of its tokens."""
+    that has been through the first blocks, and the nodes of its tokens; seconds: of calls, by rows."""
 
     merger: MergedTree = field(default_factory=TreeMerger)
     drawn: Draft | None = None
@@ -29,14 +29,15 @@ class Proposals:
     started: Draft | None = None
     started_places: Sequence[int] = ()
     clock: CallClock = field(default_factory=CallClock)
+    seconds: Sequence[float] = ()
 
     @classmethod
-    def of(cls, compiled: CompiledMerger | None) -> Proposals:
+    def of(cls, compiled: CompiledMerger | None, seconds: Sequence[float]) -> Proposals:
         """None yet, merged by the runtime if it can."""
         if compiled is None:
-            return cls()
+            return cls(seconds=seconds)
         compiled.clear()
-        return cls(compiled)
+        return cls(compiled, seconds=seconds)
 
     @property
     def drawn_rows(self) -> int:
@@ -93,8 +94,20 @@ class Proposals:
         since, waited = perf_counter(), self.clock.waited
         proposal = member.drafter.propose(context, nodes, min_path_prob)
         draft = proposal if isinstance(proposal, Draft) else (yield from self.clock.run(proposal))
-        member.add_proposal(perf_counter() - since - (self.clock.waited - waited))
+        took = perf_counter() - since - (self.clock.waited - waited)
+        member.add_proposal(max(took - self.prepaid(draft, len(draft.tokens)), 0.0))
         return draft
+
+    def own(self, seconds: float, draft: Draft) -> float:
+        """The drafters' own part of the seconds that passed until this draft was chosen."""
+        return max(seconds - self.clock.waited - self.prepaid(draft, len(draft.tokens)), 0.0)
+
+    def prepaid(self, draft: Draft, tokens: int) -> float:
+        """Seconds that the call of the first `tokens` tokens of a draft need not take: its rows have been through the
+        first blocks."""
+        if draft.hidden is None or len(self.seconds) < 2:
+            return 0.0
+        return draft.done * self.seconds[min(1 + tokens, len(self.seconds) - 1)]
 
 
 def drawn_limit(member: DrafterStats, costs: Costs, rows: int, context: Context, nodes: int) -> int:
