@@ -64,6 +64,10 @@ class Wrapped:
     def restore(self, state: State) -> None:
         self.drafter.restore(state)
 
+    def inherit(self, other: Drafter) -> None:
+        if isinstance(other, Wrapped):
+            self.drafter.inherit(other.drafter)
+
     def report(self) -> dict[str, Any]:
         return self.drafter.report()
 
