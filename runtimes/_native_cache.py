@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from ctypes import addressof, c_char
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ Arrays = dict[str, NDArray[Any]]
 def address(array: NDArray[Any]) -> int:
     """Where an array's values lie."""
     try:
-        return addressof(c_char.from_buffer(array))  # a fifth of the time
+        return addressof(c_char.from_buffer(cast(Any, array)))  # a fifth of the time
     except (TypeError, ValueError):  # read-only, empty, or with gaps
         return int(array.__array_interface__["data"][0])
 

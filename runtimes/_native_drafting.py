@@ -38,9 +38,11 @@ class NativeDraftTable:
         return int(self._lib.ed_drafter_figure(self.handle, what))
 
     def save(self, part: int, n: int, k: int) -> TableRows:
-        rows = (np.empty(n, np.int64), np.empty((n, k), np.int32), np.empty((n, k), np.float32), np.empty(n, np.int32))
-        _raise(self._lib.ed_drafter_save(self.handle, part, *map(address, rows)))
-        return rows
+        keys, visits = np.empty(n, np.int64), np.empty(n, np.int32)
+        ids, p = np.empty((n, k), np.int32), np.empty((n, k), np.float32)
+        places = [address(array) for array in (keys, ids, p, visits)]
+        _raise(self._lib.ed_drafter_save(self.handle, part, *places))
+        return keys, ids, p, visits
 
     def load(self, part: int, rows: TableRows) -> None:
         kinds = (np.int64, np.int32, np.float32, np.int32)

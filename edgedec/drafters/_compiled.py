@@ -141,16 +141,27 @@ class CompiledStand(CompiledDrafter):
         return {"contexts": self.table.figure()}
 
 
-def compiled(host: DrafterContext, settings: TableSettings, kind: type[CompiledDrafter]) -> CompiledDrafter | None:
-    """The runtime's own drafter of these settings, if it has one; what it learns is shared as `host` says."""
+def compiled(
+    host: DrafterContext,
+    settings: TableSettings,
+    kind: type[CompiledDrafter],
+    start: State | None = None,
+    name: str = "",
+) -> CompiledDrafter | None:
+    """The runtime's own drafter of these settings, if it has one; what it learns is shared as `host` says, between
+    those of one `name`. start: what it knows at first."""
     parts = host.runtime.capabilities.drafting
     table = None if parts is None else parts.table(settings)
     if parts is None or table is None:
         return None
+    found = kind(parts, table, settings)
+    if start is not None:
+        found.restore(start)
     if host.tables is not None and settings.kind not in _OF_THE_TEXT:
         shared = replace(settings, nodes=1, rate=1.0, explore=0.0)
-        table.share(host.table((shared, "compiled"), lambda: parts.table(settings)))
-    return kind(parts, table, settings)
+        owner = host.table((shared, name, "compiled"), lambda: found.table.fork())
+        found.table.share(owner)
+    return found
 
 
 def _table_state(table: DraftTable, part: int, k: int, prefix: str = "") -> State:

@@ -18,6 +18,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.step import StepResult
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, State
 from edgedec.drafters._compiled import CompiledTrigram, compiled
+from edgedec.drafters._corpus import corpus_state
 from edgedec.drafters._tables import Ranked, Table, Tail, best_of, grow_ranked, sized
 from edgedec.errors import UsageError
 from edgedec.runtime import Outputs, TableSettings
@@ -32,13 +33,21 @@ _TRIED = 4  # so many followers are looked up; the others hardly matter
 Pair = tuple[int, int]
 
 
-def make(host: DrafterContext, nodes: int = 16, k: int = 8, rate: float = 0.3, explore: float = 0.05) -> Drafter:
+def make(
+    host: DrafterContext, nodes: int = 16, k: int = 8, rate: float = 0.3, explore: float = 0.05, corpus: str = ""
+) -> Drafter:
+    """corpus: a text file whose statistics the tables begin with."""
     vocab = host.bundle.spec.vocab_size
     drafter = Trigram(vocab, nodes, k, rate, explore)
     settings = TableSettings("trigram", vocab, nodes, drafter.k, rate=rate, explore=explore)
-    if found := compiled(host, settings, CompiledTrigram):
+    start = corpus_state(host, corpus, drafter.k, (_PAIRS, _SINGLES)) if corpus else None
+    if found := compiled(host, settings, CompiledTrigram, start, corpus):
         return found
-    drafter.pairs, drafter.singles = host.table(("trigram", drafter.k), lambda: (drafter.pairs, drafter.singles))
+    if start is not None:
+        drafter.restore(start)
+    drafter.pairs, drafter.singles = host.table(
+        ("trigram", drafter.k, corpus), lambda: (drafter.pairs, drafter.singles)
+    )
     return drafter
 
 

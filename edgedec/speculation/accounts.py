@@ -98,8 +98,11 @@ class UsualTime:
     def __init__(self) -> None:
         self._mean, self._calls = 0.0, 0
 
-    def cut(self, spent: float) -> float:
-        """What of these seconds counts for one more call."""
+    def cut(self, spent: float, call: float) -> float:
+        """What of these seconds counts for one more call, which takes `call` without drafts. The first one pays for
+        what is done once."""
+        if not self._calls:
+            spent = min(spent, _SPIKE * call)
         if self._calls > _AFTER:
             spent = min(spent, _SPIKE * self._mean)
         self._calls += 1

@@ -232,11 +232,13 @@ class Governor:
             judge_drawn(self._found, step, prices)
         (self._readers.observe if self._phase == _SILENT else self._learn)(step)
         if not self._fixed and prices.token:
-            self._settle(step, prices, self._usual.cut(self._spent + watch.seconds()))
+            self._settle(step, prices, self._usual.cut(self._spent + watch.seconds(), prices.call))
 
     def _measured(self, step: StepResult, costs: Costs) -> None:
-        if step.whole and costs.add(step.total, step.seconds, step.cells) and self._survey is not None:
-            self._survey.add(step.seconds, self._plain)
+        if step.whole and costs.add(step.total, step.seconds, step.cells):
+            self._plain = plain_seconds(costs, self._sequences, step.cells // max(step.total, 1))
+            if self._survey is not None:
+                self._survey.add(step.seconds, self._plain)
 
     def _learn(self, step: StepResult) -> None:
         for member in self.members:

@@ -49,7 +49,7 @@ class Survey:
             self._left = _START * plain
         self._left = min(self._left + _SHARE * seconds, _SAVED * plain)
         if self._asked:
-            self._left -= max(seconds - plain, 0.0)
+            self._left -= min(max(seconds - plain, 0.0), _SAVED * plain)  # longer only where the core was taken away
             self._asked = False
             self._next.clear()
             known = len(self._costs.points())

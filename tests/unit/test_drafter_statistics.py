@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 from time import perf_counter, sleep
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ import edgedec
 from edgedec.drafters import Tables
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
-from edgedec.speculation.accounts import Prices, plain_seconds
+from edgedec.speculation.accounts import Prices, UsualTime, plain_seconds, reading_share
 from edgedec.speculation.backoff import DrafterStats
 from edgedec.speculation.budget import ALLOWANCE, SAVINGS, START, Budget
 from edgedec.speculation.calibration import BINS, Calibration, SharedCalibrations
@@ -175,6 +177,28 @@ def test_what_a_token_is_worth_and_a_row_costs_in_company() -> None:
     costs.per_cell = 0.001
     late = Prices.of(costs, 1, 4, 3, plain_seconds(costs, 1, 1000))
     assert (late.token, late.row) == (2.0, pytest.approx(1 / 3 + 1.0))
+
+
+def test_the_text_before_a_call_counts_in_what_a_token_is_worth() -> None:
+    costs = Costs({1: 1.0, 4: 2.0, 8: 6.0}, per_cell=0.01)
+    long = Prices.of(costs, 1, 4, 3, plain_seconds(costs, 1, 50))
+    assert (long.token, long.row, long.call) == (1.5, pytest.approx(1 / 3 + 0.5), 1.5)
+    company = Prices.of(costs, 4, 8, 4, plain_seconds(costs, 4, 50))
+    assert (company.token, company.row) == (1.0, 1.5)
+
+
+def test_a_spike_of_the_drafters_time_is_cut() -> None:
+    usual = UsualTime()
+    assert usual.cut(99.0, 0.25) == 1.0, "the first call pays for what is done once"
+    assert [usual.cut(1.0, 0.25) for _ in range(9)] == [1.0] * 9
+    assert usual.cut(50.0, 0.25) == pytest.approx(4.0)
+
+
+def test_a_prompt_that_drafters_read_is_a_share_of_its_reading() -> None:
+    step: Any = SimpleNamespace(root=59, rows=range(60), seconds=0.3)
+    assert reading_share(step, 120) == pytest.approx(0.02 * 0.6)
+    step.root = 0
+    assert reading_share(step, 120) == 0.0
 
 
 def test_what_was_drawn_says_nothing_about_guesses() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
 from edgedec.decoding.step import Stats, StepResult
 from edgedec.drafters import Drafter, DrafterContext, make_drafter, recycling
+from edgedec.drafters._corpus import tables_of
 from edgedec.drafters._tables import Table, Tail, best_of, grow_ranked, keys_of
 from edgedec.drafters.off import Off
 from edgedec.drafters.recycling import Recycling
@@ -372,3 +374,47 @@ def test_greedy_text_of_nano_is_the_same(name: str, nano: Path) -> None:
             found.append(list(decode(model.runtime, context, GenerationConfig(max_tokens=60), each, stats=stats)))
         assert found[0] == found[1]
     assert stats.accepted > 0
+
+
+def test_a_corpus_begins_the_tables_and_what_is_learned_beats_it(nano: Path, tmp_path: Path) -> None:
+    """Beside a static table of the same corpus, on a model that says something else after half of the pairs."""
+    runtime, other = Markov(2, seed=1), Markov(2, seed=2)
+    other._laws[::2] = runtime._laws[::2]
+    said = list(decode(runtime, context_of(runtime, [1, 2]), GenerationConfig(Sampling(), max_tokens=400), Off()))
+    for seed in range(40):
+        ask = GenerationConfig(Sampling(temperature=1.0, seed=seed), max_tokens=100)
+        said += decode(runtime, context_of(runtime, [seed % VOCAB, 3]), ask, Off())
+    start = tables_of([int(token) for token in said], VOCAB, 8, (1 << 16, 1 << 15))
+
+    class Static(Trigram):
+        def observe(self, step: StepResult) -> None:
+            pass
+
+    def rate(kind: type[Trigram], warm: bool, texts: int, length: int) -> float:
+        """Tokens a call in the last of some texts, mean of four worlds of random numbers."""
+        rates = []
+        for seed in range(4):
+            drafter = kind(VOCAB)
+            if warm:
+                drafter.restore(start)
+            rates.append([tokens_per_call(drafter, other, length, seed + 9 * text) for text in range(texts)][-1])
+        return sum(rates) / len(rates)
+
+    assert rate(Trigram, True, 1, 20) > 1.1 * rate(Trigram, False, 1, 20), "the first words of the first text"
+    assert rate(Trigram, True, 5, 100) > 1.1 * rate(Static, True, 5, 100), "a later text"
+    text = tmp_path / "corpus.txt"
+    text.write_text("Tom had a red ball. " * 50)
+    model = edgedec.open(nano, threads=1)
+    ids = model.tokenizer.encode("Tom had a")
+    proposals = []
+    for parts in (model.runtime.capabilities.drafting, None):
+        model.runtime.capabilities = replace(model.runtime.capabilities, drafting=parts)
+        for tables in (None, {}):
+            host = DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer, tables)
+            drafters = [make_drafter("trigram", host, {"corpus": str(text)}) for _ in range(2)]
+            drafts = [d.propose(Context(list(ids), len(ids), model.runtime.new_cache(8)), 3, 0.0) for d in drafters]
+            proposals += [(list(d.tokens), list(d.p)) for d in drafts]  # type: ignore[union-attr]
+    assert model.tokenizer.decode(proposals[0][0]).strip().startswith("red")
+    assert all(tokens == proposals[0][0] and p == pytest.approx(proposals[0][1]) for tokens, p in proposals)
+    with pytest.raises(UsageError, match=r"no\.txt"):
+        make_drafter("trigram", host, {"corpus": str(tmp_path / "no.txt")})

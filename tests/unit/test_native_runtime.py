@@ -460,6 +460,7 @@ MIRROR = {
     "ed_model": structs.ModelStruct,
     "ed_lora": structs.LoraStruct,
     "ed_adapter": structs.AdapterStruct,
+    "ed_readout": structs.ReadoutStruct,
     "ed_sequence": structs.SequenceRows,
     "ed_sampling": structs.SamplingStruct,
     "ed_drafter_options": structs.DrafterOptionsStruct,
