@@ -41,6 +41,7 @@ SKIPPED = {
     r"optimum|gpt2": "needs optimum in an environment of its own; tests/parity/test_imported.py has one",
     r"--draft |add-draft|-m llama ": "needs a published draft; tests/unit/test_drafts.py makes small ones",
     r"train-exits|smol-exits": "trains for hours; tests/unit/test_train_exits.py trains a small one",
+    r"train-heads .*--minutes 60": "trains for an hour; tests/unit/test_distill.py trains a small one",
     r"git clone|hf:|edgedec pull": "needs the network",
 }
 # Pages whose programs have a test of their own.
