@@ -17,6 +17,7 @@ from edgedec.runtime import Adapter, Runtime, RuntimeOptions, choose_runtime, op
 from edgedec.sampling import Sampling
 from edgedec.session import Session
 from edgedec.spec import ModelSpec
+from edgedec.speculation.skipping import skipping
 from edgedec.text.template import render_chat
 from edgedec.text.tokenizer import Tokenizer
 
@@ -142,13 +143,15 @@ def open(  # noqa: A001
     kv: str | None = None,
     verify: bool = False,
     prefix_tokens: int | None = None,
+    skip_speed: float = 1.0,
 ) -> Model:
     """Open a bundle: a folder, or `nano`, the model that ships with edgedec.
 
     engine: a file name in `runtimes/` ("native", "ort", "reference"), or "auto". threads: 0 for all cores.
     kv: the cache format; for "ort" and "reference" one the bundle was exported with. verify: check every hash first.
     prefix_tokens: how many tokens of texts, ended ones too, stay cached for sessions that begin with them (4,096 by
-    default); 0: none.
+    default); 0: none. skip_speed: skip layers, evenly spread, until a token takes that much less time; lossy: the text
+    is another one. 1: none.
     """
     bundle = Bundle.open(find(path_or_name), verify=verify)
     if threads < 0:
@@ -158,4 +161,4 @@ def open(  # noqa: A001
         raise UsageError(f"prefix_tokens {prefix_tokens}: must be 0 (none) or more")
     runtime = open_runtime(choose_runtime(bundle, engine), bundle, RuntimeOptions(threads=threads, kv=kv))
     runtime.load()
-    return Model(bundle, runtime, prefix_tokens)
+    return Model(bundle, skipping(runtime, skip_speed), prefix_tokens)

@@ -21,6 +21,7 @@ from edgedec.bundle.manifest import MANIFEST, Head
 from edgedec.export.heads import Facts, build, install
 from edgedec.export.heads_data import Data, Progress, collect, key_of, windows
 from edgedec.export.heads_trainer import HeadTrainer, TrainingPlan
+from edgedec.export.token_counts import put_counts
 from edgedec.models.heads import architecture
 from edgedec.runtime import Runtime
 from edgedec.storage.files import replacing_folder
@@ -69,10 +70,10 @@ def run(
     arrays = trainer.arrays()
     graph = build(plan.kind, arrays, trainer.facts)
     if out is None:
-        bundle = install(bundle, graph, arrays, trainer.facts)
+        bundle = put_counts(install(bundle, graph, arrays, trainer.facts), data.labels)
     else:
         with replacing_folder(out, force=force) as staging:
-            install(copied(bundle, staging), graph, arrays, trainer.facts)
+            put_counts(install(copied(bundle, staging), graph, arrays, trainer.facts), data.labels)
         bundle = Bundle.open(out)
     covered = float(np.isin(data.labels[trainer.held], trainer.ids).mean())
     return Trained(bundle, trainer.facts, len(data.tokens), trainer.steps, loss, trainer.measure(), covered)

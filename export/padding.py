@@ -23,6 +23,7 @@ from edgedec.export.drafts.padded import pad_drafts
 from edgedec.export.geometry import BLOCK, GEOMETRIES, Geometry, Padded, geometry_named, geometry_of
 from edgedec.export.heads import Arrays, arrays_of, build, expected, install
 from edgedec.export.text import COMPANIONS
+from edgedec.export.token_counts import put_table, table_of
 from edgedec.export.writer import Add, BundleWriter, Contents, Progress, Scales
 from edgedec.storage.files import cache_folder, replacing_folder
 
@@ -37,7 +38,7 @@ __all__ = [
     "padded_path",
 ]
 
-VERSION = 2  # of what is written: another number, and what the cache holds is made again
+VERSION = 3  # of what is written: another number, and what the cache holds is made again
 
 
 def padded_path(bundle: Bundle, name: str) -> Path:
@@ -87,6 +88,8 @@ def _write(large: Padded, folder: Path, name: str, fmt: WeightFormat, progress: 
     BundleWriter(folder, contents, progress).write(lambda add: _fill(large, add))
     _pad_heads(large, folder)
     pad_drafts(large, folder, fmt, progress)
+    if (counts := table_of(large.bundle)) is not None:
+        put_table(Bundle.open(folder), counts)
 
 
 def _fill(large: Padded, add: Add) -> Scales:

@@ -20,8 +20,10 @@ from edgedec.errors import ContextFull, RuntimeUnavailable, UsageError
 from edgedec.kernels import cpu
 from edgedec.kernels.cpu import loader, structs
 from edgedec.runtime import Call, CallResult, Capabilities, Outputs, RuntimeOptions, available_cores, lacking_kinds
+from edgedec.runtimes import _native_drafting
 from edgedec.runtimes._native_cache import NativeCache, address, raise_refusal
 from edgedec.runtimes._native_model import NativeAdapter, NativeModel
+from edgedec.runtimes._native_readout import NativeReadouts
 from edgedec.runtimes._native_sampler import NativeSampler
 from edgedec.spec import KV_FORMATS
 
@@ -61,6 +63,7 @@ class NativeRuntime:
         self._pid = os.getpid()
         self._block_lists: dict[tuple[int, ...], NDArray[np.int32]] = {}
         self._adapters: WeakKeyDictionary[Any, NativeAdapter] = WeakKeyDictionary()
+        self._readouts = NativeReadouts(bundle)
         self._all = tuple(range(self.spec.n_blocks))
         self.capabilities = Capabilities(
             kinds=KINDS,
@@ -72,6 +75,7 @@ class NativeRuntime:
             threads=threads,
             isa=self._engine.isa,
             sampler=NativeSampler,
+            drafting=_native_drafting.PARTS,
         )
 
         self._largest = self.capabilities.largest_call
@@ -176,7 +180,7 @@ class NativeRuntime:
                 logits = np.empty((head_rows, self.spec.vocab_size), np.float32)
             logits_at = address(logits)
         if wanted.top:
-            top = min(wanted.top, self.spec.vocab_size)
+            top = min(wanted.top, self.spec.vocab_size if wanted.readout is None else len(wanted.readout))
             ids, scores = np.empty((head_rows, top), np.int32), np.empty((head_rows, top), np.float32)
             ids_at, scores_at = address(ids), address(scores)
         if wanted.logsum:
@@ -209,6 +213,7 @@ class NativeRuntime:
             paid_at,
             self._adapter(adapter, keep) if adapter is not None else 0,
             beside,
+            self._readouts.address(wanted, keep) if wanted.readout is not None else 0,
         )
         return data, CallResult(logits, ids, scores, logsum, states, paid)
 

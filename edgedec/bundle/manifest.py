@@ -15,6 +15,7 @@ FORMAT = "edgedec-bundle"
 VERSION = 5
 OLDEST = 4  # without zero points, and still written where there are none
 MANIFEST = "edgedec.json"
+TOKEN_COUNTS = "token_counts.bin"  # uint32 [vocab_size]: how often the model said each token; may be missing
 LANES = 16
 
 WeightFormat = Literal["f32", "f16", "int8", "int4"]

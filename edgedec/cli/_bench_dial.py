@@ -24,8 +24,12 @@ def dial(
     acceptance: Annotated[
         str, typer.Option("--acceptance", metavar="P,P,…", help="How often a guess is right if the one before was.")
     ] = "0,0.3,0.7,0.9",
-    sequences: Annotated[str, typer.Option("--sequences", "-b", metavar="B,B,…", help="Texts at a time.")] = "1,4,16,64",
-    lengths: Annotated[str, typer.Option("--lengths", metavar="N,N,…", help="Fixed lengths to compare with.")] = "1,2,4,8",
+    sequences: Annotated[
+        str, typer.Option("--sequences", "-b", metavar="B,B,…", help="Texts at a time.")
+    ] = "1,4,16,64",
+    lengths: Annotated[
+        str, typer.Option("--lengths", metavar="N,N,…", help="Fixed lengths to compare with.")
+    ] = "1,2,4,8",
     generate: Annotated[int, typer.Option("--generate", "-n", min=4, help="Tokens to measure of each text.")] = 96,
     repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Rounds, after a warm-up.")] = 3,
     engine: o.Engine = "auto",
@@ -37,8 +41,8 @@ def dial(
     """Measure drafts against none, at any acceptance and load.
 
     A drafter that knows the text guesses each token rightly as often as told. How many of its guesses run is decided as
-    in any generation; the same texts are made without drafts and with fixed lengths, in turns. It says first how long it
-    may take; Ctrl-C ends it with the cells that are measured.
+    in any generation; the same texts are made without drafts and with fixed lengths, in turns. It says first how long
+    it may take; Ctrl-C ends it with the cells that are measured.
 
     \b
     Examples:

@@ -9,6 +9,7 @@ from typing import Any
 from edgedec.decoding.step import Token
 from edgedec.generation import GenerationConfig
 from edgedec.session import Session
+from edgedec.speculation.skipping import SkippingRuntime
 from edgedec.text.tokenizer import Tokenizer
 
 
@@ -43,7 +44,14 @@ class Generation:
             **counts,
             "tokens_per_call": round(self.session.stats.generated / max(counts["calls"], 1), 3),
             "speculation": self.session.report(),
+            **_lossy(self.session),
         }
+
+
+def _lossy(session: Session) -> dict[str, str]:
+    """That layers are skipped, where they are."""
+    runtime = session.model.runtime
+    return {"skipped": runtime.about()} if isinstance(runtime, SkippingRuntime) else {}
 
 
 def rate(count: int, seconds: float) -> float | None:
@@ -55,10 +63,11 @@ def stats_line(stats: dict[str, Any]) -> str:
     """The statistics as one line for people."""
     speeds = [f"{stats[f'{part}_tokens_per_s'] or 0:.1f} tokens/s {part}" for part in ("prefill", "decode")]
     seed = "" if stats["seed"] is None else f", seed {stats['seed']}"
+    skipped = f"\n{stats['skipped']}" if "skipped" in stats else ""
     return (
         f"prompt {stats['prompt_tokens']} tokens ({stats['cached_tokens']} cached), "
         f"generated {stats['generated_tokens']} in {stats['calls']} calls, {', '.join(speeds)}, "
-        f"finish: {stats['finish_reason'] or 'none, stopped early'}{seed}{_drafting(stats)}"
+        f"finish: {stats['finish_reason'] or 'none, stopped early'}{seed}{skipped}{_drafting(stats)}"
     )
 
 

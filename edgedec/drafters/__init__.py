@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from edgedec.bundle import Bundle
 from edgedec.decoding.allocation import Offer
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Request, StepResult
+from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.errors import UsageError
 from edgedec.runtime import CallResult, Hidden, Outputs, Rows, Runtime
 from edgedec.sampling import Probs
@@ -47,8 +47,10 @@ class Draft:
 
     p: how likely each token is to be accepted if its parent is, as the drafter estimates it (the governor
     calibrates such claims); empty: unknown. blocks, hidden: the blocks that verification still has to run, and the
-    state that enters them, of the pending rows and these: they have been through the blocks before. by: the names of
-    the drafters of each token, and why: the governor's reason for a draft of this size; both for people.
+    state that enters them, of the pending rows and these: they have been through the blocks before, which are the share
+    `done` of a call; numbers: of each token, which it was of all that went through them (empty: there were no others).
+    by: the names of the drafters of each token, and why: the governor's reason for a draft of this size; both for
+    people.
     """
 
     tokens: Sequence[int] = ()
@@ -56,6 +58,8 @@ class Draft:
     p: Sequence[float] = ()
     blocks: Sequence[int] | None = None
     hidden: Hidden | None = None
+    numbers: Sequence[int] = ()
+    done: float = 0.0
     sampled: Sampled | None = None
     by: Sequence[str] = ()
     why: str = ""
@@ -126,6 +130,10 @@ class Drafter(Protocol):
         """Continue from what an earlier `state` returned; UsageError if it cannot be of this drafter and model."""
         ...
 
+    def inherit(self, other: Drafter) -> None:
+        """Continue from what another one of these options knows now, as `restore(other.state())` would."""
+        ...
+
 
 class BaseDrafter:
     """What most drafters have in common: no extra outputs, nothing learned."""
@@ -156,6 +164,9 @@ class BaseDrafter:
 
     def restore(self, state: State) -> None:
         pass
+
+    def inherit(self, other: Drafter) -> None:
+        self.restore(other.state())
 
 
 @dataclass(frozen=True)

@@ -132,16 +132,22 @@ class Search:
         n = len(self._movable)
         shapes = {"seen": (3,), "precision": (n, n), "weight": (n,)}
         if state.keys() != {"skipped", *shapes} or any(state[key].shape != shape for key, shape in shapes.items()):
-            raise UsageError("drafter skip: the state kept is not of this model; delete it")
-        skipped: Sequence[int] = state["skipped"].ravel().tolist()
-        rate, trials, stale = state["seen"].tolist()
-        known = all(np.isfinite(state[key]).all() for key in shapes) and 0 <= rate <= 1 and min(trials, stale) >= 0
-        if not known or not skipped or sorted(set(skipped) & set(self._movable.tolist())) != list(skipped):
+            raise UsageError("drafter skip: the state kept is not of this model and search; delete it")
+        if not all(np.isfinite(state[key]).all() for key in shapes):
             raise UsageError("drafter skip: the state kept says what cannot be; delete it")
         try:
             np.linalg.cholesky(state["precision"])
         except np.linalg.LinAlgError:
             raise UsageError("drafter skip: the state kept says what cannot be; delete it") from None
+        self._resume(state)
+        self._precision, self._weight = state["precision"].astype(float), state["weight"].astype(float)
+
+    def _resume(self, state: State) -> None:
+        """The set in use and what is known of it."""
+        skipped: Sequence[int] = state["skipped"].ravel().tolist()
+        rate, trials, stale = state["seen"].tolist()
+        known = 0 <= rate <= 1 and min(trials, stale) >= 0 and max(trials, stale) < np.inf
+        if not known or not skipped or sorted(set(skipped) & set(self._movable.tolist())) != list(skipped):
+            raise UsageError("drafter skip: the state kept says what cannot be; delete it")
         self.skipped, self.rate = tuple(skipped), float(rate)
         self.trials, self.stale, self._wins = int(trials), int(stale), 0
-        self._precision, self._weight = state["precision"].astype(float), state["weight"].astype(float)

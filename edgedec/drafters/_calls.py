@@ -14,7 +14,7 @@ from edgedec.cache import Cache
 from edgedec.decoding.allocation import Offer
 from edgedec.decoding.step import Completed, ForwardOn, Request
 from edgedec.drafters import Draft, DrafterContext
-from edgedec.runtime import Call, CallResult, Hidden, Outputs, Rows, Runtime
+from edgedec.runtime import Call, CallResult, Hidden, Outputs, Readout, Rows, Runtime
 
 _EMBEDDING = Outputs(hidden=(-1,))
 _KEPT = 1 << 18  # numbers in the embeddings that are kept: 1 MiB
@@ -79,6 +79,7 @@ class EdgeCalls:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._cache: Cache | None = None
+        self.seconds = 0.0  # of the last call of the head
 
     def embed(self, tokens: Sequence[int]) -> Generator[Request, Completed, Hidden]:
         """The embeddings [n, hidden_size] of these tokens."""
@@ -86,10 +87,14 @@ class EdgeCalls:
         done = yield Call(Rows.chain(ids, 0), self._room(ids), (), outputs=_EMBEDDING)
         return done.result.hidden[-1]
 
-    def best(self, hidden: Hidden, top: int) -> Generator[Request, Completed, CallResult]:
-        """The `top` best tokens after each hidden state [n, hidden_size], and their logits."""
+    def best(
+        self, hidden: Hidden, top: int, readout: Readout | None = None
+    ) -> Generator[Request, Completed, CallResult]:
+        """The `top` best tokens (of the readout's) after each hidden state [n, hidden_size], and their logits."""
         ids = np.zeros(len(hidden), np.int64)
-        done = yield Call(Rows.chain(ids, 0), self._room(ids), (), hidden, Outputs(top=top))
+        call = Call(Rows.chain(ids, 0), self._room(ids), (), hidden, Outputs(top=top, readout=readout))
+        done = yield call
+        self.seconds = own_seconds(done, call)
         return done.result
 
     def _room(self, ids: NDArray[np.int64]) -> Cache:

@@ -17,10 +17,10 @@ import numpy as np
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request
-from edgedec.drafters import Draft, DrafterContext
-from edgedec.drafters._calls import EdgeCalls
+from edgedec.drafters import DrafterContext
+from edgedec.drafters._calls import EdgeCalls, own_seconds
 from edgedec.errors import UsageError
-from edgedec.runtime import Call, Hidden, Outputs, Rows
+from edgedec.runtime import Call, CallResult, Hidden, Outputs, Readout, Rows
 from edgedec.spec import ModelSpec
 from edgedec.speculation.rowcost import block_macs
 
@@ -29,22 +29,26 @@ READING = 32
 # Of so many best tokens the softmax is taken: their mass stands for the whole.
 TOP = 16
 _LEAST, _MOST = 0.02, 0.98
+# So many of a row's guesses may be drafted.
+WIDEST = 4
 
 _DECAY = 0.97
 
 Adapter = Callable[[Hidden], Hidden]
-# A token (-1: none), and how likely it is.
+# A token (-1: none), and how likely it is; the likeliest of a row, descending.
 Guess = tuple[int, float]
+Guesses = list[Guess]
 
 
 @dataclass(frozen=True)
 class Slice:
     """The blocks that draft: `shared` begin the stack and their states are handed to verification; `rest` are the
-    draft's own. adapt: makes the last state fit the head."""
+    draft's own. adapt: makes the last state fit the head. taps: shared blocks after which states are kept as well."""
 
     shared: range
     rest: Sequence[int] = ()
     adapt: Adapter | None = None
+    taps: tuple[int, ...] = ()
 
     @property
     def blocks(self) -> Sequence[int]:
@@ -52,49 +56,51 @@ class Slice:
         return [*self.shared, *self.rest] if self.rest else self.shared
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Stop after `length` tokens, at a guess less sure than `threshold`, or on a path less likely than `least`; the
-    claim of a guess is multiplied by `trust`."""
-
-    length: int
-    least: float
-    threshold: float = 0.0
-    trust: float = 1.0
-
-
 class SliceCalls:
-    """The calls that run a slice on one text's rows."""
+    """The calls that run a slice on one text's rows. readout: the tokens that may be guessed (None: all)."""
 
-    def __init__(self, context: Context, part: Slice, edge: EdgeCalls) -> None:
-        self._context, self._part, self._edge = context, part, edge
+    def __init__(self, context: Context, part: Slice, edge: EdgeCalls, readout: Readout | None = None) -> None:
+        self._context, self._part, self._edge, self._readout = context, part, edge, readout
         self._last = part.shared[-1]
+        self._wanted = tuple(sorted({self._last, *part.taps}))
+        # Of each call: did it guess, its rows, its seconds.
+        self.took: list[tuple[bool, int, float]] = []
+        self.tapped: list[dict[int, Hidden]] = []
 
     def shared(self, rows: Rows) -> Generator[Request, Completed, Hidden]:
         """The states of the computed rows after the shared blocks."""
-        return (yield from self._run(rows, self._part.shared, Outputs(hidden=(self._last,))))[0]
+        result = yield from self._run(rows, self._part.shared, Outputs(hidden=self._wanted))
+        return result.hidden[self._last]
 
-    def guess(self, rows: Rows) -> Generator[Request, Completed, tuple[Hidden, Guess]]:
-        """These states, and the guess after the last row."""
+    def guess(self, rows: Rows, of: int) -> Generator[Request, Completed, tuple[Hidden, list[Guesses]]]:
+        """These states, and the guesses after each of the last `of` rows."""
         part = self._part
         if part.adapt is None:
-            outputs = Outputs(top=TOP, hidden=(self._last,), logits_from=rows.count - 1)
-            return (yield from self._run(rows, part.blocks, outputs))
+            outputs = Outputs(top=TOP, hidden=self._wanted, logits_from=rows.count - of, readout=self._readout)
+            result = yield from self._run(rows, part.blocks, outputs)
+            return result.hidden[self._last], guesses_of(result)
         hidden = yield from self.shared(rows)
-        best = yield from self._edge.best(part.adapt(hidden[-1:]), TOP)
-        assert best.ids is not None
-        assert best.scores is not None
-        return hidden, (int(best.ids[0, 0]), confidence(best.scores[0].tolist()))
+        best = yield from self._edge.best(part.adapt(hidden[-of:]), TOP, self._readout)
+        return hidden, guesses_of(best)
 
-    def _run(
-        self, rows: Rows, blocks: Sequence[int], outputs: Outputs
-    ) -> Generator[Request, Completed, tuple[Hidden, Guess]]:
+    def _run(self, rows: Rows, blocks: Sequence[int], outputs: Outputs) -> Generator[Request, Completed, CallResult]:
         context = self._context
-        result = (yield Call(rows, context.cache, blocks, None, outputs, context.adapter)).result
-        guess = (-1, 0.0)
-        if result.ids is not None and result.scores is not None:
-            guess = int(result.ids[-1, 0]), confidence(result.scores[-1].tolist())
-        return result.hidden[self._last], guess
+        call = Call(rows, context.cache, blocks, None, outputs, context.adapter)
+        done = yield call
+        self.took.append((outputs.head, rows.count, own_seconds(done, call)))
+        if part_taps := self._part.taps:
+            self.tapped.append({block: done.result.hidden[block] for block in part_taps})
+        return done.result
+
+
+def guesses_of(result: CallResult) -> list[Guesses]:
+    """The best tokens after each row, and how likely each is."""
+    assert result.ids is not None
+    assert result.scores is not None
+    return [
+        list(zip(ids[:WIDEST], chances(scores), strict=False))
+        for ids, scores in zip(result.ids.tolist(), result.scores.tolist(), strict=True)
+    ]
 
 
 def longer(rows: Rows, token: int) -> Rows:
@@ -105,44 +111,22 @@ def longer(rows: Rows, token: int) -> Rows:
     return grown
 
 
-def confidence(scores: Sequence[float]) -> float:
-    """How likely the first of these logits' tokens is, descending; kept off 0 and 1."""
+def chances(scores: Sequence[float]) -> list[float]:
+    """How likely the tokens of these logits are, descending; kept off 0 and 1.
+
+    scores 2.0 1.0 -inf -> 0.73 0.27 0.02
+    """
     top = scores[0]
     if not isfinite(top):
-        return _LEAST
-    return min(max(1.0 / sum([exp(score - top) for score in scores]), _LEAST), _MOST)
+        return [_LEAST] * len(scores)
+    powers = [exp(score - top) if isfinite(score) else 0.0 for score in scores]
+    total = sum(powers)
+    return [min(max(power / total, _LEAST), _MOST) for power in powers]
 
 
-def draft_chain(
-    context: Context, part: Slice, limits: Limits, edge: EdgeCalls, n_blocks: int
-) -> Generator[Request, Completed, tuple[Draft, list[Guess]]]:
-    """A chain drafted token after token, and every guess made: one more than the draft if the last was not sure
-    enough.
-
-    The last token drafted runs through the shared blocks only: no guess follows it.
-    """
-    calls, rows = SliceCalls(context, part, edge), Rows.chain(context.pending(), context.cache.length)
-    states: list[Hidden] = []
-    tokens: list[int] = []
-    claims: list[float] = []
-    guessed: list[Guess] = []
-    path = 1.0
-    while len(tokens) < limits.length:
-        hidden, (token, sure) = yield from calls.guess(rows)
-        states.append(hidden)
-        guessed.append((token, sure))
-        likely = min(sure * limits.trust, _MOST)
-        path *= likely
-        if token < 0 or likely < limits.threshold or path < limits.least:
-            break
-        tokens.append(token)
-        claims.append(sure)
-        rows = longer(rows, token)
-    if len(states) <= len(tokens):
-        states.append((yield from calls.shared(rows)))
-    parents = tuple(range(-1, len(tokens) - 1))
-    rest = range(len(part.shared), n_blocks)
-    return Draft(tuple(tokens), parents, tuple(claims), rest, np.concatenate(states)), guessed
+def confidence(scores: Sequence[float]) -> float:
+    """How likely the first of these logits' tokens is."""
+    return chances(scores)[0]
 
 
 def judged(guessed: Sequence[Guess], picked: Sequence[int]) -> list[tuple[bool, float]]:
@@ -163,18 +147,23 @@ class Record:
     """How often guesses came true of late, with exponential decay: `right` of `tested`; `claimed` is the sum of their
     claims."""
 
-    def __init__(self, right: float = 0.0, tested: float = 0.0, claimed: float = 0.0) -> None:
-        self.right, self.tested, self.claimed = right, tested, claimed
+    def __init__(self, right: float = 0.0, tested: float = 0.0, claimed: float = 0.0, decay: float = _DECAY) -> None:
+        self.right, self.tested, self.claimed, self._decay = right, tested, claimed, decay
 
     def add(self, hit: bool, sure: float) -> None:
-        self.right = self.right * _DECAY + hit
-        self.tested = self.tested * _DECAY + 1.0
-        self.claimed = self.claimed * _DECAY + sure
+        self.right = self.right * self._decay + hit
+        self.tested = self.tested * self._decay + 1.0
+        self.claimed = self.claimed * self._decay + sure
 
     @property
     def rate(self) -> float:
         """One in two of a guess never made."""
         return (self.right + 0.5) / (self.tested + 1.0)
+
+    @property
+    def hope(self) -> float:
+        """The rate, but nine in ten of what was hardly tried: so it is tried."""
+        return (self.right + 1.8) / (self.tested + 2.0)
 
     @property
     def trust(self) -> float:

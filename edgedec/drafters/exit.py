@@ -1,12 +1,12 @@
 """Draft by leaving the target early: its first layers, then its head. Nothing is computed twice.
 
-Kangaroo (S11), double early exit: token after token through the first layers only, until the exit is not sure
-enough. Verification continues with the other layers: hidden states and cache of the first are what they would have
-been.
+Kangaroo (S11), double early exit: token after token through the first layers only, until nothing further is likely
+enough to pay. Verification continues with the other layers: hidden states and cache of the first are what they would
+have been. Where the exit is unsure its next guesses are drafted beside the first, as rows of the same calls.
 
 DEL (S12): the exit and the length of the draft follow from how often the exits were right of late, with exponential
-decay. The exit in use is judged by every call. Now and then a round drafts nothing and compares all exits instead;
-their states are handed to verification too, so that this costs one call of the head.
+decay (`_depths`). All exits learn from every call: it leaves the states of its rows after each of them, which are
+compared with what was picked (`_shadows`).
 """
 
 from __future__ import annotations
@@ -20,145 +20,206 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, State
 from edgedec.drafters._calls import EdgeCalls
-from edgedec.drafters._stack import (
-    READING,
-    TOP,
-    Adapter,
-    Guess,
-    Limits,
-    Record,
-    Slice,
-    block_costs,
-    confidence,
-    draft_chain,
-    judged,
-    payoff,
-    require_slices,
-)
+from edgedec.drafters._depths import SELDOM, Depths
+from edgedec.drafters._shadows import Shadows
+from edgedec.drafters._slice_tree import Limits, Tree, Trusts, draft_tree, least_path
+from edgedec.drafters._stack import READING, WIDEST, Adapter, Slice, SliceCalls, require_slices
+from edgedec.drafters._usage import usage_of
 from edgedec.errors import UsageError
-from edgedec.runtime import Call, Outputs, Rows
+from edgedec.runtime import Hidden, Outputs
 from edgedec.speculation.heads import HeadInterface, open_head
 
 HEAD = HeadInterface("exit", inputs=("hidden",), outputs=("hidden_out",))
-# So many exits at most are compared; rounds that do so: the first, and later one in so many.
-_EXITS, _FIRST, _EVERY = 8, 8, 24
+# So many exits at most are compared; nothing is drafted before so many calls were.
+_EXITS, _FIRST = 8, 4
 # The choice is made anew after so many rounds.
 _AGAIN = 8
 
 
-def make(host: DrafterContext, layer: int = 0, gamma: int = 6, threshold: float = 0.4) -> Exit:
+def make(
+    host: DrafterContext, layer: int = 0, gamma: int = 6, threshold: float = 0.0, width: int = 3, trim: float = 0.25
+) -> Exit:
     """layer: leave after so many layers, 0: where it pays best; gamma: the longest draft; threshold: the least
-    confidence to draft a token with."""
+    confidence to draft a token with; width: tokens of a level; trim: the share of the vocabulary that a draft
+    chooses from at most, the tokens that are used most (VocabTrim)."""
     require_slices("exit", host)
     n = host.runtime.spec.n_layers
     if not 0 <= layer < n:
         raise UsageError(f"drafter exit: layer={layer}: must be from 1 to {n - 1}, or 0 for the best")
     if gamma < 1 or not 0 <= threshold <= 1:
         raise UsageError(f"drafter exit: gamma={gamma}, threshold={threshold}: need 1 or more, and from 0 to 1")
-    return Exit(host, layer, gamma, threshold)
+    if not 1 <= width <= WIDEST:
+        raise UsageError(f"drafter exit: width={width}: must be from 1 to {WIDEST}")
+    return Exit(host, layer, gamma, threshold, width if host.runtime.capabilities.trees else 1, trim)
 
 
 class Exit(BaseDrafter):
-    def __init__(self, host: DrafterContext, layer: int, gamma: int, threshold: float) -> None:
-        self._gamma, self._threshold, self._edge = gamma, threshold, EdgeCalls(host.runtime)
+    def __init__(self, host: DrafterContext, layer: int, gamma: int, threshold: float, width: int, trim: float) -> None:
+        self._gamma, self._threshold, self._width = gamma, threshold, width
         self._spec = spec = host.runtime.spec
-        self._layers = [layer] if layer else _exits(spec.n_layers, _adapted_layer(host))
-        self._adapt = {i: _adapter(host, i) for i in self._layers}
-        blocks, head = block_costs(spec)
-        self._costs = [sum(blocks[: spec.span(0, i).stop]) + head for i in self._layers]
-        self._records = [Record() for _ in self._layers]
-        self._chosen, self._length, self._fixed = 0, gamma, layer > 0
-        self._rounds = 0
-        self._guessed: list[Guess] = []
-        self._compared: list[Guess] = []
+        layers = [layer] if layer else _exits(spec.n_layers, _adapted_layer(host))
+        self._edge, self._fixed = EdgeCalls(host.runtime), layer > 0
+        self._adapters = [_adapter(host, i) for i in layers]
+        self._depths, self._shadows = Depths(spec, layers, gamma), Shadows(self._edge, self._adapters, width)
+        self._usage, self._trusts = usage_of(host, trim), [Trusts() for _ in layers]
+        self._rounds, self.outputs = 0, Outputs()
+        self._forget()
+
+    def _forget(self) -> None:
+        """No last proposal."""
+        self._tree: Tree | None = None
+        self._taps: dict[int, Hidden] = {}
+        self._seconds = 0.0
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
-        self._guessed, self._compared = [], []
-        pending = len(context.ids) - context.cache.length
-        if nodes < 1 or pending > READING or not self._layers:
+        self._forget()
+        self.outputs = Outputs()
+        if nodes < 1 or len(context.ids) - context.cache.length > READING or not self._depths.layers:
             return Draft()
-        if not self._fixed and self._plan(min_path_prob):
-            return self._compare(context)
-        return self._draft(context, nodes, min_path_prob) if self._length else Draft()
+        return self._propose(context, nodes, min_path_prob)
 
-    def _draft(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
-        layer = self._layers[self._chosen]
-        least, trust = max(min_path_prob, self._costs[self._chosen]), self._records[self._chosen].trust
-        limits = Limits(min(self._length, nodes), least, self._threshold, trust)
-        part = Slice(self._spec.span(0, layer), adapt=self._adapt[layer])
-        draft, self._guessed = yield from draft_chain(context, part, limits, self._edge, self._spec.n_blocks)
+    def _propose(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
+        depths = self._depths
+        self._rounds += 1
+        if not self._fixed:
+            yield from self._shadows.judge(depths.records, self._usage.readout)
+            if self._rounds > _FIRST and self._rounds % _AGAIN == (_FIRST + 1) % _AGAIN:
+                depths.choose(self._readout_share)
+        drafts = depths.length > 0 and (self._fixed or self._rounds > _FIRST)
+        draft = (yield from self._draft(context, nodes, min_path_prob)) if drafts else Draft()
+        self.outputs = Outputs(hidden=tuple(block for block in self._watched() if block not in self._taps))
         return draft
 
+    def _watched(self) -> list[int]:
+        """The blocks after which this call's states are judged: of exits near the best, now and then of all; none
+        while reading them costs too much."""
+        depths = self._depths
+        all_ = self._rounds <= _FIRST or self._rounds % SELDOM == 0
+        if self._fixed or not (self._rounds <= _FIRST or self._shadows.affordable):
+            return []
+        if not all_ and not depths.length:
+            return []
+        return [end - 1 for place, end in enumerate(depths.ends) if all_ or depths.near[place]]
+
+    def _draft(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
+        depths, place = self._depths, self._depths.chosen
+        end, watched = depths.ends[place], self._watched()
+        part = Slice(range(end), adapt=self._adapters[place], taps=tuple(block for block in watched if block < end - 1))
+        calls = SliceCalls(context, part, self._edge, self._usage.readout)
+        draft, self._tree = yield from draft_tree(
+            context, calls, part, self._limits(nodes, min_path_prob), self._spec.n_blocks, depths.costs.blocks(0, end)
+        )
+        self._note(calls, end, draft)
+        return draft
+
+    def _limits(self, nodes: int, min_path_prob: float) -> Limits:
+        depths, trusts = self._depths, self._trusts[self._depths.chosen]
+        plain = depths.costs.plain
+        row, level = depths.row_seconds() / plain, depths.level_seconds(depths.chosen, self._readout_share) / plain
+        # What is drafted has to bring as many tokens for its time as drafts do on the whole.
+        pace, rate = max(1.0, depths.payoff(depths.chosen, self._readout_share)[0]), trusts.deeper.hope
+        leaf = max(min_path_prob, row * (1 + depths.costs.blocks(0, depths.ends[depths.chosen])) * pace)
+        return Limits(
+            min(self._gamma, nodes),
+            nodes,
+            max(leaf, least_path(level, pace, rate)),
+            leaf,
+            self._width,
+            self._threshold,
+            trusts.first.estimates.tolist(),
+            trusts.side.estimates.tolist(),
+        )
+
+    @property
+    def _readout_share(self) -> float:
+        readout = self._usage.readout
+        return 1.0 if readout is None else len(readout) / self._spec.vocab_size
+
+    def _note(self, calls: SliceCalls, end: int, draft: Draft) -> None:
+        """What the calls of a draft took, and the states that they left."""
+        costs, head = self._depths.costs, self._depths.costs.head * self._readout_share
+        for guessed, rows, seconds in calls.took:
+            costs.add(
+                costs.blocks(0, end),
+                head if guessed and self._adapters[self._depths.chosen] is None else 0.0,
+                rows,
+                seconds,
+            )
+            self._shadows.passed(seconds)
+        self._seconds = sum(seconds for _, _, seconds in calls.took)
+        if calls.tapped:
+            self._taps = {
+                block: np.concatenate([tapped[block] for tapped in calls.tapped]) for block in calls.tapped[0]
+            }
+        if self._watched() and draft.hidden is not None:
+            self._taps[end - 1] = draft.hidden
+
     def observe(self, step: StepResult) -> None:
-        for hit, sure in judged(self._guessed, step.picked):
-            self._records[self._chosen].add(hit, sure)
-        for record, (guess, sure) in zip(self._records, self._compared, strict=False):
-            record.add(guess == step.picked[0], sure)
-        self._guessed, self._compared = [], []
+        seconds = step.seconds * step.rows.count / max(step.total, 1)
+        self._shadows.passed(seconds)
+        self._usage.add(step.picked)
+        if step.root <= READING:
+            self._time(step, seconds)
+        tree = self._tree or Tree()
+        if self._tree is not None:
+            self._depths.earn(len(step.picked), self._seconds + seconds)
+            self._trusts[self._depths.chosen].observe(tree, step.picked, self._width)
+        for place, record in enumerate(self._depths.records):
+            self._judge(place, record, tree, step)
+        self._forget()
+
+    def _time(self, step: StepResult, seconds: float) -> None:
+        """A call of the whole stack, or of what the draft had left of it."""
+        costs, n, tree = self._depths.costs, self._spec.n_blocks, self._tree
+        drafted = step.tokens()[1:]
+        resumed = tree is not None and drafted == tree.tokens[: len(drafted)]
+        start = self._depths.ends[self._depths.chosen] if resumed else 0
+        costs.add(costs.blocks(start, n), costs.head, step.rows.count, seconds)
+
+    def _judge(self, place: int, record: Any, tree: Tree, step: StepResult) -> None:
+        """An exit by the rows of the path that came true: by its guess where it made one, else by its state."""
+        block = self._depths.ends[place] - 1
+        used = place == self._depths.chosen and self._tree is not None
+        states = self._taps.get(block)
+        nodes = [node for node, _ in tree.walk(step.picked)]
+        for at, (token, row) in enumerate(zip(step.picked, step.path, strict=True)):
+            node = nodes[at] if at < len(nodes) else None
+            if used and node is not None and (guesses := tree.guessed.get(node)):
+                some = guesses[: self._width]
+                record.add(token in [guess for guess, _ in some], min(1.0, sum(sure for _, sure in some)))
+            elif states is not None and node is not None:
+                self._shadows.add(place, states[step.root + 1 + node], token)
+            elif block in step.result.hidden:
+                self._shadows.add(place, step.result.hidden[block][step.root + row], token)
 
     def reset(self) -> None:
-        self._guessed, self._compared = [], []
+        self._forget()
+        self._shadows.forget()
 
     def state(self) -> State:
-        if not any(record.tested for record in self._records):
-            return {}
-        seen = [[record.right, record.tested, record.claimed] for record in self._records]
-        return {"layers": np.array(self._layers, np.int64), "seen": np.array(seen)}
+        return self._depths.state() | {f"usage_{key}": value for key, value in self._usage.state().items()}
 
     def restore(self, state: State) -> None:
         if not state:
             return
-        layers, seen = state.get("layers"), state.get("seen")
-        if layers is None or seen is None or layers.tolist() != self._layers or seen.shape != (len(layers), 3):
-            raise UsageError(f"drafter exit: the state kept is not of exits {self._layers}; delete it")
-        right, tested, claimed = seen.T
-        if not bool(
-            np.all((right >= 0) & (right <= tested) & (claimed >= 0) & (claimed <= tested) & (tested < np.inf))
-        ):
-            raise UsageError("drafter exit: the state kept counts what cannot be; delete it")
-        self._records = [Record(*row) for row in seen.tolist()]
-        # The rates are known: no first comparisons, and the choice is made now.
-        self._rounds = _FIRST
+        usage = {key.removeprefix("usage_"): value for key, value in state.items() if key.startswith("usage_")}
+        if usage:
+            self._usage.restore(usage)
+        if "seen" in state or "layers" in state or not usage:
+            self._depths.restore(state)
+            # The rates are known: the choice is made now.
+            self._rounds = _FIRST
 
     def report(self) -> dict[str, Any]:
-        rates = {str(layer): round(record.rate, 3) for layer, record in zip(self._layers, self._records, strict=True)}
-        return {"layer": self._layers[self._chosen] if self._layers else 0, "length": self._length, "rates": rates}
-
-    def _plan(self, min_path_prob: float) -> bool:
-        """Choose anew if it is time for that; True if this round only compares exits."""
-        self._rounds += 1
-        if self._rounds <= _FIRST:
-            return True
-        if self._rounds % _AGAIN == _FIRST % _AGAIN + 1:
-            self._choose(min_path_prob)
-        return self._rounds % _EVERY == 0
-
-    def _choose(self, min_path_prob: float) -> None:
-        """The exit and length that bring the most tokens for the time of a plain call; no length if none does."""
-        offers = [
-            (*payoff(self._records[i].rate, cost + min_path_prob, self._gamma), i) for i, cost in enumerate(self._costs)
-        ]
-        value, length, self._chosen = max(offers)
-        self._length = length if value > 1.0 else 0
-
-    def _compare(self, context: Context) -> Generator[Request, Completed, Draft]:
-        """All exits guess what follows the last known token; nothing is drafted."""
-        ends = [self._spec.span(0, layer).stop for layer in self._layers]
-        rows = Rows.chain(context.pending(), context.cache.length)
-        outputs = Outputs(hidden=tuple(end - 1 for end in ends))
-        call = Call(rows, context.cache, range(ends[-1]), None, outputs, context.adapter)
-        found = (yield call).result.hidden
-        states = []
-        for layer, end in zip(self._layers, ends, strict=True):
-            adapt, last = self._adapt[layer], found[end - 1][-1:]
-            states.append(adapt(last) if adapt else last)
-        best = yield from self._edge.best(np.concatenate(states), TOP)
-        assert best.ids is not None
-        assert best.scores is not None
-        self._compared = [
-            (int(ids[0]), confidence(scores)) for ids, scores in zip(best.ids, best.scores.tolist(), strict=True)
-        ]
-        return Draft(blocks=range(ends[-1], self._spec.n_blocks), hidden=found[ends[-1] - 1])
+        depths, readout = self._depths, self._usage.readout
+        rates = {str(i): round(record.rate, 3) for i, record in zip(depths.layers, depths.records, strict=True)}
+        return {
+            "layer": depths.layers[depths.chosen] if depths.layers else 0,
+            "length": depths.length,
+            "rates": rates,
+            "readout": self._spec.vocab_size if readout is None else len(readout),
+            "compared": self._shadows.read,
+        }
 
 
 def _exits(n_layers: int, adapted: int) -> list[int]:

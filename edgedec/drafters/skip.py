@@ -3,7 +3,9 @@
 Unified Layer Skipping (S13) gives the start: so many layers skipped, evenly spread, the first and the last kept.
 SWIFT (S10) continues from there: now and then another set guesses the latest generated tokens, all in one call. If it
 brings more tokens for the time of a plain call than the set in use does on the same text, twice, it takes over.
-Sets to try are the one in use with something swapped, and draws from a Bayesian model of what each block is for.
+Sets to try are the one in use with something swapped, and draws from a Bayesian model of what each block is for
+(`thompson`), or what a Gaussian process expects most of (`gp`). Each task has a set of its own (`_task_sets`). Where a
+draft is unsure its next guesses are drafted beside the first.
 
 The blocks before the first skipped one compute what they compute in the whole stack: verification continues after
 them.
@@ -22,16 +24,12 @@ from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, State
 from edgedec.drafters._block_search import Search, Skipped, even
 from edgedec.drafters._calls import EdgeCalls, own_seconds
-from edgedec.drafters._stack import (
-    READING,
-    Guess,
-    Limits,
-    Record,
-    Slice,
-    draft_chain,
-    judged,
-    require_slices,
-)
+from edgedec.drafters._gp_search import SEARCHES, search_names
+from edgedec.drafters._slice_costs import SliceCosts
+from edgedec.drafters._slice_tree import Limits, Tree, Trusts, draft_tree, least_path
+from edgedec.drafters._stack import READING, WIDEST, Slice, SliceCalls, block_costs, require_slices
+from edgedec.drafters._task_sets import TaskSets
+from edgedec.drafters._usage import usage_of
 from edgedec.errors import UsageError
 from edgedec.runtime import Call, Outputs, Rows
 
@@ -41,28 +39,52 @@ _WINDOW, _APART = 32, 16
 _PATIENCE = 50
 
 
-def make(host: DrafterContext, skip: float = 0.45, gamma: int = 6, search: float = 0.03) -> Skip:
-    """skip: the share of layers to start with; gamma: the longest draft; search: the share of the calls' time
-    that trials may take (0: the set stays as it is)."""
-    if not 0 < skip < 1 or gamma < 1 or not search >= 0:
+def make(
+    host: DrafterContext,
+    skip: float = 0.45,
+    gamma: int = 6,
+    search: str = "thompson",
+    share: float = 0.03,
+    task: str = "",
+    width: int = 3,
+    trim: float = 0.25,
+) -> Skip:
+    """skip: the share of layers to start with; gamma: the longest draft; search: thompson, gp, or off (the set stays as
+    it is); share: of the calls' time that trials may take; task: a name for what the texts are, whose set is kept apart
+    ("": by how they begin); width: tokens of a level; trim: the share of the vocabulary that a draft chooses from at
+    most."""
+    if not 0 < skip < 1 or gamma < 1 or not share >= 0:
         raise UsageError(
-            f"drafter skip: skip={skip}, gamma={gamma}, search={search}: need between 0 and 1, 1 or more, 0 or more"
+            f"drafter skip: skip={skip}, gamma={gamma}, share={share}: need between 0 and 1, 1 or more, 0 or more"
         )
+    if search not in search_names():
+        raise UsageError(f"drafter skip: search={search}: must be one of {', '.join(search_names())}")
+    if not 1 <= width <= WIDEST:
+        raise UsageError(f"drafter skip: width={width}: must be from 1 to {WIDEST}")
     require_slices("skip", host)
-    return Skip(host, skip, gamma, search)
+    spec, kind = host.runtime.spec, SEARCHES.get(search, Search)
+    sets = TaskSets(lambda: kind(spec, even(spec, skip), gamma), task)
+    width = width if host.runtime.capabilities.trees else 1
+    return Skip(host, sets, gamma, share if search != "off" else 0.0, width, trim)
 
 
 class Skip(BaseDrafter):
-    def __init__(self, host: DrafterContext, skip: float, gamma: int, search: float) -> None:
+    def __init__(self, host: DrafterContext, sets: TaskSets, gamma: int, share: float, width: int, trim: float) -> None:
         self._spec = spec = host.runtime.spec
-        self._gamma, self._share, self._edge = gamma, search, EdgeCalls(host.runtime)
-        self.search = Search(spec, even(spec, skip), gamma)
-        self._guessed: list[Guess] = []
+        self._gamma, self._share, self._width, self._edge = gamma, share, width, EdgeCalls(host.runtime)
+        self._sets, self._usage, self._trusts = sets, usage_of(host, trim), Trusts()
+        self._parts, _ = block_costs(spec)
+        self._slice_costs = SliceCosts(spec)
+        self.task, self.search = sets.of(())
+        self._tree: Tree | None = None
+        self._started, self._first = False, 0
         self._calls, self._spent, self._time = 0, 0.0, 0.0
-        self._record = Record()
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
-        self._guessed = []
+        self._tree = None
+        if not self._started:
+            self._started = True
+            self.task, self.search = self._sets.of(context.ids[: context.n_prompt])
         pending = len(context.ids) - context.cache.length
         if nodes < 1 or pending > READING or not self.search.skipped:
             return Draft()
@@ -71,35 +93,81 @@ class Skip(BaseDrafter):
     def _draft(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
         if self._due(context):
             yield from self._trial(context)
-        skipped = self.search.skipped
-        limits = Limits(
-            min(self._gamma, nodes), max(min_path_prob, self.search.cost(skipped)), trust=self._record.trust
-        )
-        part, n = self._slice(skipped), self._spec.n_blocks
-        draft, self._guessed = yield from draft_chain(context, part, limits, self._edge, n)
+        part, readout = self._slice(self.search.skipped), self._usage.readout
+        calls = SliceCalls(context, part, self._edge, readout)
+        limits, done = self._limits(nodes, min_path_prob), self._slice_costs.blocks(0, len(part.shared))
+        draft, self._tree = yield from draft_tree(context, calls, part, limits, self._spec.n_blocks, done)
+        self._first = len(part.shared)
+        head = self._slice_costs.head * self._readout_share
+        for guessed, rows, seconds in calls.took:
+            blocks = part.blocks if guessed else part.shared
+            self._slice_costs.add(sum(self._parts[b] for b in blocks), head if guessed else 0.0, rows, seconds)
         return draft
 
+    def _limits(self, nodes: int, min_path_prob: float) -> Limits:
+        """A level has to bring as many tokens for its time as drafts do on the whole."""
+        costs, trusts, head = self._slice_costs, self._trusts, self._slice_costs.head
+        whole = costs.blocks(0, self._spec.n_blocks)
+        plain, kept = costs.plain, whole - sum(self._parts[b] for b in self.search.skipped)
+        level = costs.seconds(kept, head * self._readout_share, 1) / plain
+        row = max(0.0, costs.seconds(whole, head, 2) / plain - 1.0)
+        rate = trusts.record.hope
+        pace, rate = max(1.0, (1 + rate) / (1 + level)), trusts.deeper.hope
+        leaf = max(min_path_prob, row * (1 + kept) * pace)
+        least = max(leaf, least_path(level, pace, rate))
+        return Limits(
+            min(self._gamma, nodes),
+            nodes,
+            least,
+            leaf,
+            self._width,
+            0.0,
+            trusts.first.estimates.tolist(),
+            trusts.side.estimates.tolist(),
+        )
+
+    @property
+    def _readout_share(self) -> float:
+        readout = self._usage.readout
+        return 1.0 if readout is None else len(readout) / self._spec.vocab_size
+
     def observe(self, step: StepResult) -> None:
+        seconds = step.seconds * step.rows.count / max(step.total, 1)
         self._calls += 1
-        self._time += step.seconds * step.rows.count / max(step.total, 1)
-        for hit, sure in judged(self._guessed, step.picked):
-            self._record.add(hit, sure)
-        self._guessed = []
+        self._time += seconds
+        self._usage.add(step.picked)
+        tree = self._tree
+        if step.root <= READING:
+            drafted = step.tokens()[1:]
+            start = self._first if tree is not None and drafted == tree.tokens[: len(drafted)] else 0
+            costs = self._slice_costs
+            costs.add(costs.blocks(start, self._spec.n_blocks), costs.head, step.rows.count, seconds)
+        if tree is not None:
+            self._trusts.observe(tree, step.picked, self._width)
+        self._tree = None
 
     def reset(self) -> None:
-        self._guessed = []
+        self._tree, self._started = None, False
 
     def state(self) -> State:
-        return self.search.state()
+        return self._sets.state()
 
     def restore(self, state: State) -> None:
         if state:
-            self.search.restore(state)
+            self._sets.restore(state)
+            self._started = False
+            self.task, self.search = self._sets.of(())
 
     def report(self) -> dict[str, Any]:
-        search = self.search
-        rate = round(self._record.rate, 3)
-        return {"skipped": list(search.skipped), "trials": search.trials, "rate": rate, "tried": round(search.rate, 3)}
+        search, trusts, readout = self.search, self._trusts, self._usage.readout
+        return {
+            "skipped": list(search.skipped),
+            "trials": search.trials,
+            "rate": round(trusts.record.rate, 3),
+            "tried": round(search.rate, 3),
+            "task": self.task,
+            "readout": self._spec.vocab_size if readout is None else len(readout),
+        }
 
     def _slice(self, skipped: Skipped) -> Slice:
         return Slice(range(skipped[0]), [b for b in range(skipped[0], self._spec.n_blocks) if b not in skipped])
@@ -134,7 +202,8 @@ class Skip(BaseDrafter):
         if fork.length < start:
             return None
         part, rows = self._slice(skipped), Rows.chain(context.ids[start:stop], start)
-        call = Call(rows, fork, part.blocks, None, Outputs(top=1), context.adapter)
+        outputs = Outputs(top=1, readout=self._usage.readout)
+        call = Call(rows, fork, part.blocks, None, outputs, context.adapter)
         self._spent += perf_counter() - began
         done = yield call
         self._spent += own_seconds(done, call)

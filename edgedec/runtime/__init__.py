@@ -15,7 +15,9 @@ from edgedec.runtime.call import (
     logits_of,
 )
 from edgedec.runtime.capabilities import Capabilities
-from edgedec.runtime.checks import check_calls
+from edgedec.runtime.checks import check_calls, check_readout
+from edgedec.runtime.drafting import Calibrated, DraftGroup, DraftingParts, DraftTable, TableRows, TableSettings
+from edgedec.runtime.readout import Readout
 from edgedec.runtime.registry import (
     RuntimeOptions,
     available_cores,
@@ -31,21 +33,29 @@ from edgedec.runtime.sampler import MakeSampler, SamplingSettings, TokenSampler
 __all__ = [
     "ALL_LOGITS",
     "Adapter",
+    "Calibrated",
     "Call",
     "CallResult",
     "Capabilities",
+    "DraftGroup",
+    "DraftTable",
+    "DraftingParts",
     "Hidden",
     "Logits",
     "MakeSampler",
     "Outputs",
+    "Readout",
     "Rows",
     "Runtime",
     "RuntimeOptions",
     "SamplingSettings",
+    "TableRows",
+    "TableSettings",
     "TokenSampler",
     "available_cores",
     "best",
     "check_calls",
+    "check_readout",
     "choose_kv",
     "choose_runtime",
     "forward_one",

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from edgedec.runtime.best import best
 from edgedec.runtime.capabilities import Capabilities
+from edgedec.runtime.readout import Readout
 from edgedec.runtime.rows import Rows
 from edgedec.spec import ModelSpec
 
@@ -27,7 +28,8 @@ class Outputs(NamedTuple):
     logits, and the `top` best tokens, of the computed rows from `logits_from` on; `logsum`: log of the sum of
     exp(logit / `temperature`) over all logits of these rows (a temperature other than 1: only if the runtime's
     capabilities have `temperatures`); hidden: blocks after which the state of all computed rows is returned (-1: the
-    embedding); attention: what the rows pay to each slot, in every attention block of the call.
+    embedding); attention: what the rows pay to each slot, in every attention block of the call; readout: `top` is of
+    these tokens only, and there are no logits and no logsum.
     """
 
     logits: bool = False
@@ -37,9 +39,12 @@ class Outputs(NamedTuple):
     attention: bool = False
     logits_from: int = 0
     temperature: float = 1.0
+    readout: Readout | None = None
 
     def __or__(self, other: Outputs) -> Outputs:
         """What either of them returns; of the rows that both are about."""
+        if self == other:
+            return self
         return Outputs(
             self.logits or other.logits,
             max(self.top, other.top),
@@ -48,12 +53,19 @@ class Outputs(NamedTuple):
             self.attention or other.attention,
             min(self.logits_from, other.logits_from),
             self.temperature if self.logsum else other.temperature,
+            _joined(self, other),
         )
 
     @property
     def head(self) -> bool:
         """Does the head run?"""
         return self.logits or self.top > 0 or self.logsum
+
+
+def _joined(one: Outputs, other: Outputs) -> Readout | None:
+    """The readout that serves both; None, the whole vocabulary, unless all that run the head share one."""
+    readouts = {outputs.readout for outputs in (one, other) if outputs.head}
+    return readouts.pop() if len(readouts) == 1 else None
 
 
 @dataclass(slots=True)
@@ -140,6 +152,9 @@ def logits_of(runtime: Runtime, rows: Rows, cache: Cache, logits_from: int = 0) 
 
 def head_outputs(logits: Logits, outputs: Outputs) -> CallResult:
     """The result of a runtime that computes all logits [m, vocab] anyway."""
+    if outputs.readout is not None:
+        rows, some = best(logits[:, outputs.readout.ids], outputs.top)
+        return CallResult(ids=outputs.readout.tokens(rows), scores=some)
     ids, scores = best(logits, outputs.top) if outputs.top else (None, None)
     logsum = _logsum(logits, outputs.temperature) if outputs.logsum else None
     return CallResult(logits if outputs.logits else None, ids, scores, logsum)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,25 @@ from edgedec.speculation.calibration import BINS, Calibration
 Estimates = Sequence[float] | NDArray[np.float64]
 _ROOT = -1
 _UNKNOWN = 0.5  # the claim of a token without one
+
+
+class MergedTree(Protocol):
+    """What became of several drafters' trees; `TreeMerger` says what each does."""
+
+    @property
+    def tokens(self) -> Sequence[int]: ...
+    @property
+    def parents(self) -> Sequence[int]: ...
+    @property
+    def chances(self) -> Sequence[float]: ...
+    @property
+    def guesses(self) -> Sequence[Sequence[tuple[int, int]]]: ...
+    def __len__(self) -> int: ...
+    def add(self, number: int, draft: Draft, estimates: NDArray[np.float64]) -> list[int]: ...
+    def best_first(self) -> list[int]: ...
+    def best_chain(self) -> list[int]: ...
+    def cut(self, nodes: Sequence[int], by: Sequence[str], why: str) -> Draft: ...
+    def test(self, picked: Sequence[int], calibrations: Sequence[Calibration]) -> list[int]: ...
 
 
 class TreeMerger:
@@ -115,10 +136,16 @@ def is_chain(draft: Draft) -> bool:
 
 
 def resume(cut: Draft, kept: Sequence[int], started: Draft | None, places: Sequence[int], pending: int) -> Draft:
-    """`cut`, made of the nodes `kept`, continued from where the draft `started` left the stack, if its rows are the
-    first of `started` in their order: the cache holds them so. places: the nodes of `started`'s tokens; pending: rows
-    before the first drafted one."""
-    kept = sorted(kept)
-    if started is None or started.hidden is None or kept != list(places[: len(kept)]) or kept != list(range(len(kept))):
+    """`cut`, made of the nodes `kept`, continued from where the draft `started` left the stack, if all its tokens are
+    of `started` and in the same order: the cache holds them so. places: the nodes of `started`'s tokens; pending: rows
+    before the first drafted one.
+
+    started 5 8 7 2, of which 5 7 are kept -> numbers 0 2
+    """
+    place = {node: number for number, node in enumerate(places)}
+    numbers = [place.get(node, -1) for node in sorted(kept)]
+    ascending = all(low < high for low, high in pairwise([-1, *numbers]))
+    if started is None or started.hidden is None or not ascending:
         return cut
-    return replace(cut, blocks=started.blocks, hidden=started.hidden[: pending + len(kept)])
+    hidden = started.hidden[[*range(pending), *[pending + number for number in numbers]]]
+    return replace(cut, blocks=started.blocks, hidden=hidden, numbers=numbers, done=started.done)

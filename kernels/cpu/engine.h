@@ -140,10 +140,11 @@ class Engine {
   QuantizedActivations norm_head(const Matrix& w);
   // head.cpp
   void head(const ed_sequence* sequences, int n);
-  void head_rows(const ed_sequence* sequences, int n);
+  void head_of(const ed_sequence* sequences, int n, const ed_readout* readout);
+  void head_rows(const ed_sequence* sequences, int n, const ed_readout* readout);
   void strips(const Product& p, bool made);
   void take_best(int r, const float* logits, int from, int count, int thread);
-  void merge_best(int r);
+  void merge_best(int r, const int32_t* ids);
   StripSum strip_sum(int r, const float* logits, int count) const;
   void merge_sums(int r);
 

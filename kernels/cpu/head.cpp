@@ -20,12 +20,12 @@ bool better(float logit, int32_t id, float than, int32_t than_id) {
 
 }  // namespace
 
-// The rows of all sequences that the head runs on, in the order of the call.
-void Engine::head_rows(const ed_sequence* sequences, int n) {
+// The rows of all sequences that the head, or a readout, runs on, in the order of the call.
+void Engine::head_rows(const ed_sequence* sequences, int n, const ed_readout* readout) {
   head_rows_.clear(), top_ = 0, logsums_ = false;
   for (int i = 0; i < n; i++) {
     const ed_sequence& s = sequences[i];
-    if (s.logits_from < 0 || s.logits_from >= s.rows || !(s.logits || s.top || s.logsum)) continue;
+    if (s.readout != readout || s.logits_from < 0 || s.logits_from >= s.rows || !(s.logits || s.top || s.logsum)) continue;
     const auto planned = std::find_if(planned_.begin(), planned_.end(), [&](const Planned& p) { return p.asked == &s; });
     top_ = std::max(top_, s.top), logsums_ |= s.logsum != nullptr;
     for (int r = s.logits_from; r < s.rows; r++) {
@@ -38,12 +38,22 @@ void Engine::head_rows(const ed_sequence* sequences, int n) {
   }
 }
 
+// Sequences that share a readout share its product.
 void Engine::head(const ed_sequence* sequences, int n) {
-  head_rows(sequences, n);
+  head_of(sequences, n, nullptr);
+  for (int i = 0; i < n; i++) {
+    const ed_readout* readout = sequences[i].readout;
+    const auto same = [readout](const ed_sequence& s) { return s.readout == readout; };
+    if (readout && std::find_if(sequences, sequences + i, same) == sequences + i) head_of(sequences, n, readout);
+  }
+}
+
+void Engine::head_of(const ed_sequence* sequences, int n, const ed_readout* readout) {
+  head_rows(sequences, n, readout);
   if (head_rows_.empty()) return;
   const int rows = (int)head_rows_.size();
   Product p{};
-  p.w = matrix(model_.head), p.rows = rows, p.softcap = model_.final_softcap;
+  p.w = matrix(readout ? readout->head : model_.head), p.rows = rows, p.softcap = model_.final_softcap;
   p.a = norm_head(p.w);
   bool in_place = true;  // all rows' logits are wanted, one after another
   for (int r = 0; r < rows; r++)
@@ -56,7 +66,7 @@ void Engine::head(const ed_sequence* sequences, int n) {
   strips(p, in_place);
   pool_.parallel_for(rows, 1, [&](int begin, int end, int) {
     for (int r = begin; r < end; r++) {
-      if (head_rows_[r].top) merge_best(r);
+      if (head_rows_[r].top) merge_best(r, readout ? readout->ids : nullptr);
       if (head_rows_[r].logsum) merge_sums(r);
     }
   });
@@ -73,7 +83,7 @@ void Engine::strips(const Product& p, bool made) {
   pool_.parallel_for(p.w.groups(), HEAD_STRIP, [&](int begin, int end, int thread) {
     float* strip = strip_.p + (size_t)thread * rows * STRIP_WIDTH;
     for (int group = begin; group < end; group += HEAD_STRIP) {
-      const int from = group * LANES, count = std::min(model_.vocab - from, STRIP_WIDTH);
+      const int from = group * LANES, count = std::min(p.w.n - from, STRIP_WIDTH);
       if (!made) {
         Product part = p;
         part.out = strip - from, part.stride = STRIP_WIDTH;
@@ -110,7 +120,8 @@ void Engine::take_best(int r, const float* logits, int from, int count, int thre
   }
 }
 
-void Engine::merge_best(int r) {
+// ids: the tokens of a readout's rows; null: a row's number is its token.
+void Engine::merge_best(int r, const int32_t* ids) {
   const int rows = (int)head_rows_.size(), top = head_rows_[r].top;
   Best* all = best_.p + (size_t)r * top_;
   for (int t = 1; t < pool_.size(); t++) {
@@ -123,7 +134,8 @@ void Engine::merge_best(int r) {
     }
   }
   for (int j = 0; j < top; j++) {
-    head_rows_[r].ids[j] = std::isfinite(all[j].logit) ? all[j].id : -1;
+    const int32_t id = std::isfinite(all[j].logit) ? all[j].id : -1;
+    head_rows_[r].ids[j] = id >= 0 && ids ? ids[id] : id;
     if (head_rows_[r].scores) head_rows_[r].scores[j] = all[j].logit;
   }
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_double, c_float, c_int32, c_void_p
+from ctypes import POINTER, c_double, c_float, c_int32, c_uint32, c_void_p
 from struct import Struct
 from typing import Any
 
@@ -94,12 +94,41 @@ class AdapterStruct(_Struct):
     _fields_ = [("parts", POINTER(LoraStruct))]
 
 
+class ReadoutStruct(_Struct):
+    _fields_ = _fields((TensorStruct, "head"), (c_void_p, "ids"))
+
+
 class SamplingStruct(_Struct):
     _fields_ = _fields(
         (c_double, "temperature top_p min_p repetition presence frequency"),
         (c_int32, "top_k n_bias"),
         (c_void_p, "bias_ids bias"),
     )
+
+
+class DrafterOptionsStruct(_Struct):
+    _fields_ = _fields((c_int32, "kind vocab nodes k ngram length"), (c_double, "rate explore"))
+
+
+class VerifiedStruct(_Struct):
+    _fields_ = _fields((c_void_p, "tokens parents top_ids top_scores picked path"), (c_int32, "rows root top accepted"))
+
+
+class CalibrationStruct(_Struct):
+    _fields_ = _fields((c_void_p, "hits tests estimates"))
+
+
+class ProposalStruct(_Struct):
+    _fields_ = _fields(
+        (c_void_p, "more estimates seconds"),
+        (c_double, "least"),
+        (c_int32, "n_more prompt nodes"),
+        (c_uint32, "enabled"),
+    )
+
+
+class DraftTreeStruct(_Struct):
+    _fields_ = _fields((c_void_p, "tokens parents order by p chances"), (c_int32, "room n"))
 
 
 class SequenceRows(_Struct):
@@ -109,9 +138,9 @@ class SequenceRows(_Struct):
         (c_int32, "rows first n_blocks logits_from top n_hidden"),
         (c_double, "temperature"),
         (c_void_p, "cache blocks tokens input positions parents groups numbers logits top_ids top_scores logsum"),
-        (c_void_p, "hidden_blocks hidden attention_sums adapter embeddings"),
+        (c_void_p, "hidden_blocks hidden attention_sums adapter embeddings readout"),
     )
 
 
 # The fields of `SequenceRows` in order, as bytes; addresses are numbers, 0 for none.
-pack_sequence = Struct("@6id17P").pack
+pack_sequence = Struct("@6id18P").pack

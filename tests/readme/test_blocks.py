@@ -43,6 +43,8 @@ SKIPPED = {
     r"train-exits|smol-exits": "trains for hours; tests/unit/test_train_exits.py trains a small one",
     r"train-heads .*--minutes 60": "trains for an hour; tests/unit/test_distill.py trains a small one",
     r"git clone|hf:|edgedec pull": "needs the network",
+    r"edgedec\.kernels\.cuda\.build": "compiles for a GPU; tests/cuda/test_build.py does",
+    r"--engine cuda": "needs a GPU; tests/cuda runs it on the emulation",
 }
 # Pages whose programs have a test of their own.
 OWN = {
@@ -62,6 +64,7 @@ SMALLER = [
     (r"(?<=--rows )[\d,]+", "1,2"),
     (r"(?<=bench kernels -m smol)(?= |$)", " --rows 1,2 -r 1"),
     (r"^edgedec bench spec(?! --as)", "edgedec bench spec -n 4 --limit 1 -r 1 --drafters auto"),
+    (r"^edgedec bench dial.*", "edgedec bench dial --sequences 1,2 --acceptance 0.7 --lengths 2 -n 4 -r 1"),
     (r"^edgedec bench batch(?! --as)", "edgedec bench batch --prompts 4 --sizes 1,2 -n 4 -r 1"),
 ]
 EVERY = [(page, command) for page in PAGES for command in dict.fromkeys(commands(page))]

@@ -73,7 +73,9 @@ def as_drawn(drawn: Draft, merger: TreeMerger, nodes: Sequence[int], by: Sequenc
     return replace(whole, sampled=replace(whole.sampled, probs=[*whole.sampled.probs, *more]))
 
 
-@pytest.mark.parametrize(("wrong", "verify"), [(leave_out, "token"), (leave_out, "block"), (as_drawn, "spectr"), (as_drawn, "multipath")])
+@pytest.mark.parametrize(
+    ("wrong", "verify"), [(leave_out, "token"), (leave_out, "block"), (as_drawn, "spectr"), (as_drawn, "multipath")]
+)
 def test_wrong_merges_are_caught(wrong: object, verify: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cutting, "with_guesses", wrong)
     statistic, critical, _ = fit(verify)

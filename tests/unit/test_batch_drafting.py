@@ -105,7 +105,7 @@ def test_resumed_calls_run_beside_whole_ones() -> None:
 
     def make(i: int) -> Drafter:
         if i == 0:
-            return make_drafter("skip", host(runtime), {"skip": "0.2", "search": "0"})
+            return make_drafter("skip", host(runtime), {"skip": "0.2", "search": "off"})
         return make_drafter("exit", host(runtime), {"layer": "2", "threshold": "0"}) if i % 2 else Off()
 
     contexts, found = together(runtime, make)

@@ -14,19 +14,28 @@ from numpy.typing import NDArray
 import edgedec
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import StepResult
-from edgedec.drafters import Draft, DrafterContext, make_drafter
+from edgedec.drafters import Draft, DrafterContext, _shadows, make_drafter
 from edgedec.drafters import exit as exit_file
+from edgedec.drafters._slice_costs import SliceCosts
 from edgedec.drafters._stack import Record, confidence, judged, payoff
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import Call, CallResult, Hidden
 from edgedec.runtime.rows import Rows
+from edgedec.speculation.merger import is_chain
 from edgedec.testing.fakes import FakeRuntime, random_reference, tiny_layer, tiny_spec
 
 LAYERS = 8
 SPEC = tiny_spec(n_layers=LAYERS, context_length=512)
 needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
+
+
+@pytest.fixture(autouse=True)
+def proportional(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls cost what their multiply-adds say: the seconds of a fake say nothing."""
+    monkeypatch.setattr(SliceCosts, "add", lambda *args: None)
+    monkeypatch.setattr(_shadows, "_SHARE", 1e9)
 
 
 class Shallow(FakeRuntime):
@@ -48,16 +57,19 @@ def seen(picked: Sequence[int]) -> StepResult:
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("deep", [2, LAYERS])
 @pytest.mark.parametrize("layer", ["0", "1", "2", "7"])
-def test_the_text_stays_and_nothing_is_computed_twice(layer: str, deep: int, sampling: str) -> None:
+@pytest.mark.parametrize("width", ["1", "3"])
+def test_the_text_stays_and_nothing_is_computed_twice(width: str, layer: str, deep: int, sampling: str) -> None:
     plain, runtime = Shallow(deep), Shallow(deep)
     expected, context, _, _ = run(plain, Off(), sampling=SAMPLINGS[sampling])
-    drafter = make_drafter("exit", host(runtime), {"layer": layer})
+    drafter = make_drafter("exit", host(runtime), {"layer": layer, "width": width})
     found, drafted, stats, trace = run(runtime, drafter, sampling=SAMPLINGS[sampling])
     assert found == expected
     assert left(drafted) == left(context)
     rows = sum(len(turn.step.rows) for turn in trace)
     assert runtime.work == dict.fromkeys(range(2 * LAYERS), rows)
-    if layer == "2" and deep == 2 and sampling == "greedy":
+    if width == "3" and (layer, deep) == ("2", 2):
+        assert any(not is_chain(turn.draft) for turn in trace)
+    if width == "1" and layer == "2" and deep == 2 and sampling == "greedy":
         assert stats.calls < 0.4 * len(found)
         assert stats.proposed == stats.accepted
         assert runtime.work == plain.work
@@ -65,10 +77,12 @@ def test_the_text_stays_and_nothing_is_computed_twice(layer: str, deep: int, sam
 
 def test_the_first_rounds_only_look_and_cost_nothing_but_the_head() -> None:
     plain, runtime = Shallow(2), Shallow(2)
-    run(plain, Off(), max_tokens=8)
-    _, _, stats, trace = run(runtime, make_drafter("exit", host(runtime)), max_tokens=8)
-    # No room is left after the last token.
-    assert [turn.draft.hidden is not None for turn in trace] == [True] * 7 + [False]
+    run(plain, Off(), max_tokens=4)
+    drafter = make_drafter("exit", host(runtime))
+    _, _, stats, trace = run(runtime, drafter, max_tokens=4)
+    # Each exit's state of each call is read at the next one. No room is left after the last token.
+    assert [len(turn.step.result.hidden) for turn in trace] == [6] * 3 + [0]
+    assert drafter.report()["compared"] == 6 * 2
     assert stats.proposed == 0
     assert runtime.work == plain.work
 
@@ -87,12 +101,13 @@ def test_the_exit_is_the_first_that_knows(deep: int, best: int) -> None:
 
 def test_where_no_exit_knows_nothing_is_drafted_and_it_still_looks() -> None:
     runtime = Shallow()
-    drafter = make_drafter("exit", host(runtime))
+    drafter = make_drafter("exit", host(runtime), {"width": "1"})
     _, _, stats, trace = run(runtime, drafter, max_tokens=100)
     assert drafter.report()["length"] == 0
-    assert stats.proposed == 0
-    looks = [turn for turn in trace[8:] if turn.draft.blocks == range(12, 16)]
-    assert len(looks) == 4
+    assert stats.proposed < 30
+    looks = [turn for turn in trace[20:] if turn.step.result.hidden]
+    assert len(looks) == 10
+    assert not any(turn.draft.tokens for turn in trace[40:])
 
 
 def test_it_changes_the_exit_when_the_text_does() -> None:
@@ -107,11 +122,12 @@ def test_it_changes_the_exit_when_the_text_does() -> None:
 
 def test_an_exit_that_overstates_itself_drafts_less_and_less() -> None:
     runtime = Shallow()
-    drafter = make_drafter("exit", host(runtime), {"layer": "2"})
+    drafter = make_drafter("exit", host(runtime), {"layer": "2", "width": "1"})
     _, _, stats, trace = run(runtime, drafter, max_tokens=60)
     sizes = [len(turn.draft.tokens) for turn in trace]
-    assert sizes[0] >= 1
-    assert not any(sizes[20:])
+    assert sizes[0] >= 2
+    assert sum(sizes[-20:]) <= sum(sizes[:20])
+    assert sum(sizes[20:]) < 1.2 * len(sizes[20:])
     assert stats.calls > 50
 
 
@@ -149,14 +165,14 @@ def test_a_context_fills_to_its_end(layer: str) -> None:
 
 def test_no_more_than_asked_and_nothing_unlikely_is_drafted() -> None:
     runtime = Shallow(2)
-    drafter = make_drafter("exit", host(runtime), {"layer": "2", "gamma": "5"})
+    drafter = make_drafter("exit", host(runtime), {"layer": "2", "gamma": "4", "width": "1"})
     context = Context(list(PROMPT), 5, runtime.new_cache(64))
 
     def propose(nodes: int, min_path_prob: float = 0.0) -> Draft:
         return draft_of(runtime, drafter.propose(context, nodes, min_path_prob))
 
     assert len(propose(3).tokens) == 3
-    assert len(propose(9).tokens) == 5
+    assert len(propose(9).tokens) == 4
     assert not propose(0).tokens
     unlikely = propose(5, 0.99)
     assert not unlikely.tokens
@@ -225,11 +241,13 @@ def test_an_adapter_stands_before_the_head_of_its_layer_only(monkeypatch: pytest
     assert "7" in drafter.report()["rates"]
     assert "7" not in make_drafter("exit", host(runtime)).report()["rates"]
     run(runtime, drafter, max_tokens=5)
-    assert asked == [(1, SPEC.hidden_size)] * 4
+    assert set(asked) == {(1, SPEC.hidden_size)}
+    before = len(asked)
+    assert before >= 3
     run(runtime, make_drafter("exit", with_head, {"layer": "2"}), max_tokens=5)
-    assert len(asked) == 4
+    assert len(asked) == before
     run(runtime, make_drafter("exit", with_head, {"layer": "7", "threshold": "0"}), max_tokens=5)
-    assert len(asked) > 4
+    assert len(asked) > before
 
 
 def test_what_was_learned_goes_on() -> None:

@@ -18,6 +18,7 @@ from edgedec.cache import HostCache
 from edgedec.decoding.context import Context
 from edgedec.drafters import DrafterContext, make_drafter
 from edgedec.drafters._block_search import Search, even
+from edgedec.drafters._slice_costs import SliceCosts
 from edgedec.drafters.off import Off
 from edgedec.drafters.skip import Skip
 from edgedec.errors import UsageError
@@ -32,6 +33,12 @@ LAYERS = 8
 # Wide layers beside a small head, as models have them.
 SPEC = tiny_spec(n_layers=LAYERS, context_length=1024, hidden_size=32, inner_size=64)
 needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
+
+
+@pytest.fixture(autouse=True)
+def proportional(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls cost what their multiply-adds say: the seconds of a fake say nothing."""
+    monkeypatch.setattr(SliceCosts, "add", lambda *args: None)
 
 
 class Graded(FakeRuntime):
@@ -104,7 +111,7 @@ def test_the_worked_example() -> None:
 def test_the_text_and_its_cache_stay(make: Any, search: float, sampling: str) -> None:
     expected, context, _, _ = run(make(), Off(), max_tokens=120, sampling=SAMPLINGS[sampling])
     runtime = make()
-    drafter = skipping(runtime, search=search)
+    drafter = skipping(runtime, share=search)
     found, drafted, stats, _ = run(runtime, drafter, max_tokens=120, sampling=SAMPLINGS[sampling])
     assert found == expected
     assert left(drafted) == left(context)
@@ -114,7 +121,7 @@ def test_the_text_and_its_cache_stay(make: Any, search: float, sampling: str) ->
 
 def test_what_the_first_blocks_made_is_not_made_again() -> None:
     runtime = Graded([])
-    drafter = skipping(runtime, search=0)
+    drafter = skipping(runtime, share=0)
     _, _, stats, trace = run(runtime, drafter)
     first, rows = drafter.search.skipped[0], sum(len(turn.step.rows) for turn in trace)
     assert first == 2
@@ -141,7 +148,7 @@ def test_while_the_prompt_is_read_nothing_is_drafted() -> None:
 @pytest.mark.parametrize("capacity", [8, 33, 48])
 def test_a_context_fills_to_its_end(capacity: int) -> None:
     runtime = Graded([3])
-    drafter = skipping(runtime, search=1e9)
+    drafter = skipping(runtime, share=1e9)
     found, context, stats, _ = run(runtime, drafter, capacity=capacity, max_tokens=None)
     expected, plain, other, _ = run(Graded([3]), Off(), capacity=capacity, max_tokens=None)
     assert (found, left(context), stats.finish) == (expected, left(plain), other.finish)
@@ -150,7 +157,7 @@ def test_a_context_fills_to_its_end(capacity: int) -> None:
 
 
 def test_no_more_than_asked_and_nothing_unlikely_is_drafted() -> None:
-    drafter = skipping(runtime := Graded([]), gamma=5)
+    drafter = skipping(runtime := Graded([]), gamma=5, width=1)
     context = Context(list(PROMPT), 5, runtime.new_cache(64))
 
     def drafted(nodes: int, min_path_prob: float = 0.0) -> int:
@@ -186,7 +193,7 @@ def test_a_trial_does_not_touch_the_cache_even_if_it_is_abandoned() -> None:
 def test_a_trial_reads_generated_tokens_only() -> None:
     prompt = [i * i % 13 for i in range(100)]
     for n, trials in ((30, 0), (34, 1)):
-        drafter = skipping(runtime := Graded([]), search=1e9)
+        drafter = skipping(runtime := Graded([]), share=1e9)
         run(runtime, drafter, prompt, max_tokens=n, sampling=Sampling(temperature=9.0, seed=1))
         assert min(drafter.search.trials, 1) == trials
 
@@ -196,7 +203,7 @@ def test_where_a_recurrent_block_cannot_go_back_there_is_no_trial() -> None:
     runtime = FakeRuntime(
         tiny_spec(layers=(tiny_layer(), mixed, tiny_layer(), tiny_layer()), context_length=256), spread=60.0
     )
-    drafter = skipping(runtime, search=1e9)
+    drafter = skipping(runtime, share=1e9)
     found, _, stats, _ = run(runtime, drafter, capacity=256, max_tokens=100)
     assert stats.proposed > 0
     assert found == run(runtime, Off(), capacity=256, max_tokens=100)[0]
@@ -204,21 +211,21 @@ def test_where_a_recurrent_block_cannot_go_back_there_is_no_trial() -> None:
 
 
 def test_trials_keep_their_distance_and_end() -> None:
-    drafter = skipping(runtime := Graded([]), search=1e9)
+    drafter = skipping(runtime := Graded([]), share=1e9)
     _, _, stats, _ = run(runtime, drafter, max_tokens=200, sampling=Sampling(temperature=3.0, seed=1))
     assert 1 <= drafter.search.trials <= stats.calls // 16
     drafter.search.stale = 50
     trials = drafter.search.trials
     run(runtime, drafter, max_tokens=200, sampling=Sampling(temperature=3.0, seed=1))
     assert drafter.search.trials == trials
-    never = skipping(runtime, search=0)
+    never = skipping(runtime, share=0)
     run(runtime, never, max_tokens=200)
     assert never.search.trials == 0
 
 
 def test_the_search_finds_blocks_that_nobody_misses() -> None:
     needed = [4, 5, 9, 10]
-    drafter = skipping(runtime := Graded(needed), skip=0.3, search=1e9)
+    drafter = skipping(runtime := Graded(needed), skip=0.3, share=1e9)
     start = drafter.search.skipped
     assert set(start) & set(needed)
     for seed in range(8):
@@ -270,7 +277,7 @@ def test_on_real_arithmetic_the_text_stays() -> None:
     for seed in range(3):
         runtime = random_reference(tiny_spec(window=4, n_layers=8), seed)
         expected = run(runtime, Off(), capacity=64, max_tokens=50)[0]
-        found, _, stats, _ = run(runtime, skipping(runtime, skip=0.6, search=1e9), capacity=64, max_tokens=50)
+        found, _, stats, _ = run(runtime, skipping(runtime, skip=0.6, share=1e9), capacity=64, max_tokens=50)
         assert found == expected
         assert stats.proposed > 0
 
@@ -281,7 +288,7 @@ def test_on_real_arithmetic_the_text_stays() -> None:
 def test_on_nano_text_and_cache_are_those_of_plain_decoding(kv: str, sampling: str) -> None:
     model = edgedec.open("nano", engine="native", threads=1, kv=kv)
     drafter = make_drafter(
-        "skip", DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer), {"search": "1e9"}
+        "skip", DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer), {"share": "1e9"}
     )
     assert isinstance(drafter, Skip)
     prompt, ask = model.tokenizer.encode("Once upon a time"), {"max_tokens": 200, "sampling": SAMPLINGS[sampling]}
@@ -316,7 +323,7 @@ def test_the_reference_says_the_same() -> None:
 
 
 def learned() -> tuple[Graded, Skip]:
-    drafter = skipping(runtime := Graded([4, 5, 9, 10]), search=1e9)
+    drafter = skipping(runtime := Graded([4, 5, 9, 10]), share=1e9)
     for _ in range(4):
         run(runtime, drafter, max_tokens=300, sampling=Sampling(temperature=1.5, seed=1))
     return runtime, drafter
@@ -333,14 +340,14 @@ def test_what_was_learned_goes_on() -> None:
     for key, value in drafter.state().items():
         assert np.array_equal(twin.state()[key], value)
     # What it learns now is its own.
-    kept = drafter.state()["precision"].copy()
+    kept = drafter.state()["common/precision"].copy()
     twin.search.add_trial(twin.search.skipped, 0.5, None)
-    assert np.array_equal(drafter.state()["precision"], kept)
+    assert np.array_equal(drafter.state()["common/precision"], kept)
 
 
 def test_what_cannot_be_its_state_is_refused() -> None:
     _, drafter = learned()
-    good = drafter.state()
+    good = {key.removeprefix("common/"): array for key, array in drafter.state().items()}
     bad = [
         {"skipped": good["skipped"]},
         good | {"skipped": np.array([0, 1])},
@@ -362,10 +369,22 @@ def test_what_cannot_be_its_state_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"skip": "0"}, {"skip": "1"}, {"skip": "nan"}, {"gamma": "0"}, {"search": "-1"}, {"search": "nan"}]
+    "options",
+    [
+        {"skip": "0"},
+        {"skip": "1"},
+        {"skip": "nan"},
+        {"gamma": "0"},
+        {"share": "-1"},
+        {"share": "nan"},
+        {"search": "no"},
+        {"width": "0"},
+        {"width": "9"},
+        {"trim": "0"},
+    ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match="drafter skip: "):
+    with pytest.raises(UsageError, match=r"drafter skip|trim"):
         make_drafter("skip", host(Graded()), options)
 
 

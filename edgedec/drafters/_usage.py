@@ -1,0 +1,120 @@
+"""Which tokens a draft's readout knows: those that a model uses (VocabTrim, S27).
+
+A bundle may say how often its model said each token (`token_counts.bin`, by `train-heads`). Without that the tokens of
+the text are counted: the readout is the whole vocabulary until a quarter of it, those counted and then the lowest
+numbers, which tokenizers give to what is frequent, would have missed next to nothing. No small vocabulary is trimmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.bundle.manifest import TOKEN_COUNTS
+from edgedec.drafters import DrafterContext, State
+from edgedec.errors import BundleCorrupt, UsageError
+from edgedec.runtime import Readout, Runtime
+
+# By a table the readout covers so much of what is said; it never has fewer tokens than this.
+_COVERED, SMALL = 0.998, 8192
+# Trimmed when fewer would have been missed of so many tokens, whole again when more were.
+_FEW, _MANY, _SPAN = 0.01, 0.02, 512
+# Tokens known from a table below this do not tell the rare ones.
+_TELLING = 10_000
+_tables: WeakKeyDictionary[Runtime, Readout | None] = WeakKeyDictionary()
+
+
+class Usage:
+    """Counts of one text's tokens; `readout` is None for the whole vocabulary. most: tokens that it may have."""
+
+    def __init__(self, vocab: int, most: int, table: Readout | None = None) -> None:
+        self._counts, self._most, self._whole = np.zeros(vocab), most, most >= vocab
+        self._tried = table or Readout(())
+        self._missed = self._seen = 0
+        self._known = np.zeros(vocab, bool)
+        self._known[self._tried.ids] = True
+        self.readout = table
+
+    def add(self, tokens: Sequence[int]) -> None:
+        """These tokens were said."""
+        if self._whole:
+            return
+        for token in tokens:
+            self._counts[token] += 1
+            self._missed += not self._known[token]
+            self._seen += 1
+            if self._seen % _SPAN == 0:
+                self._settle()
+
+    def _settle(self) -> None:
+        """Trim, or not, by what was missed of late; another set of tokens where it was much."""
+        missed, self._missed = self._missed / _SPAN, 0
+        if missed <= _FEW:
+            self.readout = self._tried
+        elif missed > _MANY or self.readout is None:
+            self.readout = None
+            # What was in it and what was said of late; then the lowest numbers.
+            order = np.argsort(-(self._counts + 0.5 * self._known), kind="stable")
+            self._tried = Readout(order[: self._most])
+            self._known[:] = False
+            self._known[self._tried.ids] = True
+
+    def state(self) -> State:
+        """The tokens counted, and how often."""
+        ids = np.flatnonzero(self._counts)
+        return {"said": ids, "times": self._counts[ids]} if len(ids) else {}
+
+    def restore(self, state: State) -> None:
+        """Continue from a state; UsageError if it cannot be of this vocabulary."""
+        ids, times = state["said"], state["times"]
+        if (
+            ids.shape != times.shape
+            or ids.ndim != 1
+            or (len(ids) and not 0 <= ids.min() <= ids.max() < len(self._counts))
+        ):
+            raise UsageError("the counts of tokens kept are not of this model; delete them")
+        if not np.isfinite(times).all() or (times < 0).any():
+            raise UsageError("the counts of tokens kept say what cannot be; delete them")
+        self._counts[ids] = times
+
+
+def usage_of(host: DrafterContext, share: float) -> Usage:
+    """Counts that begin with the bundle's table, if it has one. share: of the vocabulary that is read at most."""
+    if not 0 < share <= 1:
+        raise UsageError(f"trim={share}: must be above 0, and 1 for the whole vocabulary")
+    vocab = host.runtime.spec.vocab_size
+    most = max(int(vocab * share), SMALL)
+    if share == 1 or most >= vocab:
+        return Usage(vocab, vocab)
+    if host.runtime not in _tables:
+        _tables[host.runtime] = _table(host)
+    table = _tables[host.runtime]
+    return Usage(vocab, most, table if table is None or len(table) <= most else None)
+
+
+def _table(host: DrafterContext) -> Readout | None:
+    """The tokens that the bundle says its model uses; sessions share them, and the rows of the head for them."""
+    files = getattr(host.bundle.manifest, "files", {})
+    if TOKEN_COUNTS not in files:
+        return None
+    counts = np.fromfile(host.bundle.file(TOKEN_COUNTS), "<u4")
+    if len(counts) != host.runtime.spec.vocab_size:
+        raise BundleCorrupt(
+            f"{host.bundle.path}: {TOKEN_COUNTS} counts {len(counts)} tokens, the vocabulary has "
+            f"{host.runtime.spec.vocab_size}; make it again with `edgedec train-heads`"
+        )
+    return covering(counts) if counts.sum() >= _TELLING else None
+
+
+def covering(counts: NDArray[np.integer], covered: float = _COVERED, least: int = SMALL) -> Readout:
+    """The fewest tokens, the most frequent first and of equals the lowest, that are so much of all that was counted;
+    `least` of them at least.
+
+    counts 5 0 3 2, covered 0.8, least 1 -> tokens 0 2
+    """
+    order = np.argsort(-counts.astype(np.int64), kind="stable")
+    sums = np.cumsum(counts[order], dtype=np.float64)
+    return Readout(order[: max(least, int(np.searchsorted(sums, covered * sums[-1] - 1e-9)) + 1)])
