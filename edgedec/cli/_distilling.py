@@ -49,7 +49,7 @@ def distill(
     with _folder(work) as room:
         files = list(data)
         if self_distill:
-            files.append(_written(model, data, self_distill, plan.seed, room, show))
+            files.insert(0, _written(model, data, self_distill, plan.seed, room, show))  # read even if time is short
         trainer = heads_distill.Distiller(model.bundle, model.runtime, files, model.tokenizer.encode, plan)
         key = heads_distill.key_of(model.bundle, model.runtime, files, plan)
         path = None if work is None else work / f"{plan.kind}.checkpoint.safetensors"

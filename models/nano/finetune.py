@@ -50,7 +50,8 @@ class Mix:
     def encoded(self, rng):
         ids = data.encode(self.tok, corpora.final_mix(self.stories, rng)[:2500])
         ids += prompts.documents(self.answers, self.tok, rng, 1600, 400)
-        ids += [self.copied(text) for text in self.twice(rng)]
+        # Cut short, a text to copy would be one that ends anywhere.
+        ids += [one for one in map(self.copied, self.twice(rng)) if len(one) <= data.LONGEST]
         ids += [lessons.again(rng, self.tok.get_vocab_size()) for _ in range(200)]
         rng.shuffle(ids)
         return ids
@@ -72,7 +73,7 @@ class Mix:
     def copied(self, text):
         """A lesson as tokens: of what stands there twice only the second telling is learned."""
         mark = lessons.MARK.search(text).end()
-        return prompts.encoded(self.tok, (text[:mark], text[mark:]))[: data.LONGEST]
+        return prompts.encoded(self.tok, (text[:mark], text[mark:]))
 
     def batches(self, rng):
         rows = lessons.endless(self, rng)

@@ -135,7 +135,7 @@ def test_nano_in_int4_writes_the_same_text(nano: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(nano)
     plain = pad_to_geometry(bundle, geometry_of(bundle.spec), tmp_path / "plain", "plain", "int4")
     large = pad_to_geometry(bundle, wider(bundle), tmp_path / "large", "large", "int4")
-    ids = edgedec.open(nano).tokenizer.encode("Once upon a time there was a dog named Spot. One day")
+    ids = edgedec.open(nano).tokenizer.encode("One day, Lily found a magic key in the garden.")
     assert answer(large.path, ids, 100) == answer(plain.path, ids, 100)
     real = slice(0, bundle.spec.hidden_size)
     for name in ("embed", "blocks.7.gate_up"):
