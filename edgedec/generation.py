@@ -21,8 +21,8 @@ class GenerationConfig:
     processors: what changes the logits before all else, in this order."""
 
     sampling: Sampling = field(default_factory=Sampling)
-    max_tokens: int | None = option(None, "integer", "Tokens to generate; to the end if left out.")
-    min_tokens: int = option(0, "integer", "No end token before so many tokens.")
+    max_tokens: int | None = option(None, "integer", "Most tokens to generate; no limit if left out.")
+    min_tokens: int = option(0, "integer", "Do not end before so many tokens.")
     stop: tuple[str, ...] = option((), "strings", "End before any of these texts.")
     stop_tokens: frozenset[int] = option(frozenset(), "tokens", "End at any of these token ids.")
     ignore_eos: bool = option(False, "boolean", "Go on after the model's end token.")

@@ -195,7 +195,7 @@ class Session:
         twin._drafter = make_speculation(self._speculate, host)
         twin._context = self._context.fork()
         twin.stats, twin._running = Stats(), None
-        twin._drafter.restore(self._drafter.state() if self._tables is None else self._drafter.own_state())
+        twin._drafter.inherit(self._drafter)
         return twin
 
     def report(self) -> dict[str, Any]:

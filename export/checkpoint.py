@@ -31,7 +31,6 @@ from edgedec.spec import ModelSpec
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 COMPARED_ROWS = 4096
-HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 
 
 @dataclass(frozen=True)
@@ -238,26 +237,11 @@ def _advice(folder: Path) -> str:
     return "expected a Hugging Face model folder"
 
 
-def open_checkpoint(place: str | Path, revision: str | None = None) -> Checkpoint:
-    """The checkpoint at a folder or, failing that, under an id of the Hugging Face Hub (`org/name`)."""
+def open_checkpoint(place: str | Path) -> Checkpoint:
+    """The checkpoint at a folder."""
     path = Path(place)
     if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
         raise CheckpointError(f"{path}: {advice(path)}")
-    if path.is_dir():
-        return Checkpoint.open(path)
-    if path.exists() or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(place)):
-        raise CheckpointError(f"{place}: neither a folder nor a Hub id such as org/name")
-    return Checkpoint.open(download(str(place), revision, HUB_FILES))
-
-
-def download(hub_id: str, revision: str | None, patterns: Sequence[str]) -> str:
-    """The folder of a model of the Hub, once its files of these patterns are there."""
-    try:
-        import huggingface_hub
-    except ImportError:
-        raise CheckpointError(f"{hub_id}: no such folder; to download it: pip install huggingface_hub") from None
-    try:
-        return str(huggingface_hub.snapshot_download(hub_id, revision=revision, allow_patterns=list(patterns)))
-    except Exception as error:  # the Hub client and its HTTP library raise kinds that change by version
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise CheckpointError(f"{hub_id}: no such folder, and not from the Hub either: {why}") from None
+    if not path.is_dir():
+        raise CheckpointError(f"{place}: neither a folder nor a GGUF file nor a Hub id such as org/name")
+    return Checkpoint.open(path)

@@ -57,7 +57,7 @@ def geometry_named(name: str) -> Geometry:
 def geometry_of(spec: ModelSpec) -> Geometry:
     """The sizes of a model whose layers are all one attention and one gated MLP, of the same sizes."""
     sizes = {_sizes(layer) for layer in spec.layers}
-    if len(sizes) != 1 or None in sizes or spec.final_norm != "rms":
+    if len(sizes) != 1 or None in sizes or spec.final_norm == "layer":
         raise UsageError(
             f"only models of equal layers of attention and gated MLP are padded; not this {spec.architecture}"
         )
@@ -69,7 +69,7 @@ def _sizes(layer: tuple[Block, ...]) -> tuple[int, int, int, int] | None:
     """(inner size, heads, KV heads, channels of a head) of a plain layer."""
     match layer:
         case (Attention() as a, Mlp(gated=True) as m):
-            norms = {a.norm, a.post_norm, m.norm, m.post_norm}
+            norms = {a.norm, a.post_norm, a.embedding_norm, m.norm, m.post_norm}
             plain = "layer" not in norms and a.qk_norm == "none"
             return (m.inner_size, a.n_heads, a.n_kv_heads, a.head_dim) if plain else None
         case _:
@@ -121,8 +121,14 @@ class Padded:
             rows = np.concatenate([inner, self.geometry.intermediate_size + inner])
         else:
             rows = self.hidden
-        columns = {"qkv": self.hidden, "o": self._queries(None), "gate_up": self.hidden, "down": inner}
+        read = self._read_by(int(name.split(".")[1])) if part == "qkv" else self.hidden
+        columns = {"qkv": read, "o": self._queries(None), "gate_up": self.hidden, "down": inner}
         return rows, columns.get(part)
+
+    def _read_by(self, b: int) -> Index:
+        """The columns of qkv: of the state, or of the embedding and then the state."""
+        paired = self.source.attention[b].paired
+        return np.concatenate([self.hidden, self.geometry.hidden_size + self.hidden]) if paired else self.hidden
 
     def _values(self, name: str) -> NDArray[np.float32]:
         values = self.bundle.rows(name)

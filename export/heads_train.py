@@ -73,13 +73,13 @@ def run(
         bundle = put_counts(install(bundle, graph, arrays, trainer.facts), data.labels)
     else:
         with replacing_folder(out, force=force) as staging:
-            put_counts(install(_copied(bundle, staging), graph, arrays, trainer.facts), data.labels)
+            put_counts(install(copied(bundle, staging), graph, arrays, trainer.facts), data.labels)
         bundle = Bundle.open(out)
     covered = float(np.isin(data.labels[trainer.held], trainer.ids).mean())
     return Trained(bundle, trainer.facts, len(data.tokens), trainer.steps, loss, trainer.measure(), covered)
 
 
-def _copied(bundle: Bundle, folder: Path) -> Bundle:
+def copied(bundle: Bundle, folder: Path) -> Bundle:
     """The same bundle in another folder."""
     for name in (MANIFEST, *bundle.manifest.files):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,33 +1,16 @@
-"""Models of the Hugging Face Hub: downloaded into the cache that all its clients share, checked, exported once.
-
-`huggingface_hub` is the client: it goes on where a download was interrupted and needs no network for what is there.
-Only safetensors and text are taken, so nothing that is downloaded holds code.
-"""
+"""Models of the Hugging Face Hub as bundles in the cache folder: downloaded, checked, exported once."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from edgedec.bundle.cached import HubName, Origin, origin_of, write_origin
 from edgedec.bundle.locate import Announce
 from edgedec.bundle.manifest import MANIFEST, VERSION
-from edgedec.errors import CheckpointError, RuntimeUnavailable, UnknownArchitecture
-from edgedec.export.checkpoint import HUB_FILES
+from edgedec.errors import RuntimeUnavailable, UnknownArchitecture
+from edgedec.export.download import Fetched, Progress, download, download_file, forget
 
-Progress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True)
-class Fetched:
-    """A model as it lies in the shared cache. offline: the Hub could not be asked whether there is a newer one."""
-
-    folder: Path
-    commit: str
-    offline: str = ""
+__all__ = ["Fetched", "download", "download_file", "exported", "fetched", "forget"]
 
 
 def fetched(name: str, announce: Announce) -> Path:
@@ -64,91 +47,3 @@ def exported(model: HubName, found: Fetched, weights: str | None = None, progres
         raise UnknownArchitecture(f"{error}; `{way}` may run it through ONNX Runtime") from None
     write_origin(model, origin)
     return model.folder
-
-
-def download(model: HubName, progress: Progress = lambda *_: None) -> Fetched:
-    """The model's files in the shared cache, each against its hash."""
-    hub, problems = _client(model), list[str]()
-    try:
-        folder = Path(hub.snapshot_download(model.id, revision=model.revision, allow_patterns=HUB_FILES))
-    except Exception as error:  # the client and its HTTP library raise kinds that change by version
-        raise CheckpointError(f"{model}: {_why(hub, error)}") from None
-    if not list(folder.glob("*.safetensors")):
-        raise CheckpointError(f"{model}: no safetensors among its files, and edgedec reads no pickles; choose another")
-    files = [path for path in sorted(folder.iterdir()) if path.is_file()]
-    for i, path in enumerate(files):
-        progress("hashes", i, len(files))
-        problems += _damaged(path)
-    progress("hashes", len(files), len(files))
-    if problems:
-        raise CheckpointError(f"{model}: {problems[0]}: content differs from its hash, and was removed; pull it again")
-    return Fetched(folder, folder.name)
-
-
-def download_file(model: HubName) -> Path:
-    """One file of a repository, in the shared cache, against its hash."""
-    hub = _client(model)
-    try:
-        path = Path(hub.hf_hub_download(model.id, model.file, revision=model.revision))
-    except Exception as error:
-        raise CheckpointError(f"{model}: {_why(hub, error)}") from None
-    for name in _damaged(path):
-        raise CheckpointError(f"{model}: {name}: content differs from its hash, and was removed; pull it again")
-    return path
-
-
-def forget(model: HubName) -> int:
-    """Delete a model's files from the shared cache: the bytes that this freed."""
-    hub = _client(model)
-    for repository in hub.scan_cache_dir().repos if Path(hub.constants.HF_HUB_CACHE).is_dir() else ():
-        if (repository.repo_type, repository.repo_id) == ("model", model.id):
-            plan = hub.scan_cache_dir().delete_revisions(*(r.commit_hash for r in repository.revisions))
-            plan.execute()
-            return int(plan.expected_freed_size)
-    return 0
-
-
-def _client(model: HubName) -> Any:
-    try:
-        import huggingface_hub
-        import huggingface_hub.constants
-    except ImportError:
-        raise RuntimeUnavailable(f"{model}: downloading needs huggingface_hub: pip install huggingface_hub") from None
-    return huggingface_hub
-
-
-def _why(hub: Any, error: Exception) -> str:
-    """What went wrong with a download, and what to do."""
-    kind, endpoint = type(error).__name__, hub.constants.ENDPOINT
-    if kind == "GatedRepoError":
-        return f"its owners ask for their terms to be accepted, on {endpoint}; then log in with `hf auth login`"
-    if kind == "RepositoryNotFoundError":
-        return f"no such model on {endpoint}, or a private one (log in with `hf auth login`)"
-    if kind == "RevisionNotFoundError":
-        return f"no such revision on {endpoint}"
-    if kind == "EntryNotFoundError":
-        return f"no such file in it on {endpoint}"
-    if hub.constants.HF_HUB_OFFLINE:
-        return "not in the cache, and HF_HUB_OFFLINE is set: unset it, or pull the model on a machine with a network"
-    why = (str(error).strip() or kind).splitlines()[0]
-    return f"not in the cache, and {endpoint} gave no whole answer ({why}); pull it again to go on where it ended"
-
-
-def _damaged(path: Path) -> Iterator[str]:
-    """The name of a file whose content is not that of its hash; it is removed, so that it is downloaded again.
-
-    The shared cache names content by its hash on the Hub: sha256, or that of a git object.
-    """
-    blob = path.resolve()
-    size = blob.stat().st_size
-    start = {64: b"", 40: b"blob %d\0" % size}.get(len(blob.name))
-    if start is None or not path.is_symlink():
-        return
-    digest = hashlib.new("sha256" if len(blob.name) == 64 else "sha1", start)
-    with blob.open("rb") as file:
-        while part := file.read(1 << 20):
-            digest.update(part)
-    if digest.hexdigest() != blob.name:
-        path.unlink()
-        blob.unlink()
-        yield path.name

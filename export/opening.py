@@ -4,19 +4,35 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgedec.errors import CheckpointError
+from edgedec.bundle.cached import HubName
+from edgedec.bundle.locate import HUB
+from edgedec.errors import CheckpointError, UsageError
 from edgedec.export.checkpoint import Checkpoint, open_checkpoint
+from edgedec.export.download import download, download_file
 from edgedec.export.gguf.checkpoint import GgufCheckpoint
 
 GGUF = ".gguf"
 
 
 def open_source(place: str | Path) -> Checkpoint:
-    """The checkpoint at a folder, a GGUF file or a hub id."""
+    """The checkpoint at a folder, a GGUF file or a hub id, which is downloaded into the shared cache and checked."""
     path = Path(place)
+    if str(place).startswith(HUB) or not path.exists():
+        path = _downloaded(str(place))
     if path.is_dir():
         files = sorted(path.glob(f"*{GGUF}"))
         if files and not (path / "config.json").exists():
             raise CheckpointError(f"{path}: holds GGUF files and no config.json; name the file: {files[0]}")
-        return open_checkpoint(place)
-    return GgufCheckpoint.of(path) if path.suffix == GGUF else open_checkpoint(place)
+        return open_checkpoint(path)
+    return GgufCheckpoint.of(path) if path.suffix == GGUF else open_checkpoint(path)
+
+
+def _downloaded(place: str) -> Path:
+    """Where the files of a hub id are; what is none is the path of nothing."""
+    try:
+        name = HubName.parse(place)
+    except UsageError:
+        if place.startswith(HUB):
+            raise
+        return Path(place)
+    return download(name).folder if name.file is None else download_file(name)

@@ -3,7 +3,7 @@
 Speculation has to be measured where a call costs what it costs on a real model, and with text that a model would really
 write. So a bundle that can write is padded with zeros to the sizes of a larger model (`edgedec.export.geometry`): every
 multiplication of the large model is made, and its tokens are those of the small one. Draft heads are padded too, and
-their inner layers grow as the hidden state does.
+their inner layers grow as the hidden state does (`edgedec.export.drafts.padded`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from edgedec.bundle import Bundle
 from edgedec.bundle.manifest import WeightFormat
 from edgedec.errors import BundleError
+from edgedec.export.drafts.padded import pad_drafts
 from edgedec.export.geometry import BLOCK, GEOMETRIES, Geometry, Padded, geometry_named, geometry_of
 from edgedec.export.heads import Arrays, arrays_of, build, expected, install
 from edgedec.export.text import COMPANIONS
@@ -86,6 +87,7 @@ def _write(large: Padded, folder: Path, name: str, fmt: WeightFormat, progress: 
     contents = Contents(name, large.spec, source.text, formats, BLOCK, source.kv_formats, source=origin)
     BundleWriter(folder, contents, progress).write(lambda add: _fill(large, add))
     _pad_heads(large, folder)
+    pad_drafts(large, folder, fmt, progress)
     if (counts := table_of(large.bundle)) is not None:
         put_table(Bundle.open(folder), counts)
 

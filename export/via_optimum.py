@@ -16,7 +16,7 @@ from pathlib import Path
 from edgedec.bundle.cached import HubName
 from edgedec.errors import CheckpointError, RuntimeUnavailable, UsageError
 from edgedec.export.decoder_graph import Imported, ImportOptions, import_graph
-from edgedec.export.hub import download
+from edgedec.export.download import download
 from edgedec.export.writer import Progress
 
 VARIABLE, PROGRAM = "EDGEDEC_OPTIMUM_CLI", "optimum-cli"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from ctypes import addressof, c_char
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,7 +19,10 @@ Arrays = dict[str, NDArray[Any]]
 
 def address(array: NDArray[Any]) -> int:
     """Where an array's values lie."""
-    return int(array.__array_interface__["data"][0])
+    try:
+        return addressof(c_char.from_buffer(array))  # a fifth of the time
+    except (TypeError, ValueError):  # read-only, empty, or with gaps
+        return int(array.__array_interface__["data"][0])
 
 
 def raise_refusal(code: int) -> NoReturn:

@@ -19,15 +19,8 @@ from edgedec.bundle import Bundle
 from edgedec.errors import ContextFull, RuntimeUnavailable, UsageError
 from edgedec.kernels import cpu
 from edgedec.kernels.cpu import loader, structs
-from edgedec.runtime import (
-    Call,
-    CallResult,
-    Capabilities,
-    Outputs,
-    RuntimeOptions,
-    available_cores,
-    lacking_kinds,
-)
+from edgedec.runtime import Call, CallResult, Capabilities, Outputs, RuntimeOptions, available_cores, lacking_kinds
+from edgedec.runtimes import _native_drafting
 from edgedec.runtimes._native_cache import NativeCache, address, raise_refusal
 from edgedec.runtimes._native_model import NativeAdapter, NativeModel
 from edgedec.runtimes._native_readout import NativeReadouts
@@ -82,6 +75,7 @@ class NativeRuntime:
             threads=threads,
             isa=self._engine.isa,
             sampler=NativeSampler,
+            drafting=_native_drafting.PARTS,
         )
 
         self._largest = self.capabilities.largest_call

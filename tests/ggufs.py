@@ -92,15 +92,18 @@ OUTER = {
 }
 
 
-def write(model: Any, path: Path, kind: str = "F32", **extra: Any) -> Path:
-    """Write a transformers model as GGUF; matrices of whole blocks in `kind`. extra: metadata by full name."""
+def write(model: Any, path: Path, kind: str = "F32", apart: bool = False, **extra: Any) -> Path:
+    """Write a transformers model as GGUF; matrices of whole blocks in `kind`. apart: a tensor for each expert; extra:
+    metadata by full name."""
     config, arch = model.config, architecture(model.config)
     writer = gguf.GGUFWriter(path, arch)
     _metadata(writer, config, arch)
     for key, value in extra.items():
         add_value(writer, key, value)
     for name, values in converted(model, arch).items():
-        add_tensor(writer, name, values, kind)
+        single = {name.replace("_exps", f".{e}"): one for e, one in enumerate(values)}
+        for each, part in (single if apart and "_exps" in name else {name: values}).items():
+            add_tensor(writer, each, part, kind)
     finish(writer)
     return path
 

@@ -42,7 +42,8 @@ def model(kind: str = "Llama", seed: int = 0) -> Any:
     """A random float model, larger weights than usual, so that its likeliest tokens are clear."""
     torch.manual_seed(seed)
     more = EXPERTS if kind == "Mixtral" else {}
-    config = getattr(transformers, f"{kind}Config")(**SIZES | more, initializer_range=0.15)
+    name = "Gemma3Text" if kind == "Gemma3" else kind
+    config = getattr(transformers, f"{name}Config")(**SIZES | more, initializer_range=0.15)
     return getattr(transformers, f"{kind}ForCausalLM")(config).eval()
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import ggufs
 import pytest
+import zoo
 from ggufs import add_value, finish, gguf
 
 from edgedec.export.gguf.types import BLOCK
@@ -105,8 +109,17 @@ def _write(path: Path, facts: dict[str, Any], extra: dict[str, Any]) -> Path:
     return path
 
 
-def ids_by_llama_cpp(path: Path, texts: list[str] = TEXTS) -> list[list[int]]:
-    """How llama.cpp reads texts with the vocabulary of a file."""
+def ends(path: Path, name: str, kind: int = CONTROL, **extra: Any) -> Path:
+    """Letters, an end token, and one more that may be taken for one by its spelling."""
+    tokens = [*alphabet()[:-1], "ab", "<zz>", name]
+    types = [NORMAL] * len(alphabet()) + [CONTROL, kind]
+    facts = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "token_type": types, "merges": ["a b"]}
+    return _write(path, facts | {"eos_token_id": tokens.index("<zz>")}, extra)
+
+
+@contextmanager
+def _vocab_of_llama_cpp(path: Path) -> Iterator[tuple[Any, Any]]:
+    """(The library, the vocabulary of a file.)"""
     llama_cpp = pytest.importorskip("llama_cpp", reason="comparing with llama.cpp needs the package llama_cpp")
     silent = llama_cpp.llama_log_callback(lambda level, text, user: None)
     llama_cpp.llama_log_set(silent, ctypes.c_void_p(0))
@@ -114,12 +127,34 @@ def ids_by_llama_cpp(path: Path, texts: list[str] = TEXTS) -> list[list[int]]:
     params.vocab_only = True
     model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
     assert model
-    vocab, found = llama_cpp.llama_model_get_vocab(model), []
-    for text in texts:
-        raw = text.encode()
-        buffer = (llama_cpp.llama_token * (4 * len(raw) + 16))()
-        n = llama_cpp.llama_tokenize(vocab, raw, len(raw), buffer, len(buffer), True, True)
-        found.append([int(token) for token in buffer[:n]])
+    yield llama_cpp, llama_cpp.llama_model_get_vocab(model)
     llama_cpp.llama_model_free(model)
     llama_cpp.llama_log_set(llama_cpp.llama_log_callback(), ctypes.c_void_p(0))
+
+
+def ends_by_llama_cpp(path: Path) -> set[int]:
+    """The tokens after which llama.cpp generates no more."""
+    with _vocab_of_llama_cpp(path) as (library, vocab):
+        return {i for i in range(library.llama_vocab_n_tokens(vocab)) if library.llama_vocab_is_eog(vocab, i)}
+
+
+def ids_by_llama_cpp(path: Path, texts: list[str] = TEXTS) -> list[list[int]]:
+    """How llama.cpp reads texts with the vocabulary of a file."""
+    found = []
+    with _vocab_of_llama_cpp(path) as (library, vocab):
+        for text in texts:
+            raw = text.encode()
+            buffer = (library.llama_token * (4 * len(raw) + 16))()
+            n = library.llama_tokenize(vocab, raw, len(raw), buffer, len(buffer), True, True)
+            found.append([int(token) for token in buffer[:n]])
     return found
+
+
+def tiny(path: Path, kind: str = "Q8_0", seed: int = 0) -> Path:
+    """Write a random Llama over bytes."""
+    tokens = [*alphabet(), "<|end|>"]
+    config = {"hidden_size": 64, "intermediate_size": 64, "head_dim": 32, "num_attention_heads": 2}
+    model = zoo._causal("Llama", seed, **config | {"vocab_size": len(tokens), "num_key_value_heads": 1})()
+    facts = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "merges": ["a b"], "eos_token_id": 256}
+    facts["tokens"] = [*tokens[:255], "ab", tokens[256]]
+    return ggufs.write(model, path, kind, **{f"tokenizer.ggml.{key}": value for key, value in facts.items()})

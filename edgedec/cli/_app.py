@@ -35,6 +35,7 @@ VERBS = (
     "adapter",
     "train-heads",
     "train-exits",
+    "datastore",
     "inspect",
     "verify",
     "bench",

@@ -41,8 +41,8 @@ def dial(
     """Measure drafts against none, at any acceptance and load.
 
     A drafter that knows the text guesses each token rightly as often as told. How many of its guesses run is decided as
-    in any generation; the same texts are made without drafts and with fixed lengths, in turns. It says first how long it
-    may take; Ctrl-C ends it with the cells that are measured.
+    in any generation; the same texts are made without drafts and with fixed lengths, in turns. It says first how long
+    it may take; Ctrl-C ends it with the cells that are measured.
 
     \b
     Examples:

@@ -91,6 +91,9 @@ def export(
 ) -> None:
     """Make a bundle from a checkpoint.
 
+    A bundle is the folder that the other commands take: quantized weights, the tokenizer and a manifest. Of the
+    checkpoint config.json, safetensors and the tokenizer are read; a hub id is downloaded first.
+
     \b
     Examples:
       edgedec export ./SmolLM2-135M-Instruct -o smol

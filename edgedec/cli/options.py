@@ -61,17 +61,25 @@ def _generation(name: str, *flags: str, note: str = "", **more: Any) -> Any:
 
 
 # The model and the machine
+MODEL_HELP = "A bundle folder, a GGUF file, or hf:ORG/NAME of the Hugging Face Hub."
 ModelName = Annotated[
-    str, _option("--model", "-m", metavar="BUNDLE", help="Bundle folder, or `nano` (default), which ships along.")
+    str,
+    _option("--model", "-m", metavar="MODEL", help=f"{MODEL_HELP} By default `nano`, a small one that is included."),
 ]
-Engine = Annotated[str, _option("--engine", metavar="NAME", help="Runtime: auto (default), native, ort, reference.")]
+Engine = Annotated[
+    str, _option("--engine", metavar="NAME", help="What computes: auto (default), native, ort, reference.")
+]
 Threads = Annotated[int, _option("--threads", "-t", min=0, help="CPU threads; 0 (default) uses all cores.")]
-KVFormat = Annotated[KV | None, _option("--kv", help="Cache format; the bundle's first by default.")]
+KVFormat = Annotated[KV | None, _option("--kv", help="KV cache format; the bundle's first by default.")]
 CtxSize = Annotated[
-    int, _option("--ctx-size", "-c", min=0, help="Tokens the context holds; the model's limit by default.")
+    int,
+    _option("--ctx-size", "-c", min=0, help="Most tokens of prompt and text together; 0 (default): the model's limit."),
 ]
 OnFullMode = Annotated[
-    OnFull, _option("--on-full", help="When the context is full: end with an error (default), or slide on.")
+    OnFull,
+    _option(
+        "--on-full", help="When the context is full: end with an error (default), or drop the oldest tokens and go on."
+    ),
 ]
 
 SkipSpeed = Annotated[
@@ -83,9 +91,7 @@ SkipSpeed = Annotated[
         help="Lossy: skip layers until a token is X times as fast; another, worse text. 1 (default): none.",
     ),
 ]
-Lora = Annotated[
-    Path | None, _option("--lora", metavar="FILE", help="Low-rank weights to add, as `edgedec adapter` makes them.")
-]
+Lora = Annotated[Path | None, _option("--lora", metavar="FILE", help="A LoRA adapter, which `edgedec adapter` makes.")]
 Speculate = Annotated[
     str,
     _option(
@@ -96,7 +102,7 @@ Speculate = Annotated[
         "or recycling:fixed=8.",
     ),
 ]
-Learn = Annotated[bool, _option("--learn", help="Load and save what drafters learned of this bundle.")]
+Learn = Annotated[bool, _option("--learn", help="Keep what drafters learn from this text for the next one.")]
 
 # The prompt
 Prompt = Annotated[
@@ -106,10 +112,17 @@ PromptFile = Annotated[Path | None, _option("--file", "-f", metavar="FILE", help
 
 # Output
 Json = Annotated[bool, _option("--json", help="Print one JSON object on stdout.")]
-Verbose = Annotated[bool, _option("--verbose", "-v", help="Print on stderr what takes which time, and --stats.")]
+Verbose = Annotated[bool, _option("--verbose", "-v", help="Print on stderr how long each part took, and --stats.")]
 ShowStats = Annotated[bool, _option("--stats", help="Print token counts and speed on stderr.")]
 Logprobs = Annotated[
-    int | None, _option("--logprobs", min=0, max=100, metavar="N", help="With --json: log-probabilities, N likeliest.")
+    int | None,
+    _option(
+        "--logprobs",
+        min=0,
+        max=100,
+        metavar="N",
+        help="With --json: the log-probability of each token, and of the N likeliest in its place.",
+    ),
 ]
 
 
@@ -147,7 +160,7 @@ class GenerationFlags:
     """The options of `GenerationConfig`, by name; None keeps what holds otherwise."""
 
     max_tokens: Annotated[
-        int, _generation("max_tokens", "--max-tokens", "-n", "--n-predict", min=-1, note=" -1 (default): to the end.")
+        int, _generation("max_tokens", "--max-tokens", "-n", "--n-predict", min=-1, note=" -1 (default): no limit.")
     ] = -1
     min_tokens: Annotated[int | None, _generation("min_tokens", "--min-tokens", min=0)] = None
     temperature: Annotated[float | None, _generation("temperature", "--temp", "--temperature")] = None
@@ -194,14 +207,14 @@ class ConstraintFlags:
     """What the text must be: one of them, or anything."""
 
     json_schema: Annotated[
-        str | None, _option("--json-schema", metavar="FILE|JSON", help="Generate JSON that this schema describes.")
+        str | None, _option("--json-schema", metavar="FILE|JSON", help="The text is JSON that follows this schema.")
     ] = None
     grammar: Annotated[
         str | None,
-        _option("--grammar", metavar="FILE|TEXT", help="Generate what this grammar (Lark or GBNF) allows."),
+        _option("--grammar", metavar="FILE|TEXT", help="The text follows this grammar (Lark or GBNF)."),
     ] = None
     regex: Annotated[
-        str | None, _option("--regex", metavar="PATTERN", help="Generate what this pattern matches whole.")
+        str | None, _option("--regex", metavar="PATTERN", help="The whole text matches this regular expression.")
     ] = None
 
     def text(self) -> tuple[str, str] | None:

@@ -15,7 +15,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def pull(
-    model: Annotated[str, typer.Argument(metavar="ORG/NAME", help="The model, or ORG/NAME@REVISION.")],
+    model: Annotated[
+        str, typer.Argument(metavar="ORG/NAME", help="The model; also ORG/NAME@REVISION, or ORG/NAME/FILE.gguf.")
+    ],
     weights: Annotated[
         o.Weights | None, typer.Option(show_default=False, help="Format of the layers' matrices; that of `export`.")
     ] = None,
@@ -27,6 +29,7 @@ def pull(
     Examples:
       edgedec pull HuggingFaceTB/SmolLM2-135M-Instruct
       edgedec pull Qwen/Qwen3-0.6B@main --weights int8
+      edgedec pull Qwen/Qwen2.5-0.5B-Instruct-GGUF/qwen2.5-0.5b-instruct-q4_0.gguf
     """
     from edgedec.bundle.cached import HubName, origin_of
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +16,7 @@ import typer
 
 from edgedec.cli import options as o
 from edgedec.cli._template import ChatTemplate, ChatTemplateFile, set_template
-from edgedec.errors import UsageError
+from edgedec.errors import EdgedecError, UsageError
 from edgedec.extras import install_command
 from edgedec.text import template
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from edgedec.server.service import Server
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
+# A split GGUF file is opened by its first part.
+_LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}$")
 
 
 @app.command()
@@ -36,9 +39,9 @@ def serve(
         typer.Option(
             "--model",
             "-m",
-            metavar="BUNDLE",
+            metavar="MODEL",
             show_default=False,
-            help="Bundle folder, or `nano`, which ships along and is the default without --models.",
+            help=f"{o.MODEL_HELP} By default `nano`, unless --models is given.",
         ),
     ] = None,
     models: Annotated[
@@ -47,7 +50,7 @@ def serve(
             "--models",
             metavar="DIR",
             show_default=False,
-            help="A folder of bundles: each is loaded when a request names it.",
+            help="A folder of bundles and GGUF files: each is loaded when a request names it.",
         ),
     ] = None,
     models_memory: Annotated[
@@ -72,7 +75,9 @@ def serve(
     ] = None,
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 8080,
-    slots: Annotated[int, typer.Option("--slots", min=1, max=1024, help="Texts that run at a time.")] = 4,
+    slots: Annotated[
+        int, typer.Option("--slots", min=1, max=1024, help="Texts that are generated at the same time.")
+    ] = 4,
     max_total_tokens: Annotated[
         int,
         typer.Option(
@@ -81,10 +86,12 @@ def serve(
             help="Tokens that the caches of all texts together may hold; more texts wait. 0: slots x context.",
         ),
     ] = 0,
-    queue: Annotated[int, typer.Option("--queue", min=0, help="How many more may wait; others get a 429.")] = 64,
+    queue: Annotated[
+        int, typer.Option("--queue", min=0, help="Requests that may wait for a slot; further ones get status 429.")
+    ] = 64,
     timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds that a request may take.")] = 600.0,
     max_tokens: Annotated[
-        int, typer.Option("--max-tokens", "-n", min=0, help="Most tokens of a text; 0: no limit.")
+        int, typer.Option("--max-tokens", "-n", min=0, help="Most tokens that a request may ask for; 0: no limit.")
     ] = 0,
     max_body: Annotated[int, typer.Option("--max-body", min=1, help="Bytes that a request may have.")] = 4 << 20,
     api_key: Annotated[
@@ -114,7 +121,9 @@ def serve(
         bool, typer.Option("--log-requests", help="Print a line for each request: method, path, status, seconds.")
     ] = False,
 ) -> None:
-    """Serve OpenAI's HTTP interface from this machine.
+    """Serve a model over HTTP, as OpenAI and Ollama do.
+
+    At / is a chat page, at /openapi.json the description of the API.
 
     \b
     Examples:
@@ -173,16 +182,14 @@ class ModelOpening:
     def folder(self, folder: Path, more: str | None, lora: Sequence[str], limits: ServerLimits) -> list[ModelSource]:
         """Every bundle in a folder, and one more perhaps, opened when they are needed."""
         from edgedec.bundle.locate import find
-        from edgedec.bundle.manifest import MANIFEST
 
         if not folder.is_dir():
             raise UsageError(f"--models {folder}: no such folder")
         if self.template != (None, None):
             raise UsageError("--chat-template: with --models every model has its own; leave it out")
-        paths = [path for path in sorted(folder.iterdir()) if (path / MANIFEST).is_file()]
-        paths += [] if more is None else [find(more)]
+        paths = [*_bundles(folder), *([] if more is None else [find(more)])]
         if not paths:
-            raise UsageError(f"--models {folder}: there is no bundle in it; make one with `edgedec export`")
+            raise UsageError(f"--models {folder}: no bundle and no GGUF file in it; make one with `edgedec export`")
         files = _named_files(lora)
         sources = [self._source(path, files, limits) for path in paths]
         names = [source.name for source in sources]
@@ -221,6 +228,22 @@ class ModelOpening:
         """Errors of a model that could not be used."""
         model.session(context=context or None, speculate=self.speculate)
         _ = model.tokenizer
+
+
+def _bundles(folder: Path) -> Iterator[Path]:
+    """The bundles in a folder, and those of its GGUF files, which are converted now if they never were; a file that
+    cannot be is named and passed over."""
+    from edgedec.bundle.locate import GGUF, find
+    from edgedec.bundle.manifest import MANIFEST
+
+    for path in sorted(folder.iterdir()):
+        if (path / MANIFEST).is_file():
+            yield path
+        elif path.suffix == GGUF and path.is_file() and not _LATER_PART.search(path.stem):
+            try:
+                yield find(path)
+            except EdgedecError as error:
+                print(f"edgedec: {path.name} is not served: {error}", file=sys.stderr)
 
 
 def _named_files(lora: Sequence[str]) -> dict[str, Path]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from enum import StrEnum
 from hashlib import sha256
 from json import dumps, loads
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgedec.cli import options as o
+from edgedec.cli._distilling import continued, distill, kind_of, plan_of, report
 from edgedec.cli._output import print_json, progress_bar, size
 from edgedec.errors import UsageError
 from edgedec.runtime import available_cores
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int], None]
 
-_SHORTEST_OPENING, _LONGEST_OPENING = 2, 17
-_LONGEST = 300  # tokens of a continuation
 _MOST_KEPT = 8192
 
 
@@ -53,7 +51,10 @@ def train_heads(
     ] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="Put the head into BUNDLE itself, not a copy.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing copy.")] = False,
-    kind: Annotated[str, typer.Option(help="hydra and medusa draft tokens; exit ends the model early.")] = "hydra",
+    kind: Annotated[
+        str,
+        typer.Option(help="eagle3, hydra++, hydra and medusa draft tokens; exit ends the model early."),
+    ] = "hydra",
     heads: Annotated[int, typer.Option(min=1, max=16, help="How many tokens ahead a head drafts.")] = 4,
     layer: Annotated[
         int, typer.Option(min=0, show_default=False, help="Of an exit: after how many layers; a third by default.")
@@ -76,6 +77,15 @@ def train_heads(
     minutes: Annotated[float, typer.Option(min=0.0, help="Minutes of training.")] = 5.0,
     steps: Annotated[int, typer.Option(min=0, help="At most so many steps; 0: the minutes alone.")] = 0,
     width: Annotated[int, typer.Option(min=0, help="Inner width of the head; 0: by the model's size.")] = 0,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="FOLDER",
+            show_default=False,
+            help="Of eagle3 and hydra++: write the checkpoint there too, in its published layout.",
+        ),
+    ] = None,
     work: Annotated[
         Path | None,
         typer.Option(
@@ -95,28 +105,27 @@ def train_heads(
       edgedec train-heads ./smol texts.txt
       edgedec train-heads ./smol prompts.jsonl --kind medusa --self-distill 500 --work build/heads
       edgedec train-heads ./smol texts.txt --in-place --kind exit --layer 8 --minutes 10 --threads 2
+      edgedec train-heads ./smol texts.txt --kind eagle3 --minutes 60 --work build/eagle
     """
-    training = _training()
-    early = training.architecture(kind).EARLY
+    training, distilling = _training(), _training("heads_distill")
+    kind = kind_of(kind)
+    early = distilling.early(kind)
     target = _target(bundle, kind, out, in_place, force)
+    wanted: dict[str, Any] = {"kind": kind, "depth": heads, "width": width, "minutes": minutes, "steps": steps}
+    wanted["seed"] = seed
     with progress_bar(quiet=json) as show:
         import edgedec
 
         model = edgedec.open(bundle, threads=threads)
         if not model.runtime.capabilities.hidden:
             raise UsageError(f"{bundle}: engine {model.runtime.name} gives no hidden states for a head to read")
-        plan = training.TrainingPlan(
-            kind=kind,
-            depth=heads,
-            layer=_layer(early, layer, model.spec.n_layers),
-            width=width,
-            keep=_kept(vocab_trim, model.spec.vocab_size),
-            minutes=minutes,
-            steps=steps,
-            seed=seed,
-            threads=threads or available_cores(),
-            labels=labels.value,
-        )
+        wanted |= {"keep": _kept(vocab_trim, model.spec.vocab_size), "threads": threads or available_cores()}
+        after = _layer(early, layer, model.spec.n_layers)
+        if distilling.trains(kind):
+            plan = plan_of(distilling, **wanted, layer=after)
+            report(distill(model, data, plan, self_distill, work, keep, target, force, show), json)
+            return
+        plan = training.TrainingPlan(**wanted, layer=after, labels=labels.value)
         found_text = (text for file in data for text in documents(o.read_text(file), str(file)))
         texts = _texts(model, [model.tokenizer.encode(text) for text in found_text], self_distill, seed, work, show)
         trained = training.run(model.bundle, model.runtime, texts, plan, work, show, target, force)
@@ -181,7 +190,7 @@ def _texts(
     kept = None if work is None else work / f"written-{key}.json"
     if kept is not None and kept.exists():
         return texts + loads(kept.read_text("utf-8"))
-    written = list(_written(model, texts, n, seed, show))
+    written = list(continued(model, texts, n, seed, show))
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
         with replacing(kept) as file:
@@ -189,36 +198,15 @@ def _texts(
     return texts + written
 
 
-def _written(model: edgedec.Model, texts: list[list[int]], n: int, seed: int, show: Progress) -> Iterator[list[int]]:
-    """Openings from places in the data, continued by the model, greedily and sampled by turns."""
-    import numpy as np
-
-    from edgedec.sampling import Sampling
-
-    rng, session = np.random.default_rng(seed), model.session(speculate="off")
-    openings = [text for text in texts if text]
-    for i in range(n):
-        text = openings[i % len(openings)]
-        length = int(rng.integers(_SHORTEST_OPENING, _LONGEST_OPENING))
-        # Of a text that serves several times, later places; in front of them what stands before every text.
-        at = 0 if i < len(openings) else int(rng.integers(0, max(1, len(text) - length)))
-        begin = text[:1] if at and model.bundle.manifest.text.bos == text[0] else []
-        opening = [*begin, *text[at : at + length]]
-        how = replace(model.sampling, seed=seed + i) if i % 2 else Sampling()
-        room = max(1, min(_LONGEST, session.capacity - len(opening)))
-        yield [*opening, *map(int, session.tokens(opening, max_tokens=room, sampling=how))]
-        show("write", i + 1, n)
-
-
-def _training() -> Any:
-    """The trainer, whose packages are an extra."""
+def _training(name: str = "heads_train") -> Any:
+    """A trainer, whose packages are an extra."""
     from importlib import import_module
 
     from edgedec.errors import RuntimeUnavailable
     from edgedec.extras import install_command
 
     try:
-        return import_module("edgedec.export.heads_train")
+        return import_module(f"edgedec.export.{name}")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package == "edgedec":

@@ -20,7 +20,7 @@ class Matchers:
         self._made: dict[int, Any] = {}
 
     def handle(self, message: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """What one request asks for: {"do": compile, step, fork or drop, "id": a matcher}."""
+        """What one request asks for: {"do": compile, step, check, fork or drop, "id": a matcher}."""
         do, number = message["do"], message["id"]
         if do == "drop":
             self._made.pop(number, None)
@@ -35,6 +35,10 @@ class Matchers:
             matcher.reset()
         if message.get("back"):
             matcher.rollback(message["back"])
+        if do == "check":
+            allowed = _allowed(matcher, message["tokens"], message["parents"])
+            values, mask = self._state(matcher, 0)
+            return {**values, "allowed": allowed}, mask
         if message.get("tokens"):
             taken = matcher.try_consume_tokens(message["tokens"])
         return self._state(matcher, taken)
@@ -53,6 +57,26 @@ class Matchers:
         stopped = matcher.is_stopped()
         forced = [] if wrong or stopped else matcher.compute_ff_tokens()
         return {"taken": taken, "stopped": stopped, "accepting": accepting, "wrong": wrong, "forced": forced}, mask
+
+
+def _allowed(matcher: Any, tokens: list[int], parents: list[int]) -> list[bool]:
+    """Which nodes of a tree, parents first, the matcher would take after their paths; it stands where it stood then."""
+    below: dict[int, list[int]] = {}
+    for node, parent in enumerate(parents):
+        below.setdefault(parent, []).append(node)
+    found = [False] * len(tokens)
+
+    def visit(parent: int) -> None:
+        for node in below.get(parent, ()):
+            inner = node in below
+            taken = matcher.try_consume_tokens([tokens[node]]) if inner else matcher.validate_tokens([tokens[node]])
+            found[node] = taken > 0
+            if inner and taken:
+                visit(node)
+                matcher.rollback(1)
+
+    visit(-1)
+    return found
 
 
 def _notation(kind: str, text: str, options: dict[str, Any]) -> str:

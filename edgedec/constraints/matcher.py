@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Any, Self
 
 import numpy as np
@@ -20,6 +21,8 @@ from edgedec.errors import UsageError
 Mask = NDArray[np.bool_]
 # Of a schema, a pattern or a grammar: characters, brackets within brackets, references.
 LARGEST_TEXT, DEEPEST, MOST_REFERENCES = 1 << 19, 200, 10_000
+# The share of guesses that a constraint is taken to forbid, and how fast the time of a request to check them follows.
+_SAVED, _PACE = 0.1, 0.2
 _BRACKETS, _ESCAPES = re.compile(r"[(\[{)\]}]"), re.compile(r"\\.")
 
 
@@ -36,6 +39,7 @@ class GrammarConstraint:
         self._ahead: list[int] = []
         self._over = False
         self._masks: dict[tuple[int, ...], Mask] = {}
+        self._check_s = 0.0
 
     @classmethod
     def compile(
@@ -80,6 +84,27 @@ class GrammarConstraint:
         self._follow(())
         tokens: list[int] = self._matcher.compute_ff_tokens()
         return tokens
+
+    def allowed(self, tokens: Sequence[int], parents: Sequence[int], seconds: float) -> list[bool] | None:
+        """Which nodes of a draft tree the text allows; `seconds`: what these rows would cost. Those below the root by
+        the mask that is at hand, if it is; the others by one request, if that costs less than is likely to be saved."""
+        root = self._masks.get(())
+        if root is None:
+            if self._over or self._ahead or not self._matcher.at_hand():
+                return None
+            root = self.mask(())
+        eos, known = self.vocabulary.eos, self.vocabulary.known
+        found = [parent >= 0 or bool(root[token]) for token, parent in zip(tokens, parents, strict=True)]
+        deep = [i for i, parent in enumerate(parents) if parent >= 0]
+        fine = eos.isdisjoint(tokens) and max(tokens) < known
+        if deep and fine and not self._over and seconds * len(deep) / len(tokens) * _SAVED > self._check_s:
+            began = perf_counter()
+            if self._follow(()):
+                found = self._matcher.check(tokens, parents)
+            self._check_s += (perf_counter() - began - self._check_s) * _PACE
+        for i in deep:
+            found[i] = found[i] and found[parents[i]]
+        return found
 
     def ready(self) -> bool:
         """Is what follows the accepted tokens known, or nearly? Else other texts had better go first."""

@@ -184,6 +184,17 @@ class Matcher:
     def compute_ff_tokens(self) -> list[int]:
         return list(self._settle()["forced"])
 
+    def at_hand(self) -> bool:
+        """Is its mask known without waiting?"""
+        return not (self._back or self._reset) and self._group.ready(self, 0.0)
+
+    def check(self, tokens: Sequence[int], parents: Sequence[int]) -> list[bool]:
+        """Which nodes of a tree below what it has taken are allowed, parents before children."""
+        self._settle()
+        self.waits += 1
+        self._group.send(self, "check", tokens=list(tokens), parents=list(parents))
+        return list(self._settle().get("allowed", [True] * len(tokens)))
+
     def ready(self) -> bool:
         """Can it answer without waiting long? A text that could not is waited for less from then on."""
         if self._back or self._reset:

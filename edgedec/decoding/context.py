@@ -19,8 +19,9 @@ class Context:
 
     `sampling` is how the generation in progress chooses; `rng` what it draws with; `concurrent`: how many other
     sequences share its calls; `jump_forward()`: the tokens that its constraint leaves no choice about; `ready()`: may
-    the generation go on, or does its constraint still compute? `allowed(tokens, parents)`: which nodes of a draft tree
-    its constraint allows, None if it does not say; `adapter`: the low-rank weights that its calls use.
+    the generation go on, or does its constraint still compute? `allowed(tokens, parents, seconds)`: which nodes of a
+    draft tree, whose rows would cost so much, its constraint allows, None if it does not say; `adapter`: the low-rank
+    weights that its calls use.
     """
 
     ids: list[int]
@@ -32,7 +33,7 @@ class Context:
     concurrent: int = 0
     jump_forward: Callable[[], Sequence[int]] = tuple
     ready: Callable[[], bool] = lambda: True
-    allowed: Callable[[Sequence[int], Sequence[int]], Sequence[bool] | None] = lambda tokens, parents: None
+    allowed: Callable[[Sequence[int], Sequence[int], float], Sequence[bool] | None] = lambda *_: None
     adapter: Adapter | None = None
 
     def fork(self) -> Context:

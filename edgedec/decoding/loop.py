@@ -135,7 +135,7 @@ def _always() -> bool:
     return True
 
 
-def _unsaid(tokens: Sequence[int], parents: Sequence[int]) -> None:
+def _unsaid(tokens: Sequence[int], parents: Sequence[int], seconds: float) -> None:
     """No constraint says which drafted tokens are allowed."""
 
 
@@ -267,7 +267,10 @@ def _with_draft(first: Rows, draft: Draft) -> Rows:
     root = len(first) - 1
     parents = [parent + root + 1 for parent in draft.parents]
     start = int(first.positions[0])
-    rows = Rows.tree([*first.tokens.tolist(), *draft.tokens], [*first.parents.tolist(), *parents], start)
+    if root:
+        rows = Rows.tree([*first.tokens.tolist(), *draft.tokens], [*first.parents.tolist(), *parents], start)
+    else:
+        rows = Rows.tree([int(first.tokens[0]), *draft.tokens], [-1, *parents], start)
     if draft.hidden is None or list(draft.numbers) == list(range(len(draft.numbers))):
         return rows
     return replace(rows, numbers=np.array([*range(root + 1), *[root + 1 + number for number in draft.numbers]]))

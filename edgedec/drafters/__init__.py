@@ -130,6 +130,10 @@ class Drafter(Protocol):
         """Continue from what an earlier `state` returned; UsageError if it cannot be of this drafter and model."""
         ...
 
+    def inherit(self, other: Drafter) -> None:
+        """Continue from what another one of these options knows now, as `restore(other.state())` would."""
+        ...
+
 
 class BaseDrafter:
     """What most drafters have in common: no extra outputs, nothing learned."""
@@ -160,6 +164,9 @@ class BaseDrafter:
 
     def restore(self, state: State) -> None:
         pass
+
+    def inherit(self, other: Drafter) -> None:
+        self.restore(other.state())
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,11 @@ class DraftReader:
         """How many tokens may be drafted at all: after half a context of text."""
         return self._cache.capacity - max(self._cache.capacity // 2, 1)
 
+    @property
+    def grown(self) -> int:
+        """How many rows the tree below the text has."""
+        return 0 if self._rows is None else len(self._rows) - self._root - 1
+
     def reset(self) -> None:
         """Another text; what it shares with the old one is not read again."""
         self._sure, self._rows = 0, None

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush, heapreplace
-from typing import Any, TypeVar
+from math import exp
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.decoding.step import StepResult
 from edgedec.drafters import Draft, State
+from edgedec.drafters._table_states import checked_table
 from edgedec.errors import UsageError
 from edgedec.runtime import CallResult
 
@@ -89,8 +91,8 @@ class Table:
         self._next = (slot + 1) % self.cap
         if slot >= len(self.keys):
             self._grow(min(2 * slot, self.cap))
-        if self.visits[slot]:
-            del self.index[int(self.keys[slot])]
+        if self.index.get(old := int(self.keys[slot])) == slot:
+            del self.index[old]
         self.keys[slot], self.visits[slot], self.p[slot] = key, 0, 0
         self.index[key] = slot
         return slot
@@ -116,24 +118,10 @@ class Table:
 
     def restore(self, state: State, prefix: str = "") -> None:
         """Take up what `state` gave; of more keys than there is room for, the latest."""
-        keys = array(state, prefix + "keys", np.int32, (-1, 2))
-        n = len(keys)
-        ids = array(state, prefix + "ids", np.int32, (n, self.k))
-        p = array(state, prefix + "p", np.float32, (n, self.k))
-        visits = array(state, prefix + "visits", np.int32, (n,))
-        if n and not (ids.min() >= -1 and ids.max() < self.vocab):
-            raise UsageError(f"state {prefix}ids: a token is outside the vocabulary of {self.vocab}: learned elsewhere")
-        if n and not (np.isfinite(p).all() and p.min() >= 0 and p.max() <= 1.001 and visits.min() >= 1):
-            raise UsageError(f"state {prefix}p, {prefix}visits: out of range; drop the file and learn again")
-        if (np.diff(p, axis=1) > 0).any() or ((ids < 0) & (p > 0)).any() or _twins(ids, p):
-            raise UsageError(f"state {prefix}ids, {prefix}p: no ranked tokens; drop the file and learn again")
-        packed = np.ascontiguousarray(keys).view(np.int64)[-self.cap :, 0]
-        if len(np.unique(packed)) < len(packed):
-            raise UsageError(f"state {prefix}keys: a key stands twice; drop the file and learn again")
+        packed, ids, p, visits = checked_table(state, prefix, self.k, self.vocab, self.cap)
         n, self.index = len(packed), {}
         self._allocate(max(n, min(_FIRST, self.cap)))
-        self.keys[:n], self.visits[:n] = packed, visits[len(visits) - n :]
-        self.ids[:n], self.p[:n] = ids[len(ids) - n :], p[len(p) - n :]
+        self.keys[:n], self.ids[:n], self.p[:n], self.visits[:n] = packed, ids, p, visits
         self.index = {key: slot for slot, key in enumerate(packed.tolist())}
         self._next = n % self.cap
 
@@ -145,20 +133,12 @@ def sized(name: str, value: int) -> int:
     return value
 
 
-def array(state: State, name: str, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    """An array of a state, or UsageError; -1 in `shape` is any length."""
-    found = state.get(name)
-    if not isinstance(found, np.ndarray) or found.dtype != dtype or found.ndim != len(shape):
-        raise UsageError(f"state {name}: need a {np.dtype(dtype)} array of {len(shape)} dimensions")
-    if any(want not in (-1, have) for want, have in zip(shape, found.shape, strict=True)):
-        raise UsageError(f"state {name}: {list(found.shape)} is not {list(shape)}: learned with other options")
-    return found
-
-
-def _twins(ids: Ids, p: Floats) -> bool:
-    """Does a line of ids [n, k] name a token twice that weighs something?"""
-    line = np.sort(np.where(p > 0, ids, -1), axis=1)
-    return bool(((line[:, 1:] == line[:, :-1]) & (line[:, 1:] >= 0)).any())
+def total_of(values: Sequence[float]) -> float:
+    """The sum, added in order: `sum` rounds otherwise in newer Pythons."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
 
 
 def keys_of(tokens: Sequence[int], vocab: int) -> list[int]:
@@ -183,8 +163,9 @@ def best_of(output: CallResult, k: int) -> tuple[Ids, Floats] | None:
         bad = ids.min(1) < 0
         ids, scores = ids.copy(), scores.copy()
         ids[bad], scores[bad] = -1, 0
-    p = np.exp(scores - scores[:, :1])
-    p /= p.sum(1, keepdims=True)
+    # In float64 and summed in order, as it is done elsewhere: the same numbers everywhere.
+    weights = np.array([[exp(score - row[0]) for score in row] for row in scores.tolist()])
+    p = (weights / np.add.accumulate(weights, axis=1)[:, -1:]).astype(np.float32)
     if ids[:, 0].min() < 0:
         p[ids[:, 0] < 0] = 0
     return ids, p

@@ -13,9 +13,11 @@ from __future__ import annotations
 from typing import Any
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext
+from edgedec.drafters._compiled import CompiledCopy, compiled
 from edgedec.drafters._tracks import CLAIMS, RUN, Track, TrackTree, ahead_of, strength
 from edgedec.errors import UsageError
+from edgedec.runtime import TableSettings
 
 AUTO = 1
 _LEAST = 0.04  # a path less likely than this is not worth its row anywhere
@@ -31,9 +33,10 @@ _NEVER = [-1, 0, 0]
 _REPLACED, _INSERTED, _OMITTED = 0.62, 0.25, 0.45
 
 
-def make(host: DrafterContext, ngram: int = 4, length: int = 32) -> Copy:
+def make(host: DrafterContext, ngram: int = 4, length: int = 32) -> Drafter:
     """ngram: the longest run of tokens looked up; length: the longest chain proposed."""
-    return Copy(ngram, length)
+    drafter = Copy(ngram, length)
+    return compiled(host, TableSettings("copy", ngram=ngram, length=length), CompiledCopy) or drafter
 
 
 class Copy(BaseDrafter):

@@ -91,3 +91,7 @@ class Forced:
 
     def restore(self, state: State) -> None:
         self.drafter.restore(state)
+
+    def inherit(self, other: Drafter) -> None:
+        if isinstance(other, Forced):
+            self.drafter.inherit(other.drafter)

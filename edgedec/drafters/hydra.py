@@ -7,14 +7,16 @@ only stepped on while its path is among the best that the draft has room for (Dy
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Any
 
 import numpy as np
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, State
 from edgedec.drafters._calls import TokenEmbeddings
 from edgedec.drafters._levels import Levels
+from edgedec.drafters._online import OnlineCorrection
 from edgedec.errors import UsageError
 from edgedec.runtime import Outputs
 from edgedec.speculation.heads import DraftHead, Floats, HeadInterface, open_head
@@ -25,17 +27,21 @@ HEAD = HeadInterface("hydra", inputs=("state", "embedding"), outputs=("state_out
 _LEAST = 1e-4
 
 
-def make(host: DrafterContext, depth: int = 0, beam: int = 4) -> Hydra:
+def make(host: DrafterContext, depth: int = 0, beam: int = 4, online: int = 0) -> Hydra:
     """depth: how many tokens ahead at most; 0 as many as the head was trained for. beam: nodes stepped on at
-    once."""
+    once. online: 1: the head learns from verified tokens."""
     if depth < 0 or beam < 1:
         raise UsageError(f"drafter hydra: depth={depth}, beam={beam}: must be from 0 and from 1")
     head = open_head(host.bundle, HEAD, host.runtime.capabilities.threads)
-    return Hydra(head, host, depth or head.facts.depth, beam)
+    correction = OnlineCorrection(host.runtime.spec.hidden_size) if online else None
+    return Hydra(head, host, depth or head.facts.depth, beam, correction)
 
 
 class Hydra(BaseDrafter):
-    def __init__(self, head: DraftHead, host: DrafterContext, depth: int, beam: int) -> None:
+    def __init__(
+        self, head: DraftHead, host: DrafterContext, depth: int, beam: int, online: OnlineCorrection | None = None
+    ) -> None:
+        self._online = online
         self._head, self._depth, self._beam = head, depth, beam
         self._embeddings, self._block = TokenEmbeddings(host), host.runtime.spec.n_blocks - 1
         self.outputs = Outputs(hidden=(self._block,))
@@ -49,20 +55,40 @@ class Hydra(BaseDrafter):
         return self._search(self._hidden, nodes, max(min_path_prob, _LEAST))
 
     def observe(self, step: StepResult) -> None:
+        if self._online is not None:
+            self._online.learn(step.picked)
         last = step.root + step.path[-1]
         self._hidden, self._token = step.result.hidden[self._block][last : last + 1].copy(), step.picked[-1]
 
     def reset(self) -> None:
         self._hidden, self._token = None, -1
+        if self._online is not None:
+            self._online.begin()
+
+    def state(self) -> State:
+        return {} if self._online is None else self._online.state()
+
+    def restore(self, state: State) -> None:
+        if self._online is not None and state:
+            self._online.restore(state)
+
+    def report(self) -> dict[str, Any]:
+        return {} if self._online is None else self._online.report()
 
     def _search(self, states: Floats, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
         """The tree of the best nodes found."""
         levels, tokens = Levels(nodes, self._beam, min_path_prob), [self._token]
+        paths: list[tuple[int, ...]] = [()]
+        if self._online is not None:
+            self._online.begin()
         for _ in range(self._depth):
             embedded = yield from self._embeddings.of(tokens)
             states, ids, logprobs = self._head.run(states, embedded)
+            if self._online is not None:
+                ids, logprobs = self._online.read(paths, states, ids, logprobs)
             levels.add(ids.tolist(), np.exp(logprobs).tolist())
             if not levels.frontier:
                 break
             states, tokens = states[levels.rows], levels.tokens
+            paths = [(*paths[row], token) for row, token in zip(levels.rows, tokens, strict=True)]
         return levels.draft()

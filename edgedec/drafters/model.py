@@ -10,31 +10,32 @@ whose shape is settled before the first draw. A draft model with other tokens dr
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from itertools import accumulate
 from operator import mul
 from typing import Any
 
-from edgedec.bundle.folder import Bundle
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, Sampled
-from edgedec.drafters._reader import ALL, BEST, DraftReader, Reading, children, drawn_from, shape, shares, size
-from edgedec.drafters._retokenize import Retokenizer, same_tokens
-from edgedec.errors import BundleNotFound, UsageError
-from edgedec.runtime import CallResult, Runtime, RuntimeOptions, choose_runtime, open_runtime, runtime_names
-from edgedec.sampling import Probs, Sampling
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, Sampled, State
+from edgedec.drafters._acceptance import AcceptanceHead, Floats
+from edgedec.drafters._beam import beam_draft, level_draft
+from edgedec.drafters._draft_model import open_draft
+from edgedec.drafters._reader import BEST, DraftReader, Reading, shape, shares
+from edgedec.drafters._retokenize import Retokenizer
+from edgedec.errors import UsageError
+from edgedec.runtime import CallResult, Runtime
+from edgedec.sampling import Sampling
 from edgedec.speculation.calibration import BINS, Calibration, kind_of
-from edgedec.speculation.instances import SharedInstances
-from edgedec.text.tokenizer import Tokenizer
 
+# Others are pruned by its probabilities (`edgedec.speculation.guide`).
+GUIDE = True
 VERIFY = ("match", "token", "block", "spectr", "recursive", "multipath")
 # At how many places, from the first on, there are `width` children.
 _BUSHY = {"spectr": 2, "recursive": 2, "multipath": 1}
 # How likely the first, second … drawn child is taken, before anything was seen; and how fast that is learned.
 _TAKEN, _SMOOTH = (0.7, 0.25, 0.15, 0.1), 0.03
 _PACE = 0.1
-_runtimes: SharedInstances[Runtime] = SharedInstances()
 
 
 def make(
@@ -45,22 +46,16 @@ def make(
     width: int = 1,
     verify: str = "match",
     kv: str = "",
+    beam: int = 0,
+    accept: str = "claims",
+    stop: float = 0.0,
 ) -> ModelDrafter:
     """path: the draft model's bundle. gamma: the longest draft. width: children at the first places, for spectr,
-    recursive and multipath. threads: as the target by default; they take turns. Sessions share its weights."""
-    bundle = _open(path)
-    translator = _translator(host, bundle)
-    name = choose_runtime(bundle, host.runtime.name if host.runtime.name in runtime_names() else "auto")
-    options = RuntimeOptions(threads=threads or host.runtime.capabilities.threads, kv=kv or None)
-    key = str(bundle.path.resolve()), bundle.digest, name, options
-    runtime = _runtimes.get(key, lambda: _loaded(name, bundle, options))
-    return ModelDrafter(runtime, host.runtime.spec.vocab_size, gamma, width, verify, translator)
-
-
-def _loaded(name: str, bundle: Bundle, options: RuntimeOptions) -> Runtime:
-    runtime = open_runtime(name, bundle, options)
-    runtime.load()
-    return runtime
+    recursive and multipath; beam: sequences of stochastic beam search instead, for recursive. threads: as the target
+    by default; they take turns. Sessions share its weights. accept: head: a head trained here predicts what will be
+    accepted. stop: drafting ends when a refusal is this likely; 0: when another token costs more than it brings."""
+    runtime, translator = open_draft(host, path, threads or host.runtime.capabilities.threads, kv)
+    return ModelDrafter(runtime, host.runtime.spec.vocab_size, gamma, width, verify, translator, beam, accept, stop)
 
 
 class ModelDrafter(BaseDrafter):
@@ -74,17 +69,30 @@ class ModelDrafter(BaseDrafter):
         width: int = 1,
         verify: str = "match",
         translator: Retokenizer | None = None,
+        beam: int = 0,
+        accept: str = "claims",
+        stop: float = 0.0,
     ) -> None:
         if verify not in VERIFY:
             raise UsageError(f"drafter model: verify={verify}: must be one of {', '.join(VERIFY)}")
         if not 1 <= gamma <= 64 or not 1 <= width <= 16:
             raise UsageError(f"drafter model: gamma={gamma}, width={width}: must be from 1 to 64, and from 1 to 16")
+        if not 0 <= beam <= 16 or (beam and verify != "recursive"):
+            raise UsageError(f"drafter model: beam={beam}: must be up to 16, and with verify=recursive")
+        if accept not in ("claims", "head") or not 0 <= stop < 1:
+            raise UsageError(
+                f"drafter model: accept={accept}, stop={stop}: must be claims or head, and from 0 to below 1"
+            )
         if verify != "match" and translator is not None:
             raise UsageError(f"drafter model: verify={verify} needs a draft model of the same tokenizer; use match")
         self._reader, self._vocab, self._translator = DraftReader(runtime), vocab, translator
         self._gamma, self._verify = min(gamma, self._reader.room), verify
-        self._width = width if verify in _BUSHY else 1
+        self._width, self._beam = width if verify in _BUSHY else 1, beam
         self._first, self._side = Calibration(), Calibration()
+        self._head = AcceptanceHead(runtime.spec.hidden_size) if accept == "head" else None
+        self._stop, self._best_of = stop, BEST
+        if self._head is not None:
+            self._best_of = BEST._replace(hidden=(runtime.spec.n_blocks - 1,))
         self._taken = [*_TAKEN]
         self._step_s = self._call_s = 0.0
         # Below each node of the last draft (-1: the root): (token, node, kind of claim).
@@ -116,6 +124,8 @@ class ModelDrafter(BaseDrafter):
                     continue
                 right = guess == token and hit < 0
                 self._learn(kind, right)
+                if self._head is not None:
+                    self._head.learn(child, right)
                 hit = child if right else hit
             if hit < 0:
                 break
@@ -128,9 +138,17 @@ class ModelDrafter(BaseDrafter):
             self._translator.reset()
         self._below = {}
 
+    def state(self) -> State:
+        return {} if self._head is None else self._head.state()
+
+    def restore(self, state: State) -> None:
+        if self._head is not None and state:
+            self._head.restore(state)
+
     def report(self) -> dict[str, Any]:
         return {
             "verify": self._verify,
+            **({"examples": self._head.examples} if self._head is not None else {}),
             "tokens": "same" if self._translator is None else "other",
             "steps": self._reader.calls,
             "step_ms": round(1e3 * self._step_s, 3),
@@ -146,6 +164,8 @@ class ModelDrafter(BaseDrafter):
 
     def _pays(self, worth: float, min_path_prob: float) -> bool:
         """Is a path likely enough for another step of the draft model? A step costs a part of a call."""
+        if self._stop:
+            return worth >= 1.0 - self._stop
         own = self._step_s / self._call_s if self._call_s and min_path_prob > 0 else 0.0
         return worth >= min_path_prob + min(own, 0.9)
 
@@ -155,7 +175,8 @@ class ModelDrafter(BaseDrafter):
         # (chance of the path, parent, token, chance, kind); parents are numbers in this list
         found: list[tuple[float, int, int, float, int]] = []
         worth, parent, limit = 1.0, -1, min(self._gamma, nodes)
-        result = yield from reader.read(context.ids, BEST, limit)
+        seen: dict[int, tuple[Floats, float]] = {}
+        result = yield from reader.read(context.ids, self._best_of, limit)
         for depth in range(limit):
             if depth:
                 result = yield from self._step(found[parent][2], depth - 2)
@@ -166,24 +187,31 @@ class ModelDrafter(BaseDrafter):
                 kind += 0 if chain < 0 else BINS
                 if chain < 0:
                     chain = len(found)
+                    if self._head is not None:
+                        seen[chain] = self._head.inputs(result, depth), chance
+                        chance = self._head.chance(*seen[chain])
                 if worth * chance >= min_path_prob:
                     found.append((worth * chance, above, token, chance, kind))
                 elif chain == len(found):
-                    return self._best(found, nodes)
+                    return self._best(found, nodes, seen)
             if chain < 0:
                 break
             worth, parent = found[chain][0], chain
             if not self._pays(worth, min_path_prob) or sum(guess[0] > worth for guess in found) >= nodes:
                 break
-        return self._best(found, nodes)
+        return self._best(found, nodes, seen)
 
-    def _best(self, found: Sequence[tuple[float, int, int, float, int]], nodes: int) -> Draft:
+    def _best(
+        self, found: Sequence[tuple[float, int, int, float, int]], nodes: int, seen: Mapping[int, tuple[Floats, float]]
+    ) -> Draft:
         """The likeliest `nodes` of them; a path is never likelier than its parent's, and comes after it."""
         kept = list(range(len(found)))
         if len(found) > nodes:
             kept = sorted(sorted(kept, key=lambda i: -found[i][0])[:nodes])
         place = {-1: -1} | {old: new for new, old in enumerate(kept)}
         guesses = [found[i] for i in kept]
+        if self._head is not None:
+            self._head.hold({place[i]: example for i, example in seen.items() if i in place})
         parents = [place[guess[1]] for guess in guesses]
         self._hold([guess[2] for guess in guesses], parents, [guess[4] for guess in guesses])
         return Draft([guess[2] for guess in guesses], parents, [guess[3] for guess in guesses])
@@ -194,7 +222,7 @@ class ModelDrafter(BaseDrafter):
 
     def _step(self, token: int, parent: int) -> Reading:
         """One token further below `parent`, a number in the chain of steps (-1: the text)."""
-        result = yield from self._reader.grow([token], [parent], BEST)
+        result = yield from self._reader.grow([token], [parent], self._best_of)
         self._step_s += (self._reader.step_seconds - self._step_s) * (_PACE if self._step_s else 1.0)
         return result
 
@@ -238,32 +266,17 @@ class ModelDrafter(BaseDrafter):
 
     def _draw(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
         """Tokens drawn from the draft model's distributions, place by place; each with what it was drawn from."""
-        branching = shape(self._depth(nodes, min_path_prob), self._width, _BUSHY.get(self._verify, 0), nodes)
-        again = self._verify != "recursive"
-        tokens: list[int] = []
-        parents: list[int] = []
-        kinds: list[int] = []
-        sources: list[Probs] = []
-        logits = (yield from self._reader.read(context.ids, ALL, size(branching))).logits
-        level: list[tuple[int, list[int]]] = [(-1, [])]
-        for depth, width in enumerate(branching):
-            if depth:
-                rows = [i for i, _ in level]
-                result = yield from self._reader.grow([tokens[i] for i in rows], [parents[i] for i in rows], ALL)
-                logits = result.logits
-            assert logits is not None
-            below: list[tuple[int, list[int]]] = []
-            for row, (node, path) in zip(logits, level, strict=True):
-                source = drawn_from(row, self._vocab, context, path)
-                for rank, token in enumerate(children(source, width, again, context.rng)):
-                    below.append((len(tokens), [*path, token]))
-                    tokens.append(token)
-                    parents.append(node)
-                    sources.append(source)
-                    kinds.append(min(rank, len(_TAKEN) - 1))
-            level = below
-        self._hold(tokens, parents, kinds)
-        return Draft(tokens, parents, [self._taken[kind] for kind in kinds], sampled=Sampled(self._verify, sources))
+        depth = self._depth(nodes, min_path_prob)
+        if self._beam:
+            width = min(self._beam, nodes)
+            drawn = yield from beam_draft(self._reader, context, self._vocab, width, min(depth, nodes // width))
+        else:
+            branching = shape(depth, self._width, _BUSHY.get(self._verify, 0), nodes)
+            drawn = yield from level_draft(self._reader, context, self._vocab, branching, self._verify != "recursive")
+        kinds = [min(rank, len(_TAKEN) - 1) for rank in drawn.ranks]
+        self._hold(drawn.tokens, drawn.parents, kinds)
+        claims = [self._taken[kind] for kind in kinds]
+        return Draft(drawn.tokens, drawn.parents, claims, sampled=Sampled(self._verify, drawn.sources))
 
     def _depth(self, nodes: int, min_path_prob: float) -> int:
         """How far to draw; settled before anything is drawn, or what is drawn would not have its distribution."""
@@ -271,29 +284,3 @@ class ModelDrafter(BaseDrafter):
         while depth < min(self._gamma, nodes) and worth >= min_path_prob:
             depth, worth = depth + 1, worth * self._taken[0]
         return depth
-
-
-def _open(path: str) -> Bundle:
-    from edgedec.bundle.locate import find
-
-    if not path:
-        raise UsageError("drafter model: no draft model; name its bundle, as in model:path=./small")
-    try:
-        return Bundle.open(find(path))
-    except BundleNotFound as error:
-        raise UsageError(f"drafter model: path={path}: {error}") from None
-
-
-def _translator(host: DrafterContext, bundle: Bundle) -> Retokenizer | None:
-    """None if the target's token numbers mean the same to the draft model."""
-    ours, theirs = host.bundle.manifest, bundle.manifest
-    if ours.text.tokenizer is None and theirs.text.tokenizer is None and ours.spec.vocab_size == theirs.spec.vocab_size:
-        return None  # numbers without text: nothing else to go by
-    for one, manifest in ((host.bundle, ours), (bundle, theirs)):
-        if manifest.text.tokenizer is None:
-            raise UsageError(f"drafter model: {one.path} has no tokenizer, so the models' tokens cannot be compared")
-    hashes = [manifest.files[manifest.text.tokenizer or ""].sha256 for manifest in (ours, theirs)]
-    if hashes[0] == hashes[1] != "":
-        return None
-    target, draft = host.tokenizer(), Tokenizer.load(bundle.file(theirs.text.tokenizer or ""))
-    return None if same_tokens(target, draft) else Retokenizer(target, draft)

@@ -14,18 +14,22 @@ import numpy as np
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import StepResult
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext, State
-from edgedec.drafters._tables import Ranked, array, grow_ranked, sized
-from edgedec.errors import UsageError
-from edgedec.runtime import Outputs
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, State
+from edgedec.drafters._compiled import CompiledRecycling, compiled
+from edgedec.drafters._table_states import checked_recycled
+from edgedec.drafters._tables import Ranked, grow_ranked, sized, total_of
+from edgedec.runtime import Outputs, TableSettings
 
 AUTO = 3
 _CAP = 1 << 14
 _TRUST = 0.7  # the token stood in another text, so its next ones are less sure than they were there
 
 
-def make(host: DrafterContext, nodes: int = 16, k: int = 8) -> Recycling:
-    drafter = Recycling(host.bundle.spec.vocab_size, nodes, k)
+def make(host: DrafterContext, nodes: int = 16, k: int = 8) -> Drafter:
+    vocab = host.bundle.spec.vocab_size
+    drafter = Recycling(vocab, nodes, k)
+    if found := compiled(host, TableSettings("recycling", vocab, nodes, drafter.k), CompiledRecycling):
+        return found
     drafter._shown, drafter._ranked = host.table(("recycling", drafter.k), lambda: (drafter._shown, drafter._ranked))
     return drafter
 
@@ -79,16 +83,8 @@ class Recycling(BaseDrafter):
         }
 
     def restore(self, state: State) -> None:
-        tokens = array(state, "tokens", np.int32, (-1,))
-        ids = array(state, "ids", np.int32, (len(tokens), self.k))
-        p = array(state, "p", np.float32, (len(tokens), self.k))
-        if len(tokens) and not (tokens.min() >= 0 and max(tokens.max(), ids.max()) < self._vocab and ids.min() >= -1):
-            raise UsageError(f"state ids: a token is outside the vocabulary of {self._vocab}: learned elsewhere")
-        if len(tokens) and not (np.isfinite(p).all() and p.min() >= 0 and p.max() <= 1):
-            raise UsageError("state p: out of range; drop the file and learn again")
-        if len(set(tokens.tolist())) < len(tokens):
-            raise UsageError("state tokens: one stands twice; drop the file and learn again")
-        rows = {token: _checked(*row) for token, *row in zip(tokens.tolist(), ids.tolist(), p.tolist(), strict=True)}
+        tokens, ids, p = checked_recycled(state, self.k, self._vocab)
+        rows = {token: _known(*row) for token, *row in zip(tokens.tolist(), ids.tolist(), p.tolist(), strict=True)}
         self._shown = {token: (list(row[0]), [0.0] * len(row[0])) for token, row in rows.items()}
         self._ranked = dict(rows)
 
@@ -104,18 +100,15 @@ def _softened(ids: list[int], logits: list[float], k: int) -> Ranked:
     """The best tokens and how likely each follows; where a logit is not finite the list ends."""
     n = next((i for i in range(k) if ids[i] < 0 or not isfinite(logits[i])), k)
     weights = [exp(logit - logits[0]) for logit in logits[:n]]
-    total = sum(weights) / _TRUST
+    total = total_of(weights) / _TRUST
     p = [weight / total for weight in weights]
     return ids[:n], p, p
 
 
-def _checked(ids: list[int], p: list[float]) -> Ranked:
-    """One token's row of a state: different tokens, the likeliest first, -1 after them."""
+def _known(ids: list[int], p: list[float]) -> Ranked:
+    """One token's row of a state, without what stands after the last."""
     n = sum(token >= 0 for token in ids)
-    known, chances = ids[:n], p[:n]
-    if len(set(known)) < n or min(known, default=0) < 0 or sorted(chances, reverse=True) != chances:
-        raise UsageError("state ids, p: no ranked tokens; drop the file and learn again")
-    return known, chances, chances
+    return ids[:n], p[:n], p[:n]
 
 
 def _filled(values: Any, k: int, with_what: float) -> list[float]:

@@ -20,10 +20,12 @@ import numpy as np
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import StepResult
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Sampled, State
-from edgedec.drafters._tables import Ranked, Table, Tail, array, best_of, grow_ranked, keys_of, sized
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Sampled, State
+from edgedec.drafters._compiled import CompiledStand, compiled
+from edgedec.drafters._table_states import checked_record
+from edgedec.drafters._tables import Ranked, Table, Tail, best_of, grow_ranked, keys_of, sized, total_of
 from edgedec.errors import UsageError
-from edgedec.runtime import Outputs
+from edgedec.runtime import Outputs, TableSettings
 from edgedec.sampling import Probs, Sampling
 
 _CAP = 1 << 16
@@ -41,8 +43,12 @@ History = tuple[int, ...]
 Place = tuple[int, History]  # depth, the last tokens
 
 
-def make(host: DrafterContext, nodes: int = 16, k: int = 8, verify: str = "match") -> Stand:
-    drafter = Stand(host.bundle.spec.vocab_size, nodes, k, verify)
+def make(host: DrafterContext, nodes: int = 16, k: int = 8, verify: str = "match") -> Drafter:
+    vocab = host.bundle.spec.vocab_size
+    drafter = Stand(vocab, nodes, k, verify)
+    settings = TableSettings("stand", vocab, nodes, drafter.k)
+    if verify == "match" and (found := compiled(host, settings, CompiledStand)):
+        return found
     drafter.table = host.table(("stand", drafter.k), lambda: drafter.table)
     return drafter
 
@@ -120,9 +126,7 @@ class Stand(BaseDrafter):
 
     def restore(self, state: State) -> None:
         record = RankRecord(self.k)
-        claimed, came = (array(state, name, np.float32, record.shape) for name in ("claimed", "came"))
-        if not (np.isfinite([claimed, came]).all() and min(claimed.min(), came.min()) >= 0):
-            raise UsageError("state claimed, came: out of range; drop the file and learn again")
+        claimed, came = checked_record(state, record.shape)
         table = Table(self.k, _CAP, self.vocab)
         table.restore(state)
         record.take_up(claimed.ravel().tolist(), came.ravel().tolist())
@@ -251,7 +255,7 @@ class _Drawing:
 def _together(claims: Sequence[float]) -> list[float]:
     """Claims of siblings, each scaled by its own record: at most one of them comes true, so their sum is at most 1."""
     capped = [min(claim, _MOST) for claim in claims]
-    total = sum(capped)
+    total = total_of(capped)
     return [claim / total for claim in capped] if total > 1 else capped
 
 

@@ -13,10 +13,12 @@ from typing import Any
 from weakref import finalize
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext, State
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, State
 from edgedec.drafters._automaton import Automaton
+from edgedec.drafters._compiled import CompiledSuffix, compiled
 from edgedec.drafters._datastore import END, Index, Store, check_texts
 from edgedec.errors import UsageError
+from edgedec.runtime import TableSettings
 from edgedec.speculation.tree import Follower, grow
 
 AUTO = 2
@@ -35,8 +37,10 @@ Places = list[tuple[int, list[int]]]
 Match = tuple[int, int, float, Places, int]
 
 
-def make(host: DrafterContext, store: str = "") -> Suffix:
+def make(host: DrafterContext, store: str = "") -> Drafter:
     """store: a file that keeps finished texts for later ones; empty: no text outlives itself."""
+    if not store and (found := compiled(host, TableSettings("suffix"), CompiledSuffix)):
+        return found
     digest, vocab = host.bundle.digest, host.bundle.spec.vocab_size
     return Suffix(Store(digest, vocab, Path(store)) if store else None, digest, vocab)
 

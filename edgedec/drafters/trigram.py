@@ -16,10 +16,11 @@ import numpy as np
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import StepResult
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext, State
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, State
+from edgedec.drafters._compiled import CompiledTrigram, compiled
 from edgedec.drafters._tables import Ranked, Table, Tail, best_of, grow_ranked, sized
 from edgedec.errors import UsageError
-from edgedec.runtime import Outputs
+from edgedec.runtime import Outputs, TableSettings
 
 AUTO = 4
 _PAIRS, _SINGLES = 1 << 16, 1 << 15
@@ -31,8 +32,12 @@ _TRIED = 4  # so many followers are looked up; the others hardly matter
 Pair = tuple[int, int]
 
 
-def make(host: DrafterContext, nodes: int = 16, k: int = 8, rate: float = 0.3, explore: float = 0.05) -> Trigram:
-    drafter = Trigram(host.bundle.spec.vocab_size, nodes, k, rate, explore)
+def make(host: DrafterContext, nodes: int = 16, k: int = 8, rate: float = 0.3, explore: float = 0.05) -> Drafter:
+    vocab = host.bundle.spec.vocab_size
+    drafter = Trigram(vocab, nodes, k, rate, explore)
+    settings = TableSettings("trigram", vocab, nodes, drafter.k, rate=rate, explore=explore)
+    if found := compiled(host, settings, CompiledTrigram):
+        return found
     drafter.pairs, drafter.singles = host.table(("trigram", drafter.k), lambda: (drafter.pairs, drafter.singles))
     return drafter
 

@@ -16,6 +16,7 @@ from edgedec.runtime.call import (
 )
 from edgedec.runtime.capabilities import Capabilities
 from edgedec.runtime.checks import check_calls, check_readout
+from edgedec.runtime.drafting import Calibrated, DraftGroup, DraftingParts, DraftTable, TableRows, TableSettings
 from edgedec.runtime.readout import Readout
 from edgedec.runtime.registry import (
     RuntimeOptions,
@@ -32,9 +33,13 @@ from edgedec.runtime.sampler import MakeSampler, SamplingSettings, TokenSampler
 __all__ = [
     "ALL_LOGITS",
     "Adapter",
+    "Calibrated",
     "Call",
     "CallResult",
     "Capabilities",
+    "DraftGroup",
+    "DraftTable",
+    "DraftingParts",
     "Hidden",
     "Logits",
     "MakeSampler",
@@ -44,6 +49,8 @@ __all__ = [
     "Runtime",
     "RuntimeOptions",
     "SamplingSettings",
+    "TableRows",
+    "TableSettings",
     "TokenSampler",
     "available_cores",
     "best",

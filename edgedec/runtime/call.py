@@ -43,6 +43,8 @@ class Outputs(NamedTuple):
 
     def __or__(self, other: Outputs) -> Outputs:
         """What either of them returns; of the rows that both are about."""
+        if self == other:
+            return self
         return Outputs(
             self.logits or other.logits,
             max(self.top, other.top),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from edgedec.runtime.drafting import DraftingParts
 from edgedec.runtime.sampler import MakeSampler
 
 
@@ -16,7 +17,8 @@ class Capabilities:
     less than all its logits (0: all logits are computed and copied anyway); temperatures: the log-sum is given at any
     temperature. page_slots: slots of a cache page, shared between forks; 0: a fork copies. largest_call: rows of one
     forward; prefill_chunk: rows that prefill gives it at once. row_buckets: the row counts that it has static shapes
-    for (none: any). sampler: makes what draws a text's tokens from rows of logits.
+    for (none: any). sampler: makes what draws a text's tokens from rows of logits. drafting: its own
+    table drafters, tree merge and greedy verification.
     """
 
     kinds: tuple[str, ...]
@@ -39,6 +41,7 @@ class Capabilities:
     prefill_chunk: int = 128
     row_buckets: tuple[int, ...] = ()
     sampler: MakeSampler | None = None
+    drafting: DraftingParts | None = None
     device: str = "cpu"
     threads: int = 0
     isa: str = ""

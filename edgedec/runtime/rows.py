@@ -72,12 +72,25 @@ class Rows:
     @classmethod
     def tree(cls, tokens: Sequence[int], parents: Sequence[int], start: int) -> Rows:
         """A tree by parent numbers; rows with parent -1 stand at position `start`."""
-        depth = np.zeros(len(tokens), np.int64)
+        positions, chain = [start] * len(tokens), True
         for i, parent in enumerate(parents):
             if not -1 <= parent < i:
                 raise UsageError(f"row {i}: parent {parent} does not come before it")
-            depth[i] = 0 if parent < 0 else depth[parent] + 1
-        return cls(np.asarray(tokens, np.int64), start + depth, np.asarray(parents, np.int64))
+            if parent >= 0:
+                positions[i] = positions[parent] + 1
+            chain &= parent == i - 1
+        rows = cls.__new__(cls)
+        rows.__dict__.update(
+            tokens=np.array(tokens, np.int64),
+            positions=np.array(positions, np.int64),
+            parents=np.array(parents, np.int64),
+            first=0,
+            groups=None,
+            numbers=None,
+            embeddings=None,
+            is_chain=chain,
+        )
+        return rows
 
     @classmethod
     def embedded(cls, embeddings: NDArray[np.float32], start: int) -> Rows:

@@ -19,13 +19,19 @@ class Sampling:
     mapping token -> bias; -inf forbids a token. `seed` None means fresh entropy.
     """
 
-    temperature: float = option(0.0, "number", "Temperature; 0: greedy whatever the rest.", minimum=0)
-    top_k: int = option(0, "integer", "Keep the K likeliest tokens; 0 keeps all.")
+    temperature: float = option(
+        0.0, "number", "How varied: 0 takes the likeliest token each time, 1 draws as the model says.", minimum=0
+    )
+    top_k: int = option(0, "integer", "Draw among the K likeliest tokens; 0: among all.")
     top_p: float = option(
         1.0, "number", "Keep the likeliest tokens that hold this mass.", exclusiveMinimum=0, maximum=1
     )
-    min_p: float = option(0.0, "number", "Drop tokens below this share of the likeliest.", minimum=0, maximum=1)
-    typical_p: float = option(1.0, "number", "Locally typical sampling, this mass.", exclusiveMinimum=0, maximum=1)
+    min_p: float = option(
+        0.0, "number", "Drop tokens that are less likely than this part of the likeliest.", minimum=0, maximum=1
+    )
+    typical_p: float = option(
+        1.0, "number", "Locally typical sampling: keep this much probability; 1 is off.", exclusiveMinimum=0, maximum=1
+    )
     repetition_penalty: float = option(
         1.0, "number", "Weakens tokens of prompt and output; 1 is off.", exclusiveMinimum=0
     )

@@ -100,7 +100,7 @@ def _read_prompts(model: Model, request: TextRequest) -> list[_Prompt]:
     if request.messages:
         text = tools.prompt(model, request.messages, request.tools, request.variables)
         ids = _joined(model, request.before, tuple(tokenizer.encode(text, around=False)))
-        return [_Prompt(ids, thinks=thinking.begins_thinking(text, tokenizer))]
+        return [_Prompt(ids, thinks=thinking.begins_thinking(text))]
     found = []
     for prompt in request.prompts:
         ids = _joined(model, request.before, _ids(model, prompt))

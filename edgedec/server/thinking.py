@@ -10,17 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.server.tools import opening
+from edgedec.text.tokenizer import THOUGHT
 
 if TYPE_CHECKING:
     from edgedec.constraints import Constraint
-    from edgedec.text.tokenizer import Tokenizer
 
-OPEN, CLOSE = "<think>", "</think>"
+OPEN, CLOSE = THOUGHT
 
 
-def begins_thinking(prompt: str, tokenizer: Tokenizer) -> bool:
+def begins_thinking(prompt: str) -> bool:
     """Does the template leave the model inside a thought, whose end its text will show?"""
-    return prompt.rstrip().endswith(OPEN) and tokenizer.id(CLOSE) not in tokenizer.hidden
+    return prompt.rstrip().endswith(OPEN)
 
 
 class ThoughtSplitter:

@@ -10,14 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgedec.decoding.step import StepResult
-from edgedec.speculation.backoff import DrafterStats
+from edgedec.speculation.backoff import SMOOTH, DrafterStats
 from edgedec.speculation.budget import Budget
 from edgedec.speculation.costs import Costs
-from edgedec.speculation.merger import TreeMerger
 from edgedec.speculation.proposals import Proposals
 
 # A share of a call below which a drafter's own time does not matter.
 _NEGLIGIBLE = 0.002
+# The drafters' time for a call counts for so many usual ones at most, after so many calls.
+_SPIKE, _AFTER = 4.0, 8
+# The share of reading a prompt that drafters may take to read it as well.
+_READING = 0.02
 
 
 @dataclass(frozen=True)
@@ -29,15 +32,22 @@ class Prices:
     call: float
 
     @classmethod
-    def of(cls, costs: Costs, sequences: int, total: int, drafted: int) -> Prices:
-        """In a call of `total` rows, `drafted` of them drafted; all 0 while nothing is known."""
+    def of(cls, costs: Costs, sequences: int, total: int, drafted: int, call: float) -> Prices:
+        """In a call of `total` rows, `drafted` of them drafted, which takes `call` seconds without these; all 0 while
+        nothing is known."""
         seconds = costs.seconds
         last = len(seconds) - 1
         if not last:
             return cls(0.0, 0.0, 0.0)
-        plain = min(sequences, last)
         row = (seconds[min(total, last)] - seconds[min(total - drafted, last)]) / drafted if drafted else 0.0
-        return cls(seconds[plain] / plain, row, seconds[1])
+        # What lies beyond the curve, the text before the rows, each of them attends to.
+        text = max(0.0, call - seconds[min(sequences, last)]) / sequences
+        return cls(call / sequences, row + text if drafted else 0.0, seconds[1] + text)
+
+
+def plain_seconds(costs: Costs, sequences: int, context: int) -> float:
+    """Of a call of one row for each sequence, after so many tokens each."""
+    return costs.seconds[min(sequences, len(costs.seconds) - 1)] + costs.per_cell * sequences * context
 
 
 def judge(
@@ -45,21 +55,21 @@ def judge(
 ) -> None:
     """What each drafter gained, as far as it was to be expected: a node counts for the first of its drafters, by its
     chance, which calibration keeps true. path: the nodes that came true."""
-    merger, ran = found.merger, set(kept)
+    guesses, chances, ran = found.merger.guesses, found.merger.chances, set(kept)
     gains = dict.fromkeys(range(len(members)), 0.0)
     for node in kept:
-        _count(merger, node, members, accepted=False)
-        gains[merger.guesses[node][0][0]] += merger.chances[node] * prices.token - prices.row
+        _count(guesses[node], members, accepted=False)
+        gains[guesses[node][0][0]] += chances[node] * prices.token - prices.row
     for node in path:
         if node in ran:
-            _count(merger, node, members, accepted=True)
+            _count(guesses[node], members, accepted=True)
     for number, member in enumerate(members):
         if member is not found.drawn_by:
             member.add_gain(gains[number], _NEGLIGIBLE * prices.call)
 
 
-def _count(merger: TreeMerger, node: int, members: Sequence[DrafterStats], accepted: bool) -> None:
-    for number, _ in merger.guesses[node]:
+def _count(guesses: Sequence[tuple[int, int]], members: Sequence[DrafterStats], accepted: bool) -> None:
+    for number, _ in guesses:
         members[number].proposed += not accepted
         members[number].accepted += accepted
 
@@ -80,3 +90,24 @@ def settle(budget: Budget, step: StepResult, own: int, spent: float, prices: Pri
     budget.add_call(prices.token, 1 + accepted if own else 1, spent)
     if own:
         budget.add_draft(prices.token * accepted, prices.row * own)
+
+
+class UsualTime:
+    """The mean time that drafters take for a call; a spike is cut: something else had the core."""
+
+    def __init__(self) -> None:
+        self._mean, self._calls = 0.0, 0
+
+    def cut(self, spent: float) -> float:
+        """What of these seconds counts for one more call."""
+        if self._calls > _AFTER:
+            spent = min(spent, _SPIKE * self._mean)
+        self._calls += 1
+        self._mean += (spent - self._mean) * max(SMOOTH, 1 / self._calls)
+        return spent
+
+
+def reading_share(step: StepResult, tokens: int) -> float:
+    """Seconds that drafters may take to read a prompt of so many tokens, which the call's first rows end: a share of
+    what the model takes."""
+    return _READING * step.seconds * tokens / len(step.rows) if step.root else 0.0

@@ -12,7 +12,7 @@ from __future__ import annotations
 ALLOWANCE, SAVINGS, START = 0.008, 3.0, 1.0
 # What a chance counts for while nothing is left, and when more than a call is owed.
 _CAREFUL, _SURE = 0.9, 2 / 3
-# How much of the past counts at each call in what guesses brought, and the guesses that were as good as expected before.
+# How much of the past counts at each call in what guesses brought; and so many guesses were as good as expected before.
 _KEEP, _GOOD = 0.99, 4.0
 
 

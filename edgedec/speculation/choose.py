@@ -1,4 +1,4 @@
-"""`--spec auto | off | NAME[:option=value,…][+NAME…]`: from words to a drafter.
+"""`--spec off | NAME[:option=value,…][+NAME…]`, `auto` among the names: from words to a drafter.
 
 auto: every drafter that costs next to nothing, and one of the bundle's trained heads, under the governor; nothing on
 a runtime whose logits depend on how many rows share a call. Of named drafters the governor still chooses how much
@@ -18,6 +18,7 @@ from edgedec.errors import UsageError
 from edgedec.speculation.cost_files import host_costs, survey_of
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
+from edgedec.speculation.guide import guided
 from edgedec.speculation.shared import SharedLearning
 
 
@@ -25,15 +26,16 @@ def make_speculation(words: str, host: DrafterContext) -> Drafter:
     """The drafter that `words` mean."""
     if words == "off":
         return Off()
-    if words == "auto":
-        return governor([(name, make_drafter(name, host)) for name in _auto(host)], host)
-    drafters, fixed = [], 0
+    drafters, fixed = list[tuple[str, Drafter]](), 0
     for part in words.split("+"):
         name, _, rest = part.partition(":")
+        if part == "auto":
+            drafters += [(name, make_drafter(name, host)) for name in _auto(host)]
+            continue
         options = _options(part, rest)
         fixed = max(fixed, _whole(part, options.pop("fixed", "0")))
         drafters.append((name, make_drafter(name, host, options)))
-    return governor(drafters, host, fixed)
+    return governor(guided(drafters), host, fixed)
 
 
 def governor(drafters: Sequence[tuple[str, Drafter]], host: DrafterContext, fixed: int = 0) -> Drafter:

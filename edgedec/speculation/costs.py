@@ -19,7 +19,7 @@ import numpy as np
 # How fast a point follows what is measured, and all others; one outlier counts as no more than a factor of two.
 _RATE, _SHARED, _WILD = 0.15, 0.08, 0.7
 # The curve is written anew when it is off by so much.
-_STEP = 0.02
+_STEP = 0.05
 # Of the regression: how much of the past counts at each call, how strongly the slope is held, and the factor beyond
 # which a call was disturbed.
 _KEEP, _HOLD, _ODD = 0.99, 0.002, 3.0

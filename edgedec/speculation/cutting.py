@@ -12,15 +12,15 @@ from edgedec.speculation.merger import resume
 from edgedec.speculation.proposals import Proposals
 
 
-def allowed(context: Context, found: Proposals, order: list[int]) -> list[int]:
+def allowed(context: Context, found: Proposals, order: list[int], row: float) -> list[int]:
     """Those of these nodes, parents first, that the constraint of the generation does not forbid. Beside a drawn draft
-    all of them: what was drawn runs as it is."""
+    all of them: what was drawn runs as it is. row: seconds that a drafted row costs."""
     if not order or found.drawn is not None:
         return order
     merger = found.merger
     place = {node: i for i, node in enumerate(order)}
     parents = [place.get(merger.parents[node], -1) for node in order]
-    kept = context.allowed([merger.tokens[node] for node in order], parents)
+    kept = context.allowed([merger.tokens[node] for node in order], parents, row * len(order))
     return order if kept is None else [node for node, fine in zip(order, kept, strict=True) if fine]
 
 

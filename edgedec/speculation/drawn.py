@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from edgedec.drafters import Draft
-from edgedec.speculation.merger import TreeMerger
+from edgedec.speculation.merger import MergedTree
 
 
-def beyond(drawn: Draft, merger: TreeMerger, order: Sequence[int]) -> list[int]:
+def beyond(drawn: Draft, merger: MergedTree, order: Sequence[int]) -> list[int]:
     """Of these nodes, parents first, those that the drawn draft does not have."""
     rows = _rows(drawn, merger, order)
     return [node for node in order if rows[node] < 0]
 
 
-def with_guesses(drawn: Draft, merger: TreeMerger, nodes: Sequence[int], by: Sequence[str], name: str) -> Draft:
+def with_guesses(drawn: Draft, merger: MergedTree, nodes: Sequence[int], by: Sequence[str], name: str) -> Draft:
     """The drawn draft of the drafter `name`, and `nodes` after it; by: the drafters' names."""
     kept = sorted(nodes)
     rows = _rows(drawn, merger, range(len(merger)))
@@ -40,7 +40,7 @@ def with_guesses(drawn: Draft, merger: TreeMerger, nodes: Sequence[int], by: Seq
     )
 
 
-def _rows(drawn: Draft, merger: TreeMerger, order: Sequence[int]) -> dict[int, int]:
+def _rows(drawn: Draft, merger: MergedTree, order: Sequence[int]) -> dict[int, int]:
     """The drawn row of each node; -1: there is none."""
     below: dict[tuple[int, int], int] = {}
     for row, key in enumerate(zip(drawn.parents, drawn.tokens, strict=True)):

@@ -18,13 +18,16 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import Draft, Drafter, Proposal, State
 from edgedec.runtime import CallResult, Outputs, Rows
-from edgedec.speculation.accounts import Prices, judge, judge_drawn, settle
-from edgedec.speculation.backoff import SMOOTH, STEPS, DrafterStats
+from edgedec.speculation import members as every
+from edgedec.speculation.accounts import Prices, UsualTime, judge, judge_drawn, plain_seconds, reading_share, settle
+from edgedec.speculation.backoff import STEPS, DrafterStats
 from edgedec.speculation.budget import ALLOWANCE, Budget
 from edgedec.speculation.calibration import due
+from edgedec.speculation.compiled import compiled_merger
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.cutting import allowed, cut, offer_of, probing
 from edgedec.speculation.drawn import beyond
+from edgedec.speculation.peek import Peek
 from edgedec.speculation.proposals import Proposals, drawn_limit
 from edgedec.speculation.readers import Readers
 from edgedec.speculation.selection import useful
@@ -33,8 +36,6 @@ from edgedec.speculation.survey import Survey
 
 # Calls until the largest useful tree is worked out again; it is as well where sequences come or go by such a share.
 _AGAIN, _CHANGED = 256, 0.1
-# The drafters' time for a call counts for so many usual ones at most, after so many calls.
-_SPIKE, _AFTER = 4.0, 8
 # A drafter is expensive if its proposal takes such a share of a call.
 _EXPENSIVE = 0.02
 _SILENT, _OBSERVING, _ACTIVE = range(3)
@@ -66,17 +67,24 @@ class Governor:
         self._survey: Survey | None = None
         self._budget = shared.budget if shared else Budget()
         self._phase, self._silent, self._calls, self._affords = _ACTIVE, 0, 0, True
-        # Sequences in the call, rows that may be of use beside them, and the least chance of a path.
+        # Sequences in the call, rows of use beside them, and the least chance of a path.
         self._sequences, self._useful_for, self._limit, self._least = 1, 0, fixed, 0.0
-        self._mean_spent = 0.0
+        self._plain, self._usual = 0.0, UsualTime()
         self._sizes: dict[int, int] = {}
+        self._link()
         self._forget()
+
+    def _link(self) -> None:
+        """Use the drafters' tables as they are now."""
+        drafters = [member.drafter for member in self.members]
+        self._compiled = compiled_merger(drafters, self._calibrations)
+        self._peek = Peek(self._compiled, drafters)
 
     def _forget(self) -> None:
         """No last proposal."""
         self._found: Proposals | None = None
         self._kept: list[int] = []
-        self._drafted, self._spent, self._probing = 0, 0.0, False
+        self._drafted, self._read, self._spent, self._probing = 0, 0, 0.0, False
 
     @property
     def outputs(self) -> Outputs:
@@ -109,13 +117,16 @@ class Governor:
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
         self._forget()
         costs, self._sequences = self.costs, context.concurrent + 1
-        known = costs.covers(self._sequences)
+        self._plain, known = plain_seconds(costs, self._sequences, context.cache.length), costs.covers(self._sequences)
         if known:
-            self._budget.start(_plain(costs, self._sequences))
+            self._budget.start(self._plain)
         probe = self._probe(nodes) if nodes > 0 else 0
         self._probing = probe > 0
         if probe and self._phase == _SILENT:
             return probing(Draft(), probe, context, self._trees)
+        quiet = known and not (self._fixed or probe or self._phase == _ACTIVE)
+        if quiet and nodes > 0 and self._peek.promising(context, nodes, costs, self._budget):
+            return self._propose(context, nodes, min_path_prob, 0)
         if nodes < 1 or (self._phase == _SILENT and not self._fixed):
             return _NONE
         self._affords = bool(self._fixed) or self._budget.left > 0 or not known
@@ -135,7 +146,8 @@ class Governor:
     def _propose(
         self, context: Context, nodes: int, min_path_prob: float, probe: int
     ) -> Generator[Request | Offer, Any, Draft]:
-        began, found = perf_counter(), Proposals(seconds=self.costs.seconds)
+        began, found, self._read = perf_counter(), Proposals.of(self._compiled), len(context.ids)
+        found.seconds = self.costs.seconds
         self._calls += 1
         changed = abs(self._sequences - self._useful_for) > _CHANGED * self._useful_for
         if not self._fixed and (changed or self._calls % _AGAIN == 1):
@@ -164,6 +176,8 @@ class Governor:
         """Does this drafter propose? An expensive one is judged by how much those before it let expect, and is not
         used while the budget could not pay for it."""
         costs = self.costs
+        if self._phase != _ACTIVE:
+            return member.drafter in self._peek.drafters and member.drafts(0)
         member.expensive = len(costs.seconds) > 1 and member.propose_s > _EXPENSIVE * costs.seconds[1]
         affordable = self._affords and self._budget.left > 2 * member.propose_s
         if not member.observed or ((member.expensive or member.draws) and not affordable):
@@ -186,7 +200,8 @@ class Governor:
         order, drawn, waited = self._order(found), found.drawn, 0.0
         if drawn is not None:
             order = beyond(drawn, found.merger, order) if self._trees else []
-        order = allowed(context, found, order[:limit])[: max(limit - found.drawn_rows, 0)]
+        row = self.costs.row(self._sequences, min(len(order), limit))
+        order = allowed(context, found, order[:limit], row)[: max(limit - found.drawn_rows, 0)]
         grant = Grant(len(order), len(order), 1.0)
         if probe:
             order = order[:probe]
@@ -204,61 +219,49 @@ class Governor:
 
     def observe(self, step: StepResult) -> None:
         began, costs = perf_counter(), self.costs
-        if self._phase == _SILENT:
+        if self._phase == _SILENT and self._found is None:
             self._observe_silently(step, costs)
             return
         self._measured(step, costs)
         drafted = max(self._drafted, len(step.rows) - step.root - 1 if self._found is not None else 0)
-        prices = Prices.of(costs, self._sequences, step.total, min(drafted, step.total - 1))
+        prices = Prices.of(costs, self._sequences, step.total, min(drafted, step.total - 1), self._plain)
         if self._found is not None:
-            chances = self._found.merger.chances
-            expected = sum(chances[node] for node in self._kept)
-            path = self._found.merger.test(step.picked, self._calibrations)
-            self._budget.add_guesses(expected, len(set(path) & set(self._kept)))
+            chances, path = self._found.merger.chances, self._found.merger.test(step.picked, self._calibrations)
+            self._budget.add_guesses(sum(chances[node] for node in self._kept), len(set(path) & set(self._kept)))
             judge(self._found, self._kept, path, self.members, prices)
             judge_drawn(self._found, step, prices)
-        self._learn(step)
+        (self._readers.observe if self._phase == _SILENT else self._learn)(step)
         if not self._fixed and prices.token:
-            self._settle(step, prices, self._usual(self._spent + perf_counter() - began))
+            self._settle(step, prices, self._usual.cut(self._spent + perf_counter() - began))
 
     def _measured(self, step: StepResult, costs: Costs) -> None:
         if step.whole and costs.add(step.total, step.seconds, step.cells) and self._survey is not None:
-            self._survey.add(step.seconds, _plain(costs, self._sequences))
+            self._survey.add(step.seconds, self._plain)
 
     def _learn(self, step: StepResult) -> None:
         for member in self.members:
             member.observed = self._observes(member)
-            if member.observed:
-                since = perf_counter()
-                member.drafter.observe(step)
-                member.add_observation(perf_counter() - since)
+        every.observe_all(self.members, step, self._compiled)
         if self._shared is not None and self._found is not None and due(self._calls):
-            for member in self.members:
-                self._shared.calibrations.add(member.name, member.calibration)
+            every.share_calibrations(self.members, self._shared)
 
     def _observe_silently(self, step: StepResult, costs: Costs) -> None:
         """As little as possible: what silence costs must be far below the allowance."""
         self._readers.observe(step)
-        self._budget.add_call(_plain(costs, self._sequences) / self._sequences, 1, 0.0)
+        self._budget.add_call(self._plain / self._sequences, 1, 0.0)
         self._phase += self._budget.left > 0
         self._silent += 1
         if self._silent % 8 == 0 or self._probing:
             self._measured(step, costs)
 
-    def _usual(self, spent: float) -> float:
-        """The drafters' time for a call, a spike cut: something else had the core."""
-        if self._calls > _AFTER:
-            spent = min(spent, _SPIKE * self._mean_spent)
-        self._mean_spent += (spent - self._mean_spent) * max(SMOOTH, 1 / max(self._calls, 1))
-        return spent
-
     def _settle(self, step: StepResult, prices: Prices, spent: float) -> None:
         """Update the budget, and choose whether drafters are used at the next call."""
         if self._found is None:
             self._budget.add_forced(len(step.picked) - 1)
+        spent = max(0.0, spent - reading_share(step, self._read))
         own = 0 if self._probing or self._found is None else len(self._kept) + self._found.drawn_rows
         settle(self._budget, step, own, spent, prices)
-        # With nothing left drafters only guess to be tested, if that costs next to nothing, and else are silent.
+        # With nothing left drafters only guess to be tested, if that costs next to nothing.
         idle = sum(member.propose_s + member.observe_s for member in self.members if not member.expensive)
         quiet = self._budget.left <= 0 and idle > ALLOWANCE * prices.token
         self._phase = _SILENT if quiet else min(self._phase + 1, _ACTIVE)
@@ -267,34 +270,26 @@ class Governor:
         for member in self.members:
             member.drafter.reset()
             member.restart()
+        if self._compiled is not None:
+            self._compiled.reset()
         self._forget()
 
     def own_state(self) -> State:
-        return {f"governor.{member.name}": member.calibration.state() for member in self.members}
+        return every.calibration_states(self.members)
 
     def state(self) -> State:
-        learned = {f"{one.name}.{key}": array for one in self.members for key, array in one.drafter.state().items()}
-        return learned | self.own_state()
+        return every.table_states(self.members) | self.own_state()
 
     def restore(self, state: State) -> None:
-        parts: dict[str, State] = {}
-        for key, array in state.items():
-            name, _, rest = key.partition(".")
-            parts.setdefault(name, {})[rest] = array
-        for member in self.members:
-            if member.name in parts:
-                member.drafter.restore(parts[member.name])
-            if member.name in parts.get("governor", {}):
-                member.calibration.restore(parts["governor"][member.name])
+        every.restore_all(self.members, state)
+        self._link()
+
+    def inherit(self, other: Drafter) -> None:
+        if isinstance(other, Governor):
+            every.inherit_all(self.members, other.members, self._shared is None)
+            self._link()
 
     def report(self) -> dict[str, Any]:
-        return {
-            "silent": self._silent,
-            "sizes": {str(size): calls for size, calls in sorted(self._sizes.items())},
-            "drafters": {member.name: member.report() for member in self.members},
-        }
-
-
-def _plain(costs: Costs, sequences: int) -> float:
-    """Seconds of a call of one row for each sequence."""
-    return costs.seconds[min(sequences, len(costs.seconds) - 1)]
+        sizes = {str(size): calls for size, calls in sorted(self._sizes.items())}
+        drafters = {member.name: member.report() for member in self.members}
+        return {"silent": self._silent, "sizes": sizes, "drafters": drafters}

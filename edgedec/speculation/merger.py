@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,25 @@ from edgedec.speculation.calibration import BINS, Calibration
 Estimates = Sequence[float] | NDArray[np.float64]
 _ROOT = -1
 _UNKNOWN = 0.5  # the claim of a token without one
+
+
+class MergedTree(Protocol):
+    """What became of several drafters' trees; `TreeMerger` says what each does."""
+
+    @property
+    def tokens(self) -> Sequence[int]: ...
+    @property
+    def parents(self) -> Sequence[int]: ...
+    @property
+    def chances(self) -> Sequence[float]: ...
+    @property
+    def guesses(self) -> Sequence[Sequence[tuple[int, int]]]: ...
+    def __len__(self) -> int: ...
+    def add(self, number: int, draft: Draft, estimates: NDArray[np.float64]) -> list[int]: ...
+    def best_first(self) -> list[int]: ...
+    def best_chain(self) -> list[int]: ...
+    def cut(self, nodes: Sequence[int], by: Sequence[str], why: str) -> Draft: ...
+    def test(self, picked: Sequence[int], calibrations: Sequence[Calibration]) -> list[int]: ...
 
 
 class TreeMerger:

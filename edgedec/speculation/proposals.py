@@ -13,8 +13,9 @@ from edgedec.decoding.step import Request
 from edgedec.drafters import Draft
 from edgedec.drafters._calls import CallClock
 from edgedec.speculation.backoff import DrafterStats
+from edgedec.speculation.compiled import CompiledMerger
 from edgedec.speculation.costs import Costs
-from edgedec.speculation.merger import TreeMerger, is_chain
+from edgedec.speculation.merger import MergedTree, TreeMerger, is_chain
 
 
 @dataclass
@@ -22,13 +23,21 @@ class Proposals:
     """`merger` holds the guesses; `drawn`: a draft whose tokens were drawn, and by which drafter; `started`: a draft
     that has been through the first blocks, and the nodes of its tokens; seconds: of calls, by rows."""
 
-    merger: TreeMerger = field(default_factory=TreeMerger)
+    merger: MergedTree = field(default_factory=TreeMerger)
     drawn: Draft | None = None
     drawn_by: DrafterStats | None = None
     started: Draft | None = None
     started_places: Sequence[int] = ()
     clock: CallClock = field(default_factory=CallClock)
     seconds: Sequence[float] = ()
+
+    @classmethod
+    def of(cls, compiled: CompiledMerger | None) -> Proposals:
+        """None yet, merged by the runtime if it can."""
+        if compiled is None:
+            return cls()
+        compiled.clear()
+        return cls(compiled)
 
     @property
     def drawn_rows(self) -> int:
@@ -43,8 +52,9 @@ class Proposals:
         trees: bool,
     ) -> Generator[Request | Offer, Any, None]:
         """Have all drafters propose, one after another, each at most `room` tokens."""
+        done = self._propose_tables(members, room, context, min_path_prob)
         for number, member in enumerate(members):
-            nodes = room(member)
+            nodes = 0 if number in done else room(member)
             if not nodes:
                 continue
             draft = yield from self._proposed(member, context, nodes, min_path_prob)
@@ -58,6 +68,25 @@ class Proposals:
             places = self.merger.add(number, draft, member.calibration.estimates)
             if draft.hidden is not None:  # the cache holds the rows of the last one
                 self.started, self.started_places = draft, places
+
+    def _propose_tables(
+        self,
+        members: Sequence[DrafterStats],
+        room: Callable[[DrafterStats], int],
+        context: Context,
+        min_path_prob: float,
+    ) -> Sequence[int]:
+        """The runtime's own tables propose all at once; their numbers."""
+        merger = self.merger
+        if not isinstance(merger, CompiledMerger):
+            return ()
+        rooms = {number: nodes for number in merger.numbers if (nodes := room(members[number]))}
+        if rooms:
+            merger.propose(context, max(rooms.values()), min_path_prob, sum(1 << number for number in rooms))
+            seconds = merger.seconds.tolist()
+            for number in rooms:
+                members[number].add_proposal(seconds[number])
+        return merger.numbers
 
     def _proposed(
         self, member: DrafterStats, context: Context, nodes: int, min_path_prob: float

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 BYTE = re.compile(r"<0x[0-9A-Fa-f+][0-9A-Fa-f]>")  # as ByteFallback reads it, the odd "+F" included
 
+THOUGHT = ("<think>", "</think>")
+
 
 class Tokenizer:
     """A tokenizer.json. Safe to share between threads."""
@@ -43,7 +45,7 @@ class Tokenizer:
             raise TextError(f"{path}: no tokenizer there")
         inspection.check(Path(path))
         with _named(f"{path}: not a tokenizer.json"):
-            return cls(Raw.from_file(str(path)))
+            return cls(Raw.from_str(text) if (text := _with_marks(Path(path))) else Raw.from_file(str(path)))
 
     def encode(self, text: str, special: bool = True, around: bool = True) -> list[int]:
         """Token ids. `special`: read special tokens in the text; without it "<|end|>" is seven characters,
@@ -233,6 +235,22 @@ class StopStrings:
         longest = max(map(len, self._stops), default=1)
         starts = range(max(n - longest + 1, 0), n)
         return next((i for i in starts if any(s.startswith(self._buffer[i:]) for s in self._stops)), n)
+
+
+def _with_marks(path: Path) -> str:
+    """The tokenizer.json with the marks around thoughts as text that is shown, if it hides them; empty if not.
+
+    Where a thought ends can be read only from them. Some vocabularies (Qwen3) show them, others (DeepSeek) call them
+    special.
+    """
+    raw = path.read_bytes()
+    if not any(json.dumps(mark).encode() in raw for mark in THOUGHT):
+        return ""
+    content = json.loads(raw)
+    found = [t for t in content.get("added_tokens", []) if t.get("content") in THOUGHT and t.get("special")]
+    for token in found:
+        token["special"] = False
+    return json.dumps(content) if found else ""
 
 
 def _bytes(piece: str) -> bytes:

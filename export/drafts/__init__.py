@@ -15,14 +15,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.bundle import MANIFEST, Bundle
+from edgedec.bundle import Bundle
 from edgedec.bundle.manifest import DraftFacts, Text, WeightFormat
 from edgedec.errors import BadTensor, CheckpointError, UsageError
 from edgedec.export.amend import adding
 from edgedec.export.drafts.files import DraftCheckpoint, open_draft
 from edgedec.export.drafts.networks import LayerWeights, MergeWeights, RungWeights, merge_graph, rung_graph
+from edgedec.export.drafts.stack import write_stack
 from edgedec.export.safetensors import Array
-from edgedec.export.writer import Add, BundleWriter, Contents, Progress, Scales
+from edgedec.export.writer import Add, Contents, Progress, Scales
 from edgedec.models.drafts import DraftPlan, Merge, Residual, Rung, draft_kind, kind_of
 from edgedec.spec import WEIGHT_FORMATS, ModelSpec
 
@@ -201,9 +202,7 @@ class _Import:
             runtimes,
             prefix=self.prefix,
         )
-        BundleWriter(folder, contents, self.progress).write(lambda add: self._fill(add, spec))
-        (folder / MANIFEST).rename(folder / f"{self.prefix}json")
-        return f"{self.prefix}json"
+        return write_stack(folder, contents, lambda add: self._fill(add, spec), self.progress)
 
     def _layout(self) -> Literal["rows", "interleave16"]:
         layouts = {tensor.layout for tensor in self.bundle.manifest.tensors.values() if tensor.block}

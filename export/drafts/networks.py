@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from edgedec.errors import UsageError
+from edgedec.bundle.folder import dequantize
+from edgedec.errors import BundleCorrupt, UsageError
 from edgedec.export.graph import FLOAT, INT64, MICROSOFT, Graph
 from edgedec.export.quantize import quantize
 from edgedec.export.safetensors import Array
@@ -127,3 +129,18 @@ def rung_graph(rung: RungWeights, width: int, top: int, matrices: Literal["f32",
         g.node("Identity", [value], out=name)
         g.output(name, dtype, ["n", top])
     return g.bytes("a head of a draft")
+
+
+def merge_matrix(path: Path) -> tuple[tuple[str, ...], Array]:
+    """The inputs and the matrix of a merge without norms and bias, as `merge_graph` wrote it."""
+    try:
+        graph = onnx.load(path).graph
+        held = {init.name: numpy_helper.to_array(init) for init in graph.initializer}
+        node = next(node for node in graph.node if node.op_type in ("Gemm", "MatMulNBits"))
+        inputs = tuple(value.name for value in graph.input)
+        if node.op_type == "Gemm":
+            return inputs, held[node.input[1]]
+        width = next(a.i for a in node.attribute if a.name == "K")
+        return inputs, dequantize(held[node.input[1]], held[node.input[2]], "int8", width)
+    except (OSError, KeyError, StopIteration) as error:
+        raise BundleCorrupt(f"{path}: not a network of a draft ({error})") from None

@@ -61,8 +61,10 @@ def _rows(f: GgufFacts, tensor: str) -> int:
 
 
 def _experts(f: GgufFacts) -> int:
-    """How many experts there are, which the tensors that stack them must have."""
+    """How many experts there are, which the tensors that stack them must have; older files have a tensor for each."""
     n = f.whole("expert_count", 0)
+    if n and "blk.0.ffn_gate.0.weight" in f.file.tensors:
+        return n
     stacked = [t.shape[0] for name, t in f.file.tensors.items() if name.endswith("_exps.weight")]
     if n and set(stacked) != {n}:
         raise f.fail(f.name("expert_count"), f"is {n}; the tensors *_exps.weight stack {stacked[:1] or 'none'}")

@@ -58,6 +58,8 @@ FUSED = {
     "gate_up": ("ffn_gate_up_exps.weight",),
     "shared_gate_up": ("ffn_up_shexp.weight",),
 }
+# Of mixtures of experts before llama.cpp stacked them (April 2024): a tensor for each expert.
+APART = {"gate_up": ("ffn_gate.{}.weight", "ffn_up.{}.weight"), "down": ("ffn_down.{}.weight",)}
 # Vectors that ggml stores with an axis more.
 FLAT = ("ssm_a", "ssm_d", "ssm_norm.weight")
 
@@ -78,6 +80,8 @@ def named(spec: ModelSpec, tensors: Iterable[str], times: Mapping[str, float]) -
 
 def _paths(block: Block, tensor: str, layer: int, there: frozenset[str]) -> tuple[str, ...]:
     """The names of a tensor's parts: the usual ones, or that of the one which has them all."""
+    if isinstance(block, Moe) and f"blk.{layer}.ffn_gate.0.weight" in there and tensor in APART:
+        return tuple(path.format(e) for e in range(block.n_experts) for path in APART[tensor])
     usual = BLOCKS[block.kind].get(tensor, (f"{tensor} (no name in GGUF)",))
     if f"blk.{layer}.{usual[0]}" in there:
         return usual
@@ -87,7 +91,7 @@ def _paths(block: Block, tensor: str, layer: int, there: frozenset[str]) -> tupl
 
 def _parts(block: Block, tensor: str, paths: list[str]) -> Source:
     """The parts of a tensor; of stacked experts gate and up of the first, then of the second, and so on."""
-    if isinstance(block, Moe) and tensor == "gate_up" and len(paths) > 1:
+    if isinstance(block, Moe) and tensor == "gate_up" and len(paths) == 2 and "_exps" in paths[0]:
         rows = [(e * block.inner_size, (e + 1) * block.inner_size) for e in range(block.n_experts)]
         return tuple(Part(path, rows=span, flat=True) for span in rows for path in paths)
     return tuple(Part(path, flat=isinstance(block, Moe)) for path in paths)

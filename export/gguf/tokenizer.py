@@ -24,7 +24,12 @@ MAX_PIECE = 1 << 10
 ENDS = (
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
     "<EOT>", "_<EOT>", "<|end_of_text|>", "<end_of_utterance>", "<eos>",
+    "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]",
+    "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>",
+    "<|file_sep|>",
 )  # fmt: skip
+# Purposes of tokens after which there is no more text: of a turn, a message, a file that is filled in.
+ALSO_END = ("eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 BARE = ("<unk>", "<s>", "<|endoftext|>")
 SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
             "penalty_repeat": "repetition_penalty"}  # fmt: skip
@@ -85,7 +90,7 @@ def _id(f: GgufFacts, name: str, tokens: list[str], default: int | None) -> int 
 def _ends(f: GgufFacts, tokens: list[str], types: list[int]) -> tuple[int, ...]:
     """The tokens that end a text: those that the metadata names, then those known by their spelling."""
     default = 2 if f.text("tokenizer.ggml.model", "none") == "llama" else None
-    named = [_id(f, "eos", tokens, default), _id(f, "eot", tokens, None), _id(f, "eom", tokens, None)]
+    named = [_id(f, "eos", tokens, default), *(_id(f, name, tokens, None) for name in ALSO_END)]
     ids = {token: i for i, token in enumerate(tokens)}
     spelled = [ids.get(token) for token in ENDS]
     strike = ids.get("</s>")

@@ -11,6 +11,7 @@ from ctypes import POINTER, c_char_p, c_double, c_int, c_int64, c_uint64, c_void
 from functools import cache
 from typing import Any
 
+from edgedec.kernels.cpu import drafting
 from edgedec.kernels.cpu.loader import library as _library
 from edgedec.kernels.cpu.structs import ModelStruct
 
@@ -205,6 +206,7 @@ def library() -> ctypes.CDLL:
         "ed_sampler_read": (c_int, [c_void_p, c_void_p, c_int, c_int]),
         "ed_sampler_accept": (c_int, [c_void_p, c_int64]),
         "ed_sampler_draw": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_double]),
+        **drafting.signatures(),
         "ed_probe_read": (c_double, [c_uint64, c_int]),
         "ed_probe_int8": (c_double, [c_char_p, c_int]),
         "ed_cache_page_slots": (c_int, []),

@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 6
+#define ED_ABI 7
 
 #if defined(_WIN32)
 #define ED_API extern "C" __declspec(dllexport)
@@ -202,6 +202,107 @@ ED_API int ed_sampler_accept(ed_sampler* sampler, int64_t id);
 // The token at u in [0, 1) of the distribution that follows the text and then `path`; -1: within rounding of a border,
 // or the logits [vocab] are not finite.
 ED_API int ed_sampler_draw(ed_sampler* sampler, const float* logits, const int64_t* path, int n_path, double u);
+
+// ---- drafting ----------------------------------------------------------------------------------
+
+// What a function of this part returns: 0, or why it could not.
+#define ED_DRAFT_MEMORY -1
+#define ED_DRAFT_REFUSED -2
+
+// kind 0: copy (ngram 1 to 8, length), 1: suffix, 2: recycling (nodes, k), 3: trigram (nodes, k, rate, explore), 4: stand
+// (nodes, k). vocab: tokens are from 0 to vocab - 1.
+struct ed_drafter_options {
+  int32_t kind, vocab, nodes, k, ngram, length;
+  double rate, explore;
+};
+
+// Proposes tokens from what it has read and learned; says nothing of the text's bytes. Not for two threads at once;
+// drafters that share tables count as one.
+struct ed_drafter;
+
+// Null: options that cannot be, or no memory.
+ED_API ed_drafter* ed_drafter_new(const ed_drafter_options* options);
+ED_API void ed_drafter_free(ed_drafter* drafter);
+// Another one that has learned as much and reads a text of its own; tables are copied where either writes.
+ED_API ed_drafter* ed_drafter_fork(const ed_drafter* drafter);
+// From now on it learns and drafts with the tables of `owner`, of the same kind and k.
+ED_API int ed_drafter_share(ed_drafter* drafter, ed_drafter* owner);
+// copy: tokens, edits, replacements so far; else entries of table 0, 1.
+ED_API int64_t ed_drafter_figure(const ed_drafter* drafter, int what);
+// The rows of table `part` (trigram: pairs, tokens; stand 1: its record, in p), oldest first: keys [n], ids, p [n, k],
+// visits [n]. To load is to replace, parts in order; values are checked by the caller.
+ED_API int ed_drafter_save(const ed_drafter* drafter, int part, int64_t* keys, int32_t* ids, float* p, int32_t* visits);
+ED_API int ed_drafter_load(ed_drafter* drafter, int part, int n, const int64_t* keys, const int32_t* ids,
+                           const float* p, const int32_t* visits);
+
+// A verified call: a tree of rows, of which `root` is the last known token and the later ones are drafted.
+struct ed_verified {
+  const int64_t *tokens, *parents;  // [rows]
+  const int32_t* top_ids;           // [rows - root, top], best first; -1: a logit is not finite; or null
+  const float* top_scores;          // [rows - root, top]
+  const int64_t* picked;            // [accepted]: what followed each accepted row
+  const int64_t* path;              // [accepted]: those rows, from the root on, which is 0
+  int32_t rows, root, top, accepted;
+};
+
+// How often guesses of each kind came true: [ED_DRAFT_KINDS] each. estimates: hits and the claim itself, as one.
+#define ED_DRAFT_KINDS 24
+struct ed_calibration {
+  double *hits, *tests, *estimates;
+};
+
+// One text: the trees of its drafters, merged. The drafters must outlive it.
+struct ed_drafting;
+
+// What `ed_drafting_propose` is given and fills.
+struct ed_proposal {
+  const int32_t* more;              // [n_more]: what came to the text
+  const ed_calibration* estimates;  // [drafters]
+  double* seconds;                  // [drafters]: what each one took
+  double least;                     // no path less likely than this
+  int32_t n_more, prompt, nodes;    // the text's given tokens; the most that each drafter proposes
+  uint32_t enabled;                 // drafters by bit
+};
+
+// The merged tree, the `room` nodes of it that fit. `order`: nodes by chance, parents first; `by`: the drafters that
+// proposed a node, by bit.
+struct ed_draft_tree {
+  int32_t *tokens, *parents, *order, *by;
+  double *p, *chances;
+  int32_t room, n;
+};
+
+// Null among `drafters`: its trees come by `ed_drafting_add`.
+ED_API ed_drafting* ed_drafting_new(ed_drafter* const* drafters, int n);
+ED_API void ed_drafting_free(ed_drafting* drafting);
+// Another text begins. What was learned about the model stays.
+ED_API void ed_drafting_reset(ed_drafting* drafting);
+// How many tokens of the text it has read.
+ED_API int ed_drafting_read(const ed_drafting* drafting);
+// Reads the text and merges the trees of the drafters that are enabled.
+ED_API int ed_drafting_propose(ed_drafting* drafting, const ed_proposal* asked, ed_draft_tree* tree);
+// One drafter's tree alone, its claims in tree->p.
+ED_API int ed_drafting_propose_one(ed_drafting* drafting, int number, const ed_proposal* asked, ed_draft_tree* tree);
+// The drafters that are enabled learn of a call; seconds [drafters]: what each one took.
+ED_API int ed_drafting_observe(ed_drafting* drafting, const ed_verified* seen, uint32_t enabled, double* seconds);
+
+// Merges one more tree, of any drafter: `places` [n] are the nodes of its tokens. claims null: unknown.
+ED_API int ed_drafting_add(ed_drafting* drafting, int number, int n, const int32_t* tokens, const int32_t* parents,
+                           const double* claims, const double* estimates, int32_t* places);
+ED_API void ed_drafting_clear(ed_drafting* drafting);
+// The tree so far; `chain`: in `order` only the likeliest child of each. Returns how many are in `order`.
+ED_API int ed_drafting_tree(ed_drafting* drafting, int chain, ed_draft_tree* tree);
+// Of the tree so far only these n nodes, parents among them: `tree` takes them ascending, parents numbered among them.
+ED_API int ed_drafting_cut(const ed_drafting* drafting, const int32_t* nodes, int n, ed_draft_tree* tree);
+// Updates the calibrations of the drafters (null: none) by every guess whose parent came true; path [n] takes the nodes
+// that came true. Returns how many.
+ED_API int ed_drafting_test(ed_drafting* drafting, const int64_t* picked, int n, const ed_calibration* calibrations,
+                            int32_t* path);
+
+// Follows the target's choices through a tree: choices [.. * stride] is the token picked after each row from the root
+// on. Writes the accepted rows, the root first, and what follows each; returns how many, 0: a choice is negative.
+ED_API int ed_walk(const int64_t* tokens, const int64_t* parents, int rows, int root, const int32_t* choices, int stride,
+                   int64_t* path, int64_t* picked);
 
 // ---- this host ---------------------------------------------------------------------------------
 

@@ -60,8 +60,14 @@ ED_IN void tile(const Strip<V>& at, int steps_per_block, const QuantizedActivati
   // Behind the last weights of this strip those of the next are asked for.
   const int last = a.steps - AHEAD / (64 * LINES);
   size_t ahead = AHEAD;
+  // What the zero points of a block add to vector v, after the block's last step; ws: its scales.
+  [[maybe_unused]] auto add_zeros = [&](int v, nf ws) {
+    nf off = nmul(next_zeros<FORMAT>(z[v], at.shift[v]), ws);
+    for (int m = 0; m < M; m++) acc[m][v] = nfma(off, nset(block_sum[m][block]), acc[m][v]);
+  };
   for (int t = 0, in_block = 0; t < a.steps; t++) {
     if (t == last) ahead += at.skip;
+    const bool ends = ++in_block == steps_per_block;
 #ifdef ED_OWN_STEP
     constexpr int S = step_vectors(M, V);
     const int8_t* x[M];
@@ -75,6 +81,7 @@ ED_IN void tile(const Strip<V>& at, int steps_per_block, const QuantizedActivati
       for (int i = 0; i < S; i++) {
         nf ws = nload_f16(s[v + i]);
         for (int m = 0; m < M; m++) acc[m][v + i] = nfma(nfloat(sum[m][i]), nmul(ws, nset(scale[m][t])), acc[m][v + i]);
+        if (ZEROS && ends) add_zeros(v + i, ws);
       }
     }
     for (int v = 0; v < V; v++) w[v] += 64 * LINES;
@@ -123,18 +130,12 @@ ED_IN void tile(const Strip<V>& at, int steps_per_block, const QuantizedActivati
     for (int v = 0; v < V; v++) {
       nf ws = nload_f16(s[v]);
       for (int m = 0; m < M; m++) acc[m][v] = nfma(nfloat(sum[m][v]), nmul(ws, nset(scale[m][t])), acc[m][v]);
+      if (ZEROS && ends) add_zeros(v, ws);
       w[v] += 64 * LINES;
     }
 #endif
-    if (++in_block == steps_per_block) {
-      in_block = 0;
-      if constexpr (ZEROS) {
-        for (int v = 0; v < V; v++) {
-          nf off = nmul(next_zeros<FORMAT>(z[v], at.shift[v]), nload_f16(s[v]));
-          for (int m = 0; m < M; m++) acc[m][v] = nfma(off, nset(block_sum[m][block]), acc[m][v]);
-        }
-        block++;
-      }
+    if (ends) {
+      in_block = 0, block++;
       for (int v = 0; v < V; v++) s[v] += LANES;
     }
   }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_double, c_float, c_int32, c_void_p
+from ctypes import POINTER, c_double, c_float, c_int32, c_uint32, c_void_p
 from struct import Struct
 from typing import Any
 
@@ -104,6 +104,31 @@ class SamplingStruct(_Struct):
         (c_int32, "top_k n_bias"),
         (c_void_p, "bias_ids bias"),
     )
+
+
+class DrafterOptionsStruct(_Struct):
+    _fields_ = _fields((c_int32, "kind vocab nodes k ngram length"), (c_double, "rate explore"))
+
+
+class VerifiedStruct(_Struct):
+    _fields_ = _fields((c_void_p, "tokens parents top_ids top_scores picked path"), (c_int32, "rows root top accepted"))
+
+
+class CalibrationStruct(_Struct):
+    _fields_ = _fields((c_void_p, "hits tests estimates"))
+
+
+class ProposalStruct(_Struct):
+    _fields_ = _fields(
+        (c_void_p, "more estimates seconds"),
+        (c_double, "least"),
+        (c_int32, "n_more prompt nodes"),
+        (c_uint32, "enabled"),
+    )
+
+
+class DraftTreeStruct(_Struct):
+    _fields_ = _fields((c_void_p, "tokens parents order by p chances"), (c_int32, "room n"))
 
 
 class SequenceRows(_Struct):

@@ -10,6 +10,7 @@ mean of the weights over the last updates. Interrupted, it goes on from its chec
 import argparse
 import json
 import random
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -32,7 +33,8 @@ from team import Team
 
 import export
 
-SEED, LENGTH, BATCH, WARMUP, PEAK, FALL, DECAY = 22, 1024, 8192, 30, 0.4, 0.6, 0.99
+BUNDLE = Path(__file__).resolve().parent / "bundle"
+SEED, LENGTH, BATCH, WARMUP, PEAK, FALL, DECAY = 24, 1024, 8192, 30, 0.4, 0.6, 0.99
 
 
 class Mix:
@@ -42,19 +44,35 @@ class Mix:
         self.stories, self.tok, self.code = stories, tok, list(lessons.programs(text))
         self.answers = prompts.Answers(stories, self.code, prompts.prose(text))
         self.short = [s for s in stories.real + stories.best if len(s) < 1500]
+        self.pages = [page[:1200] for page in prompts.prose(text) if len(page) > 120]
+        self.words = sorted({w for page in self.pages for w in page.split() if w.isalpha() and w.islower()})
 
     def encoded(self, rng):
-        tell = corpora.final_mix(self.stories, rng)[:2500]
-        taught = [lessons.edit(renamed(s, rng), rng) if i % 4 else lessons.quotes(s, rng)
-                  for i, s in enumerate(rng.sample(self.short, 600))]  # fmt: skip
-        ids = data.encode(self.tok, tell + taught)
-        # Of programs only the second telling is learned: nothing begins with code.
-        codes = [lessons.rewriting(c, rng).partition("Rewritten:") for c in rng.sample(self.code, 200) if len(c) < 1000]
-        ids += [prompts.encoded(self.tok, (first + mark, twin))[: data.LONGEST] for first, mark, twin in codes]
-        ids += [lessons.again(rng, self.tok.get_vocab_size()) for _ in range(80)]
-        ids += prompts.documents(self.answers, self.tok, rng, 2000, 400)
+        ids = data.encode(self.tok, corpora.final_mix(self.stories, rng)[:2500])
+        ids += prompts.documents(self.answers, self.tok, rng, 1600, 400)
+        ids += [self.copied(text) for text in self.twice(rng)]
+        ids += [lessons.again(rng, self.tok.get_vocab_size()) for _ in range(200)]
         rng.shuffle(ids)
         return ids
+
+    def twice(self, rng):
+        """Texts to copy, with changes: stories, stories with strange words in them, other texts, programs.
+
+        A story as it is can be foretold without looking back; with other words in it, only by copying.
+        """
+        words = self.words
+        for i, story in enumerate(rng.sample(self.short, 1600)):
+            story = renamed(story, rng).replace("\n\n", rng.choice(("\n\n", " ")))
+            story = lessons.strange(story, words, rng) if i % 2 else story
+            yield lessons.quotes(story, rng) if i % 4 == 3 else lessons.edit(story, rng)
+        for page in rng.sample(self.pages, 250):
+            yield rng.choice((lessons.edit, lessons.edit, lessons.quotes))(page, rng)
+        yield from (lessons.rewriting(code, rng) for code in rng.sample(self.code, 450) if len(code) < 1000)
+
+    def copied(self, text):
+        """A lesson as tokens: of what stands there twice only the second telling is learned."""
+        mark = lessons.MARK.search(text).end()
+        return prompts.encoded(self.tok, (text[:mark], text[mark:]))[: data.LONGEST]
 
     def batches(self, rng):
         rows = lessons.endless(self, rng)
@@ -64,7 +82,7 @@ class Mix:
 
 class Finetuning:
     def __init__(self, text, work, minutes, peak):
-        stories, self.tok = data.prepare(text, work)
+        stories, self.tok = prepared(text, work)
         self.work, self.total, self.peak, self.spent = work, minutes * 60, peak, 0.0
         self.weights = start(work)
         self.mean = {name: w.clone() for name, w in self.weights.items()}
@@ -136,10 +154,20 @@ class Finetuning:
         print(line, flush=True)
 
 
+def prepared(text, work):
+    """Corpus and tokenizer; the bundle's own tokenizer, if the bundle is what the training goes on from."""
+    stories, tok = data.prepare(text, work)
+    if (work / "hf" / "model.safetensors").exists():
+        return stories, tok
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        shutil.copyfile(BUNDLE / name, work / "tokenizer" / name)
+    return data.prepare(text, work)
+
+
 def start(work):
     """The weights to go on from: the work folder's, or the bundle's."""
     path = work / "hf" / "model.safetensors"
-    return export.stacked(load_file(path)) if path.exists() else export.from_bundle(Path(__file__).parent / "bundle")
+    return export.stacked(load_file(path)) if path.exists() else export.from_bundle(BUNDLE)
 
 
 def arguments():

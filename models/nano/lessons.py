@@ -33,6 +33,7 @@ import export
 SEED, LENGTH, BATCH, WARMUP, PEAK, FALL = 21, 1024, 8192, 30, 0.5, 0.5
 NAMES = re.compile(r"\b(" + "|".join((*GIRLS, *BOYS)) + r")\b")
 WORDS = re.compile(r"\b[a-z_]{3,}\b")
+MARK = re.compile(r"\n\n(?:Rewritten|Corrected|Again|Quotes):\n\n")
 
 
 def edit(story, rng):
@@ -55,6 +56,15 @@ def slips(story, rng):
         i = rng.randrange(len(words))
         words[i] = rng.choice((f"{words[i]} {words[i]}", words[i].lower(), words[i].capitalize()))
     return " ".join(words)
+
+
+def strange(story, words, rng):
+    """The story with some of its words exchanged for others, the same ones all through."""
+    share, other = rng.choice((0.05, 0.15, 0.4)), {}
+    for word in sorted(set(re.findall(r"\b[a-z]{3,}\b", story))):
+        if rng.random() < share:
+            other[word] = rng.choice(words)
+    return re.sub(r"\b[a-z]{3,}\b", lambda m: other.get(m.group(), m.group()), story)
 
 
 def quotes(story, rng):

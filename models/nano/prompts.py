@@ -117,7 +117,7 @@ class Answers:
         self.by_word = {w: [s for s in self.short if about(s, w)] for w in (*p.pictures, *WORDS)}
         self.by_word = {w: found for w, found in self.by_word.items() if len(found) >= 5}
 
-        shares = {self.greeting: 12, self.question: 15, self.order: 11, self.wish: 8, self.topic: 20, self.picture: 9}
+        shares = {self.greeting: 12, self.question: 15, self.order: 11, self.wish: 8, self.topic: 40, self.picture: 9}
         shares |= {self.foreign: 10, self.program: 10, self.sum: 5, self.noise: 7, self.page: 4}
         self.kinds, self.shares = list(shares), list(shares.values())
 
@@ -152,7 +152,7 @@ class Answers:
         return styled(rng.choice(p.telling), rng), p.glad, ""
 
     def topic(self, rng):
-        return "{story}", p.glad, ""
+        return "{story}", p.glad, rng.choice(list(self.by_word)) if rng.random() < 0.75 and self.by_word else ""
 
     def picture(self, rng):
         picture, word = emoji(rng)
@@ -174,12 +174,17 @@ class Answers:
         return clipped(rng.choice(self.other), rng), p.told, ""
 
     def named(self, story, rng):
-        """A story that is asked for by somebody or something in it -> prompt, story."""
+        """A story that is asked for by somebody or something in it -> prompt, story.
+
+        Half of those about a thing are told about another one: what was asked for has to be read in the prompt.
+        """
         found, words = NAMED.search(story), [w for w in self.by_word if about(story, w)]
         subject = (
-            found.group(1) if found and (not words or rng.random() < 0.4) else rng.choice(words or ["a little girl"])
+            found.group(1) if found and (not words or rng.random() < 0.15) else rng.choice(words or ["a little girl"])
         )
         if subject in self.by_word:
+            if rng.random() < 0.5:
+                story, subject = recast(story, subject, rng.choice((*p.pictures, *WORDS)))
             subject = rng.choice(
                 (f"a {subject}", f"a {subject}", f"{subject}s", f"the {subject}", subject, f"a little {subject}")
             )
@@ -209,9 +214,14 @@ class Answers:
 
 
 def about(story, word):
-    """Whether the word is in the story's beginning and comes back."""
+    """Whether the word is in the story's first words and comes back."""
     found = [m.start() for m in re.finditer(rf"\b{word}s?\b", story)]
-    return len(found) > 1 and found[0] < 200
+    return len(found) > 1 and found[0] < 90
+
+
+def recast(story, word, other):
+    """The story with one thing for another -> story, other."""
+    return re.sub(rf"\b{word}(s?)\b", rf"{other}\1", story), other
 
 
 def clipped(text, rng):

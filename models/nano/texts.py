@@ -13,17 +13,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import corpus as corpora
 import data
 import finetune
-import lessons
-from names import renamed
 
 END, SEED = "<|endoftext|>", 23
 
 
 def texts(stories, mix, rng):
     yield from corpora.final_mix(stories, rng)[:900]
-    for i, story in enumerate(rng.sample(mix.short, 400)):
-        yield lessons.edit(renamed(story, rng), rng) if i % 4 else lessons.quotes(story, rng)
-    yield from (lessons.rewriting(code, rng) for code in rng.sample(mix.code, 150) if len(code) < 1000)
+    yield from rng.sample(list(mix.twice(rng)), 550)
     yield from ("".join(mix.answers.conversation(rng)) for _ in range(700))
 
 

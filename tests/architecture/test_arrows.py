@@ -76,6 +76,10 @@ class Rule:
         return sorted(name for name in imports if _under(name, self.forbidden) and not _under(name, self.but))
 
 
+_TRAINERS = (
+    *("heads_trainer", "heads_distill", "heads_features", "students"),
+    *("exits_model", "exits_train", "drafts.files"),
+)
 ABOVE = ("edgedec.export", "edgedec.models", "edgedec.runtimes", "edgedec.kernels")
 LOOP = (
     "edgedec.session",
@@ -92,7 +96,10 @@ RULES = [
         ("edgedec.export",),
         exempt=(
             *ABOVE,
-            *(f"edgedec.cli.{verb}" for verb in ("_exporting", "train_heads", "train_exits", "_bench_peers")),
+            *(
+                f"edgedec.cli.{verb}"
+                for verb in ("_exporting", "_distilling", "train_heads", "train_exits", "_bench_peers")
+            ),
             "edgedec.testing.conformance",
             "edgedec.bundle.locate",
         ),
@@ -128,9 +135,7 @@ RULES = [
     Rule(
         "edgedec.export",
         (*LOOP, "torch", "transformers"),
-        exempt=tuple(
-            f"edgedec.export.{name}" for name in ("heads_trainer", "exits_model", "exits_train", "drafts.files")
-        ),
+        exempt=tuple(f"edgedec.export.{name}" for name in _TRAINERS),
     ),
     # The server is one of the things made of the core; the core knows nothing of it, nor of what it alone needs.
     Rule("edgedec", ("edgedec.server",), exempt=("edgedec.server", "edgedec.cli.serve")),

@@ -52,7 +52,7 @@ class Fake(ThreadingHTTPServer):
         self.asked: list[dict[str, Any]] = []
         self.refusals: list[tuple[int, dict[str, str], str]] = []
         self.key, self.cut, self.lost = "", False, threading.Event()
-        self.ending = "stop"
+        self.ending, self.thoughts = "stop", list[str]()
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     @property
@@ -96,6 +96,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def stream(self) -> None:
         self.wfile.write(b": a comment keeps the line open\n\n")
+        for thought in self.server.thoughts:
+            self.send({"choices": [{"index": 0, "delta": {"reasoning_content": thought}, "finish_reason": None}]})
         for i, (text, by) in enumerate(self.server.story):
             if i == self.server.holds:
                 self.wait()
@@ -146,6 +148,26 @@ def chat(browser: Any, fake: Fake) -> Iterator[Chat]:
     opened = Chat(browser, fake.url)
     yield opened
     opened.close()
+
+
+def test_thoughts_are_shown_while_they_last_and_are_no_part_of_the_talk(fake: Fake, chat: Chat) -> None:
+    fake.thoughts, fake.holds = ["Hm", ", <b>so</b>"], 0
+    chat.say("Hi")
+    chat.wait("document.querySelector('.thought div')?.textContent === 'Hm, <b>so</b>'")
+    assert chat.page.evaluate("document.querySelector('.thought').open")
+    assert chat.page.text_content(".thought summary") == "Thinking…"
+    assert chat.answers() == [""]
+    fake.gate.set()
+    chat.ends()
+    assert not chat.page.evaluate("document.querySelector('.thought').open")
+    assert str(chat.page.text_content(".thought summary")).startswith("Thought for ")
+    assert chat.answers() == [TOLD]
+    fake.thoughts = []
+    chat.say("Again")
+    chat.ends()
+    assert [m["content"] for m in fake.asked[1]["messages"]] == ["Hi", TOLD, "Again"]
+    assert chat.page.evaluate("document.querySelectorAll('.thought').length") == 1
+    assert chat.complaints == []
 
 
 def test_an_answer_streams(chat: Chat, fake: Fake) -> None:

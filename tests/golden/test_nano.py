@@ -62,10 +62,14 @@ def runs(engine):
 
 @pytest.mark.parametrize("engine", list(filter(runs, runtime_names())))
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_golden(nano, engine, prompt):
+def test_golden(nano, engine, prompt, monkeypatch):
     if engine == "native" and (reason := loader.why_not()):
         pytest.skip(f"native engine: {reason}")
     golden = json.loads(GOLDEN.read_text("utf-8"))[prompt]
+    if engine == "cuda":
+        monkeypatch.setenv("EDGEDEC_CUDA", "emulated")
+        if reason := import_module("edgedec.kernels.cuda.emulated").why_not():
+            pytest.skip(f"cuda engine: {reason}")
     model = edgedec.open(nano, engine=engine)
     ids = model.tokenizer.encode(prompt)
     rows = Rows.chain([*ids, *golden], 0)

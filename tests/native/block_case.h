@@ -14,7 +14,7 @@
 using Floats = std::vector<float>;
 using Doubles = std::vector<double>;
 
-inline int failures = 0;
+inline int failures = 0, with_zeros = 0;  // matrices with zero points
 inline unsigned seed = 0;
 
 inline void check(bool ok, const std::string& what) {
@@ -86,6 +86,28 @@ struct Weight {
   Doubles times(const Doubles& x) const { return times(x, 0, tensor.n); }
 };
 
+// Zero points of a quantized weight: as they lie in memory, and by row and block.
+struct ZeroPoints {
+  const uint8_t* data = nullptr;  // null: none
+  std::vector<int> values;        // [n, blocks]
+  ZeroPoints(Random& r, Arrays& arrays, const ed_tensor& t, int blocks) : values((size_t)t.n * blocks, 0) {
+    const bool nibbles = t.format == 4;
+    for (int& zero : values) zero = nibbles ? 8 : 128;
+    if (t.block == 16 || r.chance(50)) return;
+    const size_t line = t.layout ? (size_t)blocks * (nibbles ? 8 : 16) : nibbles ? (blocks + 1) / 2 : blocks;
+    uint8_t* to = arrays.get<uint8_t>((t.layout ? (t.n + 15) / 16 : t.n) * line);
+    for (int i = 0; i < t.n; i++)
+      for (int b = 0; b < blocks; b++) {
+        const int zero = values[(size_t)i * blocks + b] = nibbles ? r.from(5, 11) : r.from(96, 160);  // as far off as real ones
+        uint8_t* at = to + (t.layout ? i / 16 : i) * line;
+        if (t.layout) at += nibbles ? b * 8 + i % 8 : b * 16 + i % 16;
+        else at += nibbles ? b / 2 : b;
+        *at |= (uint8_t)(nibbles ? zero << 4 * (t.layout ? i % 16 / 8 : b % 2) : zero);
+      }
+    data = to;
+  }
+};
+
 enum { F32 = 1, F16 = 2, INT8 = 3, INT4 = 4 };
 
 inline Weight random_weight(Random& r, Arrays& arrays, int format, int n, int k) {
@@ -114,16 +136,18 @@ inline Weight random_weight(Random& r, Arrays& arrays, int format, int n, int k)
     uint16_t* scales = arrays.get<uint16_t>(rows * blocks);
     for (size_t i = 0; i < rows * words * 4; i++) data[i] = (uint8_t)r.below(256);
     for (size_t i = 0; i < rows * blocks; i++) scales[i] = half(size / (format == INT4 ? 8 : 128)) & 0x7fff;
+    const ZeroPoints zeros(r, arrays, t, (int)blocks);
+    with_zeros += zeros.data != nullptr;
     for (int i = 0; i < n; i++)
       for (int j = 0; j < k; j++) {
         const size_t word = t.layout ? ((size_t)(i / 16) * words + j / per) * 16 + i % 16 : (size_t)i * words + j / per;
         const int byte = data[word * 4 + (format == INT4 ? j % 8 / 2 : j % 4)];
-        const int q = format == INT8 ? byte - 128 : (byte >> (j & 1 ? 4 : 0) & 15) - 8;
         const size_t b = j / t.block;
+        const int q = (format == INT8 ? byte : byte >> (j & 1 ? 4 : 0) & 15) - zeros.values[i * blocks + b];
         values[(size_t)i * k + j] =
             q * from_half(scales[t.layout ? ((i / 16) * blocks + b) * 16 + i % 16 : i * blocks + b]);
       }
-    t.data = data, t.scales = scales;
+    t.data = data, t.scales = scales, t.zeros = zeros.data;
   }
   return w;
 }

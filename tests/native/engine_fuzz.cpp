@@ -23,7 +23,7 @@ namespace {
 
 int failures = 0;
 unsigned seed = 0;
-long calls = 0, refused = 0, together = 0;
+long calls = 0, refused = 0, together = 0, with_zeros = 0;
 
 void check(bool ok, const std::string& what) {
   if (ok) return;
@@ -65,7 +65,9 @@ struct Model {
   std::vector<ed_rope> ropes;
   int context = 0;
 
-  ed_tensor tensor(Random& r, int n, int k) {
+  int with_zeros = 0;  // matrices with zero points
+
+  ed_tensor tensor(Random& r, int n, int k, bool zeros = true) {
     ed_tensor t{};
     t.format = r.from(1, 4), t.n = n, t.k = k;
     float size = 1.5f / std::sqrt((float)k);
@@ -84,8 +86,18 @@ struct Model {
       for (size_t i = 0; i < bytes; i++) data[i] = (uint8_t)r.below(256);
       for (size_t i = 0; i < rows * blocks; i++) scales[i] = half(r, size / (t.format == 4 ? 8 : 128));
       t.data = data, t.scales = scales;
+      if (zeros && t.block > 16 && r.chance(50)) t.zeros = zero_points(r, t, rows, blocks);
     }
     return t;
+  }
+
+  // What stands for zero in each block: two in a byte in int4, there in rows of whole bytes.
+  const uint8_t* zero_points(Random& r, const ed_tensor& t, size_t rows, size_t blocks) {
+    const size_t n = t.format == 3 ? rows * blocks : t.layout ? rows * blocks / 2 : rows * ((blocks + 1) / 2);
+    uint8_t* zeros = memory.get<uint8_t>(n);
+    for (size_t i = 0; i < n; i++) zeros[i] = (uint8_t)r.below(256);
+    with_zeros++;
+    return zeros;
   }
 
   // A small number as a half, some of them subnormal, some zero.
@@ -113,7 +125,7 @@ struct Model {
       else b.mlp = mlp(r);
       blocks.push_back(b);
     }
-    m.embed = tensor(r, m.vocab, m.hidden);
+    m.embed = tensor(r, m.vocab, m.hidden, false);
     m.head = r.chance(50) ? m.embed : tensor(r, m.vocab, m.hidden);
     m.final_norm = norm(r, true, m.hidden);
     m.blocks = blocks.data(), m.ropes = ropes.data();
@@ -497,6 +509,7 @@ void round(unsigned s, const std::vector<std::string>& isas) {
   seed = s;
   Random r(s);
   Model model(r);
+  with_zeros += model.with_zeros;
   const int kv = r.from(1, 4), threads = r.from(1, 4);
   const std::string isa = isas[r.below((int)isas.size())];
   ed_engine* engine = ed_open(&model.m, threads, isa.c_str());
@@ -556,7 +569,7 @@ int main(int argc, char** argv) {
   const double until = now() + seconds;
   unsigned s = first;
   for (; s == first || (now() < until && failures < 20); s++) round(s, isas);
-  std::printf("%u models, %ld calls, %ld refused, %ld pages shared, %d failures\n", s - first, calls, refused,
-              together, failures);
+  std::printf("%u models, %ld calls, %ld matrices with zero points, %ld refused, %ld pages shared, %d failures\n",
+              s - first, calls, with_zeros, refused, together, failures);
   return failures != 0;
 }

@@ -145,6 +145,7 @@ int main(int argc, char** argv) {
     Random r(seed);
     check_model(r);
   }
-  std::printf("%d models, %d rows too close to tell, failures: %d\n", models, tied, failures);
-  return failures ? 1 : 0;
+  std::printf("%d models, %d matrices with zero points, %d rows too close to tell, failures: %d\n", models, with_zeros, tied,
+              failures);
+  return failures || !with_zeros;
 }

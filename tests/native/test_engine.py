@@ -8,6 +8,7 @@ Every time against the library that is installed; under the sanitizers, which co
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -32,9 +33,10 @@ pytestmark = pytest.mark.skipif(COMPILER is None or sys.platform == "win32", rea
 def fuzz(program: Path, seed: int = 1) -> None:
     done = subprocess.run([program, SECONDS, str(seed)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    models, _, calls, *_ = done.stdout.split()
-    assert int(models) > 3
-    assert int(calls) > 30
+    models, calls, with_zeros, *_ = map(int, re.findall(r"\d+", done.stdout))
+    assert models > 3
+    assert calls > 30
+    assert with_zeros > 3
 
 
 @pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")

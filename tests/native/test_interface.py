@@ -26,8 +26,13 @@ STRUCTS = {
     "lora": structs.LoraStruct,
     "adapter": structs.AdapterStruct,
     "sequence": structs.SequenceRows,
+    "drafter_options": structs.DrafterOptionsStruct,
+    "verified": structs.VerifiedStruct,
+    "calibration": structs.CalibrationStruct,
+    "proposal": structs.ProposalStruct,
+    "draft_tree": structs.DraftTreeStruct,
 }
-SIZES = {"int32_t": 4, "float": 4, "double": 8}
+SIZES = {"int32_t": 4, "uint32_t": 4, "float": 4, "double": 8}
 
 
 def fields(name: str) -> list[tuple[str, int]]:

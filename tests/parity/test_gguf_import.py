@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edgedec.bench.timing import Config
 from edgedec.bundle import Bundle
+from edgedec.errors import BadTensor
 from edgedec.export.exporter import ExportOptions, export
 from edgedec.export.gguf.types import SUGGESTED
 from edgedec.export.opening import open_source
@@ -75,6 +76,23 @@ def test_the_model_of_a_file_is_the_one_that_wrote_it(name: str, tmp_path: Path)
     text = np.array([*IDS[:8], *found])
     assert found == logits_by_torch(model, text)[7:-1].argmax(1).tolist()
     assert len(set(found)) > 1
+
+
+@pytest.mark.parametrize("kind", ["F32", "Q8_0"])
+def test_a_tensor_for_each_expert(kind: str, tmp_path: Path) -> None:
+    """As Mixtral's files had before llama.cpp stacked them: the same bundle, byte for byte."""
+    options = ExportOptions(check=False, runtimes=("native",), name="m")
+    found = []
+    for apart in (False, True):
+        path = ggufs.write(MODELS["mixtral"](), tmp_path / f"{apart}.gguf", kind, apart)
+        source = open_source(path)
+        assert any("ffn_gate.0.weight" in name for name in source.tensors) == apart
+        bundle = export(str(path), tmp_path / f"bundle-{apart}", options)
+        found.append((bundle.path / "weights.bin").read_bytes())
+    assert found[0] == found[1]
+    few = ggufs.write(MODELS["mixtral"](), tmp_path / "few.gguf", kind, True, **{"llama.expert_count": 6})
+    with pytest.raises(BadTensor, match=r"ffn_gate\.5\.weight: missing"):
+        export(str(few), tmp_path / "few", options)
 
 
 @pytest.mark.parametrize("kind", ["F16", "BF16"])

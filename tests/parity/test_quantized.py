@@ -45,6 +45,7 @@ COMPRESSED: dict[str, tuple[tuple[Any, ...], tuple[str, int] | None]] = {
     "int8, zero points": ((8, 32, False, "int-quantized"), ("int8", 32)),
     "fp8, by output": ((8, None, True, "float-quantized"), None),
 }
+ADD_ONE = {4: 0x11111111, 8: 0x01010101}
 EXACT = ExportOptions(head="f32", embed="f32", check=False, runtimes=("ort",))
 
 
@@ -109,6 +110,10 @@ def assert_same_weights(bundle: Bundle, model: q.Saved, exact: bool) -> None:
         ("Qwen3", "gptq v2, 8 bits", "portable"),
         ("Mixtral", "awq", "portable"),
         ("Mixtral", "int4, symmetric", "cpu"),
+        ("Gemma3", "gptq v2, 8 bits", "cpu"),
+        ("Gemma3", "awq", "portable"),
+        ("Phi3", "gptq", "cpu"),
+        ("Phi3", "int8, zero points", "portable"),
     ],
 )
 def test_the_same_tokens_as_transformers(kind: str, name: str, target: str, tmp_path: Path) -> None:
@@ -176,6 +181,48 @@ def test_a_module_left_in_floats_is_rounded_beside_the_others(tmp_path: Path) ->
     np.testing.assert_array_equal(found[192:], meant["model.layers.0.self_attn.v_proj.weight"])
     floats = meant[f"{left}.weight"].numpy()
     assert 0 < np.abs(found[128:192] - floats).max() < np.abs(floats).max() / 5
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Gemma3", "Phi3"])
+@pytest.mark.parametrize(
+    ("how", "config"), [("blocks", "FineGrainedFP8Config"), ("int4", "CompressedTensorsConfig")], ids=["fp8", "int4"]
+)
+def test_values_as_transformers_loads_them(kind: str, how: str, config: str, tmp_path: Path) -> None:
+    """By its own loader, which leaves floats: FP8 to the bit, compressed-tensors in bfloat16, as it computes them."""
+    store, settings, _ = case({"blocks": "fp8, blocks", "int4": "int4, zero points"}[how])
+    model = q.save(tmp_path / "checkpoint", store, settings, kind)
+    load = q.transformers.AutoModelForCausalLM.from_pretrained
+    asked = getattr(q.transformers, config)(dequantize=True)
+    theirs = load(model.folder, dtype=torch.float32, quantization_config=asked).state_dict()
+    checkpoint = Checkpoint.open(model.folder)
+    matrices = {name for name in checkpoint.names if not hasattr(checkpoint.tensors[name], "offset")}
+    assert len(matrices) == (8 if kind == "Phi3" else 14)
+    for name in matrices:
+        found = checkpoint.tensors[name].values(name, 0, theirs[name].shape)
+        np.testing.assert_allclose(found, theirs[name].numpy(), rtol=0 if how == "blocks" else 2**-8, atol=0)
+
+
+@pytest.mark.parametrize("name", ["gptq", "gptq v2, 8 bits", "gptq, desc_act"])
+def test_gptq_as_gptqmodel_unpacks_it(name: str, tmp_path: Path) -> None:
+    linear = pytest.importorskip("gptqmodel.nn_modules.qlinear.torch", reason="compared with gptqmodel").TorchLinear
+    store, settings, _ = case(name)
+    model = q.save(tmp_path / "checkpoint", store, settings)
+    from safetensors.torch import load_file
+
+    stored, checkpoint = load_file(model.folder / "model.safetensors"), Checkpoint.open(model.folder)
+    module, bits, group = "model.layers.1.mlp.up_proj", settings["bits"], settings["group_size"]
+    theirs = linear(
+        bits=bits, group_size=group, sym=False, desc_act=settings["desc_act"], in_features=128, out_features=256,
+        bias=False, pack_dtype=torch.int32, register_buffers=True,
+    )  # fmt: skip
+    for part in ("qweight", "qzeros", "scales", "g_idx"):
+        getattr(theirs, part).data = stored[f"{module}.{part}"]
+    theirs.qzeros.data = theirs.qzeros + (
+        0 if settings.get("checkpoint_format") else ADD_ONE[bits]
+    )  # as its loader does
+    wanted = theirs.dequantize_weight().T.float().numpy()
+    found = checkpoint.tensors[f"{module}.weight"].values(module, 0, (256, 128))
+    np.testing.assert_allclose(found, wanted, rtol=2**-10, atol=0)
 
 
 def test_awq_as_autoawq_unpacks_it(tmp_path: Path) -> None:

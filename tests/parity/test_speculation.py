@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import edgedec
 from edgedec.constraints import json_schema
 from edgedec.decoding.batching import Batch
 from edgedec.decoding.loop import StepTrace
-from edgedec.drafters import drafter_names
+from edgedec.drafters import drafter_module, drafter_names
 from edgedec.drafters.off import Off
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import Call, Rows, forward_one
@@ -21,6 +22,7 @@ from edgedec.sampling import Sampling
 from edgedec.spec import KV_FORMATS
 from edgedec.speculation import choose
 from edgedec.speculation.costs import Costs
+from edgedec.storage.datastore import write_datastore
 
 needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"no native engine: {loader.why_not()}")
 
@@ -36,8 +38,10 @@ PROMPTS = [
 ]
 LENGTH = 110
 NODES = {"chain": 4, "tree": 12}
+# What is forced, and drafts of bundles that have one, have tests of their own.
+ELSEWHERE = {"off", "forced", *[name for name in drafter_names() if hasattr(drafter_module(name), "DRAFT")]}
 SPECS = [
-    *[name for name in drafter_names() if name not in ("off", "forced")],  # what is forced has a test of its own
+    *[name for name in drafter_names() if name not in ELSEWHERE],
     "auto",
     *[
         f"{name}:fixed={n}"
@@ -73,8 +77,19 @@ def nano(kv: str) -> edgedec.Model:
 
 def session(model: edgedec.Model, spec: str, **options: Any) -> edgedec.Session:
     name, _, rest = spec.partition(":")
-    spec = f"model:path=nano,{rest}".rstrip(",") if name == "model" else spec
+    paths = {"model": lambda: "nano", "pearl": lambda: "nano", "hierarchy": lambda: "nano", "datastore": stored}
+    spec = f"{name}:path={paths[name]()},{rest}".rstrip(",") if name in paths else spec
     return model.session(speculate=spec, **options)
+
+
+@cache
+def stored() -> str:
+    """A datastore of texts like those to come."""
+    tokenizer, path = nano("f32").tokenizer, Path(mkdtemp()) / "prompts.store"
+    digest = nano("f32").bundle.manifest.files["tokenizer.json"].sha256
+    texts = [tokenizer.encode(prompt) for prompt in PROMPTS] + [list(text) for text in plain("f32", Sampling())[::2]]
+    write_datastore(path, digest, nano("f32").spec.vocab_size, texts)
+    return str(path)
 
 
 class Drafted:

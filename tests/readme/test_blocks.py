@@ -39,9 +39,11 @@ SKIPPED = {
     r"\.gguf": "needs a GGUF file; tests/unit/test_gguf_converted.py runs these on one that it makes",
     r"lm_eval run|edgedec\.harness": "downloads its tasks; tests/unit/test_harness.py runs local ones",
     r"optimum|gpt2": "needs optimum in an environment of its own; tests/parity/test_imported.py has one",
-    r"--draft |add-draft|-m llama ": "needs a published draft and its target; tests/unit/test_drafts.py makes small ones",
+    r"--draft |add-draft|-m llama ": "needs a published draft; tests/unit/test_drafts.py makes small ones",
     r"train-exits|smol-exits": "trains for hours; tests/unit/test_train_exits.py trains a small one",
     r"git clone|hf:|edgedec pull": "needs the network",
+    r"edgedec\.kernels\.cuda\.build": "compiles for a GPU; tests/cuda/test_build.py does",
+    r"--engine cuda": "needs a GPU; tests/cuda runs it on the emulation",
 }
 # Pages whose programs have a test of their own.
 OWN = {
@@ -61,6 +63,7 @@ SMALLER = [
     (r"(?<=--rows )[\d,]+", "1,2"),
     (r"(?<=bench kernels -m smol)(?= |$)", " --rows 1,2 -r 1"),
     (r"^edgedec bench spec(?! --as)", "edgedec bench spec -n 4 --limit 1 -r 1 --drafters auto"),
+    (r"^edgedec bench dial.*", "edgedec bench dial --sequences 1,2 --acceptance 0.7 --lengths 2 -n 4 -r 1"),
     (r"^edgedec bench batch(?! --as)", "edgedec bench batch --prompts 4 --sizes 1,2 -n 4 -r 1"),
 ]
 EVERY = [(page, command) for page in PAGES for command in dict.fromkeys(commands(page))]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -244,35 +243,10 @@ def test_places_that_hold_no_checkpoint(tmp_path: Path) -> None:
             (tmp_path / name).touch()
         with pytest.raises(CheckpointError, match=advice):
             open_checkpoint(tmp_path)
-    with pytest.raises(CheckpointError, match="neither a folder nor a Hub id"):
+    with pytest.raises(CheckpointError, match="neither a folder nor a GGUF file nor a Hub id"):
         open_checkpoint(config)
-    with pytest.raises(CheckpointError, match="neither a folder nor a Hub id"):
+    with pytest.raises(CheckpointError, match="neither a folder nor a GGUF file nor a Hub id"):
         open_checkpoint("../../nothing/here")
-
-
-def test_hub_ids_are_fetched_or_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(CheckpointError, match="org/name: no such folder; to download it: pip install"):
-        open_checkpoint("org/name")
-    hub = FakeHub(str(folder(tmp_path)))
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)  # type: ignore[arg-type]
-    assert open_checkpoint("org/name", "main").names == ("a", "b", "c")
-    assert hub.asked == ("org/name", "main")
-    hub.place = None
-    with pytest.raises(CheckpointError, match=r"org/name: no such folder, and not from the Hub either: offline$"):
-        open_checkpoint("org/name")
-
-
-class FakeHub:
-    def __init__(self, place: str | None) -> None:
-        self.place, self.asked = place, ("", "")
-
-    def snapshot_download(self, name: str, *, revision: str, allow_patterns: list[str]) -> str:
-        self.asked = (name, revision)
-        if self.place is None:
-            raise RuntimeError("offline\nand a long trace")
-        return self.place
 
 
 def test_headers_are_those_of_the_safetensors_package(tmp_path: Path) -> None:

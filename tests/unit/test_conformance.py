@@ -25,6 +25,8 @@ def here(name: str) -> None:
     """Skip where the runtime or what its artifacts need is not installed."""
     if name == "graph":
         pytest.skip("runs imported graphs only: tests/parity/test_imported.py")
+    if name == "cuda":
+        pytest.skip("emulated, it takes minutes: tests/cuda/test_engine.py")
     if name == "ort":
         pytest.importorskip("onnx", reason="making artifacts needs onnx")
     if name == "native":

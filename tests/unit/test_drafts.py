@@ -25,11 +25,13 @@ from edgedec.bundle import MANIFEST, Bundle
 from edgedec.cli._app import app
 from edgedec.decoding.batching import Batch
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode_loop
+from edgedec.decoding.loop import StepTrace, decode, decode_loop
 from edgedec.drafters import DrafterContext, make_drafter
 from edgedec.errors import BundleCorrupt, EdgedecError, UsageError
 from edgedec.export.drafts import DraftOptions, add_draft
 from edgedec.export.exporter import ExportOptions, export
+from edgedec.export.geometry import Geometry
+from edgedec.export.padding import pad_to_geometry
 from edgedec.generation import GenerationConfig
 from edgedec.kernels.cpu.loader import why_not
 from edgedec.runtime import Call, CallResult
@@ -355,3 +357,24 @@ def test_choices_of_medusa(drafted: Path, tmp_path: Path) -> None:
         (tmp_path / "tree.json").write_text(wrong)
         with pytest.raises(UsageError, match="choices"):
             model.session(speculate=f"medusa:choices={tmp_path / 'tree.json'}")
+
+
+def test_a_padded_bundle_drafts_the_same(checkpoint: Path, tmp_path: Path) -> None:
+    """At another geometry EAGLE-3 proposes what it proposes at its own."""
+    options = ExportOptions(weights="f32", check=False, runtimes=(), drafts=(str(eagle3().save(tmp_path / "one")),))
+    small = export(str(checkpoint), tmp_path / "small", options)
+    geometry = Geometry(262, 160, 128, 10, 12, 3, 32)
+    large = pad_to_geometry(small, geometry, tmp_path / "large", "large", "f32")
+    assert large.part(large.manifest.drafts["eagle3"].stack).spec.hidden_size == 160
+
+    def drafts(bundle: Bundle) -> list[tuple[list[int], list[int]]]:
+        model = edgedec.open(bundle.path, engine=ENGINE)
+        host, trace = DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer), list[StepTrace]()
+        context = Context(list(PROMPT), len(PROMPT), model.runtime.new_cache(64))
+        drafter = make_drafter("eagle3", host, {"beam": "3"})
+        list(decode(model.runtime, context, GenerationConfig(max_tokens=20), drafter, trace=trace))
+        return [(list(step.draft.tokens[:8]), list(step.draft.parents[:8])) for step in trace]
+
+    found = drafts(large)
+    assert sum(len(tokens) for tokens, _ in found) > 80
+    assert found == drafts(small)

@@ -10,11 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import ggufs
 import numpy as np
 import pytest
 import vocabularies
-import zoo
 
 import edgedec
 from edgedec.bundle import Bundle
@@ -26,22 +24,13 @@ from edgedec.export.gguf.file import GgufFile
 from edgedec.runtime import Rows, logits_of, open_runtime
 
 WORDS = vocabularies.byte_level
+llama = vocabularies.tiny
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "gguf"
-
-
-def llama(path: Path, kind: str = "Q8_0", seed: int = 0) -> Path:
-    """A random Llama over bytes."""
-    tokens = [*vocabularies.alphabet(), "<|end|>"]
-    config = {"hidden_size": 64, "intermediate_size": 64, "head_dim": 32, "num_attention_heads": 2}
-    model = zoo._causal("Llama", seed, **config | {"vocab_size": len(tokens), "num_key_value_heads": 1})()
-    facts = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "merges": ["a b"], "eos_token_id": 256}
-    facts["tokens"] = [*tokens[:255], "ab", tokens[256]]
-    return ggufs.write(model, path, kind, **{f"tokenizer.ggml.{key}": value for key, value in facts.items()})
 
 
 def bundles(cache: Path) -> list[str]:

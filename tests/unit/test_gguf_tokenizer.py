@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import vocabularies
 from vocabularies import SPECIAL, TEXTS, byte_level, ids_by_llama_cpp, sentencepiece
 
 from edgedec.bundle.manifest import Text
@@ -21,7 +22,7 @@ from edgedec.errors import CheckpointError
 from edgedec.export.gguf.file import GgufFile
 from edgedec.export.gguf.metadata import GgufFacts
 from edgedec.export.gguf.pretokenizers import KNOWN
-from edgedec.export.gguf.tokenizer import merges_of, write_text
+from edgedec.export.gguf.tokenizer import ENDS, merges_of, write_text
 from edgedec.text.tokenizer import Tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "gguf_tokens.json"
@@ -97,6 +98,19 @@ def test_files_say_what_goes_around_a_text(flag: str, first: bool, last: bool, t
     _, tokenizer = opened(sentencepiece(tmp_path / "v.gguf", **{key: flag == "add_eos_token"}))
     found = tokenizer.encode("Hello")
     assert (found[0] == 1, found[-1] == 2) == (first, last)
+
+
+def test_texts_end_where_llama_cpp_ends_them(tmp_path: Path) -> None:
+    """By the spelling of a token, and by what the metadata calls it."""
+    for name in (*ENDS, "<PAD>x", "<|fim_middle|>", "<pad>", "<|im_start|>"):
+        for kind in (vocabularies.CONTROL, vocabularies.NORMAL):
+            path = vocabularies.ends(tmp_path / "v.gguf", name, kind)
+            assert set(opened(path)[0].eos) == vocabularies.ends_by_llama_cpp(path), name
+    for purpose in ("eot", "eom", "fim_pad", "fim_rep", "fim_sep", "fim_mid", "pad"):
+        path = vocabularies.ends(tmp_path / "v.gguf", "<x>", **{f"tokenizer.ggml.{purpose}_token_id": 40})
+        found = set(opened(path)[0].eos)
+        assert (40 in found) == (purpose not in ("fim_mid", "pad"))
+        assert found == vocabularies.ends_by_llama_cpp(path), purpose
 
 
 def test_no_space_goes_before_a_text_where_the_file_says_so(tmp_path: Path) -> None:

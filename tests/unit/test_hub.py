@@ -143,6 +143,38 @@ def test_what_is_damaged_is_not_used(world: World) -> None:
     world.ok("pull", ID)
 
 
+def test_export_downloads_as_pull_does(world: World) -> None:
+    world.ok("export", ID, "-o", "bundle", "--no-check")
+    assert len(world.hub.fetched(WEIGHTS)) == 1
+    world.ok("export", f"hf:{ID}@main", "-o", "again", "--no-check", HF_HUB_OFFLINE="1")
+    assert len(world.hub.fetched(WEIGHTS)) == 1
+    shutil.rmtree(world.home / "hf")
+    data = (world.hub.repositories[ID] / WEIGHTS).read_bytes()
+    world.hub.wrong[WEIGHTS] = data[:-1] + bytes([data[-1] ^ 1])
+    assert f"{WEIGHTS}: content differs from its hash" in world.fails("export", ID, "-o", "wrong")
+    assert not (world.home / "wrong").exists()
+    assert "no such model on http://127.0.0.1" in world.fails("export", "nobody/nothing", "-o", "wrong")
+    assert "neither a folder nor a GGUF file" in world.fails("export", "./nothing", "-o", "wrong")
+
+
+def test_one_gguf_file_of_a_repository(world: World) -> None:
+    """Downloaded alone, held against its hash, converted once."""
+    pytest.importorskip("gguf", reason="GGUF files are written with the package gguf")
+    from vocabularies import tiny
+
+    file = tiny(world.hub.repositories[ID] / "tiny-Q8_0.gguf")
+    name = f"hf:{ID}/{file.name}"
+    first = world.run("run", "-m", name, "-p", "a", "-n", "4", "--temp", "0")
+    assert first.returncode == 0, first.stderr
+    taken = {path.rpartition("/")[2] for method, path, _ in world.hub.asked if method == "GET" and "/resolve/" in path}
+    assert taken == {file.name}
+    assert world.ok("run", "-m", name, "-p", "a", "-n", "4", "--temp", "0", HF_HUB_OFFLINE="1") == first.stdout
+    assert json.loads(world.ok("pull", name, "--json"))["bytes"] == file.stat().st_size
+    world.ok("export", f"{ID}/{file.name}", "-o", "bundle", "--no-check")
+    assert world.hub.fetched(file.name) == [""]
+    assert "no such file" in world.fails("run", "-m", f"hf:{ID}/other.gguf", "-p", "a")
+
+
 def test_errors_say_what_to_do(world: World) -> None:
     assert "no such model on http://127.0.0.1" in world.fails("pull", "nobody/nothing")
     assert "no such revision" in world.fails("pull", f"{ID}@missing")

@@ -26,6 +26,7 @@ def run(program: str) -> None:
     from corpus import Corpus
     from tokenizers import Tokenizer
     torch.set_num_threads(1)
+    exits.compiled = lambda function: function
     tok = Tokenizer.from_file({str(RECIPE / "bundle" / "tokenizer.json")!r})
     story = {STORY!r}
     answers = prompts.Answers(Corpus([story] * 5, [], [], [], []), ["x = 1"], ["A page of text that is no story."])
@@ -88,4 +89,24 @@ def test_exits_share_the_loss_and_layers_are_left_out() -> None:
     assert exits.objective(weights, masked, layer, model.token_losses, 1.0, 0) < loss
     loss.backward()
     assert all(w.grad.abs().sum() > 0 for w in weights.values())
+    """)
+
+
+def test_of_a_text_said_twice_the_second_telling_is_learned() -> None:
+    run("""
+    import lessons, finetune
+    mix = finetune.Mix.__new__(finetune.Mix)
+    mix.tok = tok
+    rng = random.Random(3)
+    for make in (lessons.edit, lessons.quotes):
+        for _ in range(20):
+            text = make(story, rng)
+            first, mark, twin = text.rpartition(lessons.MARK.search(text).group())
+            tokens, targets = model.parted(torch.from_numpy(mix.copied(text).astype("int64"))[None])
+            assert targets[targets >= 0].tolist() == tok.encode(twin, add_special_tokens=False).ids
+            assert tokens.min() >= 0 and len(tok.decode(tokens[0].tolist())) > len(first)
+    words = ["zebra", "quark", "fjord"]
+    changed = [lessons.strange(story, words, rng) for _ in range(30)]
+    assert any(set(words) & set(text.split()) for text in changed)
+    assert all(text[:4] == "Once" and text.count(".") == story.count(".") for text in changed)
     """)

@@ -462,6 +462,11 @@ MIRROR = {
     "ed_adapter": structs.AdapterStruct,
     "ed_sequence": structs.SequenceRows,
     "ed_sampling": structs.SamplingStruct,
+    "ed_drafter_options": structs.DrafterOptionsStruct,
+    "ed_verified": structs.VerifiedStruct,
+    "ed_calibration": structs.CalibrationStruct,
+    "ed_proposal": structs.ProposalStruct,
+    "ed_draft_tree": structs.DraftTreeStruct,
 }
 
 

@@ -322,11 +322,37 @@ def test_a_folder_of_models_is_served(folder: Path) -> None:
         assert loaded(place) == ["second", "first"]
 
 
+def test_gguf_files_of_the_folder_are_served(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Converted once; the later parts of a split file are none of their own, and what cannot be read is named."""
+    pytest.importorskip("gguf", reason="GGUF files are written with the package gguf")
+    import vocabularies
+
+    from edgedec.cli.serve import _bundles
+
+    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path / "cache"))
+    mixed = tmp_path / "mixed"
+    shutil.copytree(folder / "first", mixed / "first", copy_function=os.link)
+    vocabularies.tiny(mixed / "small-Q8_0.gguf")
+    (mixed / "split-00002-of-00002.gguf").write_bytes(b"a later part")
+    (mixed / "broken.gguf").write_bytes(b"GGUX")
+    assert [path.name.partition("-")[0] for path in _bundles(mixed)] == ["first", "small"]
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("edgedec: broken.gguf is not served: ")
+    (mixed / "broken.gguf").unlink()
+    with started(mixed, "--slots", "2", "-c", "64", models=True) as (place, _):
+        assert [card["id"] for card in httpx.get(f"{place}/v1/models").json()["data"]] == ["first", "small-Q8_0"]
+        assert complete(place, "small-Q8_0")["usage"]["completion_tokens"] > 0
+        assert loaded(place) == ["small-Q8_0"]
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         (["--models", "nowhere"], "--models nowhere: no such folder"),
-        (["--models", "{folder}/notes"], "there is no bundle in it"),
+        (["--models", "{folder}/notes"], "no bundle and no GGUF file in it"),
         (["--models", "{folder}", "--lora", "x=y.lora"], "--lora x: with --models it is MODEL/NAME=FILE"),
         (["--lora", "x"], "--lora 'x': must be NAME=FILE"),
         (["--lora", "x=a", "--lora", "x=b"], "--lora 'x=b': the name 'x' is given twice"),

@@ -196,6 +196,20 @@ def test_pieces_join_to_the_text_for_any_tokens(name: str, special: bool) -> Non
     check()
 
 
+@pytest.mark.parametrize("name", ["bytes", "fallback"])
+def test_the_marks_around_thoughts_are_shown_though_they_are_special(tmp_path: Path, name: str) -> None:
+    raw = _raw(name)
+    raw.add_special_tokens(["<think>", "</think>", "<|other|>"])
+    raw.save(str(tmp_path / "tokenizer.json"))
+    t = Tokenizer.load(tmp_path / "tokenizer.json")
+    ids = [t.id("<think>"), *t.encode("a"), t.id("</think>"), t.id("<|other|>"), *t.encode("b")]
+    text = t.decode([i for i in ids if i is not None])
+    assert text.startswith("<think>")
+    assert text.replace(" ", "") == "<think>a</think>b"
+    assert _pieces(t, [i for i in ids if i is not None], []) == text
+    assert t.hidden & {t.id("<|other|>"), t.id("<think>")} == {t.id("<|other|>")}
+
+
 def test_a_prompt_that_ends_in_half_a_surrogate_is_told_once() -> None:
     """ED A0 is held as unfinished, and reads as two bad bytes if nothing more comes."""
     t = tokenizer("bytes")

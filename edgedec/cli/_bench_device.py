@@ -1,0 +1,77 @@
+"""`edgedec bench device`: steps of a GPU engine by rows, prefill, share of the memory's rate, launches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgedec.cli import options as o
+from edgedec.cli._bench_about import RowList, parse_rows
+from edgedec.cli._output import print_json, print_table, progress_bar
+
+if TYPE_CHECKING:
+    from edgedec.bench.device import DeviceCosts
+    from edgedec.spec import ModelSpec
+
+
+def device(
+    model: o.ModelName = "nano",
+    engine: o.Engine = "cuda",
+    kv: o.KVFormat = None,
+    rows: RowList = "1,2,4,8,16,32,64",
+    context: Annotated[int, typer.Option(min=1, help="Tokens before the rows of a step.")] = 256,
+    prefill: Annotated[int, typer.Option(min=1, help="Tokens of the text that is read.")] = 4096,
+    repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Steps, after one to warm up.")] = 20,
+    json: o.Json = False,
+) -> None:
+    """Measure what a step costs on a GPU, beside what its memory and its tensor cores can do.
+
+    \b
+    Examples:
+      edgedec bench device -m ./smol
+      edgedec bench device -m ./smol --rows 1,8,64 --context 1024 --json
+    """
+    from edgedec.bench.device import StepCost, measure
+
+    counts = parse_rows(rows)
+    opened = o.open_model(model, engine, 0, kv)
+    stored = sum(t.stored_bytes for name, t in opened.bundle.manifest.tensors.items() if _is_read(name, opened.spec))
+    total, done = 2 * len(counts), 0
+    with progress_bar(quiet=json) as show:
+
+        def after(step: StepCost) -> None:
+            nonlocal done
+            done += 1
+            show("bench", done, total)
+
+        found = measure(opened.runtime, stored, counts, context, prefill, repetitions, after)
+    if json:
+        print_json(found.to_json())
+    else:
+        show_costs(found)
+
+
+def _is_read(name: str, spec: ModelSpec) -> bool:
+    """Does every step read all of this tensor? Of an embedding that is no head it reads a row."""
+    return name != "embed" or spec.tied
+
+
+def show_costs(found: DeviceCosts) -> None:
+    """A table of steps."""
+    print(f"{found.device}: {found.weight_bytes / 1e6:.0f} MB of weights a step")
+    if not found.memory_rate:
+        print("Shares are not known: no figures of this device.")
+    lines = [
+        [
+            step.what,
+            str(step.rows),
+            f"{step.seconds * 1e3:.3f} ms",
+            f"{step.clock * 1e3:.3f} ms",
+            str(step.launches),
+            f"{step.rows / step.seconds:,.0f}",
+            f"{step.share:.0%}" if step.share else "",
+        ]
+        for step in found.steps
+    ]
+    print_table(lines, ["step", "rows", "GPU", "clock", "launches", "tokens/s", "share"])

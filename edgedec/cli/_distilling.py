@@ -1,0 +1,142 @@
+"""`edgedec train-heads` for draft models with attention: the texts are streamed, the result is imported."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import sha256
+from itertools import islice
+from json import dumps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgedec.cli._output import print_json
+from edgedec.errors import UsageError
+from edgedec.storage.files import replacing, replacing_folder
+
+if TYPE_CHECKING:
+    import edgedec
+
+Progress = Callable[[str, int, int], None]
+_SHORTEST_OPENING, _LONGEST_OPENING = 2, 17
+_LONGEST = 300  # tokens of a continuation
+_OPENINGS = 4096  # documents whose openings the model may continue
+
+
+def kind_of(name: str) -> str:
+    """The file name of a kind: `hydra++` is hydra_plus."""
+    return name.replace("++", "_plus")
+
+
+def distill(
+    model: edgedec.Model,
+    data: list[Path],
+    plan: Any,
+    self_distill: int,
+    work: Path | None,
+    keep: Path | None,
+    target: Path | None,
+    force: bool,
+    show: Progress,
+) -> dict[str, Any]:
+    """Train, write the checkpoint folder, import it into the bundle (a copy at `target`) -> the report."""
+    from edgedec.export import heads_distill
+
+    if keep is not None and keep.exists() and not force:
+        raise UsageError(f"{keep}: exists already; choose another place with --checkpoint, or pass --force")
+    with _folder(work) as room:
+        files = list(data)
+        if self_distill:
+            files.append(_written(model, data, self_distill, plan.seed, room, show))
+        trainer = heads_distill.Distiller(model.bundle, model.runtime, files, model.tokenizer.encode, plan)
+        key = heads_distill.key_of(model.bundle, model.runtime, files, plan)
+        path = None if work is None else work / f"{plan.kind}.checkpoint.safetensors"
+        loss = heads_distill.train(trainer, path, key, show)
+        with replacing_folder(keep or room / f"{plan.kind}-checkpoint", force=force or keep is None) as folder:
+            trainer.write(folder, model.bundle.manifest.name)
+        bundle, kind = heads_distill.imported(model.bundle, keep or room / f"{plan.kind}-checkpoint", target, force)
+    quality = trainer.measure()
+    return {
+        "bundle": str(bundle.path),
+        "digest": bundle.digest,
+        "kind": kind,
+        "checkpoint": None if keep is None else str(keep),
+        "parameters": sum(w.numel() for w in trainer.weights.values()),
+        "steps": trainer.steps,
+        "loss": loss,
+        "accuracy": list(quality.accuracy),
+        "run": quality.run,
+        "vocab": trainer.shape.kept,
+        "covered": quality.covered,
+    }
+
+
+@contextmanager
+def _folder(work: Path | None) -> Iterator[Path]:
+    """The work folder, else one that is gone afterwards."""
+    if work is not None:
+        work.mkdir(parents=True, exist_ok=True)
+        yield work
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def _written(model: edgedec.Model, data: list[Path], n: int, seed: int, room: Path, show: Progress) -> Path:
+    """A file of `n` texts that the model wrote from openings of the data; what is there already is used again."""
+    from edgedec.export.exits_data import documents
+
+    weights = model.bundle.manifest.files[model.bundle.manifest.weights].sha256
+    said = sha256(dumps([weights, model.runtime.name, n, seed]).encode())
+    found = list(islice((text for path in data for text in documents(path)), _OPENINGS))
+    for text in found:
+        said.update(text.encode())
+    kept = room / f"written-{said.hexdigest()[:16]}.jsonl"
+    if not kept.exists():
+        ids = continued(model, [model.tokenizer.encode(text) for text in found], n, seed, show)
+        lines = [dumps({"text": model.tokenizer.decode(one)}) + "\n" for one in ids]
+        with replacing(kept) as file:
+            file.write("".join(lines).encode())
+    return kept
+
+
+def continued(model: edgedec.Model, texts: list[list[int]], n: int, seed: int, show: Progress) -> Iterator[list[int]]:
+    """Openings from places in the data, continued by the model, greedily and sampled by turns."""
+    import numpy as np
+
+    from edgedec.sampling import Sampling
+
+    rng, session = np.random.default_rng(seed), model.session(speculate="off")
+    openings = [text for text in texts if text]
+    for i in range(n):
+        text = openings[i % len(openings)]
+        length = int(rng.integers(_SHORTEST_OPENING, _LONGEST_OPENING))
+        # Of a text that serves several times, later places; in front of them what stands before every text.
+        at = 0 if i < len(openings) else int(rng.integers(0, max(1, len(text) - length)))
+        begin = text[:1] if at and model.bundle.manifest.text.bos == text[0] else []
+        opening = [*begin, *text[at : at + length]]
+        how = replace(model.sampling, seed=seed + i) if i % 2 else Sampling()
+        room = max(1, min(_LONGEST, session.capacity - len(opening)))
+        yield [*opening, *map(int, session.tokens(opening, max_tokens=room, sampling=how))]
+        show("write", i + 1, n)
+
+
+def plan_of(training: Any, **options: Any) -> Any:
+    """The plan of the options that were given."""
+    plan = training.DistillPlan(**{name: value for name, value in options.items() if value is not None})
+    return plan if plan.kind == "eagle3" else replace(plan, keep=0, width=0, depth=plan.depth if not plan.layer else 1)
+
+
+def report(found: dict[str, Any], json: bool) -> None:
+    if json:
+        print_json(found)
+        return
+    right = ", ".join(f"{share:.1%}" for share in found["accuracy"])
+    print(f"{found['bundle']}: {found['kind']}, {found['parameters']:,} weights, {found['steps']} steps")
+    print(f"right on text held back: {right}; {found['run']:.2f} guesses in a row")
+    if found["covered"] < 1:
+        print(f"its {found['vocab']} tokens cover {found['covered']:.1%}")
+    if found["checkpoint"]:
+        print(f"checkpoint: {found['checkpoint']}")

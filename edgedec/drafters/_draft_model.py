@@ -1,0 +1,55 @@
+"""Opens a draft model for a target, and says how its tokens are read."""
+
+from __future__ import annotations
+
+from edgedec.bundle.folder import Bundle
+from edgedec.drafters import DrafterContext
+from edgedec.drafters._retokenize import Retokenizer, same_tokens
+from edgedec.errors import BundleNotFound, UsageError
+from edgedec.runtime import Runtime, RuntimeOptions, choose_runtime, open_runtime, runtime_names
+from edgedec.speculation.instances import SharedInstances
+from edgedec.text.tokenizer import Tokenizer
+
+_runtimes: SharedInstances[Runtime] = SharedInstances()
+
+
+def open_draft(host: DrafterContext, path: str, threads: int, kv: str = "") -> tuple[Runtime, Retokenizer | None]:
+    """The draft model at `path`, and what translates its tokens (None: they are the target's)."""
+    bundle = _open(path)
+    translator = translator_of(host, bundle)
+    name = choose_runtime(bundle, host.runtime.name if host.runtime.name in runtime_names() else "auto")
+    options = RuntimeOptions(threads=threads, kv=kv or None)
+    key = str(bundle.path.resolve()), bundle.digest, name, options
+    return _runtimes.get(key, lambda: _loaded(name, bundle, options)), translator
+
+
+def _loaded(name: str, bundle: Bundle, options: RuntimeOptions) -> Runtime:
+    runtime = open_runtime(name, bundle, options)
+    runtime.load()
+    return runtime
+
+
+def _open(path: str) -> Bundle:
+    from edgedec.bundle.locate import find
+
+    if not path:
+        raise UsageError("drafter model: no draft model; name its bundle, as in model:path=./small")
+    try:
+        return Bundle.open(find(path))
+    except BundleNotFound as error:
+        raise UsageError(f"drafter model: path={path}: {error}") from None
+
+
+def translator_of(host: DrafterContext, bundle: Bundle) -> Retokenizer | None:
+    """None if the target's token numbers mean the same to the draft model."""
+    ours, theirs = host.bundle.manifest, bundle.manifest
+    if ours.text.tokenizer is None and theirs.text.tokenizer is None and ours.spec.vocab_size == theirs.spec.vocab_size:
+        return None  # numbers without text: nothing else to go by
+    for one, manifest in ((host.bundle, ours), (bundle, theirs)):
+        if manifest.text.tokenizer is None:
+            raise UsageError(f"drafter model: {one.path} has no tokenizer, so the models' tokens cannot be compared")
+    hashes = [manifest.files[manifest.text.tokenizer or ""].sha256 for manifest in (ours, theirs)]
+    if hashes[0] == hashes[1] != "":
+        return None
+    target, draft = host.tokenizer(), Tokenizer.load(bundle.file(theirs.text.tokenizer or ""))
+    return None if same_tokens(target, draft) else Retokenizer(target, draft)

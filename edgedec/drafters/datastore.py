@@ -1,0 +1,90 @@
+"""Drafts retrieved from documents (REST; RASD, S05): what followed there where they read like the text at hand.
+
+`edgedec datastore build` makes the file: tokens and a suffix array, memory-mapped. The places with the longest match
+vote for what comes next, those with half of it have what is left, as in PPM; the tree grows where it is likeliest
+(DySpec, S42). Beside a drafter that is a model (`model`, a trained head) the tree is pruned by that one's
+probabilities: `edgedec.speculation.guide`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from edgedec.decoding.context import Context
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext
+from edgedec.errors import UsageError
+from edgedec.speculation.instances import SharedInstances
+from edgedec.speculation.tree import Follower, grow
+from edgedec.storage.datastore import END, Datastore, Match, identity
+
+# Its tree is pruned by the probabilities of a model that drafts beside it.
+GUIDED = True
+_LEAST = 0.04  # a path less likely than this is not worth its row anywhere
+_PLACES = 32
+# How many occurrences the unforeseen weighs as much as, by the length of the match.
+_OPEN = [8.0, *(2.6 * length**-1.1 for length in range(1, 65))]
+_stores: SharedInstances[Datastore] = SharedInstances()
+
+# Places by the length of their match, the longest first.
+State = list[tuple[int, list[Match]]]
+
+
+def make(host: DrafterContext, path: str = "", least: int = 2) -> DatastoreDrafter:
+    """path: the file. least: the shortest match that is drafted from."""
+    if not path:
+        raise UsageError(
+            "drafter datastore: no file; make one with `edgedec datastore build FILE -m MODEL -o STORE` and name it, "
+            "as in datastore:path=STORE"
+        )
+    if not 1 <= least <= 12:
+        raise UsageError(f"drafter datastore: least={least}: must be from 1 to 12")
+    file, digest, vocab = Path(path), tokenizer_digest(host), host.bundle.spec.vocab_size
+    return DatastoreDrafter(_stores.get((*identity(file), digest), lambda: Datastore(file, digest, vocab)), least)
+
+
+def tokenizer_digest(host: DrafterContext) -> str:
+    """The sha256 of the bundle's tokenizer; a datastore serves all models that have it."""
+    manifest = host.bundle.manifest
+    if manifest.text.tokenizer is None:
+        raise UsageError(f"drafter datastore: {host.bundle.path} has no tokenizer, so documents cannot be looked up")
+    return manifest.files[manifest.text.tokenizer].sha256
+
+
+class DatastoreDrafter(BaseDrafter):
+    def __init__(self, store: Datastore, least: int = 2) -> None:
+        self._store, self._least = store, least
+        self._lookups = self._matches = 0
+
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
+        if nodes < 1:
+            return Draft()
+        places = [(n, group) for n, group in self._store.find(context.ids, _PLACES) if n >= self._least]
+        self._lookups, self._matches = self._lookups + 1, self._matches + bool(places)
+        return grow(places, _followers, nodes, max(min_path_prob, _LEAST)) if places else Draft()
+
+    def report(self) -> dict[str, Any]:
+        return {"stored": self._store.tokens, "lookups": self._lookups, "matches": self._matches}
+
+
+def _followers(places: State) -> list[Follower[State]]:
+    """What may follow: the longest matches first, shorter ones have what these leave."""
+    found: dict[int, float] = {}
+    left = 1.0
+    for length, group in places:
+        said: dict[int, int] = {}
+        for match in group:
+            if (token := match.next) != END:
+                said[token] = said.get(token, 0) + 1
+        unseen = _OPEN[min(length, len(_OPEN) - 1)]
+        total = len(group) + unseen
+        for token, n in said.items():
+            found[token] = found.get(token, 0.0) + left * n / total
+        left *= unseen / total
+    return [(token, p, _advanced(places, token)) for token, p in found.items()]
+
+
+def _advanced(places: State, token: int) -> State:
+    """The places one token later, those where it came."""
+    found = [(length + 1, [match.after() for match in group if match.next == token]) for length, group in places]
+    return [(length, group) for length, group in found if group]

@@ -1,0 +1,128 @@
+"""The merged tree of a runtime's own: what `TreeMerger` does, its table drafters' proposals merged in the same call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from edgedec.decoding.context import Context
+from edgedec.decoding.step import StepResult
+from edgedec.drafters import Draft, Drafter
+from edgedec.drafters._compiled import CompiledDrafter, best_shown
+from edgedec.runtime import Calibrated, DraftGroup
+
+# Drafters have a bit each.
+_MOST = 30
+
+
+class CompiledMerger:
+    """`TreeMerger` on a `DraftGroup`. `numbers`: the drafters that `propose` and `observe` can use together; the
+    trees of the others come by `add`."""
+
+    def __init__(self, drafters: Sequence[Drafter], calibrations: Sequence[Calibrated]) -> None:
+        found = [drafter if isinstance(drafter, CompiledDrafter) else None for drafter in drafters]
+        parts = next(drafter.parts for drafter in found if drafter is not None)
+        self._group: DraftGroup = parts.group([drafter and drafter.table for drafter in found], calibrations)
+        self.numbers = [number for number, drafter in enumerate(found) if drafter is not None]
+        self.seconds: NDArray[Any] = self._group.seconds
+        self._known: dict[int, list[tuple[int, int]]] = {}
+        self._names: dict[int, str] = {}
+        self.clear()
+
+    def __len__(self) -> int:
+        return len(self._nodes()[0] if self._order is None else self._order)
+
+    def clear(self) -> None:
+        """No trees."""
+        self._group.clear()
+        self._found: tuple[list[int], list[int], list[float], list[float], list[int]] | None = None
+        self._order: list[int] | None = None
+        self._by: list[list[tuple[int, int]]] | None = None
+
+    def reset(self) -> None:
+        """Another text begins."""
+        self._group.reset()
+        self.clear()
+
+    def propose(self, context: Context, nodes: int, min_path_prob: float, enabled: int) -> None:
+        """Merge the proposals of these tables, in the place of all trees so far."""
+        self._group.propose(context.ids, context.n_prompt, nodes, min_path_prob, enabled)
+        self._found, self._order, self._by = None, self._group.best_first(), None
+
+    def observe(self, step: StepResult, enabled: int) -> None:
+        """These tables learn of a verified call."""
+        self._group.observe(step.rows, step.root, step.path, step.picked, best_shown(step), enabled)
+
+    @property
+    def tokens(self) -> list[int]:
+        return self._nodes()[0]
+
+    @property
+    def parents(self) -> list[int]:
+        return self._nodes()[1]
+
+    @property
+    def chances(self) -> list[float]:
+        return self._nodes()[3]
+
+    @property
+    def guesses(self) -> list[list[tuple[int, int]]]:
+        """By node: the drafters' numbers, ascending; the kinds of their claims are not known here."""
+        if self._by is None:
+            self._by = [self._numbers(by) for by in self._nodes()[4]]
+        return self._by
+
+    def add(self, number: int, draft: Draft, estimates: NDArray[Any]) -> list[int]:
+        """As `TreeMerger.add`."""
+        self._found = self._order = self._by = None
+        return self._group.add(number, draft.tokens, draft.parents, draft.p, estimates)
+
+    def best_first(self) -> list[int]:
+        """As `TreeMerger.best_first`."""
+        if self._order is None:
+            self._order, self._found = self._group.order(False), None
+        return self._order
+
+    def best_chain(self) -> list[int]:
+        """As `TreeMerger.best_chain`."""
+        return self._group.order(True)
+
+    def cut(self, nodes: Sequence[int], by: Sequence[str], why: str) -> Draft:
+        """As `TreeMerger.cut`."""
+        tokens, parents, p, drafters = self._group.cut(nodes)
+        return Draft(tokens, parents, p, by=[self._named(mask, by) for mask in drafters], why=why)
+
+    def path(self, picked: Sequence[int]) -> list[int]:
+        """The nodes that came true, from the top."""
+        return self._group.test(picked, False)
+
+    def test(self, picked: Sequence[int], calibrations: Sequence[Calibrated]) -> list[int]:
+        """Update the calibrations, those it was made with, by every guess whose parent came true; returns the path that
+        did."""
+        return self._group.test(picked, True)
+
+    def _named(self, mask: int, by: Sequence[str]) -> str:
+        name = self._names.get(mask)
+        if name is None:
+            name = self._names[mask] = "+".join([by[number] for number, _ in self._numbers(mask)])
+        return name
+
+    def _numbers(self, by: int) -> list[tuple[int, int]]:
+        found = self._known.get(by)
+        if found is None:
+            found = self._known[by] = [(number, -1) for number in range(by.bit_length()) if by >> number & 1]
+        return found
+
+    def _nodes(self) -> tuple[list[int], list[int], list[float], list[float], list[int]]:
+        if self._found is None:
+            self.best_first()
+            self._found, self._by = self._group.nodes(), None
+        return self._found
+
+
+def compiled_merger(drafters: Sequence[Drafter], calibrations: Sequence[Calibrated]) -> CompiledMerger | None:
+    """The runtime's merger for these drafters; None where none of them is the runtime's, or they are too many."""
+    some = any(isinstance(drafter, CompiledDrafter) for drafter in drafters)
+    return CompiledMerger(drafters, calibrations) if some and len(drafters) <= _MOST else None

@@ -1,0 +1,65 @@
+"""What the governor does with all of its drafters: have them learn of a call, keep and continue what they know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+
+from edgedec.decoding.step import StepResult
+from edgedec.drafters import State
+from edgedec.speculation.backoff import DrafterStats
+from edgedec.speculation.compiled import CompiledMerger
+from edgedec.speculation.shared import SharedLearning
+
+
+def observe_all(members: Sequence[DrafterStats], step: StepResult, merger: CompiledMerger | None) -> None:
+    """Those that are to observe a call do; the runtime's own tables all at once."""
+    together = 0 if merger is None else sum(1 << n for n in merger.numbers if members[n].observed)
+    for number, member in enumerate(members):
+        if member.observed and not together >> number & 1:
+            since = perf_counter()
+            member.drafter.observe(step)
+            member.add_observation(perf_counter() - since)
+    if merger is not None and together:
+        merger.observe(step, together)
+        seconds = merger.seconds.tolist()
+        for number in merger.numbers:
+            if members[number].observed:
+                members[number].add_observation(seconds[number])
+
+
+def share_calibrations(members: Sequence[DrafterStats], shared: SharedLearning) -> None:
+    """Others may start from what their claims were worth."""
+    for member in members:
+        shared.calibrations.add(member.name, member.calibration)
+
+
+def calibration_states(members: Sequence[DrafterStats]) -> State:
+    """What their claims were worth."""
+    return {f"governor.{member.name}": member.calibration.state() for member in members}
+
+
+def table_states(members: Sequence[DrafterStats]) -> State:
+    """What they learned, by name."""
+    return {f"{member.name}.{key}": array for member in members for key, array in member.drafter.state().items()}
+
+
+def restore_all(members: Sequence[DrafterStats], state: State) -> None:
+    """Continue from what the two above returned."""
+    parts: dict[str, State] = {}
+    for key, array in state.items():
+        name, _, rest = key.partition(".")
+        parts.setdefault(name, {})[rest] = array
+    for member in members:
+        if member.name in parts:
+            member.drafter.restore(parts[member.name])
+        if member.name in parts.get("governor", {}):
+            member.calibration.restore(parts["governor"][member.name])
+
+
+def inherit_all(members: Sequence[DrafterStats], others: Sequence[DrafterStats], tables: bool) -> None:
+    """Continue from what other drafters of the same names know; tables: not only what their claims were worth."""
+    for member, other in zip(members, others, strict=True):
+        member.calibration.restore(other.calibration.state())
+        if tables:
+            member.drafter.inherit(other.drafter)

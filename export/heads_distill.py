@@ -1,0 +1,269 @@
+"""Distillation of draft models with attention (EAGLE-3, Hydra++): what the target would say, all of it, is learned.
+
+The loss of guess k is the cross entropy to the target's distribution over the tokens that the draft model can say,
+weighed by `DECAY` to the power of k. What comes out is a checkpoint folder in the published layout of its kind, which
+is imported like one that was downloaded.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save, save_file
+from torch import Tensor
+from torch.nn import functional
+
+from edgedec.bundle.folder import Bundle
+from edgedec.errors import UsageError
+from edgedec.export.exits_data import Encode
+from edgedec.export.heads_data import Progress
+from edgedec.export.heads_features import FeatureStream, most_used, stream_of, target_of
+from edgedec.export.heads_train import copied
+from edgedec.export.students import Features, ahead, check, depths, is_early, kinds, shape_of, student
+from edgedec.export.students._layers import capped
+from edgedec.models import heads
+from edgedec.runtime import Runtime
+from edgedec.storage.files import replacing, replacing_folder
+
+DECAY, WARMUP, SAVE_EVERY = 0.8, 20, 60.0
+_RATE, _MUON = 1e-2, 6.0  # of AdamW at a hidden size of 128, falling with its root; of Muon, times that
+_MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
+
+
+@dataclass(frozen=True)
+class DistillPlan:
+    """How to train. depth: guesses in a row; keep: tokens it can say, 0 for all; width: of the layer's MLP, 0 for the
+    target's; blocks: of a Hydra++ head; layer: of Kangaroo, after which it reads; minutes and steps: whichever is over
+    first (steps 0: the minutes alone); rate: the highest, 0 to choose by the hidden size; batch: rows of `length`
+    tokens in an update."""
+
+    kind: str
+    depth: int = 5
+    keep: int = 0
+    width: int = 0
+    blocks: int = 1
+    layer: int = 0
+    minutes: float = 5.0
+    steps: int = 0
+    rate: float = 0.0
+    batch: int = 1
+    length: int = 512
+    seed: int = 0
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class DistillQuality:
+    """On texts held back. accuracy: for each guess how often it is what the model says, the tokens before it known;
+    run: how many guesses in a row are; covered: how much of what the model says can be guessed at all."""
+
+    accuracy: tuple[float, ...]
+    run: float
+    covered: float
+
+
+class Distiller:
+    """A draft model in training beside its target: optimizers, a stream of features, a checkpoint."""
+
+    def __init__(self, bundle: Bundle, runtime: Runtime, files: list[Path], encode: Encode, plan: DistillPlan) -> None:
+        torch.set_num_threads(plan.threads)
+        torch.manual_seed(plan.seed)
+        spec = bundle.spec
+        check(plan.kind, spec)
+        self.plan, self.steps, self.spent, self.ahead = plan, 0, 0.0, ahead(plan.kind)
+        layers, length = depths(plan.kind, spec.n_layers, plan.layer), min(plan.length, spec.context_length - 1)
+        self.stream: FeatureStream = stream_of(bundle, runtime, layers, files, encode, length, plan.seed)
+        self.held = [row for row in self.stream.held() if len(row) > plan.depth + 1]
+        if not self.held:
+            raise UsageError("the data hold too few texts to keep some back for measuring; give more")
+        ids = most_used(files, encode, spec.vocab_size, plan.keep)
+        self.shape = shape_of(spec, len(ids), plan.depth, plan.width, plan.blocks, plan.layer)
+        self.target = target_of(bundle, ids, self.stream.device)
+        self.places = torch.full((spec.vocab_size,), -1, device=self.stream.device)
+        self.places[self.target.ids] = torch.arange(len(ids), device=self.stream.device)
+        self.student = student(plan.kind, self.shape, self.target).to(self.stream.device)
+        self.student.begin(self.held[0])
+        self.weights: dict[str, Tensor] = dict(self.student.named_parameters())
+        self.optimizers = self._optimizers(plan.rate or _RATE * (128 / spec.hidden_size) ** 0.5)
+
+    def _optimizers(self, rate: float) -> list[Any]:
+        """Muon for the matrices inside, which needs far fewer tokens; AdamW for norms, biases and a head."""
+        inner = [w for name, w in self.weights.items() if w.ndim == 2 and "lm_head" not in name]
+        outer = [w for name, w in self.weights.items() if w.ndim != 2 or "lm_head" in name]
+        muon = torch.optim.Muon(inner, lr=_MUON * rate, weight_decay=0.0)
+        found = [muon, torch.optim.AdamW(outer, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)]
+        for group in (group for one in found for group in one.param_groups):
+            group["highest"] = group["lr"]
+        return found
+
+    def step(self, progress: float) -> float:
+        """One update -> its mean loss a guess."""
+        share = min(1.0, (self.steps + 1) / WARMUP) * max(0.0, 1.0 - progress)
+        for one in self.optimizers:
+            one.zero_grad()
+            for group in one.param_groups:
+                group["lr"] = share * group["highest"]
+        total = 0.0
+        for _ in range(self.plan.batch):
+            loss = self.loss(next(self.stream)) / self.plan.batch
+            loss.backward()
+            total += float(loss.detach())
+        torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0)
+        for one in self.optimizers:
+            one.step()
+        self.steps += 1
+        return total
+
+    def loss(self, row: Features) -> Tensor:
+        """The weighted mean of the guesses' losses; where the model says what the draft cannot, nothing is learned."""
+        depth, logits = self.plan.depth, self.student.logits(row, self.plan.depth)
+        teacher, said = self._teacher(row), self.places[row.said]
+        n, total = logits.shape[1], torch.zeros((), device=logits.device)
+        weights = [DECAY**k for k in range(depth)]
+        for k, weight in enumerate(weights):
+            there = said[self.ahead + k :][:n] >= 0
+            each = functional.cross_entropy(logits[k], teacher[self.ahead + k :][:n], reduction="none")
+            total = total + weight * (each * there).mean()
+        return total / sum(weights)
+
+    def _teacher(self, row: Features) -> Tensor:
+        """What the target says after each token, as probabilities of the kept ones [T, kept]."""
+        with torch.no_grad():
+            normed = functional.rms_norm(row.last, row.last.shape[-1:], self.target.norm, self.shape.eps)
+            return capped(functional.linear(normed, self.target.readout), self.shape.softcap).softmax(-1)
+
+    def measure(self) -> DistillQuality:
+        known, right, runs, rows = 0.0, torch.zeros(self.plan.depth), 0.0, 0
+        for row in self.held:
+            hits = self._hits(row)
+            n = hits.shape[1]
+            right, runs, rows = right + hits.sum(1), runs + float(hits.cumprod(0).sum()), rows + n
+            known += float((self.places[row.said[self.ahead :][:n]] >= 0).sum())
+        return DistillQuality(tuple((right / rows).tolist()), runs / rows, known / rows)
+
+    def _hits(self, row: Features) -> Tensor:
+        """Which guesses are what the model says, as 0 and 1 [depth, n]."""
+        with torch.no_grad():
+            guesses = self.target.ids[self.student.logits(row, self.plan.depth).argmax(-1)]
+        n = guesses.shape[1]
+        return torch.stack([guess == row.said[self.ahead + k :][:n] for k, guess in enumerate(guesses)]).float().cpu()
+
+    # ---- the checkpoint: weights, the optimizers' moments and the place in the text, a file of plain arrays
+
+    def save(self, path: Path, key: str) -> None:
+        tensors = {f"w.{name}": w.detach().cpu().clone() for name, w in self.weights.items()}
+        for name, w in self.weights.items():
+            tensors |= {f"{part}.{name}": value.cpu() for part, value in self._state(w).items() if part in _MOMENTS}
+        facts = {"key": key, "steps": self.steps, "spent": self.spent, "place": asdict(self.stream.tokens.place)}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(save(tensors, {"facts": json.dumps(facts)}))
+
+    def load(self, path: Path, key: str) -> None:
+        """Go on from a checkpoint; nothing happens if there is none."""
+        if not path.exists():
+            return
+        try:
+            with safe_open(path, "pt") as file:
+                facts: dict[str, Any] = json.loads(file.metadata()["facts"])
+                if facts["key"] != key:
+                    raise UsageError(f"{path}: of another training (model, data or options); choose another --work")
+                self._restore(file, set(file.keys()), facts)
+        except (SafetensorError, TypeError, KeyError, ValueError, RuntimeError) as error:
+            raise UsageError(f"{path}: not a checkpoint of train-heads ({error}); remove it") from None
+
+    def _restore(self, file: Any, names: set[str], facts: dict[str, Any]) -> None:
+        for name, w in self.weights.items():
+            w.data.copy_(file.get_tensor(f"w.{name}"))
+            kept = [part for part in _MOMENTS if f"{part}.{name}" in names]
+            self._state(w).update({part: file.get_tensor(f"{part}.{name}").to(w.device) for part in kept})
+            if "exp_avg" in kept:
+                self._state(w)["step"] = torch.tensor(float(facts["steps"]))
+        self.steps, self.spent = facts["steps"], facts["spent"]
+        place = self.stream.tokens.place
+        place.turn, place.block, place.row = (facts["place"][name] for name in ("turn", "block", "row"))
+
+    def _state(self, w: Tensor) -> dict[str, Tensor]:
+        """What an optimizer keeps of a weight; a change of it counts."""
+        owner = next(
+            one for one in self.optimizers if any(w is p for group in one.param_groups for p in group["params"])
+        )
+        found: dict[str, Tensor] = owner.state[w]
+        return found
+
+    def write(self, folder: Path, name: str) -> None:
+        """The published layout: config.json and the tensors."""
+        tensors = {key: tensor.cpu().clone() for key, tensor in self.student.published().items()}
+        config = dict(self.student.config())
+        if "base_model_name_or_path" in config:
+            config["base_model_name_or_path"] = name
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+def trains(kind: str) -> bool:
+    """Is the kind one of those that are trained here?"""
+    return kind in kinds()
+
+
+def early(kind: str) -> bool:
+    """Does a head of the kind follow an early layer?"""
+    if trains(kind):
+        return is_early(kind)
+    if kind not in heads.kinds():
+        known = ", ".join(sorted({*heads.kinds(), *kinds()})).replace("_plus", "++")
+        raise UsageError(f"no draft head {kind!r}; there are: {known}")
+    return heads.architecture(kind).EARLY
+
+
+def key_of(bundle: Bundle, runtime: Runtime, files: list[Path], plan: DistillPlan) -> str:
+    """Names a training: model, texts and options, but for how long it takes and by how many threads."""
+    weights = bundle.manifest.files[bundle.manifest.weights].sha256
+    said = sha256(json.dumps([weights, runtime.name, asdict(plan) | {"minutes": 0, "threads": 0}]).encode())
+    for path in files:
+        said.update(f"{path.stat().st_size} ".encode())
+        with path.open("rb") as file:
+            said.update(file.read(1 << 20))
+    return said.hexdigest()
+
+
+def imported(bundle: Bundle, folder: Path, target: Path | None, force: bool) -> tuple[Bundle, str]:
+    """Put the checkpoint in `folder` into a copy of the bundle at `target`, or into the bundle itself if None."""
+    from edgedec.export.drafts import add_draft
+
+    if target is None:
+        return add_draft(Bundle.open(bundle.path), folder)
+    with replacing_folder(target, force=force) as staging:
+        _, kind = add_draft(copied(bundle, staging), folder)
+    return Bundle.open(target), kind
+
+
+def train(trainer: Distiller, path: Path | None, key: str, show: Progress) -> float:
+    """Train until the time or the steps are over; goes on from, and leaves, a checkpoint at `path`. -> mean loss."""
+    if path is not None:
+        trainer.load(path, key)
+    plan, saved, loss = trainer.plan, monotonic(), float("nan")
+    began = saved - trainer.spent
+    try:
+        while True:
+            trainer.spent = monotonic() - began
+            done = trainer.steps / plan.steps if plan.steps else 0.0
+            progress = max(done, trainer.spent / max(60 * plan.minutes, 1e-9))
+            show("train", int(1000 * min(progress, 1.0)), 1000)
+            if progress >= 1.0:
+                return loss
+            new = trainer.step(progress)
+            loss = new if loss != loss else 0.98 * loss + 0.02 * new
+            if path is not None and monotonic() - saved > SAVE_EVERY:
+                trainer.save(path, key)
+                saved = monotonic()
+    finally:
+        if path is not None:
+            trainer.save(path, key)

@@ -1,0 +1,93 @@
+"""Texts as a stream of what the target makes of them: nothing is stored, a row is run when it is wanted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from edgedec.bundle.folder import Bundle
+from edgedec.errors import UsageError
+from edgedec.export.exits_data import Encode, Place, TokenStream, documents
+from edgedec.export.students import Features, StudentTarget
+from edgedec.runtime import Call, Outputs, Rows, Runtime, forward_one
+
+_CHUNK = 128
+_COUNTED = 4096  # documents whose tokens are counted
+
+
+class FeatureStream:
+    """Rows of `length` + 1 tokens and their features; `tokens.place` is where the next one comes from."""
+
+    def __init__(
+        self, bundle: Bundle, runtime: Runtime, layers: Sequence[int], tokens: TokenStream, device: torch.device
+    ) -> None:
+        spec = runtime.spec
+        self.bundle, self.runtime, self.tokens, self.device = bundle, runtime, tokens, device
+        self._blocks = tuple(spec.span(0, layer)[-1] for layer in (*layers, spec.n_layers))
+
+    def __next__(self) -> Features:
+        return self.of(next(self.tokens))
+
+    def held(self) -> list[Features]:
+        """The texts that are never trained on."""
+        return [self.of(row) for row in self.tokens.held() if len(row) > 16]
+
+    def of(self, row: Sequence[int]) -> Features:
+        states, said = self._read(row)
+        scale = np.float32(self.runtime.spec.embed_scale)
+        ids = np.asarray(row, np.int64)
+        found = [self._tensor(state) for state in states]
+        embeddings = self._tensor(self.bundle.gather("embed", ids) * scale)
+        return Features(self._tensor(ids), embeddings, tuple(found[:-1]), found[-1], self._tensor(said))
+
+    def _read(self, row: Sequence[int]) -> tuple[list[NDArray[np.float32]], NDArray[np.int64]]:
+        """Hidden states after each of the blocks, and what the model says after each token."""
+        cache, parts, said = self.runtime.new_cache(len(row)), [], []
+        wanted = Outputs(top=1, hidden=tuple(sorted(set(self._blocks))))
+        for at in range(0, len(row), _CHUNK):
+            rows = Rows.chain(row[at : at + _CHUNK], at)
+            result = forward_one(self.runtime, Call(rows, cache, outputs=wanted))
+            cache.commit(range(len(rows)))
+            assert result.ids is not None
+            parts.append(result.hidden)
+            said.append(result.ids[:, 0])
+        return [np.concatenate([part[b] for part in parts]) for b in self._blocks], np.concatenate(said).astype(
+            np.int64
+        )
+
+    def _tensor(self, array: NDArray[np.generic]) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+
+def most_used(files: Sequence[Path], encode: Encode, vocab: int, keep: int) -> NDArray[np.int64]:
+    """The `keep` tokens that the texts use most, ascending; all of them if 0."""
+    if not keep or keep >= vocab:
+        return np.arange(vocab)
+    counts: Counter[int] = Counter()
+    for text in islice((text for path in files for text in documents(path)), _COUNTED):
+        counts.update(encode(text))
+    if not counts:
+        raise UsageError("the data hold no text")
+    order = np.argsort([-counts[i] for i in range(vocab)], kind="stable")
+    return np.sort(order[:keep])
+
+
+def target_of(bundle: Bundle, ids: NDArray[np.int64], device: torch.device) -> StudentTarget:
+    """The last norm and the kept rows of the head."""
+    readout = bundle.gather("embed" if bundle.spec.tied else "head", ids)
+    norm = bundle.rows("final_norm").reshape(-1)
+    return StudentTarget(*(torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in (norm, readout, ids)))
+
+
+def stream_of(
+    bundle: Bundle, runtime: Runtime, layers: Sequence[int], files: list[Path], encode: Encode, length: int, seed: int
+) -> FeatureStream:
+    """The stream of the texts in `files`, from the start, on a GPU if torch sees one."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return FeatureStream(bundle, runtime, layers, TokenStream(files, encode, length, seed, Place()), device)

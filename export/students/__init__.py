@@ -1,0 +1,145 @@
+"""Draft models in training, as torch modules whose parameters have the names of the published checkpoints.
+
+One file a kind; file name = kind. Row t of a text stands for: the model has read token t. Guess k of row t is of the
+token that the model says after token t + k + `AHEAD`, with the tokens up to that one known: AHEAD is 1 where the next
+token itself comes from the model (the default), 0 of a kind that follows an early layer (`EARLY`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from edgedec.errors import UsageError
+from edgedec.spec import Attention, Mlp, ModelSpec
+
+
+@dataclass(frozen=True)
+class StudentShape:
+    """Sizes of a draft model beside its target. kept: tokens it can say; depth: guesses in a row that are trained;
+    blocks: of a Hydra++ head, how many in a row; layer: of the target, after which an early kind reads."""
+
+    hidden: int
+    inner: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    theta: float
+    eps: float
+    vocab: int
+    kept: int
+    depth: int
+    context: int
+    n_layers: int
+    softcap: float = 0.0
+    blocks: int = 1
+    layer: int = 0
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the target made of a text of T tokens: tokens [T], the embedding of each [T, H], hidden states after
+    some of its layers [T, H] each, the last one, and the token that it says after each [T]."""
+
+    tokens: Tensor
+    embeddings: Tensor
+    states: tuple[Tensor, ...]
+    last: Tensor
+    said: Tensor
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True)
+class StudentTarget:
+    """The frozen end of the target: its last norm [H], the rows of its head that a draft model keeps [kept, H], and
+    which tokens they are [kept], ascending."""
+
+    norm: Tensor
+    readout: Tensor
+    ids: Tensor
+
+
+class Student(Protocol):
+    """What a file of this folder provides as `STUDENT(shape, target)`, beside being an `nn.Module`."""
+
+    def logits(self, features: Features, depth: int) -> Tensor:
+        """-> [depth, T - depth, kept]: guess k of row t."""
+
+    def published(self) -> dict[str, Tensor]:
+        """Tensors as a published checkpoint names them."""
+
+    def config(self) -> Mapping[str, Any]:
+        """Its config.json."""
+
+
+def kinds() -> tuple[str, ...]:
+    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")))
+
+
+def student(kind: str, shape: StudentShape, target: StudentTarget) -> Any:
+    """A new draft model of a kind."""
+    if kind not in kinds():
+        raise UsageError(f"no draft model {kind!r} to train; there are: {', '.join(kinds())}")
+    found: nn.Module = importlib.import_module(f"{__name__}.{kind}").STUDENT(shape, target)
+    return found
+
+
+def check(kind: str, spec: ModelSpec) -> None:
+    """Refuse a target that drafts of the kind do not fit."""
+    module = importlib.import_module(f"{__name__}.{kind}")
+    if hasattr(module, "check"):
+        module.check(spec)
+
+
+def is_early(kind: str) -> bool:
+    return getattr(importlib.import_module(f"{__name__}.{kind}"), "EARLY", False)
+
+
+def ahead(kind: str) -> int:
+    return getattr(importlib.import_module(f"{__name__}.{kind}"), "AHEAD", 1)
+
+
+def depths(kind: str, n_layers: int, layer: int = 0) -> tuple[int, ...]:
+    """After how many of the target's layers the kind reads hidden states, besides the last."""
+    if is_early(kind):
+        return (layer,)
+    chosen = getattr(importlib.import_module(f"{__name__}.{kind}"), "depths", None)
+    return chosen(n_layers) if chosen else ()
+
+
+def shape_of(spec: ModelSpec, kept: int, depth: int, width: int = 0, blocks: int = 1, layer: int = 0) -> StudentShape:
+    """A draft layer like one of the target's."""
+    attention = next((b for b in spec.blocks if isinstance(b, Attention)), None)
+    inner = next((b.inner_size for b in spec.blocks if isinstance(b, Mlp)), 3 * spec.hidden_size)
+    if attention is None or spec.final_norm != "rms" or not spec.ropes:
+        why = "a draft model with attention needs a target with rotary attention and a last RMS norm"
+        raise UsageError(f"{spec.architecture}: {why}; train hydra or medusa for it")
+    return StudentShape(
+        hidden=spec.hidden_size,
+        inner=width or inner,
+        n_heads=attention.n_heads,
+        n_kv_heads=attention.n_kv_heads,
+        head_dim=attention.head_dim,
+        theta=_theta(spec.ropes[0].inv_freq),
+        eps=spec.norm_eps,
+        vocab=spec.vocab_size,
+        kept=kept,
+        depth=depth,
+        context=spec.context_length,
+        n_layers=spec.n_layers,
+        softcap=spec.final_softcap,
+        blocks=blocks,
+        layer=layer,
+    )
+
+
+def _theta(inv_freq: tuple[float, ...]) -> float:
+    """The base of a rope from its second frequency, which no long-context scaling changes."""
+    return float(f"{inv_freq[1] ** -len(inv_freq):.6g}") if len(inv_freq) > 1 else 10000.0

@@ -1,0 +1,76 @@
+"""Kangaroo's adapter (S11): an attention layer without an MLP, and a norm, that make of the states after the first
+layers what the target's head reads. Every drafted token goes through those layers, so that one guess a row is trained.
+
+The names are those of the authors' checkpoints (`layers.0`, `norm`); `exit_layer` in its config is ours, since there
+the layer stands on the command line only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from edgedec.export.students import Features, StudentShape, StudentTarget
+from edgedec.export.students._layers import RmsNorm, Unrolled, UnrolledAttention, capped
+
+AHEAD, EARLY = 0, True
+
+
+class AdapterLayer(nn.Module):
+    def __init__(self, shape: StudentShape) -> None:
+        super().__init__()
+        self.self_attn = UnrolledAttention(shape, shape.hidden)
+        self.input_layernorm = RmsNorm(shape.hidden, shape.eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.self_attn(self.input_layernorm(x), Unrolled())
+
+
+class KangarooStudent(nn.Module):
+    def __init__(self, shape: StudentShape, target: StudentTarget) -> None:
+        super().__init__()
+        self.shape = shape
+        self.layers = nn.ModuleList([AdapterLayer(shape)])
+        self.norm = RmsNorm(shape.hidden, shape.eps)
+        self.register_buffer("readout", target.readout, persistent=False)
+        with torch.no_grad():
+            self.norm.weight.copy_(target.norm)
+
+    def begin(self, features: Features) -> None:
+        """It begins as the exit without an adapter."""
+
+    def logits(self, features: Features, depth: int) -> Tensor:
+        n, found = len(features) - depth, []
+        state = self.norm(self.layers[0](features.states[0][: n + depth - 1]))
+        for k in range(depth):
+            found.append(capped(functional.linear(state[k : k + n], self.readout), self.shape.softcap))
+        return torch.stack(found)
+
+    def published(self) -> dict[str, Tensor]:
+        return {name: tensor.detach() for name, tensor in self.state_dict().items()}
+
+    def config(self) -> Mapping[str, Any]:
+        s = self.shape
+        return {
+            "architectures": ["AdapterModel"],
+            "model_type": "llama",
+            "num_hidden_layers": 1,
+            "hidden_size": s.hidden,
+            "intermediate_size": s.inner,
+            "num_attention_heads": s.n_heads,
+            "num_key_value_heads": s.n_kv_heads,
+            "head_dim": s.head_dim,
+            "rms_norm_eps": s.eps,
+            "rope_theta": s.theta,
+            "max_position_embeddings": s.context,
+            "vocab_size": s.vocab,
+            "exit_layer": s.layer,
+            "torch_dtype": "float32",
+        }
+
+
+STUDENT = KangarooStudent

@@ -1,0 +1,176 @@
+// What kernels are given: structs of addresses, then of numbers, mirrored by kernels/cuda/structs.py.
+#pragma once
+#include "device.h"
+
+// A weight matrix (n out, k in) on the device. Quantized ones lie packed in groups of 16 outputs (kernels/cpu/kernels.h,
+// INTERLEAVE16): 4 bytes of each output a line, lines one after another; scales and zero points [groups, blocks, 16].
+struct Weights {
+  const uint8_t* data;
+  const uint16_t* scales;
+  const uint8_t* zeros;  // null: none
+  int32_t format, n, k, block;
+
+  DEVICE_METHOD int blocks() const { return (k + block - 1) / block; }
+  DEVICE_METHOD int kpad() const { return blocks() * block; }
+  DEVICE_METHOD int step() const { return block == 16 ? 16 : 32; }
+  DEVICE_METHOD int steps() const { return kpad() / step(); }
+  DEVICE_METHOD int block_steps() const { return block / step(); }
+};
+
+struct Norm {
+  const float *weight, *bias;
+  int32_t kind;
+  float eps;
+};
+
+// Rows made ready for a product with quantized weights: int8 [rows, kpad], of int4 every eight in the order
+// 0 2 4 6 1 3 5 7; of each step a scale and the sum of its q; of weights with zero points the sum of each block.
+struct Prepared {
+  int8_t* q;
+  float* scale;
+  int32_t* sum;
+  float* block_sum;
+};
+
+// The rows of one sequence in a view: the blocks of the model whose slots are the same share a view.
+struct View {
+  int32_t length;  // committed slots; row i of the tree lies in slot length + i
+  int32_t first;   // the first of the sequence's rows in the call
+  int32_t pages;   // where its pages begin in Step::pages
+  int32_t slots;   // where the positions of its slots begin in Step::slot_positions; -1: positions are ranks
+};
+
+// What changes from call to call, in one piece of memory: kernels and their arguments stay.
+struct Step {
+  const int32_t *tokens;     // [rows]; -1 - i: row i of `given`
+  const int32_t *positions;  // [rows]
+  const int32_t *sequence;   // [rows]
+  const int32_t *at;         // [rows]: the row's place in its tree
+  const int32_t *begin, *end;  // [rows]: what it sees of its tree is path[begin] .. path[end - 1]; -1: a chain
+  const int32_t *part;       // [rows]: its first item (chunk 0)
+  const int32_t *part_row;   // [rows]: which row of that item
+  const int32_t *chunks;     // [rows]: how many items its keys make
+  const int32_t *path;
+  const int32_t *items;      // [n_items, 4]: sequence, first row, rows, chunk
+  const int32_t *head_rows;  // [n_head]
+  const float *heat;         // [n_head]: 1 / temperature
+  const uint64_t *pages;     // addresses
+  const View *views;         // [views, sequences]
+  const int32_t *slot_positions;
+  const float *given;        // [.., hidden]
+  int32_t rows, n_head, n_items, sequences;
+};
+
+struct EmbedArgs {
+  const Step* step;
+  Weights w;
+  float* out;
+  float scale;
+  int32_t hidden;
+};
+
+// Rows normed, and made ready for `w` if that is quantized. Head: rows Step::head_rows of x.
+struct PrepareArgs {
+  const Step* step;
+  const float* x;
+  float* normed;  // null: not wanted
+  Weights w;
+  Norm norm;
+  Prepared out;
+  int32_t k, head, copies, reserved;  // copies: rows of x for each row of the call
+};
+
+struct ProductArgs {
+  const Step* step;
+  Weights w;
+  Prepared a;
+  Norm norm;           // of rows x, if fused
+  const float* x;      // [rows, k]: for float weights, or to be made ready by the block itself
+  const float* bias;
+  float* out;
+  const int32_t* experts;  // of each row the expert whose share of the weights is used; null: all of them
+  int32_t epilogue, activation, fused, head;
+  int32_t copies, spread, stride, reserved;  // rows of the product for each row of the call; spread: they share a row of x
+  float softcap;
+  int32_t tile;  // rows that share a block, of float weights
+};
+
+struct RopeArgs {
+  const Step* step;
+  float* qkv;
+  const float *cos, *sin, *q_norm, *k_norm;
+  int64_t offset;  // of the block's keys in a page
+  int32_t heads, kv_heads, dim, pairs, format, view;
+  float eps;
+  int32_t row_bytes;
+};
+
+struct AttendArgs {
+  const Step* step;
+  const float* qkv;
+  float* parts;
+  float* out;
+  int64_t offset;
+  int32_t heads, kv_heads, dim, window, sinks, format, view, row_bytes;
+  float scale, softcap;
+  int32_t tile, reserved;  // rows of an item
+};
+
+// Rows [.., width] of x: normed (each `part` of them apart) and added to `out`, or stored there.
+struct RowsArgs {
+  const Step* step;
+  const float* x;
+  float* out;
+  Norm norm;
+  int32_t width, part, stride, add;
+};
+
+struct GluArgs {
+  const Step* step;
+  const float* x;
+  float* out;
+  int32_t inner, gated, activation, copies;
+};
+
+struct CopyArgs {
+  const Step* step;
+  const float* x;
+  float* out;
+  int32_t width, reserved;
+};
+
+struct BestArgs {
+  const Step* step;
+  const float* logits;
+  float* strips;     // [n_head, strips, 2]: largest, sum of exp((x - largest) * heat)
+  uint64_t* sorted;  // [n_head, strips, top]
+  int32_t *ids;      // [n_head, top]
+  float* scores;
+  int32_t vocab, top;
+};
+
+struct RouteArgs {
+  const Step* step;
+  const float *logits, *bias;
+  int32_t* experts;  // [rows, top_k]
+  float* weights;
+  float* scratch;  // [rows, 2, n]
+  int32_t n, top_k, router, normalize;
+  float scale;
+  int32_t reserved;
+};
+
+struct CombineArgs {
+  const Step* step;
+  const float *experts, *weights, *shared, *shared_gate;
+  float* out;
+  int32_t top_k, width;
+};
+
+// Rows of a cache moved to other slots, one after another: of each move the page it comes from, the slot in that page,
+// the page and the slot it goes to. Run x: rows of `runs[2x + 1]` bytes from byte runs[2x] of a page on.
+struct MoveArgs {
+  const uint64_t* moves;  // [n, 4]
+  const int64_t* runs;    // [.., 2]
+  int32_t n, reserved;
+};

@@ -1,0 +1,58 @@
+// The CPU engine's functions of one float (kernels/cpu/simd/wide.h): the same operations in the same order.
+#pragma once
+#include "device.h"
+
+enum Format { F32 = 1, F16 = 2, INT8 = 3, INT4 = 4 };
+enum Activation { SILU = 0, GELU_TANH = 1, GELU = 2, RELU = 3 };
+enum NormKind { NO_NORM = 0, RMS = 1, LAYER = 2 };
+constexpr int LANES = 16;   // outputs of a group in the packed layout; lanes of a sum along a row
+constexpr int CHUNK = 256;  // keys of an attention chunk
+constexpr int PAGE_SLOTS = 64;
+
+// To nearest, ties to even; what no int32 holds becomes the smallest.
+DEVICE int round_int(float x) { return abs_(x) < 2147483648.0f ? (int)round_(x) : (int)0x80000000; }
+
+DEVICE float exp_(float x) {
+  x = smaller(larger(x, -87.0f), 88.0f);
+  const int n = round_int(x * 1.44269504088896341f);
+  float r = fma_((float)n, -0.693359375f, x);
+  r = fma_((float)n, 2.12194440e-4f, r);
+  float p = 1.9875691500e-4f;
+  p = fma_(p, r, 1.3981999507e-3f);
+  p = fma_(p, r, 8.3334519073e-3f);
+  p = fma_(p, r, 4.1665795894e-2f);
+  p = fma_(p, r, 1.6666665459e-1f);
+  p = fma_(p, r, 5.0000001201e-1f);
+  p = fma_(p, r * r, r) + 1.0f;
+  return p * as_float(((uint32_t)n + 127u) << 23);
+}
+
+DEVICE float tanh_(float x) { return 1.0f - 2.0f / (exp_(x + x) + 1.0f); }
+
+DEVICE float gelu(float x) {
+  const float z = abs_(x) * 0.70710678118654752f, t = 1.0f / fma_(0.3275911f, z, 1.0f);
+  float p = fma_(1.061405429f, t, -1.453152027f);
+  p = fma_(p, t, 1.421413741f);
+  p = fma_(p, t, -0.284496736f);
+  p = fma_(p, t, 0.254829592f) * t;
+  const float erf = 1.0f - p * exp_(0.0f - z * z);
+  return 0.5f * fma_(abs_(x), erf, x);
+}
+
+DEVICE float activate(float x, int kind) {
+  if (kind == SILU) return x / (1.0f + exp_(0.0f - x));
+  if (kind == GELU) return gelu(x);
+  if (kind == RELU) return larger(0.0f, x);
+  const float t = tanh_(0.7978845608028654f * fma_(0.044715f, x * x * x, x));
+  return 0.5f * x * (1.0f + t);
+}
+
+DEVICE float sigmoid(float x) { return 1.0f / (1.0f + exp_(0.0f - x)); }
+
+// Halves added to halves within sixteen lanes: i + (i + 8), 4, 2, 1.
+DEVICE float sum16(float x) {
+  x = x + shuffle_xor(x, 8);
+  x = x + shuffle_xor(x, 4);
+  x = x + shuffle_xor(x, 2);
+  return x + shuffle_xor(x, 1);
+}

@@ -1,0 +1,291 @@
+// Attention: heads normed and turned, keys and values into the pages, then rows by heads over chunks of 256 keys.
+//
+// For one query and one chunk, as kernels/cpu/attention.inl: scores = scale * (query . key), the dot product in 16 lanes
+// and their halves; the chunk's maximum; p = exp(score - maximum); the sum of p in 16 lanes by rank; the weighted values
+// one key after another. Chunks are merged in order.
+#pragma once
+#include "kv.h"
+#include "prepare.h"
+
+constexpr int TILE_KEYS = 32;     // keys or values that lie in shared memory at once
+constexpr int MOST_QUERIES = 16;  // of an item
+
+// ---- what a row sees: ranks (kernels/cpu/kernels.h) --------------------------------------------------
+
+struct Sight {
+  const Step* step;
+  const View* view;
+  int window, sinks;
+
+  DEVICE_METHOD int rank(int row) const {
+    const int begin = step->begin[row];
+    return view->length + (begin >= 0 ? step->end[row] - begin - 1 : step->at[row]);
+  }
+  DEVICE_METHOD int slot(int row, int rank) const {
+    const int begin = step->begin[row];
+    return begin >= 0 && rank >= view->length ? view->length + step->path[begin + rank - view->length] : rank;
+  }
+  // Ranks below this lie in the slot of their number, whatever the row.
+  DEVICE_METHOD int dense(int row) const { return step->begin[row] >= 0 ? view->length : 0x7fffffff; }
+  DEVICE_METHOD bool sees(int row, int rank) const {
+    const int own = this->rank(row);
+    if (rank > own) return false;
+    if (!window) return true;
+    if (view->slots < 0) return rank > own - window || rank < sinks;
+    const int position = step->slot_positions[view->slots + slot(row, rank)];
+    return position > step->positions[row] - window || position < sinks;
+  }
+  // Whether the row may see any of the chunk.
+  DEVICE_METHOD bool sees_any(int row, int base) const {
+    const int own = rank(row);
+    if (own < base) return false;
+    return !window || view->slots >= 0 || base < sinks || own - window < base + CHUNK - 1;
+  }
+};
+
+DEVICE uint8_t* kv_row(const Step* step, const View* view, int slot, int64_t offset, int64_t row_bytes) {
+  return reinterpret_cast<uint8_t*>(step->pages[view->pages + slot / PAGE_SLOTS]) + offset + slot % PAGE_SLOTS * row_bytes;
+}
+
+// ---- before: a warp a head ----------------------------------------------------------------------------
+
+DEVICE void norm_head(float* x, const float* weight, int dim, float eps) {
+  const Norm norm = {weight, nullptr, RMS, eps};
+  const Stats s = row_stats(x, norm, dim);
+  warp_barrier();
+  for (int i = THREAD & 31; i < dim; i += 32) x[i] = normed(x[i], norm, s, i);
+  warp_barrier();
+}
+
+DEVICE void turn(float* x, const float* cos, const float* sin, int pairs) {
+  for (int i = THREAD & 31; i < pairs; i += 32) {
+    const float a = x[i], b = x[pairs + i], c = cos[i], s = sin[i];
+    x[i] = a * c - b * s;
+    x[pairs + i] = b * c + a * s;
+  }
+  warp_barrier();
+}
+
+// A row and a kv head a block: its query heads, then its key and value, by warps.
+KERNEL(rope_store, RopeArgs, 1024) {
+  const int row = BLOCK_X, head = BLOCK_Y, group = a.heads / a.kv_heads, lane = THREAD & 31;
+  if (row >= a.step->rows) return;
+  const int64_t width = (int64_t)(a.heads + 2 * a.kv_heads) * a.dim, turned = (int64_t)a.step->positions[row] * a.pairs;
+  for (int h = THREAD >> 5; h <= group; h += THREADS >> 5) {
+    const bool key = h == group;
+    float* x = a.qkv + row * width + (key ? a.heads + head : head * group + h) * a.dim;
+    if (a.q_norm) norm_head(x, key ? a.k_norm : a.q_norm, a.dim, a.eps);
+    if (a.cos) turn(x, a.cos + turned, a.sin + turned, a.pairs);
+    if (!key) continue;
+    const View* view = a.step->views + (int64_t)a.view * a.step->sequences + a.step->sequence[row];
+    const int64_t run = (int64_t)PAGE_SLOTS * a.row_bytes;
+    uint8_t* to = kv_row(a.step, view, view->length + a.step->at[row], a.offset + head * run, a.row_bytes);
+    store_kv(x, a.dim, a.format, to);
+    store_kv(x + a.kv_heads * a.dim, a.dim, a.format, to + a.kv_heads * run);
+  }
+  (void)lane;
+}
+
+// ---- one chunk of an item -----------------------------------------------------------------------------
+
+// What a block works on: queries (row0 + i / group, head * group + i % group).
+struct Item {
+  Sight sight;
+  int row0, rows, base, head, group, dim, width;  // width: dim in whole sixteens
+  float *query, *score, *sum, *factor;            // [n, width], [n, CHUNK], [n, dim], [TILE_KEYS]
+  uint8_t* tile;                                  // [TILE_KEYS, row_bytes]
+
+  DEVICE_METHOD int row(int query) const { return row0 + query / group; }
+  DEVICE_METHOD int queries() const { return rows * group; }
+};
+
+// Brings in the keys or values of ranks rank0 .. as `row` sees them.
+template <int FORMAT>
+DEVICE void bring(const AttendArgs& a, const Item& t, int row, int rank0, int n, bool values) {
+  const int64_t run = (int64_t)PAGE_SLOTS * a.row_bytes, offset = a.offset + (t.head + (values ? a.kv_heads : 0)) * run;
+  const int words = a.row_bytes / 4;
+  barrier();  // the tile before this one has been read
+  for (int i = THREAD; i < n * words; i += THREADS) {
+    const int key = i / words, word = i % words;
+    const uint8_t* from = kv_row(a.step, t.sight.view, t.sight.slot(row, rank0 + key), offset, a.row_bytes);
+    reinterpret_cast<uint32_t*>(t.tile)[i] = reinterpret_cast<const uint32_t*>(from)[word];
+  }
+  barrier();
+  if (THREAD < n) t.factor[THREAD] = kv_factor<FORMAT>(t.tile + THREAD * a.row_bytes, a.dim) * (values ? 1.0f : a.scale);
+  barrier();
+}
+
+template <int N>
+DEVICE void add_halves(float* x) {
+  UNROLL
+  for (int i = 0; i < N; i++) x[i] = x[i] + x[i + N];
+}
+
+// Queries q0 to q1 times the n keys that lie in the tile: a query a warp, a key a lane.
+template <int FORMAT>
+DEVICE void score_tile(const AttendArgs& a, const Item& t, int rank0, int n, int q0, int q1) {
+  const int key = THREAD & 31;
+  for (int q = q0 + (THREAD >> 5); q < q1; q += THREADS >> 5) {
+    if (key >= n) continue;
+    const uint8_t* row = t.tile + key * a.row_bytes;
+    const float* x = t.query + q * t.width;
+    float lanes[LANES];
+    UNROLL
+    for (int l = 0; l < LANES; l++) lanes[l] = 0.0f;
+    for (int i = 0; i < t.dim; i += LANES) {
+      UNROLL
+      for (int l = 0; l < LANES; l++)
+        if (i + l < t.dim) lanes[l] = fma_(x[i + l], kv_element<FORMAT>(row, t.dim, i + l), lanes[l]);
+    }
+    add_halves<8>(lanes), add_halves<4>(lanes), add_halves<2>(lanes);
+    t.score[q * CHUNK + rank0 - t.base + key] = (lanes[0] + lanes[1]) * t.factor[key];
+  }
+}
+
+// Queries q0 to q1 add the n values that lie in the tile, one after another: a thread a value of a query.
+template <int FORMAT>
+DEVICE void value_tile(const AttendArgs& a, const Item& t, int rank0, int n, int q0, int q1) {
+  for (int i = q0 * t.dim + THREAD; i < q1 * t.dim; i += THREADS) {
+    const int q = i / t.dim, d = i % t.dim;
+    const int end = min_(n, t.sight.rank(t.row(q)) + 1 - rank0);
+    const float* p = t.score + q * CHUNK + rank0 - t.base;
+    float acc = t.sum[i];
+    for (int k = 0; k < end; k++) {
+      const float weight = FORMAT == INT8 ? p[k] * t.factor[k] : p[k];
+      acc = fma_(weight, kv_element<FORMAT>(t.tile + k * a.row_bytes, t.dim, d), acc);
+    }
+    t.sum[i] = acc;
+  }
+}
+
+// All ranks of the chunk that the item's rows see, tile by tile: those that lie in the slot of their number for all
+// queries at once, others row by row.
+template <int FORMAT>
+DEVICE void over_tiles(const AttendArgs& a, const Item& t, bool values) {
+  int top = 0;
+  for (int r = 0; r < t.rows; r++) top = max_(top, t.sight.rank(t.row0 + r) + 1);
+  const int end = min_(top, t.base + CHUNK), dense = t.sight.dense(t.row0);
+  for (int rank0 = t.base; rank0 < end; rank0 += TILE_KEYS) {
+    const bool shared = min_(rank0 + TILE_KEYS, end) <= dense;
+    for (int r = 0; r < (shared ? 1 : t.rows); r++) {
+      const int most = shared ? end : min_(end, t.sight.rank(t.row0 + r) + 1), n = min_(TILE_KEYS, most - rank0);
+      if (n <= 0) continue;
+      const int q0 = shared ? 0 : r * t.group, q1 = shared ? t.queries() : (r + 1) * t.group;
+      bring<FORMAT>(a, t, t.row0 + r, rank0, n, values);
+      if (values) value_tile<FORMAT>(a, t, rank0, n, q0, q1);
+      else score_tile<FORMAT>(a, t, rank0, n, q0, q1);
+    }
+  }
+  barrier();
+}
+
+// Scores become weights: a query a warp. What comes of it: the largest score, the sum of exp.
+DEVICE void weigh(const AttendArgs& a, const Item& t, float* parts) {
+  const int lane = THREAD & 31;
+  for (int q = THREAD >> 5; q < t.queries(); q += THREADS >> 5) {
+    float* x = t.score + q * CHUNK;
+    const int row = t.row(q), n = min_(t.sight.rank(row) + 1 - t.base, CHUNK);
+    float most = -infinity(), sum = 0.0f;
+    for (int i = lane; i < n; i += 32) {
+      if (a.softcap != 0.0f) x[i] = a.softcap * tanh_(x[i] / a.softcap);
+      if (t.sight.sees(row, t.base + i)) most = larger(x[i], most);
+    }
+    for (int d = 16; d; d /= 2) most = larger(shuffle_xor(most, d), most);
+    most = most + 0.0f;  // not -0
+    for (int i = lane; i < n; i += 32) x[i] = t.sight.sees(row, t.base + i) ? exp_(x[i] - most) : 0.0f;
+    warp_barrier();
+    for (int i = lane & 15; i < n; i += LANES) sum = sum + x[i];
+    sum = sum16(sum);
+    float* part = parts + (int64_t)q * (t.dim + 2);
+    if (lane == 0) part[0] = most, part[1] = sum;
+  }
+}
+
+template <int FORMAT>
+DEVICE void attend_item(const AttendArgs& a, const Item& t, float* parts) {
+  const int64_t width = (int64_t)(a.heads + 2 * a.kv_heads) * a.dim;
+  for (int i = THREAD; i < t.queries() * t.dim; i += THREADS) {
+    const int q = i / t.dim, d = i % t.dim;
+    t.query[q * t.width + d] = a.qkv[t.row(q) * width + (t.head * t.group + q % t.group) * t.dim + d];
+    t.sum[i] = 0.0f;
+  }
+  over_tiles<FORMAT>(a, t, false);
+  weigh(a, t, parts);
+  barrier();
+  over_tiles<FORMAT>(a, t, true);
+  for (int i = THREAD; i < t.queries() * t.dim; i += THREADS)
+    parts[(int64_t)(i / t.dim) * (t.dim + 2) + 2 + i % t.dim] = t.sum[i] + 0.0f;
+}
+
+DEVICE bool item_sees(const Item& t) {
+  for (int r = 0; r < t.rows; r++)
+    if (t.sight.sees_any(t.row0 + r, t.base)) return true;
+  return false;
+}
+
+// Items [x] by kv heads [y].
+template <int FORMAT>
+DEVICE void attend_block(const AttendArgs& a, uint8_t* memory) {
+  if (BLOCK_X >= a.step->n_items) return;
+  const int32_t* item = a.step->items + 4 * BLOCK_X;
+  Item t;
+  t.sight = {a.step, a.step->views + (int64_t)a.view * a.step->sequences + item[0], a.window, a.sinks};
+  t.row0 = item[1], t.rows = item[2], t.base = item[3] * CHUNK;
+  t.head = BLOCK_Y, t.group = a.heads / a.kv_heads, t.dim = a.dim, t.width = (a.dim + 15) / 16 * 16;
+  const int queries = a.tile * t.group;
+  t.query = reinterpret_cast<float*>(memory), t.score = t.query + queries * t.width;
+  t.sum = t.score + queries * CHUNK, t.factor = t.sum + queries * t.dim;
+  t.tile = reinterpret_cast<uint8_t*>(t.factor + TILE_KEYS);
+  float* parts = a.parts + ((int64_t)BLOCK_X * a.kv_heads + t.head) * queries * (t.dim + 2);
+  if (item_sees(t)) return attend_item<FORMAT>(a, t, parts);
+  for (int q = THREAD; q < t.queries(); q += THREADS) parts[(int64_t)q * (t.dim + 2)] = -infinity();
+}
+
+#define ATTEND(name, FORMAT)                                            \
+  KERNEL(name, AttendArgs, 128) {                                       \
+    SHARED(memory);                                                     \
+    attend_block<FORMAT>(a, memory);                                    \
+  }
+ATTEND(attend_f32, F32)
+ATTEND(attend_f16, F16)
+ATTEND(attend_int8, INT8)
+ATTEND(attend_int4, INT4)
+
+// ---- chunks put together, in order: a row and a kv head a block ----------------------------------------
+
+KERNEL(merge_chunks, AttendArgs, 128) {
+  const int row = BLOCK_X, head = BLOCK_Y, group = a.heads / a.kv_heads;
+  if (row >= a.step->rows) return;
+  const int64_t query = a.dim + 2, next = (int64_t)a.kv_heads * a.tile * group * query;
+  const float* first = a.parts + a.step->part[row] * next + ((int64_t)head * a.tile + a.step->part_row[row]) * group * query;
+  float* out = a.out + ((int64_t)row * a.kv_heads + head) * group * a.dim;
+  for (int i = THREAD; i < group * a.dim; i += THREADS) {
+    const float* part = first + i / a.dim * query;
+    float most = -infinity(), sum = 0.0f, value = 0.0f;
+    for (int c = 0; c < a.step->chunks[row]; c++, part += next) {
+      const float other = part[0];
+      if (other == -infinity()) continue;
+      if (most == -infinity()) {
+        most = other, sum = part[1], value = part[2 + i % a.dim];
+        continue;
+      }
+      const float top = most > other ? most : other, old = exp_(most - top), more = exp_(other - top);
+      sum = fma_(part[1], more, sum * old), value = fma_(part[2 + i % a.dim], more, value * old);
+      most = top;
+    }
+    out[i] = value / (sum == 0.0f ? 1.0f : sum);
+  }
+}
+
+// ---- commits: rows moved to other slots, a run of a page a block ---------------------------------------
+
+KERNEL(move_slots, MoveArgs, 32) {
+  const int64_t offset = a.runs[2 * BLOCK_X], row_bytes = a.runs[2 * BLOCK_X + 1];
+  for (int i = 0; i < a.n; i++) {
+    const uint64_t* move = a.moves + 4 * i;
+    const uint32_t* from = reinterpret_cast<const uint32_t*>(move[0] + offset + move[1] * row_bytes);
+    uint32_t* to = reinterpret_cast<uint32_t*>(move[2] + offset + move[3] * row_bytes);
+    for (int w = THREAD; w < row_bytes / 4; w += THREADS) to[w] = from[w];
+    warp_barrier();  // a row may go where one that has been moved was
+  }
+}

@@ -1,0 +1,228 @@
+"""A GPU through its driver alone: libcuda by ctypes, cubins that were compiled at build time."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable
+from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from edgedec.kernels.cuda.device import DeviceError, Recorded
+from edgedec.kernels.cuda.sources import HERE, cubin_name
+
+CUBINS = "EDGEDEC_CUDA_CUBINS"  # another folder of cubins, for tests and checkouts
+_MAJOR, _MINOR, _SHARED, _PROCESSORS, _CLOCK_KHZ, _BUS_BITS = 75, 76, 97, 16, 36, 37
+_DYNAMIC_SHARED = 8  # a function's attribute: the most dynamic shared memory it may be given
+_FREELY_GIVEN = 48 << 10
+_PINNED = 1 << 22
+
+
+def why_not() -> str | None:
+    """None if there is a GPU that this engine has kernels for, else the reason in one line."""
+    try:
+        lib = _library()
+        count = c_int()
+        _check(lib.cuDeviceGetCount(byref(count)), "counting GPUs")
+        if not count.value:
+            return "no NVIDIA GPU"
+        kernels_for(_capability(lib, 0))
+    except DeviceError as error:
+        return str(error)
+    return None
+
+
+def kernels_for(capability: tuple[int, int], folder: Path | None = None) -> Path:
+    """The engine's file for a compute capability: a cubin of its major version, else PTX that the driver compiles."""
+    folder = folder or Path(os.environ.get(CUBINS) or HERE / "cubins")
+    major, minor = capability
+    for below in range(minor, -1, -1):
+        path = folder / cubin_name(f"sm_{major}{below}")
+        if path.is_file():
+            return path
+    ptx = sorted((p for p in folder.glob("engine.compute_*.ptx")), key=_version)
+    fitting = [path for path in ptx if _version(path) <= 10 * major + minor]
+    if fitting:
+        return fitting[-1]
+    raise DeviceError(
+        f"no kernels for compute capability {major}.{minor} in {folder}: python -m edgedec.kernels.cuda.build "
+        f"--arch sm_{major}{minor}"
+    )
+
+
+def _version(path: Path) -> int:
+    return int(path.name.split("_")[1].split(".")[0])
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        lib = ctypes.CDLL(name)
+    except OSError:
+        raise DeviceError(f"no NVIDIA driver ({name})") from None
+    _check(lib.cuInit(0), "starting the driver")
+    return lib
+
+
+def _check(code: int, what: str) -> None:
+    if not code:
+        return
+    text = c_char_p()
+    try:
+        _library().cuGetErrorString(code, byref(text))
+    except DeviceError:
+        pass
+    said = (text.value or b"unknown error").decode()
+    if code == 2:
+        raise MemoryError(f"GPU: {what}: {said}")
+    raise DeviceError(f"GPU: {what}: {said} (CUDA error {code})")
+
+
+def _attribute(lib: ctypes.CDLL, which: int, device: int) -> int:
+    value = c_int()
+    _check(lib.cuDeviceGetAttribute(byref(value), which, device), "reading an attribute")
+    return value.value
+
+
+def _capability(lib: ctypes.CDLL, device: int) -> tuple[int, int]:
+    return _attribute(lib, _MAJOR, device), _attribute(lib, _MINOR, device)
+
+
+class Gpu:
+    """`Device` number `number` of the driver. Everything goes through one stream."""
+
+    def __init__(self, number: int = 0) -> None:
+        self._lib, self._context, self._module, self._stream = _library(), c_void_p(), c_void_p(), c_void_p()
+        name = ctypes.create_string_buffer(256)
+        _check(self._lib.cuDeviceGetName(name, len(name), number), f"opening GPU {number}")
+        self.capability, self.name = _capability(self._lib, number), name.value.decode()
+        self.processors = _attribute(self._lib, _PROCESSORS, number)
+        self._most_shared = _attribute(self._lib, _SHARED, number)
+        _check(self._lib.cuDevicePrimaryCtxRetain(byref(self._context), number), f"opening GPU {number}")
+        self._enter()
+        image = kernels_for(self.capability).read_bytes() + b"\0"
+        _check(self._lib.cuModuleLoadData(byref(self._module), image), "loading kernels")
+        _check(self._lib.cuStreamCreate(byref(self._stream), 1), "making a stream")
+        self._functions: dict[str, c_void_p] = {}
+        self._shared: dict[str, int] = {}
+        self._pinned = c_void_p()
+        _check(self._lib.cuMemAllocHost_v2(byref(self._pinned), c_size_t(_PINNED)), "taking pinned memory")
+
+    def _enter(self) -> None:
+        """The context belongs to a thread: a call may come from any."""
+        _check(self._lib.cuCtxSetCurrent(self._context), "entering the context")
+
+    def allocate(self, size: int) -> int:
+        self._enter()
+        found = c_uint64()
+        _check(self._lib.cuMemAlloc_v2(byref(found), c_size_t(size)), f"taking {size} bytes")
+        return found.value
+
+    def free(self, address: int) -> None:
+        self._enter()
+        self._lib.cuMemFree_v2(c_uint64(address))
+
+    def write(self, address: int, array: NDArray[Any]) -> None:
+        self._enter()
+        if array.nbytes > _PINNED:
+            self.synchronize()
+            data = c_void_p(array.ctypes.data)
+            _check(self._lib.cuMemcpyHtoD_v2(c_uint64(address), data, c_size_t(array.nbytes)), "copying to the GPU")
+            return
+        # What was copied before has left the pinned memory when the stream has come here.
+        self.synchronize()
+        ctypes.memmove(self._pinned.value or 0, array.ctypes.data, array.nbytes)
+        size = c_size_t(array.nbytes)
+        code = self._lib.cuMemcpyHtoDAsync_v2(c_uint64(address), self._pinned, size, self._stream)
+        _check(code, "copying to the GPU")
+
+    def read(self, address: int, array: NDArray[Any]) -> None:
+        self._enter()
+        data, size = c_void_p(array.ctypes.data), c_size_t(array.nbytes)
+        _check(self._lib.cuMemcpyDtoHAsync_v2(data, c_uint64(address), size, self._stream), "copying from the GPU")
+        self.synchronize()
+
+    def copy(self, to: int, source: int, size: int) -> None:
+        self._enter()
+        code = self._lib.cuMemcpyDtoDAsync_v2(c_uint64(to), c_uint64(source), c_size_t(size), self._stream)
+        _check(code, "copying on the GPU")
+
+    def launch(self, kernel: str, grid: tuple[int, int, int], threads: int, shared: int, arguments: bytes) -> None:
+        data = ctypes.create_string_buffer(arguments, len(arguments))
+        given = (c_void_p * 1)(ctypes.addressof(data))
+        sizes = [c_uint(n) for n in (*grid, threads, 1, 1, shared)]
+        function = self._function(kernel, shared)
+        _check(self._lib.cuLaunchKernel(function, *sizes, self._stream, given, None), f"launching {kernel}")
+
+    def _function(self, kernel: str, shared: int) -> c_void_p:
+        if kernel not in self._functions:
+            found = c_void_p()
+            _check(self._lib.cuModuleGetFunction(byref(found), self._module, kernel.encode()), f"kernel {kernel}")
+            self._functions[kernel] = found
+        if shared > self._shared.get(kernel, _FREELY_GIVEN):
+            code = self._lib.cuFuncSetAttribute(self._functions[kernel], _DYNAMIC_SHARED, c_int(shared))
+            _check(code, f"{shared} bytes of shared memory for {kernel} (this GPU has {self._most_shared})")
+            self._shared[kernel] = shared
+        return self._functions[kernel]
+
+    def record(self, launches: Callable[[], None]) -> Recorded:
+        self._enter()
+        graph = c_void_p()
+        # Thread-local: memory may be taken meanwhile by others.
+        _check(self._lib.cuStreamBeginCapture_v2(self._stream, 2), "recording launches")
+        try:
+            launches()
+        finally:
+            code = self._lib.cuStreamEndCapture(self._stream, byref(graph))
+        _check(code, "recording launches")
+        return _Graph(self, graph)
+
+    def synchronize(self) -> None:
+        self._enter()
+        _check(self._lib.cuStreamSynchronize(self._stream), "running kernels")
+
+    def timed(self, work: Callable[[], None]) -> float:
+        """Seconds that the GPU took for what `work` launched."""
+        self._enter()
+        events = [c_void_p(), c_void_p()]
+        for event in events:
+            _check(self._lib.cuEventCreate(byref(event), 0), "making an event")
+        _check(self._lib.cuEventRecord(events[0], self._stream), "noting a time")
+        work()
+        _check(self._lib.cuEventRecord(events[1], self._stream), "noting a time")
+        self.synchronize()
+        ms = ctypes.c_float()
+        _check(self._lib.cuEventElapsedTime(byref(ms), *events), "reading a time")
+        for event in events:
+            self._lib.cuEventDestroy_v2(event)
+        return ms.value / 1e3
+
+
+class _Graph:
+    """Recorded launches, instantiated."""
+
+    def __init__(self, gpu: Gpu, graph: c_void_p) -> None:
+        self._gpu, self._run = gpu, c_void_p()
+        _check(gpu._lib.cuGraphInstantiateWithFlags(byref(self._run), graph, c_uint64(0)), "making a graph")
+        gpu._lib.cuGraphDestroy(graph)
+
+    def replay(self) -> None:
+        self._gpu._enter()
+        _check(self._gpu._lib.cuGraphLaunch(self._run, self._gpu._stream), "running kernels")
+
+    def __del__(self) -> None:
+        if getattr(self, "_run", None):
+            self._gpu._lib.cuGraphExecDestroy(self._run)
+
+
+def memory_rate(gpu: Gpu) -> float:
+    """Bytes a second that the GPU's memory is specified for (0: the driver does not say)."""
+    lib = _library()
+    khz, bits = _attribute(lib, _CLOCK_KHZ, 0), _attribute(lib, _BUS_BITS, 0)
+    return 2e3 * khz * bits / 8

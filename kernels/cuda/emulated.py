@@ -1,0 +1,106 @@
+"""The device that runs kernels on the CPU (`emulate.h`): for tests on machines without a GPU, and far from fast."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from edgedec.kernels.cuda import build
+from edgedec.kernels.cuda.device import DeviceError, Recorded
+from edgedec.kernels.cuda.sources import CudaBuildFailed
+
+_Launch = tuple[str, tuple[int, int, int], int, int, bytes]
+
+
+class Emulated:
+    """`Device` on the CPU. `launches` counts what was run. reverse: lanes and warps run in the opposite order; library:
+    other kernels than the engine's."""
+
+    name = "emulated"
+
+    def __init__(self, reverse: bool = False, library: Path | None = None) -> None:
+        self._lib, self._reverse, self.launches = _library(library), reverse, 0
+        self._recording: list[_Launch] | None = None
+
+    def allocate(self, size: int) -> int:
+        found: int | None = self._lib.ed_cuda_allocate(size)
+        if not found:
+            raise MemoryError(f"no {size} bytes for the emulated device")
+        return found
+
+    def free(self, address: int) -> None:
+        self._lib.ed_cuda_free(address)
+
+    def write(self, address: int, array: NDArray[Any]) -> None:
+        ctypes.memmove(address, array.ctypes.data, array.nbytes)
+
+    def read(self, address: int, array: NDArray[Any]) -> None:
+        ctypes.memmove(array.ctypes.data, address, array.nbytes)
+
+    def copy(self, to: int, source: int, size: int) -> None:
+        ctypes.memmove(to, source, size)
+
+    def launch(self, kernel: str, grid: tuple[int, int, int], threads: int, shared: int, arguments: bytes) -> None:
+        if self._recording is not None:
+            self._recording.append((kernel, grid, threads, shared, arguments))
+            return
+        self._run(kernel, grid, threads, shared, arguments)
+
+    def _run(self, kernel: str, grid: tuple[int, int, int], threads: int, shared: int, arguments: bytes) -> None:
+        self.launches += 1
+        self._lib.ed_cuda_order(int(self._reverse))
+        sizes = (ctypes.c_uint * 3)(*grid)
+        if self._lib.ed_cuda_launch(kernel.encode(), sizes, threads, shared, arguments, len(arguments)):
+            raise DeviceError(f"emulated device: {self._lib.ed_cuda_error().decode()}")
+
+    def record(self, launches: Callable[[], None]) -> Recorded:
+        self._recording = []
+        try:
+            launches()
+            return _Recorded(self, self._recording)
+        finally:
+            self._recording = None
+
+    def synchronize(self) -> None:
+        """Launches have run when they return."""
+
+
+class _Recorded:
+    def __init__(self, device: Emulated, launches: list[_Launch]) -> None:
+        self._device, self._launches = device, launches
+
+    def replay(self) -> None:
+        for launch in self._launches:
+            self._device._run(*launch)
+
+
+def why_not() -> str | None:
+    """None if kernels can be emulated here, else the reason in one line."""
+    try:
+        _library()
+    except (OSError, CudaBuildFailed) as error:
+        return str(error)
+    return None
+
+
+@cache
+def _library(file: Path | None = None) -> ctypes.CDLL:
+    lib = ctypes.CDLL(str(file or build.emulation()))
+    u64, p = ctypes.c_uint64, ctypes.c_void_p
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        "ed_cuda_allocate": (p, [u64]),
+        "ed_cuda_free": (None, [p]),
+        "ed_cuda_order": (None, [ctypes.c_int]),
+        "ed_cuda_error": (ctypes.c_char_p, []),
+        "ed_cuda_has": (ctypes.c_int, [ctypes.c_char_p]),
+        "ed_cuda_launch": (ctypes.c_int, [ctypes.c_char_p, p, ctypes.c_uint, u64, ctypes.c_char_p, u64]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+    return lib

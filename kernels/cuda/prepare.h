@@ -1,0 +1,192 @@
+// What stands before products: embedding rows, norms, rows quantized.
+#pragma once
+#include "args.h"
+#include "arith.h"
+
+// ---- norms: what each element is multiplied by, and what is taken off before -----------------------
+
+struct Stats {
+  float mean, scale;
+};
+
+// Of one row, by one warp: sixteen lanes along the row (the other sixteen do the same).
+DEVICE Stats row_stats(const float* x, const Norm& norm, int n) {
+  if (norm.kind == NO_NORM) return {0.0f, 1.0f};
+  const int lane = THREAD & 15;
+  float mean = 0.0f, squares = 0.0f;
+  if (norm.kind == LAYER) {
+    float sum = 0.0f;
+    UNROLL_8
+    for (int i = lane; i < n; i += LANES) sum = sum + x[i];
+    mean = sum16(sum) / (float)n;
+    UNROLL_8
+    for (int i = lane; i < n; i += LANES) squares = fma_(x[i] - mean, x[i] - mean, squares);
+  } else {
+    UNROLL_8
+    for (int i = lane; i < n; i += LANES) squares = fma_(x[i], x[i], squares);
+  }
+  const float size = sum16(squares) / (float)n;
+  return {mean, size <= FLOAT_MAX ? 1.0f / sqrt_(size + norm.eps) : not_a_number()};
+}
+
+DEVICE float normed(float x, const Norm& norm, const Stats& s, int i) {
+  if (norm.kind == NO_NORM) return x;
+  if (norm.kind == RMS) return x * s.scale * norm.weight[i];
+  const float y = (x - s.mean) * s.scale * norm.weight[i];
+  return norm.bias ? y + norm.bias[i] : y;
+}
+
+// ---- rows quantized --------------------------------------------------------------------------------
+
+// Eight inputs from `i` on, zeros after the last.
+DEVICE void load_eight(const float* x, const Norm& norm, const Stats& stats, int i, int k, float* v) {
+  UNROLL
+  for (int j = 0; j < 8; j++) v[j] = i + j < k ? normed(x[i + j], norm, stats, i + j) : 0.0f;
+}
+
+// Eight of them as they lie: of int4 in the order 0 2 4 6 1 3 5 7. Returns their sum.
+DEVICE int store_eight(const float* v, float inverse, int format, uint32_t* to) {
+  uint32_t words[2] = {0, 0};
+  int sum = 0;
+  UNROLL
+  for (int j = 0; j < 8; j++) {
+    const int q = (int8_t)round_int(v[j] * inverse), word = format == INT4 ? j & 1 : j >> 2;
+    const uint32_t byte = (uint32_t)(q & 255) << 8 * (format == INT4 ? j >> 1 : j & 3);
+    if (word) words[1] |= byte;
+    else words[0] |= byte;
+    sum += q;
+  }
+  to[0] = words[0], to[1] = words[1];
+  return sum;
+}
+
+// One row of w.k floats, by all threads of the block, eight inputs each: four threads a step of 32, two one of 16.
+DEVICE void quantize_row(const float* x, const Norm& norm, const Stats& stats, const Weights& w, const Prepared& to) {
+  const int each = w.step() / 8, eights = w.kpad() / 8;
+  for (int from = 0; from < eights; from += THREADS) {
+    const int e = from + THREAD, t = e / each;
+    float v[8], top = 0.0f, nothing = 0.0f;  // 0; NaN of a NaN or an infinity: then the scale is, and so all outputs
+    load_eight(x, norm, stats, e * 8, w.k, v);
+    UNROLL
+    for (int j = 0; j < 8; j++) top = larger(abs_(v[j]), top), nothing = nothing + (v[j] - v[j]);
+    for (int d = each / 2; d; d /= 2) {
+      top = larger(shuffle_xor(top, d), top);
+      nothing = nothing + shuffle_xor(nothing, d);
+    }
+    const float size = top + nothing, inverse = size > 0.0f ? 127.0f / size : 0.0f;
+    int sum = 0;
+    if (e < eights) sum = store_eight(v, inverse, w.format, reinterpret_cast<uint32_t*>(to.q) + e * 2);
+    for (int d = each / 2; d; d /= 2) sum += shuffle_xor(sum, d);
+    if (e < eights && e % each == 0) to.scale[t] = size * (1.0f / 127.0f), to.sum[t] = sum;
+  }
+}
+
+// Rows [rows, k] in shared memory, and what their norm needs of each; nothing if there is no norm.
+DEVICE const float* stage_rows(const float* x, const Norm& norm, int rows, int k, Stats* stats, float* memory) {
+  if (norm.kind == NO_NORM) return x;
+  for (int i = THREAD; i < rows * k; i += THREADS) memory[i] = x[i];
+  barrier();
+  for (int m = THREAD >> 5; m < rows; m += THREADS >> 5) {
+    const Stats found = row_stats(memory + (int64_t)m * k, norm, k);
+    if ((THREAD & 31) == 0) stats[m] = found;
+  }
+  barrier();
+  return memory;
+}
+
+// The sums of blocks, after all steps of the row are there.
+DEVICE void sum_blocks(const Weights& w, const Prepared& to) {
+  const int each = w.block_steps();
+  for (int b = THREAD; b < w.blocks(); b += THREADS) {
+    float total = 0.0f;
+    for (int t = b * each; t < (b + 1) * each; t++) total = total + to.scale[t] * (float)to.sum[t];
+    to.block_sum[b] = total;
+  }
+}
+
+DEVICE Prepared prepared_row(const Prepared& all, const Weights& w, int row) {
+  return {all.q + (int64_t)row * w.kpad(), all.scale + (int64_t)row * w.steps(), all.sum + (int64_t)row * w.steps(),
+          all.block_sum + (int64_t)row * w.blocks()};
+}
+
+// A row a block; shared memory: 16 bytes, and the row if it is normed.
+KERNEL(prepare, PrepareArgs, 256) {
+  SHARED(memory);
+  const int row = BLOCK_X;
+  if (row >= (a.head ? a.step->n_head : a.step->rows * a.copies)) return;
+  Stats* stats = reinterpret_cast<Stats*>(memory);
+  const float* x = stage_rows(a.x + (int64_t)(a.head ? a.step->head_rows[row] : row) * a.k, a.norm, 1, a.k, stats,
+                              reinterpret_cast<float*>(memory + 16));
+  const Stats s = a.norm.kind == NO_NORM ? Stats{0.0f, 1.0f} : *stats;
+  if (a.normed)
+    for (int i = THREAD; i < a.k; i += THREADS) a.normed[(int64_t)row * a.k + i] = normed(x[i], a.norm, s, i);
+  if (a.w.format < INT8) return;
+  const Prepared to = prepared_row(a.out, a.w, row);
+  quantize_row(x, a.norm, s, a.w, to);
+  if (!a.w.zeros) return;
+  barrier();
+  sum_blocks(a.w, to);
+}
+
+// ---- the embedding ---------------------------------------------------------------------------------
+
+DEVICE float zero_point(const Weights& w, int row, int block) {
+  if (!w.zeros) return w.format == INT4 ? 8.0f : 128.0f;
+  const int64_t at = (int64_t)(row / LANES) * w.blocks() + block;
+  if (w.format == INT8) return (float)w.zeros[at * LANES + row % LANES];
+  return (float)(w.zeros[at * 8 + row % 8] >> row % LANES / 8 * 4 & 15);
+}
+
+DEVICE float embedding(const Weights& w, int row, int i) {
+  if (w.format == F32) return reinterpret_cast<const float*>(w.data)[(int64_t)row * w.k + i];
+  if (w.format == F16) return half_to_float(reinterpret_cast<const uint16_t*>(w.data)[(int64_t)row * w.k + i]);
+  const int per = w.format == INT4 ? 8 : 4, block = i / w.block;
+  const int64_t group = row / LANES;
+  const uint8_t* b = w.data + group * (w.kpad() / per * 64) + i / per * 64 + row % LANES * 4;
+  const int q = w.format == INT4 ? b[i % 8 / 2] >> (i & 1) * 4 & 15 : b[i % 4];
+  return ((float)q - zero_point(w, row, block)) * half_to_float(w.scales[(group * w.blocks() + block) * LANES + row % LANES]);
+}
+
+KERNEL(embed, EmbedArgs, 256) {
+  const int row = BLOCK_X;
+  if (row >= a.step->rows) return;
+  const int token = a.step->tokens[row];
+  float* out = a.out + (int64_t)row * a.hidden;
+  for (int i = THREAD; i < a.hidden; i += THREADS)
+    out[i] = token < 0 ? a.step->given[(int64_t)(-1 - token) * a.hidden + i] : embedding(a.w, token, i) * a.scale;
+}
+
+// ---- between products ------------------------------------------------------------------------------
+
+// Rows normed by parts and added to, or stored in, `out`: a row a block, a part a warp at a time.
+KERNEL(norm_rows, RowsArgs, 256) {
+  const int row = BLOCK_X, lane = THREAD & 31;
+  if (row >= a.step->rows) return;
+  for (int part = THREAD >> 5; part * a.part < a.width; part += THREADS >> 5) {
+    const float* x = a.x + (int64_t)row * a.stride + part * a.part;
+    float* out = a.out + (int64_t)row * a.stride + part * a.part;
+    const Stats s = row_stats(x, a.norm, a.part);
+    for (int i = lane; i < a.part; i += 32) {
+      const float y = normed(x[i], a.norm, s, i);
+      out[i] = a.add ? out[i] + y : y;
+    }
+  }
+}
+
+// Activations where the product could not do them: its halves are no whole groups.
+KERNEL(gated, GluArgs, 256) {
+  const int row = BLOCK_X;
+  if (row >= a.step->rows * a.copies) return;
+  const float* x = a.x + (int64_t)row * a.inner * (a.gated ? 2 : 1);
+  float* out = a.out + (int64_t)row * a.inner;
+  for (int i = THREAD; i < a.inner; i += THREADS) {
+    const float y = activate(x[i], a.activation);
+    out[i] = a.gated ? y * x[a.inner + i] : y;
+  }
+}
+
+KERNEL(copy_rows, CopyArgs, 256) {
+  const int row = BLOCK_X;
+  if (row >= a.step->rows) return;
+  for (int i = THREAD; i < a.width; i += THREADS) a.out[(int64_t)row * a.width + i] = a.x[(int64_t)row * a.width + i];
+}

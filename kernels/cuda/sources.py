@@ -1,0 +1,31 @@
+"""The sources of the CUDA engine, and what is made of them."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SOURCE = HERE / "engine.cu"
+
+
+class CudaBuildFailed(Exception):
+    """What went wrong in one line."""
+
+
+def source_files() -> list[Path]:
+    """All that a build reads."""
+    return sorted(path for path in HERE.iterdir() if path.suffix in (".cu", ".h", ".cpp"))
+
+
+def digest() -> str:
+    """Of the sources: another one, another build."""
+    hashed = hashlib.sha256()
+    for path in source_files():
+        hashed.update(path.name.encode() + b"\0" + path.read_bytes())
+    return hashed.hexdigest()[:16]
+
+
+def cubin_name(architecture: str) -> str:
+    """The file that holds the engine for an architecture (sm_90: a cubin; compute_120: PTX)."""
+    return f"engine.{architecture}.{'ptx' if architecture.startswith('compute') else 'cubin'}"

@@ -1,0 +1,136 @@
+"""The native engine's saved cache (`kernels/cpu/cache.cpp`), read from and written to pages on a device.
+
+A header, then of each attention block: slots, whether they are named, of named ones tokens and positions, then rows
+[k and v][kv_heads][slots].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from struct import Struct, error
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.kernels.cuda import structs
+from edgedec.runtimes._cuda_pages import SLOTS, PagePool
+from edgedec.spec import Attention, ModelSpec, Ssm
+
+Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int64]
+_header, _block = Struct("=4s3iQq"), Struct("=2q")
+_KINDS = {"attention": 1, "mlp": 2, "moe": 3, "ssm": 4}
+
+
+class SavedSlots(Protocol):
+    """Committed slots of a block."""
+
+    @property
+    def committed(self) -> int: ...
+    @property
+    def positions(self) -> Ints: ...
+    @property
+    def tokens(self) -> Ints: ...
+
+
+class SavedTable(Protocol):
+    """A block's slots and pages."""
+
+    @property
+    def slots(self) -> SavedSlots: ...
+    @property
+    def pages(self) -> list[int]: ...
+
+    def identity(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class SavedBlock:
+    """pages: of each the bytes [2 * kv_heads, SLOTS, row bytes], zeros after the last slot."""
+
+    tokens: Ints
+    positions: Ints
+    pages: list[Bytes]
+
+
+@dataclass(frozen=True)
+class Saved:
+    length: int
+    blocks: dict[int, SavedBlock]
+
+
+def state_shape(spec: ModelSpec) -> int:
+    """The number that models have in common if caches of one can be used with the other (`state_shape` there)."""
+    found = 14695981039346656037
+    for block in spec.blocks:
+        numbers = [_KINDS.get(block.kind, 0)]
+        if isinstance(block, Attention):
+            numbers += [block.n_kv_heads, block.head_dim]
+        if isinstance(block, Ssm):
+            numbers += [block.n_heads, block.head_dim, block.state_size, block.n_groups, block.conv_size]
+        for number in numbers:
+            found = (found ^ number) * 1099511628211 % (1 << 64)
+    return found
+
+
+def save(pool: PagePool, kv: str, length: int, tables: Mapping[int, SavedTable]) -> Bytes:
+    """The bytes that the native engine saves for such a cache."""
+    spec = pool.spec
+    parts = [_header.pack(b"edkv", 1, structs.FORMATS[kv], spec.n_blocks, state_shape(spec), length)]
+    for b, table in tables.items():
+        named = not table.identity()
+        parts.append(_block.pack(table.slots.committed, named))
+        if named:
+            parts += [table.slots.tokens.astype("<i8").tobytes(), table.slots.positions.astype("<i8").tobytes()]
+        parts.append(_rows(pool, b, table))
+    return np.frombuffer(b"".join(parts), np.uint8).copy()
+
+
+def _rows(pool: PagePool, block: int, table: SavedTable) -> bytes:
+    """Rows [k and v][kv_heads][slots] of a block."""
+    slots, runs, width = table.slots.committed, 2 * pool.spec.attention[block].n_kv_heads, pool.rows[block]
+    n = -(-slots // SLOTS)
+    pages = np.empty((n, runs, SLOTS, width), np.uint8)
+    for at, page in enumerate(table.pages[:n]):
+        pool.device.read(pool.address(page) + pool.offsets[block], pages[at])
+    return pages.transpose(1, 0, 2, 3).reshape(runs, n * SLOTS, width)[:, :slots].tobytes()
+
+
+def read(state: Bytes, spec: ModelSpec, kv: str, rows: Mapping[int, int], capacity: int) -> Saved | None:
+    """A saved state; None if it is not of such a cache, or holds more than `capacity`."""
+    data = state.tobytes()
+    try:
+        magic, version, fmt, blocks, shape, length = _header.unpack_from(data)
+        known = (b"edkv", 1, structs.FORMATS[kv], spec.n_blocks, state_shape(spec))
+        if (magic, version, fmt, blocks, shape) != known or not 0 <= length <= capacity:
+            return None
+        at, found = _header.size, dict[int, SavedBlock]()
+        for b, block in spec.attention.items():
+            part = _read_block(data, at, 2 * block.n_kv_heads, rows[b], length)
+            if part is None:
+                return None
+            found[b], at = part
+    except (error, ValueError):
+        return None
+    return Saved(length, found) if at == len(data) else None
+
+
+def _read_block(data: bytes, at: int, runs: int, width: int, length: int) -> tuple[SavedBlock, int] | None:
+    """A block from byte `at` on, and where the next one begins."""
+    slots, named = _block.unpack_from(data, at)
+    at += _block.size
+    if not 0 <= slots <= length or named not in (0, 1):
+        return None
+    tokens = positions = np.arange(slots, dtype=np.int64)
+    if named:
+        tokens = np.frombuffer(data, "<i8", slots, at).astype(np.int64)
+        positions = np.frombuffer(data, "<i8", slots, at + 8 * slots).astype(np.int64)
+        at += 16 * slots
+        if slots and ((np.diff(tokens) <= 0).any() or tokens[0] < 0):
+            return None
+    values = np.frombuffer(data, np.uint8, runs * slots * width, at).reshape(runs, slots, width)
+    padded = np.pad(values, ((0, 0), (0, -slots % SLOTS), (0, 0)))
+    pages = padded.reshape(runs, -1, SLOTS, width).transpose(1, 0, 2, 3)
+    return SavedBlock(tokens, positions, [np.ascontiguousarray(page) for page in pages]), at + values.nbytes

@@ -1,0 +1,42 @@
+"""Run by test_engine.py with the address sanitizer loaded: texts, trees, commits and chunks on the emulated engine."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from edgedec.kernels.cuda import build, emulated
+from edgedec.runtime import Call, Outputs, Rows, forward_one, logits_of
+from edgedec.runtimes import _cuda_pages, cuda
+from edgedec.testing.conformance.bundles import random_weights, write_bundle
+from edgedec.testing.conformance.models import MODELS
+
+_cuda_pages._SLAB = 0  # every page has memory of its own
+LIBRARY = build.emulation("address")
+
+
+def run(model: str, fmt: str, kv: str) -> None:
+    spec = MODELS[model]
+    with tempfile.TemporaryDirectory() as folder:
+        bundle = write_bundle(Path(folder) / "bundle", spec, random_weights(spec), fmt)  # type: ignore[arg-type]
+        runtime = cuda.CudaRuntime(bundle, kv, emulated.Emulated(library=LIBRARY))
+        cache, ids = runtime.new_cache(384), np.arange(70) % spec.vocab_size
+        logits_of(runtime, Rows.chain(ids, 0), cache, 60)
+        cache.commit(range(70))
+        logits_of(runtime, Rows.tree([1, 2, 3, 4, 5], [-1, 0, 0, 2, 2], 70), cache)
+        cache.commit([0, 2, 4])
+        cache.drop(min(spec.attention), [3, 64])
+        twin = cache.fork(66)
+        calls = [Call(Rows.chain([1], 73), cache, outputs=Outputs(top=7, logsum=True)), Call(Rows.chain([2], 66), twin)]
+        runtime.forward(calls)
+        result = forward_one(runtime, Call(Rows.chain([4, 5], 73), cache, outputs=Outputs(True, 3, True, (-1, 1))))
+        assert result.logits is not None
+        assert np.isfinite(result.logits).all()
+
+
+for name, fmt, kv in [arguments.split(",") for arguments in sys.argv[1:]]:
+    run(name, fmt, kv)
+    print(name, fmt, kv, "ran")

@@ -1,0 +1,194 @@
+"""The engine's table drafters propose what the Python ones do, number for number, from states that either continues."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from drafting import reading
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgedec.decoding.step import StepResult
+from edgedec.drafters import Drafter, DrafterContext, make_drafter
+from edgedec.kernels.cpu import loader
+from edgedec.runtime import CallResult
+from edgedec.runtime.rows import Rows
+
+pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
+
+KINDS = ("copy", "suffix", "recycling", "trigram", "stand")
+OPTIONS: dict[str, list[dict[str, str]]] = {
+    "copy": [{}, {"ngram": "2", "length": "5"}, {"ngram": "8", "length": "256"}],
+    "suffix": [{}],
+    "recycling": [{}, {"k": "3", "nodes": "5"}, {"k": "1"}],
+    "trigram": [{}, {"explore": "0", "k": "3"}, {"rate": "1", "explore": "0.4", "nodes": "40"}],
+    "stand": [{}, {"k": "2", "nodes": "30"}],
+}
+
+
+def pair(name: str, options: dict[str, str], vocab: int, tables: Any = None) -> tuple[Drafter, Drafter]:
+    """A Python drafter and the engine's."""
+    from edgedec.drafters._compiled import CompiledDrafter
+    from edgedec.runtimes._native_drafting import PARTS
+
+    found = []
+    for parts in (None, PARTS):
+        runtime: Any = SimpleNamespace(capabilities=SimpleNamespace(drafting=parts))
+        bundle: Any = SimpleNamespace(spec=SimpleNamespace(vocab_size=vocab), digest="")
+        found.append(
+            make_drafter(name, DrafterContext(runtime, bundle, lambda: pytest.fail("no text"), tables), options)
+        )
+    assert not isinstance(found[0], CompiledDrafter)
+    assert isinstance(found[1], CompiledDrafter)
+    return found[0], found[1]
+
+
+def step_of(rng: np.random.Generator, ids: list[int], vocab: int, most: int, ties: bool) -> StepResult:
+    """A verified call of a random tree below the text, which shows random best tokens."""
+    before = int(rng.integers(0, min(len(ids), 4)))
+    drafted = int(rng.integers(0, most))
+    tokens = ids[len(ids) - 1 - before :] + rng.integers(0, vocab, drafted).tolist()
+    parents = [*range(-1, before), *(int(rng.integers(before, before + 1 + i)) for i in range(drafted))]
+    path, node = [0], 0
+    for i in range(1, drafted + 1):
+        if parents[before + i] - before == node and rng.random() < 0.6:
+            path.append(node := i)
+    picked = [*(tokens[before + i] for i in path[1:]), int(rng.integers(0, vocab))]
+    shown = np.stack([rng.permutation(vocab)[:9] for _ in range(drafted + 1)]).astype(np.int32)
+    scores = -np.sort(-rng.normal(size=(drafted + 1, shown.shape[1])) * 3).astype(np.float32)
+    if ties:
+        scores = np.round(scores)
+    strange = rng.random(shown.shape) < 0.02
+    shown[strange], scores[strange] = -1, np.nan
+    result = CallResult(ids=shown, scores=scores) if rng.random() < 0.95 else CallResult()
+    return StepResult(Rows.tree(tokens, parents, 5), before, path, picked, result, 0.001)
+
+
+def text_of(rng: np.random.Generator, n: int, vocab: int) -> list[int]:
+    """With repetitions, some of them edited."""
+    ids = rng.integers(0, vocab, 6).tolist()
+    while len(ids) < n:
+        at, length = int(rng.integers(0, len(ids))), int(rng.integers(1, 40))
+        piece = ids[at : at + length]
+        if rng.random() < 0.5:
+            piece[len(piece) // 2] = int(rng.integers(0, vocab))
+        if rng.random() < 0.3:
+            del piece[: len(piece) // 3]
+        ids += piece
+    return ids[:n]
+
+
+def same(a: Drafter, b: Drafter, ids: list[int], nodes: int, least: float) -> int:
+    """How many tokens both propose."""
+    context = reading(list(ids))
+    context.n_prompt = max(1, len(ids) // 2)
+    mine, oracle = (d.propose(context, nodes, least) for d in (b, a))
+    assert (list(mine.tokens), list(mine.parents)) == (list(oracle.tokens), list(oracle.parents))  # type: ignore[union-attr]
+    assert list(mine.p) == list(oracle.p)  # type: ignore[union-attr]
+    return len(mine.tokens)  # type: ignore[union-attr]
+
+
+def equal_states(a: Drafter, b: Drafter) -> None:
+    mine, oracle = b.state(), a.state()
+    assert set(mine) == set(oracle)
+    for key, array in oracle.items():
+        assert mine[key].dtype == array.dtype, key
+        assert np.array_equal(mine[key], array), key
+    assert b.report() == a.report()
+
+
+def play(a: Drafter, b: Drafter, rng: np.random.Generator, vocab: int, turns: int, ties: bool = False) -> int:
+    """Texts and calls for both; how much was proposed."""
+    proposed = at = 0
+    text: list[int] = []
+    for turn in range(turns):
+        if not turn or rng.random() < 0.03:
+            for each in (a, b):
+                each.reset()
+            text, at = text_of(rng, 600, vocab), int(rng.integers(1, 200))
+        if rng.random() < 0.9:
+            proposed += same(a, b, text[:at], int(rng.integers(0, 40)), float(rng.choice([0.0, 0.02, 0.2])))
+        step = step_of(rng, text[:at], vocab, 12, ties)
+        for each in (a, b):
+            each.observe(step)
+        at = min(at + int(rng.integers(1, 90 if rng.random() < 0.1 else 6)), len(text))
+    return proposed
+
+
+@pytest.mark.parametrize("name", KINDS)
+@given(st.integers(0, 10**6), st.sampled_from([11, 40, 3000]), st.integers(0, 2), st.booleans())
+@settings(max_examples=12, deadline=None)
+def test_the_same_proposals_and_states(name: str, seed: int, vocab: int, option: int, ties: bool) -> None:
+    rng = np.random.default_rng(seed)
+    options = OPTIONS[name][option % len(OPTIONS[name])]
+    a, b = pair(name, options, vocab)
+    play(a, b, rng, vocab, 25, ties)
+    equal_states(a, b)
+    # Either continues from the other's state, and a copy of its own goes its own way.
+    c, d = pair(name, options, vocab)
+    c.restore(b.state())
+    d.restore(a.state())
+    twin = pair(name, options, vocab)[1]
+    twin.inherit(b)
+    before = twin.state()
+    play(c, d, np.random.default_rng(seed + 1), vocab, 12, ties)
+    equal_states(c, d)
+    play(a, b, np.random.default_rng(seed + 2), vocab, 6, ties)
+    assert all(np.array_equal(array, before[key]) for key, array in twin.state().items())
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_much_is_proposed(name: str) -> None:
+    a, b = pair(name, {}, 11)
+    assert play(a, b, np.random.default_rng(3), 11, 80) > 100
+
+
+@pytest.mark.parametrize(("name", "rows"), [("recycling", 20_000), ("trigram", 75_000), ("stand", 30_000)])
+def test_what_is_full_forgets_the_same(name: str, rows: int) -> None:
+    """Beyond the bound of every table."""
+    vocab, rng = 50_000, np.random.default_rng(1)
+    a, b = pair(name, {"k": "2"}, vocab)
+    for _ in range(rows // 250):
+        tokens = rng.integers(0, vocab, 250)
+        shown = (tokens[:, None] * 7 + [[1, 2]]).astype(np.int32) % vocab
+        scores = np.tile(np.float32([2, 1]), (250, 1)) + rng.random((250, 1), np.float32)
+        step = StepResult(Rows.chain(tokens, 0), 0, [0], [1], CallResult(ids=shown, scores=scores), 0.001)
+        for each in (a, b):
+            each.observe(step)
+    equal_states(a, b)
+    assert max(b.report().values()) <= 1 << 16
+    assert sum(b.report().values()) < rows * {"stand": 3, "trigram": 2}.get(name, 1)
+    play(a, b, rng, 200, 5)
+    equal_states(a, b)
+
+
+@pytest.mark.parametrize("name", KINDS[2:])
+def test_sessions_share_what_they_learn(name: str) -> None:
+    tables: dict[Any, Any] = {}
+    (a, b), (c, d) = (pair(name, {}, 40, tables) for _ in range(2))
+    rng = np.random.default_rng(2)
+    play(a, b, rng, 40, 20)
+    assert b.report() == d.report()
+    if name != "stand":  # its record of ranks is each session's own
+        for each in (a, b):
+            each.reset()
+        assert same(c, d, [3, 4, 5, 6], 16, 0.0) == same(a, b, [3, 4, 5, 6], 16, 0.0) > 0
+
+
+def test_a_vocabulary_beyond_the_keys_is_python_s() -> None:
+    from edgedec.drafters.stand import Stand
+
+    with pytest.raises(AssertionError):
+        pair("stand", {}, 1 << 20)
+    assert isinstance(make_stand_of(1 << 20), Stand)
+
+
+def make_stand_of(vocab: int) -> Drafter:
+    from edgedec.runtimes._native_drafting import PARTS
+
+    runtime: Any = SimpleNamespace(capabilities=SimpleNamespace(drafting=PARTS))
+    bundle: Any = SimpleNamespace(spec=SimpleNamespace(vocab_size=vocab), digest="")
+    return make_drafter("stand", DrafterContext(runtime, bundle, lambda: pytest.fail("no text")))

@@ -1,0 +1,171 @@
+"""The engine's tree merge and greedy verification beside the Python ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import edgedec
+from edgedec import Sampling
+from edgedec.decoding.loop import StepTrace
+from edgedec.decoding.verify import walk
+from edgedec.drafters import Draft
+from edgedec.drafters._compiled import CompiledDrafter, CompiledRecycling
+from edgedec.drafters.off import Off
+from edgedec.kernels.cpu import loader
+from edgedec.runtime import TableSettings
+from edgedec.runtime.rows import Rows
+from edgedec.speculation.calibration import BINS, Calibration
+from edgedec.speculation.compiled import CompiledMerger
+from edgedec.speculation.merger import TreeMerger
+
+pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
+
+
+class Counts:
+    """What `Calibration` learned, as arrays that the engine updates."""
+
+    def __init__(self) -> None:
+        self.hits, self.tests, self.estimates = np.zeros(BINS), np.zeros(BINS), (np.arange(BINS) + 0.5) / BINS
+
+
+def table() -> CompiledDrafter:
+    from edgedec.runtimes._native_drafting import PARTS
+
+    chosen = TableSettings("recycling", 50, 8, 4)
+    return CompiledRecycling(PARTS, PARTS.table(chosen), chosen)  # type: ignore[arg-type]
+
+
+def tree(rng: np.random.Generator, most: int) -> Draft:
+    """A random tree without twins, with claims or without."""
+    tokens, parents, known = [], [], set()
+    for _ in range(int(rng.integers(0, most))):
+        key = int(rng.integers(-1, len(tokens))) if tokens else -1, int(rng.integers(0, 5))
+        if key not in known:
+            known.add(key)
+            parents.append(key[0])
+            tokens.append(key[1])
+    p = rng.random(len(tokens)).round(1).tolist() if rng.random() < 0.8 else ()
+    return Draft(tokens, parents, p)
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=25, deadline=None)
+def test_trees_merge_alike(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    counts: list[Any] = [Counts() for _ in range(4)]
+    oracles = [Calibration() for _ in counts]
+    mine = CompiledMerger([table(), Off(), Off(), Off()], counts)
+    for _ in range(int(rng.integers(1, 60))):
+        mine.clear()
+        oracle = TreeMerger()
+        for number in range(4):
+            draft = tree(rng, 14)
+            places = mine.add(number, draft, counts[number].estimates)
+            assert places == oracle.add(number, draft, oracles[number].estimates)
+        order = oracle.best_first()
+        assert (mine.best_first(), len(mine)) == (order, len(oracle))
+        assert (mine.tokens, mine.parents, mine.chances) == (oracle.tokens, oracle.parents, oracle.chances)
+        assert [[n for n, _ in found] for found in mine.guesses] == [[n for n, _ in found] for found in oracle.guesses]
+        kept = order[: int(rng.integers(0, 9))]
+        assert mine.cut(kept, "abcd", "why") == oracle.cut(kept, "abcd", "why")
+        assert mine.best_chain() == oracle.best_chain()
+        picked = rng.integers(0, 5, int(rng.integers(1, 6))).tolist()
+        assert mine.path(picked) == oracle.path(picked)
+        assert mine.test(picked, counts) == oracle.test(picked, oracles)
+        for count, calibration in zip(counts, oracles, strict=True):
+            assert count.estimates == pytest.approx(np.asarray(calibration.estimates), rel=1e-14)
+            count.estimates[:] = calibration.estimates  # rounded otherwise in the last place
+    assert sum(count.tests.sum() for count in counts) == pytest.approx(sum(float(np.sum(c.tests)) for c in oracles))
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=200, deadline=None)
+def test_greedy_verification_walks_alike(seed: int) -> None:
+    from edgedec.runtimes._native_drafting import PARTS
+
+    rng = np.random.default_rng(seed)
+    before, drafted = int(rng.integers(0, 5)), int(rng.integers(0, 20))
+    tokens = rng.integers(0, 4, before + 1 + drafted).tolist()
+    parents = [*range(-1, before), *(int(rng.integers(before, before + 1 + i)) for i in range(drafted))]
+    rows, largest = Rows.tree(tokens, parents, 3), rng.integers(0, 4, (drafted + 1, 3)).astype(np.int32)
+    path, picked = PARTS.walk(rows, before, largest)
+    assert (path, picked) == walk(rows, lambda row, _: int(largest[row - before, 0]), before)
+    assert len(path) == len(picked) >= 1
+
+
+def test_a_choice_that_is_none_ends_nothing_silently() -> None:
+    from edgedec.runtimes._native_drafting import PARTS
+
+    assert PARTS.walk(Rows.chain([1, 2], 0), 0, np.int32([[2], [-1]])) == ([], [])
+
+
+def test_a_tree_out_of_order_is_refused() -> None:
+    merger = CompiledMerger([table()], [Counts()])
+    with pytest.raises(ValueError, match="refuses"):
+        merger.add(0, Draft([1, 2], [1, -1]), np.zeros(BINS))
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("names", ["copy+suffix+recycling+trigram", "stand+copy+hydra"])
+def test_a_generation_drafts_what_python_drafts(nano: Path, names: str, sampled: bool) -> None:
+    """Call for call, through the governor: tokens, parents and claims, also of a fork and of a session loaded."""
+    model = edgedec.open(nano, engine="native", threads=1)
+    native = model.runtime.capabilities
+    ids = model.tokenizer.encode("Tom has a red ball. Sam has a blue ball. Tom has a red ball. Sam has")
+    sampling = Sampling(temperature=0.7, seed=3) if sampled else Sampling()
+    found = []
+    for parts in (native.drafting, None):
+        model.runtime.capabilities = replace(native, drafting=parts)
+        session = model.session(speculate=f"{names}:fixed=5", context=256)
+        trace: list[StepTrace] = []
+        list(session.tokens(ids, max_tokens=60, sampling=sampling, ignore_eos=True, trace=trace))
+        twin = session.fork()
+        list(twin.tokens(max_tokens=30, sampling=sampling, ignore_eos=True, trace=trace))
+        list(session.tokens(ids[3:], max_tokens=30, sampling=sampling, ignore_eos=True, trace=trace))
+        drafts = [step.draft for step in trace]
+        assert sum(len(draft.tokens) for draft in drafts) > 150
+        assert session.stats.accepted > 0
+        found.append([(list(d.tokens), list(d.parents), list(d.p), list(d.by)) for d in drafts])
+        compiled = session._drafter.drafter._compiled  # type: ignore[attr-defined]
+        assert (compiled is not None) == (parts is not None)
+    assert found[0] == found[1]
+
+
+def test_forks_hold_little() -> None:
+    """A hundred forks of full tables, each of which learns a little."""
+    from edgedec.runtimes._native_drafting import PARTS, NativeDraftGroup
+
+    table = PARTS.table(TableSettings("trigram", 1 << 20, 8, 8, rate=0.3))
+    assert table is not None
+    group, rng = NativeDraftGroup([table]), np.random.default_rng(1)
+
+    def learn(group: NativeDraftGroup, calls: int) -> None:
+        for _ in range(calls):
+            best = rng.integers(0, 1 << 20, (250, 8)).astype(np.int32), np.zeros((250, 8), np.float32)
+            group.observe(Rows.chain(rng.integers(0, 1 << 20, 250), 0), 0, [0], [1], best, 1)
+
+    learn(group, 300)
+    assert table.figure(0) == 1 << 16
+    before = resident()
+    forks = [table.fork() for _ in range(100)]
+    for fork in forks:
+        learn(NativeDraftGroup([fork]), 1)
+    assert resident() - before < 200 << 20  # copies would take 900
+    state = table.save(0, 1 << 16, 8)
+    assert all(fork.figure(0) == 1 << 16 for fork in forks)
+    assert not np.array_equal(forks[0].save(0, 1 << 16, 8)[0], state[0])
+
+
+def resident() -> int:
+    """Bytes of memory that this process holds."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    except OSError:
+        pytest.skip("no /proc here")

@@ -1,0 +1,198 @@
+"""PEARL (S31): drafting while the target runs changes nothing but the time; it stops where it does not pay."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cut import first_layers
+from drafting import SAMPLINGS, left, run, saved
+
+import edgedec
+from edgedec.drafters.off import Off
+from edgedec.drafters.pearl import Pace, Pearl, length
+from edgedec.errors import UsageError
+from edgedec.kernels.cpu import loader
+from edgedec.runtime import Call, CallResult, available_cores
+from edgedec.testing.fakes import FakeRuntime, tiny_spec
+
+needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"no native engine: {loader.why_not()}")
+
+
+class Slow(FakeRuntime):
+    """A fake model whose forwards take a while, four times as long while another of those on `core` runs; `wrong`: how
+    often it says something else."""
+
+    def __init__(self, seconds: float = 0.0, core: list[int] | None = None, wrong: float = 0.0) -> None:
+        super().__init__(tiny_spec(context_length=512))
+        self.seconds, self.core, self.wrong, self.broken = seconds, core if core is not None else [], wrong, False
+
+    def forward(self, calls: Sequence[Call]) -> list[CallResult]:
+        if self.broken:
+            raise RuntimeError("out of memory")
+        self.core.append(1)
+        for _ in range(8):
+            time.sleep(self.seconds / 8 * (4 if len(self.core) > 1 else 1))
+        self.core.pop()
+        return super().forward(calls)
+
+    def head(self, hidden: Any) -> Any:
+        logits = super().head(hidden)
+        amiss = (np.abs(hidden[:, 0].astype(np.int64)) * 7919 % 100) < 100 * self.wrong
+        logits[amiss] = -logits[amiss]
+        return logits
+
+
+def pearl(runtime: FakeRuntime, overlap: str = "always", gamma: int = 8) -> Pearl:
+    return Pearl(runtime, 13, gamma, overlap)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS.keys())
+@pytest.mark.parametrize("overlap", ["always", "auto"])
+@pytest.mark.parametrize("wrong", [0.0, 0.4, 1.0])
+def test_the_text_and_what_it_leaves_are_those_of_plain_decoding(overlap: str, wrong: float, sampling: Any) -> None:
+    plain, context, *_ = run(Slow(), Off(), max_tokens=100, sampling=sampling)
+    for seconds in (0.001, 0.01, 0.1):  # of a call: on a loaded machine the draft model gets little time beside it
+        drafter = pearl(Slow(seconds / 5, wrong=wrong), overlap)
+        tokens, own, stats, _ = run(Slow(seconds), drafter, max_tokens=100, sampling=sampling)
+        assert tokens == plain
+        assert left(own) == left(context)
+        # What is always wrong is found out by the first token of each draft, before it is sent.
+        if stats.proposed > 5 or (wrong == 1.0 and drafter.report()["steps"] > 20):
+            break
+    else:
+        pytest.fail("nothing was drafted")
+    if wrong == 0.0 and not sampling.temperature:
+        assert stats.accepted > 5
+
+
+def test_it_drafts_while_the_target_runs() -> None:
+    for slower in (1, 2, 8):  # the machine may be loaded
+        drafter = pearl(Slow(0.001 * slower))
+        _, _, stats, _ = run(Slow(0.020 * slower), drafter, max_tokens=100)
+        # In turns it would be eight steps of 1 for each call of 20.
+        if stats.generated / stats.calls > 4 and stats.decode_s < 1.8 * stats.forward_s:
+            assert drafter.ready + drafter.waited > 0.5 * stats.calls
+            return
+    pytest.fail(
+        f"{stats.generated} tokens in {stats.calls} calls, {stats.decode_s:.2f} s, {stats.forward_s:.2f} s in calls"
+    )
+
+
+def timed(overlap: str, slower: int) -> float:
+    began = time.perf_counter()
+    run(Slow(0.024 * slower), pearl(Slow(0.004 * slower), overlap), max_tokens=60)
+    return time.perf_counter() - began
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "getloadavg") or os.getloadavg()[0] > 2 * available_cores(), reason="too loaded to measure times"
+)
+def test_two_cores_are_faster_than_turns() -> None:
+    assert any(timed("always", slower) < 0.9 * timed("never", slower) for slower in (1, 2, 4))
+
+
+def test_where_cores_are_busy_it_drafts_in_turns() -> None:
+    for slower in (1, 2, 4):
+        core: list[int] = []
+        drafter = pearl(Slow(0.001 * slower, core), "auto", gamma=4)
+        run(Slow(0.002 * slower, core), drafter, max_tokens=300, capacity=600)
+        report = drafter.report()
+        if report["speed"]["turns"] > report["speed"]["overlap"] > 0:
+            break
+    else:
+        pytest.fail(f"overlap was not slower: {report['speed']}")
+    assert not report["overlap"]
+    assert report["turns"]["steps"] > 0
+
+
+def test_the_pace_follows_what_is_measured() -> None:
+    pace = Pace("auto")
+    speeds = {True: 100.0, False: 150.0}
+    used = []
+    for call in range(1500):
+        if call == 700:
+            speeds = {True: 200.0, False: 150.0}
+        used.append(pace.overlap)
+        pace.add(2, 2 / speeds[pace.overlap], pace.overlap)
+    assert set(used[:40]) == {True}
+    assert sum(used[60:380]) == 0  # turns were faster
+    assert sum(used[60:700]) < 60  # but for trials
+    assert sum(used[1200:]) > 250
+    for overlap in ("always", "never"):
+        fixed = Pace(overlap)
+        for _ in range(900):
+            fixed.add(1, 0.1, fixed.overlap)
+            assert fixed.overlap == (overlap == "always")
+
+
+@pytest.mark.parametrize(
+    ("n", "p", "step", "call", "expected"),
+    [(0, 0.9, 2, 10, 0), (0, 0.6, 1, 10, 3), (3, 0.9, 1, 3, 3), (0, 0.01, 1, 10, 0), (2, 0.95, 0.01, 10, 8)],
+)
+def test_how_long_it_waits(n: int, p: float, step: float, call: float, expected: int) -> None:
+    assert length(n, 8, p, step, call) == expected
+
+
+def test_sequences_of_a_batch_are_not_kept_waiting() -> None:
+    drafter = pearl(Slow(0.001))
+    context = run(Slow(), drafter, max_tokens=20)[1]
+    context.concurrent = 3
+    assert not hasattr(drafter.propose(context, 8, 0.0), "tokens")  # a generator: the calls of `model`, in turns
+
+
+def test_its_thread_ends_with_it() -> None:
+    def threads() -> int:
+        return sum(thread.name == "edgedec-draft" for thread in threading.enumerate())
+
+    def wait(n: int) -> bool:
+        for _ in range(200):
+            gc.collect()
+            if threads() == n:
+                return True
+            time.sleep(0.01)
+        return False
+
+    assert wait(0)
+    drafter = pearl(Slow(0.001))
+    run(Slow(0.002), drafter)
+    assert threads() == 1
+    del drafter
+    assert wait(0)
+
+
+def test_a_draft_model_that_fails_does_not_end_the_text() -> None:
+    draft = Slow(0.001)
+    drafter = pearl(draft)
+    draft.broken = True
+    tokens, *_ = run(Slow(0.002), drafter)
+    assert tokens == run(Slow(), Off())[0]
+    assert "out of memory" in drafter.report()["trouble"]
+
+
+@needs_native
+@pytest.mark.parametrize("kv", ["f32", "int8"])
+def test_on_the_engine_text_and_cache_are_those_of_plain_decoding(nano: Path, tmp_path: Path, kv: str) -> None:
+    small = first_layers(nano, tmp_path / "small", 4)
+    model = edgedec.open("nano", engine="native", kv=kv, threads=1)
+    live, off = (model.session(speculate=s) for s in (f"pearl:path={small},overlap=always,kv=f32,fixed=6+copy", "off"))
+    for prompt in ("Once upon a time", "One day, Lily found a key. One day, Lily"):
+        ids = model.tokenizer.encode(prompt)
+        assert list(live.tokens(ids, max_tokens=120)) == list(off.tokens(ids, max_tokens=120))
+        assert saved(live._context.cache) == saved(off._context.cache)
+    report = live.report()["drafters"]["pearl"]
+    assert report["accepted"] > 0
+    assert "trouble" not in report
+
+
+@pytest.mark.parametrize(("spec", "message"), [("pearl", "no draft model"), ("pearl:path=nano,overlap=x", "overlap=x")])
+def test_a_wrong_spec_is_refused(nano: Path, spec: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        edgedec.open("nano").session(speculate=spec)
