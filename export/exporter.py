@@ -10,6 +10,7 @@ import errno
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import get_args
 
 import numpy as np
@@ -23,12 +24,16 @@ from edgedec.export.artifacts import choose
 from edgedec.export.calibrate import kv_scales
 from edgedec.export.checkpoint import Checkpoint
 from edgedec.export.drafts import DraftOptions, add_draft
+from edgedec.export.drafts.files import open_draft
+from edgedec.export.drafts.model import KIND as MODEL
+from edgedec.export.drafts.model import add_model
 from edgedec.export.layers import through_layer
-from edgedec.export.opening import open_source
+from edgedec.export.opening import GGUF, open_source
 from edgedec.export.parity import parity
 from edgedec.export.weights import Kept, format_of
 from edgedec.export.writer import Add, BundleWriter, Contents, Progress, Scales, write_manifest
-from edgedec.models import Source
+from edgedec.models import Source, known
+from edgedec.models.drafts import known_kind
 from edgedec.runtime import Rows
 from edgedec.runtimes.reference import Reference
 from edgedec.spec import KV_FORMATS, WEIGHT_FORMATS, ModelSpec
@@ -39,6 +44,8 @@ LAYOUTS: dict[str, WeightLayout] = {"cpu": "interleave16", "portable": "rows"}
 DEFAULT_FORMAT: WeightFormat = "int4"
 CALIBRATION_TOKENS = 512
 PARITY_TOKENS = 256
+EMBEDDING = "model.embed_tokens.weight"
+_AS_THE_TARGET = DraftOptions()
 
 
 @dataclass(frozen=True)
@@ -92,11 +99,35 @@ def export(
         with replacing_folder(out, force=options.force) as folder:
             _Export(source, folder, options, progress, options.name or out.name).run()
             for draft in options.drafts:
-                add_draft(Bundle.open(folder), draft, DraftOptions(options.draft_weights), progress)
+                put_draft(Bundle.open(folder), draft, DraftOptions(options.draft_weights), progress)
         return Bundle.open(out)
     except OSError as error:
         what = "no space left on the disk" if error.errno == errno.ENOSPC else error.strerror or str(error)
         raise BundleError(f"{out}: cannot be written: {what}") from None
+
+
+def put_draft(
+    bundle: Bundle, place: str, options: DraftOptions = _AS_THE_TARGET, progress: Progress = lambda *_: None
+) -> tuple[Bundle, str]:
+    """Put a draft into a bundle: a published draft checkpoint, or any model, as a bundle or to be exported -> the
+    bundle as it is now, and the kind."""
+    if (Path(place) / MANIFEST).is_file():
+        return add_model(bundle, Bundle.open(place)), MODEL
+    if not _is_model(place):
+        return add_draft(bundle, place, options, progress)
+    weights = options.weights or bundle.manifest.quantization.get("body")
+    with TemporaryDirectory(prefix=".draft-", dir=bundle.path.parent) as folder:
+        made = ExportOptions(weights=weights, check=False, runtimes=(), name=f"{bundle.manifest.name}-draft")
+        return add_model(bundle, export(place, Path(folder) / MODEL, made, progress)), MODEL
+
+
+def _is_model(place: str) -> bool:
+    """Is it a model by itself, and no draft of a known kind?"""
+    if Path(place).suffix == GGUF:
+        return True
+    checkpoint = open_draft(place)
+    kind = known_kind(checkpoint.config, checkpoint.tensors)
+    return kind is None and checkpoint.config.get("model_type") in known() and EMBEDDING in checkpoint.tensors
 
 
 class _Export:

@@ -14,6 +14,7 @@ from edgedec.errors import ContextFull, SessionError, UsageError
 from edgedec.runtime import Rows
 from edgedec.runtimes import _cuda_saved
 from edgedec.runtimes._cuda_pages import SLOTS, PagePool
+from edgedec.runtimes._cuda_recurrent import DeviceRecurrent
 
 Ints = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
@@ -78,12 +79,17 @@ class CudaCache:
         self.spec, self.pool, self.capacity, self.kv, self.kind = pool.spec, pool, capacity, kv, f"native-{kv}"
         self.length, self._tree = 0, PendingTree()
         self._tables = dict.fromkeys(self.spec.attention, PageTable(pool))
+        self.recurrent = {
+            b: DeviceRecurrent(pool.device, pool.states, block) for b, block in self.spec.recurrent.items()
+        }
+        # Of the last call: what its recurrent blocks have to apply.
+        self.updates = dict[int, list[tuple[int, int, int]]]()
 
     # ---- what a call does ----
 
     def check(self, blocks: Collection[int], rows: Rows) -> None:
         """ContextFull or UsageError if `begin` cannot make room for these rows."""
-        chosen = {b for b in blocks if b in self._tables}
+        chosen = {b for b in blocks if b in self._tables or b in self.recurrent}
         need = self.length + int(rows.row_numbers()[-1]) + 1
         if chosen and need > self.capacity:
             raise ContextFull(f"{need} rows do not fit a cache of {self.capacity}")
@@ -94,10 +100,12 @@ class CudaCache:
         for table, members in self._by_table():
             if any(b in chosen for b in members):
                 table.slots.copy().write(rows)
+        for b in chosen & self.recurrent.keys():
+            self.recurrent[b].check(rows)
 
     def begin(self, blocks: Collection[int], rows: Rows) -> None:
-        """Make room for a call's rows, which `check` has accepted, in the attention blocks that it runs."""
-        chosen = {b for b in blocks if b in self._tables}
+        """Make room for a call's rows, which `check` has accepted, in the blocks that it runs."""
+        chosen = {b for b in blocks if b in self._tables or b in self.recurrent}
         if not chosen:
             return
         if self._tree.write(rows):
@@ -106,6 +114,7 @@ class CudaCache:
         for table, members in self._by_table():
             if members[0] in chosen:
                 table.write(rows, members)
+        self.updates = {b: self.recurrent[b].begin(rows) for b in sorted(chosen & self.recurrent.keys())}
 
     def table(self, block: int) -> PageTable:
         return self._tables[block]
@@ -122,6 +131,8 @@ class CudaCache:
         self._tree.commit(rows)
         for table, blocks in self._by_table():
             table.move(*table.slots.commit(rows, self.length), blocks)
+        for state in self.recurrent.values():
+            state.commit(rows, self.length)
         self.length += len(rows)
 
     def rollback(self) -> None:
@@ -132,9 +143,12 @@ class CudaCache:
         if not 0 <= length <= self.length:
             raise UsageError(f"cannot truncate {self.length} cached tokens to {length}")
         self._tree.reset()
+        length = self._reachable(length)
         for table, _ in self._by_table():
             table.slots.truncate(length)
             table.shrink()
+        for state in self.recurrent.values():
+            state.truncate(length)
         self.length = length
 
     def fork(self, length: int | None = None, capacity: int | None = None) -> CudaCache:
@@ -146,6 +160,7 @@ class CudaCache:
             raise ContextFull(f"{length} tokens do not fit a cache of {twin.capacity}")
         copies = {id(table): table.copy() for table, _ in self._by_table()}
         twin._tables = {b: copies[id(table)] for b, table in self._tables.items()}
+        twin.recurrent = {b: state.copy() for b, state in self.recurrent.items()}
         twin.length = self.length
         twin.truncate(length)
         return twin
@@ -165,7 +180,7 @@ class CudaCache:
         table.shrink()
 
     def save(self) -> Arrays:
-        state = _cuda_saved.save(self.pool, self.kv, self.length, self._tables)
+        state = _cuda_saved.save(self.pool, self.kv, self.length, self._tables, self.recurrent)
         return {"length": np.array([self.length], np.int64), "state": state}
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -178,6 +193,8 @@ class CudaCache:
             raise wrong
         self._tree.reset()
         self._tables = _loaded_tables(self.pool, saved)
+        for b, part in saved.states.items():
+            self.recurrent[b].load(part.history, part.state, part.length, part.slots)
         self.length = saved.length
 
     def page_ids(self) -> Ints:
@@ -188,13 +205,23 @@ class CudaCache:
     @property
     def nbytes(self) -> int:
         pages = {page for table, _ in self._by_table() for page in table.pages}
-        return len(pages) * self.pool.page_bytes
+        return len(pages) * self.pool.page_bytes + sum(state.nbytes for state in self.recurrent.values())
 
     # ---- tables ----
 
     def _forget_pending(self) -> None:
         for table, _ in self._by_table():
             table.slots.rollback()
+        for state in self.recurrent.values():
+            state.rollback()
+
+    def _reachable(self, length: int) -> int:
+        """The longest text up to `length` that all recurrent blocks can go back to."""
+        while True:
+            found = min((state.reachable(length) for state in self.recurrent.values()), default=length)
+            if found == length:
+                return length
+            length = found
 
     def _by_table(self) -> list[tuple[PageTable, list[int]]]:
         """Each table with the blocks that share it."""

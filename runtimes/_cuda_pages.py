@@ -12,7 +12,7 @@ from threading import Lock
 import numpy as np
 
 from edgedec.kernels.cuda import structs
-from edgedec.kernels.cuda.device import Buffer, Device
+from edgedec.kernels.cuda.device import Buffer, Device, Recycler
 from edgedec.spec import Attention, ModelSpec
 
 SLOTS = structs.PAGE_SLOTS
@@ -45,7 +45,7 @@ class PagePool:
     """All pages of one runtime. `offsets`: where in a page each attention block begins; `rows`: bytes of its rows."""
 
     def __init__(self, device: Device, spec: ModelSpec, kv: str) -> None:
-        self.device, self.spec = device, spec
+        self.device, self.spec, self.states = device, spec, Recycler(device)
         self.rows = {b: row_bytes(block.head_dim, kv_format(block, kv)) for b, block in spec.attention.items()}
         self.offsets, self.page_bytes = dict[int, int](), 0
         for b in spec.attention:

@@ -1,7 +1,7 @@
 """The native engine's saved cache (`kernels/cpu/cache.cpp`), read from and written to pages on a device.
 
-A header, then of each attention block: slots, whether they are named, of named ones tokens and positions, then rows
-[k and v][kv_heads][slots].
+A header, then the blocks that keep a state. Attention: slots, whether they are named, of named ones tokens and
+positions, then rows [k and v][kv_heads][slots]. State space: slots, length, history, state.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edgedec.kernels.cuda import structs
 from edgedec.runtimes._cuda_pages import SLOTS, PagePool
+from edgedec.runtimes._cuda_recurrent import DeviceRecurrent
 from edgedec.spec import Attention, ModelSpec, Ssm
 
 Bytes = NDArray[np.uint8]
@@ -56,9 +57,18 @@ class SavedBlock:
 
 
 @dataclass(frozen=True)
+class SavedState:
+    slots: int
+    length: int
+    history: bytes
+    state: bytes
+
+
+@dataclass(frozen=True)
 class Saved:
     length: int
     blocks: dict[int, SavedBlock]
+    states: dict[int, SavedState]
 
 
 def state_shape(spec: ModelSpec) -> int:
@@ -75,11 +85,21 @@ def state_shape(spec: ModelSpec) -> int:
     return found
 
 
-def save(pool: PagePool, kv: str, length: int, tables: Mapping[int, SavedTable]) -> Bytes:
+def save(
+    pool: PagePool,
+    kv: str,
+    length: int,
+    tables: Mapping[int, SavedTable],
+    states: Mapping[int, DeviceRecurrent],
+) -> Bytes:
     """The bytes that the native engine saves for such a cache."""
     spec = pool.spec
     parts = [_header.pack(b"edkv", 1, structs.FORMATS[kv], spec.n_blocks, state_shape(spec), length)]
-    for b, table in tables.items():
+    for b in sorted([*tables, *states]):
+        if b in states:
+            parts += [_block.pack(states[b].slots, states[b].length), states[b].save()]
+            continue
+        table = tables[b]
         named = not table.identity()
         parts.append(_block.pack(table.slots.committed, named))
         if named:
@@ -106,15 +126,33 @@ def read(state: Bytes, spec: ModelSpec, kv: str, rows: Mapping[int, int], capaci
         known = (b"edkv", 1, structs.FORMATS[kv], spec.n_blocks, state_shape(spec))
         if (magic, version, fmt, blocks, shape) != known or not 0 <= length <= capacity:
             return None
-        at, found = _header.size, dict[int, SavedBlock]()
-        for b, block in spec.attention.items():
+        at, found, states = _header.size, dict[int, SavedBlock](), dict[int, SavedState]()
+        for b, block in enumerate(spec.blocks):
+            if isinstance(block, Ssm):
+                states[b], at = _read_state(data, at, block)
+                if not 0 <= states[b].slots <= states[b].length <= length:
+                    return None
+            if not isinstance(block, Attention):
+                continue
             part = _read_block(data, at, 2 * block.n_kv_heads, rows[b], length)
             if part is None:
                 return None
             found[b], at = part
     except (error, ValueError):
         return None
-    return Saved(length, found) if at == len(data) else None
+    return Saved(length, found, states) if at == len(data) else None
+
+
+def _read_state(data: bytes, at: int, block: Ssm) -> tuple[SavedState, int]:
+    """The state of a block from byte `at` on, and where the next one begins."""
+    slots, length = _block.unpack_from(data, at)
+    history = 4 * (block.conv_size - 1) * block.conv_dim
+    lanes = -(-block.head_dim // structs.LANES) * structs.LANES
+    end = at + _block.size + history + 4 * block.n_heads * lanes * block.state_size
+    if end > len(data):
+        raise ValueError("shorter than its state")
+    parts = data[at + _block.size : end]
+    return SavedState(slots, length, parts[:history], parts[history:]), end
 
 
 def _read_block(data: bytes, at: int, runs: int, width: int, length: int) -> tuple[SavedBlock, int] | None:

@@ -10,7 +10,7 @@ from edgedec.kernels.cuda import structs
 from edgedec.kernels.cuda.device import Buffer, Device
 from edgedec.kernels.cuda.structs import DeviceWeights, Norm, Prepared, Product
 from edgedec.runtimes._cuda_model import DeviceModel
-from edgedec.spec import Attention, Block, Mlp, Moe
+from edgedec.spec import Attention, Block, Mlp, Moe, Ssm
 
 # Up to so many rows a product makes its rows ready itself, if they fit beside its sums.
 _FUSED_ROWS, _FUSED_BYTES = 4, 48 << 10
@@ -28,6 +28,7 @@ class StepShape:
     rows: int
     head: int
     items: int
+    sequences: int
     top: int
     tile: int
     sums: bool
@@ -216,8 +217,8 @@ def _with(p: Product, **changes: object) -> Product:
     return Product(**{**p.__dict__, **changes})
 
 
-def known(block: Block) -> Attention | Mlp | Moe:
+def known(block: Block) -> Attention | Mlp | Moe | Ssm:
     """A block that this engine runs."""
-    if isinstance(block, Attention | Mlp | Moe):
+    if isinstance(block, Attention | Mlp | Moe | Ssm):
         return block
     raise UsageError(f"no {block.kind} blocks on this engine")

@@ -65,7 +65,9 @@ class StepMemory:
     def at(self) -> int:
         return self._memory.at
 
-    def write(self, calls: Sequence[Call], views: Views, tile: int, windows: bool) -> StepSize:
+    def write(
+        self, calls: Sequence[Call], caches: Sequence[CudaCache], blocks: Sequence[int], views: Views, tile: int
+    ) -> StepSize:
         """Bring what the calls' rows are to the device."""
         parts = _Parts()
         rows = _rows(calls, parts)
@@ -77,9 +79,11 @@ class StepMemory:
         parts.add("items", items)
         parts.add("head_rows", head[0])
         parts.add("heat", head[1])
-        _add_views(calls, views, windows, parts)
+        spec = caches[0].spec
+        _add_views(calls, views, any(spec.attention[b].window for b in views.of), parts)
+        taps = _add_recurrent(calls, caches, [b for b in blocks if b in spec.recurrent], parts)
         size = StepSize(rows, len(head[0]), len(items))
-        self._bring(parts, [rows, len(head[0]), len(items), len(calls)])
+        self._bring(parts, [rows, len(head[0]), len(items), len(calls), taps, 0])
         return size
 
     def _bring(self, parts: _Parts, counts: Sequence[int]) -> None:
@@ -99,7 +103,7 @@ def _aligned(size: int) -> int:
 
 _FIELDS = (
     "tokens", "positions", "sequence", "at", "begin", "end", "part", "part_row", "chunks", "path", "items", "head_rows",
-    "heat", "pages", "views", "slot_positions", "given",
+    "heat", "pages", "views", "slot_positions", "given", "recurrent", "updates", "update_ends", "taps",
 )  # fmt: skip
 
 
@@ -212,6 +216,26 @@ def _add_views(calls: Sequence[Call], views: Views, windows: bool, parts: _Parts
     parts.add("pages", np.array(pages, np.uint64))
     parts.add("views", np.array(lines, np.int32).reshape(-1, 4))
     parts.add("slot_positions", np.concatenate(slots) if slots else np.zeros(0, np.int32))
+
+
+def _add_recurrent(calls: Sequence[Call], caches: Sequence[CudaCache], blocks: Sequence[int], parts: _Parts) -> int:
+    """Add what recurrent blocks apply and where; how many taps a row has."""
+    places, updates, ends, taps = list[tuple[int, ...]](), list[tuple[int, int, int]](), list[int](), list[list[int]]()
+    firsts = np.cumsum([0, *(call.rows.count for call in calls)]).tolist()
+    for b in blocks:
+        for call, cache, row in zip(calls, caches, firsts, strict=False):
+            start, history, pending, rows = cache.recurrent[b].places()
+            places.append((start, history, pending, rows, call.rows.first, row))
+            updates += [(on, at, row + out if out >= 0 else -1) for on, at, out in cache.updates[b]]
+            ends.append(len(updates))
+    n = max((caches[0].spec.recurrent[b].conv_size for b in blocks), default=0)
+    for call, cache in zip(calls, caches, strict=True) if n else ():
+        taps += [cache.recurrent[blocks[0]].taps(row, n) for row in range(call.rows.first, len(call.rows))]
+    parts.add("recurrent", np.array(places, np.int64))
+    parts.add("updates", np.array(updates, np.int32))
+    parts.add("update_ends", np.array(ends, np.int32))
+    parts.add("taps", np.array(taps, np.int32))
+    return n
 
 
 def _base(rows: Rows) -> int:

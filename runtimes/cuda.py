@@ -22,13 +22,14 @@ from edgedec.runtimes._cuda_cache import CudaCache
 from edgedec.runtimes._cuda_model import DeviceModel
 from edgedec.runtimes._cuda_moe import moe
 from edgedec.runtimes._cuda_pages import SLOTS, PagePool
+from edgedec.runtimes._cuda_ssm import ssm
 from edgedec.runtimes._cuda_stack import Stack, StepShape, Workspace, known
 from edgedec.runtimes._cuda_step import StepMemory, Views, tile_rows
-from edgedec.spec import KV_FORMATS, Attention, Mlp
+from edgedec.spec import KV_FORMATS, Attention, Mlp, Ssm
 
 __all__ = ["KINDS", "CudaCache", "CudaRuntime", "open", "unavailable_reason"]
 
-KINDS = ("attention", "mlp", "moe")
+KINDS = ("attention", "mlp", "moe", "ssm")
 DEVICE = "EDGEDEC_CUDA"
 _LARGEST = 256
 # As the native engine: of a smaller vocabulary all logits cost the reader less than the best tokens cost the head.
@@ -157,11 +158,12 @@ class CudaRuntime:
         facts = [self.spec.attention[b] for b in attending]
         group = max((block.n_heads // block.n_kv_heads for block in facts), default=1)
         tile = tile_rows(group, calls)
-        size = self._step.write(calls, views, tile, any(block.window for block in facts))
+        size = self._step.write(calls, caches, blocks, views, tile)
         shape = StepShape(
             rows=_bucket(size.rows),
             head=_bucket(size.head) if size.head else 0,
             items=_bucket(size.items) if size.items else 0,
+            sequences=_bucket(len(calls)),
             top=min(max(call.outputs.top for call in calls), self.spec.vocab_size),
             tile=tile,
             sums=any(call.outputs.logsum for call in calls),
@@ -199,6 +201,8 @@ class CudaRuntime:
                 attention(stack, step, shape, b, block, self._pool, self.kv)
             elif isinstance(block, Mlp):
                 stack.mlp(step, shape.rows, b, block)
+            elif isinstance(block, Ssm):
+                ssm(stack, step, shape, b, block)
             else:
                 moe(stack, step, shape, b, block)
             stack.keep(step, shape, b)

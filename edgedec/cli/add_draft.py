@@ -15,7 +15,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def add_draft(
-    draft: Annotated[str, typer.Argument(metavar="PATH", help="Folder of a draft checkpoint, or a hub id.")],
+    draft: Annotated[str, typer.Argument(metavar="PATH", help="Folder of a draft or a small model, or a hub id.")],
     bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle folder of its target.")],
     weights: Annotated[
         o.Weights | None,
@@ -23,23 +23,24 @@ def add_draft(
     ] = None,
     json: o.Json = False,
 ) -> None:
-    """Add a published draft head to a bundle of its target.
+    """Add a draft to the bundle of its target.
 
-    EAGLE-1, -2 and -3, Medusa, Hydra, Hydra++, multi-token prediction. It takes the place of one of its kind.
+    EAGLE-1, -2 and -3, Medusa, Hydra, Hydra++, multi-token prediction, or a small model (checkpoint, bundle, GGUF
+    file). It takes the place of one of its kind.
 
     \b
     Examples:
       edgedec add-draft ./EAGLE3-LLaMA3.1-Instruct-8B ./llama
       edgedec add-draft ./medusa-vicuna-7b-v1.3 ./vicuna --draft-weights int8
-      edgedec add-draft ./hydra-vicuna ./vicuna --json
+      edgedec add-draft ./SmolLM2-135M-Instruct ./smol-1.7b --json
     """
     from edgedec.bundle import Bundle
     from edgedec.bundle.locate import find
 
-    drafts = export_module("drafts", "add-draft")
-    options = drafts.DraftOptions(weights=weights and weights.value)
+    exporter = export_module("exporter", "add-draft")
+    options = exporter.DraftOptions(weights=weights and weights.value)
     with progress_bar(quiet=json) as show:
-        found, kind = drafts.add_draft(Bundle.open(find(bundle)), draft, options, show)
+        found, kind = exporter.put_draft(Bundle.open(find(bundle)), draft, options, show)
     files = [name for name in found.manifest.files if name.startswith(f"draft_{kind}.")]
     total = sum(found.manifest.files[name].size for name in files)
     if json:

@@ -73,6 +73,7 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         "sampling": manifest.text.sampling,
         "parity": None if manifest.parity is None else asdict(manifest.parity),
         "artifacts": {name: list(artifact.files) for name, artifact in manifest.artifacts.items()},
+        "drafts": _drafts(manifest),
         "bytes": sum(file.size for file in manifest.files.values()),
         "files": {name: asdict(file) for name, file in manifest.files.items()},
     }
@@ -152,6 +153,15 @@ def _windows(manifest: Manifest) -> dict[str, int]:
     return dict(Counter("full" if window is None else str(window) for window in windows))
 
 
+def _drafts(manifest: Manifest) -> dict[str, int]:
+    """Bytes of each draft head and draft model, by the name that --spec takes."""
+    found = {kind: manifest.files[head.file].size for kind, head in manifest.heads.items()}
+    for kind in manifest.drafts:
+        own = [file.size for name, file in manifest.files.items() if name.startswith(f"draft_{kind}.")]
+        found[kind] = found.get(kind, 0) + sum(own)
+    return found
+
+
 def _ropes(manifest: Manifest) -> list[dict[str, Any]]:
     spec = manifest.spec
     return [
@@ -199,6 +209,7 @@ def _facts(r: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "vocabulary", f"{r['vocabulary']} tokens{head}"
     yield "chat template", "yes" if r["chat_template"] else "no"
     yield "sampling", ", ".join(f"{k} {v:g}" for k, v in r["sampling"].items()) or "greedy"
+    yield "drafts", ", ".join(f"{kind} {size(n)}" for kind, n in r["drafts"].items()) or "none of its own"
     yield "files for", ", ".join(r["artifacts"]) or "runtimes that need none"
     if r["source"].get("method"):
         yield "made of", integers_kept(r["source"])

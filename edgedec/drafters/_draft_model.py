@@ -1,4 +1,4 @@
-"""Opens a draft model for a target, and says how its tokens are read."""
+"""The models that draft: their bundles, runtimes on them that sessions share, and what their tokens mean."""
 
 from __future__ import annotations
 
@@ -10,34 +10,45 @@ from edgedec.runtime import Runtime, RuntimeOptions, choose_runtime, open_runtim
 from edgedec.speculation.instances import SharedInstances
 from edgedec.text.tokenizer import Tokenizer
 
+KIND = "model"
 _runtimes: SharedInstances[Runtime] = SharedInstances()
 
 
-def open_draft(host: DrafterContext, path: str, threads: int, kv: str = "") -> tuple[Runtime, Retokenizer | None]:
-    """The draft model at `path`, and what translates its tokens (None: they are the target's)."""
-    bundle = _open(path)
+def open_draft(host: DrafterContext, path: str, threads: int = 0, kv: str = "") -> tuple[Runtime, Retokenizer | None]:
+    """The draft model at `path`, or the one in the target's bundle, and what translates its tokens (None: they are the
+    target's)."""
+    bundle = draft_bundle(host, path)
     translator = translator_of(host, bundle)
-    name = choose_runtime(bundle, host.runtime.name if host.runtime.name in runtime_names() else "auto")
-    options = RuntimeOptions(threads=threads, kv=kv or None)
-    key = str(bundle.path.resolve()), bundle.digest, name, options
-    return _runtimes.get(key, lambda: _loaded(name, bundle, options)), translator
+    return draft_runtime(host, bundle, threads, kv), translator
 
 
-def _loaded(name: str, bundle: Bundle, options: RuntimeOptions) -> Runtime:
-    runtime = open_runtime(name, bundle, options)
-    runtime.load()
-    return runtime
-
-
-def _open(path: str) -> Bundle:
+def draft_bundle(host: DrafterContext, path: str) -> Bundle:
+    """The draft model at a path, or the one inside the target's bundle."""
     from edgedec.bundle.locate import find
 
+    inside = host.bundle.manifest.drafts.get(KIND)
+    if not path and inside is not None:
+        return host.bundle.part(inside.stack)
     if not path:
         raise UsageError("drafter model: no draft model; name its bundle, as in model:path=./small")
     try:
         return Bundle.open(find(path))
     except BundleNotFound as error:
         raise UsageError(f"drafter model: path={path}: {error}") from None
+
+
+def draft_runtime(host: DrafterContext, bundle: Bundle, threads: int = 0, kv: str = "") -> Runtime:
+    """A runtime of the target's own kind on a draft's bundle; threads: as the target by default."""
+    name = choose_runtime(bundle, host.runtime.name if host.runtime.name in runtime_names() else "auto")
+    options = RuntimeOptions(threads=threads or host.runtime.capabilities.threads, kv=kv or None)
+    key = str(bundle.path.resolve()), bundle.digest, name, options
+    return _runtimes.get(key, lambda: _loaded(name, bundle, options))
+
+
+def _loaded(name: str, bundle: Bundle, options: RuntimeOptions) -> Runtime:
+    runtime = open_runtime(name, bundle, options)
+    runtime.load()
+    return runtime
 
 
 def translator_of(host: DrafterContext, bundle: Bundle) -> Retokenizer | None:

@@ -17,6 +17,7 @@ from edgedec.bundle.manifest import DraftFacts
 from edgedec.decoding.step import Completed, ForwardOn, Request
 from edgedec.drafters import DrafterContext
 from edgedec.drafters._calls import TokenEmbeddings
+from edgedec.drafters._draft_model import draft_runtime
 from edgedec.drafters._states import LastNorm, Seen
 from edgedec.errors import UsageError
 from edgedec.runtime import (
@@ -26,16 +27,10 @@ from edgedec.runtime import (
     Outputs,
     Rows,
     Runtime,
-    RuntimeOptions,
-    choose_runtime,
-    open_runtime,
-    runtime_names,
 )
-from edgedec.speculation.instances import SharedInstances
 from edgedec.speculation.networks import Network, open_network
 
 Reading = Generator[Request, Completed, CallResult]
-_runtimes: SharedInstances[Runtime] = SharedInstances()
 _NONE = Outputs()
 
 
@@ -53,10 +48,7 @@ def facts_of(host: DrafterContext, kind: str) -> DraftFacts:
 def open_stack(host: DrafterContext, facts: DraftFacts) -> tuple[Bundle, Runtime]:
     """The layers of a draft and a runtime on them, the target's own kind of engine; sessions share it."""
     bundle = host.bundle.part(facts.stack)
-    name = choose_runtime(bundle, host.runtime.name if host.runtime.name in runtime_names() else "auto")
-    options = RuntimeOptions(threads=host.runtime.capabilities.threads)
-    key = str(bundle.path.resolve()), bundle.digest, name, options
-    return bundle, _runtimes.get(key, lambda: open_runtime(name, bundle, options))
+    return bundle, draft_runtime(host, bundle)
 
 
 class HeadReader:

@@ -20,7 +20,7 @@ from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, Sampled, State
 from edgedec.drafters._acceptance import AcceptanceHead, Floats
 from edgedec.drafters._beam import beam_draft, level_draft
-from edgedec.drafters._draft_model import open_draft
+from edgedec.drafters._draft_model import KIND, open_draft
 from edgedec.drafters._reader import BEST, DraftReader, Reading, shape, shares
 from edgedec.drafters._retokenize import Retokenizer
 from edgedec.errors import UsageError
@@ -36,6 +36,9 @@ _BUSHY = {"spectr": 2, "recursive": 2, "multipath": 1}
 # How likely the first, second … drawn child is taken, before anything was seen; and how fast that is learned.
 _TAKEN, _SMOOTH = (0.7, 0.25, 0.15, 0.1), 0.03
 _PACE = 0.1
+# Its rank in `auto`: of the drafters that need a head or a draft only the first that the bundle has is used.
+AUTO = 11
+DRAFT = KIND
 
 
 def make(
@@ -50,11 +53,12 @@ def make(
     accept: str = "claims",
     stop: float = 0.0,
 ) -> ModelDrafter:
-    """path: the draft model's bundle. gamma: the longest draft. width: children at the first places, for spectr,
-    recursive and multipath; beam: sequences of stochastic beam search instead, for recursive. threads: as the target
-    by default; they take turns. Sessions share its weights. accept: head: a head trained here predicts what will be
-    accepted. stop: drafting ends when a refusal is this likely; 0: when another token costs more than it brings."""
-    runtime, translator = open_draft(host, path, threads or host.runtime.capabilities.threads, kv)
+    """path: the draft model's bundle; by default the one in the target's bundle. gamma: the longest draft. width:
+    children at the first places, for spectr, recursive and multipath; beam: sequences of stochastic beam search
+    instead, for recursive. threads: as the target by default; they take turns. Sessions share its weights. accept:
+    head: a head trained here predicts what will be accepted. stop: drafting ends when a refusal is this likely; 0: when
+    another token costs more than it brings."""
+    runtime, translator = open_draft(host, path, threads, kv)
     return ModelDrafter(runtime, host.runtime.spec.vocab_size, gamma, width, verify, translator, beam, accept, stop)
 
 

@@ -88,11 +88,10 @@ class Governor:
 
     @property
     def outputs(self) -> Outputs:
-        outputs = self.reads
-        if self._phase != _SILENT:
-            for member in self.members:
-                if self._observes(member):
-                    outputs |= member.drafter.outputs
+        outputs = self._readers.wanted(self._phase == _SILENT)
+        for member in self.members if self._phase != _SILENT else ():
+            if self._observes(member):
+                outputs |= member.drafter.outputs
         return outputs
 
     def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None]:
@@ -112,7 +111,7 @@ class Governor:
         return self._costs
 
     def prepare(self) -> None:
-        """Nothing: costs are learned from the calls that are made."""
+        """Nothing: costs are learned from calls."""
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
         self._forget()
@@ -120,8 +119,7 @@ class Governor:
         self._plain, known = plain_seconds(costs, self._sequences, context.cache.length), costs.covers(self._sequences)
         if known:
             self._budget.start(self._plain)
-        probe = self._probe(nodes) if nodes > 0 else 0
-        self._probing = probe > 0
+        self._probing = (probe := self._probe(nodes)) > 0
         if probe and self._phase == _SILENT:
             return probing(Draft(), probe, context, self._trees)
         quiet = known and not (self._fixed or probe or self._phase == _ACTIVE)
@@ -138,7 +136,7 @@ class Governor:
 
     def _probe(self, nodes: int) -> int:
         """The drafted rows that the cost of the call is to be measured for; 0: none."""
-        if self._survey is None or self._fixed:
+        if self._survey is None or self._fixed or nodes < 1:
             return 0
         wanted = self._survey.due(self._sequences, self._sequences + nodes)
         return wanted - self._sequences if wanted else 0
@@ -146,8 +144,8 @@ class Governor:
     def _propose(
         self, context: Context, nodes: int, min_path_prob: float, probe: int
     ) -> Generator[Request | Offer, Any, Draft]:
-        began, found, self._read = perf_counter(), Proposals.of(self._compiled), len(context.ids)
-        found.seconds = self.costs.seconds
+        began, self._read = perf_counter(), len(context.ids)
+        found = Proposals.of(self._compiled, self.costs.seconds)
         self._calls += 1
         changed = abs(self._sequences - self._useful_for) > _CHANGED * self._useful_for
         if not self._fixed and (changed or self._calls % _AGAIN == 1):

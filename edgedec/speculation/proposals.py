@@ -32,12 +32,12 @@ class Proposals:
     seconds: Sequence[float] = ()
 
     @classmethod
-    def of(cls, compiled: CompiledMerger | None) -> Proposals:
+    def of(cls, compiled: CompiledMerger | None, seconds: Sequence[float]) -> Proposals:
         """None yet, merged by the runtime if it can."""
         if compiled is None:
-            return cls()
+            return cls(seconds=seconds)
         compiled.clear()
-        return cls(compiled)
+        return cls(compiled, seconds=seconds)
 
     @property
     def drawn_rows(self) -> int:

@@ -11,13 +11,23 @@ from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import Drafter
 from edgedec.runtime import CallResult, Outputs, Rows
 
+# After so many silent calls they are shown none until drafts pay again: they then begin anew, with what comes.
+_PATIENCE = 64
+_NONE = Outputs()
+
 
 class Readers:
     """Those among some drafters. reads: what any of them has to be shown."""
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
-        self._drafters = [drafter for drafter in drafters if drafter.reads != Outputs()]
-        self.reads = reduce(or_, [drafter.reads for drafter in self._drafters], Outputs())
+        self._drafters = [drafter for drafter in drafters if drafter.reads != _NONE]
+        self.reads = reduce(or_, [drafter.reads for drafter in self._drafters], _NONE)
+        self._idle = 0
+
+    def wanted(self, silent: bool) -> Outputs:
+        """What they are shown of the next call; silent: nothing is drafted in it."""
+        self._idle = self._idle + 1 if silent else 0
+        return self.reads if self._idle <= _PATIENCE else _NONE
 
     def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None]:
         """Show them a chunk of a prompt."""
@@ -26,6 +36,6 @@ class Readers:
                 yield from reading
 
     def observe(self, step: StepResult) -> None:
-        """Show them a verified call."""
-        for drafter in self._drafters:
+        """Show them a verified call in which nothing was drafted."""
+        for drafter in self._drafters if self._idle <= _PATIENCE else ():
             drafter.observe(step)

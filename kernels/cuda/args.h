@@ -40,6 +40,14 @@ struct View {
   int32_t slots;   // where the positions of its slots begin in Step::slot_positions; -1: positions are ranks
 };
 
+// The state of a recurrent block for one sequence. Rows of its tree [.., row floats]: values before and after the
+// convolution, dt and decay of each head.
+struct Recurrent {
+  const float *start, *history;  // before the tree; the last rows before their convolution, oldest first
+  float *next, *rows;            // after the last row that was run
+  int64_t first, call_row;       // rows of the tree from `first` on are rows `call_row`.. of the call
+};
+
 // What changes from call to call, in one piece of memory: kernels and their arguments stay.
 struct Step {
   const int32_t *tokens;     // [rows]; -1 - i: row i of `given`
@@ -58,7 +66,11 @@ struct Step {
   const View *views;         // [views, sequences]
   const int32_t *slot_positions;
   const float *given;        // [.., hidden]
-  int32_t rows, n_head, n_items, sequences;
+  const Recurrent *recurrent;  // [recurrent blocks, sequences]
+  const int32_t *updates;      // [.., 3]: whether from `next`, else from `start`; row; row of the call it is the output of, or -1
+  const int32_t *update_ends;  // [recurrent blocks * sequences]: the updates of one come after those of the one before
+  const int32_t *taps;         // [rows, n_taps]: rows of the tree, oldest first; -1 - i: the i-th newest committed one
+  int32_t rows, n_head, n_items, sequences, n_taps, reserved;
 };
 
 struct EmbedArgs {
@@ -173,4 +185,20 @@ struct MoveArgs {
   const uint64_t* moves;  // [n, 4]
   const int64_t* runs;    // [.., 2]
   int32_t n, reserved;
+};
+
+struct SsmArgs {
+  const Step* step;
+  const float *projected, *conv, *conv_bias, *dt_bias, *a, *d;
+  float* y;
+  int32_t heads, head_dim, state_size, groups, conv_size, slot, width, reserved;
+  float dt_min, dt_max;
+};
+
+// Rows of a path applied to a state.
+struct AdvanceArgs {
+  const float *from, *rows;
+  float* to;
+  const int32_t* path;
+  int32_t heads, head_dim, state_size, groups, n, reserved;
 };

@@ -24,7 +24,7 @@ typedef long long int64_t;
 #define BLOCK_Y ((int)blockIdx.y)
 #define BLOCK_Z ((int)blockIdx.z)
 // One struct of arguments a kernel; at most `threads` threads a block.
-#define KERNEL(name, Args, threads) extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args a)
+#define KERNEL(name, Args, threads) extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ Args a)
 // The block's shared memory, as many bytes as the launch says, 16-byte aligned.
 #define SHARED(name) extern __shared__ __align__(16) uint8_t name[]
 #define UNROLL _Pragma("unroll")

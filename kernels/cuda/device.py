@@ -73,3 +73,28 @@ class Buffer:
         if getattr(self, "at", 0):
             self._device.free(self.at)
             self.at = 0
+
+
+class Recycler:
+    """Memory of a few sizes that is taken and given back all the time: what is given back is kept for the next."""
+
+    def __init__(self, device: Device) -> None:
+        self._device, self._free = device, dict[int, list[Buffer]]()
+
+    def take(self, size: int) -> Recycled:
+        """Memory of `size` bytes, not cleared."""
+        free = self._free.setdefault(size, [])
+        return Recycled(self, free.pop() if free else Buffer(self._device, size), size)
+
+    def give_back(self, buffer: Buffer, size: int) -> None:
+        self._free[size].append(buffer)
+
+
+class Recycled:
+    """Memory that goes back to its recycler with the object. `at`: its address."""
+
+    def __init__(self, recycler: Recycler, buffer: Buffer, size: int) -> None:
+        self._recycler, self._buffer, self.at, self.size = recycler, buffer, buffer.at, size
+
+    def __del__(self) -> None:
+        self._recycler.give_back(self._buffer, self.size)

@@ -5,3 +5,4 @@
 #include "moe.h"
 #include "prepare.h"
 #include "product.h"
+#include "ssm.h"

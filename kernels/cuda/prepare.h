@@ -158,6 +158,10 @@ KERNEL(embed, EmbedArgs, 256) {
 
 // ---- between products ------------------------------------------------------------------------------
 
+DEVICE Norm weights_from(const Norm& norm, int i) {
+  return {norm.weight + i, norm.bias ? norm.bias + i : nullptr, norm.kind, norm.eps};
+}
+
 // Rows normed by parts and added to, or stored in, `out`: a row a block, a part a warp at a time.
 KERNEL(norm_rows, RowsArgs, 256) {
   const int row = BLOCK_X, lane = THREAD & 31;
@@ -167,7 +171,7 @@ KERNEL(norm_rows, RowsArgs, 256) {
     float* out = a.out + (int64_t)row * a.stride + part * a.part;
     const Stats s = row_stats(x, a.norm, a.part);
     for (int i = lane; i < a.part; i += 32) {
-      const float y = normed(x[i], a.norm, s, i);
+      const float y = normed(x[i], weights_from(a.norm, part * a.part), s, i);
       out[i] = a.add ? out[i] + y : y;
     }
   }

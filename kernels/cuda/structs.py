@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Literal
@@ -90,7 +91,8 @@ _rope, _attend = Struct("@6Pq6ifi"), Struct("@4Pq8i2f2i")
 _rows_head, _rows_tail = Struct("@3P"), Struct("@4i")
 _glu, _copy, _best = Struct("@3P4i"), Struct("@3P2i"), Struct("@6P2i")
 _route, _combine, _move = Struct("@6P4ifi"), Struct("@6P2i"), Struct("@2P2i")
-STEP, VIEW = Struct("@17P4i"), Struct("@4i")
+_ssm, _advance = Struct("@8P8i2f"), Struct("@4P6i")
+STEP = Struct("@21P6i")
 
 
 def embed(step: int, w: DeviceWeights, out: int, scale: float, hidden: int) -> bytes:
@@ -187,3 +189,18 @@ def combine(step: int, experts: int, weights: int, shared: int, gate: int, out: 
 
 def move(moves: int, runs: int, n: int) -> bytes:
     return _move.pack(moves, runs, n, 0)
+
+
+def ssm(
+    step: int, projected: int, vectors: Sequence[int], y: int, heads: int, head_dim: int, state_size: int, groups: int,
+    conv_size: int, slot: int, width: int, dt_min: float, dt_max: float,
+) -> bytes:  # fmt: skip
+    """vectors: the convolution's weights and bias, dt's bias, a, d."""
+    numbers = heads, head_dim, state_size, groups, conv_size, slot, width, 0
+    return _ssm.pack(step, projected, *vectors, y, *numbers, dt_min, dt_max)
+
+
+def advance(
+    source: int, rows: int, to: int, path: int, heads: int, head_dim: int, state_size: int, groups: int, n: int
+) -> bytes:
+    return _advance.pack(source, rows, to, path, heads, head_dim, state_size, groups, n, 0)

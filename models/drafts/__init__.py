@@ -88,10 +88,14 @@ def draft_kind(name: str) -> DraftKind:
     return cast(DraftKind, importlib.import_module(f"{__name__}.{name}"))
 
 
+def known_kind(config: Mapping[str, Any], names: Collection[str]) -> str | None:
+    """The kind of a checkpoint; None if it is none that is known."""
+    return next((name for name in draft_kinds() if draft_kind(name).matches(config, names)), None)
+
+
 def kind_of(config: Mapping[str, Any], names: Collection[str], where: str) -> str:
     """The kind of a checkpoint; CheckpointError if it is none that is known."""
-    for name in draft_kinds():
-        if draft_kind(name).matches(config, names):
-            return name
+    if (kind := known_kind(config, names)) is not None:
+        return kind
     some = ", ".join(sorted(names)[:3])
     raise CheckpointError(f"{where}: no draft checkpoint of a known kind ({', '.join(draft_kinds())}); it holds {some}")

@@ -30,7 +30,8 @@ def run(model: str, fmt: str, kv: str) -> None:
         cache.commit([0, 2, 4])
         cache.drop(min(spec.attention), [3, 64])
         twin = cache.fork(66)
-        calls = [Call(Rows.chain([1], 73), cache, outputs=Outputs(top=7, logsum=True)), Call(Rows.chain([2], 66), twin)]
+        second = Call(Rows.chain([2], twin.length), twin)
+        calls = [Call(Rows.chain([1], 73), cache, outputs=Outputs(top=7, logsum=True)), second]
         runtime.forward(calls)
         result = forward_one(runtime, Call(Rows.chain([4, 5], 73), cache, outputs=Outputs(True, 3, True, (-1, 1))))
         assert result.logits is not None

@@ -29,7 +29,7 @@ slow = pytest.mark.skipif("EDGEDEC_SLOW_TESTS" not in os.environ, reason="minute
 cuda = pytest.importorskip("edgedec.runtimes.cuda")
 native = pytest.importorskip("edgedec.runtimes.native")
 ALL = Outputs(True, 5, True, (-1, 0), False, 0, 0.7)
-RUNS = tuple(name for name, spec in MODELS.items() if not spec.recurrent)
+RUNS = tuple(MODELS)
 
 
 @pytest.fixture(autouse=True)
@@ -184,6 +184,24 @@ def test_drafts_change_nothing(nano):
     assert drafted == told_by(model.session(speculate="off"), ids, 6)
 
 
+def test_a_recurrent_state_goes_on_on_the_other_engine(bundle):
+    """A text of two chunks, cut back to the end of the first, saved by one engine and loaded by the other."""
+    tested, expected = both(bundle("hybrid", "int4"), "int8")
+    ids = np.random.default_rng(4).integers(0, 101, 60).tolist()
+    for first, second in ((tested, expected), (expected, tested)):
+        cache, other = first.new_cache(80), second.new_cache(80)
+        for at in (0, 30):
+            logits_of(first, Rows.chain(ids[at : at + 30], at), cache, 29)
+            cache.commit(range(30))
+        cache.truncate(41)
+        assert cache.length == 30  # the last state that was kept
+        saved = {name: array.copy() for name, array in cache.save().items()}
+        other.load(saved)
+        rows = Rows.chain([7, 8], 30)
+        assert logits_of(first, rows, cache).tobytes() == logits_of(second, rows, other).tobytes()
+        assert other.save()["state"].tobytes() == saved["state"].tobytes()
+
+
 def test_steps_of_one_shape_run_what_was_recorded_once(bundle):
     runtime = cuda.open(bundle("plain", "int4"), RuntimeOptions(kv="int8"))
     cache = runtime.new_cache(40)
@@ -237,11 +255,6 @@ def test_no_device_is_one_line(bundle, monkeypatch):
     assert "\n" not in str(error.value)
 
 
-def test_a_model_with_other_blocks_is_refused(bundle):
-    with pytest.raises(RuntimeUnavailable, match="ssm"):
-        open_runtime("cuda", bundle("state space", "f32"))
-
-
 @slow
 def test_it_conforms():
     def opened(bundle, options):
@@ -257,7 +270,14 @@ def test_nothing_is_read_or_written_out_of_bounds():
     asan = subprocess.run([compiler, "-print-file-name=libasan.so"], capture_output=True, text=True).stdout.strip()
     if not Path(asan).is_file():
         pytest.skip("no address sanitizer with this compiler")
-    cases = ["plain,int4,int8", "windows,int8,int4", "options,f16,f16", "layer norms,f32,f32", "experts,int4,int4"]
+    cases = [
+        "plain,int4,int8",
+        "hybrid,int8,int8",
+        "windows,int8,int4",
+        "options,f16,f16",
+        "layer norms,f32,f32",
+        "experts,int4,int4",
+    ]
     env = os.environ | {"LD_PRELOAD": asan, "ASAN_OPTIONS": "detect_leaks=0"}
     command = [sys.executable, str(Path(__file__).with_name("sanitized.py")), *cases]
     done = subprocess.run(command, env=env, capture_output=True, text=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,17 @@ from edgedec.cli._app import app
 from edgedec.decoding.batching import Batch
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode, decode_loop
-from edgedec.drafters import DrafterContext, make_drafter
+from edgedec.decoding.step import Completed, Request, StepResult
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, make_drafter
 from edgedec.errors import BundleCorrupt, EdgedecError, UsageError
 from edgedec.export.drafts import DraftOptions, add_draft
-from edgedec.export.exporter import ExportOptions, export
+from edgedec.export.exporter import ExportOptions, export, put_draft
 from edgedec.export.geometry import Geometry
 from edgedec.export.padding import pad_to_geometry
 from edgedec.generation import GenerationConfig
 from edgedec.kernels.cpu.loader import why_not
-from edgedec.runtime import Call, CallResult
+from edgedec.runtime import Call, CallResult, Outputs
+from edgedec.speculation.readers import Readers
 
 PROMPT = [1, 7, 3, 99, 42, 42, 5, 0, 63, 17, 88, 2, 31, 54, 9, 77]
 KINDS = {
@@ -378,3 +380,86 @@ def test_a_padded_bundle_drafts_the_same(checkpoint: Path, tmp_path: Path) -> No
     found = drafts(large)
     assert sum(len(tokens) for tokens, _ in found) > 80
     assert found == drafts(small)
+
+
+@pytest.mark.parametrize("form", ["checkpoint", "bundle"])
+def test_a_small_model_drafts_from_inside_the_bundle(
+    form: str, checkpoint: Path, bundle: Bundle, tmp_path: Path
+) -> None:
+    """The target itself is the best draft: nearly all is accepted, and `model` needs no path."""
+    place = str(checkpoint)
+    if form == "bundle":
+        place = str(export(place, tmp_path / "small", ExportOptions(weights="int8", check=False, runtimes=())).path)
+    found, kind = put_draft(bundle, place)
+    assert kind == "model"
+    found.verify()
+    model = edgedec.open(found.path, engine=ENGINE)
+    session = model.session(speculate="model:fixed=4")
+    assert tokens(session, PROMPT, 30) == tokens(model.session(speculate="off"), PROMPT, 30)
+    report = session.report()["drafters"]["model"]
+    assert report["proposed"] > 20
+    assert report["accepted"] >= 20, "of 30 tokens"
+    shutil.rmtree(tmp_path / "small", ignore_errors=True)
+    assert not list(bundle.path.parent.glob(".draft-*"))
+
+
+def test_what_is_neither_draft_nor_model_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+    oracle = eagle3()
+    oracle.tensors.pop("fc.weight")
+    oracle.config["model_type"] = "llama"
+    with pytest.raises(EdgedecError, match="no draft checkpoint of a known kind"):
+        put_draft(bundle, str(oracle.save(tmp_path / "draft")))
+
+
+class Blind(BaseDrafter):
+    """A drafter that is not shown some calls."""
+
+    def __init__(self, drafter: Any) -> None:
+        self.drafter, self.calls, self.sizes = drafter, 0, list[int]()
+
+    @property
+    def outputs(self) -> Outputs:  # type: ignore[override]
+        return Outputs() if 5 <= self.calls < 9 else self.drafter.outputs  # type: ignore[no-any-return]
+
+    def observe(self, step: StepResult) -> None:
+        self.drafter.observe(step)
+
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
+        self.calls += 1
+        proposal = self.drafter.propose(context, min(nodes, 4), min_path_prob)
+        draft = proposal if isinstance(proposal, Draft) else (yield from proposal)
+        self.sizes.append(len(draft.tokens))
+        return draft
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "hydrapp"])
+def test_after_calls_that_were_not_shown_a_head_begins_anew(kind: str, drafted: Path) -> None:
+    model = edgedec.open(drafted, engine=ENGINE)
+    host = DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer)
+    context, blind = Context(list(PROMPT), len(PROMPT), model.runtime.new_cache(96)), Blind(make_drafter(kind, host))
+    found = [int(t) for t in decode(model.runtime, context, GenerationConfig(max_tokens=40), blind)]
+    assert found == tokens(model.session(speculate="off"), PROMPT, 40)
+    assert blind.sizes[5:9] == [0, 0, 0, 0], "nothing is known of the last token"
+    assert min(blind.sizes[1:5]) > 0
+    assert min(blind.sizes[9:-4]) > 0
+    assert blind.drafter._reader._base > len(PROMPT)
+
+
+def test_heads_that_never_pay_are_left_alone(drafted: Path) -> None:
+    """After many silent calls they are shown none; a draft that pays brings them back."""
+    model = edgedec.open(drafted, engine=ENGINE)
+    host = DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer)
+    drafter = make_drafter("eagle3", host)
+    readers = Readers([drafter, make_drafter("copy", host)])
+    assert readers.reads == drafter.reads != Outputs()
+    shown = [readers.wanted(silent=True) for _ in range(100)]
+    assert shown[:50] == [readers.reads] * 50
+    assert shown[-1] == Outputs()
+    assert readers.wanted(silent=False) == readers.reads
+
+
+def test_inspect_names_drafts(drafted: Path) -> None:
+    report = json.loads(CliRunner().invoke(app, ["inspect", str(drafted), "--json"]).stdout)
+    assert set(report["drafts"]) == set(KINDS)
+    assert min(report["drafts"].values()) > 1000
+    assert "eagle3" in CliRunner().invoke(app, ["inspect", str(drafted)]).stdout

@@ -170,7 +170,7 @@ def test_who_never_earns_rests_and_is_tried_again() -> None:
             return super().propose(context, nodes, min_path_prob)
 
     run(governed(PerfectDrafter(whole(600)), Asked(), costs={k: s / 2 for k, s in FLAT.items()}), 600)
-    assert 3 <= len(asked) < 40
+    assert 3 <= len(asked) < 100  # of 600
 
 
 def test_the_report_adds_up() -> None:
