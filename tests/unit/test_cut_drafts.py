@@ -12,8 +12,10 @@ from drafting import SAMPLINGS, left, run, settled
 import edgedec
 from edgedec.decoding.context import Context
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, make_drafter
+from edgedec.drafters.model import ModelDrafter
 from edgedec.drafters.off import Off
 from edgedec.kernels.cpu import loader
+from edgedec.runtime import Readout
 from edgedec.speculation.merger import resume
 
 ENGINES = [
@@ -78,3 +80,21 @@ def test_text_and_cache_are_those_of_plain_decoding(engine: str, kind: str, samp
         assert stats.accepted > 10
         numbers = [turn.step.rows.numbers for turn in trace if turn.step.rows.numbers is not None]
         assert any((np.diff(n) > 1).any() for n in numbers)
+
+
+def test_a_trimmed_draft_model_drafts_only_what_it_may_and_the_text_stays() -> None:
+    model = edgedec.open("nano", engine=ENGINES[1], kv="f32")
+    context = DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer)
+    prompt, ask = model.tokenizer.encode("Once upon a time"), {"max_tokens": 16}
+    expected = run(model.runtime, Off(), prompt, **ask)[0]
+    known = Readout([token for token in expected if token % 2])
+    drafter = make_drafter("model", context, {"path": "nano", "gamma": "3"})
+    assert isinstance(drafter, ModelDrafter)
+    assert drafter.usage is not None
+    drafter.usage.readout = known
+    found, _, stats, trace = run(model.runtime, drafter, prompt, **ask)
+    assert found == expected
+    drafted = {token for turn in trace for token in turn.draft.tokens}
+    assert drafted
+    assert drafted <= set(known.ids.tolist())
+    assert stats.accepted > 0
