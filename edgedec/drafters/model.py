@@ -1,11 +1,11 @@
 """A smaller model drafts for the target: the first of all speculative decoding (Leviathan et al. 2023).
 
 The draft model reads the same text with a cache of its own, one forward of it for each token further; those of all
-sequences that share it run together. Under `match`
-it proposes its likeliest chain, with the runners-up at each place as side branches (they cost no forward of it;
-DySpec, S42), and stops where nothing further is likely enough to pay (SpecDec++, S40). Under a verifier that knows
-the draft's distribution (token, block, spectr, recursive, multipath: S50, S51, S52) the tokens are drawn, in a tree
-whose shape is settled before the first draw. A draft model with other tokens drafts text: `_retokenize.py`.
+sequences that share it run together. Under `match` it proposes its likeliest chain, with the runners-up at each place
+as side branches (they cost no forward of it; DySpec, S42), and stops where nothing further is likely enough to pay
+(SpecDec++, S40). Under a verifier that knows the draft's distribution (token, block, spectr, recursive, multipath:
+S50, S51, S52) the tokens are drawn, in a tree whose shape is settled before the first draw. A draft model with other
+tokens drafts text: `_retokenize.py`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from edgedec.drafters._beam import beam_draft, level_draft
 from edgedec.drafters._draft_model import KIND, open_draft
 from edgedec.drafters._reader import BEST, DraftReader, Reading, shape, shares
 from edgedec.drafters._retokenize import Retokenizer
+from edgedec.drafters._usage import Usage, usage_of
 from edgedec.errors import UsageError
 from edgedec.runtime import CallResult, Runtime
 from edgedec.sampling import Sampling
@@ -52,14 +53,18 @@ def make(
     beam: int = 0,
     accept: str = "claims",
     stop: float = 0.0,
+    trim: float = 0.25,
 ) -> ModelDrafter:
     """path: the draft model's bundle; by default the one in the target's bundle. gamma: the longest draft. width:
     children at the first places, for spectr, recursive and multipath; beam: sequences of stochastic beam search
     instead, for recursive. threads: as the target by default; they take turns. Sessions share its weights. accept:
     head: a head trained here predicts what will be accepted. stop: drafting ends when a refusal is this likely; 0: when
-    another token costs more than it brings."""
+    another token costs more than it brings. trim: the share of the vocabulary to choose from at most (VocabTrim)."""
     runtime, translator = open_draft(host, path, threads, kv)
-    return ModelDrafter(runtime, host.runtime.spec.vocab_size, gamma, width, verify, translator, beam, accept, stop)
+    vocab = host.runtime.spec.vocab_size
+    drafter = ModelDrafter(runtime, vocab, gamma, width, verify, translator, beam, accept, stop)
+    drafter.usage = usage_of(host, trim) if translator is None and runtime.spec.vocab_size >= vocab else None
+    return drafter
 
 
 class ModelDrafter(BaseDrafter):
@@ -95,6 +100,7 @@ class ModelDrafter(BaseDrafter):
         self._first, self._side = Calibration(), Calibration()
         self._head = AcceptanceHead(runtime.spec.hidden_size) if accept == "head" else None
         self._stop, self._best_of = stop, BEST
+        self.usage: Usage | None = None
         if self._head is not None:
             self._best_of = BEST._replace(hidden=(runtime.spec.n_blocks - 1,))
         self._taken = [*_TAKEN]
@@ -113,10 +119,14 @@ class ModelDrafter(BaseDrafter):
             return self._draw(context, nodes, min_path_prob)
         if self._translator is not None:
             return self._translate(self._translator, context, nodes, min_path_prob)
+        if self.usage is not None:
+            self._best_of = self._best_of._replace(readout=self.usage.readout)
         return self._likely(context, nodes, min_path_prob)
 
     def observe(self, step: StepResult) -> None:
         """Learn what guesses were worth: of all whose parent came true, whether they did."""
+        if self.usage is not None:
+            self.usage.add(step.picked)
         if not step.root:  # a call that read no prompt
             own = step.seconds * step.rows.count / max(step.total, 1)
             self._call_s += (own - self._call_s) * (_PACE if self._call_s else 1.0)
