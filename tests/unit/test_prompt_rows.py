@@ -124,7 +124,7 @@ def test_nano_needs_fewer_calls(name: str, nano: Path) -> None:
             found = [
                 run(model.runtime, make_drafter(name, host, {"prompt": rows}), ids, max_tokens=32) for ids in prompts
             ]
-            assert all(stats.accepted > 0 for _, _, stats, _ in found)
+            assert all(stats.accepted > 0 for _, _, stats, _ in found) or rows == "0"
             texts.append([(text, left(context)[1]) for text, context, _, _ in found])
             calls[rows, drafting is None] = sum(stats.calls for _, _, stats, _ in found)
     model.runtime.capabilities = replace(model.runtime.capabilities, drafting=parts)
@@ -140,7 +140,7 @@ def test_a_session_learns_a_prompt_by_the_governor(nano: Path) -> None:
     ids = model.tokenizer.encode(read_prompts()[0].turns[0])
     known = []
     for spec in ("recycling:fixed=4+trigram", "recycling:fixed=4,prompt=50+trigram"):
-        session = model.session(context=256, spec=spec)
+        session = model.session(context=256, speculate=spec)
         list(session.tokens(ids, max_tokens=1))
         report = session.report()["drafters"]
         known.append((report["recycling"]["tokens"], report["trigram"]["pairs"]))
