@@ -22,7 +22,7 @@ def first_layers(source: Path, folder: Path, layers: int) -> Path:
     }
     kept = (about["weights"], about["text"]["tokenizer"])
     about["files"] = {name: about["files"][name] for name in kept}
-    about |= {"name": f"{about['name']}-{layers}", "artifacts": {}, "heads": {}, "kv_scales": {}, "parity": None}
+    about |= {"name": f"{about['name']}-{layers}", "artifacts": {}, "heads": {}, "drafts": {}, "kv_scales": {}, "parity": None}
     about["kv_formats"] = ["f32"]
     for name in kept:
         shutil.copyfile(source / name, folder / name)

@@ -63,9 +63,10 @@ def _auto(host: DrafterContext) -> list[str]:
 
 
 def _has(host: DrafterContext, file: ModuleType) -> bool:
-    """Does the bundle have the head or the draft that this drafter needs?"""
-    manifest, head = host.bundle.manifest, getattr(file, "HEAD", None)
-    return getattr(file, "DRAFT", "") in manifest.drafts or (head is not None and head.kind in manifest.heads)
+    """Does the bundle have the head or the draft that this drafter needs, and the runtime what that reads?"""
+    manifest, head, can = host.bundle.manifest, getattr(file, "HEAD", None), host.runtime.capabilities
+    drafts = can.hidden and can.slices and getattr(file, "DRAFT", "") in manifest.drafts
+    return drafts or (head is not None and head.kind in manifest.heads)
 
 
 def _options(part: str, rest: str) -> dict[str, str]:

@@ -57,6 +57,11 @@ class Costs:
         with self._lock:
             return {k: point * self._scale for k, point in zip(self._rows, self._points, strict=True)}
 
+    @property
+    def known(self) -> int:
+        """How many points were measured."""
+        return len(self._rows)
+
     def covers(self, rows: int) -> bool:
         """Is it known what more than so many rows cost?"""
         return len(self._rows) > 1 and self._rows[0] <= rows < self._rows[-1]
@@ -136,7 +141,8 @@ class Costs:
             self._arithmetic = self.per_cell
 
     def _write(self) -> None:
-        """The curve through the points: straight lines between them, made to rise; more rows never cost less."""
+        """The curve through the points: straight lines between them, made to rise. More rows never cost less, and noise
+        only ever adds, so where it falls the earlier point was too high."""
         self._drift = 0.0
         if not self._rows:
             return
@@ -148,7 +154,7 @@ class Costs:
             points.append(points[-1] + _BEYOND * max(slope, 0.0) * (self._most - rows[-1]))
             rows.append(self._most)
         curve = np.interp(np.arange(1, self._most + 1), rows, points)
-        self.seconds[1:] = np.maximum.accumulate(curve).tolist()
+        self.seconds[1:] = np.minimum.accumulate(curve[::-1])[::-1].tolist()
 
 
 class Slope:

@@ -30,7 +30,7 @@ class Survey:
         self._costs, self._keep = costs, keep
         self._left: float | None = None
         self._asked = False
-        self._kept = len(costs.points())
+        self._kept = costs.known
         # By the rows of a call: those that are measured next (0: none), and what that costs.
         self._next: dict[int, tuple[int, float]] = {}
 
@@ -52,10 +52,10 @@ class Survey:
             self._left -= min(max(seconds - plain, 0.0), _SAVED * plain)  # longer only where the core was taken away
             self._asked = False
             self._next.clear()
-            known = len(self._costs.points())
-            if known >= _KEPT and known != self._kept:
-                self._kept = known
-                self._keep()
+        known = self._costs.known
+        if known >= _KEPT and known != self._kept:
+            self._kept = known
+            self._keep()
 
     def _wanted(self, rows: int) -> tuple[int, float]:
         """Those that were never measured first; what cannot pay is not measured."""

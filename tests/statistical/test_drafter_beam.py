@@ -94,7 +94,7 @@ def test_perturbed_values_have_the_given_largest() -> None:
 
 @needs_native
 def test_more_is_accepted_than_of_settled_shapes_with_as_many_nodes(nano: Path, tmp_path: Path) -> None:
-    small = first_layers(nano, tmp_path / "small", 4)
+    small = first_layers(nano, tmp_path / "small", 3)
     model = edgedec.open("nano", engine="native", threads=1)
     prompts = [
         model.tokenizer.encode(text) for text in ("Once upon a time", "Tom and his robot", "The rabbit was", "Ben")

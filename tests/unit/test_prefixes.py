@@ -130,7 +130,7 @@ def test_one_copy_for_all_and_the_same_texts(kv: str, speculate: str) -> None:
     texts: list[tuple[Session, list[Token | None], list[int], dict[str, Any]]] = []
     for i in range(12):
         ids = system + model.tokenizer.encode(f"Tom has {i} apples")
-        options: dict[str, Any] = {"max_tokens": 8 + i, "ignore_eos": True}
+        options: dict[str, Any] = {"max_tokens": 16 + i, "ignore_eos": True}
         if i % 2:
             options["sampling"] = Sampling(temperature=0.8, seed=i)
         texts.append((model.session(speculate=speculate), [], ids, options))

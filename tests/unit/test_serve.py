@@ -541,6 +541,7 @@ def test_caches_of_texts_that_ended_make_room(model: edgedec.Model, caches: list
     """The least recently used go first, and at once; the last one is found again."""
 
     def alive() -> int:
+        """Two are the server's own session's: one for the text, one for its draft head."""
         return sum(cache() is not None for cache in caches)
 
     with serving(model, slots=4, tokens=512) as (place, server), httpx.Client(base_url=place, timeout=30) as ask:
@@ -549,7 +550,7 @@ def test_caches_of_texts_that_ended_make_room(model: edgedec.Model, caches: list
             text = ask.post("/v1/completions", json=body).json()["choices"][0]["text"]
             wait_for(lambda: server.engine.running == 0)
             assert server.engine.held <= 512
-            wait_for(lambda: alive() - 1 <= len(server.engine._batch.prefixes) <= 3)
+            wait_for(lambda: alive() - 2 <= len(server.engine._batch.prefixes) <= 3)
         assert len(caches) > len(PROMPTS)
         used = ask.post("/v1/completions", json={"prompt": prompt + text, "max_tokens": 2}).json()["usage"]
         assert used["prompt_tokens_details"]["cached_tokens"] > 20
@@ -557,7 +558,7 @@ def test_caches_of_texts_that_ended_make_room(model: edgedec.Model, caches: list
         assert len(texts.json()["data"]) == 8
         wait_for(lambda: server.engine.running == 0)
         assert server.engine.held <= 512
-        wait_for(lambda: alive() - 1 <= len(server.engine._batch.prefixes) <= 4)
+        wait_for(lambda: alive() - 2 <= len(server.engine._batch.prefixes) <= 4)
 
 
 @pytest.fixture
