@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any
 
+import numpy as np
+
 from edgedec.bundle.manifest import DraftFacts
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import Draft, Drafter, DrafterContext
 from edgedec.drafters._calls import EdgeCalls
-from edgedec.drafters._head_reader import HeadReader, facts_of
-from edgedec.drafters._stack import TOP, Adapter, Guesses, Slice, SliceCalls, guesses_of, require_slices
+from edgedec.drafters._head_reader import HeadReader, Reading, facts_of
+from edgedec.drafters._stack import READING, TOP, Adapter, Guesses, Slice, SliceCalls, guesses_of, require_slices
 from edgedec.drafters._states import Seen, SeenStates
 from edgedec.drafters.exit import Exit, require_limits
 from edgedec.errors import BundleCorrupt
@@ -116,6 +118,8 @@ class AdapterReader(HeadReader):
     """The adapter on one text: row i of its cache is the state at token i."""
 
     lag = 0
+    # States of rows of the text that the next call reads.
+    _held: Hidden | None = None
 
     @property
     def macs(self) -> int:
@@ -124,13 +128,36 @@ class AdapterReader(HeadReader):
 
     def reach(self, seen: Sequence[Seen], context: Context, room: int) -> Generator[Request, Completed, bool]:
         """Read what calls have shown; has it now read all rows of the text's cache, with room for a draft?"""
-        if self._base + self._cache.length > context.cache.length:
+        if self._base + self._cache.length > len(context.ids):
             self._sure = False  # the text was cut
-        yield from self.read(seen, context.ids, Outputs(), room)
+        yield from self.read(seen[:-1], context.ids, Outputs(), room)
+        self._held = self._next_rows(seen[-1], context) if seen else None
+        if seen and self._held is None:
+            yield from self.read(seen[-1:], context.ids, Outputs(), room)
         if self._base + self._cache.length > context.cache.length >= self._base:
             self._cache.truncate(context.cache.length - self._base)
-        fits = self._cache.length + room <= self._cache.capacity
-        return fits and self._base + self._cache.length == context.cache.length
+        n = self._cache.length + (0 if self._held is None else len(self._held))
+        return n + room <= self._cache.capacity and self._base + n == context.cache.length
+
+    def begin(self, states: Hidden, outputs: Outputs) -> Reading:
+        """Read the text's last rows, whose states the draft made, with those that wait -> what follows the last."""
+        if self._held is not None:
+            states, self._held = np.concatenate([self._held, states]), None
+        n = len(states)
+        rows = Rows.chain(self._text[-n:], self._cache.length)
+        result = yield from self._run(rows, states, self._text[-n:], outputs._replace(logits_from=n - 1))
+        self._cache.commit(range(n))
+        return result
+
+    def _next_rows(self, seen: Seen, context: Context) -> Hidden | None:
+        """The states [n, hidden_size] that follow those in the cache and end with the text's, if they are few: they
+        wait for the next call."""
+        n, skip = len(seen.follow), self._base + self._cache.length - seen.start
+        if not self._base <= seen.start <= self._base + self._cache.length or n - skip > READING:
+            return None
+        if seen.start + n != context.cache.length or context.ids[seen.start + 1 : seen.start + 1 + n] != seen.follow:
+            return None
+        return seen.states[skip:, 0]
 
 
 class AdapterCalls(SliceCalls):
@@ -140,14 +167,18 @@ class AdapterCalls(SliceCalls):
         self, context: Context, part: Slice, edge: EdgeCalls, readout: Readout | None, reader: AdapterReader
     ) -> None:
         super().__init__(context, part, edge, readout)
-        self._reader = reader
+        self._reader, self._known = reader, 0
         self.adapted: list[tuple[int, float]] = []
 
     def guess(self, rows: Rows, of: int) -> Generator[Request, Completed, tuple[Hidden, list[Guesses]]]:
         hidden, n = (yield from self.shared(rows)), rows.count
         outputs = Outputs(top=TOP, logits_from=n - of, readout=self._readout)
-        tokens, parents = rows.tokens[-n:].tolist(), rows.parents[-n:].tolist()
-        result = yield from self._reader.grow(tokens, parents, hidden, outputs)
+        if not rows.first:
+            self._known = n
+            result = yield from self._reader.begin(hidden, outputs)
+        else:  # below the text, whose rows the adapter has read
+            parents = (rows.parents[-n:] - self._known).tolist()
+            result = yield from self._reader.grow(rows.tokens[-n:].tolist(), parents, hidden, outputs)
         self.adapted.append((n, self._reader.seconds))
         return hidden, guesses_of(result)
 
