@@ -22,8 +22,8 @@ def first_layers(source: Path, folder: Path, layers: int) -> Path:
     }
     kept = (about["weights"], about["text"]["tokenizer"])
     about["files"] = {name: about["files"][name] for name in kept}
-    about |= {"name": f"{about['name']}-{layers}", "artifacts": {}, "heads": {}, "drafts": {}, "kv_scales": {}, "parity": None}
-    about["kv_formats"] = ["f32"]
+    about |= {"name": f"{about['name']}-{layers}", "kv_formats": ["f32"], "parity": None}
+    about |= {part: {} for part in ("artifacts", "heads", "drafts", "kv_scales")}
     for name in kept:
         shutil.copyfile(source / name, folder / name)
     (folder / MANIFEST).write_text(json.dumps(about), "utf-8")

@@ -24,6 +24,19 @@ class Seen:
     states: Hidden
     follow: list[int]
 
+    @property
+    def end(self) -> int:
+        """The token after the last one."""
+        return self.start + len(self.follow)
+
+
+def _joined(parts: Sequence[Seen]) -> Seen:
+    """Parts that follow one another as one: a head reads them in one call."""
+    if len(parts) == 1:
+        return parts[0]
+    states = np.concatenate([part.states for part in parts])
+    return Seen(parts[0].start, states, [token for part in parts for token in part.follow])
+
 
 class SeenStates:
     """States that calls showed and that no head has read yet, in order."""
@@ -65,9 +78,15 @@ class SeenStates:
         self._seen, self._rows = list(other._seen), other._rows
 
     def take(self) -> list[Seen]:
-        """All of them; from now on they are forgotten here."""
+        """All of them, those that follow one another as one; from now on they are forgotten here."""
         found, self._seen, self._rows = self._seen, [], 0
-        return found
+        runs: list[list[Seen]] = []
+        for part in found:
+            if runs and runs[-1][-1].end == part.start:
+                runs[-1].append(part)
+            else:
+                runs.append([part])
+        return [_joined(run) for run in runs]
 
 
 def path_of(step: StepResult) -> list[int]:

@@ -17,6 +17,8 @@ from edgedec.speculation.proposals import Proposals
 
 # A share of a call below which a drafter's own time does not matter.
 _NEGLIGIBLE = 0.002
+# Of the drafters' time for their first call so much of a call counts.
+_OPENING = 0.1
 # The drafters' time for a call counts for so many usual ones at most, after so many calls.
 _SPIKE, _AFTER = 4.0, 8
 # The share of reading a prompt that drafters may take to read it as well.
@@ -99,10 +101,10 @@ class UsualTime:
         self._mean, self._calls = 0.0, 0
 
     def cut(self, spent: float, call: float) -> float:
-        """What of these seconds counts for one more call, which takes `call` without drafts. The first one pays for
-        what is done once."""
+        """What of these seconds counts for one more call, which takes `call` without drafts. In the first one drafters
+        open what they need: that is done once, and says nothing of drafting."""
         if not self._calls:
-            spent = min(spent, _SPIKE * call)
+            spent = min(spent, _OPENING * call)
         if self._calls > _AFTER:
             spent = min(spent, _SPIKE * self._mean)
         self._calls += 1

@@ -59,12 +59,14 @@ class DrafterStats:
         return False
 
     def add_proposal(self, seconds: float) -> None:
-        """One more proposal, which took so long."""
+        """One more proposal, which took so long. The first one says nothing of the next: it opens what the drafter
+        needs."""
         if self.proposals >= _TRIAL:
             seconds = min(seconds, _SPIKE * self.propose_s)
         self.seconds += seconds
         self.proposals += 1
-        self.propose_s += (seconds - self.propose_s) * max(SMOOTH, 1 / self.proposals)
+        if self.proposals > 1:
+            self.propose_s += (seconds - self.propose_s) * max(SMOOTH, 1 / (self.proposals - 1))
 
     def add_observation(self, seconds: float) -> None:
         """Learning from a call took so long."""

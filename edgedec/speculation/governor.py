@@ -35,7 +35,8 @@ from edgedec.speculation.selection import useful
 from edgedec.speculation.shared import SharedLearning
 from edgedec.speculation.survey import Survey
 
-# Calls until the largest useful tree is worked out again; it is as well where sequences come or go by such a share.
+# Calls until the largest useful tree is worked out again; it is as well where sequences come or go by such a share, and
+# where the cost of more calls is known.
 _AGAIN, _CHANGED = 256, 0.1
 # A drafter is expensive if its proposal takes such a share of a call.
 _EXPENSIVE = 0.02
@@ -69,7 +70,7 @@ class Governor:
         self._budget = shared.budget if shared else Budget()
         self._phase, self._silent, self._calls, self._affords = _ACTIVE, 0, 0, True
         # Sequences in the call, rows of use beside them, and the least chance of a path.
-        self._sequences, self._useful_for, self._limit, self._least = 1, 0, fixed, 0.0
+        self._sequences, self._useful_for, self._known, self._limit, self._least = 1, 0, 0, fixed, 0.0
         self._plain, self._usual = 0.0, UsualTime()
         self._sizes: dict[int, int] = {}
         self._link()
@@ -148,9 +149,9 @@ class Governor:
         watch, self._read = OwnTime(), len(context.ids)
         found = Proposals.of(self._compiled, self.costs.seconds)
         self._calls += 1
-        changed = abs(self._sequences - self._useful_for) > _CHANGED * self._useful_for
-        if not self._fixed and (changed or self._calls % _AGAIN == 1):
-            self._useful_for = self._sequences
+        known, changed = self.costs.known, abs(self._sequences - self._useful_for) > _CHANGED * self._useful_for
+        if not self._fixed and (changed or known != self._known or self._calls % _AGAIN == 1):
+            self._useful_for, self._known = self._sequences, known
             self._limit, self._least = useful(self.costs, self._sequences)
         limit = min(nodes, max(self._limit, probe))
         if limit:
