@@ -16,6 +16,7 @@ import numpy as np
 from edgedec.decoding.choice import Chooser, Undecided, Verified, finite_token
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, DecodeLoop, Request, Stats, StepResult, Token, run_loop
+from edgedec.decoding.teaching import first_taught, showing, taught, without
 from edgedec.decoding.verify import VERIFIERS, follow, walk
 from edgedec.drafters import Draft, Drafter, Sampled
 from edgedec.errors import UsageError
@@ -94,13 +95,15 @@ def decode_loop(
             if stats.calls == 1:
                 drafter.prepare()  # before the clock starts: it is no part of any token
             began = perf_counter()
-            first = yield from _prefill(context, capabilities.prefill_chunk, drafter)
+            first, shown = yield from _prefill(context, capabilities.prefill_chunk, drafter)
             room = min(_room(context, left), capabilities.largest_call - len(first))
             # The masks of drafted tokens are waited for, by all that run beside this text.
             room = 0 if getattr(constraint, "slow", False) else room
             proposal = drafter.propose(context, room, 0.0)
             draft = proposal if isinstance(proposal, Draft) else (yield from proposal)
-            seen = yield from step.run(first, draft, drafter.outputs)
+            seen = yield from step.run(first, draft, drafter.outputs, drafter.prompt_rows if len(first) > 1 else 0)
+            if shown:
+                seen.prompt = [*shown, *seen.prompt]
             drafter.observe(seen)
             seconds = perf_counter() - began
             stats.add_call(seconds, seen.seconds)
@@ -139,11 +142,14 @@ def _unsaid(tokens: Sequence[int], parents: Sequence[int], seconds: float) -> No
     """No constraint says which drafted tokens are allowed."""
 
 
-def _prefill(context: Context, chunk: int, drafter: Drafter) -> Generator[Request, Completed, Rows]:
-    """Read pending tokens in chunks until one chunk is left; returns that chunk as rows."""
-    cache = context.cache
+def _prefill(
+    context: Context, chunk: int, drafter: Drafter
+) -> Generator[Request, Completed, tuple[Rows, list[StepResult]]]:
+    """Read pending tokens in chunks until one chunk is left; returns that chunk as rows, and what those before showed
+    to learn from."""
+    cache, shown = context.cache, list[StepResult]()
     if len(context.ids) == cache.length + 1:
-        return Rows.chain(context.ids[-1:], cache.length)
+        return Rows.chain(context.ids[-1:], cache.length), shown
     while True:
         if cache.length >= len(context.ids):
             # Everything is cached: the last token is run again, for its logits.
@@ -152,10 +158,15 @@ def _prefill(context: Context, chunk: int, drafter: Drafter) -> Generator[Reques
         size = max(min(32, chunk), min(chunk, _MASK_CELLS // (cache.length + chunk)))
         rows = Rows.chain(pending[:size], cache.length)
         if len(pending) <= size:
-            return rows
-        reads = drafter.reads
-        done = yield Call(rows, cache, outputs=reads, adapter=context.adapter)
+            return rows, shown
+        reads = wanted = drafter.reads
+        first = first_taught(len(pending) - 1, drafter.prompt_rows)
+        if first < size and (top := drafter.outputs.top):
+            wanted = showing(reads, top, first)
+        done = yield Call(rows, cache, outputs=wanted, adapter=context.adapter)
         cache.commit(range(len(rows)))
+        if wanted != reads:
+            shown.append(taught(rows, wanted.logits_from, size, done.result))
         if reads != _NONE and (reading := drafter.read(context, rows, done.result)) is not None:
             yield from reading
 
@@ -178,20 +189,26 @@ class _Step:
         self._last = context.cache.spec.n_blocks - 1
         self._early = self.chooser.chain.early
 
-    def run(self, first: Rows, draft: Draft, wanted: Outputs) -> Generator[Call, Completed, StepResult]:
+    def run(
+        self, first: Rows, draft: Draft, wanted: Outputs, prompt_rows: int
+    ) -> Generator[Call, Completed, StepResult]:
         """Run the pending rows and the draft below them, and verify. The cache then ends with the last known token;
-        the accepted rows are still pending."""
+        the accepted rows are still pending. prompt_rows: so many before the last known token show the best tokens
+        too."""
         context, chooser, root = self.context, self.chooser, len(first) - 1
         rows = _with_draft(first, draft) if len(draft.tokens) else first
         wanted = chooser.outputs if wanted == _NONE else wanted | chooser.outputs
+        prompt_rows = prompt_rows if wanted.top and not wanted.logits else 0
+        begin = first_taught(root, prompt_rows)
         if root:
-            wanted = wanted._replace(logits_from=root)
+            wanted = wanted._replace(logits_from=begin)
         # A draft that has been through the blocks of early logits already begins again.
         blocks, hidden = (None, None) if self._early else (draft.blocks, draft.hidden)
         if blocks is not None and wanted.hidden:  # states of blocks that the draft has passed are not shown again
             wanted = wanted._replace(hidden=tuple(block for block in wanted.hidden if block in blocks))
         done: Completed = yield Call(rows, context.cache, blocks, hidden, wanted, context.adapter)
-        result = done.result
+        shown = [taught(rows, begin, root, done.result)] if begin < root else []
+        result = without(done.result, root - begin) if shown else done.result
         early: dict[int, Logits] = {}
         for block in self._early:
             early[block] = yield from self._head(rows, root, result, block)
@@ -214,7 +231,7 @@ class _Step:
             context.rng.random()
         self.stats.fallbacks, self.stats.sufficed = chooser.fallbacks, chooser.sufficed
         accepted = [row - root for row in path] if root else path
-        return StepResult(rows, root, accepted, picked, result, done.seconds, done.rows, done.cells, done.whole)
+        return StepResult(rows, root, accepted, picked, result, done.seconds, done.rows, done.cells, done.whole, shown)
 
     def commit(self, seen: StepResult, at: int) -> None:
         """One more accepted row counts, and so does its draw, as if its token had been run by itself."""

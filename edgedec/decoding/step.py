@@ -75,7 +75,8 @@ class StepResult:
 
     path: the accepted rows, 0 first; picked: the token that followed each of them (the last is new). result: of all
     these rows, what the drafter's `outputs` named; its hidden states are of `rows` from its first computed row on.
-    seconds: of the forward; total: the rows of all sequences in it; cells, whole: as of `Completed`.
+    seconds: of the forward; total: the rows of all sequences in it; cells, whole: as of `Completed`. prompt: what the
+    last rows of a prompt showed that ends in this call, if the drafter's `prompt_rows` asks for it.
     """
 
     rows: Rows
@@ -87,6 +88,7 @@ class StepResult:
     total: int = 0
     cells: int = 0
     whole: bool = True
+    prompt: Sequence[StepResult] = ()
 
     def tokens(self) -> list[int]:
         """The token of each row, 0 first."""

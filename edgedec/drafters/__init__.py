@@ -96,6 +96,12 @@ class Drafter(Protocol):
     @property
     def reads(self) -> Outputs: ...
 
+    @property
+    def prompt_rows(self) -> int:
+        """Of so many rows, a prompt's last, `observe` is shown the best tokens as well (`StepResult.prompt`), as many
+        as `outputs` name. The head runs for them, and the first token waits for that."""
+        ...
+
     def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None] | None:
         """A chunk of a prompt was read and is committed; `result` has what `reads` names. Called if it names any."""
         ...
@@ -140,6 +146,7 @@ class BaseDrafter:
 
     outputs: Outputs = Outputs()
     reads: Outputs = Outputs()
+    prompt_rows: int = 0
 
     def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None] | None:
         return None

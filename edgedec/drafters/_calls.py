@@ -76,7 +76,7 @@ class TokenEmbeddings:
 
 
 class EdgeCalls:
-    """Calls of the embedding or of the head alone, on a small cache that nothing is written to."""
+    """Calls of the embedding or of the head alone, on a small cache that nothing is written to; the head's is kept."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -84,9 +84,9 @@ class EdgeCalls:
         self.seconds = 0.0  # of the last call of the head
 
     def embed(self, tokens: Sequence[int]) -> Generator[Request, Completed, Hidden]:
-        """The embeddings [n, hidden_size] of these tokens."""
+        """The embeddings [n, hidden_size] of these tokens, each asked for once: the cache goes with the call."""
         ids = np.asarray(tokens, np.int64)
-        done = yield Call(Rows.chain(ids, 0), self._room(ids), (), outputs=_EMBEDDING)
+        done = yield Call(Rows.chain(ids, 0), self._runtime.new_cache(len(ids)), (), outputs=_EMBEDDING)
         return done.result.hidden[-1]
 
     def best(

@@ -40,7 +40,8 @@ class CompiledDrafter(BaseDrafter):
         return Draft(*self.group.propose_one(0, context.ids, context.n_prompt, nodes, min_path_prob))
 
     def observe(self, step: StepResult) -> None:
-        self.group.observe(step.rows, step.root, step.path, step.picked, best_shown(step), 1)
+        for part in (*step.prompt, step) if self.prompt_rows else (step,):
+            self.group.observe(part.rows, part.root, part.path, part.picked, best_shown(part), 1)
 
     def reset(self) -> None:
         if self._group is not None:

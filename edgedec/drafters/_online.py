@@ -26,9 +26,10 @@ from edgedec.errors import UsageError
 
 Floats = NDArray[np.float32]
 RANK, SLOTS = 16, 2048
-_KEPT, _BATCH, _RATE = 1024, 12, 0.01
+_KEPT, _BATCH, _RATE = 1024, 12, 0.02
 _SMOOTH, _WORSE, _SNAPSHOT = 0.01, -0.05, 128
 _FLOOR = 1e-5
+_SMALL = 1 << 17  # multiplications
 _NAMES = ("a", "b", "bias")
 
 
@@ -81,17 +82,18 @@ class OnlineCorrection:
     ) -> tuple[NDArray[np.int64], Floats]:
         """The head's guesses after these states [n, hidden], ids and logprobs [n, top]: corrected, if that has paid.
         paths: the drafted tokens that lead to each state."""
-        found_ids, found = ids, logprobs
-        if self.used:
-            found_ids, found = np.empty_like(ids), np.empty_like(logprobs)
-        for row, path in enumerate(paths):
-            x = states[row] / np.float32(float(np.sqrt(np.mean(states[row] ** 2))) + 1e-6)
-            seen = self._open[path] = _Seen(x, ids[row].astype(np.int64), np.exp(logprobs[row]).astype(np.float32))
-            if self.used:
-                tokens, p = self._corrected(seen)
-                best = np.argsort(-p)[: ids.shape[1]]
-                found_ids[row], found[row] = tokens[best], np.log(p[best] + 1e-9)
-        return found_ids, found
+        scale = np.sqrt(np.mean(states * states, axis=1, keepdims=True)) + np.float32(1e-6)
+        x, p, named = states / scale, np.exp(logprobs).astype(np.float32), ids.astype(np.int64)
+        seen = [_Seen(x[row], named[row], p[row]) for row in range(len(paths))]
+        self._open.update(zip(paths, seen, strict=True))
+        if not self.used:
+            return ids, logprobs
+        found = self._corrected(seen)
+        n, top, lines = len(self._slots), ids.shape[1], np.arange(len(seen))[:, None]
+        best = np.argpartition(-found, top - 1, axis=1)[:, :top]
+        best = best[lines, np.argsort(-found[lines, best], axis=1, kind="stable")]
+        tokens = np.where(best < n, self._tokens[np.minimum(best, SLOTS - 1)], named[lines, np.maximum(best - n, 0)])
+        return tokens.astype(ids.dtype), np.log(found[lines, best] + np.float32(1e-9))
 
     def learn(self, picked: Sequence[int]) -> None:
         """The tokens that followed, one after another."""
@@ -100,17 +102,12 @@ class OnlineCorrection:
                 break
             self._add(seen, token)
         if len(self._kept) >= _BATCH:
-            for at in self._rng.integers(0, len(self._kept), _BATCH).tolist():
-                self._step(*self._kept[at])
+            self._step([self._kept[at] for at in self._rng.integers(0, len(self._kept), _BATCH).tolist()])
         self.begin()
 
     def _add(self, seen: _Seen, token: int) -> None:
         """Test the correction by this example, and keep it."""
-        tokens, p = self._corrected(seen)
-        at = np.flatnonzero(tokens == token)
-        mine = float(p[at[0]]) if len(at) else 0.0
-        base_ids, base = self._base(seen)
-        its = float(base[np.flatnonzero(base_ids == token)[0]]) if len(at) else 0.0
+        mine, its = self._chance(seen, token)
         change = log(mine + _FLOOR) - log(its + _FLOOR)
         self.gain += (min(max(change, -4.0), 4.0) - self.gain) * _SMOOTH
         self.examples += 1
@@ -147,41 +144,51 @@ class OnlineCorrection:
         if self._counts[slot] > 500:
             self._counts *= 0.5
 
-    def _base(self, seen: _Seen) -> tuple[NDArray[np.int64], Floats]:
-        """The tokens that may follow and how likely each is without a correction: those with a slot come first."""
+    def _chance(self, seen: _Seen, token: int) -> tuple[float, float]:
+        """How likely a token was after a state, corrected and not."""
+        slot, at = self._slots.get(token), np.flatnonzero(seen.ids == token)
+        if slot is None and not len(at):
+            return 0.0, 0.0
+        place = slot if slot is not None else len(self._slots) + int(at[0])
+        return float(self._corrected([seen])[0, place]), float(self._base([seen])[0, place])
+
+    def _base(self, seen: Sequence[_Seen]) -> Floats:
+        """How likely each token is after some states without a correction [states, slots + named]: first the tokens
+        with a slot, then those that the head named and that have none (0 for the others)."""
         n = len(self._slots)
-        counts = self._counts[:n].copy()
-        named = [self._slots.get(token, -1) for token in seen.ids.tolist()]
-        inside = [(slot, p) for slot, p in zip(named, seen.p.tolist(), strict=True) if slot >= 0]
-        outside = [i for i, slot in enumerate(named) if slot < 0]
-        places = [slot for slot, _ in inside]
-        counts[places] = 0.0
-        left = max(1.0 - float(seen.p.sum()), 0.02)
-        found = counts * np.float32(left / max(float(counts.sum()), 1.0))
-        found[places] = [p for _, p in inside]
-        return np.concatenate([self._tokens[:n], seen.ids[outside]]), np.concatenate([found, seen.p[outside]])
+        found = np.zeros((len(seen), n + len(seen[0].ids)), np.float32)
+        found[:, :n] = self._counts[:n]
+        for line, each in zip(found, seen, strict=True):
+            slots = [self._slots.get(token, -1) for token in each.ids.tolist()]
+            inside = [slot for slot in slots if slot >= 0]
+            line[inside] = 0.0
+            line[:n] *= np.float32(max(1.0 - float(each.p.sum()), 0.02) / max(float(line.sum()), 1.0))
+            line[[slot if slot >= 0 else n + i for i, slot in enumerate(slots)]] = each.p
+        return found
 
-    def _corrected(self, seen: _Seen) -> tuple[NDArray[np.int64], Floats]:
-        tokens, base = self._base(seen)
-        n, w = len(self._slots), self._weights
-        z = _times(w["b"][:n], _times(w["a"], seen.x)) + w["bias"][:n]
-        p = base.copy()
-        p[:n] *= np.exp(np.clip(z, -8.0, 8.0))
-        found: Floats = p / max(float(p.sum()), 1e-9)
-        return tokens, found
+    def _corrected(self, seen: Sequence[_Seen]) -> Floats:
+        """The same, corrected."""
+        w, n, p = self._weights, len(self._slots), self._base(seen)
+        inner = _product(np.stack([each.x for each in seen]), w["a"].T)
+        z = _product(inner, w["b"][:n].T) + w["bias"][:n]
+        p[:, :n] *= np.exp(np.clip(z, -8.0, 8.0))
+        p /= np.maximum(p.sum(axis=1, keepdims=True), 1e-9)
+        return p
 
-    def _step(self, seen: _Seen, token: int) -> None:
-        """One step of AdaGrad on one example."""
-        w, slot = self._weights, self._slots.get(token)
-        if slot is None:
+    def _step(self, examples: Sequence[tuple[_Seen, int]]) -> None:
+        """One step of AdaGrad on some examples; those whose token lost its slot say nothing."""
+        known = [(seen, self._slots[token]) for seen, token in examples if token in self._slots]
+        if not known:
             return
-        wrong = self._corrected(seen)[1][: len(self._slots)]
-        wrong[slot] -= 1.0
-        rows = np.flatnonzero(np.abs(wrong) > 1e-3)
-        inner, part = _times(w["a"], seen.x), wrong[rows]
-        down = np.outer(_times(w["b"][rows].T, part), seen.x)
-        self._descend("b", rows, np.outer(part, inner))
-        self._descend("bias", rows, part)
+        w, x, n = self._weights, np.stack([seen.x for seen, _ in known]), len(self._slots)
+        inner = _product(x, w["a"].T)
+        wrong = self._corrected([seen for seen, _ in known])[:, :n]
+        wrong[np.arange(len(known)), [slot for _, slot in known]] -= 1.0
+        rows = np.flatnonzero(np.abs(wrong).max(axis=0) > 1e-3)
+        part = np.ascontiguousarray(wrong[:, rows])
+        down = _product(_product(part, w["b"][rows]).T, x)
+        self._descend("b", rows, _product(inner.T, part).T)
+        self._descend("bias", rows, part.sum(axis=0))
         self._descend("a", slice(None), down)
 
     def _descend(self, name: str, rows: NDArray[np.int64] | slice, gradient: Floats) -> None:
@@ -225,7 +232,10 @@ class OnlineCorrection:
         self._kept = []
 
 
-def _times(matrix: Floats, x: Floats) -> Floats:
-    """A product that is too small for the threads that `@` would start."""
-    found: Floats = np.einsum("ij,j->i", matrix, x)
-    return found
+def _product(one: Floats, other: Floats) -> Floats:
+    """one @ other, in parts that are too small for the threads that `@` would start."""
+    width = max(_SMALL // (one.shape[0] * one.shape[1]), 1)
+    if other.shape[1] <= width:
+        return one @ other
+    parts = [one @ other[:, at : at + width] for at in range(0, other.shape[1], width)]
+    return np.concatenate(parts, axis=1)

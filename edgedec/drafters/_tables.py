@@ -133,6 +133,13 @@ def sized(name: str, value: int) -> int:
     return value
 
 
+def prompt_option(rows: int) -> int:
+    """The option that says how many rows of a prompt teach."""
+    if rows < 0:
+        raise UsageError(f"prompt={rows}: must be 0 or more rows")
+    return rows
+
+
 def total_of(values: Sequence[float]) -> float:
     """The sum, added in order: `sum` rounds otherwise in newer Pythons."""
     total = 0.0

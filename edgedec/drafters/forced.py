@@ -42,6 +42,10 @@ class Forced:
     def reads(self) -> Outputs:
         return self.drafter.reads
 
+    @property
+    def prompt_rows(self) -> int:
+        return self.drafter.prompt_rows
+
     def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None] | None:
         return self.drafter.read(context, rows, result)
 

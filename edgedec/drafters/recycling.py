@@ -17,7 +17,7 @@ from edgedec.decoding.step import StepResult
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, State
 from edgedec.drafters._compiled import CompiledRecycling, compiled
 from edgedec.drafters._table_states import checked_recycled
-from edgedec.drafters._tables import Ranked, grow_ranked, sized, total_of
+from edgedec.drafters._tables import Ranked, grow_ranked, prompt_option, sized, total_of
 from edgedec.runtime import Outputs, TableSettings
 
 AUTO = 3
@@ -25,17 +25,20 @@ _CAP = 1 << 14
 _TRUST = 0.7  # the token stood in another text, so its next ones are less sure than they were there
 
 
-def make(host: DrafterContext, nodes: int = 16, k: int = 8) -> Drafter:
+def make(host: DrafterContext, nodes: int = 16, k: int = 8, prompt: int = 0) -> Drafter:
+    """prompt: the last so many rows of a prompt teach as well."""
     vocab = host.bundle.spec.vocab_size
-    drafter = Recycling(vocab, nodes, k)
+    drafter = Recycling(vocab, nodes, k, prompt)
     if found := compiled(host, TableSettings("recycling", vocab, nodes, drafter.k), CompiledRecycling):
+        found.prompt_rows = prompt
         return found
     drafter._shown, drafter._ranked = host.table(("recycling", drafter.k), lambda: (drafter._shown, drafter._ranked))
     return drafter
 
 
 class Recycling(BaseDrafter):
-    def __init__(self, vocab: int, nodes: int = 16, k: int = 8) -> None:
+    def __init__(self, vocab: int, nodes: int = 16, k: int = 8, prompt: int = 0) -> None:
+        self.prompt_rows = prompt_option(prompt)
         self.nodes, self.k, self._vocab = sized("nodes", nodes), min(sized("k", k), vocab), vocab
         self.outputs = Outputs(top=self.k)
         # As the target showed them, with logits; and, once needed, with probabilities.
@@ -49,6 +52,11 @@ class Recycling(BaseDrafter):
         return grow_ranked(context.ids[-1], self._followers, _advance, min(nodes, self.nodes), min_path_prob)
 
     def observe(self, step: StepResult) -> None:
+        for part in step.prompt if self.prompt_rows else ():
+            self._learn(part)
+        self._learn(step)
+
+    def _learn(self, step: StepResult) -> None:
         ids, scores = step.result.ids, step.result.scores
         if ids is None or scores is None or ids.shape[1] < self.k:
             return

@@ -23,7 +23,7 @@ from edgedec.decoding.step import StepResult
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Sampled, State
 from edgedec.drafters._compiled import CompiledStand, compiled
 from edgedec.drafters._table_states import checked_record
-from edgedec.drafters._tables import Ranked, Table, Tail, best_of, grow_ranked, keys_of, sized, total_of
+from edgedec.drafters._tables import Ranked, Table, Tail, best_of, grow_ranked, keys_of, prompt_option, sized, total_of
 from edgedec.errors import UsageError
 from edgedec.runtime import Outputs, TableSettings
 from edgedec.sampling import Probs, Sampling
@@ -43,11 +43,13 @@ History = tuple[int, ...]
 Place = tuple[int, History]  # depth, the last tokens
 
 
-def make(host: DrafterContext, nodes: int = 16, k: int = 8, verify: str = "match") -> Drafter:
+def make(host: DrafterContext, nodes: int = 16, k: int = 8, verify: str = "match", prompt: int = 0) -> Drafter:
+    """prompt: the last so many rows of a prompt teach as well."""
     vocab = host.bundle.spec.vocab_size
-    drafter = Stand(vocab, nodes, k, verify)
+    drafter = Stand(vocab, nodes, k, verify, prompt)
     settings = TableSettings("stand", vocab, nodes, drafter.k)
     if verify == "match" and (found := compiled(host, settings, CompiledStand)):
+        found.prompt_rows = prompt
         return found
     drafter.table = host.table(("stand", drafter.k), lambda: drafter.table)
     return drafter
@@ -81,7 +83,8 @@ class RankRecord:
 
 
 class Stand(BaseDrafter):
-    def __init__(self, vocab: int, nodes: int = 16, k: int = 8, verify: str = "match") -> None:
+    def __init__(self, vocab: int, nodes: int = 16, k: int = 8, verify: str = "match", prompt: int = 0) -> None:
+        self.prompt_rows = prompt_option(prompt)
         if verify not in _VERIFIERS:
             raise UsageError(f"drafter stand: verify={verify}: must be one of {', '.join(_VERIFIERS)}")
         self.vocab, self.nodes, self.k, self.verify = vocab, sized("nodes", nodes), min(sized("k", k), vocab), verify
@@ -99,12 +102,17 @@ class Stand(BaseDrafter):
         return grow_ranked((0, tail), self._followers, _advance, nodes, min_path_prob)
 
     def observe(self, step: StepResult) -> None:
+        for part in step.prompt if self.prompt_rows else ():
+            self._learn(part, self._tail.histories(part))
         histories = self._tail.histories(step)
         if self._drawn is None:
             self._score(step, histories)
         else:
             self._drawn.score(step)
             self._drawn = None
+        self._learn(step, histories)
+
+    def _learn(self, step: StepResult, histories: Sequence[History]) -> None:
         if (shown := best_of(step.result, self.k)) is not None:
             keys: list[int] = []
             lines: list[int] = []

@@ -26,6 +26,7 @@ class CompiledMerger:
         parts = next(drafter.parts for drafter in found if drafter is not None)
         self._group: DraftGroup = parts.group([drafter and drafter.table for drafter in found], calibrations)
         self.numbers = [number for number, drafter in enumerate(found) if drafter is not None]
+        self._taught = sum(1 << number for number in self.numbers if drafters[number].prompt_rows)
         self.seconds: NDArray[Any] = self._group.seconds
         self._known: dict[int, list[tuple[int, int]]] = {}
         self._names: dict[int, str] = {}
@@ -53,6 +54,8 @@ class CompiledMerger:
 
     def observe(self, step: StepResult, enabled: int) -> None:
         """These tables learn of a verified call."""
+        for part in step.prompt if enabled & self._taught else ():
+            self._group.observe(part.rows, part.root, (), (), best_shown(part), enabled & self._taught)
         self._group.observe(step.rows, step.root, step.path, step.picked, best_shown(step), enabled)
 
     @property

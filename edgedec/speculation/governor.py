@@ -10,6 +10,8 @@ which is limited by a `budget`; drafters that do not gain their time are backed 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from functools import reduce
+from operator import or_
 from time import perf_counter
 from typing import Any
 
@@ -90,11 +92,14 @@ class Governor:
 
     @property
     def outputs(self) -> Outputs:
-        outputs = self._readers.wanted(self._phase == _SILENT)
-        for member in self.members if self._phase != _SILENT else ():
-            if self._observes(member):
-                outputs |= member.drafter.outputs
-        return outputs
+        return reduce(or_, [d.outputs for d in self._learners()], self._readers.wanted(self._phase == _SILENT))
+
+    @property
+    def prompt_rows(self) -> int:
+        return max([d.prompt_rows for d in self._learners()], default=0)
+
+    def _learners(self) -> list[Drafter]:
+        return [m.drafter for m in self.members if self._phase != _SILENT and self._observes(m)]
 
     def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None]:
         return self._readers.read(context, rows, result)
@@ -155,12 +160,9 @@ class Governor:
             self._limit, self._least = useful(self.costs, self._sequences)
         limit = min(nodes, max(self._limit, probe))
         if limit:
+            least = max(min_path_prob, self._least)
             yield from found.collect(
-                self.members,
-                lambda member: self._room(member, found, context, limit),
-                context,
-                max(min_path_prob, self._least),
-                self._trees,
+                self.members, lambda member: self._room(member, found, context, limit), context, least, self._trees
             )
         draft, waited = yield from self._chosen(found, context, limit, probe)
         self._spent = found.own(watch, waited, draft)

@@ -23,9 +23,9 @@ KINDS = ("copy", "suffix", "recycling", "trigram", "stand")
 OPTIONS: dict[str, list[dict[str, str]]] = {
     "copy": [{}, {"ngram": "2", "length": "5"}, {"ngram": "8", "length": "256"}],
     "suffix": [{}],
-    "recycling": [{}, {"k": "3", "nodes": "5"}, {"k": "1"}],
+    "recycling": [{}, {"k": "3", "nodes": "5", "prompt": "9"}, {"k": "1", "prompt": "1"}],
     "trigram": [{}, {"explore": "0", "k": "3"}, {"rate": "1", "explore": "0.4", "nodes": "40"}],
-    "stand": [{}, {"k": "2", "nodes": "30"}],
+    "stand": [{"prompt": "9"}, {"k": "2", "nodes": "30"}],
 }
 
 
@@ -64,7 +64,17 @@ def step_of(rng: np.random.Generator, ids: list[int], vocab: int, most: int, tie
     strange = rng.random(shown.shape) < 0.02
     shown[strange], scores[strange] = -1, np.nan
     result = CallResult(ids=shown, scores=scores) if rng.random() < 0.95 else CallResult()
-    return StepResult(Rows.tree(tokens, parents, 5), before, path, picked, result, 0.001)
+    prompt = [prompt_of(rng, ids, vocab) for _ in range(int(rng.integers(0, 3)) if rng.random() < 0.3 else 0)]
+    return StepResult(Rows.tree(tokens, parents, 5), before, path, picked, result, 0.001, prompt=prompt)
+
+
+def prompt_of(rng: np.random.Generator, ids: list[int], vocab: int) -> StepResult:
+    """A chunk of a prompt, of which the last rows show random best tokens."""
+    rows = Rows.chain(ids[-int(rng.integers(1, 9)) :], 0)
+    root = int(rng.integers(0, len(rows)))
+    shown = np.stack([rng.permutation(vocab)[:9] for _ in range(len(rows) - root)]).astype(np.int32)
+    scores = -np.sort(-rng.normal(size=shown.shape) * 3).astype(np.float32)
+    return StepResult(rows, root, (), (), CallResult(ids=shown, scores=scores), 0.0)
 
 
 def text_of(rng: np.random.Generator, n: int, vocab: int) -> list[int]:
