@@ -300,12 +300,30 @@ def medusa(heads: int = 3, layers: int = 2, prefix: str = "") -> Oracle:
     return Oracle(t, {"medusa_num_heads": heads, "medusa_num_layers": layers}, after, heads)
 
 
+def kangaroo(layer: int = 2, layers: int = 1) -> Oracle:
+    t = named(norm__weight=(HIDDEN,))
+    for i in range(layers):
+        whole = layer_tensors(f"layers.{i}.", norms=("input_layernorm",))
+        t |= {name: x for name, x in whole.items() if "self_attn" in name or "input_layernorm" in name}
+
+    def after(target: Target, ids: Sequence[int], path: Path_) -> Tensor:
+        x = target.states([*ids, *path])[layer]
+        for i in range(layers):
+            p = f"layers.{i}."
+            x = x + attention(rms(x, t[f"{p}input_layernorm.weight"]), t, f"{p}self_attn.", 5000.0)
+        return F.linear(rms(x[-1], t["norm.weight"]), target.head).log_softmax(-1)
+
+    return Oracle(t, CONFIG | {"num_hidden_layers": layers, "exit_layer": layer}, after, 6)
+
+
 # By name: (the kind that it is, how it is made, its file).
 PUBLISHED: dict[str, tuple[str, Callable[[], Oracle], str]] = {
     "eagle": ("eagle", eagle, "pytorch_model.bin"),
     "eagle of two layers": ("eagle", lambda: eagle(2), "model.safetensors"),
     "eagle3": ("eagle3", eagle3, "model.safetensors"),
     "eagle3 of speculators": ("eagle3", lambda: eagle3(True), "model.safetensors"),
+    "kangaroo": ("kangaroo", kangaroo, "pytorch_model.bin"),
+    "kangaroo of two layers": ("kangaroo", lambda: kangaroo(3, 2), "model.safetensors"),
     "mtp as DeepSeek-V3 and GLM-4.5": ("mtp", lambda: mtp("deepseek"), "model.safetensors"),
     "mtp as Qwen3-Next": ("mtp", lambda: mtp("qwen3_next"), "model.safetensors"),
     "mtp as MiMo": ("mtp", lambda: mtp("mimo"), "model.safetensors"),

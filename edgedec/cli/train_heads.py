@@ -57,7 +57,10 @@ def train_heads(
     ] = "hydra",
     heads: Annotated[int, typer.Option(min=1, max=16, help="How many tokens ahead a head drafts.")] = 4,
     layer: Annotated[
-        int, typer.Option(min=0, show_default=False, help="Of an exit: after how many layers; a third by default.")
+        int,
+        typer.Option(
+            min=0, show_default=False, help="Of exit and kangaroo: after how many layers; a third by default."
+        ),
     ] = 0,
     vocab_trim: Annotated[
         int | None,
@@ -83,7 +86,7 @@ def train_heads(
             "--checkpoint",
             metavar="FOLDER",
             show_default=False,
-            help="Of eagle3 and hydra++: write the checkpoint there too, in its published layout.",
+            help="Of eagle3, hydra++, kangaroo: write the checkpoint there too, in its published layout.",
         ),
     ] = None,
     work: Annotated[

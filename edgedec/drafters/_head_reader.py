@@ -16,7 +16,7 @@ from edgedec.bundle import Bundle
 from edgedec.bundle.manifest import DraftFacts
 from edgedec.decoding.step import Completed, ForwardOn, Request
 from edgedec.drafters import DrafterContext
-from edgedec.drafters._calls import TokenEmbeddings
+from edgedec.drafters._calls import TokenEmbeddings, own_seconds
 from edgedec.drafters._draft_model import draft_runtime
 from edgedec.drafters._states import LastNorm, Seen
 from edgedec.errors import UsageError
@@ -52,7 +52,9 @@ def open_stack(host: DrafterContext, facts: DraftFacts) -> tuple[Bundle, Runtime
 
 
 class HeadReader:
-    """One text as a head has read it."""
+    """One text as a head has read it. lag: tokens after its own that a row depends on."""
+
+    lag = 1
 
     def __init__(self, host: DrafterContext, facts: DraftFacts) -> None:
         bundle, self._runtime = open_stack(host, facts)
@@ -70,7 +72,7 @@ class HeadReader:
         self._rows: Rows | None = None
         self._at = -1
         self._result: CallResult | None = None
-        self.calls = 0
+        self.calls, self.seconds = 0, 0.0  # of the last call
 
     def reset(self) -> None:
         """Another text; what it shares with the old one may be used again."""
@@ -125,7 +127,7 @@ class HeadReader:
             if ours != theirs:
                 break
             common += 1
-        keep = common - 1 - self._base  # a row needs the token after its own
+        keep = common - self.lag - self._base
         if keep < self._cache.length:
             self._cache.truncate(max(keep, 0))
         if keep < 0:
@@ -178,7 +180,9 @@ class HeadReader:
         entering = states if self._entry is None else _entered(self._entry, embedded, states)
         given = replace(rows, embeddings=embedded) if self._spec.paired else rows
         self.calls += 1
-        done = yield ForwardOn(self._runtime, Call(given, self._cache, None, entering, outputs))
+        call = Call(given, self._cache, None, entering, outputs)
+        done = yield ForwardOn(self._runtime, call)
+        self.seconds = own_seconds(done, call)
         return done.result
 
 

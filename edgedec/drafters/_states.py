@@ -48,9 +48,14 @@ class SeenStates:
 
     def observe(self, step: StepResult) -> None:
         """Those of the rows that a call verified."""
-        path = [*range(step.root), *(step.root + row for row in step.path)]
+        path = path_of(step)
         tokens = step.rows.tokens[path].tolist()
         self._add(step.rows, step.result, path, [*tokens[1:], step.picked[-1]])
+
+    def passed(self, step: StepResult, states: Hidden) -> None:
+        """Those [n, hidden_size] that a draft left of the rows that came true: the call went on behind them."""
+        tokens = step.rows.tokens[path_of(step)].tolist()
+        self._keep(Seen(int(step.rows.positions[0]), states[:, None], [*tokens[1:], step.picked[-1]]))
 
     def read(self, rows: Rows, result: CallResult, follow: Sequence[int]) -> None:
         """Those of a chunk of the prompt; `follow`: the token after each."""
@@ -60,8 +65,11 @@ class SeenStates:
         if any(block not in result.hidden for block in self._features):
             return  # a resumed call, which had passed some of these blocks already
         states = np.stack([result.hidden[block][chosen] for block in self._features], axis=1)
-        self._seen.append(Seen(int(rows.positions[0]), states, follow))
-        self._rows += len(chosen)
+        self._keep(Seen(int(rows.positions[0]), states, follow))
+
+    def _keep(self, seen: Seen) -> None:
+        self._seen.append(seen)
+        self._rows += len(seen.follow)
         while self._rows > _MOST and len(self._seen) > 1:
             self._rows -= len(self._seen.pop(0).follow)
 
@@ -79,6 +87,11 @@ class SeenStates:
             else:
                 runs.append([part])
         return [_joined(run) for run in runs]
+
+
+def path_of(step: StepResult) -> list[int]:
+    """The rows of a call that are now text."""
+    return [*range(step.root), *(step.root + row for row in step.path)]
 
 
 class LastNorm:

@@ -46,24 +46,36 @@ def make(
     n = host.runtime.spec.n_layers
     if not 0 <= layer < n:
         raise UsageError(f"drafter exit: layer={layer}: must be from 1 to {n - 1}, or 0 for the best")
-    if gamma < 1 or not 0 <= threshold <= 1:
-        raise UsageError(f"drafter exit: gamma={gamma}, threshold={threshold}: need 1 or more, and from 0 to 1")
-    if not 1 <= width <= WIDEST:
-        raise UsageError(f"drafter exit: width={width}: must be from 1 to {WIDEST}")
+    require_limits("exit", gamma, threshold, width)
     return Exit(host, layer, gamma, threshold, width if host.runtime.capabilities.trees else 1, trim)
 
 
+def require_limits(name: str, gamma: int, threshold: float, width: int) -> None:
+    """UsageError if these options cannot be."""
+    if gamma < 1 or not 0 <= threshold <= 1:
+        raise UsageError(f"drafter {name}: gamma={gamma}, threshold={threshold}: need 1 or more, and from 0 to 1")
+    if not 1 <= width <= WIDEST:
+        raise UsageError(f"drafter {name}: width={width}: must be from 1 to {WIDEST}")
+
+
 class Exit(BaseDrafter):
+    # Blocks whose states every call is to show.
+    always: tuple[int, ...] = ()
+
     def __init__(self, host: DrafterContext, layer: int, gamma: int, threshold: float, width: int, trim: float) -> None:
         self._gamma, self._threshold, self._width = gamma, threshold, width
         self._spec = spec = host.runtime.spec
         layers = [layer] if layer else _exits(spec.n_layers, _adapted_layer(host))
         self._edge, self._fixed = EdgeCalls(host.runtime), layer > 0
-        self._adapters = [_adapter(host, i) for i in layers]
+        self._adapters = [self._adapter(host, i) for i in layers]
         self._depths, self._shadows = Depths(spec, layers, gamma), Shadows(self._edge, self._adapters, width)
         self._usage, self._trusts = usage_of(host, trim), [Trusts() for _ in layers]
         self._rounds, self.outputs = 0, Outputs()
         self._forget()
+
+    def _adapter(self, host: DrafterContext, layer: int) -> Adapter | None:
+        """What makes the states after so many layers fit the head."""
+        return _adapter(host, layer)
 
     def _forget(self) -> None:
         """No last proposal."""
@@ -73,7 +85,7 @@ class Exit(BaseDrafter):
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
         self._forget()
-        self.outputs = Outputs()
+        self.outputs = Outputs(hidden=self.always)
         if nodes < 1 or len(context.ids) - context.cache.length > READING or not self._depths.layers:
             return Draft()
         return self._propose(context, nodes, min_path_prob)
@@ -87,7 +99,8 @@ class Exit(BaseDrafter):
                 depths.choose(self._readout_share)
         drafts = depths.length > 0 and (self._fixed or self._rounds > _FIRST)
         draft = (yield from self._draft(context, nodes, min_path_prob)) if drafts else Draft()
-        self.outputs = Outputs(hidden=tuple(block for block in self._watched() if block not in self._taps))
+        watched = tuple(block for block in self._watched() if block not in self._taps)
+        self.outputs = Outputs(hidden=self.always or watched)
         return draft
 
     def _watched(self) -> list[int]:
@@ -105,12 +118,15 @@ class Exit(BaseDrafter):
         depths, place = self._depths, self._depths.chosen
         end, watched = depths.ends[place], self._watched()
         part = Slice(range(end), adapt=self._adapters[place], taps=tuple(block for block in watched if block < end - 1))
-        calls = SliceCalls(context, part, self._edge, self._usage.readout)
+        calls = self._calls(context, part)
         draft, self._tree = yield from draft_tree(
             context, calls, part, self._limits(nodes, min_path_prob), self._spec.n_blocks, depths.costs.blocks(0, end)
         )
         self._note(calls, end, draft)
         return draft
+
+    def _calls(self, context: Context, part: Slice) -> SliceCalls:
+        return SliceCalls(context, part, self._edge, self._usage.readout)
 
     def _limits(self, nodes: int, min_path_prob: float) -> Limits:
         depths, trusts = self._depths, self._trusts[self._depths.chosen]
@@ -189,7 +205,7 @@ class Exit(BaseDrafter):
                 record.add(token in [guess for guess, _ in some], min(1.0, sum(sure for _, sure in some)))
             elif states is not None and node is not None:
                 self._shadows.add(place, states[step.root + 1 + node], token)
-            elif block in step.result.hidden:
+            elif block in step.result.hidden and not self._fixed:
                 self._shadows.add(place, step.result.hidden[block][step.root + row], token)
 
     def reset(self) -> None:

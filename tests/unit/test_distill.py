@@ -292,7 +292,7 @@ def test_unknown_kinds_name_those_there_are(tiny: Path, text: Path, capsys: pyte
 # ---- the command ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "drafter"), [("eagle3", "eagle3"), ("hydra++", "hydrapp")])
+@pytest.mark.parametrize(("kind", "drafter"), [("eagle3", "eagle3"), ("hydra++", "hydrapp"), ("kangaroo", "kangaroo")])
 def test_the_command_trains_and_imports(
     model: edgedec.Model, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, drafter: str
 ) -> None:
@@ -300,6 +300,7 @@ def test_the_command_trains_and_imports(
     out, kept = tmp_path / "with", tmp_path / "checkpoint"
     common = ("train-heads", str(model.bundle.path), str(text), "--kind", kind, "--out", str(out), "--threads", "1")
     common += ("--heads", "3", "--vocab-trim", "0", "--checkpoint", str(kept), "--work", str(tmp_path / "work"))
+    common += ("--layer", "2") if kind == "kangaroo" else ()
     assert run_app([*common, "--steps", "200", "--self-distill", "4", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["kind"], report["steps"]) == (drafter, 200)
