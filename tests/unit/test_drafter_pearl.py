@@ -20,7 +20,7 @@ from edgedec.drafters.off import Off
 from edgedec.drafters.pearl import Pace, Pearl, length
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import loader
-from edgedec.runtime import Call, CallResult, available_cores
+from edgedec.runtime import Call, CallResult
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
 
 needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"no native engine: {loader.why_not()}")
@@ -92,9 +92,7 @@ def timed(overlap: str, slower: int) -> float:
     return time.perf_counter() - began
 
 
-@pytest.mark.skipif(
-    not hasattr(os, "getloadavg") or os.getloadavg()[0] > 2 * available_cores(), reason="too loaded to measure times"
-)
+@pytest.mark.skipif("EDGEDEC_SLOW_TESTS" not in os.environ, reason="measures times; set EDGEDEC_SLOW_TESTS")
 def test_two_cores_are_faster_than_turns() -> None:
     assert any(timed("always", slower) < 0.9 * timed("never", slower) for slower in (1, 2, 4))
 
