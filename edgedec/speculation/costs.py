@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from threading import Lock
 
 import numpy as np
@@ -26,6 +26,8 @@ _STEP = 0.05
 _KEEP, _HOLD, _ODD, _WITHIN = 0.99, 0.002, 3.0, 8.0
 # A call is of a point if its rows differ by less; a new point is the least of so many calls, for noise only ever adds.
 _NEAR, _FIRST = 0.12, 2
+# A point weighs as many calls as it was corrected by, so many at most.
+_REMEMBERED = 50
 # Beyond the last point a row costs what it did before it, and a little more.
 _BEYOND = 1.2
 
@@ -107,10 +109,12 @@ class Costs:
         own = math.exp((_RATE - _SHARED) * wrong)
         high = bisect_left(self._rows, rows)
         if high < len(self._rows) and self._rows[high] == rows:
-            self._points[high] *= own
+            beside = {high}
         else:
-            for at in {max(high - 1, 0), min(high, len(self._rows) - 1)}:
-                self._points[at] *= own
+            beside = {max(high - 1, 0), min(high, len(self._rows) - 1)}
+        for at in beside:
+            self._points[at] *= own
+            self._calls[at] = min(self._calls[at] + 1, _REMEMBERED)
         self._drift += _RATE * wrong
         if rows == 1:
             self.seconds[1] = self._points[0] * self._scale
@@ -141,12 +145,12 @@ class Costs:
             self._arithmetic = self.per_cell
 
     def _write(self) -> None:
-        """The curve through the points: straight lines between them, made to rise. More rows never cost less, and noise
-        only ever adds, so where it falls the earlier point was too high."""
+        """The curve through the points: straight lines between them, made to rise, for more rows never cost less:
+        points that fall are taken together, those of more calls weighing more."""
         self._drift = 0.0
         if not self._rows:
             return
-        rows, points = list(self._rows), [point * self._scale for point in self._points]
+        rows, points = list(self._rows), [point * self._scale for point in _rising(self._points, self._calls)]
         if rows[0] > 1:  # at least a half of the first point is reading the weights
             rows, points = [1, *rows], [points[0] * (0.5 + 0.5 / rows[0]), *points]
         if rows[-1] < self._most:
@@ -154,7 +158,23 @@ class Costs:
             points.append(points[-1] + _BEYOND * max(slope, 0.0) * (self._most - rows[-1]))
             rows.append(self._most)
         curve = np.interp(np.arange(1, self._most + 1), rows, points)
-        self.seconds[1:] = np.minimum.accumulate(curve[::-1])[::-1].tolist()
+        self.seconds[1:] = curve.tolist()
+
+
+def _rising(points: Sequence[float], weights: Sequence[int]) -> list[float]:
+    """The points as a curve that never falls, by least squares (pool adjacent violators).
+
+    Worked example: 1, 4, 2 of weights 1, 1, 3 -> 1, 2.5, 2.5
+    """
+    pools: list[tuple[float, int, int]] = []  # mean, weight, points
+    for point, weight in zip(points, weights, strict=True):
+        pool = (point, max(weight, 1), 1)
+        while pools and pools[-1][0] > pool[0]:
+            mean, more, n = pools.pop()
+            total = more + pool[1]
+            pool = ((mean * more + pool[0] * pool[1]) / total, total, n + pool[2])
+        pools.append(pool)
+    return [mean for mean, _, n in pools for _ in range(n)]
 
 
 class Slope:

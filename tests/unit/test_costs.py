@@ -13,7 +13,7 @@ import pytest
 from edgedec.model import open as open_model
 from edgedec.speculation import cost_files
 from edgedec.speculation.cost_files import cell_rows, host_costs, survey_of
-from edgedec.speculation.costs import Costs
+from edgedec.speculation.costs import Costs, _rising
 from edgedec.speculation.survey import COUNTS, Survey
 from edgedec.testing.fakes import tiny_spec
 
@@ -27,7 +27,8 @@ def true(rows: int, cells: int = 0) -> float:
 
 def test_between_and_beyond_what_was_measured() -> None:
     costs = Costs({1: 1.0, 2: 0.9, 4: 2.0})
-    assert costs.seconds == [0.0, 0.9, 0.9, pytest.approx(1.45), 2.0], "one row was measured too high"
+    assert costs.seconds == [0.0, 0.95, 0.95, pytest.approx(1.475), 2.0], "what falls is taken together"
+    assert _rising([1.0, 4.0, 2.0], [1, 1, 3]) == [1.0, 2.5, 2.5]
     assert costs.most == 4
     further = Costs({1: 1.0, 2: 1.1}, largest=6)
     assert further.most == 6
