@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from edgedec.kernels.cpu import loader
 from edgedec.runtime import Call, Rows, forward_one
 from edgedec.sampling import Sampling
 from edgedec.spec import KV_FORMATS
-from edgedec.speculation import choose
+from edgedec.speculation import choose, cost_files
 from edgedec.speculation.costs import Costs
 from edgedec.storage.datastore import write_datastore
 
@@ -226,6 +227,7 @@ def test_on_measured_costs_the_text_is_the_same(monkeypatch: pytest.MonkeyPatch,
     """On nano's own costs little is drafted: what is, changes nothing."""
     monkeypatch.undo()
     monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path))
+    monkeypatch.setattr(cost_files, "_costs", WeakKeyDictionary())  # as if no other test had used this runtime
     model = nano("f32")
     live = model.session(speculate="auto")
     for prompt, expected in zip(PROMPTS, plain("f32", Sampling()), strict=True):
