@@ -232,11 +232,7 @@ def test_on_measured_costs_the_text_is_the_same(monkeypatch: pytest.MonkeyPatch,
     live = model.session(speculate="auto")
     for prompt, expected in zip(PROMPTS, plain("f32", Sampling()), strict=True):
         assert tuple(live.tokens(model.tokenizer.encode(prompt), max_tokens=LENGTH, ignore_eos=True)) == expected
-    for _ in range(20):  # under load it takes longer until enough is known to be kept
-        if (tmp_path / "costs").exists():
-            break
-        list(live.tokens(model.tokenizer.encode(PROMPTS[0]), max_tokens=LENGTH, ignore_eos=True))
-    assert list((tmp_path / "costs").iterdir())
+    assert cost_files.host_costs(model.runtime, model.bundle).known > 0, "measured from the calls that were made"
 
 
 @needs_native
