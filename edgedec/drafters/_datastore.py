@@ -23,13 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
+from edgedec.storage.datastore import DEPTH, sorted_places
 from edgedec.storage.files import replacing
 
 MAGIC = b"EDGETEXT"
 END = -1
 LIMIT = 200_000
 _PREFIX = len(MAGIC) + 32
-_DEPTH = 12  # three, doubled twice
 _SHORTEST = 2
 Ids = NDArray[np.int32]
 
@@ -41,13 +41,13 @@ class Index:
     def __init__(self, flat: Ids) -> None:
         back = np.ascontiguousarray(flat[::-1], np.int32)
         self.back = array("i", back.tobytes())
-        self._order = array("i", _sorted_places(back).tobytes())
+        self._order = array("i", sorted_places(back).tobytes())
 
     def find(self, ids: list[int], most: int) -> list[tuple[int, list[int]]]:
-        """Up to `most` places with the longest matches: (length of the match up to `_DEPTH`, places), longest first."""
-        query = array("i", ids[: -_DEPTH - 1 : -1])
+        """Up to `most` places with the longest matches: (length of the match up to `DEPTH`, places), longest first."""
+        query = array("i", ids[: -DEPTH - 1 : -1])
         back, order = self.back, self._order
-        right = bisect_left(order, query, key=lambda place: back[place : place + _DEPTH])
+        right = bisect_left(order, query, key=lambda place: back[place : place + DEPTH])
         left = right - 1
         found: list[tuple[int, list[int]]] = []
         a = self._match(left, query)
@@ -79,33 +79,11 @@ class Index:
             return 0
         place = self._order[at]
         length = 0
-        for a, b in zip(self.back[place : place + _DEPTH], query, strict=False):
+        for a, b in zip(self.back[place : place + DEPTH], query, strict=False):
             if a != b:
                 break
             length += 1
         return length
-
-
-def _sorted_places(back: Ids) -> Ids:
-    """The places in the order of the `_DEPTH` tokens from there on: by three, then by doubling (Manber and Myers)."""
-    n, base = len(back), int(back.max(initial=0)) + 3
-    rank = back.astype(np.int64) + 2  # 0 is beyond the end, 1 is END
-    key = (rank * base + _shifted(rank, 1)) * base + _shifted(rank, 2)
-    width = 3
-    while True:
-        order = np.argsort(key)
-        if width >= _DEPTH or not n:
-            return order.astype(np.int32)
-        ordered = key[order]
-        rank[order] = np.cumsum(np.concatenate([[1], ordered[1:] != ordered[:-1]]))
-        key = rank * (n + 1) + _shifted(rank, width)
-        width *= 2
-
-
-def _shifted(rank: NDArray[np.int64], by: int) -> NDArray[np.int64]:
-    beyond = np.zeros_like(rank)
-    beyond[: max(0, len(rank) - by)] = rank[by:]
-    return beyond
 
 
 class Store:

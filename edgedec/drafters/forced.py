@@ -7,14 +7,13 @@ drafted before any guess, whatever the governor decides about guesses: nothing i
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Any
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, Request, StepResult
-from edgedec.drafters import Draft, Drafter, DrafterContext, Proposal, State
+from edgedec.decoding.step import StepResult
+from edgedec.drafters import Draft, Drafter, DrafterContext, Proposal
+from edgedec.drafters._wrapped import Wrapped
 from edgedec.drafters.off import Off
-from edgedec.runtime import CallResult, Outputs, Rows
 
 _MOST = 16
 # How fast the acceptance rate follows, the rate below which nothing is drafted, and after how many calls that is
@@ -26,28 +25,13 @@ def make(host: DrafterContext) -> Forced:
     return Forced(Off())
 
 
-class Forced:
+class Forced(Wrapped):
     """Another drafter, used where nothing is forced."""
 
     def __init__(self, drafter: Drafter) -> None:
-        self.drafter = drafter
+        super().__init__(drafter)
         self.proposed = self.accepted = 0
         self._sure, self._passed, self._pending = 1.0, 0, 0
-
-    @property
-    def outputs(self) -> Outputs:
-        return self.drafter.outputs
-
-    @property
-    def reads(self) -> Outputs:
-        return self.drafter.reads
-
-    @property
-    def prompt_rows(self) -> int:
-        return self.drafter.prompt_rows
-
-    def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None] | None:
-        return self.drafter.read(context, rows, result)
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
         tokens = context.jump_forward() if nodes > 0 else ()
@@ -75,18 +59,6 @@ class Forced:
             self._sure += (accepted / self._pending - self._sure) * _SMOOTH
         self.drafter.observe(step)
 
-    def prepare(self) -> None:
-        self.drafter.prepare()
-
-    def reset(self) -> None:
-        self.drafter.reset()
-
-    def state(self) -> State:
-        return self.drafter.state()
-
-    def own_state(self) -> State:
-        return self.drafter.own_state()
-
     def report(self) -> dict[str, Any]:
         """The other drafter's report, and what was forced, if anything was."""
         report = self.drafter.report()
@@ -94,9 +66,6 @@ class Forced:
             forced = {"proposed": self.proposed, "accepted": self.accepted, "seconds": 0.0}
             report = {"silent": 0, "sizes": {}, **report, "drafters": {**report.get("drafters", {}), "forced": forced}}
         return report
-
-    def restore(self, state: State) -> None:
-        self.drafter.restore(state)
 
     def inherit(self, other: Drafter) -> None:
         if isinstance(other, Forced):

@@ -18,61 +18,12 @@ from typing import Any
 
 from edgedec.decoding.allocation import Offer
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, Request, StepResult
-from edgedec.drafters import Draft, Drafter, Proposal, State, drafter_module
-from edgedec.runtime import CallResult, Outputs, Rows
+from edgedec.decoding.step import Request
+from edgedec.drafters import Draft, Drafter, drafter_module
+from edgedec.drafters._wrapped import Wrapped
 
 LEAST = 0.12
 _FREE = -2  # beyond the model's tree
-
-
-class Wrapped:
-    """A drafter that does what another one does."""
-
-    def __init__(self, drafter: Drafter) -> None:
-        self.drafter = drafter
-
-    @property
-    def outputs(self) -> Outputs:
-        return self.drafter.outputs
-
-    @property
-    def reads(self) -> Outputs:
-        return self.drafter.reads
-
-    @property
-    def prompt_rows(self) -> int:
-        return self.drafter.prompt_rows
-
-    def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None] | None:
-        return self.drafter.read(context, rows, result)
-
-    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
-        return self.drafter.propose(context, nodes, min_path_prob)
-
-    def observe(self, step: StepResult) -> None:
-        self.drafter.observe(step)
-
-    def prepare(self) -> None:
-        self.drafter.prepare()
-
-    def reset(self) -> None:
-        self.drafter.reset()
-
-    def state(self) -> State:
-        return self.drafter.state()
-
-    def own_state(self) -> State:
-        return self.drafter.own_state()
-
-    def restore(self, state: State) -> None:
-        self.drafter.restore(state)
-
-    def inherit(self, other: Drafter) -> None:
-        self.drafter.inherit(other.drafter if isinstance(other, Wrapped) else other)
-
-    def report(self) -> dict[str, Any]:
-        return self.drafter.report()
 
 
 class Guide(Wrapped):
