@@ -26,7 +26,7 @@ from edgedec.export.exits_data import Encode
 from edgedec.export.heads_data import Progress
 from edgedec.export.heads_features import FeatureStream, most_used, stream_of, target_of
 from edgedec.export.heads_train import copied
-from edgedec.export.students import Features, ahead, check, depths, is_early, kinds, shape_of, student
+from edgedec.export.students import Features, ahead, check, depths, is_early, is_wide, kinds, shape_of, student
 from edgedec.export.students._layers import capped
 from edgedec.models import heads
 from edgedec.runtime import Runtime
@@ -211,6 +211,11 @@ class Distiller:
 def trains(kind: str) -> bool:
     """Is the kind one of those that are trained here?"""
     return kind in kinds()
+
+
+def wide(kind: str) -> bool:
+    """Does a kind that is trained here have an inner width to choose?"""
+    return is_wide(kind)
 
 
 def early(kind: str) -> bool:

@@ -316,6 +316,31 @@ def kangaroo(layer: int = 2, layers: int = 1) -> Oracle:
     return Oracle(t, CONFIG | {"num_hidden_layers": layers, "exit_layer": layer}, after, 6)
 
 
+def m2r2(layer: int = 3, rank: int = 20) -> Oracle:
+    t: dict[str, Tensor] = {}
+    for i in range(layer):
+        p = f"accelerators.{i}."
+        t |= {f"{p}state_norm.weight": drawn("norm", (HIDDEN,)), f"{p}state_proj.weight": drawn("a", (rank, HIDDEN))}
+        t[f"{p}out_proj.weight"] = drawn("b", (HIDDEN, rank))
+        if i:
+            t[f"{p}residual_norm.weight"] = drawn("norm", (HIDDEN,))
+            t[f"{p}residual_proj.weight"] = drawn("c", (rank, HIDDEN))
+
+    def after(target: Target, ids: Sequence[int], path: Path_) -> Tensor:
+        h = [states[-1] for states in target.states([*ids, *path])]
+        ahead = torch.zeros(HIDDEN)  # how far the second stream is before the first
+        for i in range(layer):
+            p = f"accelerators.{i}."
+            x = t[f"{p}state_proj.weight"] @ rms(h[i + 1], t[f"{p}state_norm.weight"])
+            if i:
+                x = x + t[f"{p}residual_proj.weight"] @ rms(h[i] + ahead, t[f"{p}residual_norm.weight"])
+            ahead = ahead + t[f"{p}out_proj.weight"] @ F.silu(x)
+        norm = target.model.model.norm.weight.detach()
+        return F.linear(rms(h[layer] + ahead, norm), target.head).log_softmax(-1)
+
+    return Oracle(t, {"hidden_size": HIDDEN, "exit_layer": layer, "rank": rank}, after, 6)
+
+
 # By name: (the kind that it is, how it is made, its file).
 PUBLISHED: dict[str, tuple[str, Callable[[], Oracle], str]] = {
     "eagle": ("eagle", eagle, "pytorch_model.bin"),
@@ -324,6 +349,7 @@ PUBLISHED: dict[str, tuple[str, Callable[[], Oracle], str]] = {
     "eagle3 of speculators": ("eagle3", lambda: eagle3(True), "model.safetensors"),
     "kangaroo": ("kangaroo", kangaroo, "pytorch_model.bin"),
     "kangaroo of two layers": ("kangaroo", lambda: kangaroo(3, 2), "model.safetensors"),
+    "m2r2": ("m2r2", m2r2, "model.safetensors"),
     "mtp as DeepSeek-V3 and GLM-4.5": ("mtp", lambda: mtp("deepseek"), "model.safetensors"),
     "mtp as Qwen3-Next": ("mtp", lambda: mtp("qwen3_next"), "model.safetensors"),
     "mtp as MiMo": ("mtp", lambda: mtp("mimo"), "model.safetensors"),

@@ -38,7 +38,7 @@ def of_any_bundle() -> list[str]:
 
 
 def host(runtime: Runtime, heads: dict[str, Any] | None = None) -> DrafterContext:
-    bundle: Any = SimpleNamespace(manifest=SimpleNamespace(heads=heads or {}))
+    bundle: Any = SimpleNamespace(manifest=SimpleNamespace(heads=heads or {}, drafts={}))
     return DrafterContext(runtime, bundle, lambda: pytest.fail("no tokenizer is needed"))
 
 

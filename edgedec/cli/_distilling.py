@@ -126,7 +126,10 @@ def continued(model: edgedec.Model, texts: list[list[int]], n: int, seed: int, s
 def plan_of(training: Any, **options: Any) -> Any:
     """The plan of the options that were given."""
     plan = training.DistillPlan(**{name: value for name, value in options.items() if value is not None})
-    return plan if plan.kind == "eagle3" else replace(plan, keep=0, width=0, depth=plan.depth if not plan.layer else 1)
+    if plan.kind == "eagle3":
+        return plan
+    width = plan.width if training.wide(plan.kind) else 0
+    return replace(plan, keep=0, width=width, depth=plan.depth if not plan.layer else 1)
 
 
 def report(found: dict[str, Any], json: bool) -> None:

@@ -53,13 +53,15 @@ def train_heads(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing copy.")] = False,
     kind: Annotated[
         str,
-        typer.Option(help="eagle3, hydra++, hydra and medusa draft tokens; exit ends the model early."),
+        typer.Option(
+            help="eagle3, hydra++, hydra and medusa draft tokens; exit, kangaroo and m2r2 end early."
+        ),
     ] = "hydra",
     heads: Annotated[int, typer.Option(min=1, max=16, help="How many tokens ahead a head drafts.")] = 4,
     layer: Annotated[
         int,
         typer.Option(
-            min=0, show_default=False, help="Of exit and kangaroo: after how many layers; a third by default."
+            min=0, show_default=False, help="Of exit, kangaroo and m2r2: after how many layers; a third by default."
         ),
     ] = 0,
     vocab_trim: Annotated[
@@ -86,7 +88,7 @@ def train_heads(
             "--checkpoint",
             metavar="FOLDER",
             show_default=False,
-            help="Of eagle3, hydra++, kangaroo: write the checkpoint there too, in its published layout.",
+            help="Of eagle3, hydra++, kangaroo, m2r2: write the checkpoint there too, in its layout.",
         ),
     ] = None,
     work: Annotated[

@@ -13,7 +13,8 @@ import numpy as np
 
 from edgedec.decoding.step import Completed, Request
 from edgedec.drafters._calls import EdgeCalls
-from edgedec.drafters._stack import TOP, Adapter, Record, chances
+from edgedec.drafters._exit_adapters import ExitAdapter
+from edgedec.drafters._stack import TOP, Record, chances
 from edgedec.runtime import Hidden, Readout
 
 # Of the time of all calls, so much may go into reading; and of so many states at once.
@@ -23,9 +24,9 @@ _SHARE, _MOST = 0.008, 48
 class Shadows:
     """States to be read. adapters: of each exit, or None. width: so many guesses of an exit may be right."""
 
-    def __init__(self, edge: EdgeCalls, adapters: Sequence[Adapter | None], width: int = 1) -> None:
+    def __init__(self, edge: EdgeCalls, adapters: Sequence[ExitAdapter | None], width: int = 1) -> None:
         self._edge, self._adapters, self._width = edge, adapters, width
-        self._waiting: list[tuple[int, Hidden, int]] = []
+        self._waiting: list[tuple[int, Sequence[Hidden], int]] = []
         self._spent = self._time = 0.0
         self.read = 0
 
@@ -38,17 +39,17 @@ class Shadows:
         """May states be read now?"""
         return self._spent <= _SHARE * self._time
 
-    def add(self, exit_: int, state: Hidden, token: int) -> None:
-        """After this state [hidden_size] of an exit came `token`."""
+    def add(self, exit_: int, states: Sequence[Hidden], token: int) -> None:
+        """After these states [hidden_size] of an exit, one a block that it reads, came `token`."""
         if len(self._waiting) < _MOST:
-            self._waiting.append((exit_, state, token))
+            self._waiting.append((exit_, states, token))
 
     def judge(self, records: Sequence[Record], readout: Readout | None) -> Generator[Request, Completed, None]:
         """Read what waits, and say to each exit's record whether it was right and how sure."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
-        states = [self._adapted(exit_, state) for exit_, state, _ in waiting]
+        states = [self._adapted(exit_, states) for exit_, states, _ in waiting]
         best = yield from self._edge.best(np.concatenate(states), TOP, readout)
         self._spent += self._edge.seconds
         self.read += len(waiting)
@@ -60,6 +61,6 @@ class Shadows:
     def forget(self) -> None:
         self._waiting = []
 
-    def _adapted(self, exit_: int, state: Hidden) -> Hidden:
+    def _adapted(self, exit_: int, states: Sequence[Hidden]) -> Hidden:
         adapt = self._adapters[exit_]
-        return state[None] if adapt is None else adapt(state[None])
+        return states[-1][None] if adapt is None else adapt.run(*(state[None] for state in states))

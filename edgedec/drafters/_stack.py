@@ -9,9 +9,10 @@ blocks made of a row is the same whoever ran them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from math import exp, isfinite
+from time import perf_counter
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request
 from edgedec.drafters import DrafterContext
 from edgedec.drafters._calls import EdgeCalls, own_seconds
+from edgedec.drafters._exit_adapters import ExitAdapter
 from edgedec.errors import UsageError
 from edgedec.runtime import Call, CallResult, Hidden, Outputs, Readout, Rows
 from edgedec.spec import ModelSpec
@@ -34,7 +36,6 @@ WIDEST = 4
 
 _DECAY = 0.97
 
-Adapter = Callable[[Hidden], Hidden]
 # A token (-1: none), and how likely it is; the likeliest of a row, descending.
 Guess = tuple[int, float]
 Guesses = list[Guess]
@@ -43,11 +44,11 @@ Guesses = list[Guess]
 @dataclass(frozen=True)
 class Slice:
     """The blocks that draft: `shared` begin the stack and their states are handed to verification; `rest` are the
-    draft's own. adapt: makes the last state fit the head. taps: shared blocks after which states are kept as well."""
+    draft's own. adapt: makes the states fit the head. taps: shared blocks after which states are kept as well."""
 
     shared: range
     rest: Sequence[int] = ()
-    adapt: Adapter | None = None
+    adapt: ExitAdapter | None = None
     taps: tuple[int, ...] = ()
 
     @property
@@ -62,10 +63,12 @@ class SliceCalls:
     def __init__(self, context: Context, part: Slice, edge: EdgeCalls, readout: Readout | None = None) -> None:
         self._context, self._part, self._edge, self._readout = context, part, edge, readout
         self._last = part.shared[-1]
-        self._wanted = tuple(sorted({self._last, *part.taps}))
+        self._wanted = tuple(sorted({self._last, *part.taps, *(part.adapt.blocks if part.adapt else ())}))
         # Of each call: did it guess, its rows, its seconds.
         self.took: list[tuple[bool, int, float]] = []
         self.tapped: list[dict[int, Hidden]] = []
+        # Rows and seconds of what stood between the blocks and a guess.
+        self.adapted: list[tuple[int, float]] = []
 
     def shared(self, rows: Rows) -> Generator[Request, Completed, Hidden]:
         """The states of the computed rows after the shared blocks."""
@@ -79,9 +82,13 @@ class SliceCalls:
             outputs = Outputs(top=TOP, hidden=self._wanted, logits_from=rows.count - of, readout=self._readout)
             result = yield from self._run(rows, part.blocks, outputs)
             return result.hidden[self._last], guesses_of(result)
-        hidden = yield from self.shared(rows)
-        best = yield from self._edge.best(part.adapt(hidden[-of:]), TOP, self._readout)
-        return hidden, guesses_of(best)
+        result = yield from self._run(rows, part.shared, Outputs(hidden=self._wanted))
+        since = perf_counter()
+        states = part.adapt.of(result.hidden, of)
+        took = perf_counter() - since
+        best = yield from self._edge.best(states, TOP, self._readout)
+        self.adapted.append((of, took + self._edge.seconds))
+        return result.hidden[self._last], guesses_of(best)
 
     def _run(self, rows: Rows, blocks: Sequence[int], outputs: Outputs) -> Generator[Request, Completed, CallResult]:
         context = self._context

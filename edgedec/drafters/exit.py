@@ -11,7 +11,7 @@ compared with what was picked (`_shadows`).
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,15 +21,16 @@ from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, State
 from edgedec.drafters._calls import EdgeCalls
 from edgedec.drafters._depths import SELDOM, Depths
+from edgedec.drafters._exit_adapters import HEAD, adapted_layers, open_adapter
 from edgedec.drafters._shadows import Shadows
 from edgedec.drafters._slice_tree import Limits, Tree, Trusts, draft_tree, least_path
-from edgedec.drafters._stack import READING, WIDEST, Adapter, Slice, SliceCalls, require_slices
+from edgedec.drafters._stack import READING, WIDEST, Slice, SliceCalls, require_slices
 from edgedec.drafters._usage import usage_of
 from edgedec.errors import UsageError
 from edgedec.runtime import Hidden, Outputs
-from edgedec.speculation.heads import HeadInterface, open_head
 
-HEAD = HeadInterface("exit", inputs=("hidden",), outputs=("hidden_out",))
+__all__ = ["HEAD", "Exit", "make", "require_limits"]
+
 # So many exits at most are compared; nothing is drafted before so many calls were.
 _EXITS, _FIRST = 8, 4
 # The choice is made anew after so many rounds.
@@ -37,17 +38,24 @@ _AGAIN = 8
 
 
 def make(
-    host: DrafterContext, layer: int = 0, gamma: int = 6, threshold: float = 0.0, width: int = 3, trim: float = 0.25
+    host: DrafterContext,
+    layer: int = 0,
+    gamma: int = 6,
+    threshold: float = 0.0,
+    width: int = 3,
+    trim: float = 0.25,
+    adapter: str = "",
 ) -> Exit:
     """layer: leave after so many layers, 0: where it pays best; gamma: the longest draft; threshold: the least
     confidence to draft a token with; width: tokens of a level; trim: the share of the vocabulary that a draft
-    chooses from at most, the tokens that are used most (VocabTrim)."""
+    chooses from at most, the tokens that are used most (VocabTrim); adapter: none, exit or m2r2, the best that the
+    bundle has if not said."""
     require_slices("exit", host)
     n = host.runtime.spec.n_layers
     if not 0 <= layer < n:
         raise UsageError(f"drafter exit: layer={layer}: must be from 1 to {n - 1}, or 0 for the best")
     require_limits("exit", gamma, threshold, width)
-    return Exit(host, layer, gamma, threshold, width if host.runtime.capabilities.trees else 1, trim)
+    return Exit(host, layer, gamma, threshold, width if host.runtime.capabilities.trees else 1, trim, adapter)
 
 
 def require_limits(name: str, gamma: int, threshold: float, width: int) -> None:
@@ -62,20 +70,26 @@ class Exit(BaseDrafter):
     # Blocks whose states every call is to show.
     always: tuple[int, ...] = ()
 
-    def __init__(self, host: DrafterContext, layer: int, gamma: int, threshold: float, width: int, trim: float) -> None:
+    def __init__(
+        self,
+        host: DrafterContext,
+        layer: int,
+        gamma: int,
+        threshold: float,
+        width: int,
+        trim: float,
+        adapter: str = "",
+    ) -> None:
         self._gamma, self._threshold, self._width = gamma, threshold, width
         self._spec = spec = host.runtime.spec
-        layers = [layer] if layer else _exits(spec.n_layers, _adapted_layer(host))
+        adapted = adapted_layers(host, adapter)
+        layers = [layer] if layer else _exits(spec.n_layers, adapted)
         self._edge, self._fixed = EdgeCalls(host.runtime), layer > 0
-        self._adapters = [self._adapter(host, i) for i in layers]
+        self._adapters = [open_adapter(host, i, adapted.get(i)) for i in layers]
         self._depths, self._shadows = Depths(spec, layers, gamma), Shadows(self._edge, self._adapters, width)
         self._usage, self._trusts = usage_of(host, trim), [Trusts() for _ in layers]
         self._rounds, self.outputs = 0, Outputs()
         self._forget()
-
-    def _adapter(self, host: DrafterContext, layer: int) -> Adapter | None:
-        """What makes the states after so many layers fit the head."""
-        return _adapter(host, layer)
 
     def _forget(self) -> None:
         """No last proposal."""
@@ -112,7 +126,12 @@ class Exit(BaseDrafter):
             return []
         if not all_ and not depths.length:
             return []
-        return [end - 1 for place, end in enumerate(depths.ends) if all_ or depths.near[place]]
+        return sorted({b for place, near in enumerate(depths.near) if all_ or near for b in self._read_by(place)})
+
+    def _read_by(self, place: int) -> tuple[int, ...]:
+        """The blocks whose states an exit reads."""
+        adapter = self._adapters[place]
+        return (self._depths.ends[place] - 1,) if adapter is None else adapter.blocks
 
     def _draft(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
         depths, place = self._depths, self._depths.chosen
@@ -162,7 +181,10 @@ class Exit(BaseDrafter):
                 seconds,
             )
             self._shadows.passed(seconds)
-        self._seconds = sum(seconds for _, _, seconds in calls.took)
+        for rows, seconds in calls.adapted:
+            costs.add(0.0, head, rows, seconds)
+            self._shadows.passed(seconds)
+        self._seconds = sum(seconds for *_, seconds in [*calls.took, *calls.adapted])
         if calls.tapped:
             self._taps = {
                 block: np.concatenate([tapped[block] for tapped in calls.tapped]) for block in calls.tapped[0]
@@ -194,19 +216,19 @@ class Exit(BaseDrafter):
 
     def _judge(self, place: int, record: Any, tree: Tree, step: StepResult) -> None:
         """An exit by the rows of the path that came true: by its guess where it made one, else by its state."""
-        block = self._depths.ends[place] - 1
+        blocks = self._read_by(place)
         used = place == self._depths.chosen and self._tree is not None
-        states = self._taps.get(block)
+        drafted, shown = _of(self._taps, blocks), _of(step.result.hidden, blocks)
         nodes = [node for node, _ in tree.walk(step.picked)]
         for at, (token, row) in enumerate(zip(step.picked, step.path, strict=True)):
             node = nodes[at] if at < len(nodes) else None
             if used and node is not None and (guesses := tree.guessed.get(node)):
                 some = guesses[: self._width]
                 record.add(token in [guess for guess, _ in some], min(1.0, sum(sure for _, sure in some)))
-            elif states is not None and node is not None:
-                self._shadows.add(place, states[step.root + 1 + node], token)
-            elif block in step.result.hidden and not self._fixed:
-                self._shadows.add(place, step.result.hidden[block][step.root + row], token)
+            elif drafted and node is not None:
+                self._shadows.add(place, [states[step.root + 1 + node] for states in drafted], token)
+            elif shown and not self._fixed:
+                self._shadows.add(place, [states[step.root + row] for states in shown], token)
 
     def reset(self) -> None:
         self._forget()
@@ -238,23 +260,13 @@ class Exit(BaseDrafter):
         }
 
 
-def _exits(n_layers: int, adapted: int) -> list[int]:
-    """Some layers to leave after, evenly spread, and the one that has an adapter; the last quarter saves too
-    little."""
+def _of(states: Mapping[int, Hidden], blocks: Sequence[int]) -> list[Hidden]:
+    """The states after each of these blocks; empty if one is missing."""
+    return [states[block] for block in blocks] if all(block in states for block in blocks) else []
+
+
+def _exits(n_layers: int, adapted: Collection[int]) -> list[int]:
+    """Some layers to leave after, evenly spread, and those that have an adapter; the last quarter saves too little."""
     last = n_layers * 3 // 4
     some = {round(x) for x in np.linspace(1, last, min(_EXITS, last))} if last else set()
-    return sorted(some | ({adapted} if 0 < adapted < n_layers else set()))
-
-
-def _adapted_layer(host: DrafterContext) -> int:
-    """After so many layers comes the exit that the bundle trained an adapter for; 0: it has none."""
-    head = host.bundle.manifest.heads.get(HEAD.kind)
-    return head.layer if head else 0
-
-
-def _adapter(host: DrafterContext, layer: int) -> Adapter | None:
-    """What makes hidden states after `layer` layers fit the head, if the bundle has it."""
-    if not layer or layer != _adapted_layer(host):
-        return None
-    head = open_head(host.bundle, HEAD)
-    return lambda hidden: head.run(hidden)[0]
+    return sorted(some | {layer for layer in adapted if 0 < layer < n_layers})

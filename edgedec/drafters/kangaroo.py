@@ -20,7 +20,7 @@ from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import Draft, Drafter, DrafterContext
 from edgedec.drafters._calls import EdgeCalls
 from edgedec.drafters._head_reader import HeadReader, Reading, facts_of
-from edgedec.drafters._stack import READING, TOP, Adapter, Guesses, Slice, SliceCalls, guesses_of, require_slices
+from edgedec.drafters._stack import READING, TOP, Guesses, Slice, SliceCalls, guesses_of, require_slices
 from edgedec.drafters._states import Seen, SeenStates
 from edgedec.drafters.exit import Exit, require_limits
 from edgedec.errors import BundleCorrupt
@@ -44,15 +44,13 @@ class Kangaroo(Exit):
     def __init__(
         self, host: DrafterContext, facts: DraftFacts, gamma: int, threshold: float, width: int, trim: float
     ) -> None:
-        super().__init__(host, layer_before(host, facts), gamma or facts.depth, threshold, width, trim)
+        # Its own adapter needs more than states.
+        super().__init__(host, layer_before(host, facts), gamma or facts.depth, threshold, width, trim, "none")
         self.always = facts.features
         self.outputs = self.reads = Outputs(hidden=facts.features)
         self._reader, self._seen = AdapterReader(host, facts), SeenStates(facts.features)
         self._adapter_share = self._reader.macs / (self._spec.hidden_size * self._spec.vocab_size)
         self._states: Hidden | None = None
-
-    def _adapter(self, host: DrafterContext, layer: int) -> Adapter | None:
-        return None  # it needs more than the state
 
     def read(self, context: Context, rows: Rows, result: Any) -> Generator[Request, Completed, None]:
         start = int(rows.positions[0]) + 1
@@ -105,14 +103,6 @@ class Kangaroo(Exit):
         """With the adapter, whose cost is counted as if it were more of the readout."""
         return super()._readout_share + self._adapter_share
 
-    def _note(self, calls: SliceCalls, end: int, draft: Draft) -> None:
-        super()._note(calls, end, draft)
-        assert isinstance(calls, AdapterCalls)
-        for rows, seconds in calls.adapted:
-            self._depths.costs.add(0.0, self._depths.costs.head * self._readout_share, rows, seconds)
-            self._shadows.passed(seconds)
-            self._seconds += seconds
-
 
 class AdapterReader(HeadReader):
     """The adapter on one text: row i of its cache is the state at token i."""
@@ -161,14 +151,13 @@ class AdapterReader(HeadReader):
 
 
 class AdapterCalls(SliceCalls):
-    """The target's first layers, then the adapter. `adapted`: rows and seconds of its calls."""
+    """The target's first layers, then the adapter."""
 
     def __init__(
         self, context: Context, part: Slice, edge: EdgeCalls, readout: Readout | None, reader: AdapterReader
     ) -> None:
         super().__init__(context, part, edge, readout)
         self._reader, self._known = reader, 0
-        self.adapted: list[tuple[int, float]] = []
 
     def guess(self, rows: Rows, of: int) -> Generator[Request, Completed, tuple[Hidden, list[Guesses]]]:
         hidden, n = (yield from self.shared(rows)), rows.count

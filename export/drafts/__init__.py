@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +22,7 @@ from edgedec.export.amend import adding
 from edgedec.export.drafts.files import DraftCheckpoint, open_draft
 from edgedec.export.drafts.networks import LayerWeights, MergeWeights, RungWeights, merge_graph, rung_graph
 from edgedec.export.drafts.stack import write_stack
+from edgedec.export.drafts.velocity import check_velocities, velocity_file
 from edgedec.export.safetensors import Array
 from edgedec.export.writer import Add, Contents, Progress, Scales
 from edgedec.models.drafts import DraftPlan, Merge, Residual, Rung, draft_kind, kind_of
@@ -99,6 +100,7 @@ class _Import:
             if merge.matrix:
                 self._require(merge.matrix, (target.hidden_size, len(merge.inputs) * target.hidden_size), use)
         self._check_rungs()
+        check_velocities(self.checkpoint, plan.velocities, target)
         self._check_spare()
 
     def _check_rungs(self) -> None:
@@ -117,6 +119,7 @@ class _Import:
         for rung in self.plan.rungs:
             used |= {rung.readout, rung.bias}
             used |= {name for r in rung.layers for name in (r.matrix, r.bias, r.skip, r.skip_bias)}
+        used |= {name for velocity in self.plan.velocities for name in astuple(velocity)}
         for name in sorted(set(self.checkpoint.tensors) - used - {self.plan.tokens}):
             if not any(re.fullmatch(pattern, name) for pattern in self.plan.ignored):
                 raise BadTensor(f"{name}: is not part of an {self.kind} draft ({self.checkpoint.folder})")
@@ -140,6 +143,9 @@ class _Import:
         plan = self.plan
         networks = {use: self._network(folder, use, self._merged(merge)) for use, merge in plan.merges.items()}
         networks |= {f"depth_{i}": self._rung(folder, i, rung) for i, rung in enumerate(plan.rungs, 1)}
+        if plan.velocities:
+            eps = self.bundle.spec.norm_eps
+            networks["velocity"] = velocity_file(folder, self.prefix, self.checkpoint, plan.velocities, eps, self.dense)
         tokens = self._tokens(folder) if plan.tokens else ""
         stack = self._stack(folder, plan.spec) if plan.spec is not None else ""
         return DraftFacts(plan.depth, stack, plan.features, networks, tokens, plan.normed, plan.feeds)

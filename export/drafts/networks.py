@@ -54,6 +54,17 @@ class RungWeights:
     bias: Array | None = None
 
 
+@dataclass(frozen=True)
+class VelocityWeights:
+    """A `Velocity` with its weights: norms [hidden], state and residual [rank, hidden], out [hidden, rank]."""
+
+    state_norm: Array
+    state: Array
+    out: Array
+    residual_norm: Array | None = None
+    residual: Array | None = None
+
+
 class DenseGraph(Graph):
     """A graph of dense layers. eps: of norms; matrices: their format."""
 
@@ -100,6 +111,16 @@ class DenseGraph(Graph):
         best, ids = self.nodes("TopK", [logprobs, most], [f"best{len(self._nodes)}", f"ids{len(self._nodes)}"])
         return ids, best
 
+    def moved(self, p: str, before: str, now: str, weights: VelocityWeights) -> str:
+        """The stream p [n, hidden] after a layer that made `now` of `before` ("": the first layer)."""
+        x = self.dense(self.normed(now, weights.state_norm), weights.state)
+        if weights.residual is not None and weights.residual_norm is not None:
+            x = self.node("Add", [x, self.dense(self.normed(p, weights.residual_norm), weights.residual)])
+        step = self.dense(self.node("QuickGelu", [x], domain=MICROSOFT, alpha=1.0), weights.out)
+        if before:
+            step = self.node("Add", [step, self.node("Sub", [now, before])])
+        return self.node("Add", [p if before else now, step])
+
     def bytes(self, where: str) -> bytes:
         """The file."""
         held = sum(len(tensor.raw_data) for tensor in self._inits.values())
@@ -120,6 +141,17 @@ def merge_graph(weights: MergeWeights, widths: Sequence[int], eps: float, matric
     g.node("Identity", [y], out="state")
     g.output("state", FLOAT, ["n", sum(widths) if weights.matrix is None else len(weights.matrix)])
     return g.bytes("the merge of a draft")
+
+
+def velocity_graph(weights: Sequence[VelocityWeights], eps: float, matrices: Literal["f32", "int8"]) -> bytes:
+    """The graph of a second residual stream: states after each layer, "layer_1" .. [n, hidden] -> "state"."""
+    g, p, before = DenseGraph("velocity", eps, matrices), "", ""
+    for i, one in enumerate(weights, 1):
+        now = g.input(f"layer_{i}", FLOAT, ["n", one.state.shape[1]])
+        p, before = g.moved(p, before, now, one), now
+    g.node("Identity", [p], out="state")
+    g.output("state", FLOAT, ["n", weights[-1].state.shape[1]])
+    return g.bytes("the velocity adapters of a draft")
 
 
 def rung_graph(rung: RungWeights, width: int, top: int, matrices: Literal["f32", "int8"]) -> bytes:

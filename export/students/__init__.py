@@ -22,7 +22,8 @@ from edgedec.spec import Attention, Mlp, ModelSpec
 @dataclass(frozen=True)
 class StudentShape:
     """Sizes of a draft model beside its target. kept: tokens it can say; depth: guesses in a row that are trained;
-    blocks: of a Hydra++ head, how many in a row; layer: of the target, after which an early kind reads."""
+    blocks: of a Hydra++ head, how many in a row; layer: of the target, after which an early kind reads; width: 0
+    for the usual."""
 
     hidden: int
     inner: int
@@ -39,6 +40,7 @@ class StudentShape:
     softcap: float = 0.0
     blocks: int = 1
     layer: int = 0
+    width: int = 0
 
 
 @dataclass(frozen=True)
@@ -108,10 +110,15 @@ def ahead(kind: str) -> int:
 
 def depths(kind: str, n_layers: int, layer: int = 0) -> tuple[int, ...]:
     """After how many of the target's layers the kind reads hidden states, besides the last."""
-    if is_early(kind):
-        return (layer,)
     chosen = getattr(importlib.import_module(f"{__name__}.{kind}"), "depths", None)
+    if is_early(kind):
+        return chosen(layer) if chosen else (layer,)
     return chosen(n_layers) if chosen else ()
+
+
+def is_wide(kind: str) -> bool:
+    """Does the kind have an inner width to choose?"""
+    return getattr(importlib.import_module(f"{__name__}.{kind}"), "WIDE", False)
 
 
 def shape_of(spec: ModelSpec, kept: int, depth: int, width: int = 0, blocks: int = 1, layer: int = 0) -> StudentShape:
@@ -137,6 +144,7 @@ def shape_of(spec: ModelSpec, kept: int, depth: int, width: int = 0, blocks: int
         softcap=spec.final_softcap,
         blocks=blocks,
         layer=layer,
+        width=width,
     )
 
 

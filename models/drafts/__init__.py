@@ -49,12 +49,23 @@ class Rung:
 
 
 @dataclass(frozen=True)
+class Velocity:
+    """A low-rank adapter beside a layer: names of its norms and matrices; residual_*: "" where no stream enters."""
+
+    state_norm: str
+    state: str
+    out: str
+    residual_norm: str = ""
+    residual: str = ""
+
+
+@dataclass(frozen=True)
 class DraftPlan:
     """What becomes of a checkpoint. spec: the layers (None: there are none), with the readout as their tied embedding;
     sources: of their tensors, None for the target's readout, nothing for zeros; merges: by use; rungs: of each depth;
     features: blocks of the target that are read, normed: after its last norm; tokens: the tensor that is added to the
-    number of a draft token to make it the target's ("": the same numbers); feeds, depth: as in `DraftFacts`; ignored:
-    regular expressions of tensors that carry nothing that is needed."""
+    number of a draft token to make it the target's ("": the same numbers); velocities: one a feature; feeds, depth: as
+    in `DraftFacts`; ignored: regular expressions of tensors that carry nothing that is needed."""
 
     depth: int
     features: tuple[int, ...]
@@ -62,6 +73,7 @@ class DraftPlan:
     sources: Mapping[str, Source | None] = field(default_factory=dict)
     merges: Mapping[str, Merge] = field(default_factory=dict)
     rungs: tuple[Rung, ...] = ()
+    velocities: tuple[Velocity, ...] = ()
     tokens: str = ""
     normed: bool = False
     feeds: Literal["state", "normed"] = "state"

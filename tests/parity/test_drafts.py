@@ -32,7 +32,7 @@ from edgedec.runtime import CallResult, Rows, Runtime, RuntimeOptions, open_runt
 ENGINES = ("reference", "ort", *(["native"] if why_not() is None else []))
 PROMPT = [1, 7, 3, 99, 42, 42, 5, 0, 63, 17, 88, 2, 31, 54, 9, 77]
 NODES, BEAM, K = 9, 3, 4
-ADAPTERS = sorted(name for name in PUBLISHED if name.startswith("kangaroo"))  # drafted with as by an exit
+ADAPTERS = sorted(name for name in PUBLISHED if name.startswith(("kangaroo", "m2r2")))  # drafted with as by an exit
 
 
 @pytest.fixture(autouse=True)
@@ -199,4 +199,4 @@ def test_texts_stay_as_they_are(case: tuple[str, Oracle, Bundle], engine: str) -
     plain = [int(t) for t in opened_model.session(speculate="off").tokens(PROMPT, max_tokens=30)]
     session = opened_model.session(speculate=f"{kind}:fixed=6")
     assert [int(t) for t in session.tokens(PROMPT, max_tokens=30)] == plain
-    assert session.report()["drafters"][kind]["proposed"] > (5 if kind == "kangaroo" else 20)
+    assert session.report()["drafters"][kind]["proposed"] > (5 if kind in ("kangaroo", "m2r2") else 20)

@@ -20,6 +20,7 @@ pytest.importorskip("transformers", reason="the target is trained with transform
 import torch
 from checkpoints import write_llama
 from safetensors.torch import load_file
+from torch.nn import functional
 
 from edgedec.cli._app import run_app
 from edgedec.cli.train_exits import _encoder
@@ -36,7 +37,7 @@ from edgedec.export.heads_train import train as train_head
 from edgedec.export.heads_trainer import TrainingPlan
 from edgedec.export.students._layers import Unrolled, UnrolledAttention
 
-KINDS = ("eagle3", "hydra_plus", "kangaroo")
+KINDS = ("eagle3", "hydra_plus", "kangaroo", "m2r2")
 WORDS = ("the", "cat", "in", "a", "hat", "sat", "on", "and", "then", "an", "inn", "ran", "to", "the", "den")
 
 
@@ -87,7 +88,7 @@ def model(text: Path, tmp_path_factory: pytest.TempPathFactory) -> edgedec.Model
 
 def plan(kind: str, **changes: Any) -> DistillPlan:
     facts: dict[str, Any] = {"depth": 3, "minutes": 1e6, "steps": 6, "batch": 1, "length": 48, "rate": 0.01}
-    if kind == "kangaroo":
+    if kind in ("kangaroo", "m2r2"):
         facts |= {"layer": 1, "depth": 1}
     return DistillPlan(kind, **facts | changes)
 
@@ -270,6 +271,30 @@ def test_kangaroo_begins_as_the_plain_exit(model: edgedec.Model, text: Path) -> 
     assert trainer.measure().run > 0.99, "after the last layer there is nothing left to guess"
 
 
+def test_velocity_adapters_begin_as_the_plain_exit_and_are_written_as_they_are(
+    model: edgedec.Model, text: Path, tmp_path: Path
+) -> None:
+    trainer = distiller(model, text, "m2r2", layer=3, width=8)
+    row = trainer.held[0]
+    assert len(row.states) == 3
+    assert trainer.student.stream(row.states).allclose(row.states[-1], atol=1e-4)
+    train(trainer, None, "", quiet)
+    trainer.write(tmp_path, "target")
+    t, config = load_file(tmp_path / "model.safetensors"), json.loads((tmp_path / "config.json").read_text())
+    assert (config["exit_layer"], config["rank"]) == (3, 8)
+    ahead, hidden = torch.zeros_like(row.states[0]), model.spec.hidden_size
+    for i, state in enumerate(row.states):
+        p = f"accelerators.{i}."
+        x = functional.rms_norm(state, (hidden,), t[f"{p}state_norm.weight"], 1e-5) @ t[f"{p}state_proj.weight"].T
+        if i:
+            residual = functional.rms_norm(row.states[i - 1] + ahead, (hidden,), t[f"{p}residual_norm.weight"], 1e-5)
+            x = x + residual @ t[f"{p}residual_proj.weight"].T
+        ahead = ahead + functional.silu(x) @ t[f"{p}out_proj.weight"].T
+    moved = trainer.student.stream(row.states)
+    assert not moved.allclose(row.states[-1], atol=1e-3), "it has learned something"
+    assert moved.allclose(row.states[-1] + ahead, atol=1e-4)
+
+
 def test_the_most_used_are_kept(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(f"aab{END}bbbc")
     encode = lambda text: [ord(c) - ord("a") for c in text]  # noqa: E731
@@ -286,13 +311,17 @@ def test_the_depths_of_eagle3() -> None:
 
 def test_unknown_kinds_name_those_there_are(tiny: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["train-heads", str(tiny), str(text), "--in-place", "--kind", "eagle"]) == 1
-    assert "no draft head 'eagle'; there are: eagle3, exit, hydra, hydra++, kangaroo, medusa" in capsys.readouterr().err
+    message = "no draft head 'eagle'; there are: eagle3, exit, hydra, hydra++, kangaroo, m2r2, medusa"
+    assert message in capsys.readouterr().err
 
 
 # ---- the command ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "drafter"), [("eagle3", "eagle3"), ("hydra++", "hydrapp"), ("kangaroo", "kangaroo")])
+@pytest.mark.parametrize(
+    ("kind", "drafter"),
+    [("eagle3", "eagle3"), ("hydra++", "hydrapp"), ("kangaroo", "kangaroo"), ("m2r2", "m2r2")],
+)
 def test_the_command_trains_and_imports(
     model: edgedec.Model, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, drafter: str
 ) -> None:
@@ -300,7 +329,7 @@ def test_the_command_trains_and_imports(
     out, kept = tmp_path / "with", tmp_path / "checkpoint"
     common = ("train-heads", str(model.bundle.path), str(text), "--kind", kind, "--out", str(out), "--threads", "1")
     common += ("--heads", "3", "--vocab-trim", "0", "--checkpoint", str(kept), "--work", str(tmp_path / "work"))
-    common += ("--layer", "2") if kind == "kangaroo" else ()
+    common += ("--layer", "2") if kind in ("kangaroo", "m2r2") else ()
     assert run_app([*common, "--steps", "200", "--self-distill", "4", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["kind"], report["steps"]) == (drafter, 200)

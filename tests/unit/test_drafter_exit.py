@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 import edgedec
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import StepResult
-from edgedec.drafters import Draft, DrafterContext, _shadows, make_drafter
-from edgedec.drafters import exit as exit_file
+from edgedec.drafters import Draft, DrafterContext, _exit_adapters, _shadows, make_drafter
 from edgedec.drafters._slice_costs import SliceCosts
 from edgedec.drafters._stack import Record, confidence, judged, payoff
 from edgedec.drafters.off import Off
@@ -234,7 +233,7 @@ def test_an_adapter_stands_before_the_head_of_its_layer_only(monkeypatch: pytest
         asked.append(hidden.shape)
         return [hidden]
 
-    monkeypatch.setattr(exit_file, "open_head", lambda bundle, interface: SimpleNamespace(run=adapt))
+    monkeypatch.setattr(_exit_adapters, "open_head", lambda bundle, interface: SimpleNamespace(run=adapt))
     runtime = Shallow(2)
     with_head = host(runtime, {"exit": SimpleNamespace(layer=7)})
     drafter = make_drafter("exit", with_head)
