@@ -26,7 +26,18 @@ from edgedec.export.exits_data import Encode
 from edgedec.export.heads_data import Progress
 from edgedec.export.heads_features import FeatureStream, most_used, stream_of, target_of
 from edgedec.export.heads_train import copied
-from edgedec.export.students import Features, ahead, check, depths, is_early, is_wide, kinds, shape_of, student
+from edgedec.export.students import (
+    Features,
+    ahead,
+    check,
+    depths,
+    is_early,
+    is_wide,
+    kinds,
+    length_of,
+    shape_of,
+    student,
+)
 from edgedec.export.students._layers import capped
 from edgedec.models import heads
 from edgedec.runtime import Runtime
@@ -78,7 +89,8 @@ class Distiller:
         spec = bundle.spec
         check(plan.kind, spec)
         self.plan, self.steps, self.spent, self.ahead = plan, 0, 0.0, ahead(plan.kind)
-        layers, length = depths(plan.kind, spec.n_layers, plan.layer), min(plan.length, spec.context_length - 1)
+        layers = depths(plan.kind, spec.n_layers, plan.layer)
+        length = min(length_of(plan.kind, plan.length), spec.context_length - 1)
         self.stream: FeatureStream = stream_of(bundle, runtime, layers, files, encode, length, plan.seed)
         self.held = [row for row in self.stream.held() if len(row) > plan.depth + 1]
         if not self.held:
@@ -94,11 +106,11 @@ class Distiller:
         self.optimizers = self._optimizers(plan.rate or _RATE * (128 / spec.hidden_size) ** 0.5)
 
     def _optimizers(self, rate: float) -> list[Any]:
-        """Muon for the matrices inside, which needs far fewer tokens; AdamW for norms, biases and a head."""
-        inner = [w for name, w in self.weights.items() if w.ndim == 2 and "lm_head" not in name]
-        outer = [w for name, w in self.weights.items() if w.ndim != 2 or "lm_head" in name]
-        muon = torch.optim.Muon(inner, lr=_MUON * rate, weight_decay=0.0)
-        found = [muon, torch.optim.AdamW(outer, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)]
+        """Muon for the matrices inside, which needs far fewer tokens; AdamW for norms, biases, a head, embeddings."""
+        inside = {name: w.ndim == 2 and not name.startswith(("lm_head", "prompts")) for name, w in self.weights.items()}
+        inner, outer = ([w for name, w in self.weights.items() if inside[name] is kind] for kind in (True, False))
+        found: list[Any] = [torch.optim.Muon(inner, lr=_MUON * rate, weight_decay=0.0)] if inner else []
+        found += [torch.optim.AdamW(outer, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)] if outer else []
         for group in (group for one in found for group in one.param_groups):
             group["highest"] = group["lr"]
         return found

@@ -341,6 +341,19 @@ def m2r2(layer: int = 3, rank: int = 20) -> Oracle:
     return Oracle(t, {"hidden_size": HIDDEN, "exit_layer": layer, "rank": rank}, after, 6)
 
 
+def prompt(depth: int = 3) -> Oracle:
+    """What the target itself says after a text and some prompt embeddings: guess k of a text hangs on no token between
+    (`path` is only counted)."""
+    t = {"prompts.weight": torch.randn(depth, HIDDEN)}
+
+    def after(target: Target, ids: Sequence[int], path: Path_) -> Tensor:
+        x = torch.cat([target.embed(ids), t["prompts.weight"][: len(path) + 1]])
+        with torch.no_grad():
+            return target.model(inputs_embeds=x[None]).logits[0, -1].log_softmax(-1)
+
+    return Oracle(t, {"hidden_size": HIDDEN, "num_prompt_tokens": depth}, after, depth)
+
+
 # By name: (the kind that it is, how it is made, its file).
 PUBLISHED: dict[str, tuple[str, Callable[[], Oracle], str]] = {
     "eagle": ("eagle", eagle, "pytorch_model.bin"),
@@ -350,6 +363,7 @@ PUBLISHED: dict[str, tuple[str, Callable[[], Oracle], str]] = {
     "kangaroo": ("kangaroo", kangaroo, "pytorch_model.bin"),
     "kangaroo of two layers": ("kangaroo", lambda: kangaroo(3, 2), "model.safetensors"),
     "m2r2": ("m2r2", m2r2, "model.safetensors"),
+    "prompt": ("prompt", prompt, "model.safetensors"),
     "mtp as DeepSeek-V3 and GLM-4.5": ("mtp", lambda: mtp("deepseek"), "model.safetensors"),
     "mtp as Qwen3-Next": ("mtp", lambda: mtp("qwen3_next"), "model.safetensors"),
     "mtp as MiMo": ("mtp", lambda: mtp("mimo"), "model.safetensors"),

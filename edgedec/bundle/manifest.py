@@ -118,7 +118,8 @@ class DraftFacts:
     layers, a file of this bundle (empty: it has none); depth: tokens ahead that it was made for; features: blocks of
     the target whose states it reads; networks: files of its dense networks, by use; tokens: a file of the target's
     token of each of its own, int32 (empty: the same); normed: the states pass the target's last norm first; feeds:
-    what a drafted row takes from the row before it, the state or the state after the draft's last norm."""
+    what a drafted row takes from the row before it, the state or the state after the draft's last norm; embeddings: a
+    file of trained embeddings, float32 [depth, hidden_size] (empty: none)."""
 
     depth: int
     stack: str = ""
@@ -127,11 +128,12 @@ class DraftFacts:
     tokens: str = ""
     normed: bool = False
     feeds: Literal["state", "normed"] = "state"
+    embeddings: str = ""
 
     @property
     def files(self) -> tuple[str, ...]:
         """Every file that is named."""
-        return tuple(name for name in (self.stack, self.tokens, *self.networks.values()) if name)
+        return tuple(name for name in (self.stack, self.tokens, self.embeddings, *self.networks.values()) if name)
 
 
 @dataclass(frozen=True)

@@ -53,9 +53,7 @@ def train_heads(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing copy.")] = False,
     kind: Annotated[
         str,
-        typer.Option(
-            help="eagle3, hydra++, hydra and medusa draft tokens; exit, kangaroo and m2r2 end early."
-        ),
+        typer.Option(help="eagle3, hydra++, hydra, medusa and prompt draft tokens; exit, kangaroo, m2r2 end early."),
     ] = "hydra",
     heads: Annotated[int, typer.Option(min=1, max=16, help="How many tokens ahead a head drafts.")] = 4,
     layer: Annotated[
@@ -88,7 +86,7 @@ def train_heads(
             "--checkpoint",
             metavar="FOLDER",
             show_default=False,
-            help="Of eagle3, hydra++, kangaroo, m2r2: write the checkpoint there too, in its layout.",
+            help="Of kinds with attention, m2r2, prompt: write the checkpoint there too, in its layout.",
         ),
     ] = None,
     work: Annotated[

@@ -15,6 +15,7 @@ import numpy as np
 
 from edgedec.decoding.choice import Chooser, Undecided, Verified, finite_token
 from edgedec.decoding.context import Context
+from edgedec.decoding.draft_rows import apart, with_draft, with_prompts
 from edgedec.decoding.step import Completed, DecodeLoop, Request, Stats, StepResult, Token, run_loop
 from edgedec.decoding.teaching import first_taught, showing, taught, without
 from edgedec.decoding.verify import VERIFIERS, follow, walk
@@ -196,7 +197,7 @@ class _Step:
         the accepted rows are still pending. prompt_rows: so many before the last known token show the best tokens
         too."""
         context, chooser, root = self.context, self.chooser, len(first) - 1
-        rows = _with_draft(first, draft) if len(draft.tokens) else first
+        rows = with_draft(first, draft) if len(draft.tokens) else first
         wanted = chooser.outputs if wanted == _NONE else wanted | chooser.outputs
         prompt_rows = prompt_rows if wanted.top and not wanted.logits else 0
         begin = first_taught(root, prompt_rows)
@@ -206,9 +207,11 @@ class _Step:
         blocks, hidden = (None, None) if self._early else (draft.blocks, draft.hidden)
         if blocks is not None and wanted.hidden:  # states of blocks that the draft has passed are not shown again
             wanted = wanted._replace(hidden=tuple(block for block in wanted.hidden if block in blocks))
-        done: Completed = yield Call(rows, context.cache, blocks, hidden, wanted, context.adapter)
-        shown = [taught(rows, begin, root, done.result)] if begin < root else []
-        result = without(done.result, root - begin) if shown else done.result
+        ran = rows if draft.prompts is None else with_prompts(rows, root, draft.prompts)
+        done: Completed = yield Call(ran, context.cache, blocks, hidden, wanted, context.adapter)
+        result, below = (done.result, None) if ran is rows else apart(done.result, len(rows), wanted.logits_from)
+        shown = [taught(rows, begin, root, result)] if begin < root else []
+        result = without(result, root - begin) if shown else result
         early: dict[int, Logits] = {}
         for block in self._early:
             early[block] = yield from self._head(rows, root, result, block)
@@ -231,7 +234,8 @@ class _Step:
             context.rng.random()
         self.stats.fallbacks, self.stats.sufficed = chooser.fallbacks, chooser.sufficed
         accepted = [row - root for row in path] if root else path
-        return StepResult(rows, root, accepted, picked, result, done.seconds, done.rows, done.cells, done.whole, shown)
+        spent = (done.seconds, done.rows, done.cells, done.whole)
+        return StepResult(rows, root, accepted, picked, result, *spent, shown, below)
 
     def commit(self, seen: StepResult, at: int) -> None:
         """One more accepted row counts, and so does its draw, as if its token had been run by itself."""
@@ -277,20 +281,6 @@ class _Step:
         drawn = rows.head(root + 1 + len(sampled.probs))
         accepted, picked = VERIFIERS[sampled.verifier](drawn, target, sampled.probs, rng, root)
         return follow(rows, pick, accepted, picked)
-
-
-def _with_draft(first: Rows, draft: Draft) -> Rows:
-    """The pending rows, and the draft below the last of them."""
-    root = len(first) - 1
-    parents = [parent + root + 1 for parent in draft.parents]
-    start = int(first.positions[0])
-    if root:
-        rows = Rows.tree([*first.tokens.tolist(), *draft.tokens], [*first.parents.tolist(), *parents], start)
-    else:
-        rows = Rows.tree([int(first.tokens[0]), *draft.tokens], [-1, *parents], start)
-    if draft.hidden is None or list(draft.numbers) == list(range(len(draft.numbers))):
-        return rows
-    return replace(rows, numbers=np.array([*range(root + 1), *[root + 1 + number for number in draft.numbers]]))
 
 
 def _room(context: Context, left: int | None) -> int:

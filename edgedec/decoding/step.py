@@ -76,7 +76,8 @@ class StepResult:
     path: the accepted rows, 0 first; picked: the token that followed each of them (the last is new). result: of all
     these rows, what the drafter's `outputs` named; its hidden states are of `rows` from its first computed row on.
     seconds: of the forward; total: the rows of all sequences in it; cells, whole: as of `Completed`. prompt: what the
-    last rows of a prompt showed that ends in this call, if the drafter's `prompt_rows` asks for it.
+    last rows of a prompt showed that ends in this call, if the drafter's `prompt_rows` asks for it. prompted: what the
+    rows showed that ran below the draft (`Draft.prompts`).
     """
 
     rows: Rows
@@ -89,6 +90,7 @@ class StepResult:
     cells: int = 0
     whole: bool = True
     prompt: Sequence[StepResult] = ()
+    prompted: CallResult | None = None
 
     def tokens(self) -> list[int]:
         """The token of each row, 0 first."""

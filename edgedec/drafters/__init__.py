@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -42,6 +42,16 @@ class Sampled:
 
 
 @dataclass(frozen=True)
+class PromptRows:
+    """Rows of embeddings that are run below a draft and never accepted. parents: numbers of drafted tokens, -1 the last
+    known one; from the number of drafted tokens on, of these rows themselves. embeddings: of the pending tokens, the
+    drafted ones, and these rows."""
+
+    parents: Sequence[int]
+    embeddings: Hidden
+
+
+@dataclass(frozen=True)
 class Draft:
     """A tree of proposed tokens below the last known one; parent -1 is that last known token.
 
@@ -49,6 +59,7 @@ class Draft:
     calibrates such claims); empty: unknown. blocks, hidden: the blocks that verification still has to run, and the
     state that enters them, of the pending rows and these: they have been through the blocks before, which are the share
     `done` of a call; numbers: of each token, which it was of all that went through them (empty: there were no others).
+    prompts: rows that run below it (of a draft that has been through no blocks).
     by: the names of the drafters of each token, and why: the governor's reason for a draft of this size; both for
     people.
     """
@@ -63,10 +74,14 @@ class Draft:
     sampled: Sampled | None = None
     by: Sequence[str] = ()
     why: str = ""
+    prompts: PromptRows | None = None
 
     @classmethod
     def chain(cls, tokens: Sequence[int], p: Sequence[float] = ()) -> Draft:
         return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), p)
+
+    def with_prompts(self, prompts: PromptRows) -> Draft:
+        return replace(self, prompts=prompts)
 
 
 # A proposal that needs forward calls yields them, so that those of many sequences run together. The governor's also

@@ -31,11 +31,12 @@ from edgedec.speculation.cutting import allowed, cut, offer_of, probing
 from edgedec.speculation.drawn import beyond
 from edgedec.speculation.own_time import OwnTime
 from edgedec.speculation.peek import Peek
+from edgedec.speculation.prompting import prompting, with_prompt_rows
 from edgedec.speculation.proposals import Proposals, drawn_limit
 from edgedec.speculation.readers import Readers
 from edgedec.speculation.selection import useful
 from edgedec.speculation.shared import SharedLearning
-from edgedec.speculation.survey import Survey
+from edgedec.speculation.survey import Survey, rows_due
 
 # Calls until the largest useful tree is worked out again; it is as well where sequences come or go by such a share, and
 # where the cost of more calls is known.
@@ -62,6 +63,7 @@ class Governor:
     ) -> None:
         start = shared.calibrations.start if shared else lambda name: None
         self.members = [DrafterStats(name, drafter, start(name)) for name, drafter in drafters]
+        self._prompting = prompting(self.members)
         self._readers = Readers([drafter for _, drafter in drafters])
         self.reads, self._names = self._readers.reads, [member.name for member in self.members]
         self._calibrations = [member.calibration for member in self.members]
@@ -126,7 +128,7 @@ class Governor:
         self._plain, known = plain_seconds(costs, self._sequences, context.cache.length), costs.covers(self._sequences)
         if known:
             self._budget.start(self._plain)
-        self._probing = (probe := self._probe(nodes)) > 0
+        self._probing = (probe := 0 if self._fixed else rows_due(self._survey, self._sequences, nodes)) > 0
         if probe and self._phase == _SILENT:
             return probing(Draft(), probe, context, self._trees)
         quiet = known and not (self._fixed or probe or self._phase == _ACTIVE)
@@ -140,13 +142,6 @@ class Governor:
         if self._phase != _ACTIVE and not self._fixed and not probe:
             return _NONE
         return self._propose(context, nodes, min_path_prob, probe)
-
-    def _probe(self, nodes: int) -> int:
-        """The drafted rows that the cost of the call is to be measured for; 0: none."""
-        if self._survey is None or self._fixed or nodes < 1:
-            return 0
-        wanted = self._survey.due(self._sequences, self._sequences + nodes)
-        return wanted - self._sequences if wanted else 0
 
     def _propose(
         self, context: Context, nodes: int, min_path_prob: float, probe: int
@@ -165,6 +160,12 @@ class Governor:
                 self.members, lambda member: self._room(member, found, context, limit), context, least, self._trees
             )
         draft, waited = yield from self._chosen(found, context, limit, probe)
+        prompter = self.members[self._prompting]
+        if self._prompting >= 0 and limit and not probe and self._observes(prompter):
+            room, price = min(nodes - len(draft.tokens), self._fixed or nodes), self._plain / self._sequences
+            row = 0.0 if self._fixed else self.costs.row(self._sequences, max(len(self._kept), 1)) / (price or 1.0)
+            draft = yield from with_prompt_rows(prompter, found, self._kept, draft, context, room, row)
+            self._drafted += found.prompts
         self._spent = found.own(watch, waited, draft)
         return draft
 
@@ -231,7 +232,7 @@ class Governor:
         if self._found is not None:
             chances, path = self._found.merger.chances, self._found.merger.test(step.picked, self._calibrations)
             self._budget.add_guesses(sum(chances[node] for node in self._kept), len(set(path) & set(self._kept)))
-            judge(self._found, self._kept, path, self.members, prices)
+            judge(self._found, self._kept, path, self.members, prices, self._prompting)
             judge_drawn(self._found, step, prices)
         (self._readers.observe if self._phase == _SILENT else self._learn)(step)
         if not self._fixed and prices.token:
@@ -264,7 +265,7 @@ class Governor:
         if self._found is None:
             self._budget.add_forced(len(step.picked) - 1)
         spent = max(0.0, spent - reading_share(step, self._read))
-        own = 0 if self._probing or self._found is None else len(self._kept) + self._found.drawn_rows
+        own = 0 if self._probing or self._found is None else len(self._kept) + self._found.own_rows
         settle(self._budget, step, own, spent, prices)
         # With nothing left drafters only guess to be tested, if that costs next to nothing.
         idle = sum(member.propose_s + member.observe_s for member in self.members if not member.expensive)

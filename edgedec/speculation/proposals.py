@@ -21,13 +21,15 @@ from edgedec.speculation.own_time import OwnTime
 @dataclass
 class Proposals:
     """`merger` holds the guesses; `drawn`: a draft whose tokens were drawn, and by which drafter; `started`: a draft
-    that has been through the first blocks, and the nodes of its tokens; seconds: of calls, by rows."""
+    that has been through the first blocks, and the nodes of its tokens; prompts: rows below the draft that runs;
+    seconds: of calls, by rows."""
 
     merger: MergedTree = field(default_factory=TreeMerger)
     drawn: Draft | None = None
     drawn_by: DrafterStats | None = None
     started: Draft | None = None
     started_places: Sequence[int] = ()
+    prompts: int = 0
     clock: CallClock = field(default_factory=CallClock)
     seconds: Sequence[float] = ()
 
@@ -42,6 +44,11 @@ class Proposals:
     @property
     def drawn_rows(self) -> int:
         return 0 if self.drawn is None else len(self.drawn.tokens)
+
+    @property
+    def own_rows(self) -> int:
+        """Rows that run beside the guesses."""
+        return self.drawn_rows + self.prompts
 
     def collect(
         self,

@@ -71,3 +71,11 @@ class Survey:
         extra = costs.seconds[best] - costs.seconds[rows] if best and costs.covers(rows) else 0.0
         self._next[rows] = best, min(extra, 0.9 * _SAVED * costs.seconds[rows])
         return self._next[rows]
+
+
+def rows_due(survey: Survey | None, sequences: int, nodes: int) -> int:
+    """The drafted rows, `nodes` at most, that the cost of a call is to be measured for; 0: none."""
+    if survey is None or nodes < 1:
+        return 0
+    wanted = survey.due(sequences, sequences + nodes)
+    return wanted - sequences if wanted else 0

@@ -99,6 +99,8 @@ class _Import:
         for use, merge in plan.merges.items():
             if merge.matrix:
                 self._require(merge.matrix, (target.hidden_size, len(merge.inputs) * target.hidden_size), use)
+        if plan.embeddings:
+            self._require(plan.embeddings, (plan.depth, target.hidden_size), "embeddings")
         self._check_rungs()
         check_velocities(self.checkpoint, plan.velocities, target)
         self._check_spare()
@@ -120,7 +122,7 @@ class _Import:
             used |= {rung.readout, rung.bias}
             used |= {name for r in rung.layers for name in (r.matrix, r.bias, r.skip, r.skip_bias)}
         used |= {name for velocity in self.plan.velocities for name in astuple(velocity)}
-        for name in sorted(set(self.checkpoint.tensors) - used - {self.plan.tokens}):
+        for name in sorted(set(self.checkpoint.tensors) - used - {self.plan.tokens, self.plan.embeddings}):
             if not any(re.fullmatch(pattern, name) for pattern in self.plan.ignored):
                 raise BadTensor(f"{name}: is not part of an {self.kind} draft ({self.checkpoint.folder})")
 
@@ -148,7 +150,8 @@ class _Import:
             networks["velocity"] = velocity_file(folder, self.prefix, self.checkpoint, plan.velocities, eps, self.dense)
         tokens = self._tokens(folder) if plan.tokens else ""
         stack = self._stack(folder, plan.spec) if plan.spec is not None else ""
-        return DraftFacts(plan.depth, stack, plan.features, networks, tokens, plan.normed, plan.feeds)
+        own = self._embeddings(folder) if plan.embeddings else ""
+        return DraftFacts(plan.depth, stack, plan.features, networks, tokens, plan.normed, plan.feeds, own)
 
     def _network(self, folder: Path, use: str, weights: MergeWeights) -> str:
         name, hidden = f"{self.prefix}{use}.onnx", self.bundle.spec.hidden_size
@@ -190,6 +193,12 @@ class _Import:
         if tokens.min() < 0 or tokens.max() >= self.bundle.spec.vocab_size or len(np.unique(tokens)) < n:
             raise BadTensor(f"{self.plan.tokens}: leads outside the target's {self.bundle.spec.vocab_size} tokens")
         (folder / (name := f"{self.prefix}tokens.bin")).write_bytes(tokens.astype("<i4").tobytes())
+        return name
+
+    def _embeddings(self, folder: Path) -> str:
+        """Trained embeddings as they are."""
+        whole = self.checkpoint.whole(self.plan.embeddings)
+        (folder / (name := f"{self.prefix}embeddings.bin")).write_bytes(whole.astype("<f4").tobytes())
         return name
 
     def _stack(self, folder: Path, spec: ModelSpec) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
 from edgedec.spec import Attention, Mlp, ModelSpec
 
@@ -61,11 +62,12 @@ class Features:
 @dataclass(frozen=True)
 class StudentTarget:
     """The frozen end of the target: its last norm [H], the rows of its head that a draft model keeps [kept, H], and
-    which tokens they are [kept], ascending."""
+    which tokens they are [kept], ascending; bundle: all of it, for kinds that run it."""
 
     norm: Tensor
     readout: Tensor
     ids: Tensor
+    bundle: Bundle | None = None
 
 
 class Student(Protocol):
@@ -119,6 +121,12 @@ def depths(kind: str, n_layers: int, layer: int = 0) -> tuple[int, ...]:
 def is_wide(kind: str) -> bool:
     """Does the kind have an inner width to choose?"""
     return getattr(importlib.import_module(f"{__name__}.{kind}"), "WIDE", False)
+
+
+def length_of(kind: str, length: int) -> int:
+    """Tokens of a row of training text."""
+    longest: int = getattr(importlib.import_module(f"{__name__}.{kind}"), "LENGTH", length)
+    return min(longest, length)
 
 
 def shape_of(spec: ModelSpec, kept: int, depth: int, width: int = 0, blocks: int = 1, layer: int = 0) -> StudentShape:

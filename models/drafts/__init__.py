@@ -65,7 +65,8 @@ class DraftPlan:
     sources: of their tensors, None for the target's readout, nothing for zeros; merges: by use; rungs: of each depth;
     features: blocks of the target that are read, normed: after its last norm; tokens: the tensor that is added to the
     number of a draft token to make it the target's ("": the same numbers); velocities: one a feature; feeds, depth: as
-    in `DraftFacts`; ignored: regular expressions of tensors that carry nothing that is needed."""
+    in `DraftFacts`; embeddings: the tensor of trained ones; ignored: regular expressions of tensors that carry
+    nothing that is needed."""
 
     depth: int
     features: tuple[int, ...]
@@ -77,6 +78,7 @@ class DraftPlan:
     tokens: str = ""
     normed: bool = False
     feeds: Literal["state", "normed"] = "state"
+    embeddings: str = ""
     ignored: tuple[str, ...] = ()
 
 

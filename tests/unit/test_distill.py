@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from collections.abc import Iterator
@@ -295,6 +296,42 @@ def test_velocity_adapters_begin_as_the_plain_exit_and_are_written_as_they_are(
     assert moved.allclose(row.states[-1] + ahead, atol=1e-4)
 
 
+def test_prompt_tokens_learn_through_the_frozen_target(model: edgedec.Model, text: Path, tmp_path: Path) -> None:
+    """Real tokens in the place of prompts give what the engine says; gradients reach the prompts only."""
+    trainer = distiller(model, text, "prompt", steps=60, rate=0.1)
+    row, student = trainer.held[0], trainer.student
+    n = len(row) - 3
+    x = torch.stack([row.embeddings[1 + k : 1 + k + n] for k in range(2)], 1)
+    with torch.no_grad():
+        states = student.stack.ahead(x, student.stack.read(row.embeddings[:n])).transpose(0, 1)
+        logits = functional.rms_norm(states, states.shape[-1:], trainer.target.norm, 1e-5) @ trainer.target.readout.T
+    for k in range(2):
+        assert (logits[k].argmax(-1) == row.said[1 + k : 1 + k + n]).float().mean() > 0.97
+    assert list(trainer.weights) == ["prompts.weight"]
+    with torch.no_grad():
+        before = sum(float(trainer.loss(held)) for held in trainer.held)
+    train(trainer, None, "", quiet)
+    with torch.no_grad():
+        after = sum(float(trainer.loss(held)) for held in trainer.held)
+    assert after < 0.9 * before
+    trainer.write(tmp_path, "target")
+    tensors = load_file(tmp_path / "model.safetensors")
+    assert tensors["prompts.weight"].shape == (3, model.spec.hidden_size)
+    assert json.loads((tmp_path / "config.json").read_text())["num_prompt_tokens"] == 3
+
+
+def test_what_prompts_cannot_be_trained_through_is_refused() -> None:
+    from edgedec.export.students._frozen import require_frozen
+    from edgedec.spec import Moe
+    from edgedec.testing.fakes import tiny_spec
+
+    spec = tiny_spec()
+    require_frozen(spec)
+    moe = Moe(n_experts=2, top_k=1, inner_size=8)
+    with pytest.raises(UsageError, match="not moe; train eagle3"):
+        require_frozen(dataclasses.replace(spec, layers=((spec.blocks[0], moe),)))
+
+
 def test_the_most_used_are_kept(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(f"aab{END}bbbc")
     encode = lambda text: [ord(c) - ord("a") for c in text]  # noqa: E731
@@ -311,7 +348,7 @@ def test_the_depths_of_eagle3() -> None:
 
 def test_unknown_kinds_name_those_there_are(tiny: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["train-heads", str(tiny), str(text), "--in-place", "--kind", "eagle"]) == 1
-    message = "no draft head 'eagle'; there are: eagle3, exit, hydra, hydra++, kangaroo, m2r2, medusa"
+    message = "no draft head 'eagle'; there are: eagle3, exit, hydra, hydra++, kangaroo, m2r2, medusa, prompt"
     assert message in capsys.readouterr().err
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="needs torch and transformers to write checkpoints")
 import torch
-from draft_checkpoints import PUBLISHED, eagle, eagle3, hydra, kangaroo, medusa, mtp, target
+from draft_checkpoints import PUBLISHED, eagle, eagle3, hydra, kangaroo, m2r2, medusa, mtp, prompt, target
 from typer.testing import CliRunner
 
 import edgedec
@@ -47,6 +47,8 @@ KINDS = {
     "hydrapp": lambda: hydra(True),
     "medusa": medusa,
     "kangaroo": kangaroo,
+    "m2r2": m2r2,
+    "prompt": prompt,
 }
 ENGINE = "native" if why_not() is None else "reference"
 
@@ -137,6 +139,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], Callable[[Any], None], str]] = {
     "gated attention": (lambda: mtp("qwen3_next"), config(model_type="qwen3_next"), "gated attention"),
     "experts": (lambda: mtp("deepseek"), reshaped("model.layers.8.mlp.gate.weight", 4, 64), "experts"),
     "an exit that is not said": (kangaroo, lambda oracle: oracle.config.pop("exit_layer"), "exit_layer is missing"),
+    "adapters of two ranks": (m2r2, reshaped("accelerators.1.state_proj.weight", 8, 64), "(8, 64), expected (20, 64)"),
+    "an adapter too few": (m2r2, without("accelerators.2.residual_norm.weight"), "residual_norm.weight: missing"),
+    "adapters behind the last layer": (m2r2, config(exit_layer=8), "exit_layer is 8, the target has 8 layers"),
+    "prompts of another size": (prompt, reshaped("prompts.weight", 3, 32), "expected (3, 64)"),
+    "prompts that are not there": (prompt, config(num_prompt_tokens=4), "expected (4, 64)"),
     "an exit behind the last layer": (kangaroo, config(exit_layer=8), "exit_layer is 8, the target has 8 layers"),
     "an adapter without a matrix": (kangaroo, without("layers.0.self_attn.k_proj.weight"), "k_proj.weight: missing"),
     "an adapter of another size": (kangaroo, reshaped("norm.weight", 32), "norm.weight"),
@@ -220,7 +227,7 @@ def test_damaged_bundles_are_refused(damage: str, drafted: Path, tmp_path: Path)
 
 
 def test_a_bundle_without_one_says_what_to_do(plain: Path) -> None:
-    for kind in ("eagle3", "eagle", "mtp", "hydrapp", "kangaroo"):
+    for kind in ("eagle3", "eagle", "mtp", "hydrapp", "kangaroo", "m2r2", "prompt"):
         with pytest.raises(UsageError, match="add-draft"):
             edgedec.open(plain, engine=ENGINE).session(speculate=kind)
 
@@ -305,7 +312,7 @@ def test_texts_of_all_sorts_stay(kind: str, drafted: Path) -> None:
     expected, _ = story("off")
     found, report = story(f"{kind}:fixed=5")
     assert found == expected
-    assert report["drafters"][kind]["proposed"] > (20 if kind == "kangaroo" else 60)
+    assert report["drafters"][kind]["proposed"] > (20 if kind in ("kangaroo", "m2r2") else 60)
 
 
 def test_auto_takes_the_best_head(drafted: Path) -> None:
@@ -479,7 +486,8 @@ def test_heads_that_never_pay_are_left_alone(drafted: Path) -> None:
 def test_inspect_names_drafts(drafted: Path) -> None:
     report = json.loads(CliRunner().invoke(app, ["inspect", str(drafted), "--json"]).stdout)
     assert set(report["drafts"]) == set(KINDS)
-    assert min(report["drafts"].values()) > 1000
+    assert min(size for kind, size in report["drafts"].items() if kind != "prompt") > 1000
+    assert report["drafts"]["prompt"] == 3 * 64 * 4, "three embeddings and nothing else"
     assert "eagle3" in CliRunner().invoke(app, ["inspect", str(drafted)]).stdout
 
 

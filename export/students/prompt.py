@@ -1,0 +1,69 @@
+"""Prompt tokens of parallel prompt decoding (PPD, S23): embeddings that the target itself turns into guesses.
+
+Prompt token k after a row takes the place of the k-th token that comes; what the whole target says after it is guess k.
+Only these embeddings are trained, through the frozen target: `depth` times the hidden size of numbers, all in all. The
+layout is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from edgedec import spec
+from edgedec.export.students import Features, StudentShape, StudentTarget
+from edgedec.export.students._frozen import FrozenStack, require_frozen
+from edgedec.export.students._layers import capped
+
+# Rows of a text in an update: each is run `depth` times through all layers, and back.
+LENGTH = 128
+
+
+def check(target: spec.ModelSpec) -> None:
+    require_frozen(target)
+
+
+class PromptStudent(nn.Module):
+    def __init__(self, shape: StudentShape, target: StudentTarget) -> None:
+        super().__init__()
+        assert target.bundle is not None
+        self.shape, self.stack = shape, FrozenStack(target.bundle, target.norm.device)
+        self.prompts = nn.Embedding(shape.depth, shape.hidden)
+        self.register_buffer("norm", target.norm, persistent=False)
+        self.register_buffer("readout", target.readout, persistent=False)
+        self.size = 1.0
+
+    def begin(self, features: Features) -> None:
+        """Start near the mean embedding, at a usual size; updates are as large as embeddings are."""
+        self.size = float(features.embeddings.std()) + 1e-6
+        with torch.no_grad():
+            mean = features.embeddings.mean(0) / self.size
+            self.prompts.weight.copy_(mean + 0.5 * torch.randn_like(self.prompts.weight))
+
+    def logits(self, features: Features, depth: int) -> Tensor:
+        n = len(features) - depth
+        past = self.stack.read(features.embeddings[:n])
+        x = (self.size * self.prompts.weight[:depth]).expand(n, depth, -1)
+        states = self.stack.ahead(x, past).transpose(0, 1)
+        normed = functional.rms_norm(states, states.shape[-1:], self.norm, self.shape.eps)
+        return capped(functional.linear(normed, self.readout), self.shape.softcap)
+
+    def published(self) -> dict[str, Tensor]:
+        return {"prompts.weight": self.size * self.prompts.weight.detach()}
+
+    def config(self) -> Mapping[str, Any]:
+        s = self.shape
+        return {
+            "architectures": ["PromptTokens"],
+            "hidden_size": s.hidden,
+            "num_prompt_tokens": s.depth,
+            "vocab_size": s.vocab,
+            "torch_dtype": "float32",
+        }
+
+
+STUDENT = PromptStudent
