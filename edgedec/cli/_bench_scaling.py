@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgedec.cli import _plot
 from edgedec.cli import options as o
-from edgedec.cli._bench_about import describe, parse_rows
+from edgedec.cli._bench_about import Plot, describe, parse_rows
 from edgedec.cli._output import print_json, print_table, progress_bar
+from edgedec.cli._plot_scaling import plot_scaling
 
 if TYPE_CHECKING:
     from edgedec.bench.scaling import BestSize, Law, Point
@@ -28,6 +30,7 @@ def scaling(
     generate: Annotated[int, typer.Option("--generate", "-n", min=8, help="Tokens to generate a prompt.")] = 64,
     engine: o.Engine = "auto",
     threads: o.Threads = 0,
+    plot: Plot = None,
     json: o.Json = False,
 ) -> None:
     """Fit the scaling law of the drafters at hand.
@@ -37,7 +40,7 @@ def scaling(
 
     \b
     Examples:
-      edgedec bench scaling --exits 2,4,6
+      edgedec bench scaling --exits 2,4,6 --plot law.png
       edgedec bench scaling -m ./smol --draft ./small --draft ./tiny --draft ./least --json
     """
     from edgedec.bench.prompts import choose_prompts, read_prompts
@@ -45,6 +48,7 @@ def scaling(
     from edgedec.bench.speculation import tasks_of
     from edgedec.sampling import Sampling
 
+    _plot.check(plot)
     opened = o.open_model(model, engine, threads, None)
     layers = parse_rows(exits, "--exits") if exits else [] if draft else _spread(opened.spec.n_layers)
     if layers and max(layers) >= opened.spec.n_layers:
@@ -59,14 +63,16 @@ def scaling(
     sizes = [point.parameters for point in points]
     best = best_size(law, (min(sizes), max(sizes)), cost)
     rows = [(point, *best_length(point.acceptance, point.step, cost)) for point in points]
+    drafters = [{**asdict(point), "length": length, "speed": speed} for point, length, speed in rows]
+    report = {**describe(opened.bundle), "drafters": drafters, "law": asdict(law), "best": asdict(best)}
+    if plot is not None:
+        plot_scaling(report, plot)
     if json:
-        drafters = [{**asdict(point), "length": length, "speed": speed} for point, length, speed in rows]
-        costs = {str(n): cost(n) for n in (1, 2, 4, 8)}
-        print_json(
-            {**describe(opened.bundle), "drafters": drafters, "law": asdict(law), "best": asdict(best), "cost": costs}
-        )
+        print_json(report | {"cost": {str(n): cost(n) for n in (1, 2, 4, 8)}})
     else:
         _show(rows, law, best)
+        if plot is not None:
+            print(f"plot: {plot}")
 
 
 def _spread(layers: int) -> list[int]:

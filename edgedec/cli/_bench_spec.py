@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgedec.cli import _bench_sweep as _sweep
 from edgedec.cli import _plot
 from edgedec.cli import options as o
 from edgedec.cli._bench_about import Plot, describe, expect, plural, spec_list
+from edgedec.cli._bench_sweep import Sweep
 from edgedec.cli._exporting import export_module
 from edgedec.cli._output import print_json, print_table, progress_bar
 
@@ -41,6 +43,16 @@ def spec(
     engine: o.Engine = "auto",
     threads: o.Threads = 0,
     kv: o.KVFormat = None,
+    sweep: Annotated[
+        Sweep | None,
+        typer.Option(show_default=False, help="Every exit with every length, beside what DEL chooses; no --drafters."),
+    ] = None,
+    exits: Annotated[
+        str, typer.Option(metavar="N,…", show_default=False, help="Of --sweep exit: after these layers.")
+    ] = "",
+    lengths: Annotated[
+        str, typer.Option(metavar="N,…", show_default=False, help="Of --sweep exit: so many drafted tokens.")
+    ] = "",
     plot: Plot = None,
     json: o.Json = False,
 ) -> None:
@@ -55,6 +67,7 @@ def spec(
       edgedec bench spec
       edgedec bench spec --as smollm-135m --drafters auto --limit 1 -n 64 -r 1
       edgedec bench spec -m ./smol --prompts question.jsonl --drafters auto,copy,recycling --json
+      edgedec bench spec --sweep exit --exits 2,4,6 --lengths 1,2,4 --categories story --plot sweep.png
     """
     from edgedec.bench.prompts import choose_prompts, read_prompts
     from edgedec.bench.speculation import Bench, tasks_of
@@ -62,6 +75,10 @@ def spec(
     from edgedec.runtime import available_cores
     from edgedec.sampling import Sampling
 
+    if sweep and drafters:
+        raise typer.BadParameter("--sweep and --drafters: give one of them")
+    if (exits or lengths) and not sweep:
+        raise typer.BadParameter("--exits and --lengths: are of --sweep exit")
     chosen = choose_prompts(read_prompts(prompts), _list(categories), limit)
     tasks = tasks_of(chosen, Sampling(temperature=temp, seed=seed), seed)
     _plot.check(plot)
@@ -70,9 +87,14 @@ def spec(
         path = str(padded(model, geometry, show).path) if geometry else model
         opened = o.open_model(path, engine, threads, kv)
         bench = Bench(opened, tasks, generate, ignore_eos)
-        names = _drafters(drafters) or _every_drafter()
+        grid = _sweep.exit_sweep(exits, lengths, opened.spec.n_layers) if sweep else None
+        names = _sweep.names_of(grid) if grid else _drafters(drafters) or _every_drafter()
         measured = bench.measure(
-            names, repetitions, not drafters, lambda done, total: show("runs", done, total), expect("bench spec")
+            names,
+            repetitions,
+            not (drafters or grid),
+            lambda done, total: show("runs", done, total),
+            expect("bench spec"),
         )
         tasks = tasks[: measured.tasks]
     report = {
@@ -89,14 +111,16 @@ def spec(
         "tasks": [{"category": task.category, "begins": task.prompt.turns[0][:40]} for task in tasks],
         **results(measured, tasks),
     }
+    if grid is not None:
+        report["sweep"] = _sweep.swept(grid, report)
     for note in report["notes"]:
         print(f"edgedec bench spec: {note}", file=sys.stderr)
     if plot is not None:
-        _plot.plot_spec(report, plot)
+        (_sweep.plot_sweep if grid else _plot.plot_spec)(report, plot)
     if json:
         print_json(report)
     else:
-        _show(report, plot)
+        (_sweep.show if grid else _show)(report, plot)
     if measured.interrupted:
         raise typer.Exit(130)
 

@@ -45,17 +45,19 @@ def make(
     width: int = 3,
     trim: float = 0.25,
     adapter: str = "",
+    stop: int = 1,
 ) -> Exit:
     """layer: leave after so many layers, 0: where it pays best; gamma: the longest draft; threshold: the least
     confidence to draft a token with; width: tokens of a level; trim: the share of the vocabulary that a draft
     chooses from at most, the tokens that are used most (VocabTrim); adapter: none, exit or m2r2, the best that the
-    bundle has if not said."""
+    bundle has if not said; stop: 0 to draft gamma levels whatever they are likely to bring."""
     require_slices("exit", host)
     n = host.runtime.spec.n_layers
     if not 0 <= layer < n:
         raise UsageError(f"drafter exit: layer={layer}: must be from 1 to {n - 1}, or 0 for the best")
     require_limits("exit", gamma, threshold, width)
-    return Exit(host, layer, gamma, threshold, width if host.runtime.capabilities.trees else 1, trim, adapter)
+    width = width if host.runtime.capabilities.trees else 1
+    return Exit(host, layer, gamma, threshold, width, trim, adapter, stop != 0)
 
 
 def require_limits(name: str, gamma: int, threshold: float, width: int) -> None:
@@ -79,7 +81,9 @@ class Exit(BaseDrafter):
         width: int,
         trim: float,
         adapter: str = "",
+        stops: bool = True,
     ) -> None:
+        self._stops = stops
         self._gamma, self._threshold, self._width = gamma, threshold, width
         self._spec = spec = host.runtime.spec
         adapted = adapted_layers(host, adapter)
@@ -157,8 +161,8 @@ class Exit(BaseDrafter):
         return Limits(
             min(self._gamma, nodes),
             nodes,
-            max(leaf, least_path(level, pace, rate)),
-            leaf,
+            max(leaf, least_path(level, pace, rate)) if self._stops else 0.0,
+            leaf if self._stops else 0.0,
             self._width,
             self._threshold,
             trusts.first.estimates.tolist(),
