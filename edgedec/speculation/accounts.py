@@ -53,22 +53,17 @@ def plain_seconds(costs: Costs, sequences: int, context: int) -> float:
 
 
 def judge(
-    found: Proposals,
-    kept: Sequence[int],
-    path: Sequence[int],
-    members: Sequence[DrafterStats],
-    prices: Prices,
-    prompting: int = -1,
+    found: Proposals, kept: Sequence[int], path: Sequence[int], members: Sequence[DrafterStats], prices: Prices
 ) -> None:
     """What each drafter gained, as far as it was to be expected: a node counts for the first of its drafters, by its
-    chance, which calibration keeps true. path: the nodes that came true; prompting: whose the prompt rows were."""
+    chance, which calibration keeps true. path: the nodes that came true."""
     guesses, chances, ran = found.merger.guesses, found.merger.chances, set(kept)
     gains = dict.fromkeys(range(len(members)), 0.0)
     for node in kept:
         _count(guesses[node], members, accepted=False)
         gains[guesses[node][0][0]] += chances[node] * prices.token - prices.row
     if found.prompts:
-        gains[prompting] -= found.prompts * prices.row
+        gains[found.prompting] -= found.prompts * prices.row
     for node in path:
         if node in ran:
             _count(guesses[node], members, accepted=True)

@@ -147,7 +147,7 @@ class Governor:
         self, context: Context, nodes: int, min_path_prob: float, probe: int
     ) -> Generator[Request | Offer, Any, Draft]:
         watch, self._read = OwnTime(), len(context.ids)
-        found = Proposals.of(self._compiled, self.costs.seconds)
+        found = Proposals.of(self._compiled, self.costs.seconds, self._prompting)
         self._calls += 1
         known, changed = self.costs.known, abs(self._sequences - self._useful_for) > _CHANGED * self._useful_for
         if not self._fixed and (changed or known != self._known or self._calls % _AGAIN == 1):
@@ -160,11 +160,10 @@ class Governor:
                 self.members, lambda member: self._room(member, found, context, limit), context, least, self._trees
             )
         draft, waited = yield from self._chosen(found, context, limit, probe)
-        prompter = self.members[self._prompting]
-        if self._prompting >= 0 and limit and not probe and self._observes(prompter):
+        if self._prompting >= 0 and limit and not probe and self._observes(self.members[self._prompting]):
             room, price = min(nodes - len(draft.tokens), self._fixed or nodes), self._plain / self._sequences
             row = 0.0 if self._fixed else self.costs.row(self._sequences, max(len(self._kept), 1)) / (price or 1.0)
-            draft = yield from with_prompt_rows(prompter, found, self._kept, draft, context, room, row)
+            draft = yield from with_prompt_rows(self.members, found, self._kept, draft, context, room, row)
             self._drafted += found.prompts
         self._spent = found.own(watch, waited, draft)
         return draft
@@ -232,7 +231,7 @@ class Governor:
         if self._found is not None:
             chances, path = self._found.merger.chances, self._found.merger.test(step.picked, self._calibrations)
             self._budget.add_guesses(sum(chances[node] for node in self._kept), len(set(path) & set(self._kept)))
-            judge(self._found, self._kept, path, self.members, prices, self._prompting)
+            judge(self._found, self._kept, path, self.members, prices)
             judge_drawn(self._found, step, prices)
         (self._readers.observe if self._phase == _SILENT else self._learn)(step)
         if not self._fixed and prices.token:

@@ -39,11 +39,17 @@ def prompting(members: Sequence[DrafterStats]) -> int:
 
 
 def with_prompt_rows(
-    member: DrafterStats, found: Proposals, kept: Sequence[int], draft: Draft, context: Context, room: int, row: float
+    members: Sequence[DrafterStats],
+    found: Proposals,
+    kept: Sequence[int],
+    draft: Draft,
+    context: Context,
+    room: int,
+    row: float,
 ) -> Generator[Request | Offer, Any, Draft]:
-    """The draft of the nodes `kept`, with prompt rows of this drafter; their number is noted in `found`. Not below rows
-    that were drawn, or that have been through the first blocks."""
-    drafter = member.drafter
+    """The draft of the nodes `kept`, with prompt rows of the drafter `found.prompting`; their number is noted. Not
+    below rows that were drawn, or that have been through the first blocks."""
+    drafter = members[found.prompting].drafter
     if not isinstance(drafter, Prompting) or draft.hidden is not None or found.drawn is not None:
         return draft
     chances = [found.merger.chances[node] for node in sorted(kept)]

@@ -21,8 +21,8 @@ from edgedec.speculation.own_time import OwnTime
 @dataclass
 class Proposals:
     """`merger` holds the guesses; `drawn`: a draft whose tokens were drawn, and by which drafter; `started`: a draft
-    that has been through the first blocks, and the nodes of its tokens; prompts: rows below the draft that runs;
-    seconds: of calls, by rows."""
+    that has been through the first blocks, and the nodes of its tokens; prompts: rows below the draft that runs,
+    of the drafter `prompting`; seconds: of calls, by rows."""
 
     merger: MergedTree = field(default_factory=TreeMerger)
     drawn: Draft | None = None
@@ -30,16 +30,17 @@ class Proposals:
     started: Draft | None = None
     started_places: Sequence[int] = ()
     prompts: int = 0
+    prompting: int = -1
     clock: CallClock = field(default_factory=CallClock)
     seconds: Sequence[float] = ()
 
     @classmethod
-    def of(cls, compiled: CompiledMerger | None, seconds: Sequence[float]) -> Proposals:
+    def of(cls, compiled: CompiledMerger | None, seconds: Sequence[float], prompting: int = -1) -> Proposals:
         """None yet, merged by the runtime if it can."""
         if compiled is None:
-            return cls(seconds=seconds)
+            return cls(seconds=seconds, prompting=prompting)
         compiled.clear()
-        return cls(compiled, seconds=seconds)
+        return cls(compiled, seconds=seconds, prompting=prompting)
 
     @property
     def drawn_rows(self) -> int:

@@ -1,0 +1,116 @@
+"""Speed over plain decoding where each call is charged what it costs at another geometry: the same on any machine.
+
+    python tests/bench/charged.py --drafters auto,auto+exit,exit:layer=4 --categories story -n 96
+
+The drafts are nano's own. A call of nano's blocks, of its head, of a draft layer takes the seconds that its
+multiply-adds are of a call of the geometry `--as`, 35 ms, and `--row` of that for each row more; everything else that
+is done, drafting in Python too, takes the processor time of its thread. Clocks are set accordingly, so that the
+governor decides by these seconds. A draft's readout of at most 8,192 tokens is charged as one of 8,192.
+Layers that nano lacks stand at the end and change nothing, so that an exit looks better than it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from time import thread_time
+from typing import Any
+
+import edgedec
+from edgedec.bench.prompts import choose_prompts, read_prompts
+from edgedec.bench.speculation import PLAIN, Bench, tasks_of
+from edgedec.bench.speculation_results import results
+from edgedec.cli._bench_about import spec_list
+from edgedec.export.geometry import GEOMETRIES, Geometry
+from edgedec.runtime import Call, CallResult
+from edgedec.runtimes.native import NativeRuntime
+from edgedec.sampling import Sampling
+
+CALL, SMALL = 0.035, 8192
+SIZES = GEOMETRIES | {"llama-7b": Geometry(32000, 4096, 11008, 32, 32, 32, 128)}
+
+
+class Clock:
+    """Seconds: the thread's own, without those of forward calls, and what calls were charged."""
+
+    def __init__(self, g: Geometry, row: float) -> None:
+        layer = g.hidden_size * ((2 * g.n_heads + 2 * g.n_kv_heads) * g.head_dim + 3 * g.intermediate_size)
+        head = g.hidden_size * g.vocab_size
+        whole = g.n_layers * layer + head
+        self.layer, self.head, self.vocab, self.n_layers = layer / whole, head / whole, g.vocab_size, g.n_layers
+        self._row, self._charged, self._hidden = row, 0.0, 0.0
+
+    def __call__(self) -> float:
+        return thread_time() - self._hidden + self._charged
+
+    def charge(self, n_layers: int, calls: Sequence[Call]) -> float:
+        """Seconds of one forward: the dearest of its calls, and a share for each row more."""
+        shares = [self._share(n_layers, call) for call in calls]
+        rows = sum(call.rows.count for call in calls)
+        return CALL * max(shares) * (1 + self._row * (rows - 1))
+
+    def _share(self, n_layers: int, call: Call) -> float:
+        blocks = range(2 * n_layers) if call.blocks is None else call.blocks
+        share = 0.5 * len(blocks) * self.layer
+        if 2 * n_layers - 1 in blocks and n_layers > 1:  # the target has more layers than nano
+            share += (self.n_layers - n_layers) * self.layer
+        if not call.outputs.head:
+            return share
+        said = call.outputs.readout
+        if n_layers == 1 or said is not None:  # a draft's readout
+            return share + self.head * max(SMALL, 0 if said is None else len(said)) / self.vocab
+        return share + self.head
+
+    def run(self, forward: Callable[..., list[CallResult]]) -> Callable[..., list[CallResult]]:
+        """A runtime's forward, charged."""
+
+        def charged(runtime: NativeRuntime, calls: Sequence[Call]) -> list[CallResult]:
+            began = thread_time()
+            found = forward(runtime, calls)
+            self._hidden += thread_time() - began
+            self._charged += self.charge(runtime.spec.n_layers, calls)
+            return found
+
+        return charged
+
+    def set(self) -> None:
+        """Make it the clock of everything that is loaded."""
+        NativeRuntime.forward = self.run(NativeRuntime.forward)  # type: ignore[method-assign]
+        for name, module in list(sys.modules.items()):
+            if name.startswith("edgedec.") and hasattr(module, "perf_counter"):
+                module.perf_counter = self  # type: ignore[attr-defined]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-m", "--model", default="nano")
+    parser.add_argument("--as", dest="geometry", default="llama-1b", choices=sorted(SIZES))
+    parser.add_argument("--drafters", default="auto,exit")
+    parser.add_argument("--categories", default="story")
+    parser.add_argument("--limit", type=int, default=0)
+    parser.add_argument("-n", type=int, default=96)
+    parser.add_argument("--row", type=float, default=0.025, help="what a row more costs, in calls")
+    args = parser.parse_args()
+    prompts = choose_prompts(read_prompts(None), args.categories.split(",") if args.categories else [], args.limit)
+    tasks, names = tasks_of(prompts, Sampling(), 0), spec_list(args.drafters)
+    bench = Bench(edgedec.open(args.model, engine="native", threads=1), tasks, args.n)
+    for name in (*names, PLAIN):
+        bench.model.session(speculate=name)  # loads their modules
+    Clock(SIZES[args.geometry], args.row).set()
+    found: dict[str, Any] = results(bench.measure(names, 1), tasks)["drafters"]
+    for name, drafter in found.items():
+        ratios = [ratio for ratio in drafter["speed_ratios"] if ratio is not None]
+        by = ", ".join(f"{k} {v['speed_ratio_mean']:.2f}" for k, v in drafter["by_category"].items())
+        print(
+            f"{name}: {drafter['speed_ratio_mean']:.2f} in the mean, "
+            f"{statistics.geometric_mean(ratios):.2f} geometric, {min(ratios):.2f} at least, {drafter['tokens_per_call']:.2f} tokens a call, "
+            f"{drafter['outside_calls']:.1%} outside calls, "
+            f"{'the same text' if drafter['identical'] else 'ANOTHER TEXT'}; {by}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
