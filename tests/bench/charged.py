@@ -105,8 +105,8 @@ def main() -> None:
         by = ", ".join(f"{k} {v['speed_ratio_mean']:.2f}" for k, v in drafter["by_category"].items())
         print(
             f"{name}: {drafter['speed_ratio_mean']:.2f} in the mean, "
-            f"{statistics.geometric_mean(ratios):.2f} geometric, {min(ratios):.2f} at least, {drafter['tokens_per_call']:.2f} tokens a call, "
-            f"{drafter['outside_calls']:.1%} outside calls, "
+            f"{statistics.geometric_mean(ratios):.2f} geometric, {min(ratios):.2f} at least, "
+            f"{drafter['tokens_per_call']:.2f} tokens a call, {drafter['outside_calls']:.1%} outside calls, "
             f"{'the same text' if drafter['identical'] else 'ANOTHER TEXT'}; {by}",
             flush=True,
         )
