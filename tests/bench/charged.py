@@ -5,7 +5,7 @@
 The drafts are nano's own. A call of nano's blocks, of its head, of a draft layer takes the seconds that its
 multiply-adds are of a call of the geometry `--as`, 35 ms, and `--row` of that for each row more; everything else that
 is done, drafting in Python too, takes the processor time of its thread. Clocks are set accordingly, so that the
-governor decides by these seconds. A draft's readout of at most 8,192 tokens is charged as one of 8,192.
+governor decides by these seconds. A draft's readout is charged as one of 8,192 tokens.
 Layers that nano lacks stand at the end and change nothing, so that an exit looks better than it is.
 """
 
@@ -53,15 +53,12 @@ class Clock:
 
     def _share(self, n_layers: int, call: Call) -> float:
         blocks = range(2 * n_layers) if call.blocks is None else call.blocks
-        share = 0.5 * len(blocks) * self.layer
-        if 2 * n_layers - 1 in blocks and n_layers > 1:  # the target has more layers than nano
+        share, whole = 0.5 * len(blocks) * self.layer, n_layers > 1 and 2 * n_layers - 1 in blocks
+        if whole:  # the target has more layers than nano
             share += (self.n_layers - n_layers) * self.layer
         if not call.outputs.head:
             return share
-        said = call.outputs.readout
-        if n_layers == 1 or said is not None:  # a draft's readout
-            return share + self.head * max(SMALL, 0 if said is None else len(said)) / self.vocab
-        return share + self.head
+        return share + self.head * (1.0 if whole else SMALL / self.vocab)  # a draft's readout is trimmed
 
     def run(self, forward: Callable[..., list[CallResult]]) -> Callable[..., list[CallResult]]:
         """A runtime's forward, charged."""

@@ -41,7 +41,7 @@ SKIPPED = {
     r"optimum|gpt2": "needs optimum in an environment of its own; tests/parity/test_imported.py has one",
     r"--draft |add-draft|-m llama ": "needs a published draft; tests/unit/test_drafts.py makes small ones",
     r"train-exits|smol-exits": "trains for hours; tests/unit/test_train_exits.py trains a small one",
-    r"train-heads .*--minutes 60|smol-kangaroo": "trains for an hour; tests/unit/test_distill.py trains a small one",
+    r"train-heads .*--minutes 60|smol-(kangaroo|m2r2|prompt)": "trains for an hour; test_distill.py trains small ones",
     r"git clone|hf:|edgedec pull": "needs the network",
     r"edgedec\.kernels\.cuda\.build": "compiles for a GPU; tests/cuda/test_build.py does",
     r"--engine cuda": "needs a GPU; tests/cuda runs it on the emulation",
