@@ -1,6 +1,7 @@
 """Speed over plain decoding where each call is charged what it costs at another geometry: the same on any machine.
 
     python tests/bench/charged.py --drafters auto,auto+exit,exit:layer=4 --categories story -n 96
+    python tests/bench/charged.py --sweep 1,2,3,4,6 --categories story,dialogue --plot sweep.png
 
 The drafts are nano's own. A call of nano's blocks, of its head, of a draft layer takes the seconds that its
 multiply-adds are of a call of the geometry `--as`, 35 ms, and `--row` of that for each row more; everything else that
@@ -15,6 +16,7 @@ import argparse
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from time import thread_time
 from typing import Any
 
@@ -22,7 +24,9 @@ import edgedec
 from edgedec.bench.prompts import choose_prompts, read_prompts
 from edgedec.bench.speculation import PLAIN, Bench, tasks_of
 from edgedec.bench.speculation_results import results
+from edgedec.bench.sweep import GAMMAS, ExitSweep
 from edgedec.cli._bench_about import spec_list
+from edgedec.cli._bench_sweep import names_of, plot_sweep, show, swept
 from edgedec.export.geometry import GEOMETRIES, Geometry
 from edgedec.runtime import Call, CallResult
 from edgedec.runtimes.native import NativeRuntime
@@ -88,15 +92,19 @@ def main() -> None:
     parser.add_argument("--categories", default="story")
     parser.add_argument("--limit", type=int, default=0)
     parser.add_argument("-n", type=int, default=96)
+    parser.add_argument("--sweep", default="", help="exits: each with every length, beside what DEL chooses")
+    parser.add_argument("--plot", type=Path, help="of the sweep")
     parser.add_argument("--row", type=float, default=0.025, help="what a row more costs, in calls")
     args = parser.parse_args()
     prompts = choose_prompts(read_prompts(None), args.categories.split(",") if args.categories else [], args.limit)
-    tasks, names = tasks_of(prompts, Sampling(), 0), spec_list(args.drafters)
+    sweep = ExitSweep([int(part) for part in args.sweep.split(",")], GAMMAS[:4]) if args.sweep else None
+    tasks, names = tasks_of(prompts, Sampling(), 0), names_of(sweep) if sweep else spec_list(args.drafters)
     bench = Bench(edgedec.open(args.model, engine="native", threads=1), tasks, args.n)
     for name in (*names, PLAIN):
         bench.model.session(speculate=name)  # loads their modules
     Clock(SIZES[args.geometry], args.row).set()
-    found: dict[str, Any] = results(bench.measure(names, 1), tasks)["drafters"]
+    report: dict[str, Any] = results(bench.measure(names, 1), tasks)
+    found: dict[str, Any] = report["drafters"]
     for name, drafter in found.items():
         ratios = [ratio for ratio in drafter["speed_ratios"] if ratio is not None]
         by = ", ".join(f"{k} {v['speed_ratio_mean']:.2f}" for k, v in drafter["by_category"].items())
@@ -107,6 +115,12 @@ def main() -> None:
             f"{'the same text' if drafter['identical'] else 'ANOTHER TEXT'}; {by}",
             flush=True,
         )
+    if sweep:
+        host = {"cpu": f"charged as {args.geometry}"}
+        report |= {"model": args.model, "threads": 1, "host": host, "sweep": swept(sweep, report)}
+        show(report, args.plot)
+        if args.plot:
+            plot_sweep(report, args.plot)
 
 
 if __name__ == "__main__":
