@@ -82,8 +82,8 @@ def target_of(bundle: Bundle, ids: NDArray[np.int64], device: torch.device) -> S
     """The last norm and the kept rows of the head."""
     readout = bundle.gather("embed" if bundle.spec.tied else "head", ids)
     norm = bundle.rows("final_norm").reshape(-1)
-    parts = (torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in (norm, readout, ids))
-    return StudentTarget(*parts, bundle=bundle)
+    norm, readout, ids = (torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in (norm, readout, ids))
+    return StudentTarget(norm, readout, ids, bundle)
 
 
 def stream_of(

@@ -63,7 +63,7 @@ SMALLER = [
     (r"(?<=-r )(5|7|11|15)\b", "1"),
     (r"(?<=--rows )[\d,]+", "1,2"),
     (r"(?<=bench kernels -m smol)(?= |$)", " --rows 1,2 -r 1"),
-    (r"^edgedec bench spec(?! --as)", "edgedec bench spec -n 4 --limit 1 -r 1 --drafters auto"),
+    (r"^edgedec bench spec(?! --as| --sweep)", "edgedec bench spec -n 4 --limit 1 -r 1 --drafters auto"),
     (r"^edgedec bench dial.*", "edgedec bench dial --sequences 1,2 --acceptance 0.7 --lengths 2 -n 4 -r 1"),
     (r"^edgedec bench batch(?! --as)", "edgedec bench batch --prompts 4 --sizes 1,2 -n 4 -r 1"),
 ]
