@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
-from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Proposal
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Effort, Proposal
 from edgedec.drafters._head_reader import HeadReader, facts_of
 from edgedec.drafters._levels import Levels
 from edgedec.drafters._states import SeenStates
@@ -37,6 +37,7 @@ class FeatureTree(BaseDrafter):
         self._outputs = Outputs(top=k, logsum=True, hidden=(self._reader.last,))
         self._tokens = _tokens(host, facts.tokens) if facts.tokens else None
         self.outputs = self.reads = Outputs(hidden=facts.features)
+        self.effort = Effort(self._depth, self._reader.share(host.runtime.spec))
 
     def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None]:
         start = int(rows.positions[0]) + 1
