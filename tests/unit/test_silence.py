@@ -298,7 +298,7 @@ def test_in_silence_heads_are_shown_what_a_call_pays_for() -> None:
 
 def test_a_text_is_read_once_for_all_rows_of_a_sequence() -> None:
     assert text_cells(1, 300) == 300
-    assert text_cells(3, 100) == 167
+    assert text_cells(3, 100) == 150
     costs = Costs(dict.fromkeys((1, 2, 4, 8, 16), 1.0), per_cell=0.01)
     chances, context = [0.9, 0.8, 0.7], 1000
     # Without this a row more after 1,000 tokens would cost as much as a call, and nothing would pay.
