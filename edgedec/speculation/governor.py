@@ -1,8 +1,8 @@
 """The governor: what to draft next, so that decoding is never slower than without (S41, S30, S40).
 
-Every proposal is a tree of guesses. Claims are calibrated (`calibration`), the trees merged (`merger`, `proposals`), and
-the nodes offered by the chance of their paths; how many run is decided for all sequences of the call, by what calls cost
-(`costs`; `edgedec.decoding.allocation`). Guesses that are not run are still tested against what the model picks: that
+Every proposal is a tree of guesses. Claims are calibrated (`calibration`), the trees merged (`merger`, `proposals`) and
+the nodes offered by the chance of their paths; how many run is decided for all sequences of the call, by what calls
+cost (`costs`; `edgedec.decoding.allocation`). Guesses that are not run are still tested by what the model picks: that
 costs no forward call. The drafters' own time is limited by a `budget`; those that do not gain it are backed off
 (`backoff`, `accounts`) or never used (`prospects`); what is done while there is no budget is in `silence`.
 """
@@ -10,8 +10,6 @@ costs no forward call. The drafters' own time is limited by a `budget`; those th
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from functools import reduce
-from operator import or_
 from time import perf_counter
 from typing import Any
 
@@ -32,7 +30,7 @@ from edgedec.speculation.drawn import beyond
 from edgedec.speculation.own_time import OwnTime
 from edgedec.speculation.proposals import Proposals, drawn_limit
 from edgedec.speculation.prospects import leave_out, unknown
-from edgedec.speculation.readers import Readers
+from edgedec.speculation.readers import Readers, joined
 from edgedec.speculation.selection import UsefulRows
 from edgedec.speculation.shared import SharedLearning
 from edgedec.speculation.silence import Silence
@@ -88,7 +86,7 @@ class Governor:
     @property
     def outputs(self) -> Outputs:
         wanted = self._readers.wanted(self._phase == _SILENT)
-        return wanted if self._phase == _SILENT else reduce(or_, [d.outputs for d in self._learners()], wanted)
+        return wanted if self._phase == _SILENT else joined((wanted, *[d.outputs for d in self._learners()]))
 
     @property
     def reads(self) -> Outputs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import or_
 
 from edgedec.decoding.context import Context
@@ -14,6 +14,12 @@ from edgedec.runtime import CallResult, Outputs, Rows
 # After so many silent calls at most they are shown none until drafts pay again: they then begin anew, with what comes.
 _PATIENCE = 64
 _NONE = Outputs()
+
+
+@lru_cache(1024)
+def joined(outputs: tuple[Outputs, ...]) -> Outputs:
+    """What any of them names: at most calls the same drafters learn as at the one before."""
+    return reduce(or_, outputs, _NONE)
 
 
 class Readers:
@@ -27,7 +33,7 @@ class Readers:
     def leave_out(self, drafters: Sequence[Drafter]) -> None:
         """These are shown nothing until it is said otherwise."""
         self._drafters = [drafter for drafter in self._all if drafter not in drafters]
-        self.reads = reduce(or_, [drafter.reads for drafter in self._drafters], _NONE)
+        self.reads = joined(tuple(drafter.reads for drafter in self._drafters))
 
     def limit(self, call: float, seconds: float) -> None:
         """They take `seconds` to learn of a call, which takes `call`: in silence they spend no more than that."""
