@@ -22,8 +22,8 @@ from edgedec.speculation.compiled import CompiledMerger
 from edgedec.speculation.costs import Costs
 
 # The share of the time of calls that looks may take; the most calls between two; a look whose guesses were not run is
-# followed by so many times as many.
-_SHARE, _LONGEST, _IN_VAIN = 0.5 * ALLOWANCE, 16, 4
+# followed by so many times as many; and the calls until the second look at a text.
+_SHARE, _LONGEST, _IN_VAIN, _FRESH = 0.5 * ALLOWANCE, 16, 4, 2
 # So many silent calls at least pass until the time of another one is learned.
 _MEASURED = 16
 # The most tokens of a look, the least chance of a path, and of the first token.
@@ -42,7 +42,7 @@ class Silence:
         self._merger = merger if found else None
         self.asleep, self.calls = False, 0
         self._left = self._slept = self._measured_at = 0
-        self._look_s = _LOOK
+        self._look_s, self._interval = _LOOK, _FRESH
 
     def sleeps(self) -> bool:
         """Is the next call slept through?"""
@@ -67,16 +67,20 @@ class Silence:
 
     def reset(self) -> None:
         """Another text begins: it is looked at before its first token."""
-        self._left, self.asleep = 0, False
+        self._left, self.asleep, self._interval = 0, False, _FRESH
 
     def rest(self, plain: float, budget: Budget, needed: float) -> None:
-        """Sleep until the next look is paid for, or drafting, which takes `needed`; plain: seconds of a call."""
+        """Sleep until the next look, or until drafting, which takes `needed`, is paid for; plain: seconds of a call.
+        After a find, a copy that was left may go on: intervals grow from one call to those that pay for a look."""
         recovered = ceil((needed - budget.left) / (ALLOWANCE * plain)) if plain > 0 else 1
-        self._left = max(0, min(self._pause(plain), recovered, _LONGEST) - 1)
+        longest = min(self._pause(plain), _LONGEST)
+        self._left = max(0, min(self._interval, longest, recovered) - 1)
+        self._interval = min(2 * self._interval, longest)
 
     def refused(self, plain: float) -> None:
         """What a look found was not drafted."""
-        self._left = min(_IN_VAIN * self._pause(plain), _IN_VAIN * _LONGEST)
+        self._left = _IN_VAIN * min(self._pause(plain), _LONGEST)
+        self._interval = _LONGEST
 
     def promising(self, context: Context, nodes: int, costs: Costs, budget: Budget) -> bool:
         """Would a draft pay, beside no other sequence? The time that the answer takes is the budget's."""
@@ -90,6 +94,7 @@ class Silence:
         if len(context.ids) == length + 1:  # a prompt takes longer to read
             self._look_s += _SMOOTH * (took - self._look_s)
         budget.add_call(0.0, 0, took)
+        self._interval = 1 if found else self._interval
         return found > 0
 
     def _pause(self, plain: float) -> int:

@@ -152,12 +152,30 @@ def test_where_a_call_is_long_every_call_is_looked_at(monkeypatch: pytest.Monkey
 
 def test_it_wakes_as_soon_as_drafting_is_paid_for() -> None:
     silence, budget = Silence(None, []), Budget()
-    budget.left = -2.5 * ALLOWANCE * 150 * US
+    budget.left, silence._interval = -2.5 * ALLOWANCE * 150 * US, 16
     silence.rest(150 * US, budget, 0.0)
     slept = 0
     while silence.sleeps():
         slept += 1
     assert slept == 2
+
+
+def test_after_a_find_intervals_grow_from_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy that was left by one word goes on after it."""
+    looks, silence, budget = Looks(6 * US), Silence(None, []), Budget()
+    monkeypatch.setattr(silence_module, "perf_counter", lambda: looks.now)
+    silence._merger = looks  # type: ignore[assignment]
+    context: Any = SimpleNamespace(ids=[0] * 9, n_prompt=4, cache=SimpleNamespace(length=8))
+    budget.left, looks.finds = -1.0, 3
+    assert silence.promising(context, 8, Costs(NANO), budget)
+    looks.finds, at = 0, list[int]()
+    for call in range(40):
+        if not silence.sleeps():
+            at.append(call)
+            assert not silence.promising(context, 8, Costs(NANO), budget)
+            silence.rest(150 * US, budget, 0.0)
+    assert at[:5] == [0, 1, 3, 7, 15]
+    assert max(np.diff(at)) <= 16
 
 
 def test_a_prompt_is_looked_at_before_its_first_token() -> None:
