@@ -29,7 +29,7 @@ ENGINES = [
 
 @pytest.fixture(autouse=True)
 def even_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All calls take as long: what is drafted follows from measured seconds, and is to be the same on a busy machine."""
+    """All calls take as long: what is drafted follows from measured seconds, and must be the same on busy machines."""
     monkeypatch.setattr(step_module, "perf_counter", partial(next, count(0.0, 1e-3)))
 
 
