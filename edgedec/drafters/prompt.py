@@ -37,14 +37,14 @@ _MARGIN = 1.5
 Level = list[tuple[int, float]]
 
 
-def make(host: DrafterContext, depth: int = 0, rows: int = 24) -> Prompt:
+def make(host: DrafterContext, depth: int = 0, rows: int = 24) -> PromptDrafter:
     """depth: prompt tokens in a row; 0: as many as were trained. rows: of prompt tokens in a call at most."""
     facts, can = facts_of(host, DRAFT), host.runtime.capabilities
     if not can.trees or not can.embeddings:
         raise UsageError(f"drafter prompt: the runtime {host.runtime.name} runs no rows of embeddings below a tree")
     if not 0 <= depth <= facts.depth or rows < 1:
         raise UsageError(f"drafter prompt: depth={depth}, rows={rows}: the bundle has {facts.depth} prompt tokens")
-    return Prompt(host, prompts_of(host)[: depth or facts.depth], rows)
+    return PromptDrafter(host, prompts_of(host)[: depth or facts.depth], rows)
 
 
 def prompts_of(host: DrafterContext) -> Hidden:
@@ -57,7 +57,7 @@ def prompts_of(host: DrafterContext) -> Hidden:
     return found.reshape(-1, hidden)
 
 
-class Prompt(BaseDrafter):
+class PromptDrafter(BaseDrafter):
     outputs = Outputs(top=_TOP)
 
     def __init__(self, host: DrafterContext, prompts: Hidden, rows: int) -> None:

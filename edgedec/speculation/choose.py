@@ -19,6 +19,7 @@ from edgedec.speculation.cost_files import host_costs, survey_of
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
 from edgedec.speculation.guide import guided
+from edgedec.speculation.prompting import PromptingGovernor, has_prompts
 from edgedec.speculation.shared import SharedLearning
 
 
@@ -47,7 +48,8 @@ def governor(drafters: Sequence[tuple[str, Drafter]], host: DrafterContext, fixe
         return host_costs(host.runtime, host.bundle)
 
     shared = None if host.tables is None else host.table("speculation", SharedLearning)
-    return Forced(Governor(drafters, costs, fixed, host.runtime.capabilities.trees, survey_of, shared))
+    kind = PromptingGovernor if has_prompts(drafters) else Governor
+    return Forced(kind(drafters, costs, fixed, host.runtime.capabilities.trees, survey_of, shared))
 
 
 def _auto(host: DrafterContext) -> list[str]:

@@ -1,21 +1,19 @@
-"""Prompt rows (PPD, S23) below a draft that was chosen: which drafter's they are, what they may cost, what they did."""
+"""A governor with a drafter that runs prompt rows (PPD, S23): below the draft that was chosen, where they pay."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from edgedec.decoding.allocation import Offer
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request
-from edgedec.drafters import Draft
-from edgedec.speculation.backoff import DrafterStats
-from edgedec.speculation.proposals import Proposals
+from edgedec.drafters import Draft, Drafter
+from edgedec.speculation.governor import Governor
+from edgedec.speculation.own_time import OwnTime
 
 
-@dataclass(frozen=True)
-class PromptPlan:
+class PromptPlan(NamedTuple):
     """What prompt rows are chosen by. chances: of each drafted token, that its whole path is accepted; room: rows at
     most; row: what one costs, in tokens of plain decoding."""
 
@@ -33,26 +31,39 @@ class Prompting(Protocol):
         ...
 
 
-def prompting(members: Sequence[DrafterStats]) -> int:
-    """The number of the drafter that runs prompt rows; -1: there is none."""
-    return next((number for number, member in enumerate(members) if isinstance(member.drafter, Prompting)), -1)
+def has_prompts(drafters: Sequence[tuple[str, Drafter]]) -> bool:
+    """Does one of them run prompt rows?"""
+    return any(isinstance(drafter, Prompting) for _, drafter in drafters)
 
 
-def with_prompt_rows(
-    members: Sequence[DrafterStats],
-    found: Proposals,
-    kept: Sequence[int],
-    draft: Draft,
-    context: Context,
-    room: int,
-    row: float,
-) -> Generator[Request | Offer, Any, Draft]:
-    """The draft of the nodes `kept`, with prompt rows of the drafter `found.prompting`; their number is noted. Not
-    below rows that were drawn, or that have been through the first blocks."""
-    drafter = members[found.prompting].drafter
-    if not isinstance(drafter, Prompting) or draft.hidden is not None or found.drawn is not None:
+class PromptingGovernor(Governor):
+    """The governor of drafters of which one runs prompt rows. They are charged to that one and to the budget."""
+
+    def _propose(
+        self, context: Context, nodes: int, min_path_prob: float, probe: int
+    ) -> Generator[Request | Offer, Any, Draft]:
+        draft = yield from super()._propose(context, nodes, min_path_prob, probe)
+        number = next(i for i, member in enumerate(self.members) if isinstance(member.drafter, Prompting))
+        drafter, found = self.members[number].drafter, self._found
+        # Not below rows that were drawn, or that have been through the first blocks.
+        fits = found is not None and found.drawn is None and draft.hidden is None
+        if probe or not fits or not self._useful.limit or not self._observes(self.members[number]):
+            return draft
+        assert found is not None
+        assert isinstance(drafter, Prompting)
+        watch, waited, ran = OwnTime(), found.clock.waited, found.clock.ran
+        draft = yield from found.clock.run(drafter.append(context, draft, self._plan(draft, nodes)))
+        if draft.prompts is not None:
+            found.prompts, found.prompting = len(draft.prompts.parents), number
+            self._drafted += found.prompts
+        self._spent += watch.seconds(found.clock.waited - waited, found.clock.ran - ran)
         return draft
-    chances = [found.merger.chances[node] for node in sorted(kept)]
-    draft = yield from found.clock.run(drafter.append(context, draft, PromptPlan(chances, room, row)))
-    found.prompts = 0 if draft.prompts is None else len(draft.prompts.parents)
-    return draft
+
+    def _plan(self, draft: Draft, nodes: int) -> PromptPlan:
+        assert self._found is not None
+        chances = [self._found.merger.chances[node] for node in sorted(self._kept)]
+        room = min(nodes - len(draft.tokens), self._fixed or nodes)
+        if self._fixed or not self._plain:
+            return PromptPlan(chances, room, 0.0)
+        row = self.costs.row(self._sequences, max(len(self._kept), 1))
+        return PromptPlan(chances, room, row * self._sequences / self._plain)

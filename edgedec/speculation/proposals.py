@@ -35,12 +35,12 @@ class Proposals:
     seconds: Sequence[float] = ()
 
     @classmethod
-    def of(cls, compiled: CompiledMerger | None, seconds: Sequence[float], prompting: int = -1) -> Proposals:
+    def of(cls, compiled: CompiledMerger | None, seconds: Sequence[float]) -> Proposals:
         """None yet, merged by the runtime if it can."""
         if compiled is None:
-            return cls(seconds=seconds, prompting=prompting)
+            return cls(seconds=seconds)
         compiled.clear()
-        return cls(compiled, seconds=seconds, prompting=prompting)
+        return cls(compiled, seconds=seconds)
 
     @property
     def drawn_rows(self) -> int:

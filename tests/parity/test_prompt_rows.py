@@ -21,7 +21,7 @@ from edgedec.decoding.loop import StepTrace, decode
 from edgedec.decoding.step import Stats
 from edgedec.drafters import Draft, DrafterContext, make_drafter
 from edgedec.drafters.off import Off
-from edgedec.drafters.prompt import Prompt, _ends_there
+from edgedec.drafters.prompt import PromptDrafter, _ends_there
 from edgedec.errors import BundleCorrupt, UsageError
 from edgedec.export.drafts import add_draft
 from edgedec.export.exporter import ExportOptions, export
@@ -71,7 +71,7 @@ def test_guesses_are_those_of_torch(made: tuple[Target, Oracle, Bundle], engine:
     host = host_of(bundle, engine)
     plain = run(host, Off(), 40)[0]
     drafter, compared = make_drafter("prompt", host), 0
-    assert isinstance(drafter, Prompt)
+    assert isinstance(drafter, PromptDrafter)
     own = drafter.propose
 
     def propose(context: Context, nodes: int, least: float) -> Any:
@@ -135,7 +135,7 @@ def test_beside_others_and_through_slides(made: tuple[Target, Oracle, Bundle]) -
 def test_rows_stand_where_they_pay(made: tuple[Target, Oracle, Bundle]) -> None:
     """Below what is likely to be the last token, deeper where guesses come true, none where a row costs too much."""
     drafter = make_drafter("prompt", host_of(made[2], BEST))
-    assert isinstance(drafter, Prompt)
+    assert isinstance(drafter, PromptDrafter)
     assert _ends_there([-1, 0, -1], [0.6, 0.3, 0.2]) == pytest.approx({-1: 0.2, 0: 0.3, 1: 0.3, 2: 0.2})
     for record, rate in zip(drafter._records, (0.8, 0.5, 0.1), strict=True):
         for _ in range(400):
