@@ -69,6 +69,7 @@ class NativeRuntime:
             kinds=KINDS,
             kv_formats=KV_FORMATS,
             batch_invariant=True,
+            merge=True,
             best_k=_BEST if self.spec.vocab_size >= _WIDE else 0,
             temperatures=True,
             page_slots=cpu.page_slots(),
@@ -145,7 +146,9 @@ class NativeRuntime:
 
     def _pack(self, call: Call, logits: NDArray[np.float32] | None, keep: list[Any]) -> tuple[bytes, CallResult]:
         """A call as the library reads it, and the result whose arrays it will fill."""
-        rows, cache, blocks, hidden, wanted, adapter = call
+        rows, cache, blocks, hidden, wanted, adapter, views = call
+        if views:
+            raise UsageError("this runtime declares no views: the call needs them")
         if not isinstance(cache, NativeCache):
             raise UsageError("a cache of another engine")
         if cache.spec is not self.spec and cache.spec != self.spec:

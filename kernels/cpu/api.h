@@ -107,6 +107,11 @@ ED_API int ed_cache_commit(ed_cache* cache, const int64_t* rows, int n);
 ED_API void ed_cache_rollback(ed_cache* cache);
 ED_API int ed_cache_truncate(ed_cache* cache, int length);  // the new length
 ED_API int ed_cache_drop(ed_cache* cache, int block, const int64_t* slots, int n);
+// Keys and values of `slots` are added, weighted [kv_heads, n], to those of the slots `into`, which keep 1 less these
+// weights of their own.
+ED_API int ed_cache_merge(ed_cache* cache, int block, const int64_t* into, const int64_t* slots, const float* weights,
+                          int n);
+ED_API void ed_cache_keys(const ed_cache* cache, int block, float* out);  // [kv_heads, slots, head_dim]
 ED_API int ed_cache_slots(const ed_cache* cache, int block);
 ED_API void ed_cache_positions(const ed_cache* cache, int block, int64_t* out);
 ED_API void ed_cache_tokens(const ed_cache* cache, int block, int64_t* out);  // index in the text of each slot's token

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "dispatch.h"
+#include "kernels.h"
 #include "kv.h"
 
 namespace edgedec {
@@ -130,6 +132,49 @@ bool AttentionState::drop(const int64_t* slots, int n) {
   forget();
   shrink();
   return true;
+}
+
+// The row of a slot: of run h the key of head h, of run kv_heads + h its value.
+uint8_t* AttentionState::row(int run, int slot) const {
+  return pages_[slot / PAGE_SLOTS] + run * PAGE_SLOTS * row_bytes_ + slot % PAGE_SLOTS * row_bytes_;
+}
+
+bool AttentionState::merge(const int64_t* into, const int64_t* slots, const float* weights, int n) {
+  std::vector<int64_t> targets(into, into + n);
+  std::sort(targets.begin(), targets.end());
+  for (int i = 0; i < n; i++) {
+    if (into[i] < 0 || into[i] >= slots_ || slots[i] < 0 || slots[i] >= slots_) return false;
+    if (std::binary_search(targets.begin(), targets.end(), slots[i])) return false;
+  }
+  for (int64_t target : targets) own((int)target / PAGE_SLOTS, PAGE_SLOTS);  // or nothing changes
+  forget();
+  std::vector<int> order(n);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return into[a] < into[b]; });
+  const Kernels& k = *choose(nullptr);
+  std::vector<float> sum(head_dim_), one(head_dim_);
+  for (int run = 0; run < 2 * kv_heads_; run++) {
+    const float* weight = weights + (size_t)(run % kv_heads_) * n;
+    for (int i = 0, next; i < n; i = next) {
+      uint8_t* target = row(run, (int)into[order[i]]);
+      float kept = 1.0f;
+      for (next = i; next < n && into[order[next]] == into[order[i]]; next++) kept -= weight[order[next]];
+      k.load_kv(target, head_dim_, format_, sum.data());
+      for (float& x : sum) x *= kept;
+      for (int j = i; j < next; j++) {
+        k.load_kv(row(run, (int)slots[order[j]]), head_dim_, format_, one.data());
+        for (int d = 0; d < head_dim_; d++) sum[d] += weight[order[j]] * one[d];
+      }
+      k.store_kv(sum.data(), head_dim_, format_, target);
+    }
+  }
+  return true;
+}
+
+void AttentionState::keys(float* out) const {
+  const Kernels& k = *choose(nullptr);
+  for (int head = 0; head < kv_heads_; head++)
+    for (int slot = 0; slot < slots_; slot++, out += head_dim_) k.load_kv(row(head, slot), head_dim_, format_, out);
 }
 
 void AttentionState::positions(int64_t* out) const {

@@ -25,6 +25,8 @@ class AttentionState : public BlockState {
   void truncate(int length) override;
   std::unique_ptr<BlockState> fork(int length) const override;
   bool drop(const int64_t* slots, int n) override;
+  bool merge(const int64_t* into, const int64_t* slots, const float* weights, int n) override;
+  void keys(float* out) const override;
   void positions(int64_t* out) const override;
   void tokens(int64_t* out) const override;
   const void* lead() const override { return pages_.empty() ? nullptr : pages_[0]; }
@@ -45,6 +47,7 @@ class AttentionState : public BlockState {
   int slots_of(int length) const;  // slots of the tokens below `length`
   void need_slots(int from, int to);
   void own(int page, int used);
+  uint8_t* row(int run, int slot) const;
   void move(int from, int to);
   void name(int slot, int64_t token, int64_t position);
   void shrink();
