@@ -18,6 +18,7 @@ from edgedec.kernels.cpu import loader
 from edgedec.policies import PolicyHost, make_policy, policy_names, summary_of
 from edgedec.policies._budget import dropped, pooled
 from edgedec.policies._pruned import Stage, cuts
+from edgedec.policies.d2o import merge_weights, nearest, spread_of
 from edgedec.policies.prefixkv import prefixes
 from edgedec.policies.pyramidkv import level
 from edgedec.runtime import Capabilities, Outputs, Rows, RuntimeOptions, forward_one, open_runtime
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native en
 AGAIN = {"budget": 0.2, "every": 32, "observe": 5}
 EVICTING = [
     "streaming:budget=0.2,every=32",
-    *(f"{name}:budget=0.2,every=32,observe=5" for name in ("h2o", "snapkv", "pyramidkv", "prefixkv", "fastkv")),
+    *(f"{name}:budget=0.2,every=32,observe=5" for name in ("h2o", "snapkv", "pyramidkv", "prefixkv", "fastkv", "d2o")),
 ]
 # Drafts that are always made, right or wrong.
 DRAFTS = "copy:fixed=5+recycling:fixed=5"
@@ -117,7 +118,7 @@ def test_quantized_caches(nano: Path, ids: list[int], kv: str) -> None:
 
 def test_texts_of_a_batch_are_what_they_are_alone(model: edgedec.Model, ids: list[int]) -> None:
     prompts = [ids, ids[:180], [*ids[:200], *ids[40:120]]]
-    for words in ("snapkv:budget=0.2", "h2o:budget=64", "fastkv", "streaming:budget=64"):
+    for words in ("snapkv:budget=0.2", "d2o:budget=64", "fastkv", "streaming:budget=64"):
         alone = [generate(model, prompt, words, 50)[0] for prompt in prompts]
         batch, found = Batch(model.runtime), [list[int]() for _ in prompts]
         for prompt, into in zip(prompts, found, strict=True):
@@ -236,7 +237,9 @@ def test_budgets_of_layers(model: edgedec.Model, ids: list[int]) -> None:
 def test_streaming_keeps_the_first_and_the_latest(model: edgedec.Model, ids: list[int]) -> None:
     session = generate(model, ids, "streaming:budget=50,sinks=6,every=25", 1)[1]
     n = len(ids) - 1
-    assert session._context.cache.positions(0).tolist() == [*range(6), *range(n - 44, n + 1)], "and the row after the prompt"
+    assert session._context.cache.positions(0).tolist() == [*range(6), *range(n - 44, n + 1)], (
+        "and the row after the prompt"
+    )
     list(session.tokens(max_tokens=200, ignore_eos=True))
     assert max(session._context.cache.slots(b) for b in model.spec.attention) < 50 + 25
 
@@ -284,7 +287,7 @@ def test_a_damaged_state_is_refused(model: edgedec.Model, ids: list[int]) -> Non
 
 
 BAD = {
-    "nothing": "no policy 'nothing'; there are: full, fastkv",
+    "nothing": "no policy .nothing.; there are: full, .*snapkv",
     "full:budget=1": "no policy 'full'",
     "snapkv:budget": "must be OPTION=VALUE",
     "snapkv:budget=x": "must be float",
@@ -331,7 +334,7 @@ def test_a_model_opened_with_a_policy(nano: Path, ids: list[int], model: edgedec
 
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    words=st.sampled_from(["streaming", "h2o", "snapkv", "prefixkv", "fastkv"]),
+    words=st.sampled_from(["streaming", "h2o", "snapkv", "prefixkv", "fastkv", "d2o"]),
     budget=st.one_of(st.integers(8, 120), st.floats(0.05, 1.0)),
     every=st.integers(9, 60),
     observe=st.integers(0, 8),
@@ -383,6 +386,29 @@ def test_levels_and_prefixes() -> None:
     found = prefixes({1: np.array([0.5, 0.8, 1.0]), 3: np.array([0.9, 1.0, 1.0])}, 3, 1)
     assert found == {1: 2, 3: 1}
     assert sum(prefixes({b: np.linspace(0.01, 1, 100) for b in range(4)}, 100, 8).values()) <= 100
+
+
+def test_matches_of_merged_slots() -> None:
+    keys = np.array([[[1, 0], [0, 1], [3, 0.1], [0, -2], [0.1, 5]]], np.float32)
+    best, similar = nearest(keys, np.array([2, 4]), np.array([0, 1, 3]))
+    assert best.tolist() == [0, 1]
+    assert (similar > 0.99).all()
+    assert np.allclose(merge_weights(np.array([3, 3, 5]), np.ones(3, np.float32)), [1 / 3, 1 / 3, 1 / 2])
+    assert spread_of(np.full(4, 4, np.float32)) == 4
+    assert spread_of(np.array([9, 0, 0], np.float32)) == 1
+
+
+def test_merging_happens(model: edgedec.Model, ids: list[int]) -> None:
+    """The same slots stay, and hold something else."""
+    merged, evicted = (generate(model, ids, words, 1)[1] for words in ("d2o:budget=0.2", "h2o:budget=0.2"))
+    state = merged._context.policy.state()  # type: ignore[union-attr]
+    assert all(0 < state[f"threshold.{b}"][0] <= 1 for b in model.spec.attention)
+    b, cache = max(model.spec.attention), merged._context.cache
+    known = generate(model, ids, "full", 1)[1]._context.cache.keys(b)[:, cache.positions(b)]
+    changed = np.abs(known - cache.keys(b)).max(axis=(0, 2)) > 1e-6
+    assert 3 < changed.sum() < len(changed)
+    assert not changed[:4].any(), "attention rests on the first ones: nothing is merged into them"
+    assert evicted.cache_report()["slots"] > 0
 
 
 def test_cuts() -> None:
