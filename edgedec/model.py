@@ -34,7 +34,7 @@ class Model:
 
     def __init__(self, bundle: Bundle, runtime: Runtime, prefix_tokens: int = 0, cache: str = FULL) -> None:
         self.bundle, self.runtime, self.cache = bundle, runtime, cache
-        self._policy(cache)  # what would be refused for every session is refused now
+        self.policy(cache)  # what would be refused for every session is refused now
         # The bundle's own; another one may be set.
         self.chat_template = bundle.manifest.text.chat_template
         self.prefixes = ModelPrefixes(runtime.capabilities, prefix_tokens)
@@ -97,13 +97,13 @@ class Model:
         sinks = min(4, capacity // 4) if sinks is None else sinks
         if on_full == "slide" and not 0 <= sinks <= capacity // 4:
             raise UsageError(f"sinks {sinks}: must be from 0 to {capacity // 4}, a quarter of the context")
-        policy = self._policy(self.cache if cache is None else cache)
+        policy = self.policy(self.cache if cache is None else cache)
         session = Session(self, capacity, sinks if on_full == "slide" else None, speculate, tables, adapter, policy)
         if learn:
             session.load_drafters()
         return session
 
-    def _policy(self, words: str) -> CachePolicy | None:
+    def policy(self, words: str) -> CachePolicy | None:
         """The cache policy of a new text; None for none."""
         return make_policy(words, PolicyHost(self.spec, self.runtime.capabilities, str(self.bundle.path)))
 
