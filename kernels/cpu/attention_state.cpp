@@ -48,10 +48,35 @@ void AttentionState::own(int page, int used) {
   pool_->release(old);
 }
 
+// Makes the pages of slots first .. slots - 1 this state's own, for rows that are still to be moved there: of a page
+// that others hold, only the rows before `first` are copied. Returns the pages as they were; those that were replaced
+// are still held.
+std::vector<uint8_t*> AttentionState::own_targets(int first, int slots) {
+  std::vector<uint8_t*> before = pages_;
+  const int begin = first / PAGE_SLOTS, end = (slots + PAGE_SLOTS - 1) / PAGE_SLOTS;
+  try {
+    for (int page = begin; page < end; page++)
+      if (PagePool::holders(before[page]) > 1) pages_[page] = pool_->take(page_bytes());
+  } catch (const std::bad_alloc&) {
+    for (int page = begin; page < end; page++)
+      if (pages_[page] != before[page]) pool_->release(pages_[page]);
+    pages_ = before;
+    throw;
+  }
+  for (int slot = begin * PAGE_SLOTS; begin < end && pages_[begin] != before[begin] && slot < first; slot++)
+    copy(before[begin], slot, slot);
+  return before;
+}
+
 void AttentionState::move(int from, int to) {
   if (from == to) return;
   own(to / PAGE_SLOTS, PAGE_SLOTS);
-  const uint8_t* source = pages_[from / PAGE_SLOTS] + from % PAGE_SLOTS * row_bytes_;
+  copy(pages_[from / PAGE_SLOTS], from, to);
+}
+
+// The row of slot `from`, in `page`, becomes that of slot `to`.
+void AttentionState::copy(const uint8_t* page, int from, int to) {
+  const uint8_t* source = page + from % PAGE_SLOTS * row_bytes_;
   uint8_t* target = pages_[to / PAGE_SLOTS] + to % PAGE_SLOTS * row_bytes_;
   for (int run = 0; run < 2 * kv_heads_; run++)
     std::memcpy(target + run * PAGE_SLOTS * row_bytes_, source + run * PAGE_SLOTS * row_bytes_, row_bytes_);
@@ -114,18 +139,20 @@ bool AttentionState::drop(const int64_t* slots, int n) {
   if (!n) return true;
   std::vector<int64_t> tokens(slots_), positions(slots_);
   this->tokens(tokens.data()), this->positions(positions.data());
-  const int old = slots_;
-  int to = (int)slots[0];
-  for (int page = to / PAGE_SLOTS; page * PAGE_SLOTS < old; page++) own(page, PAGE_SLOTS);  // or nothing changes
+  const int old = slots_, first = (int)slots[0];
+  int to = first;
+  const std::vector<uint8_t*> pages = own_targets(first, old - n);  // or nothing changes
   for (int from = to, next = 0; from < old; from++) {
     if (next < n && slots[next] == from) {
       next++;
       continue;
     }
-    move(from, to);
+    copy(pages[from / PAGE_SLOTS], from, to);
     tokens[to] = tokens[from], positions[to] = positions[from];
     to++;
   }
+  for (size_t i = 0; i < pages.size(); i++)
+    if (pages[i] != pages_[i]) pool_->release(pages[i]);
   tokens.resize(to), positions.resize(to);
   tokens_ = std::move(tokens), positions_ = std::move(positions);
   slots_ = to;

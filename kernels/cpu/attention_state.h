@@ -46,6 +46,8 @@ class AttentionState : public BlockState {
   size_t page_bytes() const;
   int slots_of(int length) const;  // slots of the tokens below `length`
   void need_slots(int from, int to);
+  std::vector<uint8_t*> own_targets(int first, int slots);
+  void copy(const uint8_t* page, int from, int to);
   void own(int page, int used);
   uint8_t* row(int run, int slot) const;
   void move(int from, int to);
