@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
+from edgedec.decoding.allocation import Offer
 from edgedec.decoding.context import Context
 from edgedec.decoding.keeping import settle
 from edgedec.decoding.step import Completed, Request
@@ -61,7 +62,7 @@ class SparseDrafter(ModelDrafter):
             return Draft()
         return self._after(context, nodes, min_path_prob)
 
-    def _after(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
+    def _after(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request | Offer, Any, Draft]:
         yield from self._sparse.follow(context)
         proposal = super().propose(context, nodes, min_path_prob)
         return proposal if isinstance(proposal, Draft) else (yield from proposal)
