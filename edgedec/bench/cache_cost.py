@@ -34,7 +34,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass
-class Reading:
+class CostReading:
     """A policy at one context: seconds of reading and of a step, one a round; bytes of its cache after reading."""
 
     prefill: list[float] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Reading:
 class CostResult:
     """By context and policy, "full" among them; interrupted: not all of it."""
 
-    readings: dict[int, dict[str, Reading]]
+    readings: dict[int, dict[str, CostReading]]
     interrupted: bool = False
 
     def report(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class CostResult:
         return found
 
 
-def _facts(own: Reading, full: Reading) -> dict[str, float]:
+def _facts(own: CostReading, full: CostReading) -> dict[str, float]:
     rounds = list(zip(own.prefill, own.step, full.prefill, full.step, strict=False))
     return {
         "prefill_ratio": round(median(f / p for p, _, f, _ in rounds), 3),
@@ -92,7 +92,7 @@ class CostBench:
         try:
             expect(self._estimate() * rounds)
             for context in self.contexts:
-                result.readings[context] = {words: Reading() for words in self.policies}
+                result.readings[context] = {words: CostReading() for words in self.policies}
             total, done = rounds * len(self.contexts) * len(self.policies), 0
             for round_ in range(rounds):
                 for context in self.contexts:
@@ -109,7 +109,7 @@ class CostBench:
         ids: list[int] = np.random.default_rng(seed).integers(0, self.model.spec.vocab_size, n).tolist()
         return ids
 
-    def _read(self, n: int, words: str, seed: int, into: Reading) -> Context:
+    def _read(self, n: int, words: str, seed: int, into: CostReading) -> Context:
         """The text, read under a policy."""
         runtime = self.model.runtime
         context = Context(self._ids(n, seed), n, runtime.new_cache(n + STEPS + 2), policy=self.model.policy(words))
@@ -119,7 +119,7 @@ class CostBench:
         into.nbytes = context.cache.nbytes
         return context
 
-    def _steps(self, texts: dict[str, Context], into: dict[str, Reading]) -> None:
+    def _steps(self, texts: dict[str, Context], into: dict[str, CostReading]) -> None:
         """One token each in turns, `STEPS` times after one to warm up."""
         loops = {words: self._tokens(context) for words, context in texts.items()}
         seconds = dict.fromkeys(texts, 0.0)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from importlib import import_module
 from math import exp
 from typing import TYPE_CHECKING
 
@@ -103,7 +104,8 @@ def worded(name: str, budget: float) -> str:
 
     worded("snapkv:window=16", 0.2) -> "snapkv:window=16,budget=0.2"
     """
-    return f"{name}{',' if ':' in name else ':'}budget={budget:g}"
+    option = getattr(import_module(f"edgedec.policies.{name.partition(':')[0]}"), "BUDGET", "budget")
+    return f"{name}{',' if ':' in name else ':'}{option}={budget:g}"
 
 
 def alike(said: Sequence[int], wanted: Sequence[int]) -> float:

@@ -18,7 +18,7 @@ LEAST = 8
 
 
 @dataclass(frozen=True)
-class Budget:
+class CacheBudget:
     """A share of the tokens read so far (up to 1), or a number of slots."""
 
     value: float
@@ -31,14 +31,14 @@ class Budget:
         return f"{self.value:.0%} of the tokens" if self.value <= 1 else f"{int(self.value)} tokens"
 
 
-def budget_of(name: str, value: float) -> Budget:
+def budget_of(name: str, value: float) -> CacheBudget:
     """The budget that an option means; UsageError for one that is none."""
     if not (0 < value <= 1 or value >= LEAST):
         raise UsageError(
             f"--cache {name}: budget={value:g}: must be a share of the tokens (above 0, up to 1) or a number of tokens "
             f"from {LEAST} on"
         )
-    return Budget(value)
+    return CacheBudget(value)
 
 
 def dropped(scores: Floats, keep: int, sinks: int, recent: int) -> Ints:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from edgedec.cache import Cache
 from edgedec.errors import SessionError, UsageError
 from edgedec.policies import ANY_ROOM, Chunk, PolicyHost, PolicyState, bytes_held
-from edgedec.policies._budget import Budget, Floats, dropped, pooled
+from edgedec.policies._budget import CacheBudget, Floats, dropped, pooled
 from edgedec.runtime import Adapter, Call, CallResult, Outputs
 
 _NONE, _ATTENTION = Outputs(), Outputs(attention=True)
@@ -95,7 +95,7 @@ class Eviction(BasePolicy):
 
     sinks, recent = 4, 0
 
-    def __init__(self, host: PolicyHost, budget: Budget, looks: Looks) -> None:
+    def __init__(self, host: PolicyHost, budget: CacheBudget, looks: Looks) -> None:
         self.spec, self.budget = host.spec, budget
         self.window, self.every, self.observed, self.width = looks
         self._scores: dict[int, Floats] = {}

@@ -65,7 +65,8 @@ def cuts(n: int, most: int, window: int) -> list[tuple[int, int]]:
 def first_rows(rows: Rows, start: int, stop: int) -> Rows:
     """The first `stop` rows of a chain, of which those before `start` have been run."""
     numbers = None if rows.numbers is None else rows.numbers[:stop]
-    found = Rows(rows.tokens[:stop], rows.positions[:stop], rows.parents[:stop], start, None, numbers)
+    given = None if rows.embeddings is None else rows.embeddings[start:stop]
+    found = Rows(rows.tokens[:stop], rows.positions[:stop], rows.parents[:stop], start, None, numbers, given)
     found.__dict__["is_chain"] = True  # as `Rows.chain` does
     return found
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from edgedec.cache import Cache
 from edgedec.errors import SessionError, UsageError
 from edgedec.policies import PolicyHost, PolicyState
-from edgedec.policies._budget import Budget, Ints, budget_of, dropped
+from edgedec.policies._budget import CacheBudget, Ints, budget_of, dropped
 from edgedec.policies._eviction import Eviction, Looks, looks_of
 from edgedec.policies.pyramidkv import level
 
@@ -40,7 +40,7 @@ def make(host: PolicyHost, budget: float = 0.2, every: int = 64, observe: int = 
 
 
 class D2O(Eviction):
-    def __init__(self, host: PolicyHost, budget: Budget, looks: Looks, ema: float) -> None:
+    def __init__(self, host: PolicyHost, budget: CacheBudget, looks: Looks, ema: float) -> None:
         super().__init__(host, budget, looks)
         self._ema = ema
         self._threshold: dict[int, float] = {}

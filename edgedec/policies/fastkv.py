@@ -16,7 +16,7 @@ import numpy as np
 from edgedec.cache import Cache
 from edgedec.errors import UsageError
 from edgedec.policies import PolicyHost
-from edgedec.policies._budget import LEAST, Budget, Floats, budget_of, dropped, pooled
+from edgedec.policies._budget import LEAST, CacheBudget, Floats, budget_of, dropped, pooled
 from edgedec.policies._eviction import Looks, looks_of
 from edgedec.policies._pruned import Stage
 from edgedec.policies.snapkv import LEAST_LOOKS, SnapKV
@@ -51,7 +51,7 @@ def make(
 
 
 class FastKV(SnapKV):
-    def __init__(self, host: PolicyHost, budget: Budget, looks: Looks, rate: float, layer: int) -> None:
+    def __init__(self, host: PolicyHost, budget: CacheBudget, looks: Looks, rate: float, layer: int) -> None:
         super().__init__(host, budget, looks)
         self._rate, self._layer = rate, layer
         self._cut = host.spec.span(0, layer)[-1] + 1

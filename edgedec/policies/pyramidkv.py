@@ -11,7 +11,7 @@ import numpy as np
 from edgedec.cache import Cache
 from edgedec.errors import UsageError
 from edgedec.policies import PolicyHost
-from edgedec.policies._budget import LEAST, Budget, budget_of
+from edgedec.policies._budget import LEAST, CacheBudget, budget_of
 from edgedec.policies._eviction import Looks, looks_of
 from edgedec.policies.snapkv import LEAST_LOOKS, SnapKV
 
@@ -36,7 +36,7 @@ def make(
 
 
 class PyramidKV(SnapKV):
-    def __init__(self, host: PolicyHost, budget: Budget, looks: Looks, slope: float) -> None:
+    def __init__(self, host: PolicyHost, budget: CacheBudget, looks: Looks, slope: float) -> None:
         super().__init__(host, budget, looks)
         self._slope = slope
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from edgedec.cache import Cache
 from edgedec.policies import Chunk, PolicyHost
-from edgedec.policies._budget import Budget, Floats, budget_of
+from edgedec.policies._budget import CacheBudget, Floats, budget_of
 from edgedec.policies._eviction import Eviction, Looks, checked, looks_of
 
 NEEDS = ("drop",)
@@ -25,7 +25,7 @@ def make(host: PolicyHost, budget: float = 1024, sinks: int = 4, every: int = 64
 
 
 class Streaming(Eviction):
-    def __init__(self, host: PolicyHost, budget: Budget, looks: Looks, sinks: int) -> None:
+    def __init__(self, host: PolicyHost, budget: CacheBudget, looks: Looks, sinks: int) -> None:
         super().__init__(host, budget, looks)
         self.sinks = sinks
 
