@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import edgedec
 from edgedec import UsageError
-from edgedec.bench.cache_cost import CostBench, CostResult, CostReading
+from edgedec.bench.cache_cost import CostBench, CostReading, CostResult
 from edgedec.bench.cache_quality import QualityBench, alike, right, worded
 from edgedec.cli.bench import app
 from edgedec.kernels.cpu import loader
