@@ -76,6 +76,11 @@ class View:
         yield from (slice(at, min(at + step, rows)) for at in range(0, rows, step))
 
     @property
+    def has_lists(self) -> bool:
+        """Are pages or slots given by their numbers?"""
+        return self.chosen is not None or self.slots is not None
+
+    @property
     def retrieves(self) -> bool:
         """Are pages selected by their bounds?"""
         return any(
@@ -98,6 +103,8 @@ class View:
                 found = self.listed(name, head)
                 if len(found) and not (found[0] >= 0 and found[-1] < most):
                     raise _wrong(block, f"{name} {found[0]} to {found[-1]} of kv head {head}: the block holds {most}")
+        if self.theta is not None and self.slots is not None:
+            raise _wrong(block, "theta and slots: give one of them")
         if self.group < 0 or self.reuse < 1 or (self.reuse > 1 and self.group != 1):
             raise _wrong(
                 block, f"group {self.group}, reuse {self.reuse}: a selection is kept (reuse above 1) for group 1 only"

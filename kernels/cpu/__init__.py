@@ -40,6 +40,7 @@ ERRORS = {
     12: "a group that cannot be",
     14: "slots that the block does not hold",
     15: "content that is not of such a cache",
+    16: "a view that cannot be",
 }
 
 

@@ -439,4 +439,27 @@ static void attention_sums(const Attention& a, int h, int row0, int row1, const 
   }
 }
 
+// ---- scores alone ----------------------------------------------------------------------------------
+
+template <int F>
+static void scores_as(const Attention& a, int h, int chunk, float* out, uint8_t* scratch) {
+  for (int q0 = 0; q0 < a.group(); q0 += QUERY_TILE) {
+    const Work w = begin_tile(a, h, 0, chunk, q0, min(QUERY_TILE, a.group() - q0), scratch);
+    all_scores<F>(w);
+    for (int i = 0; i < w.n; i++) {
+      top(w, i);
+      std::memcpy(out + (q0 + i) * CHUNK, w.scores(i), 4 * (size_t)CHUNK);
+    }
+  }
+}
+
+static void scores(const Attention& a, int h, int chunk, float* out, uint8_t* scratch) {
+  switch (a.format) {
+    case edgedec::F32: return scores_as<edgedec::F32>(a, h, chunk, out, scratch);
+    case edgedec::F16: return scores_as<edgedec::F16>(a, h, chunk, out, scratch);
+    case edgedec::INT8: return scores_as<edgedec::INT8>(a, h, chunk, out, scratch);
+    case edgedec::INT4: return scores_as<edgedec::INT4>(a, h, chunk, out, scratch);
+  }
+}
+
 }  // namespace ED_NS

@@ -4,6 +4,7 @@
 
 #include "attention_plan.h"
 #include "attention_state.h"
+#include "attention_views.h"
 #include "engine.h"
 #include "kv.h"
 
@@ -18,6 +19,7 @@ struct AttentionScratch {
   Buffer<float> qkv, attn_out, parts, totals, pair;
   AttentionPlan plan;
   std::vector<Attention> views;      // of each sequence
+  std::unique_ptr<ViewedAttention> viewed;
   std::vector<SlotPositions> slot_positions;  // of each sequence, where positions are not ranks
 };
 
@@ -56,6 +58,8 @@ class AttentionBlock : public Block {
     plan(call);
     store(call);
     attend(call);
+    if (!s_.viewed) s_.viewed = std::make_unique<ViewedAttention>(engine_);
+    s_.viewed->run(call, s_.views);
     const QuantizedActivations a = engine_.quantize(s_.attn_out.p, call.rows, o_);
     engine_.residual(call, block_, o_, a, s_.attn_out.p, m_.o_bias);
   }
@@ -141,7 +145,7 @@ Attention AttentionBlock::view(const SequenceRows& s, SlotPositions& positions) 
   a.out = s_.attn_out.p + (size_t)s.row * q_dim_, a.out_stride = q_dim_;
   const Tree& tree = *s.tree;
   if (!tree.chain) a.begin = tree.begin.data(), a.end = tree.end.data(), a.path = tree.path.data();
-  if (m_.window && !(state.identity() && tree.base == state.start())) {
+  if (m_.window && (s.view || !(state.identity() && tree.base == state.start()))) {
     positions.fill(state, s);
     a.slot_positions = positions.all.data();
     a.row_positions = s.pending.positions + s.pending.first;

@@ -18,6 +18,7 @@ AttentionState::AttentionState(int kv_heads, int head_dim, int format, std::shar
       pool_(std::move(pool)) {}
 
 AttentionState::~AttentionState() {
+  drop_bounds(0, (int)bounds_.size());
   for (uint8_t* page : pages_) pool_->release(page);
 }
 
@@ -100,8 +101,22 @@ void AttentionState::keep_rows(const KeptRow* rows, int n) {
   }
 }
 
+const uint16_t* const* AttentionState::bounds_table() {
+  bounds_.resize(full_pages(), nullptr);
+  return reinterpret_cast<const uint16_t* const*>(bounds_.data());
+}
+
+void AttentionState::drop_bounds(int from, int to) {
+  for (int page = from; page < std::min(to, (int)bounds_.size()); page++) {
+    if (bounds_[page]) pool_->release(bounds_[page]);
+    bounds_[page] = nullptr;
+  }
+}
+
 // After slots were forgotten: releases pages, and tables that say nothing.
 void AttentionState::shrink() {
+  drop_bounds(full_pages(), (int)bounds_.size());
+  bounds_.resize(std::min<size_t>(full_pages(), bounds_.size()));
   const size_t pages = (slots_ + PAGE_SLOTS - 1) / PAGE_SLOTS;
   for (size_t i = pages; i < pages_.size(); i++) pool_->release(pages_[i]);
   pages_.resize(std::min(pages, pages_.size()));
@@ -124,6 +139,9 @@ std::unique_ptr<BlockState> AttentionState::fork(int length) const {
   made->pages_.assign(pages_.begin(), pages_.begin() + pages);
   for (uint8_t* page : made->pages_) PagePool::hold(page);
   made->slots_ = slots;
+  made->bounds_.assign(bounds_.begin(), bounds_.begin() + std::min<size_t>(slots / PAGE_SLOTS, bounds_.size()));
+  for (uint8_t* bounds : made->bounds_)
+    if (bounds) PagePool::hold(bounds);
   if (!identity()) {
     made->tokens_.assign(tokens_.begin(), tokens_.begin() + slots);
     made->positions_.assign(positions_.begin(), positions_.begin() + slots);
@@ -142,6 +160,7 @@ bool AttentionState::drop(const int64_t* slots, int n) {
   const int old = slots_, first = (int)slots[0];
   int to = first;
   const std::vector<uint8_t*> pages = own_targets(first, old - n);  // or nothing changes
+  drop_bounds(first / PAGE_SLOTS, (int)bounds_.size());
   for (int from = to, next = 0; from < old; from++) {
     if (next < n && slots[next] == from) {
       next++;
@@ -174,6 +193,7 @@ bool AttentionState::merge(const int64_t* into, const int64_t* slots, const floa
     if (std::binary_search(targets.begin(), targets.end(), slots[i])) return false;
   }
   for (int64_t target : targets) own((int)target / PAGE_SLOTS, PAGE_SLOTS);  // or nothing changes
+  for (int64_t target : targets) drop_bounds((int)target / PAGE_SLOTS, (int)target / PAGE_SLOTS + 1);
   forget();
   std::vector<int> order(n);
   std::iota(order.begin(), order.end(), 0);

@@ -214,6 +214,15 @@ struct Kernels {
   void (*ssm_dt)(const float* x, const float* bias, const float* a, int n, float min, float max, float* dt, float* decay);
   // Lane groups group0 to group1 of one head.
   void (*ssm_step)(const SsmStep& s, int group0, int group1);
+  // Capped scores of chunk `chunk` by the query heads of kv head h of row 0: out [group, CHUNK], up to its last rank.
+  void (*scores)(const Attention& a, int h, int chunk, float* out, uint8_t* scratch);
+  // The least and the largest of n keys in each dimension, rounded outward to bfloat16: out [2][dim up to a multiple of
+  // 16]. `scratch`: three such rows of floats.
+  void (*bounds)(const uint8_t* rows, int64_t row_bytes, int dim, int format, int n, uint16_t* out, float* scratch);
+  // out[p] = the most that any of n queries can score among the keys whose bounds stand at pages[p] + offset; q
+  // [n][2][dim up to a multiple of 16]: the positive part of each query, then the negative one.
+  void (*page_scores)(const float* q, int n, const uint16_t* const* pages, int64_t offset, int dim, int count,
+                      float* out);
 };
 
 }  // namespace edgedec
