@@ -82,11 +82,14 @@ class DraftReader:
         return (yield from self._run(self._rows.extend(known, above), outputs))
 
     def _run(self, rows: Rows, outputs: Outputs) -> Reading:
-        call = Call(rows, self._cache, outputs=outputs, adapter=self._adapter)
+        call = self._call(rows, outputs)
         self._rows = None  # until the call is done
         done = yield ForwardOn(self._runtime, call)
         self._rows, self.calls, self.step_seconds = rows, self.calls + 1, own_seconds(done, call)
         return done.result
+
+    def _call(self, rows: Rows, outputs: Outputs) -> Call:
+        return Call(rows, self._cache, outputs=outputs, adapter=self._adapter)
 
     def _commit(self, rows: Sequence[int], tokens: Sequence[int]) -> None:
         self._cache.commit(rows)

@@ -38,7 +38,7 @@ def drafts(session: edgedec.Session) -> dict[str, Any]:
     return facts
 
 
-@pytest.mark.parametrize("policy", ["snapkv", "streaming", "h2o", "prefixkv"])
+@pytest.mark.parametrize("policy", ["view,pages=1,recent=64", "snapkv", "streaming", "h2o", "prefixkv"])
 def test_same_text_fewer_calls(model: edgedec.Model, ids: list[int], policy: str) -> None:
     plain = generate(model, ids, "off")
     found, session = generate(model, ids, f"{HOW},policy={policy}")
@@ -57,8 +57,24 @@ def test_drawn_texts_are_the_same_too(model: edgedec.Model, ids: list[int]) -> N
 
 
 def test_the_whole_budget_is_never_refused(model: edgedec.Model, ids: list[int]) -> None:
-    _, session = generate(model, ids, "sparse:least=100,budget=1,fixed=4,refresh=500")
+    _, session = generate(model, ids, "sparse:policy=snapkv,least=100,budget=1,fixed=4,refresh=500")
     assert session.stats.accepted > 0.9 * session.stats.proposed > 40  # some are guesses beside the likeliest
+
+
+def test_a_view_looks_at_few_pages(model: edgedec.Model, ids: list[int]) -> None:
+    _, session = generate(model, ids * 3, "sparse:least=100,pages=0,recent=64,fixed=4")
+    assert session.report()["drafters"]["sparse"]["policy"] == "view"
+    wide = generate(model, ids * 3, "sparse:least=100,pages=12,recent=64,fixed=4")[1]
+    assert wide.stats.accepted / wide.stats.proposed > session.stats.accepted / session.stats.proposed > 0
+
+
+def test_beside_drafters_that_begin_the_call(model: edgedec.Model, ids: list[int]) -> None:
+    """They hand over rows that went through the first blocks; what sparse runs in between is not among them."""
+    found, session = generate(model, ids, f"exit:layer=6,fixed=3+{HOW}")
+    facts = session.report()["drafters"]
+    assert facts["exit"]["proposed"] > 0
+    assert facts["sparse"]["proposed"] > 0
+    assert found == generate(model, ids, "off")[0]
 
 
 def test_short_texts_are_not_drafted(model: edgedec.Model, ids: list[int]) -> None:
@@ -95,7 +111,9 @@ def test_pruned_forks_take_little_memory(model: edgedec.Model, ids: list[int]) -
     assert np.array_equal(twin.keys(0), saved)
 
 
-@pytest.mark.parametrize("how", ["sparse:policy=full", "sparse:policy=nothing", "sparse:least=0", "sparse:budget=7"])
+@pytest.mark.parametrize(
+    "how", ["sparse:policy=full", "sparse:policy=nothing", "sparse:least=0", "sparse:policy=h2o,budget=7"]
+)
 def test_refusals(model: edgedec.Model, how: str) -> None:
     with pytest.raises(UsageError, match=r"sparse|no policy|budget=7"):
         model.session(speculate=how)
