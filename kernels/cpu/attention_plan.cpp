@@ -103,7 +103,7 @@ void AttentionPlan::cut(const BlockCall& call, const std::vector<Attention>& vie
     const int chunks = (views[i].length + s.pending.count + CHUNK - 1) / CHUNK;
     const int chunk0 = common_of[i] < 0 ? 0 : commons[common_of[i]].chunks;
     most_chunks = std::max(most_chunks, chunks - chunk0);
-    sums_wanted |= s.attention_sums != nullptr;
+    sums_wanted |= s.attention_sums && s.rows > item_rows();
     for (int h = 0; h < kv_heads_; h++)
       for (int row = 0; row < s.rows; row += item_rows()) {
         const int end = std::min(s.rows, row + item_rows());

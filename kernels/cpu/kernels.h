@@ -35,6 +35,7 @@ enum Activation { SILU = 0, GELU_TANH = 1, GELU = 2, RELU = 3 };
 
 constexpr int LANES = 16;   // outputs of a group in the packed layout
 constexpr int CHUNK = 256;  // keys of an attention chunk
+constexpr int KEPT_WEIGHTS = CHUNK + 16;
 
 // A weight matrix (n out, k in) as it lies in the weights file.
 struct Matrix {
@@ -140,6 +141,10 @@ struct Attention {
   int32_t sinks = 0;
   const int64_t* slot_positions = nullptr;  // [length + rows of the tree]
   const int64_t* row_positions = nullptr;   // [rows]
+  // Where `attend` keeps exp(score - the chunk's maximum) and, after CHUNK of them, that maximum, for attention_sums:
+  // [rows, heads, chunks, KEPT_WEIGHTS]; null: nowhere, and attention_sums makes them again.
+  float* kept = nullptr;
+  int64_t kept_chunks = 0;
 
   ED_METHOD int group() const { return heads / kv_heads; }
   // The last rank that a row sees.
@@ -150,6 +155,10 @@ struct Attention {
   // The slot of a rank that a row sees.
   ED_METHOD int slot(int row, int rank) const {
     return begin && rank >= length ? length + path[begin[row] + rank - length] : rank;
+  }
+  // What is kept of a query head of a row and a chunk.
+  ED_METHOD float* kept_of(int row, int head, int chunk) const {
+    return kept + (((int64_t)row * heads + head) * kept_chunks + chunk) * KEPT_WEIGHTS;
   }
   // Whether a window hides a slot from a row, where positions are not ranks.
   ED_METHOD bool hides(int row, int slot) const {
