@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.cache.merging import NoMerging
 from edgedec.cache.pending import PendingTree
 from edgedec.cache.slots import SlotMap
 from edgedec.errors import ContextFull, SessionError, UsageError
@@ -72,7 +73,7 @@ class PageTable:
             self.pages = []
 
 
-class CudaCache:
+class CudaCache(NoMerging):
     """`edgedec.cache.Cache`; what it saves is what the native engine's cache saves."""
 
     def __init__(self, pool: PagePool, capacity: int, kv: str) -> None:
