@@ -37,7 +37,6 @@ def test_batch_prunes(nano: Path, tmp_path: Path) -> None:
     for cache in ("full", "snapkv:budget=10,window=4"):
         assert CliRunner().invoke(app, [*words, "--cache", cache]).exit_code == 0
         texts[cache] = json.loads(out.read_text())["text"]
-    assert story in texts.pop("full")
-    assert story not in texts.popitem()[1]
+    assert texts["full"].count("kite") > texts["snapkv:budget=10,window=4"].count("kite")
     done = CliRunner().invoke(app, [*words, "--cache", "nothing"])
     assert done.exit_code != 0
