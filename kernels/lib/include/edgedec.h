@@ -206,8 +206,8 @@ typedef struct edgedec_sampling {
   int32_t n_bias; /* logit_bias: of token bias_tokens[i], bias[i]; -INFINITY forbids it */
   const int32_t* bias_tokens;
   const float* bias;
-  uint64_t seed; /* the tokens that Python draws with it */
-  int32_t seeded; /* 0: go on with the session's random numbers */
+  uint64_t seed;  /* the tokens that Python draws with it */
+  int32_t seeded; /* 0: go on with the session's random numbers; edgedec_sample() always does */
   int32_t reserved;
 } edgedec_sampling;
 
@@ -260,8 +260,8 @@ typedef struct edgedec_generate_options {
   const char* const* stop; /* [n_stop] strings, which are cut out; need has_text */
   int32_t text;            /* 1: callbacks get text; needs has_text */
   int32_t reserved;
-  edgedec_sampling sampling;
-  edgedec_on_token on_token; /* or NULL */
+  const edgedec_sampling* sampling; /* NULL: greedy */
+  edgedec_on_token on_token;        /* or NULL */
   void* token_user;
   edgedec_on_logits on_logits; /* or NULL */
   void* logits_user;
