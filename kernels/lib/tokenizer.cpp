@@ -82,6 +82,8 @@ class Bpe : public Tokenizer {
       AddedToken as_read = token;
       if (normalize_) as_read.content = normalize_(token.content);
       late_.add(as_read);
+      // Its name is what was normalized, and by that name it is not known to be special.
+      name(token.id, as_read.content, token.special && as_read.content == token.content);
     }
     pre_tokenize_ = read_pre_tokenizer(f.any("pre_tokenizer"), where + ": pre_tokenizer", shows_bytes_);
     read_decoder(f.any("decoder"), where + ": decoder");
