@@ -22,7 +22,7 @@ demo-c:
 	cmake --build build/lib --parallel
 	cmake --install build/lib --prefix build/lib/installed > /dev/null
 	$(CC) -std=c99 -Wall -Wextra examples/c/story.c -o build/lib/story \
-		-I build/lib/installed/include build/lib/$$(ls build/lib/installed/lib*/libedgedec.so build/lib/installed/lib/libedgedec.dylib 2>/dev/null) -Wl,-rpath,'$$ORIGIN/installed/lib'
+		-I build/lib/installed/include $$(PKG_CONFIG_PATH=build/lib/installed/lib/pkgconfig pkg-config --libs edgedec 2>/dev/null || echo -L build/lib/installed/lib -ledgedec) -Wl,-rpath,'$$ORIGIN/installed/lib'
 	build/lib/story models/nano/bundle
 
 test: $(VENV)/.dev lint types pytest
