@@ -86,13 +86,18 @@ class GeneratedToken(ctypes.Structure):
     _fields_ = _fields(
         (c_size_t, "size"),
         (c_int32, "id drafted"),
-        (c_char_p, "text"),
+        (c_void_p, "text"),  # may hold zeros: `piece` reads it
         (c_size_t, "text_bytes"),
         (c_double, "logprob"),
         (POINTER(c_int32), "top_tokens"),
         (POINTER(c_double), "top_logprobs"),
         (c_int32, "n_top reserved"),
     )
+
+    @property
+    def piece(self) -> str:
+        """The text that this token makes certain."""
+        return ctypes.string_at(self.text, self.text_bytes).decode()
 
 
 OnToken = CFUNCTYPE(c_int, c_void_p, POINTER(GeneratedToken))
@@ -406,7 +411,7 @@ def main() -> None:
     session = Model(Library(), bundle).session()
 
     def show(token: GeneratedToken) -> None:
-        print((token.text or b"").decode(), end="", flush=True)
+        print(token.piece, end="", flush=True)
 
     print(prompt, end="")
     session.generate(prompt, show, text=1, max_tokens=150)
