@@ -20,11 +20,11 @@ class Drafting {
   virtual ~Drafting() = default;
   // What to draft after `ids`: at most `room` tokens.
   virtual void propose(const std::vector<int32_t>& ids, int prompt, int room, Draft& draft) = 0;
-  // What a call showed: its rows from the root on, the accepted ones (`path`, the root 0 first) and the token after each;
-  // of each row the `top` best tokens.
-  virtual void observe(const int64_t* tokens, const int64_t* parents, const Draft& draft, int root,
-                       const std::vector<int>& path, const std::vector<int32_t>& picked, const int32_t* top_ids,
-                       const float* top_scores, int top, double seconds) = 0;
+  // What a call showed: its rows, of which `root` is the last known token and the later ones were drafted, the accepted ones
+  // (`path`, from the root on, which is 0) and the token after each; of each row from the root on the `top` best tokens.
+  virtual void observe(const int64_t* tokens, const int64_t* parents, int rows, int root, const std::vector<int>& path,
+                       const std::vector<int32_t>& picked, const int32_t* top_ids, const float* top_scores, int top,
+                       double seconds) = 0;
   virtual void reset() = 0;     // another text
   virtual int top() const = 0;  // how many of the best tokens it learns from
   virtual std::unique_ptr<Drafting> fork() const = 0;

@@ -73,11 +73,11 @@ bool Generation::next(ed_sequence& call) {
   session_.uncache_last();
   const int pending = session_.pending();
   piece_ = pending > Session::CHUNK;
-  forward_began_ = seconds_now();
   draft_.clear();
   if (piece_) {
     n_rows_ = Session::CHUNK;
     session_.rows(call, n_rows_);
+    forward_began_ = seconds_now();
     return true;
   }
   root_ = pending - 1;
@@ -90,20 +90,19 @@ bool Generation::next(ed_sequence& call) {
   const int drafted = (int)draft_.tokens.size();
   n_rows_ = pending + drafted;
   session_.rows(call, pending, drafted);
-  if (drafted) {
+  if (drafting) {
     parents_.resize((size_t)n_rows_);
     for (int i = 0; i < pending; i++) parents_[(size_t)i] = i - 1;
-    for (int i = 0; i < drafted; i++) {
-      const int parent = draft_.parents[(size_t)i] < 0 ? root_ : pending + draft_.parents[(size_t)i];
-      const int row = pending + i;
-      parents_[(size_t)row] = parent;
-      session_.row_tokens()[row] = draft_.tokens[(size_t)i];
-      session_.row_positions()[row] = session_.row_positions()[parent] + 1;
-    }
-    call.rows = n_rows_, call.parents = parents_.data();
-    call.tokens = session_.row_tokens(), call.positions = session_.row_positions();
   }
+  for (int i = 0; i < drafted; i++) {
+    const int parent = draft_.parents[(size_t)i] < 0 ? root_ : pending + draft_.parents[(size_t)i], row = pending + i;
+    parents_[(size_t)row] = parent;
+    session_.row_tokens()[row] = draft_.tokens[(size_t)i];
+    session_.row_positions()[row] = session_.row_positions()[parent] + 1;
+  }
+  if (drafted) call.rows = n_rows_, call.parents = parents_.data();
   prepare_outputs(call, root_, n_rows_ - root_);
+  forward_began_ = seconds_now();
   return true;
 }
 
@@ -137,8 +136,8 @@ void Generation::done() {
   session_.commit(nullptr, root_ + 1);
   if (!read_) read_ = seconds_now() - began_;
   if (Drafting* drafting = session_.drafting())
-    drafting->observe(session_.row_tokens() + root_, parents_.data() + (draft_.tokens.empty() ? 0 : root_), draft_, root_,
-                      path_, picked_, top_ids_.data(), top_scores_.data(), top_, forward_seconds_);
+    drafting->observe(session_.row_tokens(), parents_.data(), n_rows_, root_, path_, picked_, top_ ? top_ids_.data() : nullptr,
+                      top_scores_.data(), top_, forward_seconds_);
   counts_.drafted += (int32_t)draft_.tokens.size(), counts_.accepted += (int32_t)path_.size() - 1;
   // A token's random number is drawn when the token is handed out, as plain decoding does.
   if (sampling_.temperature > 0) session_.rng = before;
