@@ -4,7 +4,8 @@
 
 #define ED_ABI 8
 
-#if defined(_WIN32)
+#if defined(ED_API)  // such as extern "C" only: in a library that has an interface of its own (kernels/lib)
+#elif defined(_WIN32)
 #define ED_API extern "C" __declspec(dllexport)
 #else
 #define ED_API extern "C" __attribute__((visibility("default")))
