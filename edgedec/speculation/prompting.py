@@ -45,8 +45,8 @@ class PromptingGovernor(Governor):
         draft = yield from super()._propose(context, nodes, min_path_prob, probe)
         number = next(i for i, member in enumerate(self.members) if isinstance(member.drafter, Prompting))
         drafter, found = self.members[number].drafter, self._found
-        # Not below rows that were drawn, or that have been through the first blocks.
-        fits = found is not None and found.drawn is None and draft.hidden is None
+        # Not below rows that were drawn or have been through the first blocks, nor where a policy weighs attention.
+        fits = found is not None and found.drawn is None and draft.hidden is None and context.policy is None
         if probe or not fits or not self._useful.limit or not self._observes(self.members[number]):
             return draft
         assert found is not None
