@@ -36,6 +36,7 @@ enum Activation { SILU = 0, GELU_TANH = 1, GELU = 2, RELU = 3 };
 
 constexpr int LANES = 16;   // outputs of a group in the packed layout
 constexpr int CHUNK = 256;  // keys of an attention chunk
+constexpr int KEPT_WEIGHTS = CHUNK + 16;
 
 // A weight matrix (n out, k in) as it lies in the weights file.
 struct Matrix {
@@ -143,6 +144,10 @@ struct Attention {
   int32_t sinks = 0;
   const int64_t* slot_positions = nullptr;  // [length + rows of the tree]
   const int64_t* row_positions = nullptr;   // [rows]
+  // Where `attend` keeps exp(score - the chunk's maximum) and, after CHUNK of them, that maximum, for attention_sums:
+  // [rows, heads, chunks, KEPT_WEIGHTS]; null: nowhere, and attention_sums makes them again.
+  float* kept = nullptr;
+  int64_t kept_chunks = 0;
 
   ED_METHOD int group() const { return heads / kv_heads; }
   // The last rank that a row sees.
@@ -153,6 +158,10 @@ struct Attention {
   // The slot of a rank that a row sees.
   ED_METHOD int slot(int row, int rank) const {
     return begin && rank >= length ? length + path[begin[row] + rank - length] : rank;
+  }
+  // What is kept of a query head of a row and a chunk.
+  ED_METHOD float* kept_of(int row, int head, int chunk) const {
+    return kept + (((int64_t)row * heads + head) * kept_chunks + chunk) * KEPT_WEIGHTS;
   }
   // Whether a window hides a slot from a row, where positions are not ranks.
   ED_METHOD bool hides(int row, int slot) const {
@@ -218,6 +227,15 @@ struct Kernels {
   void (*ssm_dt)(const float* x, const float* bias, const float* a, int n, float min, float max, float* dt, float* decay);
   // Lane groups group0 to group1 of one head.
   void (*ssm_step)(const SsmStep& s, int group0, int group1);
+  // Capped scores of chunk `chunk` by the query heads of kv head h of row 0: out [group, CHUNK], up to its last rank.
+  void (*scores)(const Attention& a, int h, int chunk, float* out, uint8_t* scratch);
+  // The least and the largest of n keys in each dimension, rounded outward to bfloat16: out [2][dim up to a multiple of
+  // 16]. `scratch`: three such rows of floats.
+  void (*bounds)(const uint8_t* rows, int64_t row_bytes, int dim, int format, int n, uint16_t* out, float* scratch);
+  // out[p] = the most that any of n queries can score among the keys whose bounds stand at pages[p] + offset; q
+  // [n][2][dim up to a multiple of 16]: the positive part of each query, then the negative one.
+  void (*page_scores)(const float* q, int n, const uint16_t* const* pages, int64_t offset, int dim, int count,
+                      float* out);
 };
 
 }  // namespace edgedec

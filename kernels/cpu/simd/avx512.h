@@ -77,6 +77,9 @@ ED_IN nf nsums(const nf* a) {
                            _mm512_shuffle_ps(four[2 * i], four[2 * i + 1], 0xEE));
   return _mm512_add_ps(_mm512_shuffle_ps(two[0], two[1], 0x88), _mm512_shuffle_ps(two[0], two[1], 0xDD));
 }
+ED_IN nf nload_bf16(const uint16_t* p) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16));
+}
 ED_IN void nspread_bf16(const uint8_t* p, nf& low, nf& high) {
   ni pair = _mm512_set1_epi32(*(const int32_t*)p);
   low = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
