@@ -21,7 +21,8 @@ NODE = shutil.which("node")
 PAGES = sorted((HERE.parents[1] / "edgedec").rglob("*.html"))
 needs_node = pytest.mark.skipif(NODE is None, reason="no node here")
 needs_jsdom = pytest.mark.skipif(
-    NODE is None or not (HERE / "node_modules" / "jsdom").is_dir(), reason="no node or no jsdom: npm install in tests/browser"
+    NODE is None or not (HERE / "node_modules" / "jsdom").is_dir(),
+    reason="no node or jsdom: npm install in tests/browser",
 )
 
 
@@ -68,15 +69,18 @@ def test_a_conversation_is_the_servers_and_outlives_a_reload(quick: str) -> None
     found = seen(quick, "talk")
     first, second = found["users"]
     assert found["title"] == "nano · edgedec"
-    assert second.startswith("<img") and found["markup"] == 0, "text stays text"
+    assert second.startswith("<img")
+    assert found["markup"] == 0, "text stays text"
     accepted = metrics(quick)["edgedec_accepted_tokens_total"] - before
     assert found["answers"][0] == said(quick, first)
     assert found["answers"][1] == said(quick, first, found["answers"][0], second)
     assert found["marks"] == accepted > 0, "each accepted guess is marked"
     counts = {name: int(n) for name, n in found["counts"]}
-    assert counts.pop("the model itself") > 0 and sum(counts.values()) == accepted
+    assert counts.pop("the model itself") > 0
+    assert sum(counts.values()) == accepted
     assert all(re.match(r"[\d,.]+ tokens/s · ", line) for line in found["figures"])
-    assert found["again"]["users"] == found["users"] and found["again"]["answers"] == found["answers"]
+    assert found["again"]["users"] == found["users"]
+    assert found["again"]["answers"] == found["answers"]
 
 
 @needs_jsdom
@@ -106,5 +110,7 @@ def test_stopping_frees_the_slot(nano: Path) -> None:
 def test_a_key_is_asked_for(nano: Path) -> None:
     with started(nano, "--slots", "1", "--api-key", "secret") as (place, _):
         found = seen(place, "locked")
-        assert found["before"]["asks"] and "API key" in found["before"]["notice"]
-        assert found["notice"] == "" and len(found["answers"][0]) > 20
+        assert found["before"]["asks"]
+        assert "API key" in found["before"]["notice"]
+        assert found["notice"] == ""
+        assert len(found["answers"][0]) > 20

@@ -20,7 +20,7 @@ for package in ("starlette", "uvicorn"):
 from serving import metrics, serving  # noqa: E402
 
 CLIENTS = Path(__file__).parents[2] / "examples" / "clients"
-# A Python whose packages are not these: LiteLLM pins an older huggingface_hub (and at times openai) than other clients have.
+# A Python with other packages: LiteLLM pins an older huggingface_hub than the rest.
 APART = os.environ.get("EDGEDEC_CLIENTS_PYTHON") or str(CLIENTS / ".venv" / "bin" / "python")
 # script, what it imports, what its lines begin with, paths that it asks for.
 SCRIPTS: dict[str, tuple[str, list[str], list[str]]] = {
