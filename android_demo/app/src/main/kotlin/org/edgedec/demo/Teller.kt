@@ -129,11 +129,11 @@ class Teller(private val context: Context, private val scope: CoroutineScope, pr
                 answer.add(token.text, token.drafted)
                 show(Status.Writing, busy = true)
             }
-            show(Status.Ended(own.stats!!), busy = false)
         } finally {
             if (answer.text.isEmpty()) conversation.turns.remove(answer)
             withContext(kotlinx.coroutines.NonCancellable + work) { save() }
         }
+        show(Status.Ended(own.stats!!), busy = false)
     }
 
     private fun tokens(model: Model, own: Session) = GenerateOptions(maxTokens = LONGEST, sampling = model.sampling).let { options ->
