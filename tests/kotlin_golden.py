@@ -59,6 +59,29 @@ def drawn(session: Any) -> list[dict[str, Any]]:
     ]
 
 
+def requests(session: Any, n: int = 200) -> list[dict[str, Any]]:
+    """Random settings on random prompts, a few tokens each."""
+    rng = np.random.default_rng(15)
+    found = []
+    for i in range(n):
+        pick = lambda *values: values[rng.integers(len(values))]  # noqa: E731
+        sampling = {
+            "temperature": pick(0.0, 0.5, 0.8, 1.0, 1.3),
+            "top_k": pick(0, 0, 5, 40),
+            "top_p": pick(1.0, 0.95, 0.7),
+            "min_p": pick(0.0, 0.0, 0.02),
+            "typical_p": pick(1.0, 1.0, 0.9),
+            "repetition_penalty": pick(1.0, 1.0, 1.1),
+            "presence_penalty": pick(0.0, 0.0, 0.3),
+            "frequency_penalty": pick(0.0, 0.0, 0.2),
+            "seed": i,
+        }
+        ids = session.model.tokenizer.encode(pick(*PROMPTS, "The dog", "Tom and Ben", "It was dark."))
+        tokens = [int(t) for t in session.tokens(ids, max_tokens=16, sampling=Sampling(**sampling))]
+        found.append({"ids": ids, "sampling": sampling, "tokens": tokens})
+    return found
+
+
 def rendered() -> list[dict[str, Any]]:
     """Chats through templates; `error` where a template refuses."""
     found = []
@@ -80,6 +103,7 @@ def golden() -> dict[str, Any]:
     return {
         "stories": stories(session),
         "drawn": drawn(session),
+        "requests": requests(session),
         "random": [{"seed": s, "values": np.random.default_rng(s).random(5).tolist()} for s in SEEDS],
         "encoded": [
             {"text": t, "ids": tokenizer.encode(t), "plain": tokenizer.encode(t, special=False)} for t in TEXTS
@@ -89,4 +113,5 @@ def golden() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    GOLDEN.write_text(json.dumps(golden(), indent=1) + "\n", "utf-8")
+    parts = [f'"{name}": [\n' + ",\n".join(map(json.dumps, items)) + "\n]" for name, items in golden().items()]
+    GOLDEN.write_text("{\n" + ",\n".join(parts) + "\n}\n", "utf-8")

@@ -67,7 +67,10 @@ class Teller(private val context: Context, private val scope: CoroutineScope, pr
 
     fun start() {
         conversation.restore()
-        scope.launch { guarded { open() } }
+        scope.launch {
+            withContext(work) { bundles.clean() } // what a process that was killed left
+            guarded { open() }
+        }
     }
 
     /** Opens the chosen bundle, with the session that was saved if it fits. */
@@ -85,7 +88,6 @@ class Teller(private val context: Context, private val scope: CoroutineScope, pr
     private fun folder(name: String): File {
         val folder = File(context.filesDir, "bundles/$name")
         if (name != Settings.NANO || folder.isDirectory) return folder
-        bundles.clean()
         return bundles.copy(name, { context.assets.open("$name/$it") }, Progress { done, total -> preparing(name, done, total) })
     }
 
