@@ -154,7 +154,7 @@ def dex() -> Path:
         *sorted((TARGET / "runtime").glob("*.jar")),
         next(provided.glob("onnxruntime-*.jar")),
     ]
-    d8 = ["java", "-Xmx2g", "-cp", TARGET / "tools" / "r8.jar", "com.android.tools.r8.D8"]
+    d8: list[str | Path] = ["java", "-Xmx2g", "-cp", TARGET / "tools" / "r8.jar", "com.android.tools.r8.D8"]
     run(*d8, "--release", "--min-api", str(MIN_SDK), "--lib", framework, "--output", folder, *jars)
     return folder
 
