@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The newest version whose plain install is the CPU build; the extras accept it and then add nothing.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo demo-c test test-slow lint types pytest clients clean
+.PHONY: demo demo-c test test-slow lint types pytest clients android clean
 
 demo: $(VENV)/.base
 	$(BIN)/edgedec run -p "Once upon a time"
@@ -65,6 +65,11 @@ $(VENV)/.dev: $(VENV)/bin/python $(SOURCES)
 	$(PIP) --editable ".[dev]"
 	command -v npm > /dev/null && cd tests/browser && npm install --silent --no-audit --no-fund || true
 	touch $@
+
+# A signed APK of the app in android_demo/, without the Android SDK; says where it is. With the tests of library and app:
+# make android TESTS=--test
+android:
+	$(PYTHON) android_demo/build.py $(TESTS)
 
 # optimum-onnx needs an older transformers than the tests: an environment beside the other, which lends it torch.
 .venv-optimum: $(VENV)/.dev

@@ -2,8 +2,11 @@
 
     python android_demo/build.py [--test] [--offline] [--out build/edgedec-demo.apk]
 
-Needs a JDK of 17 or later, Maven, and Debian's packages aapt, zipalign, apksigner. EDGEDEC_KEYSTORE (and its password in
-EDGEDEC_KEYSTORE_PASSWORD): what signs it; else a key that is made for this checkout.
+Needs a JDK of 17 or later, Maven, and Debian's packages aapt, zipalign, apksigner. Variables:
+
+    ANDROID_NDK_HOME   compiles libedgedec for Android with this NDK and packs it (arm64-v8a, x86_64)
+    EDGEDEC_ORT_AAR    packs the native libraries of this onnxruntime-android AAR
+    EDGEDEC_KEYSTORE   signs with its first key; its password: EDGEDEC_KEYSTORE_PASSWORD. Else a key of this checkout
 """
 
 from __future__ import annotations
@@ -20,10 +23,11 @@ HERE = Path(__file__).resolve().parent
 ROOT, APP = HERE.parent, HERE / "app"
 TARGET, MAIN = APP / "target", APP / "src" / "main"
 NANO = ROOT / "models" / "nano" / "bundle"
-NATIVES = HERE / "build" / "natives"
+LIBRARY = Path(os.environ.get("EDGEDEC_LIB_SOURCE") or ROOT / "kernels" / "lib")
+NATIVES, ABIS = HERE / "build" / "natives", ("arm64-v8a", "x86_64")
 MIN_SDK, TARGET_SDK, PAGE = 26, 35, 16384
-TOOLS = {"java": "a JDK", "mvn": "maven", "keytool": "a JDK", "aapt2": "aapt", "zipalign": "zipalign", "apksigner": "apksigner"}
-
+PACKAGES = "default-jdk-headless maven aapt zipalign apksigner"
+TOOLS = ("java", "mvn", "keytool", "aapt2", "zipalign", "apksigner")
 
 
 class Failed(Exception):
@@ -41,13 +45,72 @@ def run(*command: str | Path, cwd: Path = HERE) -> str:
 
 
 def check_tools() -> None:
-    missing = sorted({package for tool, package in TOOLS.items() if shutil.which(tool) is None})
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
-        raise Failed(f"not installed: {', '.join(missing)}; `apt-get install default-jdk-headless maven aapt zipalign apksigner`")
+        raise Failed(f"not installed: {', '.join(missing)}; `apt-get install {PACKAGES}`")
 
 
 def maven(offline: bool, *goals: str) -> None:
     run("mvn", "-B", *(["-o"] if offline else []), *goals)
+
+
+def desktop_natives() -> None:
+    """libedgedec and its JNI functions for this machine's JVM, where the tests find them."""
+    folder = HERE / "build" / "jni"
+    if not (LIBRARY / "build.py").is_file():
+        return print("android: no kernels/lib here, the tests of the native engine are skipped", file=sys.stderr)
+    folder.mkdir(parents=True, exist_ok=True)
+    run(sys.executable, LIBRARY / "build.py", "--out", folder / "libedgedec.so")
+    java = Path(shutil.which("javac") or "").resolve().parents[1] / "include"
+    includes = [f"-I{path}" for path in (java, java / "linux", LIBRARY / "include")]
+    shim = HERE / "edgedec-kotlin" / "src" / "main" / "c" / "edgedec_jni.c"
+    link = ["-L.", "-ledgedec", "-Wl,-rpath,$ORIGIN"]
+    run(
+        "cc",
+        "-O2",
+        "-shared",
+        "-fPIC",
+        "-fvisibility=hidden",
+        *includes,
+        shim,
+        "-o",
+        "libedgedec_jni.so",
+        *link,
+        cwd=folder,
+    )
+
+
+def android_natives() -> None:
+    """Native libraries for Android, by ABI: ours with an NDK, ONNX Runtime's out of its AAR."""
+    ndk, aar = os.environ.get("ANDROID_NDK_HOME"), os.environ.get("EDGEDEC_ORT_AAR")
+    if ndk:
+        for abi in ABIS:
+            with_ndk(Path(ndk), abi)
+    if aar:
+        with zipfile.ZipFile(aar) as source:
+            for name in source.namelist():
+                parts = name.split("/")
+                if parts[0] == "jni" and len(parts) == 3 and parts[1] in ABIS and parts[2].endswith(".so"):
+                    (NATIVES / parts[1]).mkdir(parents=True, exist_ok=True)
+                    (NATIVES / parts[1] / parts[2]).write_bytes(source.read(name))
+
+
+def with_ndk(ndk: Path, abi: str) -> None:
+    """libedgedec.so and libedgedec_jni.so for one ABI, C++'s library inside."""
+    toolchain = [
+        f"-DCMAKE_TOOLCHAIN_FILE={ndk / 'build' / 'cmake' / 'android.toolchain.cmake'}", f"-DANDROID_ABI={abi}",
+        f"-DANDROID_PLATFORM=android-{MIN_SDK}", "-DANDROID_STL=c++_static", "-DANDROID_SUPPORT_FLEXIBLE_PAGE_SIZES=ON",
+        "-DCMAKE_BUILD_TYPE=Release",
+    ]  # fmt: skip
+    into, objects = NATIVES / abi, HERE / "build" / "ndk" / abi
+    into.mkdir(parents=True, exist_ok=True)
+    run("cmake", "-S", LIBRARY, "-B", objects / "lib", *toolchain)
+    run("cmake", "--build", objects / "lib", "-j")
+    shutil.copy2(next((objects / "lib").glob("libedgedec.so")), into)
+    found = [f"-DEDGEDEC_LIBRARY={into / 'libedgedec.so'}", f"-DEDGEDEC_INCLUDE={LIBRARY / 'include'}"]
+    run("cmake", "-S", HERE / "edgedec-kotlin" / "src" / "main" / "c", "-B", objects / "jni", *toolchain, *found)
+    run("cmake", "--build", objects / "jni")
+    shutil.copy2(objects / "jni" / "libedgedec_jni.so", into)
 
 
 def resources() -> Path:
@@ -86,8 +149,12 @@ def dex() -> Path:
     folder.mkdir()
     provided = TARGET / "provided"
     framework = next(provided.glob("android-all-*.jar"))
-    jars = [TARGET / "app-0.1.0.jar", *sorted((TARGET / "runtime").glob("*.jar")), next(provided.glob("onnxruntime-*.jar"))]
-    d8 = ["java", "-Xmx2g", "-cp", TARGET / "tools" / "r8.jar", "com.android.tools.r8.D8"]
+    jars = [
+        TARGET / "app-0.1.0.jar",
+        *sorted((TARGET / "runtime").glob("*.jar")),
+        next(provided.glob("onnxruntime-*.jar")),
+    ]
+    d8: list[str | Path] = ["java", "-Xmx2g", "-cp", TARGET / "tools" / "r8.jar", "com.android.tools.r8.D8"]
     run(*d8, "--release", "--min-api", str(MIN_SDK), "--lib", framework, "--output", folder, *jars)
     return folder
 
@@ -112,7 +179,8 @@ def add(out: zipfile.ZipFile, name: str, data: bytes, stored: bool, align: int) 
         start = out.fp.tell() + 30 + len(name.encode())
         # An extra field as zipalign writes it: id, size, and zeros.
         padding = -(start + 6) % align
-        info.extra = (0xD935).to_bytes(2, "little") + (padding + 2).to_bytes(2, "little") + align.to_bytes(2, "little") + bytes(padding)
+        head = b"".join(n.to_bytes(2, "little") for n in (0xD935, padding + 2, align))
+        info.extra = head + bytes(padding)
     out.writestr(info, data)
 
 
@@ -134,7 +202,19 @@ def sign(unsigned: Path, out: Path) -> None:
     run("zipalign", "-c", "-p", "4", unsigned)
     key, password = keystore()
     part = out.with_name(out.name + ".part")
-    run("apksigner", "sign", "--ks", key, "--ks-pass", f"pass:{password}", "--v4-signing-enabled", "false", "--out", part, unsigned)
+    run(
+        "apksigner",
+        "sign",
+        "--ks",
+        key,
+        "--ks-pass",
+        f"pass:{password}",
+        "--v4-signing-enabled",
+        "false",
+        "--out",
+        part,
+        unsigned,
+    )
     run("apksigner", "verify", "--min-sdk-version", str(MIN_SDK), part)
     part.replace(out)
 
@@ -143,6 +223,9 @@ def build(out: Path, test: bool, offline: bool) -> Path:
     check_tools()
     maven(offline, "-q", "-pl", "app", "initialize")
     base = resources()
+    android_natives()
+    if test:
+        desktop_natives()
     maven(offline, "-q", "package", *([] if test else ["-DskipTests"]))
     unsigned = TARGET / "unsigned.apk"
     pack(base, dex(), unsigned)
@@ -162,8 +245,10 @@ def main() -> int:
     except Failed as error:
         print(f"android: {error}", file=sys.stderr)
         return 1
-    kinds = sorted(path.parent.name for path in NATIVES.glob("*/libedgedec_jni.so")) or ["none"]
-    print(f"{out}: {out.stat().st_size / 1e6:.1f} MB, signed; native engine for: {', '.join(kinds)}")
+    kinds = sorted(f"{path.parent.name} {path.name}" for path in NATIVES.glob("*/*.so"))
+    print(f"{out}: {out.stat().st_size / 1e6:.1f} MB, signed; native libraries: {', '.join(kinds) or 'none'}")
+    if not kinds:
+        print("android: it starts but tells no story without native libraries: set ANDROID_NDK_HOME or EDGEDEC_ORT_AAR")
     return 0
 
 

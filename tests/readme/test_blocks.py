@@ -23,6 +23,7 @@ from readme.shown import PAGES, ROOT, blocks, commands, fences, indented
 BIN = Path(sys.executable).parent
 # Why a command is not run here: the first pattern that it matches.
 SKIPPED = {
+    r"^make android|^apt-get|phone-test": "needs a JDK, Android's tools or a phone; tests/android builds the app",
     r"^make (demo|test)": "sets up an environment of its own; CI runs both",
     r"^pip install": "changes the environment; tests/unit/test_extras.py checks the names",
     r"llama-1b|\bl1b\b": "needs a checkpoint of 2.5 GB",

@@ -95,6 +95,17 @@ class BundleTest {
     }
 
     @Test
+    fun `a bundle that was just being replaced is put back`() {
+        val importer = Importer(folder)
+        val made = importer.copy("mine", ::source)
+        made.renameTo(File(folder, ".part-mine.old"))
+        File(folder, ".part-mine.77").mkdirs()
+        importer.clean()
+        assertEquals(listOf("mine"), folder.list()!!.toList())
+        Bundle.open(made).verify()
+    }
+
+    @Test
     fun `a forged manifest is refused`() {
         val raw = File(NANO.folder, Bundle.MANIFEST).readText()
         fun error(text: String) = assertThrows(EdgedecException::class.java, { Manifest.parse(text.toByteArray(), "m") }, text.take(40)).message!!

@@ -17,7 +17,7 @@ import kotlinx.serialization.json.longOrNull
 import org.edgedec.engine.NativeEngine
 import org.junit.jupiter.api.Assumptions.assumeTrue
 
-/** What Python says (tests/android/golden.py). */
+/** What Python says (tests/kotlin_golden.py). */
 val golden: JsonObject = Json.parseToJsonElement(
     NANO.javaClass.getResource("/golden.json")!!.readText(),
 ).jsonObject

@@ -12,6 +12,7 @@ import kotlinx.coroutines.flow.toList
 import kotlinx.coroutines.launch
 import kotlinx.coroutines.runBlocking
 import kotlinx.serialization.json.jsonObject
+import org.edgedec.engine.NativeLibrary
 import org.junit.jupiter.api.Assertions.assertArrayEquals
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertNull
@@ -48,6 +49,31 @@ class GenerateTest {
         }
         // ONNX Runtime's products round otherwise, so that a draw near a border may fall on its other side.
         assertTrue(same >= if (engine == "native") golden.list("drawn").size else golden.list("drawn").size - 3, "$same are the same")
+    }
+
+    @Test
+    fun `200 random requests have the tokens of Python, with drafts and without`() = NANO.open("native").use { model ->
+        for (drafts in listOf(Drafts.OFF, Drafts.AUTO)) {
+            val session = model.session(SessionOptions(drafts = drafts))
+            for (case in golden.list("requests")) {
+                val options = GenerateOptions(maxTokens = 16, sampling = sampling(case.getValue("sampling").jsonObject))
+                val tokens = runBlocking { session.generateTokens(case.ints("ids").toIntArray(), options).toList() }
+                assertEquals(case.ints("tokens"), ids(tokens), "$drafts ${case["sampling"]}")
+            }
+        }
+    }
+
+    @Test
+    fun `libedgedec reads texts as this library does`() = NANO.open("native").use { model ->
+        val library = NativeLibrary.open(NANO.folder.path, 1, null, false)
+        try {
+            for (case in golden.list("encoded")) {
+                val text = case.text("text")
+                assertEquals(model.tokenizer.encode(text).toList(), NativeLibrary.encode(library, text.toByteArray(), 3).toList(), text)
+            }
+        } finally {
+            NativeLibrary.close(library)
+        }
     }
 
     @ParameterizedTest

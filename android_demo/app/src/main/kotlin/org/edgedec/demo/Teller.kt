@@ -67,7 +67,10 @@ class Teller(private val context: Context, private val scope: CoroutineScope, pr
 
     fun start() {
         conversation.restore()
-        scope.launch { guarded { open() } }
+        scope.launch {
+            withContext(work) { bundles.clean() } // what a process that was killed left
+            guarded { open() }
+        }
     }
 
     /** Opens the chosen bundle, with the session that was saved if it fits. */
@@ -85,7 +88,6 @@ class Teller(private val context: Context, private val scope: CoroutineScope, pr
     private fun folder(name: String): File {
         val folder = File(context.filesDir, "bundles/$name")
         if (name != Settings.NANO || folder.isDirectory) return folder
-        bundles.clean()
         return bundles.copy(name, { context.assets.open("$name/$it") }, Progress { done, total -> preparing(name, done, total) })
     }
 
@@ -129,11 +131,11 @@ class Teller(private val context: Context, private val scope: CoroutineScope, pr
                 answer.add(token.text, token.drafted)
                 show(Status.Writing, busy = true)
             }
-            show(Status.Ended(own.stats!!), busy = false)
         } finally {
             if (answer.text.isEmpty()) conversation.turns.remove(answer)
             withContext(kotlinx.coroutines.NonCancellable + work) { save() }
         }
+        show(Status.Ended(own.stats!!), busy = false)
     }
 
     private fun tokens(model: Model, own: Session) = GenerateOptions(maxTokens = LONGEST, sampling = model.sampling).let { options ->

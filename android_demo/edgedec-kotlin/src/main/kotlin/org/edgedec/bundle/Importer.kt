@@ -23,8 +23,13 @@ class Importer(private val into: File) {
     /** The bundles that are there. */
     fun bundles(): List<File> = into.listFiles { file -> file.isDirectory && !file.name.startsWith(".") && File(file, Bundle.MANIFEST).isFile }.orEmpty().sortedBy { it.name }
 
-    /** Removes what broken imports left; call it when no import runs. */
-    fun clean() = into.listFiles { file -> file.name.startsWith(PART) }.orEmpty().forEach { it.deleteRecursively() }
+    /** Removes what broken imports left, and puts back a bundle that was just being replaced; call it when no import runs. */
+    fun clean() {
+        for (file in into.listFiles { file -> file.name.startsWith(PART) }.orEmpty()) {
+            val replaced = File(into, file.name.removePrefix(PART).removeSuffix(OLD))
+            if (!file.name.endsWith(OLD) || replaced.exists() || !file.renameTo(replaced)) file.deleteRecursively()
+        }
+    }
 
     /** From a folder or the app's assets. [name]: of the folder that is made. A bundle of that name is replaced. */
     @JvmOverloads
@@ -84,9 +89,9 @@ class Importer(private val into: File) {
         }
     }
 
-    /** A bundle of the same name is moved away first; [clean] removes it if the program ends in between. */
+    /** A bundle of the same name is moved away first; [clean] puts it back if the program ends in between. */
     private fun rename(part: File, target: File): File {
-        val old = File(into, "$PART${target.name}.old")
+        val old = File(into, "$PART${target.name}$OLD")
         old.deleteRecursively()
         if (target.exists() && !target.renameTo(old)) throw EdgedecException("$target: cannot be replaced")
         if (!part.renameTo(target)) {
@@ -144,6 +149,7 @@ class Importer(private val into: File) {
 
     private companion object {
         const val PART = ".part-"
+        const val OLD = ".old"
         const val LARGEST_ZIP = 64L shl 30
     }
 }

@@ -1,4 +1,4 @@
-"""Writes what the Kotlin library is held to: `python tests/android/golden.py` (after nano or the templates changed)."""
+"""Writes what the Kotlin library is held to: `python tests/kotlin_golden.py` (after nano or the templates changed)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from templates import CHATS, TEMPLATES
+from chat_templates import CHATS, TEMPLATES
 
 import edgedec
 from edgedec import Sampling
 from edgedec.text.template import render_chat
 
-GOLDEN = Path(__file__).parents[2] / "android_demo" / "edgedec-kotlin" / "src" / "test" / "resources" / "golden.json"
+GOLDEN = Path(__file__).parents[1] / "android_demo" / "edgedec-kotlin" / "src" / "test" / "resources" / "golden.json"
 PROMPTS = ["Once upon a time", "One day, a little fox", '"Can I help you?" asked']
 SETTINGS: list[dict[str, Any]] = [
     {"temperature": 0.8, "seed": 7},
@@ -25,11 +25,18 @@ SETTINGS: list[dict[str, Any]] = [
     {"temperature": 0.0, "presence_penalty": 0.5, "frequency_penalty": 0.4},
     {"temperature": 0.6, "logit_bias": {12: -2.5, 14: 1.5}, "seed": 6},
 ]
+SEEDS = (0, 1, 7, 2**40 + 5, 2**63 - 1)
 TEXTS = [
-    "", " ", "Hello, world! It's 2024-01-31, isn't it?\n\tTabs  and   spaces.",
+    "",
+    " ",
+    "Hello, world! It's 2024-01-31, isn't it?\n\tTabs  and   spaces.",
     "Grüße, Ελλάδα, привет, שלום, مرحبا, नमस्ते, 你好，世界, こんにちは, 안녕",
-    "🙂👩‍👩‍👧‍👦\u200b\u0301\x00\x7f\ufffd𝔘𝔫𝔦", "def f(x):\n    return {'a': [x ** 2, \"b\"]}  # <|endoftext|> </s> <0x41>",
-    "a" * 300, " " * 40, "\r\n\n ab\n", "Über\u00a0Nacht\u3000x",
+    "🙂👩‍👩‍👧‍👦\u200b\u0301\x00\x7f\ufffd𝔘𝔫𝔦",
+    "def f(x):\n    return {'a': [x ** 2, \"b\"]}  # <|endoftext|> </s> <0x41>",
+    "a" * 300,
+    " " * 40,
+    "\r\n\n ab\n",
+    "Über\u00a0Nacht\u3000x",
 ]
 
 
@@ -50,6 +57,29 @@ def drawn(session: Any) -> list[dict[str, Any]]:
         {"sampling": s, "tokens": [int(t) for t in session.tokens(ids, max_tokens=40, sampling=Sampling(**s))]}
         for s in SETTINGS
     ]
+
+
+def requests(session: Any, n: int = 200) -> list[dict[str, Any]]:
+    """Random settings on random prompts, a few tokens each."""
+    rng = np.random.default_rng(15)
+    found = []
+    for i in range(n):
+        pick = lambda *values: values[rng.integers(len(values))]  # noqa: E731
+        sampling = {
+            "temperature": pick(0.0, 0.5, 0.8, 1.0, 1.3),
+            "top_k": pick(0, 0, 5, 40),
+            "top_p": pick(1.0, 0.95, 0.7),
+            "min_p": pick(0.0, 0.0, 0.02),
+            "typical_p": pick(1.0, 1.0, 0.9),
+            "repetition_penalty": pick(1.0, 1.0, 1.1),
+            "presence_penalty": pick(0.0, 0.0, 0.3),
+            "frequency_penalty": pick(0.0, 0.0, 0.2),
+            "seed": i,
+        }
+        ids = session.model.tokenizer.encode(pick(*PROMPTS, "The dog", "Tom and Ben", "It was dark."))
+        tokens = [int(t) for t in session.tokens(ids, max_tokens=16, sampling=Sampling(**sampling))]
+        found.append({"ids": ids, "sampling": sampling, "tokens": tokens})
+    return found
 
 
 def rendered() -> list[dict[str, Any]]:
@@ -73,11 +103,15 @@ def golden() -> dict[str, Any]:
     return {
         "stories": stories(session),
         "drawn": drawn(session),
-        "random": [{"seed": s, "values": np.random.default_rng(s).random(5).tolist()} for s in (0, 1, 7, 2**40 + 5, 2**63 - 1)],
-        "encoded": [{"text": t, "ids": tokenizer.encode(t), "plain": tokenizer.encode(t, special=False)} for t in TEXTS],
+        "requests": requests(session),
+        "random": [{"seed": s, "values": np.random.default_rng(s).random(5).tolist()} for s in SEEDS],
+        "encoded": [
+            {"text": t, "ids": tokenizer.encode(t), "plain": tokenizer.encode(t, special=False)} for t in TEXTS
+        ],
         "templates": rendered(),
     }
 
 
 if __name__ == "__main__":
-    GOLDEN.write_text(json.dumps(golden(), indent=1) + "\n", "utf-8")
+    parts = [f'"{name}": [\n' + ",\n".join(map(json.dumps, items)) + "\n]" for name, items in golden().items()]
+    GOLDEN.write_text("{\n" + ",\n".join(parts) + "\n}\n", "utf-8")

@@ -155,5 +155,10 @@ TEMPLATES = {"chatml": CHATML, "llama2": LLAMA2, "llama3": LLAMA3, "qwen3": QWEN
 
 SYSTEM = {"role": "system", "content": " Be brief.\n"}
 USER = {"role": "user", "content": "What is a fox? \U0001f98a"}
-ANSWER = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nAn \"animal\".\n"}
-CHATS = [[USER], [SYSTEM, USER], [USER, ANSWER, {"role": "user", "content": "And a  cat?\n"}], [SYSTEM, USER, ANSWER, USER, ANSWER, USER]]
+ANSWER = {"role": "assistant", "content": '<think>\nhm\n</think>\n\nAn "animal".\n'}
+CHATS = [
+    [USER],
+    [SYSTEM, USER],
+    [USER, ANSWER, {"role": "user", "content": "And a  cat?\n"}],
+    [SYSTEM, USER, ANSWER, USER, ANSWER, USER],
+]

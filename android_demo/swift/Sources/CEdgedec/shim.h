@@ -1,0 +1,1 @@
+#include <edgedec.h>
