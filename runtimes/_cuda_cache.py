@@ -166,7 +166,7 @@ class CudaCache(NoMerging):
         twin.truncate(length)
         return twin
 
-    def drop(self, block: int, slots: Sequence[int]) -> None:
+    def drop(self, block: int, slots: Sequence[int] | Ints) -> None:
         if block not in self._tables:
             raise UsageError(f"block {block} keeps no slots that could be dropped")
         gone = sorted({int(slot) for slot in slots})

@@ -84,9 +84,10 @@ class NativeCache:
         if code := self.handle.merge(block, address(target), address(source), address(shares), n):
             raise_refusal(code)
 
-    def drop(self, block: int, slots: Sequence[int]) -> None:
+    def drop(self, block: int, slots: Sequence[int] | Ints) -> None:
         slotted(self.spec, block, "dropped")
-        if code := self.handle.drop(block, sorted({int(slot) for slot in slots})):
+        gone = np.unique(np.asarray(slots, np.int64))
+        if code := self.handle.drop(block, address(gone), len(gone)):
             raise_refusal(code)
 
     def save(self) -> Arrays:

@@ -61,7 +61,7 @@ class Cache(Protocol):
         With pages, nothing is copied."""
         ...
 
-    def drop(self, block: int, slots: Sequence[int]) -> None:
+    def drop(self, block: int, slots: Sequence[int] | Ints) -> None:
         """Forget committed slots of one attention block, and the pending rows; the slots that stay keep their order and
         their positions. UsageError for other blocks."""
         ...

@@ -173,7 +173,7 @@ class HostCache:
             targets, found = merged(load(half[:, :n], self.kv, unit), *parts)
             half[:, targets] = store(found, self.kv, unit)
 
-    def drop(self, block: int, slots: Sequence[int]) -> None:
+    def drop(self, block: int, slots: Sequence[int] | Ints) -> None:
         slotted(self.spec, block, "dropped")
         self.rollback()
         self._split({block})

@@ -168,7 +168,7 @@ class Eviction(BasePolicy):
     def evict(self, cache: Cache, block: int, keep: int) -> None:
         scores = self.score(cache, block)
         gone = dropped(scores, keep, self.sinks, self.kept_recent(keep))
-        cache.drop(block, gone.tolist())
+        cache.drop(block, gone)
         if block in self._scores:
             self._scores[block] = np.delete(scores, gone)
 

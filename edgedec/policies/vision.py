@@ -97,7 +97,7 @@ class Vision(Eviction):
                 gone.append(self._least(b, cache, ~image, self._text * (cache.length - total), self.window))
             drop = np.unique(np.concatenate(gone))
             if len(drop):
-                cache.drop(b, drop.tolist())
+                cache.drop(b, drop)
                 self._scores[b] = np.delete(scores, drop)
         self.decided()
 

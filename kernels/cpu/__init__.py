@@ -127,8 +127,9 @@ class CacheHandle:
             return length
         return int(self._lib.ed_cache_truncate(self.address, length))
 
-    def drop(self, block: int, slots: Sequence[int]) -> int:
-        return int(self._lib.ed_cache_drop(self.address, block, (c_int64 * len(slots))(*slots), len(slots)))
+    def drop(self, block: int, slots: int, n: int) -> int:
+        """The slots of an int64 array [n] at an address, ascending."""
+        return int(self._lib.ed_cache_drop(self.address, block, slots, n))
 
     def merge(self, block: int, into: int, slots: int, weights: int, n: int) -> int:
         """Of arrays at addresses: int64 [n], int64 [n], float32 [kv_heads, n]."""

@@ -101,7 +101,7 @@ class GraphCache(NoMerging):
         twin.truncate(length)
         return twin
 
-    def drop(self, block: int, slots: Sequence[int]) -> None:
+    def drop(self, block: int, slots: Sequence[int] | Ints) -> None:
         raise UsageError("this runtime declares no drop: slots of a graph's cache cannot be forgotten")
 
     def save(self) -> Arrays:

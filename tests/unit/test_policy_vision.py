@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pruning import run_calls
 
 import edgedec
 from edgedec import SessionError, UsageError
@@ -33,18 +34,9 @@ def read(model: edgedec.Model, words: str, speculate: str = "off") -> edgedec.Se
     context = session._context
     policy: Any = context.policy
     policy.mark(4, IMAGE)
-    _run(model, policy.read_rows(context.cache, Rows.embedded(rows, 0), 64))
+    run_calls(model.runtime, policy.read_rows(context.cache, Rows.embedded(rows, 0), 64))
     context.ids = [0] * (IMAGE + TEXT) + [5]
     return session
-
-
-def _run(model: edgedec.Model, calls: Any) -> None:
-    done = None
-    try:
-        while True:
-            done = type("Done", (), {"result": forward_one(model.runtime, calls.send(done))})
-    except StopIteration:
-        return
 
 
 def test_only_image_rows_are_dropped(model: edgedec.Model) -> None:
