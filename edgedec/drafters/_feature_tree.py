@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request
-from edgedec.drafters import Draft, DrafterContext
+from edgedec.drafters import Draft, DrafterContext, Effort
 from edgedec.drafters._head_reader import facts_of
 from edgedec.drafters._levels import Levels
 from edgedec.drafters._state_drafter import StateDrafter
@@ -34,6 +34,7 @@ class FeatureTree(StateDrafter):
         self._depth, self._beam, self._head = depth or facts.depth, beam, self._reader
         self._outputs = Outputs(top=k, logsum=True, hidden=(self._head.last,))
         self._tokens = _tokens(host, facts.tokens) if facts.tokens else None
+        self.effort = Effort(self._depth, self._head.share(host.runtime.spec))
 
     def _search(self, context: Context, nodes: int, least: float) -> Generator[Request, Completed, Draft]:
         reader, levels = self._head, Levels(nodes, self._beam, least)

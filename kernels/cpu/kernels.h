@@ -4,9 +4,10 @@
 // an output is made of the same operations in the same order. Integer sums are exact in any order;
 // floating-point ones are kept in a fixed order:
 // - a product with quantized weights adds up its steps (32 inputs; 16 for blocks of 16) one after another,
-//   acc = fma(float(integer sum), weight scale * activation scale, acc);
-//   after the last step of a block with zero points, acc = fma((8 or 128 - zero point) * weight scale, sum of the
-//   block's activations, acc), that sum being made of its steps one after another;
+//   acc = fma(float(integer sum), weight scale * activation scale, acc).
+//   Zero points of int4 in blocks of one step are part of its integer sum. Any other block is added up by itself: it begins
+//   with (8 or 128 - zero point) * the sum of the block's activations (that of its steps one after another), goes on with
+//   b = fma(float(integer sum), activation scale, b), and ends with acc = fma(weight scale, b, acc);
 // - sums along a row run in 16 lanes, lane i taking elements i, i+16, ..., and then halves are added to
 //   halves: i + (i+8), 4, 2, 1.
 // Compiled with -ffp-contract=off: a fused multiply-add stands only where it is written.
@@ -53,6 +54,7 @@ struct Matrix {
   int steps() const { return kpad() / step(); }
   int block_steps() const { return block / step(); }
   int groups() const { return (n + LANES - 1) / LANES; }
+  bool zeros_in_steps() const { return zeros && format == INT4 && block_steps() == 1; }
   bool quantized() const { return format == INT8 || format == INT4; }
   size_t group_bytes() const { return (size_t)LANES * kpad() / (format == INT4 ? 2 : 1); }
   // Bytes of the zero points of a row (by rows), or of a group (packed).
@@ -93,8 +95,9 @@ struct Matrix {
 };
 
 // Rows of activations ready to be multiplied. Quantized: int8 [rows, kpad], ordered as the weights of the format want
-// them (int4: 0 2 4 6 1 3 5 7 of every eight), a scale and an offset (-8 or -128 times the sum of the
-// step) per step; for weights with zero points, the sum of each block too. For float weights only `x` is read.
+// them (int4: 0 2 4 6 1 3 5 7 of every eight), a scale and an offset (-`stands_for_zero` times the sum of the step) per
+// step; for weights with zero points, the sum of each block too: of integers if `zeros_in_steps`, else scaled. For float
+// weights only `x` is read.
 struct QuantizedActivations {
   int8_t* q;
   float* scale;
@@ -175,7 +178,8 @@ struct Attention {
 
 struct Kernels {
   const char* name;
-  int offset8;  // what stands for zero in int8 weights, as far as `offset` must take it off
+  // What `offset` takes off each weight of a matrix: what stands for zero there, as far as products do not take it off.
+  int (*stands_for_zero)(const Matrix& w);
   // One row of n floats over its root mean square, times weight.
   void (*norm)(const float* x, const float* weight, int n, float eps, float* y);
   // One row less its mean, over its standard deviation, times weight, plus bias (or null).

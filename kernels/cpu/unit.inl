@@ -11,7 +11,7 @@
 
 namespace ED_NS {
 
-static const edgedec::Kernels TABLE = {ED_NAME, OFFSET8,    norm,    layer_norm, quantize, product, embed,
+static const edgedec::Kernels TABLE = {ED_NAME, stands_for_zero, norm,    layer_norm, quantize, product, embed,
                                        rope,    glu,        activate, add,      reduce_max, sum_exp, store_kv,
                                        load_kv, attend,     merge,   finish,     attention_sums, probe_read, probe_int8,
                                        exp_shifted, sigmoid, scale_add,  conv,    ssm_dt,   ssm_step,

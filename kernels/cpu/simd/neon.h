@@ -99,6 +99,7 @@ ED_IN void nprefetch(const void* p) {
 
 #define ED_OWN_STEP 1  // gemm.inl leaves whole steps to `step_sums`
 
+constexpr bool ZERO_BYTES = false;
 constexpr int OFFSET8 = 0;
 
 // How many of a tile's v vectors have a step of theirs summed at once, so that all sums stay in registers.

@@ -126,6 +126,7 @@ struct bytes {
 struct Pair {
   bytes lo, hi;
 };
+constexpr bool ZERO_BYTES = false;
 constexpr int OFFSET8 = 0;
 using acc4 = ni;
 using acc8 = ni;
