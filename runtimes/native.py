@@ -23,6 +23,7 @@ from edgedec.runtime import Call, CallResult, Capabilities, Outputs, RuntimeOpti
 from edgedec.runtimes import _native_drafting
 from edgedec.runtimes._native_cache import NativeCache, address, raise_refusal
 from edgedec.runtimes._native_model import NativeAdapter, NativeModel
+from edgedec.runtimes._native_outputs import attention_arrays, query_arrays
 from edgedec.runtimes._native_readout import NativeReadouts
 from edgedec.runtimes._native_sampler import NativeSampler
 from edgedec.runtimes._native_views import NativeViews
@@ -72,6 +73,7 @@ class NativeRuntime:
             batch_invariant=True,
             merge=True,
             views=True,
+            queries=True,
             best_k=_BEST if self.spec.vocab_size >= _WIDE else 0,
             temperatures=True,
             page_slots=cpu.page_slots(),
@@ -190,7 +192,8 @@ class NativeRuntime:
             logsum = np.empty(head_rows, np.float64)
             logsum_at = address(logsum)
         states, states_at, names_at = self._states(wanted.hidden, count, keep) if wanted.hidden else ({}, 0, 0)
-        paid, paid_at = self._attention(call, cache, keep) if wanted.attention else ({}, 0)
+        paid, paid_at = attention_arrays(self.spec, call, cache, keep) if wanted.attention else ({}, 0)
+        queries, queries_at = query_arrays(self.spec, call, keep) if wanted.queries else ({}, 0)
         data = structs.pack_sequence(
             count,
             first,
@@ -217,9 +220,10 @@ class NativeRuntime:
             self._adapter(adapter, keep) if adapter is not None else 0,
             beside,
             self._readouts.address(wanted, keep) if wanted.readout is not None else 0,
+            queries_at,
             self._views.address(views, blocks, cache, keep) if views else 0,
         )
-        return data, CallResult(logits, ids, scores, logsum, states, paid)
+        return data, CallResult(logits, ids, scores, logsum, states, paid, queries)
 
     def _ints(self, values: NDArray[np.int64], n: int, keep: list[Any]) -> int:
         array = np.ascontiguousarray(values, np.int64)
@@ -253,19 +257,6 @@ class NativeRuntime:
         places = np.array([address(states[block]) for block in blocks], np.uintp)
         keep += (names, places)
         return states, address(places), address(names)
-
-    def _attention(self, call: Call, cache: NativeCache, keep: list[Any]) -> tuple[dict[int, NDArray[np.float32]], int]:
-        """Arrays [n_kv_heads, slots] by attention block, and the address of their list, one entry a block of the
-        call."""
-        blocks = self._all if call.blocks is None else tuple(call.blocks)
-        paid = {
-            b: np.zeros((self.spec.attention[b].n_kv_heads, cache.slots(b) + len(call.rows)), np.float32)
-            for b in blocks
-            if b in self.spec.attention
-        }
-        places = np.array([address(paid[b]) if b in paid else 0 for b in blocks], np.uintp)
-        keep.append(places)
-        return paid, address(places)
 
     def _adapter(self, adapter: Any, keep: list[Any]) -> int:
         found = self._adapters.get(adapter)

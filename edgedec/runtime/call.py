@@ -30,7 +30,8 @@ class Outputs(NamedTuple):
     exp(logit / `temperature`) over all logits of these rows (a temperature other than 1: only if the runtime's
     capabilities have `temperatures`); hidden: blocks after which the state of all computed rows is returned (-1: the
     embedding); attention: what the rows pay to each slot, in every attention block of the call; readout: `top` is of
-    these tokens only, and there are no logits and no logsum.
+    these tokens only, and there are no logits and no logsum; queries: attention blocks whose queries are returned, as
+    they score keys.
     """
 
     logits: bool = False
@@ -41,6 +42,7 @@ class Outputs(NamedTuple):
     logits_from: int = 0
     temperature: float = 1.0
     readout: Readout | None = None
+    queries: tuple[int, ...] = ()
 
     def __or__(self, other: Outputs) -> Outputs:
         """What either of them returns; of the rows that both are about."""
@@ -55,6 +57,7 @@ class Outputs(NamedTuple):
             min(self.logits_from, other.logits_from),
             self.temperature if self.logsum else other.temperature,
             _joined(self, other),
+            tuple(sorted({*self.queries, *other.queries})),
         )
 
     @property
@@ -75,7 +78,8 @@ class CallResult:
 
     logits [m, vocab_size]; ids int32 [m, top]: the best tokens, the best first, the lowest id of equals first, -1
     where a logit is not finite; scores [m, top]: their logits; logsum float64 [m]; hidden: [count, hidden_size] by
-    block; attention: [n_kv_heads, slots] by block, summed over rows and the query heads of a kv head.
+    block; attention: [n_kv_heads, slots] by block, summed over rows and the query heads of a kv head; queries: [count,
+    n_heads, head_dim] by block.
     """
 
     logits: Logits | None = None
@@ -84,6 +88,7 @@ class CallResult:
     logsum: NDArray[np.float64] | None = None
     hidden: dict[int, Hidden] = field(default_factory=dict)
     attention: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    queries: dict[int, NDArray[np.float32]] = field(default_factory=dict)
 
 
 class Adapter(Protocol):

@@ -86,6 +86,8 @@ def _check_outputs(call: Call, spec: ModelSpec, can: Capabilities) -> None:
     wanted, n = call.outputs, call.rows.count
     if wanted.attention and not can.attention_sums:
         _refuse("attention_sums")
+    if wanted.queries:
+        _check_queries(call, spec, can)
     if wanted.logsum and not can.logsum:
         _refuse("logsum")
     if wanted.hidden and not can.hidden:
@@ -102,6 +104,15 @@ def _check_outputs(call: Call, spec: ModelSpec, can: Capabilities) -> None:
         run = range(spec.n_blocks) if call.blocks is None else call.blocks
         if block not in run and not (block == -1 and call.hidden is None):
             raise UsageError(f"hidden states after block {block}: the call does not run it")
+
+
+def _check_queries(call: Call, spec: ModelSpec, can: Capabilities) -> None:
+    if not can.queries:
+        _refuse("queries")
+    run = range(spec.n_blocks) if call.blocks is None else call.blocks
+    for block in call.outputs.queries:
+        if block not in spec.attention or block not in run:
+            raise UsageError(f"queries of block {block}: the call runs no such attention block")
 
 
 def check_readout(wanted: Outputs, spec: ModelSpec) -> Readout:

@@ -184,6 +184,7 @@ struct ed_sequence {
   const ed_adapter* adapter;
   const float* embeddings;  // [rows, hidden], for blocks that read them; null: those of `tokens`
   const ed_readout* readout;  // null: the whole vocabulary; else no logits and no logsum
+  float* const* queries;  // null, or for each of the call's blocks null or [rows, heads, head_dim]: as they score keys
   const ed_view* const* views;  // null, or for each of the call's blocks null or what its rows see of it
 };
 

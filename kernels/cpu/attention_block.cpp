@@ -192,6 +192,8 @@ void AttentionBlock::store(const BlockCall& call) {
       if (m_.qk_norm == 1) norm_heads(q, k);
       if (m_.rope >= 0) rope_heads(q, k, s.pending.positions[at]);
       store_row(s_.views[sequence], head, s_.views[sequence].length + at, k);
+      if (s.queries)
+        std::copy_n(q, group_ * d_, s.queries + (size_t)(row - s.row) * q_dim_ + (size_t)head * group_ * d_);
     }
   });
 }

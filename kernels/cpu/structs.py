@@ -150,9 +150,9 @@ class SequenceRows(_Struct):
         (c_int32, "rows first n_blocks logits_from top n_hidden"),
         (c_double, "temperature"),
         (c_void_p, "cache blocks tokens input positions parents groups numbers logits top_ids top_scores logsum"),
-        (c_void_p, "hidden_blocks hidden attention_sums adapter embeddings readout views"),
+        (c_void_p, "hidden_blocks hidden attention_sums adapter embeddings readout queries views"),
     )
 
 
 # The fields of `SequenceRows` in order, as bytes; addresses are numbers, 0 for none.
-pack_sequence = Struct("@6id19P").pack
+pack_sequence = Struct("@6id20P").pack

@@ -73,7 +73,9 @@ class Reference:
     def __init__(self, spec: ModelSpec, weights: Weights, kv: str = "f32", scales: Scales | None = None) -> None:
         self.spec, self._weights, self.kv, self._scales = spec, weights, kv, scales or {}
         self._shapes = spec.tensors()
-        self.capabilities = Capabilities(kinds=KINDS, kv_formats=KV_FORMATS, temperatures=True, merge=True, views=True)
+        self.capabilities = Capabilities(
+            kinds=KINDS, kv_formats=KV_FORMATS, temperatures=True, merge=True, views=True, queries=True
+        )
 
     def load(self) -> None:
         """Nothing to open."""
@@ -97,18 +99,21 @@ class Reference:
         x = embedding if call.hidden is None and embedding is not None else np.asarray(call.hidden, np.float32)
         states = {-1: x} if -1 in wanted.hidden else {}
         paid: dict[int, Array] = {}
+        queries: dict[int, Array] = {}
         spans = cache.write(blocks, rows)
         for b in blocks:
             w = BlockWeights(self.spec, b, self._weights, getattr(call.adapter, "apply", None))
             view = (call.views or {}).get(b)
-            y, attention_paid = self._run(self.spec.blocks[b], w, x, embedding, rows, cache, spans, view)
+            y, attention_paid, q = self._run(self.spec.blocks[b], w, x, embedding, rows, cache, spans, view)
             x = x + w.norm(y, self.spec.blocks[b].post_norm, "post_norm")
             if b in wanted.hidden:
                 states[b] = x
             if wanted.attention and attention_paid is not None:
                 paid[b] = attention_paid
+            if b in wanted.queries and q is not None:
+                queries[b] = q
         result = head_outputs(self.head(x[wanted.logits_from :]), wanted) if wanted.head else CallResult()
-        return CallResult(result.logits, result.ids, result.scores, result.logsum, states, paid)
+        return CallResult(result.logits, result.ids, result.scores, result.logsum, states, paid, queries)
 
     def _run(
         self,
@@ -120,17 +125,17 @@ class Reference:
         cache: HostCache,
         spans: dict[int, tuple[int, int]],
         view: View | None,
-    ) -> tuple[Array, Array | None]:
+    ) -> tuple[Array, Array | None, Array | None]:
         match block:
             case Attention():
                 scales = self._scales.get(w.number)
                 return attention.run(block, w, x, embedding, rows, cache, spans[w.number], scales, view)
             case Mlp():
-                return mlp.run(block, w, x), None
+                return mlp.run(block, w, x), None, None
             case Moe():
-                return moe.run(block, w, x), None
+                return moe.run(block, w, x), None, None
             case Ssm():
-                return ssm.run(block, w, x, rows, cache.state(w.number)), None
+                return ssm.run(block, w, x, rows, cache.state(w.number)), None, None
             case Opaque():
                 raise RuntimeUnavailable("an opaque block runs in its own graph only")
 

@@ -33,9 +33,9 @@ def run(
     span: tuple[int, int],
     scales: Array | None,
     view: View | None = None,
-) -> tuple[Array, Array]:
-    """f(norm(x)) [count, hidden], and the attention paid to each slot [n_kv_heads, slots]. embedding [count, hidden]:
-    of the rows' tokens, if the block reads it; span: the slots of the computed rows; scales [2, n_kv_heads, 1,
+) -> tuple[Array, Array, Array]:
+    """f(norm(x)) [count, hidden], the attention paid to each slot [n_kv_heads, slots], the queries. embedding [count,
+    hidden]: of the rows' tokens, if the block reads it; span: the slots of the computed rows; scales [2, n_kv_heads, 1,
     head_dim]: static scales of a quantized cache; view: what the rows see of the block's slots."""
     normed = w.norm(x, block.norm)
     if block.paired:
@@ -51,7 +51,7 @@ def run(
     mask = rows.mask(cache.positions(w.number), block.window, block.sinks)
     sight = None if view is None else Sight(view, span[0] - rows.first, rows)
     y, paid = attend(q, keys, values, mask, block, sight)
-    return w.linear(y, "o", block.o_bias), paid
+    return w.linear(y, "o", block.o_bias), paid, np.ascontiguousarray(q.transpose(1, 0, 2))
 
 
 def _qkv(block: Attention, w: BlockWeights, x: Array) -> tuple[Array, Array, Array]:

@@ -12,6 +12,7 @@ import edgedec
 from edgedec import SessionError, UsageError
 from edgedec.decoding.batching import Batch
 from edgedec.kernels.cpu import loader
+from edgedec.policies import actqkv
 from edgedec.policies._views import Always
 from edgedec.policies.lserve import streaming_heads
 from edgedec.policies.tca import pages_for
@@ -25,6 +26,7 @@ WORDS = [
     "lserve:budget=128,recent=64,sinks=4",
     "tca:budget=160,recent=64,mass=0.8",
     "anchor:theta=1,recent=64,sinks=4",
+    "actqkv:budget=256,recent=64,every=32,window=4",
 ]
 DRAFTS = "copy:fixed=5+recycling:fixed=5"
 
@@ -82,7 +84,14 @@ def test_less_is_read(model: edgedec.Model, ids: list[int], words: str, forwarde
 
 @pytest.mark.parametrize(
     "words",
-    ["quest:budget=1", "quest:budget=100000", "lserve:budget=1,stream=0", "tca:mass=1,budget=1", "anchor:theta=1e9"],
+    [
+        "quest:budget=1",
+        "quest:budget=100000",
+        "lserve:budget=1,stream=0",
+        "tca:mass=1,budget=1",
+        "actqkv:budget=1",
+        "anchor:theta=1e9",
+    ],
 )
 def test_the_whole_budget_is_the_whole_cache(model: edgedec.Model, ids: list[int], words: str) -> None:
     dense, whole = generate(model, ids, "full"), generate(model, ids, words)
@@ -150,6 +159,8 @@ def test_quantized_caches(nano: Path, ids: list[int], kv: str) -> None:
         ("lserve:stream=2", "stream=2: must be from 0 to 1"),
         ("tca:window=0", "window=0"),
         ("anchor:group=-1", "group=-1"),
+        ("actqkv:every=200", "every=200: must be above window=8, at most recent=128"),
+        ("actqkv:window=0", "window=0"),
     ],
 )
 def test_options_that_cannot_be(model: edgedec.Model, words: str, said: str) -> None:
@@ -157,7 +168,7 @@ def test_options_that_cannot_be(model: edgedec.Model, words: str, said: str) -> 
         model.session(cache=words)
 
 
-@pytest.mark.parametrize("words", ["lserve", "tca"])
+@pytest.mark.parametrize("words", ["lserve", "tca", "actqkv"])
 def test_states_of_other_policies_are_refused(model: edgedec.Model, words: str) -> None:
     policy, cache = model.policy(words), model.runtime.new_cache(8)
     assert policy is not None
@@ -178,6 +189,16 @@ def test_the_heads_that_look_least_elsewhere_stream() -> None:
     }
     found = streaming_heads(sums, Always(1, 1), 0.5)
     assert {b: heads.tolist() for b, heads in found.items()} == {0: [True, False], 2: [True, False]}
+
+
+def test_probes_and_pages_of_actqkv() -> None:
+    assert actqkv.probes(np.array([[[0.0]], [[0.0]], [[3.0]]], np.float32)).tolist() == [[1.5]]
+    keys = np.repeat(np.array([[[1.0], [3.0]]], np.float32), PAGE, axis=1)
+    assert actqkv.page_means(np.concatenate([keys, keys[:, :5]], axis=1)).tolist() == [[[1.0], [3.0]]]
+    worth = actqkv.worth_of(np.array([[0.0], [0.0]], np.float32), np.zeros((1, 2, 1), np.float32), 1.0)
+    assert worth.tolist() == [[0.5, 0.5]]
+    assert [p.tolist() for p in actqkv.best_pages(np.array([[0.5, 0.5, 0.0]], np.float32), 3)] == [[0, 1]]
+    assert [p.tolist() for p in actqkv.best_pages(np.array([[0.1, 0.4, 0.5]], np.float32), 2)] == [[1, 2]]
 
 
 def test_pages_that_hold_the_mass() -> None:

@@ -140,3 +140,21 @@ def merged(subject: Subject, model: str) -> None:
     rows = [Rows.chain(ids[:3], n)] * 2
     after = [logits(run(r, rows[i], found[i], ALL_LOGITS)) for i, r in enumerate(subject.both(model))]
     close(after[0], after[1], "logits after merging")
+
+
+@refused_without("queries")
+def _querying(runtime: Runtime) -> object:
+    blocks = tuple(runtime.spec.attention)[:1] or (0,)
+    return run(runtime, Rows.chain([1], 0), runtime.new_cache(4), Outputs(queries=blocks))
+
+
+@check("queries: the scores that they give are the reference's", needs="queries")
+def queries(subject: Subject, model: str) -> None:
+    blocks, found = tuple(subject.runtime(model).spec.attention), []
+    for runtime in subject.both(model):
+        cache, _ = text(runtime, tokens(runtime.spec, 20))
+        rows = tree(runtime.spec, 20)
+        found.append(run(runtime, rows, cache, Outputs(queries=blocks)).queries)
+    assert found[0].keys() == set(blocks), f"queries of blocks {list(found[0])}, asked: {blocks}"
+    for block in blocks:
+        close(found[0][block], found[1][block], f"queries of block {block}")
