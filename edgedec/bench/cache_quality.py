@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from importlib import import_module
+from inspect import signature
 from math import exp
 from typing import TYPE_CHECKING
 
@@ -99,13 +100,19 @@ class QualityBench:
         return alike(said, case.wanted) if case.task == "copy" else right(said, case.wanted)
 
 
+def budget_option(name: str) -> str | None:
+    """The option of a policy that is its budget; None if it has none."""
+    file = import_module(f"edgedec.policies.{name.partition(':')[0]}")
+    option: str = getattr(file, "BUDGET", "budget")
+    return option if option in signature(file.make).parameters else None
+
+
 def worded(name: str, budget: float) -> str:
     """The policy `name` at a budget, its other options as given.
 
     worded("snapkv:window=16", 0.2) -> "snapkv:window=16,budget=0.2"
     """
-    option = getattr(import_module(f"edgedec.policies.{name.partition(':')[0]}"), "BUDGET", "budget")
-    return f"{name}{',' if ':' in name else ':'}{option}={budget:g}"
+    return f"{name}{',' if ':' in name else ':'}{budget_option(name)}={budget:g}"
 
 
 def alike(said: Sequence[int], wanted: Sequence[int]) -> float:

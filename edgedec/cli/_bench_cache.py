@@ -141,8 +141,14 @@ def _quality(
 ) -> None:
     from time import perf_counter
 
-    from edgedec.bench.cache_quality import QualityBench
+    from edgedec.bench.cache_quality import QualityBench, budget_option
 
+    for name in [name for name in names if budget_option(name) is None]:
+        print(
+            f"edgedec {_NAME}: {name} has no budget: its quality is not compared, --context measures it",
+            file=sys.stderr,
+        )
+    names = [name for name in names if budget_option(name) is not None]
     bench, began = QualityBench(model, tasks, model.spec.context_length, limit, text), perf_counter()
     one = bench.measure([], [], lambda done, total: None)
     if not one.interrupted:

@@ -5,7 +5,6 @@ Whatever a drafter proposes, the output stays what it would have been (`edgedec.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -24,6 +23,7 @@ from edgedec.errors import UsageError
 from edgedec.runtime import CallResult, Hidden, Outputs, Rows, Runtime
 from edgedec.sampling import Probs
 from edgedec.text.tokenizer import Tokenizer
+from edgedec.words import typed_options
 
 State = dict[str, NDArray[Any]]
 # What several sessions learned of their model and share. Not for two threads at once.
@@ -251,20 +251,5 @@ def drafter_module(name: str) -> ModuleType:
 def make_drafter(name: str, host: DrafterContext, options: Mapping[str, str] | None = None) -> Drafter:
     """The drafter `drafters/<name>.py`; options are arguments of its `make`, as text."""
     make = drafter_module(name).make
-    drafter: Drafter = make(host, **_arguments(name, make, options or {}))
+    drafter: Drafter = make(host, **typed_options(f"drafter {name}", make, options or {}))
     return drafter
-
-
-def _arguments(name: str, make: Callable[..., Drafter], options: Mapping[str, str]) -> dict[str, Any]:
-    """Text as the types that `make` declares."""
-    known = dict(list(inspect.signature(make).parameters.items())[1:])
-    found: dict[str, Any] = {}
-    for key, value in options.items():
-        if key not in known:
-            raise UsageError(f"drafter {name}: no option {key!r}; there are: {', '.join(known) or 'none'}")
-        kind = known[key].annotation
-        try:
-            found[key] = {"int": int, "float": float}.get(str(kind), str)(value)
-        except ValueError:
-            raise UsageError(f"drafter {name}: {key}={value}: must be {kind}") from None
-    return found

@@ -7,21 +7,20 @@ Without one nothing here runs.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.cache import Cache
 from edgedec.errors import UsageError
 from edgedec.runtime import Adapter, Call, CallResult, Capabilities, Outputs
 from edgedec.spec import ModelSpec
+from edgedec.words import split_options, typed_options
 
 # Every token is kept: no policy.
 FULL = "full"
@@ -133,7 +132,7 @@ def make_policy(words: str, host: PolicyHost) -> CachePolicy | None:
         raise UsageError(f"--cache {words}: no policy {name!r}; there are: {', '.join((FULL, *policy_names()))}")
     file = import_module(f"edgedec.policies.{name}")
     _require(name, getattr(file, "NEEDS", ()), getattr(file, "KINDS", None), host)
-    options = _arguments(name, file.make, _options(words, rest))
+    options = typed_options(f"--cache {name}", file.make, split_options(f"--cache {words}", rest, "snapkv:budget=0.2"))
     policy: CachePolicy = file.make(host, **options)
     policy.name, policy.words = name, words
     return policy
@@ -165,30 +164,3 @@ def _require(name: str, needs: Sequence[str], kinds: Sequence[str] | None, host:
             f"--cache {name}: cannot run blocks of kind {', '.join(sorted(found - set(kinds)))} on fewer rows; use a "
             "policy that only evicts, such as snapkv"
         )
-
-
-def _options(words: str, rest: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for item in filter(None, rest.split(",")):
-        key, equals, value = item.partition("=")
-        if not equals:
-            raise UsageError(f"--cache {words}: {item!r} must be OPTION=VALUE, as in snapkv:budget=0.2")
-        found[key] = value
-    return found
-
-
-def _arguments(name: str, make: Callable[..., CachePolicy], options: Mapping[str, str]) -> dict[str, Any]:
-    """Text as the types that `make` declares."""
-    known = dict(list(inspect.signature(make).parameters.items())[1:])
-    found: dict[str, Any] = {}
-    for key, value in options.items():
-        if key not in known:
-            raise UsageError(f"--cache {name}: no option {key!r}; there are: {', '.join(known)}")
-        kind = str(known[key].annotation)
-        try:
-            found[key] = {"int": int, "float": float}.get(kind, str)(value)
-        except ValueError:
-            raise UsageError(f"--cache {name}: {key}={value}: must be {kind}") from None
-        if isinstance(found[key], float) and not np.isfinite(found[key]):
-            raise UsageError(f"--cache {name}: {key}={value}: must be a finite number")
-    return found

@@ -21,6 +21,7 @@ from edgedec.speculation.governor import Governor
 from edgedec.speculation.guide import guided
 from edgedec.speculation.prompting import PromptingGovernor, has_prompts
 from edgedec.speculation.shared import SharedLearning
+from edgedec.words import split_options
 
 
 def make_speculation(words: str, host: DrafterContext) -> Drafter:
@@ -33,7 +34,7 @@ def make_speculation(words: str, host: DrafterContext) -> Drafter:
         if part == "auto":
             drafters += [(name, make_drafter(name, host)) for name in _auto(host)]
             continue
-        options = _options(part, rest)
+        options = split_options(f"--spec {part}", rest, "recycling:fixed=8")
         fixed = max(fixed, _whole(part, options.pop("fixed", "0")))
         drafters.append((name, make_drafter(name, host, options)))
     return governor(guided(drafters), host, fixed)
@@ -69,17 +70,6 @@ def _has(host: DrafterContext, file: ModuleType) -> bool:
     manifest, head, can = host.bundle.manifest, getattr(file, "HEAD", None), host.runtime.capabilities
     drafts = can.hidden and can.slices and getattr(file, "DRAFT", "") in manifest.drafts
     return drafts or (head is not None and head.kind in manifest.heads)
-
-
-def _options(part: str, rest: str) -> dict[str, str]:
-    """ "ngram=3,store=x" -> {"ngram": "3", "store": "x"}."""
-    found: dict[str, str] = {}
-    for item in filter(None, rest.split(",")):
-        key, equals, value = item.partition("=")
-        if not equals:
-            raise UsageError(f"--spec {part}: {item!r} must be OPTION=VALUE, as in recycling:fixed=8")
-        found[key] = value
-    return found
 
 
 def _whole(part: str, value: str) -> int:

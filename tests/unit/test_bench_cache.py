@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 import edgedec
 from edgedec import UsageError
 from edgedec.bench.cache_cost import CostBench, CostReading, CostResult
-from edgedec.bench.cache_quality import QualityBench, alike, right, worded
+from edgedec.bench.cache_quality import QualityBench, alike, budget_option, right, worded
 from edgedec.cli.bench import app
 from edgedec.kernels.cpu import loader
+from edgedec.policies import policy_names
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
 FACTS = {"prefill_ratio", "step_ratio", "prefill_s", "step_ms", "memory_mb", "memory_ratio"}
@@ -71,6 +72,15 @@ def test_the_table(nano: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "pairs: share that is right" in done.stdout
     assert "step ratio" in done.stdout
+
+
+def test_every_policy_takes_part() -> None:
+    words = ["cache", "--tasks", "pairs", "--limit", "1", "--budgets", "0.5", "-t", "1", "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    found = set(json.loads(done.stdout)["quality"]["pairs"])
+    assert found == {"full", *(name for name in policy_names() if name != "vision" and budget_option(name))}
+    assert {"snapkv", "lazyllm"} < found
 
 
 def test_interrupted_measurements_are_kept(model: edgedec.Model) -> None:
