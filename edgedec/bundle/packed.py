@@ -128,7 +128,12 @@ def _read_index(file: BinaryIO, path: Path) -> PackedIndex:
     for name, place in index.files.items():
         if not is_plain(name):
             raise BundleUnsafe(f"{path}: {name!r} is not a plain file name")
-        if len(place) != 2 or place[0] < _HEADER.size + length or place[0] % ALIGN or not 0 <= place[1] <= total - place[0]:
+        if (
+            len(place) != 2
+            or place[0] < _HEADER.size + length
+            or place[0] % ALIGN
+            or not 0 <= place[1] <= total - place[0]
+        ):
             raise BundleCorrupt(f"{path}: {name} lies outside the file, or is not aligned")
     if MANIFEST not in index.files or index.files[MANIFEST][1] > MANIFEST_LIMIT:
         raise BundleCorrupt(f"{path}: no manifest in it")

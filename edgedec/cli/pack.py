@@ -43,6 +43,8 @@ def pack(
     with progress_bar(quiet=json) as show:
         total = write(opened, path, show)
     if json:
-        print_json({"file": str(path), "digest": opened.digest, "files": 1 + len(opened.manifest.files), "bytes": total})
+        print_json(
+            {"file": str(path), "digest": opened.digest, "files": 1 + len(opened.manifest.files), "bytes": total}
+        )
     else:
         print(f"{path}: {1 + len(opened.manifest.files)} files, {size(total)}")

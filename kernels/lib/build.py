@@ -2,7 +2,7 @@
 
     python kernels/lib/build.py --out build/libedgedec.so
     python kernels/lib/build.py --out t.so --sanitize address,undefined
-    python kernels/lib/build.py --out t.so --cxx "python -m ziglang c++ -target aarch64-linux-android.29" --arch aarch64
+    python kernels/lib/build.py --out t.so --cxx aarch64-linux-gnu-g++ --arch aarch64
     python kernels/lib/build.py --out t --main fuzz.cpp               a program of fuzz.cpp and the library
 
 `CMakeLists.txt` does the same, and installs it. Objects of the engine that an install of edgedec has made are used again.
@@ -49,7 +49,9 @@ def build(
         work = [*_engine(tool, folder), *_own(tool, folder, mains)]
         with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
             list(pool.map(lambda part: part[0].compile(*part[1:], tool.env), work))
-        CPU["_run"]([*tool.link([part[3] for part in work], partial, shared=not mains), *_linking(tool, link)], tool.env)
+        CPU["_run"](
+            [*tool.link([part[3] for part in work], partial, shared=not mains), *_linking(tool, link)], tool.env
+        )
     return out
 
 
