@@ -3,9 +3,9 @@
     python kernels/lib/build.py --out build/libedgedec.so
     python kernels/lib/build.py --out t.so --sanitize address,undefined
     python kernels/lib/build.py --out t.so --cxx aarch64-linux-gnu-g++ --arch aarch64
-    python kernels/lib/build.py --out t --main fuzz.cpp               a program of fuzz.cpp and the library
+    python kernels/lib/build.py --out t --main fuzz.cpp         a program of fuzz.cpp and the library
 
-`CMakeLists.txt` does the same, and installs it. Objects of the engine that an install of edgedec has made are used again.
+`CMakeLists.txt` does the same, and installs it. Objects that an install of edgedec has made are used again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _engine(tool: Any, folder: Path) -> list[tuple[Any, ...]]:
     sources = CPU["HERE"]
     units = CPU["_units"](tool, sources, folder)
     defines = [unit.define for unit in units]
-    parts = [(path, []) for path in CPU["_common"](sources) if path.name != "probe.cpp"]
+    parts: list[tuple[Path, list[str]]] = [(p, []) for p in CPU["_common"](sources) if p.name != "probe.cpp"]
     parts += [(CPU["_source"](sources, unit), tool.flags(unit)) for unit in units]
     headers = [path.read_bytes() for path in CPU["source_files"](sources) if path.suffix != ".cpp"]
     cache = CPU["ObjectCache"](b"\0".join([CPU["compiler_version"](tool.command, tool.env), *headers]), CPU["_run"])
