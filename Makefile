@@ -47,6 +47,7 @@ test-slow: $(VENV)/.dev clients
 clients: $(VENV)/.dev
 	$(PIP) --editable ".[dev,clients,fuzz]"
 	command -v npm > /dev/null && cd examples/clients && npm install --silent --no-audit --no-fund || true
+	$(PYTHON) -m venv examples/clients/.venv && examples/clients/.venv/bin/python -m pip install -q litellm || true
 
 # The C++ of kernels/ too: an install compiles it.
 SOURCES := pyproject.toml setup.py $(shell find edgedec export runtimes kernels models -type f \
@@ -62,6 +63,7 @@ $(VENV)/.base: $(VENV)/bin/python $(SOURCES)
 $(VENV)/.dev: $(VENV)/bin/python $(SOURCES)
 	$(PIP) $(TORCH)
 	$(PIP) --editable ".[dev]"
+	command -v npm > /dev/null && cd tests/browser && npm install --silent --no-audit --no-fund || true
 	touch $@
 
 # optimum-onnx needs an older transformers than the tests: an environment beside the other, which lends it torch.

@@ -1,7 +1,7 @@
 """A saved session: its text, the state of its random draws, its cache and what its drafters learned, in one file.
 
 The file is one of named arrays (`storage.arrays`): `cache.<name>` as `Cache.save` returned them, `learned.<name>` of
-the drafters; its header is a `Snapshot`.
+the drafters, `policy.<name>` of the cache policy; its header is a `Snapshot`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAGIC = b"EDGESESS"
 @dataclass(frozen=True)
 class Snapshot:
     """What stands in the header; `bundle`: the digest of the session's bundle, `adapter`: of its adapter; `kv`: the
-    kind of its cache, `length`: its committed tokens."""
+    kind of its cache, `length`: its committed tokens; `policy`: its cache policy, in words."""
 
     bundle: str
     ids: tuple[int, ...]
@@ -34,6 +34,7 @@ class Snapshot:
     rng: dict[str, Any]
     length: int
     adapter: str = ""
+    policy: str = ""
 
 
 def write_snapshot(
@@ -41,24 +42,29 @@ def write_snapshot(
     snapshot: Snapshot,
     cache: Mapping[str, NDArray[Any]],
     learned: Mapping[str, NDArray[Any]],
+    policy: Mapping[str, NDArray[Any]] | None = None,
 ) -> None:
-    """cache: what `Cache.save` returned; learned: what the drafters learned."""
-    arrays = {f"{part}.{name}": array for part, of in _parts(cache, learned) for name, array in of.items()}
+    """cache: what `Cache.save` returned; learned: what the drafters learned; policy: what the cache policy knows."""
+    arrays = {
+        f"{part}.{name}": array for part, of in _parts(cache, learned, policy or {}) for name, array in of.items()
+    }
     write_arrays(path, MAGIC, to_json(snapshot), arrays, SessionError)
 
 
 def read_snapshot(
-    path: str | os.PathLike[str], bundle: str, cache: Cache, adapter: str = ""
-) -> tuple[Snapshot, Arrays, Arrays]:
-    """The header, the cache's arrays and what the drafters learned, if they fit `bundle`, `adapter` and `cache`."""
+    path: str | os.PathLike[str], bundle: str, cache: Cache, adapter: str = "", policy: str = ""
+) -> tuple[Snapshot, Arrays, Arrays, Arrays]:
+    """The header, the cache's arrays, what the drafters learned and what the cache policy knew, if they fit `bundle`,
+    `adapter`, `policy` and `cache`."""
     file = read_arrays(path, MAGIC, "a saved session", SessionError)
     try:
         snapshot = from_json(Snapshot, file.header, "session")
     except (RecursionError, BundleCorrupt) as error:
         raise SessionError(f"{path}: damaged header ({error})") from None
     _check_origin(path, snapshot, bundle, cache, adapter)
+    _check_policy(path, snapshot.policy, policy)
     _check_numbers(path, snapshot, cache)
-    found: tuple[Arrays, Arrays] = ({}, {})
+    found: tuple[Arrays, Arrays, Arrays] = ({}, {}, {})
     for name, array in file.arrays.items():
         for part, arrays in _parts(*found):
             if name.startswith(f"{part}."):
@@ -69,9 +75,19 @@ def read_snapshot(
     return snapshot, *found
 
 
-def _parts(cache: Mapping[str, Any], learned: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """The two groups of arrays by their prefix."""
-    return ("cache", cache), ("learned", learned)
+def _parts(
+    cache: Mapping[str, Any], learned: Mapping[str, Any], policy: Mapping[str, Any]
+) -> tuple[tuple[str, Any], ...]:
+    """The groups of arrays by their prefix."""
+    return ("cache", cache), ("learned", learned), ("policy", policy)
+
+
+def _check_policy(path: object, saved: str, policy: str) -> None:
+    """The session keeps of its cache what the saved one kept."""
+    if saved != policy:
+        how = f"with cache policy {saved}" if saved else "with the whole cache"
+        here = f"has {policy}" if policy else "has none"
+        raise SessionError(f"{path}: saved {how}, this session {here}; open it with --cache {saved or 'full'}")
 
 
 def _check_origin(path: object, snapshot: Snapshot, bundle: str, cache: Cache, adapter: str) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgedec.cli import options as o
+from edgedec.cli._lossy_flags import CacheWords
 from edgedec.cli._template import ChatTemplate, ChatTemplateFile, set_template
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.extras import install_command
@@ -115,6 +116,7 @@ def serve(
     kv: o.KVFormat = None,
     engine: o.Engine = "auto",
     speculate: o.Speculate = "auto",
+    cache: CacheWords = "full",
     chat_template: ChatTemplate = None,
     chat_template_file: ChatTemplateFile = None,
     log_requests: Annotated[
@@ -142,7 +144,7 @@ def serve(
     if api_key == "":
         raise UsageError("--api-key: is empty; leave it out for a server without a key")
     template.start()
-    opening = ModelOpening(engine, threads, kv, speculate, (chat_template, chat_template_file))
+    opening = ModelOpening(engine, threads, kv, speculate, (chat_template, chat_template_file), cache)
     limits = ServerLimits(slots, ctx_size, queue, timeout, speculate, max_total_tokens)
     if models is None:
         sources = [opening.only(model or "nano", lora or [], limits)]
@@ -167,12 +169,13 @@ class ModelOpening:
     kv: o.KVFormat
     speculate: str
     template: tuple[str | None, Path | None]
+    cache: str = "full"
 
     def only(self, name: str, lora: Sequence[str], limits: ServerLimits) -> ModelSource:
         """The only model: what would fail at the first request fails now."""
         from edgedec.server.pool import ModelSource, limits_of
 
-        opened = o.open_model(name, self.engine, self.threads, self.kv)
+        opened = o.open_model(name, self.engine, self.threads, self.kv, cache=self.cache)
         set_template(opened, *self.template)
         adapters = {item: self._adapter(opened, path) for item, path in _named_files(lora).items()}
         self._try(opened, limits.context)
@@ -212,7 +215,7 @@ class ModelOpening:
         own = {item: file for item, file in lora.items() if item.rpartition("/")[0] == name}
 
         def opened() -> tuple[edgedec.Model, Mapping[str, Adapter]]:
-            model = o.open_model(str(path), self.engine, self.threads, self.kv)
+            model = o.open_model(str(path), self.engine, self.threads, self.kv, cache=self.cache)
             self._try(model, 0)
             return model, {item: self._adapter(model, file) for item, file in own.items()}
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 7
+#define ED_ABI 8
 
 #if defined(ED_API)  // such as extern "C" only: in a library that has an interface of its own (kernels/lib)
 #elif defined(_WIN32)
@@ -108,6 +108,11 @@ ED_API int ed_cache_commit(ed_cache* cache, const int64_t* rows, int n);
 ED_API void ed_cache_rollback(ed_cache* cache);
 ED_API int ed_cache_truncate(ed_cache* cache, int length);  // the new length
 ED_API int ed_cache_drop(ed_cache* cache, int block, const int64_t* slots, int n);
+// Keys and values of `slots` are added, weighted [kv_heads, n], to those of the slots `into`, which keep 1 less these
+// weights of their own.
+ED_API int ed_cache_merge(ed_cache* cache, int block, const int64_t* into, const int64_t* slots, const float* weights,
+                          int n);
+ED_API void ed_cache_keys(const ed_cache* cache, int block, float* out);  // [kv_heads, slots, head_dim]
 ED_API int ed_cache_slots(const ed_cache* cache, int block);
 ED_API void ed_cache_positions(const ed_cache* cache, int block, int64_t* out);
 ED_API void ed_cache_tokens(const ed_cache* cache, int block, int64_t* out);  // index in the text of each slot's token
@@ -140,6 +145,18 @@ struct ed_readout {
   const int32_t* ids;
 };
 
+// What rows see of the committed slots of an attention block, by kv head (edgedec/runtime/view.py). Lists of all heads
+// lie one after another, ascending in each, up to `ends` [kv_heads]; null: none.
+struct ed_view {
+  int32_t group;    // rows that share a selection; 0: all rows of the call
+  int32_t reuse;    // tokens that a selection of pages is kept for
+  int32_t striped;  // whether `theta` holds
+  float theta;
+  const int32_t *sinks, *recent, *pages;  // [kv_heads]; pages -1: all
+  const int32_t *chosen_ends, *chosen;    // pages
+  const int32_t *slot_ends, *slots;
+};
+
 // The rows of one text: a tree of `first + rows` rows after the committed tokens, of which the last `rows` are computed
 // and the others were by an earlier call. Arrays [first + rows] are of the whole tree.
 struct ed_sequence {
@@ -167,6 +184,7 @@ struct ed_sequence {
   const ed_adapter* adapter;
   const float* embeddings;  // [rows, hidden], for blocks that read them; null: those of `tokens`
   const ed_readout* readout;  // null: the whole vocabulary; else no logits and no logsum
+  const ed_view* const* views;  // null, or for each of the call's blocks null or what its rows see of it
 };
 
 struct ed_engine;
@@ -265,6 +283,15 @@ struct ed_proposal {
   uint32_t enabled;                 // drafters by bit
 };
 
+// What `ed_drafting_watch` is given and fills: what calls cost, and how many nodes of the tree would pay in a call of one
+// sequence (0: none). first: the least chance of the likeliest node; trust: what a chance counts for.
+struct ed_watch {
+  const double* seconds;  // [most + 1], by rows
+  double text, each;      // what the cached tokens add to the call, and to it for each further row
+  double trust, first;
+  int32_t most, nodes;
+};
+
 // The merged tree, the `room` nodes of it that fit. `order`: nodes by chance, parents first; `by`: the drafters that
 // proposed a node, by bit.
 struct ed_draft_tree {
@@ -282,6 +309,8 @@ ED_API void ed_drafting_reset(ed_drafting* drafting);
 ED_API int ed_drafting_read(const ed_drafting* drafting);
 // Reads the text and merges the trees of the drafters that are enabled.
 ED_API int ed_drafting_propose(ed_drafting* drafting, const ed_proposal* asked, ed_draft_tree* tree);
+// Reads the text, tests the tree that the last watch made by what came since, and makes the next one.
+ED_API int ed_drafting_watch(ed_drafting* drafting, const ed_proposal* asked, ed_watch* watch);
 // One drafter's tree alone, its claims in tree->p.
 ED_API int ed_drafting_propose_one(ed_drafting* drafting, int number, const ed_proposal* asked, ed_draft_tree* tree);
 // The drafters that are enabled learn of a call; seconds [drafters]: what each one took.
