@@ -29,7 +29,8 @@ needs_patience = pytest.mark.skipif(
 def module_at(path: Path, name: str) -> ModuleType:
     """A file of the examples as a module."""
     spec = spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     made = sys.modules[name] = module_from_spec(spec)
     spec.loader.exec_module(made)
     return made
@@ -55,11 +56,6 @@ def library_file() -> Path:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     made: Path = builder().build(folder / "libedgedec.so", jobs=2)
     return made
-
-
-
-
-
 
 
 @cache

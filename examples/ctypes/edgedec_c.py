@@ -2,7 +2,7 @@
 
     python examples/ctypes/edgedec_c.py models/nano/bundle "Once upon a time"
 
-The library is looked for in EDGEDEC_LIBRARY, else where the system finds it. The structures below are those of edgedec.h.
+The library is looked for in EDGEDEC_LIBRARY, else where the system finds it. The structures below are edgedec.h's.
 """
 
 from __future__ import annotations
@@ -11,14 +11,43 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32
-from ctypes import c_uint64, c_void_p, sizeof
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    byref,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+    sizeof,
+)
 from ctypes.util import find_library
 from typing import Any
 
 ABI = 1
-STATUS = "ok usage not_found version corrupt unsafe unavailable full session text memory io cancelled busy".split()
-FINISH = "none eos stop length context stopped".split()
+STATUS = [
+    "ok",
+    "usage",
+    "not_found",
+    "version",
+    "corrupt",
+    "unsafe",
+    "unavailable",
+    "full",
+    "session",
+    "text",
+    "memory",
+    "io",
+    "cancelled",
+    "busy",
+]
+FINISH = ["none", "eos", "stop", "length", "context", "stopped"]
 AROUND, SPECIAL = 1, 2
 
 Progress = CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64)

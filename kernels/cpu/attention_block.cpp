@@ -20,6 +20,7 @@ struct AttentionScratch {
   AttentionPlan plan;
   std::vector<Attention> views;      // of each sequence
   std::unique_ptr<ViewedAttention> viewed;
+  std::vector<size_t> kept_at;  // by sequence
   std::vector<SlotPositions> slot_positions;  // of each sequence, where positions are not ranks
 };
 
@@ -139,7 +140,8 @@ void AttentionBlock::plan(const BlockCall& call) {
 // Room for the weights of sequences whose attention sums are wanted, as far as there is some: sums of others score their
 // keys a second time, for the same bytes.
 void AttentionBlock::keep_weights(const BlockCall& call) {
-  std::vector<size_t> at(call.sequences.size());
+  std::vector<size_t>& at = s_.kept_at;
+  at.assign(call.sequences.size(), 0);
   size_t size = 0;
   for (size_t i = 0; i < at.size(); i++) {
     const SequenceRows& s = call.sequences[i];

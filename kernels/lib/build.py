@@ -2,10 +2,10 @@
 
     python kernels/lib/build.py --out build/libedgedec.so
     python kernels/lib/build.py --out t.so --sanitize address,undefined
-    python kernels/lib/build.py --out t.so --cxx "python -m ziglang c++ -target aarch64-linux-android.29" --arch aarch64
-    python kernels/lib/build.py --out t --main fuzz.cpp               a program of fuzz.cpp and the library
+    python kernels/lib/build.py --out t.so --cxx aarch64-linux-gnu-g++ --arch aarch64
+    python kernels/lib/build.py --out t --main fuzz.cpp         a program of fuzz.cpp and the library
 
-`CMakeLists.txt` does the same, and installs it. Objects of the engine that an install of edgedec has made are used again.
+`CMakeLists.txt` does the same, and installs it. Objects that an install of edgedec has made are used again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def build(
         work = [*_engine(tool, folder), *_own(tool, folder, mains)]
         with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
             list(pool.map(lambda part: part[0].compile(*part[1:], tool.env), work))
-        CPU["_run"]([*tool.link([part[3] for part in work], partial, shared=not mains), *_linking(tool, link)], tool.env)
+        CPU["_run"](
+            [*tool.link([part[3] for part in work], partial, shared=not mains), *_linking(tool, link)], tool.env
+        )
     return out
 
 
@@ -58,7 +60,7 @@ def _engine(tool: Any, folder: Path) -> list[tuple[Any, ...]]:
     sources = CPU["HERE"]
     units = CPU["_units"](tool, sources, folder)
     defines = [unit.define for unit in units]
-    parts = [(path, []) for path in CPU["_common"](sources) if path.name != "probe.cpp"]
+    parts: list[tuple[Path, list[str]]] = [(p, []) for p in CPU["_common"](sources) if p.name != "probe.cpp"]
     parts += [(CPU["_source"](sources, unit), tool.flags(unit)) for unit in units]
     headers = [path.read_bytes() for path in CPU["source_files"](sources) if path.suffix != ".cpp"]
     cache = CPU["ObjectCache"](b"\0".join([CPU["compiler_version"](tool.command, tool.env), *headers]), CPU["_run"])

@@ -1,5 +1,5 @@
-"""Write unicode_tables.h: categories, white space and NFC as the `tokenizers` library has them, so that text becomes the same
-tokens. Run it again when that library knows a newer Unicode.
+"""Write unicode_tables.h: categories, white space and NFC as the `tokenizers` library has them, so that text becomes
+the same tokens. Run it again when that library knows a newer Unicode.
 
     python kernels/lib/unicode.py
 """
@@ -12,7 +12,36 @@ from pathlib import Path
 
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co".split()
+CATEGORIES = [
+    "Lu",
+    "Ll",
+    "Lt",
+    "Lm",
+    "Lo",
+    "Mn",
+    "Mc",
+    "Me",
+    "Nd",
+    "Nl",
+    "No",
+    "Pc",
+    "Pd",
+    "Ps",
+    "Pe",
+    "Pi",
+    "Pf",
+    "Po",
+    "Sm",
+    "Sc",
+    "Sk",
+    "So",
+    "Zs",
+    "Zl",
+    "Zp",
+    "Cc",
+    "Cf",
+    "Co",
+]
 POINTS = [point for point in range(0x110000) if not 0xD800 <= point < 0xE000]
 HANGUL = range(0xAC00, 0xD7A4)
 
@@ -51,7 +80,9 @@ def rows(values: Iterable[str], width: int = 116) -> str:
 
 def main() -> None:
     by_category = [
-        (first, last, number) for number, name in enumerate(CATEGORIES) for first, last in ranges(matched(rf"\p{{{name}}}"))
+        (first, last, number)
+        for number, name in enumerate(CATEGORIES)
+        for first, last in ranges(matched(rf"\p{{{name}}}"))
     ]
     nfd, nfc = normalizers.NFD().normalize_str, normalizers.NFC().normalize_str
     parts = {point: nfd(chr(point)) for point in POINTS if point not in HANGUL and nfd(chr(point)) != chr(point)}

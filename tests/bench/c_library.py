@@ -1,6 +1,6 @@
-"""libedgedec beside the Python package on the same bundle, in turns: start of the process to the first token, tokens/s, memory.
+"""libedgedec beside the Python package on one bundle, in turns: process start to first token, tokens/s, memory.
 
-    python tests/bench/c_library.py -m BUNDLE -n 200 -r 7
+python tests/bench/c_library.py -m BUNDLE -n 200 -r 7
 """
 
 from __future__ import annotations
@@ -95,7 +95,11 @@ def main() -> None:
                 json.dumps(
                     {
                         "engine": name,
-                        "first_token_ms": [round(statistics.median(first), 1), round(min(first), 1), round(max(first), 1)],
+                        "first_token_ms": [
+                            round(statistics.median(first), 1),
+                            round(min(first), 1),
+                            round(max(first), 1),
+                        ],
                         "tokens_per_second": [round(statistics.median(rate)), round(min(rate)), round(max(rate))],
                         "peak_mb": round(statistics.median(memory), 1),
                         "load": round(os.getloadavg()[0], 1),

@@ -1,4 +1,4 @@
-"""The interface of libedgedec is what programs were compiled with: its functions, sizes and places of fields are pinned.
+"""The interface of libedgedec is what programs were compiled with: functions, sizes and places of fields are pinned.
 
 A field may be added at the end of a structure, and a function: then the pins grow. Anything else raises EDGEDEC_ABI.
 """
@@ -44,11 +44,13 @@ SIZES = {
 def test_functions() -> None:
     """Those of the header are those of the library, of the binding, and no others are to be seen."""
     declared = set(re.findall(r"EDGEDEC_API[^;(]*?\bedgedec_(\w+)\(", CODE))
-    assert declared == set(c.SIGNATURES) and len(declared) == 45
+    assert declared == set(c.SIGNATURES)
+    assert len(declared) == 45
     if shutil.which("nm"):
         shown = subprocess.check_output(["nm", "-D", "--defined-only", library_file()], text=True)
         assert {line.split()[-1] for line in shown.splitlines()} == {f"edgedec_{name}" for name in declared}
-    assert library()("abi") == 1 == c.ABI and int(re.search(r"EDGEDEC_ABI (\d+)", CODE)[1]) == 1  # type: ignore[index]
+    assert library()("abi") == 1 == c.ABI
+    assert int(re.search(r"EDGEDEC_ABI (\d+)", CODE)[1]) == 1
 
 
 @needs_compiler
@@ -59,7 +61,9 @@ def test_structures(tmp_path: Path) -> None:
         places = [f"offsetof({name}, {field[0]})" for field in mirror._fields_]
         lines.append(f'printf("{name} %zu{" %zu" * len(places)}\\n", sizeof({name}), {", ".join(places)});')
     source = tmp_path / "sizes.c"
-    source.write_text("#include <edgedec.h>\n#include <stdio.h>\nint main(void) {\n" + "\n".join(lines) + "\nreturn 0; }\n")
+    source.write_text(
+        "#include <edgedec.h>\n#include <stdio.h>\nint main(void) {\n" + "\n".join(lines) + "\nreturn 0; }\n"
+    )
     flags = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", f"-I{HEADER.parent}"]
     subprocess.run(["cc", *flags, source, "-o", tmp_path / "sizes"], check=True)
     for line in subprocess.check_output([tmp_path / "sizes"], text=True).splitlines():
@@ -94,12 +98,14 @@ def test_older_and_newer_programs(nano: Path) -> None:
     assert (result.finish, result.generated, result.drafted) == (3, 5, 77)
 
     class Longer(ctypes.Structure):
-        _fields_ = [("known", c.SessionOptions), ("more", ctypes.c_uint8 * 64)]  # noqa: RUF012
+        _fields_ = [("known", c.SessionOptions), ("more", ctypes.c_uint8 * 64)]
 
     longer = Longer()
     longer.more[:] = [255] * 64
     library()("session_options_init", ctypes.byref(longer), ctypes.sizeof(longer))
-    assert longer.known.size == ctypes.sizeof(longer) and longer.known.sinks == -1 and not any(longer.more)
+    assert longer.known.size == ctypes.sizeof(longer)
+    assert longer.known.sinks == -1
+    assert not any(longer.more)
     longer.more[:] = [255] * 64
     made = library().made("session_new", model.handle, ctypes.byref(longer))
     library()("session_free", made)
@@ -143,13 +149,19 @@ def test_nothing_given(nano: Path) -> None:
     ]
     for name, *arguments in calls:
         status = lib(name, *arguments)
-        assert status > 0 and lib("last_error"), name
-    assert lib("encode", None, b"a", -1, 0, None, 0) < 0 and lib("decode", None, None, 0, 0, None, 0) < 0
-    assert lib("eos", None, None, 0) == 0 and lib("model_string", None, 0) == b"" and not lib("logits", None)
+        assert status > 0, name
+        assert lib("last_error"), name
+    assert lib("encode", None, b"a", -1, 0, None, 0) < 0
+    assert lib("decode", None, None, 0, 0, None, 0) < 0
+    assert lib("eos", None, None, 0) == 0
+    assert lib("model_string", None, 0) == b""
+    assert not lib("logits", None)
     for name in ("close", "session_free", "adapter_close", "cancel"):
         lib(name, None)
-    assert lib("session_length", None) == 0 and session.ids == []
-    assert lib("session_seed", session.handle, 1) == 0 and lib("last_error") == b""
+    assert lib("session_length", None) == 0
+    assert session.ids == []
+    assert lib("session_seed", session.handle, 1) == 0
+    assert lib("last_error") == b""
 
 
 @needs_compiler
@@ -160,9 +172,11 @@ def test_programs_in_c_and_cpp(nano: Path, tmp_path: Path) -> None:
     subprocess.run(["cc", "-std=c99", examples / "c" / "story.c", "-o", tmp_path / "c", *flags], check=True)
     subprocess.run(["c++", "-std=c++17", examples / "cpp" / "story.cpp", "-o", tmp_path / "cpp", *flags], check=True)
     told = subprocess.run([tmp_path / "c", nano], capture_output=True, text=True, check=True).stdout
-    assert told.startswith("Once upon a time, there was a little girl named Lily. She loved to play") and "[150 tokens" in told
+    assert told.startswith("Once upon a time, there was a little girl named Lily. She loved to play")
+    assert "[150 tokens" in told
     two = subprocess.run([tmp_path / "cpp", nano], capture_output=True, text=True, check=True).stdout
     assert two.count("Once upon a time, there was") == 2
     wrong = subprocess.run([tmp_path / "c", tmp_path], capture_output=True, text=True)
-    assert wrong.returncode == 1 and "no edgedec.json there" in wrong.stderr
+    assert wrong.returncode == 1
+    assert "no edgedec.json there" in wrong.stderr
     assert len(examples.joinpath("c", "story.c").read_text().splitlines()) <= 36

@@ -1,4 +1,4 @@
-"""libedgedec generates what Python generates, token for token: every sampling option, cache format and kind of block."""
+"""libedgedec generates what Python generates, token for token: every sampling option, cache format, kind of block."""
 
 from __future__ import annotations
 
@@ -69,7 +69,11 @@ def both(model: Any, python: edgedec.Model, r: random.Random) -> tuple[Any, Any]
     if slides and options["max_tokens"] is None:
         options["max_tokens"] = 90
     try:
-        want: Any = list(map(int, session.tokens(prompt, **options))), session.finish_reason, session._context.cache.length
+        want: Any = (
+            list(map(int, session.tokens(prompt, **options))),
+            session.finish_reason,
+            session._context.cache.length,
+        )
     except EdgedecError as error:
         want = NAMES[type(error).__name__]
     own = model.session(context=context or 0, sinks=4 if slides else -1)
@@ -88,7 +92,8 @@ def test_random_requests(nano: Path, kv: str) -> None:
         got, want = both(model, python, random.Random(f"{kv} {seed}"))
         assert got == want, seed
         reasons.add(want if isinstance(want, str) else want[1])
-    assert {"length", "eos"} <= reasons and {"context", "full"} & reasons
+    assert {"length", "eos"} <= reasons
+    assert {"context", "full"} & reasons
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -119,7 +124,8 @@ def test_step_by_step_is_generate(nano: Path) -> None:
         tokens.append(session.sample(**sampling))
         session.step(tokens[-1])
     assert tokens == want
-    assert session.ids == PROMPT + tokens and session.cached == len(session.ids)
+    assert session.ids == PROMPT + tokens
+    assert session.cached == len(session.ids)
 
 
 def test_many_at_once_are_each_alone(nano: Path) -> None:
@@ -138,7 +144,9 @@ def test_many_at_once_are_each_alone(nano: Path) -> None:
         callback, session, ids = c.OnToken(each), model.session(context=100), c.tokens_of(prompt)
         given, keep = c.generate_options(library(), callback, for_c(options))
         kept.append((callback, session, ids, given, keep))
-        made[i] = c.GenerateRequest(c.sizeof(c.GenerateRequest), session.handle, ids, len(prompt), 0, c.ctypes.pointer(given))
+        made[i] = c.GenerateRequest(
+            c.sizeof(c.GenerateRequest), session.handle, ids, len(prompt), 0, c.ctypes.pointer(given)
+        )
     wrong, long = model.session(context=2), c.tokens_of([1] * 20)
     made[len(requests)] = c.GenerateRequest(c.sizeof(c.GenerateRequest), wrong.handle, long, 20)
     library().check("generate_many", made, len(made))
@@ -151,18 +159,24 @@ def test_log_probabilities(nano: Path) -> None:
     seen = []
     session = model.session()
     session.generate(
-        PROMPT, lambda t: seen.append((t.id, t.logprob, t.top_tokens[: t.n_top], t.top_logprobs[: t.n_top])), max_tokens=9, logprobs=4
+        PROMPT,
+        lambda t: seen.append((t.id, t.logprob, t.top_tokens[: t.n_top], t.top_logprobs[: t.n_top])),
+        max_tokens=9,
+        logprobs=4,
     )
     want = list(python.session(speculate="off").tokens(PROMPT, max_tokens=9, logprobs=4))
     for (token, logprob, top, top_logprobs), python_token in zip(seen, want, strict=True):
         assert (token, top) == (int(python_token), [t for t, _ in python_token.top])
-        assert np.allclose([logprob, *top_logprobs], [python_token.logprob, *(p for _, p in python_token.top)], atol=1e-9)
+        assert np.allclose(
+            [logprob, *top_logprobs], [python_token.logprob, *(p for _, p in python_token.top)], atol=1e-9
+        )
     scores = model.session()
     scores.prefill(PROMPT)
     twin = python.session()
     twin.append(PROMPT)
     assert np.allclose(scores.score([t for t, *_ in seen]), twin.score([t for t, *_ in seen]), atol=1e-9)
-    assert scores.ids == PROMPT and scores.cached == len(PROMPT)
+    assert scores.ids == PROMPT
+    assert scores.cached == len(PROMPT)
 
 
 def test_a_callback_ends_it_as_if_so_many_were_asked_for(nano: Path) -> None:
@@ -173,7 +187,8 @@ def test_a_callback_ends_it_as_if_so_many_were_asked_for(nano: Path) -> None:
     assert len(stopped.generate(PROMPT, lambda t: next(count) == 6, **options)) == 7
     assert stopped.finish == "stopped"
     first = whole.generate(PROMPT, max_tokens=7, **options)
-    assert stopped.ids == whole.ids == PROMPT + first and stopped.cached == whole.cached
+    assert stopped.ids == whole.ids == PROMPT + first
+    assert stopped.cached == whole.cached
     assert stopped.generate(None, max_tokens=9, temperature=1.0) == whole.generate(None, max_tokens=9, temperature=1.0)
 
 
@@ -189,7 +204,8 @@ def test_logits_of_the_program(nano: Path) -> None:
 
     hook = c.OnLogits(only_even)
     tokens = model.session().generate(PROMPT, on_logits=hook, max_tokens=12)
-    assert len(tokens) == 12 and all(token % 2 == 0 for token in tokens)
+    assert len(tokens) == 12
+    assert all(token % 2 == 0 for token in tokens)
     assert texts == [PROMPT + tokens[:i] for i in range(12)]
 
 
@@ -214,7 +230,8 @@ def test_cancelled_from_another_thread(nano: Path) -> None:
     with pytest.raises(c.EdgedecFailure) as caught:
         session.generate(PROMPT, on_token)
     thread.join()
-    assert caught.value.status == "cancelled" and 1 <= len(tokens) <= 2
+    assert caught.value.status == "cancelled"
+    assert 1 <= len(tokens) <= 2
     assert session.ids == PROMPT + tokens
     # The next one runs, and from there.
     fresh = opened(nano).session()
@@ -256,7 +273,8 @@ def test_settings_out_of_range(nano: Path, options: dict[str, Any], words: str) 
     session = opened(nano).session()
     with pytest.raises(c.EdgedecFailure, match=words) as caught:
         session.generate(PROMPT, **options)
-    assert caught.value.status == "usage" and session.ids == []
+    assert caught.value.status == "usage"
+    assert session.ids == []
 
 
 def test_without_llguidance_a_constraint_is_refused(nano: Path) -> None:

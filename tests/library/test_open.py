@@ -45,8 +45,7 @@ def refusal(path: Path, **options: Any) -> str:
     try:
         opened(path, **options)
     except c.EdgedecFailure as failure:
-        assert "\n" not in str(failure) and str(failure)
-        return str(failure.status)
+        return str(failure.status) if str(failure).strip() and "\n" not in str(failure) else f"said badly: {failure}"
     return ""
 
 
@@ -55,11 +54,17 @@ def test_facts(nano: Path) -> None:
     info, spec = model.info, bundle.spec
     assert (info.vocab_size, info.hidden_size, info.context_length) == (4096, 128, 1024)
     assert (info.n_layers, info.n_blocks, info.threads, info.bos, info.n_eos) == (spec.n_layers, spec.n_blocks, 2, 0, 1)
-    assert info.weights_bytes == len(bundle.weights) and info.has_text
+    assert info.weights_bytes == len(bundle.weights)
+    assert info.has_text
     strings = [model.string(i) for i in range(9)]
     text = bundle.manifest.text
-    assert strings[:3] == ["nano", "llama", "f32"] and strings[4:] == [
-        bundle.digest, text.chat_template, text.bos_token, text.eos_token, ""
+    assert strings[:3] == ["nano", "llama", "f32"]
+    assert strings[4:] == [
+        bundle.digest,
+        text.chat_template,
+        text.bos_token,
+        text.eos_token,
+        "",
     ]
     assert strings[3] == library()("isa").decode() == edgedec.open(nano, engine="native").runtime.capabilities.isa
     suggested = c.SamplingOptions()
@@ -164,8 +169,10 @@ def test_manifests_are_read_as_python_reads_them(copied: Path) -> None:
 
 
 def _stricter(path: tuple[Any, ...]) -> bool:
-    """Where the library reads what Python leaves to whoever uses it: tokens, and offsets of scales that are not used."""
-    return path[0] == "text" or path[:2] == ("spec", "ropes") or path[-1] in ("scales", "size") or path[0] == "kv_scales"
+    """Where the library reads what Python leaves to whoever uses it: tokens, offsets of scales that are not used."""
+    return (
+        path[0] == "text" or path[:2] == ("spec", "ropes") or path[-1] in ("scales", "size") or path[0] == "kv_scales"
+    )
 
 
 @pytest.mark.parametrize(
@@ -204,7 +211,8 @@ def test_hashes_and_progress(copied: Path) -> None:
     assert seen[-1] == (total, total)
     with (copied / "head_hydra.onnx").open("r+b") as file:
         file.write(b"x")
-    assert refusal(copied) == "" and refusal(copied, verify=1) == "corrupt"
+    assert refusal(copied) == ""
+    assert refusal(copied, verify=1) == "corrupt"
     stop = c.Progress(lambda user, done, total: 1)
     assert refusal(copied, verify=1, on_progress=stop) == "cancelled"
 

@@ -1,4 +1,4 @@
-"""Sessions of libedgedec: forks, files that Python reads and writes too, memory limits, prefixes, no memory in a step."""
+"""Sessions of libedgedec: forks, files that Python reads and writes too, memory limits, prefixes; steady steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def test_forks_go_their_own_ways(nano: Path) -> None:
     session.generate(PROMPT * 30, max_tokens=5, seed=1, **DRAWN)
     fork = session.fork()
     before = model.memory.cache_bytes
-    assert fork.ids == session.ids and fork.cached == session.cached
+    assert fork.ids == session.ids
+    assert fork.cached == session.cached
     want = model.session()
     want.generate(PROMPT * 30, max_tokens=5, seed=1, **DRAWN)
     rest = want.generate(None, max_tokens=20, **DRAWN)
@@ -34,7 +35,8 @@ def test_forks_go_their_own_ways(nano: Path) -> None:
     fork.generate(PROMPT, max_tokens=1)
     assert session.ids == want.ids
     again = session.fork()
-    assert model.memory.cache_bytes < 4 * before and again.ids == want.ids  # shared pages count once
+    assert model.memory.cache_bytes < 4 * before
+    assert again.ids == want.ids
 
 
 @pytest.mark.parametrize("name", ["nano", "hybrid"])
@@ -46,7 +48,9 @@ def test_files_are_pythons_and_pythons_are_read(nano: Path, tmp_path: Path, name
     prompt = [1, 2, 3, 50, 7]
     model, python = opened(bundle, kv=kv.encode()), edgedec.open(bundle, engine="native", kv=kv)
     session, twin = model.session(), python.session(speculate="off")
-    assert session.generate(prompt, max_tokens=20, seed=4, **DRAWN) == list(map(int, twin.tokens(prompt, max_tokens=20, seed=4, **DRAWN)))
+    assert session.generate(prompt, max_tokens=20, seed=4, **DRAWN) == list(
+        map(int, twin.tokens(prompt, max_tokens=20, seed=4, **DRAWN))
+    )
     session.save(str(tmp_path / "c.session"))
     twin.save(tmp_path / "python.session")
     rest = list(map(int, twin.tokens(None, max_tokens=20, **DRAWN)))
@@ -54,7 +58,11 @@ def test_files_are_pythons_and_pythons_are_read(nano: Path, tmp_path: Path, name
         own, other = model.session(), python.session(speculate="off")
         own.load(str(tmp_path / file))
         other.load(tmp_path / file)
-        assert own.generate(None, max_tokens=20, **DRAWN) == rest == list(map(int, other.tokens(None, max_tokens=20, **DRAWN)))
+        assert (
+            own.generate(None, max_tokens=20, **DRAWN)
+            == rest
+            == list(map(int, other.tokens(None, max_tokens=20, **DRAWN)))
+        )
     learned = python.session(speculate="recycling")
     list(learned.tokens(prompt, max_tokens=20))
     learned.save(tmp_path / "learned.session")  # with what its drafters learned
@@ -81,7 +89,8 @@ def test_damaged_files_change_nothing(nano: Path, tmp_path: Path) -> None:
         file.write_bytes(raw)
         with pytest.raises(c.EdgedecFailure) as caught:
             other.load(str(file))
-        assert caught.value.status == "session" and "\n" not in str(caught.value)
+        assert caught.value.status == "session"
+        assert "\n" not in str(caught.value)
     assert other.generate(None, max_tokens=5) == tokens[3:]
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
@@ -114,11 +123,14 @@ def test_memory_limit(nano: Path) -> None:
     small = model.session()
     small.generate(PROMPT * 20, max_tokens=2)
     del small
-    assert model.memory.prefixes == 1 and model.memory.sessions == 0
+    assert model.memory.prefixes == 1
+    assert model.memory.sessions == 0
     large = model.session()
     with pytest.raises(c.EdgedecFailure, match="memory_limit") as caught:
         large.prefill([5] * 900)
-    assert caught.value.status == "memory" and asked and model.memory.prefixes == 0
+    assert caught.value.status == "memory"
+    assert asked
+    assert model.memory.prefixes == 0
     assert model.memory.cache_bytes <= 1_500_000
     large.prefill([5] * 9)
     assert len(large.logits()) == 4096
@@ -130,7 +142,8 @@ def test_prefixes_are_found(nano: Path) -> None:
     first.generate(PROMPT * 40, max_tokens=4)
     second = model.session()
     tokens = second.generate(PROMPT * 40 + [7, 8], max_tokens=12)
-    assert second.result.cached == 160 and second.result.prompt == 162
+    assert second.result.cached == 160
+    assert second.result.prompt == 162
     assert tokens == plain.session().generate(PROMPT * 40 + [7, 8], max_tokens=12)
     library().check("trim", model.handle)
     assert model.memory.prefixes == 0
@@ -147,7 +160,8 @@ def test_text_is_cut_and_prolonged(nano: Path) -> None:
     session.prefill()
     assert session.logits() == before
     library().check("session_append", session.handle, c.tokens_of([99]), 1)
-    assert session.ids == [*PROMPT, 99] and session.cached == 4
+    assert session.ids == [*PROMPT, 99]
+    assert session.cached == 4
     with pytest.raises(c.EdgedecFailure, match="outside the vocabulary"):
         session.step(5000)
     assert session.ids == [*PROMPT, 99]
@@ -197,7 +211,9 @@ def test_a_steady_step_takes_no_memory(nano: Path, tmp_path: Path) -> None:
     program = builder().build(tmp_path / "counted", mains=[tmp_path / "counted.cpp"], jobs=2)
     steps, with_memory, most, all_made = map(int, subprocess.check_output([program, str(nano)], text=True).split())
     assert all_made > 100  # they are counted
-    assert steps == 380 and with_memory <= steps // 16 and most <= 28, (with_memory, most)
+    assert steps == 380
+    assert with_memory <= steps // 16, with_memory
+    assert most <= 28, most
 
 
 def test_the_example_of_ctypes(nano: Path) -> None:

@@ -31,7 +31,8 @@ def compared(model: Any, drafting: Any, tmp_path: Path, prompt: list[int], **opt
     plain = model.session()
     for session in (plain, drafting):
         session.generate(prompt, max_tokens=60, **{"seed": 1} | options)
-    assert drafting.ids == plain.ids and drafting.finish == plain.finish
+    assert drafting.ids == plain.ids
+    assert drafting.finish == plain.finish
     assert saved(drafting, tmp_path / "a") == saved(plain, tmp_path / "b")
     return drafting.result
 
@@ -60,8 +61,11 @@ def test_every_kind_of_block(name: str, tmp_path: Path) -> None:
         result = compared(model, session, tmp_path, [7, 8, 9, 10] * 5, seed=seed, temperature=0.3 * seed)
         drafted, accepted = drafted + result.drafted, accepted + result.accepted
         twin = session.fork()
-        assert twin.generate(None, max_tokens=10, temperature=0.5) == session.generate(None, max_tokens=10, temperature=0.5)
-    assert drafted and accepted
+        assert twin.generate(None, max_tokens=10, temperature=0.5) == session.generate(
+            None, max_tokens=10, temperature=0.5
+        )
+    assert drafted
+    assert accepted
 
 
 def test_ends_inside_of_drafts(nano: Path, tmp_path: Path) -> None:
@@ -75,11 +79,16 @@ def test_ends_inside_of_drafts(nano: Path, tmp_path: Path) -> None:
         plain, session = model.session(), model.session(speculate=b"copy+recycling", draft=8)
         for each in (plain, session):
             count = iter(range(99))
-            each.generate(TOLD, lambda t, count=count: next(count) == at, seed=1)  # type: ignore[misc]
+            each.generate(TOLD, lambda t, count=count, at=at: next(count) == at, seed=1)  # type: ignore[misc]
         assert saved(session, tmp_path / "a") == saved(plain, tmp_path / "b")
-        short, other = model.session(context=70, sinks=4), model.session(context=70, sinks=4, speculate=b"auto", draft=4)
+        short, other = (
+            model.session(context=70, sinks=4),
+            model.session(context=70, sinks=4, speculate=b"auto", draft=4),
+        )
         told = [each.generate(TOLD, max_tokens=at + 20, ignore_eos=1) for each in (short, other)]
-        assert told[0] == told[1] and len(told[0]) == at + 20 and short.ids == other.ids
+        assert told[0] == told[1]
+        assert len(told[0]) == at + 20
+        assert short.ids == other.ids
     assert seen > 20
 
 
@@ -96,7 +105,11 @@ def test_drafts_that_do_not_pay_end(nano: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"speculate": b"eagle"}, "eagle"), ({"speculate": b"copy+"}, "speculate"), ({"speculate": b"copy", "draft": 65}, "draft")],
+    [
+        ({"speculate": b"eagle"}, "eagle"),
+        ({"speculate": b"copy+"}, "speculate"),
+        ({"speculate": b"copy", "draft": 65}, "draft"),
+    ],
 )
 def test_names(nano: Path, options: dict[str, Any], words: str) -> None:
     with pytest.raises(c.EdgedecFailure, match=words) as caught:
