@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.cache.memory import check_memory
 from edgedec.cache.prefixes import common
 from edgedec.cache.snapshot import Snapshot, read_snapshot, write_snapshot
 from edgedec.decoding.batching import Batch, Job
@@ -162,8 +163,10 @@ class Session:
         if config.sampling.seed is not None:
             self._context.rng = np.random.default_rng(config.sampling.seed)
         self._context.concurrent = 0
-        model = self.model
+        model, cache = self.model, self._context.cache
         capabilities = model.runtime.capabilities
+        most = min(cache.capacity, len(self._context.ids) + (config.max_tokens or 0))
+        check_memory(cache, most, capabilities.page_slots, capabilities.kv_formats)
         return decode_loop(self._context, config, self._drafter, self.stats, trace, model.eos, capabilities)
 
     def append(self, ids: Sequence[int]) -> None:

@@ -170,13 +170,15 @@ class ModelOpening:
 
     def only(self, name: str, lora: Sequence[str], limits: ServerLimits) -> ModelSource:
         """The only model: what would fail at the first request fails now."""
+        from edgedec.cache.memory import check_memory
         from edgedec.server.pool import ModelSource, limits_of
 
         opened = o.open_model(name, self.engine, self.threads, self.kv)
         set_template(opened, *self.template)
         adapters = {item: self._adapter(opened, path) for item, path in _named_files(lora).items()}
         self._try(opened, limits.context)
-        limits_of(limits, opened.spec)
+        own, can = limits_of(limits, opened.spec), opened.runtime.capabilities
+        check_memory(opened.runtime.new_cache(1), own.room, can.page_slots, can.kv_formats)
         return ModelSource.of(opened, adapters)
 
     def folder(self, folder: Path, more: str | None, lora: Sequence[str], limits: ServerLimits) -> list[ModelSource]:

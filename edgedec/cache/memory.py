@@ -1,0 +1,90 @@
+"""Memory that a cache of so many tokens takes, and whether this machine has it: known before anything is read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from edgedec.cache.base import Cache, kv_bytes_per_token
+from edgedec.errors import ContextFull
+from edgedec.spec import KV_FORMATS, Attention, ModelSpec, Opaque
+
+# Less than this is allocated without a look at what is free.
+_SMALL = 64 << 20
+# int4 heads of so few values are kept as int8 (kernels/cpu/attention_block.cpp).
+_NARROW, _GROUP = 16, 16
+_MEMINFO, _CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+
+
+def cache_bytes(spec: ModelSpec, kv: str, tokens: int, page_slots: int = 0) -> int:
+    """Bytes of a cache that holds so many tokens. page_slots: of an engine with pages, whose rows carry their own
+    scales (`kernels/cpu/kv.h`); 0: of plain arrays."""
+    states = sum(
+        4 * (block.conv_dim * (block.conv_size - 1) + block.inner_size * block.state_size)
+        for block in spec.recurrent.values()
+    )
+    if not page_slots:
+        return states + tokens * kv_bytes_per_token(spec, kv)
+    slots = -(-tokens // page_slots) * page_slots
+    blocks = [block for block in spec.blocks if isinstance(block, Attention | Opaque)]
+    return states + slots * sum(2 * block.n_kv_heads * row_bytes(block.head_dim, kv) for block in blocks)
+
+
+def row_bytes(head_dim: int, kv: str) -> int:
+    """Bytes of one key or value of a head in a page.
+
+    int4, 64 values -> 32 bytes of nibbles, 4 groups of a scale and a least value (4 bytes each): 48
+    """
+    if kv == "int4" and head_dim <= _NARROW:
+        kv = "int8"
+    if kv == "int4":
+        return _words(-(-head_dim // 2)) + 4 * -(-head_dim // _GROUP)
+    if kv == "int8":
+        return _words(head_dim) + 4
+    return head_dim * 4 if kv == "f32" else _words(2 * head_dim)
+
+
+def _words(n: int) -> int:
+    return -(-n // 4) * 4
+
+
+def available_memory() -> int | None:
+    """Bytes that a program can have now without swapping, within its control group; None where nobody says."""
+    try:
+        found = re.search(r"^MemAvailable:\s+(\d+) kB$", _MEMINFO.read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    free = None if found is None else int(found[1]) * 1024
+    limit = _group_room()
+    return free if limit is None else limit if free is None else min(free, limit)
+
+
+def _group_room() -> int | None:
+    """What is left of the control group's limit; pages of files can be given back at any time."""
+    try:
+        most, used = ((_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        files = re.search(r"^inactive_file (\d+)$", (_CGROUP / "memory.stat").read_text(), re.MULTILINE)
+        return None if most == "max" else int(most) - int(used) + (int(files[1]) if files else 0)
+    except (OSError, ValueError):
+        return None
+
+
+def check_memory(cache: Cache, tokens: int, page_slots: int, formats: tuple[str, ...]) -> None:
+    """ContextFull if a cache that comes to hold so many tokens takes more memory than there is. formats: those that
+    the engine has."""
+    spec, kv = cache.spec, cache.kv
+    need = cache_bytes(spec, kv, tokens, page_slots)
+    free = None if need < _SMALL else available_memory()
+    if free is None or need - cache.nbytes <= free:
+        return
+    smaller = [other for other in KV_FORMATS[KV_FORMATS.index(kv) + 1 :] if other in formats]
+    fits = [f"{other} {_size(cache_bytes(spec, other, tokens, page_slots))}" for other in smaller]
+    instead = f", or a smaller cache format (--kv: {', '.join(fits)})" if fits else ""
+    raise ContextFull(
+        f"{tokens} tokens take {_size(need)} of cache in {kv}, and {_size(free)} of memory are free: shorten the "
+        f"text, take a smaller context (--ctx-size){instead}"
+    )
+
+
+def _size(n: int) -> str:
+    return f"{n / 2**30:.1f} GiB" if n >= 2**30 else f"{n / 2**20:.0f} MiB"
