@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 
 from edgedec.cache.memory import check_memory
 from edgedec.cache.prefixes import common
-from edgedec.cache.snapshot import Snapshot, read_snapshot, write_snapshot
 from edgedec.decoding.batching import Batch, Job
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode_loop
+from edgedec.decoding.saving import load_context, save_context
 from edgedec.decoding.score import next_probs, score, scored
 from edgedec.decoding.step import DecodeLoop, Stats, Token, run_loop
 from edgedec.drafters import DrafterContext, Tables
-from edgedec.errors import SessionError, UsageError
+from edgedec.errors import UsageError
 from edgedec.generation import GenerationConfig
 from edgedec.runtime import Adapter
 from edgedec.speculation.choose import make_speculation
@@ -225,36 +225,16 @@ class Session:
         except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, UsageError):
             self._drafter.reset()
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the text, its cache, the state of the random draws and what the drafter learned to a file."""
-        context = self._context
-        snapshot = Snapshot(
-            bundle=self.model.bundle.digest,
-            ids=tuple(context.ids),
-            n_prompt=context.n_prompt,
-            kv=context.cache.kind,
-            rng=dict(context.rng.bit_generator.state),
-            length=context.cache.length,
-            adapter="" if context.adapter is None else context.adapter.digest,
-        )
-        write_snapshot(path, snapshot, context.cache.save(), self._drafter.state())
+    def save(self, path: str | PathLike[str], reread: bool = False) -> None:
+        """Write the text, its cache, the state of the random draws and what the drafter learned to a file; in a store
+        (`edgedec sessions`) what it begins with as others do is there once. reread: without the cache, which `load`
+        makes again by reading the text, and checks."""
+        save_context(path, self.model.bundle.digest, self._context, self._drafter, reread)
 
     def load(self, path: str | PathLike[str]) -> None:
         """Become the session that was saved; it continues exactly as that one would have."""
-        context = self._context
-        adapter = "" if context.adapter is None else context.adapter.digest
-        snapshot, arrays, state = read_snapshot(path, self.model.bundle.digest, context.cache, adapter)
         self._stop()
-        learned = self._drafter.state()
-        try:
-            self._drafter.restore(state)
-            context.cache.load(arrays)
-        except (SessionError, UsageError) as error:
-            self._drafter.restore(learned)
-            raise SessionError(f"{path}: {error}") from None
-        context.ids, context.n_prompt = list(snapshot.ids), snapshot.n_prompt
-        context.rng.bit_generator.state = snapshot.rng
-        self._drafter.reset()
+        load_context(path, self.model.bundle.digest, self.model.runtime, self._context, self._drafter)
 
     def _stop(self) -> None:
         """End the generation that still runs: the text under it is about to change."""

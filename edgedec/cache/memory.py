@@ -12,7 +12,7 @@ from edgedec.spec import KV_FORMATS, Attention, ModelSpec, Opaque
 # Less than this is allocated without a look at what is free.
 _SMALL = 64 << 20
 # int4 heads of so few values are kept as int8 (kernels/cpu/attention_block.cpp).
-_NARROW, _GROUP = 16, 16
+NARROW, _GROUP = 16, 16
 _MEMINFO, _CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
@@ -35,13 +35,18 @@ def row_bytes(head_dim: int, kv: str) -> int:
 
     int4, 64 values -> 32 bytes of nibbles, 4 groups of a scale and a least value (4 bytes each): 48
     """
-    if kv == "int4" and head_dim <= _NARROW:
+    if kv == "int4" and head_dim <= NARROW:
         kv = "int8"
     if kv == "int4":
-        return _words(-(-head_dim // 2)) + 4 * -(-head_dim // _GROUP)
+        return _words(-(-head_dim // 2)) + scale_bytes(head_dim)
     if kv == "int8":
         return _words(head_dim) + 4
     return head_dim * 4 if kv == "f32" else _words(2 * head_dim)
+
+
+def scale_bytes(head_dim: int) -> int:
+    """Bytes of the scales and least values of an int4 row."""
+    return 4 * -(-head_dim // _GROUP)
 
 
 def _words(n: int) -> int:

@@ -1,31 +1,37 @@
 """A saved session: its text, the state of its random draws, its cache and what its drafters learned, in one file.
 
 The file is one of named arrays (`storage.arrays`): `cache.<name>` as `Cache.save` returned them, `learned.<name>` of
-the drafters; its header is a `Snapshot`.
+the drafters; its header is a `Snapshot`. In a folder whose sessions share their beginnings the cache is in parts
+(`cache.store`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.cache import store
 from edgedec.cache.base import Arrays, Cache
 from edgedec.errors import BundleCorrupt, SessionError
-from edgedec.storage.arrays import read_arrays, write_arrays
+from edgedec.spec import ModelSpec
+from edgedec.storage.arrays import ArrayFile, read_arrays, write_arrays
 from edgedec.storage.serde import from_json, to_json
 
-MAGIC = b"EDGESESS"
+MAGIC = store.WHOLE
 
 
 @dataclass(frozen=True)
 class Snapshot:
     """What stands in the header; `bundle`: the digest of the session's bundle, `adapter`: of its adapter; `kv`: the
-    kind of its cache, `length`: its committed tokens."""
+    kind of its cache, `length`: its committed tokens. `reread`: the cache is not in the file, and this is the digest of
+    what reading the text again has to give."""
 
     bundle: str
     ids: tuple[int, ...]
@@ -34,39 +40,97 @@ class Snapshot:
     rng: dict[str, Any]
     length: int
     adapter: str = ""
+    reread: str = ""
 
 
 def write_snapshot(
     path: str | os.PathLike[str],
     snapshot: Snapshot,
+    spec: ModelSpec,
     cache: Mapping[str, NDArray[Any]],
     learned: Mapping[str, NDArray[Any]],
 ) -> None:
     """cache: what `Cache.save` returned; learned: what the drafters learned."""
+    magic, header, folder = MAGIC, to_json(snapshot), Path(path).parent
+    if store.is_store(folder) and not snapshot.reread:
+        magic, above = store.SHARED, store.root(snapshot.bundle, snapshot.adapter, snapshot.kv)
+        shared, cache = store.write_shared(folder, spec, above, snapshot.kv, snapshot.ids, cache)
+        header = {"session": header, "cache": to_json(shared)}
     arrays = {f"{part}.{name}": array for part, of in _parts(cache, learned) for name, array in of.items()}
-    write_arrays(path, MAGIC, to_json(snapshot), arrays, SessionError)
+    write_arrays(path, magic, header, arrays, SessionError)
 
 
 def read_snapshot(
     path: str | os.PathLike[str], bundle: str, cache: Cache, adapter: str = ""
 ) -> tuple[Snapshot, Arrays, Arrays]:
     """The header, the cache's arrays and what the drafters learned, if they fit `bundle`, `adapter` and `cache`."""
-    file = read_arrays(path, MAGIC, "a saved session", SessionError)
-    try:
-        snapshot = from_json(Snapshot, file.header, "session")
-    except (RecursionError, BundleCorrupt) as error:
-        raise SessionError(f"{path}: damaged header ({error})") from None
+    snapshot, file = read_file(path)
     _check_origin(path, snapshot, bundle, cache, adapter)
     _check_numbers(path, snapshot, cache)
     found: tuple[Arrays, Arrays] = ({}, {})
+    _sort(file, found)
+    if "session" in file.header:
+        found = (_from_parts(Path(path), snapshot, cache.spec, ArrayFile(file.header, found[0], file.digest)), found[1])
+    held = found[0].get("length", np.zeros(0))
+    if snapshot.reread and not found[0]:
+        return snapshot, *found
+    if held.shape != (1,) or held[0] != snapshot.length:
+        raise SessionError(f"{path}: damaged header (lengths do not fit)")
+    return snapshot, *found
+
+
+def share_file(path: Path, bundle: str, spec: ModelSpec) -> bool:
+    """Write a whole session of a store anew, its beginning in parts; False if it is of another bundle, and stays."""
+    snapshot, file = read_file(path)
+    if snapshot.bundle != bundle:
+        return False
+    found: tuple[Arrays, Arrays] = ({}, {})
+    _sort(file, found)
+    write_snapshot(path, snapshot, spec, *found)
+    return True
+
+
+def _sort(file: ArrayFile, found: tuple[Arrays, Arrays]) -> None:
+    """The arrays of the cache and those of the drafters, by their names."""
     for name, array in file.arrays.items():
         for part, arrays in _parts(*found):
             if name.startswith(f"{part}."):
                 arrays[name.removeprefix(f"{part}.")] = array
-    held = found[0].get("length", np.zeros(0))
-    if held.shape != (1,) or held[0] != snapshot.length:
+
+
+def digest_of(cache: Mapping[str, NDArray[Any]]) -> str:
+    """The hash of what `Cache.save` returned."""
+    digest = hashlib.sha256()
+    for name in sorted(cache):
+        digest.update(f"{name}{cache[name].dtype}{cache[name].shape}".encode())
+        digest.update(np.ascontiguousarray(cache[name]).tobytes())
+    return digest.hexdigest()
+
+
+def read_file(path: str | os.PathLike[str]) -> tuple[Snapshot, ArrayFile]:
+    """A session's file, whole or with its beginning in parts ("session" in its header), and what its header says."""
+    try:
+        shared = store.magic_of(Path(path)) == store.SHARED
+    except OSError:  # said when it is read
+        shared = False
+    file = read_arrays(path, store.SHARED if shared else MAGIC, "a saved session", SessionError)
+    return _snapshot(path, file.header.get("session") if shared else file.header), file
+
+
+def _snapshot(path: object, header: Any) -> Snapshot:
+    try:
+        return from_json(Snapshot, header, "session")
+    except (RecursionError, BundleCorrupt) as error:
+        raise SessionError(f"{path}: damaged header ({error})") from None
+
+
+def _from_parts(path: Path, snapshot: Snapshot, spec: ModelSpec, file: ArrayFile) -> Arrays:
+    """The cache's arrays of a session whose beginning is in parts."""
+    shared = store.shared_cache(path, file)
+    if shared.kind != snapshot.kv or shared.length not in (0, snapshot.length):
         raise SessionError(f"{path}: damaged header (lengths do not fit)")
-    return snapshot, *found
+    above = store.root(snapshot.bundle, snapshot.adapter, snapshot.kv)
+    return store.read_shared(path, spec, above, shared, snapshot.ids, file)
 
 
 def _parts(cache: Mapping[str, Any], learned: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:

@@ -41,7 +41,9 @@ def show_memory(r: dict[str, Any]) -> None:
         for kv, n in costs.items():
             fits = "" if free is None else "yes" if weights + n <= free else "no"
             rows.append((engine, kv, size(n), size(weights + n), fits))
-    print_table(rows, ("engine", "format", "cache", "with the weights", "fits here"), f"Memory of {r['context']} tokens")
+    print_table(
+        rows, ("engine", "format", "cache", "with the weights", "fits here"), f"Memory of {r['context']} tokens"
+    )
     if free is not None:
         print(f"\n{size(free)} of memory are free here")
     if r["context"] > r["bundle_context"]:

@@ -20,10 +20,10 @@ class Capabilities:
     blocks): what a call may bring or want. best_k: how many of the best tokens of a row come, with the log-sum, for
     less than all its logits (0: all logits are computed and copied anyway); temperatures: the log-sum is given at any
     temperature. page_slots: slots of a cache page, shared between forks; 0: a fork copies. largest_call: rows of one
-    forward; prefill_chunk: rows that prefill gives it at once; masks: does it make a mask of rows by slots, so that fewer
-    go at once after a long text? row_buckets: the row counts that it has static shapes
-    for (none: any). sampler: makes what draws a text's tokens from rows of logits. drafting: its own
-    table drafters, tree merge and greedy verification.
+    forward; prefill_chunk: rows that prefill gives it at once; masks: does it make a mask of rows by slots, so that
+    fewer go at once after a long text? row_buckets: the row counts that it has static shapes for (none: any). sampler:
+    makes what draws a text's tokens from rows of logits. drafting: its own table drafters, tree merge and greedy
+    verification.
     """
 
     kinds: tuple[str, ...]

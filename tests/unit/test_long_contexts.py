@@ -114,12 +114,11 @@ def test_rows_of_pages() -> None:
 
 def test_what_does_not_fit_is_refused_by_name(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_SMALL", 1 << 20)
-    monkeypatch.setattr(memory, "available_memory", lambda: 5 << 20)
+    monkeypatch.setattr(memory, "available_memory", lambda: 3 << 20)
     model = edgedec.open(long, engine=engines()[-1], threads=1)
     session = model.session(speculate="off")
     ids = [5] * LONG
     with pytest.raises(ContextFull, match=r"^33010 tokens take 4 MiB of cache in f32") as error:
-        monkeypatch.setattr(memory, "available_memory", lambda: 3 << 20)
         list(session.tokens(ids, max_tokens=10))
     assert "3 MiB of memory are free" in str(error.value)
     assert "--ctx-size" in str(error.value)
