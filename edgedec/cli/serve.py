@@ -86,6 +86,18 @@ def serve(
             help="Tokens that the caches of all texts together may hold; more texts wait. 0: slots x context.",
         ),
     ] = 0,
+    offload: Annotated[
+        Path | None,
+        typer.Option(
+            "--offload",
+            metavar="DIR",
+            show_default=False,
+            help="Where ended texts go that the caches have no room for.",
+        ),
+    ] = None,
+    offload_size: Annotated[
+        float, typer.Option("--offload-size", min=0.001, metavar="GIB", help="Most that a model may put there.")
+    ] = 4.0,
     queue: Annotated[
         int, typer.Option("--queue", min=0, help="Requests that may wait for a slot; further ones get status 429.")
     ] = 64,
@@ -143,7 +155,10 @@ def serve(
         raise UsageError("--api-key: is empty; leave it out for a server without a key")
     template.start()
     opening = ModelOpening(engine, threads, kv, speculate, (chat_template, chat_template_file))
-    limits = ServerLimits(slots, ctx_size, queue, timeout, speculate, max_total_tokens)
+    if offload is not None:
+        offload.mkdir(parents=True, exist_ok=True)
+    aside = ("", 0) if offload is None else (str(offload), int(offload_size * 2**30))
+    limits = ServerLimits(slots, ctx_size, queue, timeout, speculate, max_total_tokens, aside)
     if models is None:
         sources = [opening.only(model or "nano", lora or [], limits)]
     else:

@@ -35,8 +35,7 @@ def sessions(
 
     \b
     Examples:
-      edgedec run --session chats/anna.session -p "Once upon a time"
-      edgedec sessions chats --share
+      edgedec sessions chats --share -m ./smol
       edgedec sessions chats --clean
     """
     from edgedec.cache import store
