@@ -2,8 +2,9 @@
 
     python tests/bench/saved_chats.py [MODEL] [TEXT]
 
-Each chat is 400 tokens of instructions that all have, one of five openings of 100 tokens, and 100 tokens of its own, cut
-from TEXT (the README by default); the last 20 are generated. Sizes in bytes a chat; seconds to save and to load one.
+Each chat is 400 tokens of instructions that all have, one of five openings of 100 tokens, and 100 tokens of its own
+(cut from TEXT, the README by default); the last 20 are generated. Sizes in bytes a chat; milliseconds to save and to load
+one.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def report(model: edgedec.Model, kv: str, texts: list[list[int]], folder: Path) 
     for name, place in places.items():
         ms = [1e3 * median(times[f"{what} {name}"]) for what in ("save", "load")]
         share = f"{size(place) / whole:.3f} of whole files"
-        print(f"{kv:5} {name:6} {size(place) // CHATS:9} bytes a chat, {share}; save {ms[0]:.0f} ms, load {ms[1]:.0f} ms")
+        print(
+            f"{kv:5} {name:6} {size(place) // CHATS:9} bytes a chat, {share}; save {ms[0]:.0f} ms, load {ms[1]:.0f} ms"
+        )
 
 
 def size(folder: Path) -> int:
