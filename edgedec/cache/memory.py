@@ -74,6 +74,12 @@ def _group_room() -> int | None:
         return None
 
 
+def tokens_that_fit(spec: ModelSpec, kv: str, page_slots: int = 0) -> int | None:
+    """Tokens whose caches take three quarters of the memory that is free; None where nobody says how much is."""
+    free, each = available_memory(), cache_bytes(spec, kv, page_slots or 1, page_slots) - cache_bytes(spec, kv, 0)
+    return None if free is None or not each else free * 3 // 4 // each * (page_slots or 1)
+
+
 def check_memory(cache: Cache, tokens: int, page_slots: int, formats: tuple[str, ...]) -> None:
     """ContextFull if a cache that comes to hold so many tokens takes more memory than there is. formats: those that
     the engine has."""

@@ -160,7 +160,8 @@ def serve(
     aside = ("", 0) if offload is None else (str(offload), int(offload_size * 2**30))
     limits = ServerLimits(slots, ctx_size, queue, timeout, speculate, max_total_tokens, aside)
     if models is None:
-        sources = [opening.only(model or "nano", lora or [], limits)]
+        source, limits = opening.only(model or "nano", lora or [], limits)
+        sources = [source]
     else:
         sources = opening.folder(models, model, lora or [], limits)
     access = AccessPolicy(api_key, cors, is_local(host))
@@ -183,18 +184,15 @@ class ModelOpening:
     speculate: str
     template: tuple[str | None, Path | None]
 
-    def only(self, name: str, lora: Sequence[str], limits: ServerLimits) -> ModelSource:
-        """The only model: what would fail at the first request fails now."""
-        from edgedec.cache.memory import check_memory
-        from edgedec.server.pool import ModelSource, limits_of
+    def only(self, name: str, lora: Sequence[str], limits: ServerLimits) -> tuple[ModelSource, ServerLimits]:
+        """The only model, and limits that memory has room for: what would fail at the first request fails now."""
+        from edgedec.server.pool import ModelSource, fitted
 
         opened = o.open_model(name, self.engine, self.threads, self.kv)
         set_template(opened, *self.template)
         adapters = {item: self._adapter(opened, path) for item, path in _named_files(lora).items()}
         self._try(opened, limits.context)
-        own, can = limits_of(limits, opened.spec), opened.runtime.capabilities
-        check_memory(opened.runtime.new_cache(1), own.room, can.page_slots, can.kv_formats)
-        return ModelSource.of(opened, adapters)
+        return ModelSource.of(opened, adapters), fitted(limits, opened)
 
     def folder(self, folder: Path, more: str | None, lora: Sequence[str], limits: ServerLimits) -> list[ModelSource]:
         """Every bundle in a folder, and one more perhaps, opened when they are needed."""

@@ -2,9 +2,9 @@
 
     python tests/bench/saved_chats.py [MODEL] [TEXT]
 
-Each chat is 400 tokens of instructions that all have, one of five openings of 100 tokens, and 100 tokens of its own
-(cut from TEXT, the README by default); the last 20 are generated. Sizes in bytes a chat; milliseconds to save and to load
-one.
+Each chat is 400 tokens of instructions that all have, one of five openings of 100 tokens, and 100 tokens of its
+own (cut from TEXT, the README by default); the last 20 are generated. Sizes in bytes a chat; milliseconds to save and
+to load one.
 """
 
 from __future__ import annotations

@@ -127,16 +127,28 @@ def test_what_does_not_fit_is_refused_by_name(long: Path, monkeypatch: pytest.Mo
     assert len(list(session.tokens(ids[:400], max_tokens=2, ignore_eos=True))) == 2
 
 
-def test_a_server_refuses_more_than_there_is(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_takes_what_fits_and_refuses_more(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("uvicorn", reason="serving needs uvicorn")
     from edgedec.cli._app import app
     from edgedec.server import listen
 
-    monkeypatch.setattr(listen, "listen", lambda *_: pytest.fail("it listens"))
+    heard: list[int] = []
+    monkeypatch.setattr(listen, "listen", lambda server, *_: heard.append(server.settings.limits.tokens))
     monkeypatch.setattr(memory, "available_memory", lambda: 70 << 20)
-    found = CliRunner().invoke(app, ["serve", "-m", str(long), "--slots", "64"])
+    command = ["serve", "-m", str(long), "--slots", "64"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert 131072 <= heard[0] <= (70 << 20) // 128
+    assert CliRunner().invoke(app, [*command, "-c", "1024"]).exit_code == 0
+    assert heard[1] == 0  # all slots have room
+    found = CliRunner().invoke(app, [*command, "--max-total-tokens", "8388608"])
     assert found.exit_code == 1
     assert "8388608 tokens take 1.0 GiB of cache in f32, and 70 MiB of memory are free" in found.output
+    monkeypatch.setattr(memory, "available_memory", lambda: 9 << 20)
+    monkeypatch.setattr(memory, "_SMALL", 1 << 20)
+    found = CliRunner().invoke(app, command)
+    assert found.exit_code == 1
+    assert "131072 tokens take 16 MiB of cache in f32, and 9 MiB of memory are free" in found.output
+    assert len(heard) == 2
 
 
 def test_a_control_group_limits_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
