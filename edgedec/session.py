@@ -166,7 +166,7 @@ class Session:
         model, cache = self.model, self._context.cache
         capabilities = model.runtime.capabilities
         most = min(cache.capacity, len(self._context.ids) + (config.max_tokens or 0))
-        check_memory(cache, most, capabilities.page_slots, capabilities.kv_formats)
+        check_memory(cache, most, capabilities)
         return decode_loop(self._context, config, self._drafter, self.stats, trace, model.eos, capabilities)
 
     def append(self, ids: Sequence[int]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from edgedec.cache.base import Cache, kv_bytes_per_token
 from edgedec.errors import ContextFull
+from edgedec.runtime import Capabilities
 from edgedec.spec import KV_FORMATS, Attention, ModelSpec, Opaque
 
 # Less than this is allocated without a look at what is free.
@@ -80,9 +81,12 @@ def tokens_that_fit(spec: ModelSpec, kv: str, page_slots: int = 0) -> int | None
     return None if free is None or not each else free * 3 // 4 // each * (page_slots or 1)
 
 
-def check_memory(cache: Cache, tokens: int, page_slots: int, formats: tuple[str, ...]) -> None:
-    """ContextFull if a cache that comes to hold so many tokens takes more memory than there is. formats: those that
-    the engine has."""
+def check_memory(cache: Cache, tokens: int, can: Capabilities) -> None:
+    """ContextFull if a cache that comes to hold so many tokens takes more memory than there is. can: those of its
+    engine; memory of a device is not known here."""
+    if can.device != "cpu":
+        return
+    page_slots, formats = can.page_slots, can.kv_formats
     spec, kv = cache.spec, cache.kv
     need = cache_bytes(spec, kv, tokens, page_slots)
     free = None if need < _SMALL else available_memory()

@@ -256,10 +256,10 @@ def fitted(limits: ServerLimits, model: Model) -> ServerLimits:
     ContextFull if it has none for what was asked for, or for one text."""
     own, can, cache = limits_of(limits, model.spec), model.runtime.capabilities, model.runtime.new_cache(1)
     fits = tokens_that_fit(model.spec, cache.kv, can.page_slots)
-    if fits is None or own.room <= fits:
+    if fits is None or own.room <= fits or can.device != "cpu":
         return limits
     if limits.tokens or fits < own.context:
-        check_memory(cache, own.room if limits.tokens else own.context, can.page_slots, can.kv_formats)
+        check_memory(cache, own.room if limits.tokens else own.context, can)
         return limits if limits.tokens else replace(limits, tokens=own.context)
     return replace(limits, tokens=fits)
 
