@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.kernels.cpu import drafting, library, structs
-from edgedec.runtime import Calibrated, DraftingParts, Rows, TableRows, TableSettings
+from edgedec.runtime import Calibrated, DraftingParts, Rows, TableRows, TableSettings, WatchPrices
 from edgedec.runtimes._native_cache import address
 
 # Nodes of a merged tree that are seen outside.
@@ -76,8 +76,8 @@ class NativeDraftGroup:
         self._tree = structs.DraftTreeStruct(*places, room=_ROOM)
         self._few_ids, self._few_floats = np.zeros((4, _ROOM), np.int32), np.zeros((2, _ROOM))
         self._few = structs.DraftTreeStruct(*[address(row) for row in (*self._few_ids, *self._few_floats)], room=_ROOM)
-        self._seen = structs.VerifiedStruct()
-        self._pointers = ctypes.byref(self._asked), ctypes.byref(self._tree), ctypes.byref(self._seen)
+        self._seen, self._watch = structs.VerifiedStruct(), structs.WatchStruct()
+        self._pointers = tuple(map(ctypes.byref, (self._asked, self._tree, self._seen, self._watch)))
 
     def reset(self) -> None:
         self._lib.ed_drafting_reset(self._handle)
@@ -88,6 +88,17 @@ class NativeDraftGroup:
         self._asked.enabled = enabled
         _raise(self._lib.ed_drafting_propose(self._handle, self._pointers[0], self._pointers[1]))
         self._n = self._tree.n
+
+    def watch(
+        self, ids: Sequence[int], n_prompt: int, nodes: int, least: float, enabled: int, prices: WatchPrices
+    ) -> int:
+        self._ask(ids, n_prompt, nodes, least)
+        self._asked.enabled = enabled
+        seconds, watch = array("d", prices.seconds[: nodes + 2]), self._watch
+        watch.seconds, watch.most = seconds.buffer_info()[0], len(seconds) - 1
+        watch.text, watch.each, watch.trust, watch.first = prices[1:]
+        _raise(self._lib.ed_drafting_watch(self._handle, self._pointers[0], self._pointers[3]))
+        return int(watch.nodes)
 
     def propose_one(
         self, number: int, ids: Sequence[int], n_prompt: int, nodes: int, least: float

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edgedec.cache import Cache
-from edgedec.decoding.allocation import Offer, Others, allocate
+from edgedec.decoding.allocation import Offer, Others, allocate, text_cells
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, DecodeLoop, ForkLoop, ForwardOn, Request, Together, Token
 from edgedec.errors import EdgedecError
@@ -116,7 +116,7 @@ def _others(calls: Iterable[Call], n_blocks: int) -> Others:
     for call in calls:
         share = 1.0 if call.blocks is None else len(call.blocks) / n_blocks
         rows += share * call.rows.count
-        cells += share * call.rows.count * call.cache.length
+        cells += share * text_cells(call.rows.count, call.cache.length)
         if call.blocks is None and call.outputs.head:
             decoding += call.rows.count - call.outputs.logits_from
             tokens += 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from edgedec.decoding.allocation import Offer, grant_alone
+from edgedec.decoding.allocation import Offer, grant_alone, text_cells
 from edgedec.runtime import Call, CallResult, Rows, Runtime
 
 
@@ -43,8 +43,8 @@ class ForwardOn(NamedTuple):
 
 class Completed(NamedTuple):
     """What came of a call: its result, the rows of all sequences that shared the forward, and the seconds it took.
-    cells: the sum over these rows of the cached tokens before them; whole: did all of its calls run the whole stack,
-    with the head for every row?"""
+    cells: the cached tokens before them as rows cost them (`allocation.text_cells`); whole: did all of its calls run
+    the whole stack, with the head for every row?"""
 
     result: CallResult
     rows: int
@@ -156,7 +156,7 @@ def _forward(owner: Runtime, calls: Sequence[Call]) -> list[Completed]:
     began = perf_counter()
     results = owner.forward(calls)
     seconds, rows = perf_counter() - began, sum(call.rows.count for call in calls)
-    cells = sum(call.rows.count * call.cache.length for call in calls)
+    cells = sum(text_cells(call.rows.count, call.cache.length) for call in calls)
     whole = all(map(runs_whole, calls))
     return [Completed(result, rows, seconds, cells, whole) for result in results]
 
@@ -182,7 +182,7 @@ def run_loop(runtime: Runtime, loop: DecodeLoop) -> Generator[Token]:
             began = perf_counter()
             result = owner.forward((call,))[0]
             seconds, rows = perf_counter() - began, call.rows.count
-            item = loop.send(Completed(result, rows, seconds, rows * call.cache.length, runs_whole(call)))
+            item = loop.send(Completed(result, rows, seconds, text_cells(rows, call.cache.length), runs_whole(call)))
     except StopIteration:
         return
     finally:

@@ -69,6 +69,23 @@ class Draft:
         return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), p)
 
 
+# What Python and the calls of small networks take for a level of a draft, on a host of today: until it was measured.
+_LEVEL = 1e-4
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What a proposal is likely to take, by the size of what makes it: `depth` levels, each the share `share` of the
+    multiply-adds of the model's call."""
+
+    depth: int
+    share: float
+
+    def seconds(self, call: float) -> float:
+        """Where a call of the model takes so many."""
+        return self.depth * (self.share * call + _LEVEL)
+
+
 # A proposal that needs forward calls yields them, so that those of many sequences run together. The governor's also
 # yields an offer.
 Proposal = Draft | Generator[Request | Offer, Any, Draft]
@@ -100,6 +117,11 @@ class Drafter(Protocol):
     def prompt_rows(self) -> int:
         """Of so many rows, a prompt's last, `observe` is shown the best tokens as well (`StepResult.prompt`), as many
         as `outputs` name. The head runs for them, and the first token waits for that."""
+        ...
+
+    @property
+    def effort(self) -> Effort | None:
+        """What a proposal takes, by its size; None: next to nothing, or it is not known before one was made."""
         ...
 
     def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None] | None:
@@ -147,6 +169,7 @@ class BaseDrafter:
     outputs: Outputs = Outputs()
     reads: Outputs = Outputs()
     prompt_rows: int = 0
+    effort: Effort | None = None
 
     def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None] | None:
         return None

@@ -8,63 +8,36 @@ EAGLE-2.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, Request, StepResult
-from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Proposal
-from edgedec.drafters._head_reader import HeadReader, facts_of
+from edgedec.decoding.step import Completed, Request
+from edgedec.drafters import Draft, DrafterContext, Effort
+from edgedec.drafters._head_reader import facts_of
 from edgedec.drafters._levels import Levels
-from edgedec.drafters._states import SeenStates
+from edgedec.drafters._state_drafter import StateDrafter
 from edgedec.errors import BundleCorrupt, UsageError
-from edgedec.runtime import CallResult, Outputs, Rows
-
-_LEAST = 1e-4
+from edgedec.runtime import CallResult, Outputs
 
 
-class FeatureTree(BaseDrafter):
+class FeatureTree(StateDrafter):
     """depth: tokens ahead at most; beam: nodes run at once; k: tokens tried after each."""
 
     def __init__(self, host: DrafterContext, kind: str, depth: int, beam: int, k: int) -> None:
         if depth < 0 or beam < 1 or k < 1:
             raise UsageError(f"drafter {kind}: depth={depth}, beam={beam}, k={k}: must be from 0, from 1 and from 1")
         facts = facts_of(host, kind)
-        self._depth, self._beam = depth or facts.depth, beam
-        self._reader, self._seen = HeadReader(host, facts), SeenStates(facts.features)
-        self._outputs = Outputs(top=k, logsum=True, hidden=(self._reader.last,))
+        super().__init__(host, facts)
+        assert self._reader is not None
+        self._depth, self._beam, self._head = depth or facts.depth, beam, self._reader
+        self._outputs = Outputs(top=k, logsum=True, hidden=(self._head.last,))
         self._tokens = _tokens(host, facts.tokens) if facts.tokens else None
-        self.outputs = self.reads = Outputs(hidden=facts.features)
-
-    def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None]:
-        start = int(rows.positions[0]) + 1
-        self._seen.read(rows, result, context.ids[start : start + len(rows)])
-        yield from self._reader.read(self._seen.take(), context.ids, Outputs(), 0)
-
-    def observe(self, step: StepResult) -> None:
-        self._seen.observe(step)
-
-    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
-        if nodes < 1 or len(context.ids) < 2:
-            return Draft()
-        return self._search(context, nodes, max(min_path_prob, _LEAST))
-
-    def reset(self) -> None:
-        self._seen.take()
-        self._reader.reset()
-
-    def inherit(self, other: Drafter) -> None:
-        if isinstance(other, FeatureTree):
-            self._reader.inherit(other._reader)
-            self._seen.inherit(other._seen)
-
-    def report(self) -> dict[str, Any]:
-        return {"steps": self._reader.calls}
+        self.effort = Effort(self._depth, self._head.share(host.runtime.spec))
 
     def _search(self, context: Context, nodes: int, least: float) -> Generator[Request, Completed, Draft]:
-        reader, levels = self._reader, Levels(nodes, self._beam, least)
+        reader, levels = self._head, Levels(nodes, self._beam, least)
         result = yield from reader.read(self._seen.take(), context.ids, self._outputs, self._beam * self._depth)
         if result.ids is None:
             return Draft()

@@ -28,7 +28,9 @@ from edgedec.runtime import (
     Rows,
     Runtime,
 )
+from edgedec.spec import ModelSpec
 from edgedec.speculation.networks import Network, open_network
+from edgedec.speculation.rowcost import row_macs
 
 Reading = Generator[Request, Completed, CallResult]
 _NONE = Outputs()
@@ -73,6 +75,10 @@ class HeadReader:
         self._at = -1
         self._result: CallResult | None = None
         self.calls, self.seconds = 0, 0.0  # of the last call
+
+    def share(self, target: ModelSpec) -> float:
+        """Multiply-adds of a row of the head over those of a row of the target."""
+        return row_macs(self._spec) / max(row_macs(target), 1)
 
     def reset(self) -> None:
         """Another text; what it shares with the old one may be used again."""

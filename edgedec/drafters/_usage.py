@@ -62,6 +62,11 @@ class Usage:
             self._known[:] = False
             self._known[self._tried.ids] = True
 
+    @property
+    def share(self) -> float:
+        """Of the vocabulary that the readout has."""
+        return 1.0 if self.readout is None else len(self.readout) / len(self._counts)
+
     def state(self) -> State:
         """The tokens counted, and how often."""
         ids = np.flatnonzero(self._counts)

@@ -7,7 +7,7 @@ from typing import Any
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
-from edgedec.drafters import Drafter, Proposal, State
+from edgedec.drafters import Drafter, Effort, Proposal, State
 from edgedec.runtime import CallResult, Outputs, Rows
 
 
@@ -28,6 +28,10 @@ class Wrapped:
     @property
     def prompt_rows(self) -> int:
         return self.drafter.prompt_rows
+
+    @property
+    def effort(self) -> Effort | None:
+        return self.drafter.effort
 
     def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None] | None:
         return self.drafter.read(context, rows, result)

@@ -148,8 +148,7 @@ class Exit(BaseDrafter):
 
     @property
     def _readout_share(self) -> float:
-        readout = self._usage.readout
-        return 1.0 if readout is None else len(readout) / self._spec.vocab_size
+        return self._usage.share
 
     def _note(self, calls: SliceCalls, end: int, draft: Draft) -> None:
         """What the calls of a draft took, and the states that they left."""

@@ -7,25 +7,23 @@ attends to the target's states of the whole text.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
 
 import numpy as np
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, Request, StepResult
-from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Proposal
+from edgedec.decoding.step import Completed, Request
+from edgedec.drafters import Draft, DrafterContext
 from edgedec.drafters._calls import TokenEmbeddings
-from edgedec.drafters._head_reader import HeadReader, facts_of
+from edgedec.drafters._head_reader import facts_of
 from edgedec.drafters._ladder import Ladder
 from edgedec.drafters._levels import Levels
-from edgedec.drafters._states import SeenStates
+from edgedec.drafters._state_drafter import StateDrafter
 from edgedec.errors import UsageError
-from edgedec.runtime import CallResult, Hidden, Outputs, Rows
+from edgedec.runtime import Hidden, Outputs
 
 # Its rank in `auto`: of the drafters that need a head only the first whose head the bundle has is used.
 AUTO = 8
 DRAFT = "hydrapp"
-_LEAST = 1e-4
 
 
 def make(host: DrafterContext, depth: int = 0, beam: int = 4) -> HydraLadder:
@@ -35,44 +33,13 @@ def make(host: DrafterContext, depth: int = 0, beam: int = 4) -> HydraLadder:
     return HydraLadder(host, depth, beam)
 
 
-class HydraLadder(BaseDrafter):
+class HydraLadder(StateDrafter):
     def __init__(self, host: DrafterContext, depth: int, beam: int) -> None:
         facts = facts_of(host, DRAFT)
+        super().__init__(host, facts)
         self._ladder, self._beam = Ladder(host, facts), beam
         self._depth = min(depth or facts.depth, facts.depth)
-        self._reader = HeadReader(host, facts) if facts.stack else None
-        self._seen, self._embeddings = SeenStates(facts.features), TokenEmbeddings(host)
-        self.outputs = Outputs(hidden=facts.features)
-        self.reads = self.outputs if facts.stack else Outputs()
-
-    def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None]:
-        assert self._reader is not None
-        start = int(rows.positions[0]) + 1
-        self._seen.read(rows, result, context.ids[start : start + len(rows)])
-        yield from self._reader.read(self._seen.take(), context.ids, Outputs(), 0)
-
-    def observe(self, step: StepResult) -> None:
-        if self._reader is None:
-            self._seen.take()  # the latest alone is read
-        self._seen.observe(step)
-
-    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
-        if nodes < 1 or len(context.ids) < 2:
-            return Draft()
-        return self._search(context, nodes, max(min_path_prob, _LEAST))
-
-    def reset(self) -> None:
-        self._seen.take()
-        if self._reader is not None:
-            self._reader.reset()
-
-    def inherit(self, other: Drafter) -> None:
-        if isinstance(other, HydraLadder) and self._reader is not None and other._reader is not None:
-            self._reader.inherit(other._reader)
-            self._seen.inherit(other._seen)
-
-    def report(self) -> dict[str, Any]:
-        return {} if self._reader is None else {"steps": self._reader.calls}
+        self._embeddings = TokenEmbeddings(host)
 
     def _search(self, context: Context, nodes: int, least: float) -> Generator[Request, Completed, Draft]:
         state = yield from self._state(context)

@@ -98,7 +98,7 @@ class Skip(BaseDrafter):
         limits, done = self._limits(nodes, min_path_prob), self._slice_costs.blocks(0, len(part.shared))
         draft, self._tree = yield from draft_tree(context, calls, part, limits, self._spec.n_blocks, done)
         self._first = len(part.shared)
-        head = self._slice_costs.head * self._readout_share
+        head = self._slice_costs.head * self._usage.share
         for guessed, rows, seconds in calls.took:
             blocks = part.blocks if guessed else part.shared
             self._slice_costs.add(sum(self._parts[b] for b in blocks), head if guessed else 0.0, rows, seconds)
@@ -109,7 +109,7 @@ class Skip(BaseDrafter):
         costs, trusts, head = self._slice_costs, self._trusts, self._slice_costs.head
         whole = costs.blocks(0, self._spec.n_blocks)
         plain, kept = costs.plain, whole - sum(self._parts[b] for b in self.search.skipped)
-        level = costs.seconds(kept, head * self._readout_share, 1) / plain
+        level = costs.seconds(kept, head * self._usage.share, 1) / plain
         row = max(0.0, costs.seconds(whole, head, 2) / plain - 1.0)
         rate = trusts.record.hope
         pace, rate = max(1.0, (1 + rate) / (1 + level)), trusts.deeper.hope
@@ -125,11 +125,6 @@ class Skip(BaseDrafter):
             trusts.first.estimates.tolist(),
             trusts.side.estimates.tolist(),
         )
-
-    @property
-    def _readout_share(self) -> float:
-        readout = self._usage.readout
-        return 1.0 if readout is None else len(readout) / self._spec.vocab_size
 
     def observe(self, step: StepResult) -> None:
         seconds = step.seconds * step.rows.count / max(step.total, 1)

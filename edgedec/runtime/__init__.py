@@ -16,7 +16,15 @@ from edgedec.runtime.call import (
 )
 from edgedec.runtime.capabilities import Capabilities
 from edgedec.runtime.checks import check_calls, check_readout
-from edgedec.runtime.drafting import Calibrated, DraftGroup, DraftingParts, DraftTable, TableRows, TableSettings
+from edgedec.runtime.drafting import (
+    Calibrated,
+    DraftGroup,
+    DraftingParts,
+    DraftTable,
+    TableRows,
+    TableSettings,
+    WatchPrices,
+)
 from edgedec.runtime.readout import Readout
 from edgedec.runtime.registry import (
     RuntimeOptions,
@@ -52,6 +60,7 @@ __all__ = [
     "TableRows",
     "TableSettings",
     "TokenSampler",
+    "WatchPrices",
     "available_cores",
     "best",
     "check_calls",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from numpy.typing import NDArray
 
@@ -26,6 +26,17 @@ class TableSettings:
     length: int = 1
     rate: float = 0.0
     explore: float = 0.0
+
+
+class WatchPrices(NamedTuple):
+    """What a call of one sequence costs and a draft in it is worth. `seconds`: by rows; text: what its cached tokens
+    add, and each: for each further row; trust: what a chance counts for; first: the least of the likeliest node."""
+
+    seconds: Sequence[float]
+    text: float
+    each: float
+    trust: float
+    first: float
 
 
 class DraftTable(Protocol):
@@ -65,6 +76,13 @@ class DraftGroup(Protocol):
 
     def propose(self, ids: Sequence[int], n_prompt: int, nodes: int, least: float, enabled: int) -> None:
         """Merge the trees of the tables in `enabled` (bits by number), in the place of those before."""
+        ...
+
+    def watch(
+        self, ids: Sequence[int], n_prompt: int, nodes: int, least: float, enabled: int, prices: WatchPrices
+    ) -> int:
+        """As `propose`, and how many nodes of the tree, the likeliest first, would pay in the next call. The tree of
+        the last `watch` is tested by what came to the text since, if no other one was made."""
         ...
 
     def propose_one(

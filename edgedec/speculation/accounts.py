@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from edgedec.decoding.allocation import READING
 from edgedec.decoding.step import StepResult
 from edgedec.speculation.backoff import SMOOTH, DrafterStats
 from edgedec.speculation.budget import Budget
@@ -21,6 +22,8 @@ _NEGLIGIBLE = 0.002
 _OPENING = 0.1
 # The drafters' time for a call counts for so many usual ones at most, after so many calls.
 _SPIKE, _AFTER = 4.0, 8
+# How fast the least time of a call is forgotten; it is such a share of the time at least.
+_RISE, _OWN = 1.05, 0.2
 # The share of reading a prompt that drafters may take to read it as well.
 _READING = 0.02
 
@@ -42,14 +45,30 @@ class Prices:
         if not last:
             return cls(0.0, 0.0, 0.0)
         row = (seconds[min(total, last)] - seconds[min(total - drafted, last)]) / drafted if drafted else 0.0
-        # What lies beyond the curve, the text before the rows, each of them attends to.
+        # What lies beyond the curve is the text before the rows; each of them attends to it.
         text = max(0.0, call - seconds[min(sequences, last)]) / sequences
-        return cls(call / sequences, row + text if drafted else 0.0, seconds[1] + text)
+        return cls(call / sequences, row + (1 - READING) * text if drafted else 0.0, seconds[1] + text)
 
 
 def plain_seconds(costs: Costs, sequences: int, context: int) -> float:
     """Of a call of one row for each sequence, after so many tokens each."""
     return costs.seconds[min(sequences, len(costs.seconds) - 1)] + costs.per_cell * sequences * context
+
+
+def judge_all(
+    found: Proposals,
+    kept: Sequence[int],
+    step: StepResult,
+    members: Sequence[DrafterStats],
+    budget: Budget,
+    prices: Prices,
+) -> None:
+    """Test all guesses by what came, and count what they were expected to bring, did bring, and gained."""
+    chances = found.merger.chances
+    path = found.merger.test(step.picked, [member.calibration for member in members])
+    budget.add_guesses(sum(chances[node] for node in kept), len(set(path) & set(kept)))
+    judge(found, kept, path, members, prices)
+    judge_drawn(found, step, prices)
 
 
 def judge(
@@ -95,14 +114,22 @@ def settle(budget: Budget, step: StepResult, own: int, spent: float, prices: Pri
 
 
 class UsualTime:
-    """The mean time that drafters take for a call; a spike is cut: something else had the core."""
+    """What drafting takes a call. `idle`: the least of late, without drafters whose time matters."""
 
     def __init__(self) -> None:
-        self._mean, self._calls = 0.0, 0
+        self.idle = self._mean = 0.0
+        self._calls = 0
 
-    def cut(self, spent: float, call: float) -> float:
+    def proposed(self, spent: float, call: float, costly: float) -> None:
+        """A proposal and what was learned from its call took so long; costly: drafters whose time matters."""
+        own = max(spent - costly, _OWN * spent)
+        self.idle = min(own, _RISE * self.idle) if self.idle else min(own, call)
+
+    def cut(self, spent: float, call: float, opening: float = 0.0) -> float:
         """What of these seconds counts for one more call, which takes `call` without drafts. In the first one drafters
-        open what they need: that is done once, and says nothing of drafting."""
+        open what they need: that is done once, and says nothing of drafting; and so do the first proposals of some,
+        which took `opening`. A spike is cut: something else had the core."""
+        spent -= max(opening - call, 0.0)
         if not self._calls:
             spent = min(spent, _OPENING * call)
         if self._calls > _AFTER:

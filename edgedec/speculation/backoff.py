@@ -38,11 +38,18 @@ class DrafterStats:
         self._used: Backoff | None = None
         # Does its time matter; and did it observe the last call?
         self.expensive, self.observed = False, True
+        # Can it not pay, whatever comes true; and what did its last proposal take?
+        self.hopeless, self.last_s = False, 0.0
 
     @property
     def backed_off(self) -> bool:
         """True if the drafter is backed off whatever the others propose. It resumes observing one call early."""
         return all(backoff.left > 1 for backoff in self._backoffs[: None if self.expensive else 1])
+
+    @property
+    def used(self) -> bool:
+        """Was it used for the last proposal?"""
+        return self._used is not None
 
     def drafts(self, level: int) -> bool:
         """Is it used for this proposal, `level` being how much the others let expect?"""
@@ -65,6 +72,7 @@ class DrafterStats:
             seconds = min(seconds, _SPIKE * self.propose_s)
         self.seconds += seconds
         self.proposals += 1
+        self.last_s = seconds
         if self.proposals > 1:
             self.propose_s += (seconds - self.propose_s) * max(SMOOTH, 1 / (self.proposals - 1))
 

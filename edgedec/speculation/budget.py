@@ -38,6 +38,11 @@ class Budget:
         self.left = min(self.left + ALLOWANCE * plain * tokens - spent, SAVINGS * self._call)
         self.lost += spent
 
+    def add_silence(self, plain: float, calls: int) -> None:
+        """So many calls without drafts gave a token each: what guesses brought before them counts for less."""
+        self.add_call(plain, calls, 0.0)
+        self._forget(calls)
+
     def add_draft(self, saved: float, cost: float) -> None:
         """A draft saved calls of so many seconds, and its rows cost so much."""
         self.left = min(self.left + saved - cost, SAVINGS * self._call)
@@ -46,8 +51,13 @@ class Budget:
 
     def add_guesses(self, expected: float, accepted: int) -> None:
         """So many guesses of a call were expected to be accepted, and so many were."""
-        self._expected = _KEEP * self._expected + expected
-        self._accepted = _KEEP * self._accepted + accepted
+        self._forget(1)
+        self._expected += expected
+        self._accepted += accepted
+
+    def _forget(self, calls: int) -> None:
+        self._expected *= _KEEP**calls
+        self._accepted *= _KEEP**calls
 
     @property
     def trust(self) -> float:

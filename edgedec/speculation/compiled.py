@@ -11,7 +11,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.step import StepResult
 from edgedec.drafters import Draft, Drafter
 from edgedec.drafters._compiled import CompiledDrafter, best_shown
-from edgedec.runtime import Calibrated, DraftGroup
+from edgedec.runtime import Calibrated, DraftGroup, WatchPrices
 
 # Drafters have a bit each.
 _MOST = 30
@@ -51,6 +51,11 @@ class CompiledMerger:
         """Merge the proposals of these tables, in the place of all trees so far."""
         self._group.propose(context.ids, context.n_prompt, nodes, min_path_prob, enabled)
         self._found, self._order, self._by = None, self._group.best_first(), None
+
+    def watch(self, context: Context, nodes: int, min_path_prob: float, enabled: int, prices: WatchPrices) -> int:
+        """How many nodes of what these tables propose now would pay; the tree of the last watch is tested."""
+        self._found = self._order = self._by = None
+        return self._group.watch(context.ids, context.n_prompt, nodes, min_path_prob, enabled, prices)
 
     def observe(self, step: StepResult, enabled: int) -> None:
         """These tables learn of a verified call."""

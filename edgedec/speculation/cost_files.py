@@ -12,14 +12,14 @@ from edgedec.bundle.folder import Bundle
 from edgedec.runtime import Runtime, available_cores
 from edgedec.spec import Attention, ModelSpec
 from edgedec.speculation.costs import Costs
-from edgedec.speculation.rowcost import block_macs
+from edgedec.speculation.rowcost import row_macs
 from edgedec.speculation.survey import Survey
 from edgedec.storage.files import cache_folder, replacing
 
 # Of what a file holds; another one is another file.
-VERSION = 2
-# A multiply-add of attention costs as much as so many of a matrix with quantized weights.
-_ATTENTION = 6.0
+VERSION = 3
+# A multiply-add of attention costs as much as so many of a matrix with quantized weights, in a call of one row.
+_ATTENTION = 2.0
 _LARGEST = 1024
 
 _costs: WeakKeyDictionary[Runtime, Costs] = WeakKeyDictionary()
@@ -33,7 +33,7 @@ def host_costs(runtime: Runtime, bundle: Bundle) -> Costs:
         path = _path(runtime, bundle)
         points, per_cell = _read(path) or ({}, 0.0)
         found = _costs[runtime] = Costs(points, per_cell, min(runtime.capabilities.largest_call, _LARGEST))
-        found.cell_rows = cell_rows(runtime.spec)
+        found.cell_calls = cell_calls(runtime.spec)
         known = ref(found)
         _surveys[found] = Survey(found, lambda: _write(path, known()))
     return found
@@ -44,12 +44,11 @@ def survey_of(costs: Costs) -> Survey | None:
     return _surveys.get(costs)
 
 
-def cell_rows(spec: ModelSpec) -> float:
-    """What a cached token adds to a row, in rows, roughly: by multiply-adds. A window's tokens are few."""
+def cell_calls(spec: ModelSpec) -> float:
+    """What a cached token adds to a row alone, in calls of one row, roughly: by multiply-adds. Windows are short."""
     blocks = [block for block in spec.blocks if isinstance(block, Attention) and block.window is None]
     cell = sum(2 * block.n_heads * block.head_dim for block in blocks)
-    row = sum(block_macs(block, spec.hidden_size) for block in spec.blocks) + spec.hidden_size * spec.vocab_size
-    return _ATTENTION * cell / max(row, 1)
+    return _ATTENTION * cell / max(row_macs(spec), 1)
 
 
 def _path(runtime: Runtime, bundle: Bundle) -> Path:

@@ -1,6 +1,6 @@
 """What a forward costs on this host: seconds(rows, context), learned from the calls that are made.
 
-    seconds = curve(rows) + per_cell · (the sum over the rows of the cached tokens before them)
+    seconds = curve(rows) + per_cell · (the cached tokens before the rows, as `allocation.text_cells` counts them)
 
 The curve decides how much drafting can pay: where eight rows cost what one costs, wide trees are free; where they cost
 eight times as much, nothing is. It is a line through measured points. Every call of whole stacks corrects the points
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Mapping, Sequence
 from threading import Lock
 
@@ -19,11 +20,21 @@ import numpy as np
 
 # How fast a point follows what is measured, and all others; one outlier counts as no more than a factor of two.
 _RATE, _SHARED, _WILD = 0.15, 0.08, 0.7
+# A new point is compared with so many calls before it: what slowed those down slowed it down as well.
+_LATELY = 5
+# A point that the curve leaves by more than this is doubtful until so many calls have shown it.
+_DOUBT, _SETTLED = 0.15, 6
+# A call takes at most so many times as long as calls of fewer rows for as many.
+_FAR = 2.0
 # The curve is written anew when it is off by so much.
 _STEP = 0.05
 # Of the regression: how much of the past counts at each call, how strongly the slope is held, the factor beyond which a
 # call was disturbed, and the factor within which the slope stays of what it was at first.
 _KEEP, _HOLD, _ODD, _WITHIN = 0.99, 0.002, 3.0, 8.0
+# The same factor where arithmetic says what a cell adds; and a call without its text is at least such a share of it.
+_WITHIN_ARITHMETIC, _LEAST = 3.0, 0.2
+# A call so much slower or quicker than expected says nothing of the slope.
+_DISTURBED = 1.5
 # A call is of a point if its rows differ by less; a new point is the least of so many calls, for noise only ever adds.
 _NEAR, _FIRST = 0.12, 2
 # A point weighs as many calls as it was corrected by, so many at most.
@@ -34,7 +45,7 @@ _BEYOND = 1.2
 
 class Costs:
     """`seconds[k]` of a call of k rows after no text, k from 1 to `most`; `per_cell`: what each cached token adds to
-    each row. Sessions of one runtime share one, in any threads."""
+    a row alone. Sessions of one runtime share one, in any threads."""
 
     def __init__(self, measured: Mapping[int, float], per_cell: float = 0.0, largest: int = 0) -> None:
         """measured: seconds by rows; largest: the most rows of a call, if they are more."""
@@ -44,9 +55,10 @@ class Costs:
         self._most = max(largest, *self._rows, 1) if self._rows else max(largest, 1)
         self._lock = Lock()
         self._scale, self._drift, self._last, self._slope = 1.0, 0.0, 0.0, Slope()
+        self._lately, self._doubted = deque[float](maxlen=_LATELY), list[int]()
         self.per_cell, self.seconds, self._arithmetic = per_cell, [0.0], per_cell
-        # What `per_cell` is likely to be, in rows: until calls have shown it.
-        self.cell_rows = 0.0
+        # What `per_cell` is likely to be, in calls of one row; 0: that is not known.
+        self.cell_calls = 0.0
         self._write()
 
     @property
@@ -74,6 +86,13 @@ class Costs:
             at = self._near(rows)
             return self._calls[at] if at >= 0 else 0
 
+    @property
+    def doubted(self) -> list[int]:
+        """Rows whose few calls do not fit those of more or fewer rows: one of them was disturbed."""
+        with self._lock:
+            calls = dict(zip(self._rows, self._calls, strict=True))
+            return [rows for rows in self._doubted if calls[rows] < _SETTLED]
+
     def row(self, rows: int, more: int) -> float:
         """What each of `more` rows adds to a call of `rows`."""
         last = len(self.seconds) - 1
@@ -95,25 +114,32 @@ class Costs:
     def _add(self, rows: int, seconds: float, cells: int) -> None:
         at = self._near(rows)
         if at < 0 or self._calls[at] < _FIRST:
-            self._new_point(at, rows, max(seconds - self.per_cell * cells, 0.1 * seconds))
+            self._new_point(at, rows, max(seconds - self.per_cell * cells, _LEAST * seconds))
             return
         if cells and self._arithmetic:
-            # Calls whose rows all have the same context cannot tell it from the curve: it stays near what it was.
-            found, near = self._slope.add(self.seconds[rows], cells, seconds, self.per_cell), self._arithmetic
-            self.per_cell = max(near / _WITHIN, min(near * _WITHIN, found))
+            self._bound(self._slope.add(self.seconds[rows], cells, seconds, self.per_cell))
         self._correct(rows, seconds, self.per_cell * cells)
+
+    def _bound(self, found: float) -> None:
+        """Calls whose rows all have the same context cannot tell the slope from the curve: it stays near what
+        arithmetic says, or what it was at first."""
+        near, within = self._arithmetic, _WITHIN
+        if self.cell_calls:
+            near, within = self.cell_calls * self.seconds[1], _WITHIN_ARITHMETIC
+        self.per_cell = max(near / within, min(near * within, found))
 
     def _correct(self, rows: int, seconds: float, text: float) -> None:
         wrong = max(-_WILD, min(_WILD, math.log(seconds / (self.seconds[rows] + text))))
         self._scale *= math.exp(_SHARED * wrong)
-        own = math.exp((_RATE - _SHARED) * wrong)
+        self._lately.append(wrong)
         high = bisect_left(self._rows, rows)
         if high < len(self._rows) and self._rows[high] == rows:
             beside = {high}
         else:
             beside = {max(high - 1, 0), min(high, len(self._rows) - 1)}
         for at in beside:
-            self._points[at] *= own
+            rate = max(_RATE, 1 / (self._calls[at] + 1)) if self._rows[at] == rows else _RATE
+            self._points[at] *= math.exp((rate - _SHARED) * wrong)
             self._calls[at] = min(self._calls[at] + 1, _REMEMBERED)
         self._drift += _RATE * wrong
         if rows == 1:
@@ -131,6 +157,8 @@ class Costs:
         return min(beside, key=lambda i: abs(known[i] - rows), default=-1)
 
     def _new_point(self, at: int, rows: int, seconds: float) -> None:
+        if self._lately:
+            seconds *= math.exp(-sorted(self._lately)[len(self._lately) // 2])
         if at >= 0 and self._rows[at] == rows:
             self._points[at] = min(self._points[at], seconds / self._scale)
             self._calls[at] += 1
@@ -140,9 +168,8 @@ class Costs:
             self._points.insert(at, seconds / self._scale)
             self._calls.insert(at, 1)
         self._write()
-        if not self.per_cell and self.cell_rows and len(self._rows) > 1:
-            self.per_cell = self.cell_rows * self.row(self._rows[0], self._rows[-1] - self._rows[0])
-            self._arithmetic = self.per_cell
+        if not self.per_cell:
+            self.per_cell = self._arithmetic = self.cell_calls * self.seconds[1]
 
     def _write(self) -> None:
         """The curve through the points: straight lines between them, made to rise, for more rows never cost less:
@@ -150,7 +177,10 @@ class Costs:
         self._drift = 0.0
         if not self._rows:
             return
-        rows, points = list(self._rows), [point * self._scale for point in _rising(self._points, self._calls)]
+        rows, rising = list(self._rows), _rising(_split(self._rows, self._points), self._calls)
+        off = [abs(point / mean - 1) for point, mean in zip(self._points, rising, strict=True)]
+        self._doubted = [k for k, wrong in zip(rows, off, strict=True) if wrong > _DOUBT]
+        points = [point * self._scale for point in rising]
         if rows[0] > 1:  # at least a half of the first point is reading the weights
             rows, points = [1, *rows], [points[0] * (0.5 + 0.5 / rows[0]), *points]
         if rows[-1] < self._most:
@@ -159,6 +189,19 @@ class Costs:
             rows.append(self._most)
         curve = np.interp(np.arange(1, self._most + 1), rows, points)
         self.seconds[1:] = curve.tolist()
+
+
+def _split(rows: Sequence[int], points: Sequence[float]) -> list[float]:
+    """The points, none far above what calls of fewer rows would take for as many, into which it could be split.
+
+    Worked example: 1.0 for 1 row, 1.5 for 2, 9.0 for 4, with a factor of 2 -> 1.0, 1.5, 6.0
+    """
+    found: list[float] = []
+    least = math.inf  # seconds a row
+    for k, point in zip(rows, points, strict=True):
+        found.append(min(point, _FAR * k * least))
+        least = min(least, found[-1] / k)
+    return found
 
 
 def _rising(points: Sequence[float], weights: Sequence[int]) -> list[float]:
@@ -187,7 +230,7 @@ class Slope:
     def add(self, curve: float, cells: int, seconds: float, b: float) -> float:
         """One more call; returns b, which moves away from what it was only as far as the calls say so."""
         c, x = curve / seconds, cells / seconds
-        if not 1 / _ODD < c < _ODD:
+        if not (1 / _ODD < c < _ODD and 1 / _DISTURBED < c + b * x < _DISTURBED):
             return b
         keep = _KEEP
         self._cc, self._cx, self._xx = keep * self._cc + c * c, keep * self._cx + c * x, keep * self._xx + x * x

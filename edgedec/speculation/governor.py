@@ -1,27 +1,25 @@
 """The governor: what to draft next, so that decoding is never slower than without (S41, S30, S40).
 
-Every proposal of its drafters is a tree of guesses. The governor calibrates their claims (`calibration`), merges the
-trees (`merger`, `proposals`) and offers the nodes by the chance of their paths; how many of them run is decided for all
-sequences of the call (`edgedec.decoding.allocation`), by what calls cost on this host (`costs`). Guesses that are not
-run are still tested against what the model then picks, which costs no forward call. It costs the drafters' own time,
-which is limited by a `budget`; drafters that do not gain their time are backed off (`backoff`, `accounts`).
+Every proposal is a tree of guesses. Claims are calibrated (`calibration`), the trees merged (`merger`, `proposals`) and
+the nodes offered by the chance of their paths; how many run is decided for all sequences of the call, by what calls
+cost (`costs`; `edgedec.decoding.allocation`). Guesses that are not run are still tested by what the model picks: that
+costs no forward call. The drafters' own time is limited by a `budget`; those that do not gain it are backed off
+(`backoff`, `accounts`) or never used (`prospects`); what is done while there is no budget is in `silence`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from functools import reduce
-from operator import or_
 from time import perf_counter
 from typing import Any
 
 from edgedec.decoding.allocation import Grant, Offer, Others, best_of_one
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
-from edgedec.drafters import Draft, Drafter, Proposal, State
+from edgedec.drafters import Draft, Drafter, Effort, Proposal, State
 from edgedec.runtime import CallResult, Outputs, Rows
 from edgedec.speculation import members as every
-from edgedec.speculation.accounts import Prices, UsualTime, judge, judge_drawn, plain_seconds, reading_share, settle
+from edgedec.speculation.accounts import Prices, UsualTime, judge_all, plain_seconds, reading_share, settle
 from edgedec.speculation.backoff import STEPS, DrafterStats
 from edgedec.speculation.budget import ALLOWANCE, Budget
 from edgedec.speculation.calibration import due
@@ -30,16 +28,14 @@ from edgedec.speculation.costs import Costs
 from edgedec.speculation.cutting import allowed, cut, offer_of, probing
 from edgedec.speculation.drawn import beyond
 from edgedec.speculation.own_time import OwnTime
-from edgedec.speculation.peek import Peek
 from edgedec.speculation.proposals import Proposals, drawn_limit
-from edgedec.speculation.readers import Readers
-from edgedec.speculation.selection import useful
+from edgedec.speculation.prospects import leave_out, unknown
+from edgedec.speculation.readers import Readers, joined
+from edgedec.speculation.selection import UsefulRows
 from edgedec.speculation.shared import SharedLearning
+from edgedec.speculation.silence import Silence
 from edgedec.speculation.survey import Survey
 
-# Calls until the largest useful tree is worked out again; it is as well where sequences come or go by such a share, and
-# where the cost of more calls is known.
-_AGAIN, _CHANGED = 256, 0.1
 # A drafter is expensive if its proposal takes such a share of a call.
 _EXPENSIVE = 0.02
 _SILENT, _OBSERVING, _ACTIVE = range(3)
@@ -63,17 +59,15 @@ class Governor:
         start = shared.calibrations.start if shared else lambda name: None
         self.members = [DrafterStats(name, drafter, start(name)) for name, drafter in drafters]
         self._readers = Readers([drafter for _, drafter in drafters])
-        self.reads, self._names = self._readers.reads, [member.name for member in self.members]
-        self._calibrations = [member.calibration for member in self.members]
+        self.effort: Effort | None = None
+        self._names = [member.name for member in self.members]
         self._measure, self._find_survey, self._shared = costs, survey, shared
         self._fixed, self._trees = fixed, trees
         self._costs: Costs | None = None
         self._survey: Survey | None = None
         self._budget = shared.budget if shared else Budget()
-        self._phase, self._silent, self._calls, self._affords = _ACTIVE, 0, 0, True
-        # Sequences in the call, rows of use beside them, and the least chance of a path.
-        self._sequences, self._useful_for, self._known, self._limit, self._least = 1, 0, 0, fixed, 0.0
-        self._plain, self._usual = 0.0, UsualTime()
+        self._phase, self._calls, self._affords, self._sequences = _ACTIVE, 0, True, 1
+        self._plain, self._length, self._usual, self._useful = 0.0, 0, UsualTime(), UsefulRows(fixed)
         self._sizes: dict[int, int] = {}
         self._link()
         self._forget()
@@ -81,22 +75,26 @@ class Governor:
     def _link(self) -> None:
         """Use the drafters' tables as they are now."""
         drafters = [member.drafter for member in self.members]
-        self._compiled = compiled_merger(drafters, self._calibrations)
-        self._peek = Peek(self._compiled, drafters)
+        self._compiled = compiled_merger(drafters, [member.calibration for member in self.members])
+        self._silence = Silence(self._compiled, drafters)
 
     def _forget(self) -> None:
-        """No last proposal."""
         self._found: Proposals | None = None
         self._kept: list[int] = []
         self._drafted, self._read, self._spent, self._probing = 0, 0, 0.0, False
 
     @property
     def outputs(self) -> Outputs:
-        return reduce(or_, [d.outputs for d in self._learners()], self._readers.wanted(self._phase == _SILENT))
+        wanted = self._readers.wanted(self._phase == _SILENT)
+        return wanted if self._phase == _SILENT else joined((wanted, *[d.outputs for d in self._learners()]))
+
+    @property
+    def reads(self) -> Outputs:
+        return self._readers.reads
 
     @property
     def prompt_rows(self) -> int:
-        return max([d.prompt_rows for d in self._learners()], default=0)
+        return max([drafter.prompt_rows for drafter in self._learners()], default=0)
 
     def _learners(self) -> list[Drafter]:
         return [m.drafter for m in self.members if self._phase != _SILENT and self._observes(m)]
@@ -106,6 +104,8 @@ class Governor:
 
     def _observes(self, member: DrafterStats) -> bool:
         """Does it observe the next call? With no budget left, not if it needs extra outputs now and then."""
+        if member.hopeless:
+            return False
         affords = self._affords or member.drafter.outputs == _QUIET
         return member.drafter.reads != _QUIET or (affords and not member.backed_off)
 
@@ -121,32 +121,26 @@ class Governor:
         """Nothing: costs are learned from calls."""
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
+        if self._silence.sleeps():
+            return _NONE
         self._forget()
         costs, self._sequences = self.costs, context.concurrent + 1
-        self._plain, known = plain_seconds(costs, self._sequences, context.cache.length), costs.covers(self._sequences)
+        self._length, known = context.cache.length, costs.covers(self._sequences)
+        self._plain = plain_seconds(costs, self._sequences, self._length)
         if known:
             self._budget.start(self._plain)
-        self._probing = (probe := self._probe(nodes)) > 0
+        probe = 0 if self._fixed or self._survey is None else self._survey.more(self._sequences, nodes)
+        self._probing = probe > 0
+        self._affords = bool(self._fixed) or self._budget.left > 0 or not known
+        if nodes < 1:
+            return _NONE
         if probe and self._phase == _SILENT:
             return probing(Draft(), probe, context, self._trees)
-        quiet = known and not (self._fixed or probe or self._phase == _ACTIVE)
-        if quiet and nodes > 0 and self._peek.promising(context, nodes, costs, self._budget):
-            return self._propose(context, nodes, min_path_prob, 0)
-        if nodes < 1 or (self._phase == _SILENT and not self._fixed):
-            return _NONE
-        self._affords = bool(self._fixed) or self._budget.left > 0 or not known
-        if not self._fixed and not probe and not known:
+        if not (known or probe or self._fixed):
             return _UNMEASURED
-        if self._phase != _ACTIVE and not self._fixed and not probe:
-            return _NONE
-        return self._propose(context, nodes, min_path_prob, probe)
-
-    def _probe(self, nodes: int) -> int:
-        """The drafted rows that the cost of the call is to be measured for; 0: none."""
-        if self._survey is None or self._fixed or nodes < 1:
-            return 0
-        wanted = self._survey.due(self._sequences, self._sequences + nodes)
-        return wanted - self._sequences if wanted else 0
+        active = self._fixed or probe or self._phase == _ACTIVE
+        drafts = active or self._silence.promising(context, nodes, costs, self._budget)
+        return self._propose(context, nodes, min_path_prob, probe) if drafts else _NONE
 
     def _propose(
         self, context: Context, nodes: int, min_path_prob: float, probe: int
@@ -154,13 +148,11 @@ class Governor:
         watch, self._read = OwnTime(), len(context.ids)
         found = Proposals.of(self._compiled, self.costs.seconds)
         self._calls += 1
-        known, changed = self.costs.known, abs(self._sequences - self._useful_for) > _CHANGED * self._useful_for
-        if not self._fixed and (changed or known != self._known or self._calls % _AGAIN == 1):
-            self._useful_for, self._known = self._sequences, known
-            self._limit, self._least = useful(self.costs, self._sequences)
-        limit = min(nodes, max(self._limit, probe))
+        if self._useful.update(self.costs, self._sequences):
+            leave_out(self.members, self.costs, self._readers, self._fixed)
+        limit = min(nodes, max(self._useful.limit, probe))
         if limit:
-            least = max(min_path_prob, self._least)
+            least = max(min_path_prob, self._useful.least)
             yield from found.collect(
                 self.members, lambda member: self._room(member, found, context, limit), context, least, self._trees
             )
@@ -179,10 +171,11 @@ class Governor:
         used while the budget could not pay for it."""
         costs = self.costs
         if self._phase != _ACTIVE:
-            return member.drafter in self._peek.drafters and member.drafts(0)
+            return member.drafter in self._silence.drafters and member.drafts(0)
         member.expensive = len(costs.seconds) > 1 and member.propose_s > _EXPENSIVE * costs.seconds[1]
         affordable = self._affords and self._budget.left > 2 * member.propose_s
-        if not member.observed or ((member.expensive or member.draws) and not affordable):
+        ready = member.observed and not member.hopeless and not unknown(member.drafter, costs)
+        if not ready or ((member.expensive or member.draws) and not affordable):
             return member.skip()
         if not member.expensive:
             return member.drafts(0)
@@ -192,7 +185,7 @@ class Governor:
         return member.drafts(sum(sum(chances[:size]) > step for step in STEPS))
 
     def _order(self, found: Proposals) -> list[int]:
-        """The nodes to run first, as far as the runtime can run them in one call."""
+        """The nodes to run first."""
         return found.merger.best_first() if self._trees else found.merger.best_chain()
 
     def _chosen(
@@ -214,32 +207,34 @@ class Governor:
         self._found, self._kept = found, order[: grant.nodes]
         self._drafted = grant.drafted + found.drawn_rows
         self._sizes[len(self._kept)] = self._sizes.get(len(self._kept), 0) + 1
+        if self._phase == _SILENT and not self._kept:
+            self._silence.refused(self._plain)
         why = f"{len(self._kept)} of {len(found.merger)} guesses, {grant.speed:.2f}x expected"
         if probe:
             return probing(cut(found, context, self._kept, self._names, ""), probe, context, self._trees), waited
         return cut(found, context, self._kept, self._names, "fixed" if self._fixed else why), waited
 
     def observe(self, step: StepResult) -> None:
-        costs = self.costs
-        if self._phase == _SILENT and self._found is None:
-            self._observe_silently(step, costs)
+        if self._silence.asleep or (self._phase == _SILENT and self._found is None):
+            self._observe_silently(step)
             return
-        watch = OwnTime()
+        watch, costs = OwnTime(), self.costs
         self._measured(step, costs)
         drafted = max(self._drafted, len(step.rows) - step.root - 1 if self._found is not None else 0)
         prices = Prices.of(costs, self._sequences, step.total, min(drafted, step.total - 1), self._plain)
         if self._found is not None:
-            chances, path = self._found.merger.chances, self._found.merger.test(step.picked, self._calibrations)
-            self._budget.add_guesses(sum(chances[node] for node in self._kept), len(set(path) & set(self._kept)))
-            judge(self._found, self._kept, path, self.members, prices)
-            judge_drawn(self._found, step, prices)
+            judge_all(self._found, self._kept, step, self.members, self._budget, prices)
         (self._readers.observe if self._phase == _SILENT else self._learn)(step)
         if not self._fixed and prices.token:
-            self._settle(step, prices, self._usual.cut(self._spent + watch.seconds(), prices.call))
+            spent, opening = self._spent + watch.seconds(), 0.0
+            if self._found is not None:
+                costly, opening = every.times_apart(self.members)
+                self._usual.proposed(spent, prices.call, costly)
+            self._settle(step, prices, self._usual.cut(spent, prices.call, opening))
 
     def _measured(self, step: StepResult, costs: Costs) -> None:
         if step.whole and costs.add(step.total, step.seconds, step.cells):
-            self._plain = plain_seconds(costs, self._sequences, step.cells // max(step.total, 1))
+            self._plain = plain_seconds(costs, self._sequences, self._length)
             if self._survey is not None:
                 self._survey.add(step.seconds, self._plain)
 
@@ -250,14 +245,17 @@ class Governor:
         if self._shared is not None and self._found is not None and due(self._calls):
             every.share_calibrations(self.members, self._shared)
 
-    def _observe_silently(self, step: StepResult, costs: Costs) -> None:
+    def _observe_silently(self, step: StepResult) -> None:
         """As little as possible: what silence costs must be far below the allowance."""
         self._readers.observe(step)
-        self._budget.add_call(self._plain / self._sequences, 1, 0.0)
-        self._phase += self._budget.left > 0
-        self._silent += 1
-        if self._silent % 8 == 0 or self._probing:
-            self._measured(step, costs)
+        if self._silence.asleep:
+            return
+        self._budget.add_silence(self._plain / self._sequences, self._silence.passed())
+        self._phase += self._budget.left > self._usual.idle
+        if self._probing or self._silence.measures():
+            self._measured(step, self.costs)
+        if self._phase == _SILENT:
+            self._silence.rest(self._plain / self._sequences, self._budget, self._usual.idle)
 
     def _settle(self, step: StepResult, prices: Prices, spent: float) -> None:
         """Update the budget, and choose whether drafters are used at the next call."""
@@ -266,10 +264,10 @@ class Governor:
         spent = max(0.0, spent - reading_share(step, self._read))
         own = 0 if self._probing or self._found is None else len(self._kept) + self._found.drawn_rows
         settle(self._budget, step, own, spent, prices)
-        # With nothing left drafters only guess to be tested, if that costs next to nothing.
-        idle = sum(member.propose_s + member.observe_s for member in self.members if not member.expensive)
-        quiet = self._budget.left <= 0 and idle > ALLOWANCE * prices.token
+        # With too little left for another proposal there is none, unless it costs next to nothing.
+        quiet = self._budget.left <= self._usual.idle and self._usual.idle > ALLOWANCE * prices.token
         self._phase = _SILENT if quiet else min(self._phase + 1, _ACTIVE)
+        self._readers.limit(prices.call, sum(m.observe_s for m in self.members if m.drafter.reads != _QUIET))
 
     def reset(self) -> None:
         for member in self.members:
@@ -277,6 +275,8 @@ class Governor:
             member.restart()
         if self._compiled is not None:
             self._compiled.reset()
+        self._silence.reset()
+        leave_out(self.members, self.costs, self._readers, self._fixed)
         self._forget()
 
     def own_state(self) -> State:
@@ -295,6 +295,4 @@ class Governor:
             self._link()
 
     def report(self) -> dict[str, Any]:
-        sizes = {str(size): calls for size, calls in sorted(self._sizes.items())}
-        drafters = {member.name: member.report() for member in self.members}
-        return {"silent": self._silent, "sizes": sizes, "drafters": drafters}
+        return every.reports(self.members, self._silence.calls, self._sizes)

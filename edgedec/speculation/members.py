@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
+from typing import Any
 
 from edgedec.decoding.step import StepResult
 from edgedec.drafters import State
@@ -29,6 +30,16 @@ def observe_all(members: Sequence[DrafterStats], step: StepResult, merger: Compi
                 members[number].add_observation(seconds[number])
 
 
+def times_apart(members: Sequence[DrafterStats]) -> tuple[float, float]:
+    """What those took at the last call whose time matters, and what of it was for first proposals."""
+    costly = opening = 0.0
+    for member in members:
+        if member.used and (member.expensive or member.proposals == 1):
+            costly += member.last_s
+            opening += member.last_s if member.proposals == 1 else 0.0
+    return costly, opening
+
+
 def share_calibrations(members: Sequence[DrafterStats], shared: SharedLearning) -> None:
     """Others may start from what their claims were worth."""
     for member in members:
@@ -43,6 +54,12 @@ def calibration_states(members: Sequence[DrafterStats]) -> State:
 def table_states(members: Sequence[DrafterStats]) -> State:
     """What they learned, by name."""
     return {f"{member.name}.{key}": array for member in members for key, array in member.drafter.state().items()}
+
+
+def reports(members: Sequence[DrafterStats], silent: int, sizes: Mapping[int, int]) -> dict[str, Any]:
+    """For people: calls without drafts, drafts by size, and what each drafter did."""
+    by_size = {str(size): calls for size, calls in sorted(sizes.items())}
+    return {"silent": silent, "sizes": by_size, "drafters": {member.name: member.report() for member in members}}
 
 
 def restore_all(members: Sequence[DrafterStats], state: State) -> None:

@@ -30,6 +30,11 @@ def block_macs(block: Block, hidden: int) -> int:
     return macs
 
 
+def row_macs(spec: ModelSpec) -> int:
+    """Multiply-adds of all blocks and the head for one row, by their matrices."""
+    return sum(block_macs(block, spec.hidden_size) for block in spec.blocks) + spec.hidden_size * spec.vocab_size
+
+
 @dataclass(frozen=True)
 class Work:
     """What a call must do at least: `weight_bytes` to read, once, and `macs` multiply-adds for each row.
@@ -45,8 +50,7 @@ class Work:
         spec = manifest.spec
         shares = _shares(spec)
         read = sum(t.stored_bytes * shares.get(name, 1.0) for name, t in manifest.tensors.items())
-        macs = sum(block_macs(block, spec.hidden_size) for block in spec.blocks) + spec.hidden_size * spec.vocab_size
-        return cls(round(read), macs)
+        return cls(round(read), row_macs(spec))
 
 
 def _shares(spec: ModelSpec) -> dict[str, float]:

@@ -9,6 +9,8 @@ from edgedec.speculation.costs import Costs
 SURE = 0.98
 # The most nodes that are ever asked for, and the least chance of a path.
 _MOST, _LEAST = 64, 0.005
+# Calls until it is worked out again, and the share of sequences.
+_AGAIN, _CHANGED = 256, 0.1
 
 
 def chain_length(p: float, costs: Costs, rows: int = 1) -> int:
@@ -24,6 +26,25 @@ def chain_length(p: float, costs: Costs, rows: int = 1) -> int:
         if tokens / seconds[rows + n] > best:
             best, length = tokens / seconds[rows + n], n
     return length
+
+
+class UsefulRows:
+    """`limit`: the most tokens that are asked for at a call; `least`: the least chance of a path. Worked out again now
+    and then: where sequences come or go by a share, and where the cost of more calls is known."""
+
+    def __init__(self, fixed: int) -> None:
+        self.limit, self.least, self._fixed = fixed, 0.0, fixed > 0
+        self._calls = self._sequences = self._known = 0
+
+    def update(self, costs: Costs, sequences: int) -> bool:
+        """For one more call; were they worked out again?"""
+        self._calls += 1
+        changed = abs(sequences - self._sequences) > _CHANGED * self._sequences or costs.known != self._known
+        if self._fixed or not (changed or self._calls % _AGAIN == 1):
+            return False
+        self._sequences, self._known = sequences, costs.known
+        self.limit, self.least = useful(costs, sequences)
+        return True
 
 
 def useful(costs: Costs, rows: int = 1) -> tuple[int, float]:

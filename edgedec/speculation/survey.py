@@ -17,7 +17,8 @@ COUNTS = (8, 3, 16, 2, 32, 5, 12, 64, 4, 6, 24, 48, 96, 128, 192, 256)
 _FURTHER = 64
 # The share of the time that measuring may take; what it may take at the start, and what is saved up, in calls.
 _SHARE, _START, _SAVED = 0.01, 2.0, 12.0
-# So many of the counts are measured twice, for noise only ever adds: all others lie between or near them.
+# So many of the counts are measured twice, for noise only ever adds: all others lie between or near them. Points that
+# contradict one another are measured again.
 _TWICE = 3
 # It is kept when so many points are known, and whenever there are more.
 _KEPT = 4
@@ -43,6 +44,10 @@ class Survey:
         self._asked = 0 < wanted <= most and cost <= self._left
         return wanted if self._asked else 0
 
+    def more(self, rows: int, most: int) -> int:
+        """The rows that the next call is to have more than `rows`, at most `most`; 0: none."""
+        return max(self.due(rows, rows + most) - rows, 0) if most > 0 else 0
+
     def add(self, seconds: float, plain: float) -> None:
         """A call took `seconds`, where `plain` would have done."""
         if self._left is None:
@@ -67,7 +72,8 @@ class Survey:
             largest = min(largest, rows + 2 * chain_length(SURE, costs, rows) + 2)
         largest = min(largest, costs.most)
         missing = [k for i, k in enumerate(COUNTS) if rows < k <= largest and costs.calls(k) < 1 + (i < _TWICE)]
-        best = min(missing, key=costs.calls, default=0)
+        doubted = [k for k in costs.doubted if rows < k <= largest]
+        best = min(missing or doubted, key=costs.calls, default=0)
         extra = costs.seconds[best] - costs.seconds[rows] if best and costs.covers(rows) else 0.0
         self._next[rows] = best, min(extra, 0.9 * _SAVED * costs.seconds[rows])
         return self._next[rows]

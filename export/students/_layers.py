@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -88,6 +90,30 @@ class GatedMlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+def parameters(student: nn.Module) -> dict[str, Tensor]:
+    """Its tensors, as its modules name them."""
+    return {name: tensor.detach() for name, tensor in student.state_dict().items()}
+
+
+def llama_config(shape: StudentShape, architecture: str) -> dict[str, Any]:
+    """The config.json of a checkpoint of one Llama layer."""
+    return {
+        "architectures": [architecture],
+        "model_type": "llama",
+        "num_hidden_layers": 1,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.inner,
+        "num_attention_heads": shape.n_heads,
+        "num_key_value_heads": shape.n_kv_heads,
+        "head_dim": shape.head_dim,
+        "rms_norm_eps": shape.eps,
+        "rope_theta": shape.theta,
+        "max_position_embeddings": shape.context,
+        "vocab_size": shape.vocab,
+        "torch_dtype": "float32",
+    }
 
 
 def capped(logits: Tensor, cap: float) -> Tensor:

@@ -14,7 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from edgedec.export.students import Features, StudentShape, StudentTarget
-from edgedec.export.students._layers import GatedMlp, RmsNorm, Unrolled, UnrolledAttention, linear
+from edgedec.export.students._layers import (
+    GatedMlp,
+    RmsNorm,
+    Unrolled,
+    UnrolledAttention,
+    linear,
+    llama_config,
+    parameters,
+)
 
 
 def depths(n_layers: int) -> tuple[int, ...]:
@@ -68,29 +76,15 @@ class Eagle3Student(nn.Module):
         return torch.stack(found)
 
     def published(self) -> dict[str, Tensor]:
-        return {name: tensor.detach() for name, tensor in self.state_dict().items()}
+        return parameters(self)
 
     def config(self) -> Mapping[str, Any]:
-        s = self.shape
-        return {
-            "architectures": ["LlamaForCausalLMEagle3"],
-            "model_type": "llama",
-            "num_hidden_layers": 1,
-            "hidden_size": s.hidden,
-            "intermediate_size": s.inner,
-            "num_attention_heads": s.n_heads,
-            "num_key_value_heads": s.n_kv_heads,
-            "head_dim": s.head_dim,
+        return llama_config(self.shape, "LlamaForCausalLMEagle3") | {
             "hidden_act": "silu",
-            "rms_norm_eps": s.eps,
-            "rope_theta": s.theta,
             "rope_scaling": None,
-            "max_position_embeddings": s.context,
-            "vocab_size": s.vocab,
-            "draft_vocab_size": s.kept,
+            "draft_vocab_size": self.shape.kept,
             "tie_word_embeddings": False,
-            "torch_dtype": "float32",
-            "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(depths(s.n_layers))},
+            "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(depths(self.shape.n_layers))},
         }
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 from edgedec import spec
 from edgedec.errors import UsageError
 from edgedec.export.students import Features, StudentShape, StudentTarget
-from edgedec.export.students._layers import GatedMlp, RmsNorm, Unrolled, UnrolledAttention, capped
+from edgedec.export.students._layers import GatedMlp, RmsNorm, Unrolled, UnrolledAttention, capped, parameters
 
 
 def check(target: spec.ModelSpec) -> None:
@@ -106,7 +106,7 @@ class HydraPlusStudent(nn.Module):
         return torch.stack(found)
 
     def published(self) -> dict[str, Tensor]:
-        found = {name: tensor.detach() for name, tensor in self.state_dict().items()}
+        found = parameters(self)
         for i in range(self.shape.depth):
             found[f"hydra_lm_head.{i}.1.weight"] = self.readout
             found[f"hydra_lm_head.{i}.1.bias"] = self.readout.new_zeros(len(self.readout))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from edgedec.export.students import Features, StudentShape, StudentTarget
-from edgedec.export.students._layers import RmsNorm, Unrolled, UnrolledAttention, capped
+from edgedec.export.students._layers import RmsNorm, Unrolled, UnrolledAttention, capped, llama_config, parameters
 
 AHEAD, EARLY = 0, True
 
@@ -51,26 +51,10 @@ class KangarooStudent(nn.Module):
         return torch.stack(found)
 
     def published(self) -> dict[str, Tensor]:
-        return {name: tensor.detach() for name, tensor in self.state_dict().items()}
+        return parameters(self)
 
     def config(self) -> Mapping[str, Any]:
-        s = self.shape
-        return {
-            "architectures": ["AdapterModel"],
-            "model_type": "llama",
-            "num_hidden_layers": 1,
-            "hidden_size": s.hidden,
-            "intermediate_size": s.inner,
-            "num_attention_heads": s.n_heads,
-            "num_key_value_heads": s.n_kv_heads,
-            "head_dim": s.head_dim,
-            "rms_norm_eps": s.eps,
-            "rope_theta": s.theta,
-            "max_position_embeddings": s.context,
-            "vocab_size": s.vocab,
-            "exit_layer": s.layer,
-            "torch_dtype": "float32",
-        }
+        return llama_config(self.shape, "AdapterModel") | {"exit_layer": self.shape.layer}
 
 
 STUDENT = KangarooStudent

@@ -264,6 +264,15 @@ struct ed_proposal {
   uint32_t enabled;                 // drafters by bit
 };
 
+// What `ed_drafting_watch` is given and fills: what calls cost, and how many nodes of the tree would pay in a call of one
+// sequence (0: none). first: the least chance of the likeliest node; trust: what a chance counts for.
+struct ed_watch {
+  const double* seconds;  // [most + 1], by rows
+  double text, each;      // what the cached tokens add to the call, and to it for each further row
+  double trust, first;
+  int32_t most, nodes;
+};
+
 // The merged tree, the `room` nodes of it that fit. `order`: nodes by chance, parents first; `by`: the drafters that
 // proposed a node, by bit.
 struct ed_draft_tree {
@@ -281,6 +290,8 @@ ED_API void ed_drafting_reset(ed_drafting* drafting);
 ED_API int ed_drafting_read(const ed_drafting* drafting);
 // Reads the text and merges the trees of the drafters that are enabled.
 ED_API int ed_drafting_propose(ed_drafting* drafting, const ed_proposal* asked, ed_draft_tree* tree);
+// Reads the text, tests the tree that the last watch made by what came since, and makes the next one.
+ED_API int ed_drafting_watch(ed_drafting* drafting, const ed_proposal* asked, ed_watch* watch);
 // One drafter's tree alone, its claims in tree->p.
 ED_API int ed_drafting_propose_one(ed_drafting* drafting, int number, const ed_proposal* asked, ed_draft_tree* tree);
 // The drafters that are enabled learn of a call; seconds [drafters]: what each one took.

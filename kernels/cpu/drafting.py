@@ -5,7 +5,13 @@ from __future__ import annotations
 from ctypes import POINTER, c_int, c_int64, c_uint32, c_void_p
 from typing import Any
 
-from edgedec.kernels.cpu.structs import DrafterOptionsStruct, DraftTreeStruct, ProposalStruct, VerifiedStruct
+from edgedec.kernels.cpu.structs import (
+    DrafterOptionsStruct,
+    DraftTreeStruct,
+    ProposalStruct,
+    VerifiedStruct,
+    WatchStruct,
+)
 
 KINDS = {"copy": 0, "suffix": 1, "recycling": 2, "trigram": 3, "stand": 4}
 # Kinds of claims (`ED_DRAFT_KINDS`).
@@ -29,6 +35,7 @@ def signatures() -> dict[str, tuple[Any, list[Any]]]:
         "ed_drafting_reset": (None, [c_void_p]),
         "ed_drafting_read": (c_int, [c_void_p]),
         "ed_drafting_propose": (c_int, [c_void_p, asked, tree]),
+        "ed_drafting_watch": (c_int, [c_void_p, asked, POINTER(WatchStruct)]),
         "ed_drafting_propose_one": (c_int, [c_void_p, c_int, asked, tree]),
         "ed_drafting_observe": (c_int, [c_void_p, seen, c_uint32, c_void_p]),
         "ed_drafting_add": (c_int, [c_void_p, c_int, c_int, *rows, c_void_p]),

@@ -12,6 +12,9 @@ struct ed_drafting {
   edgedec::DraftText text;
   edgedec::DraftTree draft;
   edgedec::TreeMerger merger;
+  int64_t watched = -1;  // the text's length when `merger`'s tree was made by a watch; -1: it was not
+  std::vector<int64_t> came;
+  std::vector<int32_t> path;
 };
 
 namespace {
@@ -50,6 +53,30 @@ std::unique_ptr<edgedec::TableDrafter> make(const ed_drafter_options& o) {
 void read(ed_drafting& drafting, const ed_proposal& asked) {
   drafting.text.ids.insert(drafting.text.ids.end(), asked.more, asked.more + asked.n_more);
   drafting.text.prompt = asked.prompt;
+}
+
+// The trees of the drafters that are enabled, merged.
+void merge(ed_drafting& drafting, const ed_proposal& asked) {
+  edgedec::DraftTree& draft = drafting.draft;
+  drafting.merger.clear(), drafting.watched = -1;
+  for (size_t i = 0; i < drafting.drafters.size(); i++) {
+    if (!drafting.drafters[i] || !(asked.enabled >> i & 1)) continue;
+    const auto began = Clock::now();
+    draft.clear();
+    drafting.drafters[i]->drafter->propose(drafting.text, asked.nodes, asked.least, draft);
+    drafting.merger.add((int)i, draft.size(), draft.tokens.data(), draft.parents.data(), draft.claims.data(),
+                        asked.estimates[i].estimates, nullptr);
+    asked.seconds[i] = seconds_since(began);
+  }
+}
+
+// The tree of the last watch is tested by what came to the text since.
+void test_watched(ed_drafting& drafting, const ed_calibration* calibrations) {
+  const std::vector<int32_t>& ids = drafting.text.ids;
+  if (drafting.watched < 0 || drafting.watched >= (int64_t)ids.size()) return;
+  drafting.came.assign(ids.begin() + drafting.watched, ids.end());
+  drafting.path.resize(drafting.came.size());
+  drafting.merger.test(drafting.came.data(), (int)drafting.came.size(), calibrations, drafting.path.data());
 }
 
 int fill_order(ed_drafting& drafting, bool chain, ed_draft_tree& tree) {
@@ -108,7 +135,7 @@ ed_drafting* ed_drafting_new(ed_drafter* const* drafters, int n) {
 void ed_drafting_free(ed_drafting* drafting) { delete drafting; }
 
 void ed_drafting_reset(ed_drafting* drafting) {
-  drafting->text.ids.clear(), drafting->merger.clear();
+  drafting->text.ids.clear(), drafting->merger.clear(), drafting->watched = -1;
   for (ed_drafter* each : drafting->drafters)
     if (each) each->drafter->reset();
 }
@@ -118,18 +145,20 @@ int ed_drafting_read(const ed_drafting* drafting) { return (int)drafting->text.i
 int ed_drafting_propose(ed_drafting* drafting, const ed_proposal* asked, ed_draft_tree* tree) {
   return guarded([&] {
     read(*drafting, *asked);
-    drafting->merger.clear();
-    edgedec::DraftTree& draft = drafting->draft;
-    for (size_t i = 0; i < drafting->drafters.size(); i++) {
-      if (!drafting->drafters[i] || !(asked->enabled >> i & 1)) continue;
-      const auto began = Clock::now();
-      draft.clear();
-      drafting->drafters[i]->drafter->propose(drafting->text, asked->nodes, asked->least, draft);
-      drafting->merger.add((int)i, draft.size(), draft.tokens.data(), draft.parents.data(), draft.claims.data(),
-                           asked->estimates[i].estimates, nullptr);
-      asked->seconds[i] = seconds_since(began);
-    }
+    merge(*drafting, *asked);
     fill_order(*drafting, false, *tree);
+    return 0;
+  });
+}
+
+int ed_drafting_watch(ed_drafting* drafting, const ed_proposal* asked, ed_watch* watch) {
+  return guarded([&] {
+    read(*drafting, *asked);
+    test_watched(*drafting, asked->estimates);
+    merge(*drafting, *asked);
+    drafting->merger.order(false);
+    drafting->watched = (int64_t)drafting->text.ids.size();
+    watch->nodes = drafting->merger.paying(*watch);
     return 0;
   });
 }
@@ -166,12 +195,13 @@ int ed_drafting_add(ed_drafting* drafting, int number, int n, const int32_t* tok
     if (number < 0 || number > 30) return ED_DRAFT_REFUSED;
     for (int i = 0; i < n; i++)
       if (parents[i] >= i) return ED_DRAFT_REFUSED;
+    drafting->watched = -1;
     drafting->merger.add(number, (size_t)n, tokens, parents, claims, estimates, places);
     return 0;
   });
 }
 
-void ed_drafting_clear(ed_drafting* drafting) { drafting->merger.clear(); }
+void ed_drafting_clear(ed_drafting* drafting) { drafting->merger.clear(), drafting->watched = -1; }
 
 int ed_drafting_tree(ed_drafting* drafting, int chain, ed_draft_tree* tree) {
   return guarded([&] { return fill_order(*drafting, chain != 0, *tree); });
@@ -183,6 +213,7 @@ int ed_drafting_cut(const ed_drafting* drafting, const int32_t* nodes, int n, ed
 
 int ed_drafting_test(ed_drafting* drafting, const int64_t* picked, int n, const ed_calibration* calibrations,
                      int32_t* path) {
+  if (calibrations) drafting->watched = -1;
   return drafting->merger.test(picked, n, calibrations, path);
 }
 

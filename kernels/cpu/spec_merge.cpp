@@ -76,6 +76,18 @@ const std::vector<int32_t>& TreeMerger::order(bool chain) {
   return order_;
 }
 
+int TreeMerger::paying(const ed_watch& watch) const {
+  if (order_.empty() || nodes_[(size_t)order_[0]].chance < watch.first || watch.most < 2) return 0;
+  double best = 1 / (watch.seconds[1] + watch.text), tokens = 1;
+  int nodes = 0;
+  for (int n = 1; n <= (int)order_.size() && 1 + n <= watch.most; n++) {
+    tokens += watch.trust * nodes_[(size_t)order_[(size_t)n - 1]].chance;
+    const double rate = tokens / (watch.seconds[1 + n] + watch.text + n * watch.each);
+    if (rate > best) best = rate, nodes = n;
+  }
+  return nodes;
+}
+
 void TreeMerger::fill(ed_draft_tree& tree) const {
   tree.n = std::min(size(), tree.room);
   for (int i = 0; i < tree.n; i++) {

@@ -19,6 +19,8 @@ class TreeMerger {
            const double* estimates, int32_t* places);
   // Nodes by chance, parents before children; with `chain` the likeliest child of each only.
   const std::vector<int32_t>& order(bool chain);
+  // How many of the first nodes of `order` are worth a call of one sequence: edgedec/decoding/allocation.py.
+  int paying(const ed_watch& watch) const;
   void fill(ed_draft_tree& tree) const;
   // Some nodes, ascending, parents numbered among them; false: a parent is missing.
   bool cut(std::vector<int32_t> nodes, ed_draft_tree& tree) const;

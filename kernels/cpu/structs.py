@@ -127,6 +127,10 @@ class ProposalStruct(_Struct):
     )
 
 
+class WatchStruct(_Struct):
+    _fields_ = _fields((c_void_p, "seconds"), (c_double, "text each trust first"), (c_int32, "most nodes"))
+
+
 class DraftTreeStruct(_Struct):
     _fields_ = _fields((c_void_p, "tokens parents order by p chances"), (c_int32, "room n"))
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from edgedec.models import Part, Source
 from edgedec.models._common import ConfigReader, activation, heads
 from edgedec.models._names import ATTENTION, MLP
 from edgedec.models._rope import rope, rope_table
-from edgedec.spec import Attention, Mlp, ModelSpec, Norm, Rope
+from edgedec.spec import Attention, Block, Mlp, ModelSpec, Norm
 
 Sources = dict[str, Source | None]
 ROTARY = (r".*rotary_emb\.inv_freq", r".*embed_tokens\.weight")
@@ -32,9 +32,29 @@ def layer_blocks(
     return attention, mlp
 
 
-def layer_rope(r: ConfigReader, head_dim: int, context: int) -> Rope:
-    """Its rotary frequencies."""
-    return rope(r, rope_table(r), head_dim, context)
+def draft_spec(
+    r: ConfigReader,
+    architecture: str,
+    target: ModelSpec,
+    layers: Sequence[tuple[Block, ...]],
+    vocab: int = 0,
+    **changes: Any,
+) -> ModelSpec:
+    """The layers of a draft beside its target: they read its context and say `vocab` tokens (0: all of the target's).
+    changes: other fields of the spec."""
+    attention = layers[0][0]
+    assert isinstance(attention, Attention)
+    return ModelSpec(
+        architecture=architecture,
+        vocab_size=vocab or target.vocab_size,
+        hidden_size=r.whole("hidden_size"),
+        context_length=target.context_length,
+        layers=tuple(layers),
+        norm_eps=r.number("rms_norm_eps", 1e-6),
+        tied=True,
+        ropes=(rope(r, rope_table(r), attention.head_dim, target.context_length),),
+        **changes,
+    )
 
 
 def layer_sources(

@@ -14,7 +14,7 @@ from typing import Any
 
 from edgedec.models._common import ConfigReader
 from edgedec.models.drafts import DraftPlan, Merge
-from edgedec.models.drafts._layers import ROTARY, Sources, layer_blocks, layer_rope, layer_sources
+from edgedec.models.drafts._layers import ROTARY, Sources, draft_spec, layer_blocks, layer_sources
 from edgedec.spec import ModelSpec
 
 _DEPTH = 5
@@ -28,18 +28,7 @@ def plan(config: Mapping[str, Any], names: Collection[str], target: ModelSpec) -
     r = ConfigReader(config)
     layers = r.whole("num_hidden_layers", 1)
     blocks = tuple(layer_blocks(r, names, f"layers.{i}.", norm="rms" if i else "none") for i in range(layers))
-    spec = ModelSpec(
-        architecture="eagle",
-        vocab_size=target.vocab_size,
-        hidden_size=r.whole("hidden_size"),
-        context_length=target.context_length,
-        layers=blocks,
-        norm_eps=r.number("rms_norm_eps", 1e-6),
-        tied=True,
-        ropes=(layer_rope(r, blocks[0][0].head_dim, target.context_length),),
-        final_norm="none",
-        final_softcap=target.final_softcap,
-    )
+    spec = draft_spec(r, "eagle", target, blocks, final_norm="none", final_softcap=target.final_softcap)
     sources: Sources = {"embed": None}
     for i in range(layers):
         sources |= layer_sources(spec, i, f"layers.{i}.", {})

@@ -16,7 +16,7 @@ from edgedec.errors import CheckpointError
 from edgedec.models import Part
 from edgedec.models._common import ConfigReader
 from edgedec.models.drafts import DraftPlan, Merge
-from edgedec.models.drafts._layers import ROTARY, Sources, layer_blocks, layer_rope, layer_sources
+from edgedec.models.drafts._layers import ROTARY, Sources, draft_spec, layer_blocks, layer_sources
 from edgedec.spec import ModelSpec
 
 _DEPTH = 5
@@ -31,16 +31,8 @@ def plan(config: Mapping[str, Any], names: Collection[str], target: ModelSpec) -
     prefix = "midlayer." if "midlayer.hidden_norm.weight" in names else "layers.0."
     first = r.flag("norm_before_residual", False)  # the state itself is normed, not only what attention reads
     attention, mlp = layer_blocks(r, names, prefix, norm="none" if first else "rms", embedding_norm="rms")
-    spec = ModelSpec(
-        architecture="eagle3",
-        vocab_size=r.maybe_whole("draft_vocab_size") or r.whole("vocab_size"),
-        hidden_size=r.whole("hidden_size"),
-        context_length=target.context_length,
-        layers=((attention, mlp),),
-        norm_eps=r.number("rms_norm_eps", 1e-6),
-        tied=True,
-        ropes=(layer_rope(r, attention.head_dim, target.context_length),),
-    )
+    vocab = r.maybe_whole("draft_vocab_size") or r.whole("vocab_size")
+    spec = draft_spec(r, "eagle3", target, ((attention, mlp),), vocab)
     sources: Sources = {"embed": (Part("lm_head.weight"),), "final_norm": (Part("norm.weight"),)}
     renamed = {"attention.norm": "hidden_norm.weight", "attention.embedding_norm": "input_layernorm.weight"}
     sources |= layer_sources(spec, 0, prefix, renamed)

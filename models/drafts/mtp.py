@@ -18,7 +18,7 @@ from edgedec.errors import CheckpointError
 from edgedec.models import Part
 from edgedec.models._common import ConfigReader
 from edgedec.models.drafts import DraftPlan, Merge
-from edgedec.models.drafts._layers import Sources, layer_blocks, layer_rope, layer_sources
+from edgedec.models.drafts._layers import Sources, draft_spec, layer_blocks, layer_sources
 from edgedec.spec import ModelSpec
 
 _DEPTH = 3
@@ -97,16 +97,7 @@ def plan(config: Mapping[str, Any], names: Collection[str], target: ModelSpec) -
     _require_plain(config, names, layout.layer)
     r = ConfigReader(config)
     attention, mlp = layer_blocks(r, names, layout.layer)
-    spec = ModelSpec(
-        architecture="mtp",
-        vocab_size=target.vocab_size,
-        hidden_size=r.whole("hidden_size"),
-        context_length=target.context_length,
-        layers=((attention, mlp),),
-        norm_eps=r.number("rms_norm_eps", 1e-6),
-        tied=True,
-        ropes=(layer_rope(r, attention.head_dim, target.context_length),),
-    )
+    spec = draft_spec(r, "mtp", target, ((attention, mlp),))
     readout = next((name for name in layout.readouts if name in names), "")
     sources: Sources = {
         "embed": (Part(readout),) if readout else None,

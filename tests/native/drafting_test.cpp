@@ -81,6 +81,15 @@ void play(std::vector<ed_drafter*> drafters, int vocab, unsigned seed, int calls
     check(ed_drafting_observe(drafting, &seen, (uint32_t)r.below(1 << n), seconds.data()) == 0, "observe");
     std::vector<int32_t> right(picked.size());
     ed_drafting_test(drafting, picked.data(), (int)picked.size(), calibrations.data(), right.data());
+    // A look at the same text, and at what came to it.
+    const std::vector<double> costs = {0, 1, 1.2, 1.4, 1.7, 2, 2.5, 3, 3.5};
+    ed_watch watch = {costs.data(), 0.5, 0.1, 0.9, 0.2, (int)costs.size() - 1, -1};
+    ed_proposal looked = asked;
+    looked.n_more = 0;
+    for (int look = 0; look < 2; look++) {
+      check(ed_drafting_watch(drafting, &looked, &watch) == 0, "watch");
+      check(watch.nodes >= 0 && watch.nodes < (int)costs.size(), "what pays");
+    }
     std::vector<int64_t> accepted((size_t)rows), follow((size_t)rows);
     const int walked = ed_walk(tokens.data(), parents.data(), rows, 0, best.data(), 5, accepted.data(), follow.data());
     check(walked >= 0 && walked <= rows, "walk");

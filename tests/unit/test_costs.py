@@ -12,7 +12,7 @@ import pytest
 
 from edgedec.model import open as open_model
 from edgedec.speculation import cost_files
-from edgedec.speculation.cost_files import cell_rows, host_costs, survey_of
+from edgedec.speculation.cost_files import cell_calls, host_costs, survey_of
 from edgedec.speculation.costs import Costs, _rising
 from edgedec.speculation.survey import COUNTS, Survey
 from edgedec.testing.fakes import tiny_spec
@@ -89,20 +89,22 @@ def test_the_slope_is_learned_apart_from_the_curve() -> None:
 
 def test_the_slope_begins_with_what_arithmetic_says() -> None:
     spec = tiny_spec()
-    assert 0 < cell_rows(spec) < 1
-    assert cell_rows(tiny_spec(window=4)) < cell_rows(spec)
+    assert 0 < cell_calls(spec) < 1
+    assert cell_calls(tiny_spec(window=4)) < cell_calls(spec)
     costs = Costs({}, largest=32)
-    costs.cell_rows = 0.002
-    costs.add(1, true(1))
+    costs.cell_calls = 0.0004
     assert costs.per_cell == 0
-    costs.add(16, true(16))
-    assert costs.per_cell == pytest.approx(0.002 * (true(16) - true(1)) / 15)
+    costs.add(1, true(1))
+    assert costs.per_cell == pytest.approx(0.0004 * true(1))
+    for i in range(300):  # whatever disturbed calls say, it stays near that
+        costs.add(1, true(1, 200) * (1 + i % 7), 200)
+    assert 0.0004 / 3 <= costs.per_cell / costs.seconds[1] <= 0.0004 * 3
 
 
 def test_a_row_of_many() -> None:
-    costs = Costs({1: 1.0, 3: 2.0, 5: 8.0})
+    costs = Costs({1: 1.0, 3: 2.0, 5: 6.0})
     assert costs.row(1, 2) == pytest.approx(0.5)
-    assert costs.row(3, 10) == pytest.approx(3.0)
+    assert costs.row(3, 10) == pytest.approx(2.0)
     assert costs.row(5, 1) == 0.0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ pytest.importorskip("transformers", reason="the target is trained with transform
 import torch
 from checkpoints import write_llama
 from safetensors.torch import load_file
+from training import quiet, write_sentences
 
 from edgedec.cli._app import run_app
 from edgedec.cli.train_exits import _encoder
@@ -37,7 +37,6 @@ from edgedec.export.heads_trainer import TrainingPlan
 from edgedec.export.students._layers import Unrolled, UnrolledAttention
 
 KINDS = ("eagle3", "hydra_plus", "kangaroo")
-WORDS = ("the", "cat", "in", "a", "hat", "sat", "on", "and", "then", "an", "inn", "ran", "to", "the", "den")
 
 
 @pytest.fixture(autouse=True)
@@ -49,23 +48,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def quiet(stage: str, done: int, total: int) -> None:
-    pass
-
-
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sentences of a small grammar: each word is mostly followed by the next one of the list."""
-    rng, file = random.Random(0), tmp_path_factory.mktemp("text") / "text.txt"
-    texts = []
-    for _ in range(300):
-        at, said = rng.randrange(len(WORDS)), []
-        for _ in range(14):
-            said.append(WORDS[at])
-            at = (at + 1) % len(WORDS) if rng.random() < 0.9 else rng.randrange(len(WORDS))
-        texts.append(" ".join(said))
-    file.write_text(END.join(texts))
-    return file
+    return write_sentences(tmp_path_factory.mktemp("text") / "text.txt", 300, 14)
 
 
 @pytest.fixture(scope="module")

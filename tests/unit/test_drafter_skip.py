@@ -12,6 +12,7 @@ from drafting import PROMPT, SAMPLINGS, draft_of, finish, host, left, run, saved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from searches import gained
 
 import edgedec
 from edgedec.cache import HostCache
@@ -238,23 +239,7 @@ def test_the_search_finds_blocks_that_nobody_misses() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_search_gains_on_noisy_trials(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    spec = tiny_spec(n_layers=14, hidden_size=32, inner_size=96)
-    harm = np.zeros(28)
-    harm[2:-2] = rng.permutation(np.geomspace(0.002, 0.3, 24))
-
-    def true(skipped: Sequence[int]) -> float:
-        return max(1.0 - float(harm[list(skipped)].sum()), 0.02)
-
-    search = Search(spec, even(spec, 0.45), 6)
-    before = search.value(search.skipped, true(search.skipped))
-    for _ in range(200):
-        skipped = search.candidate()
-        rate, rival = rng.binomial(32, true(skipped)) / 32, None
-        if skipped != search.skipped and search.promises(skipped, rate):
-            rival = rng.binomial(32, true(search.skipped)) / 32
-        search.add_trial(skipped, rate, rival)
-    assert search.value(search.skipped, true(search.skipped)) > 1.3 * before
+    assert gained(Search, seed, 200) > 1.3
 
 
 def test_one_lucky_window_is_not_enough() -> None:

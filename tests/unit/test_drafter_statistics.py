@@ -176,15 +176,15 @@ def test_what_a_token_is_worth_and_a_row_costs_in_company() -> None:
     assert Prices.of(Costs({}, largest=8), 1, 1, 0, 0.0).token == 0.0
     costs.per_cell = 0.001
     late = Prices.of(costs, 1, 4, 3, plain_seconds(costs, 1, 1000))
-    assert (late.token, late.row) == (2.0, pytest.approx(1 / 3 + 1.0))
+    assert (late.token, late.row) == (2.0, pytest.approx(1 / 3 + 1.0 / 4)), "the text is read once"
 
 
 def test_the_text_before_a_call_counts_in_what_a_token_is_worth() -> None:
     costs = Costs({1: 1.0, 4: 2.0, 8: 6.0}, per_cell=0.01)
     long = Prices.of(costs, 1, 4, 3, plain_seconds(costs, 1, 50))
-    assert (long.token, long.row, long.call) == (1.5, pytest.approx(1 / 3 + 0.5), 1.5)
+    assert (long.token, long.row, long.call) == (1.5, pytest.approx(1 / 3 + 0.5 / 4), 1.5)
     company = Prices.of(costs, 4, 8, 4, plain_seconds(costs, 4, 50))
-    assert (company.token, company.row) == (1.0, 1.5)
+    assert (company.token, company.row) == (1.0, pytest.approx(1 + 0.5 / 4))
 
 
 def test_a_spike_of_the_drafters_time_is_cut() -> None:

@@ -12,6 +12,7 @@ import pytest
 from drafting import host
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from searches import gained
 
 from edgedec.bundle.manifest import TOKEN_COUNTS
 from edgedec.drafters import DrafterContext
@@ -290,23 +291,7 @@ def test_covering_is_the_fewest_tokens_that_do(counts: list[int], covered: float
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", [Search, GaussianSearch])
 def test_the_searches_gain_where_blocks_matter_unequally(kind: type[Search], seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    spec = tiny_spec(n_layers=14, hidden_size=32, inner_size=96)
-    harm = np.zeros(28)
-    harm[2:-2] = rng.permutation(np.geomspace(0.002, 0.3, 24))
-
-    def true(skipped: Sequence[int]) -> float:
-        return max(1.0 - float(harm[list(skipped)].sum()), 0.02)
-
-    search = kind(spec, even(spec, 0.45), 6)
-    before = search.value(search.skipped, true(search.skipped))
-    for _ in range(150):
-        skipped = search.candidate()
-        rate, rival = rng.binomial(32, true(skipped)) / 32, None
-        if skipped != search.skipped and search.promises(skipped, rate):
-            rival = rng.binomial(32, true(search.skipped)) / 32
-        search.add_trial(skipped, rate, rival)
-    assert search.value(search.skipped, true(search.skipped)) > 1.2 * before
+    assert gained(kind, seed, 150) > 1.2
 
 
 def test_a_gaussian_process_knows_what_it_saw_and_not_what_is_far() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,12 @@ pytest.importorskip("transformers", reason="exits are trained on transformers' n
 pytest.importorskip("safetensors", reason="training keeps its state as safetensors")
 import torch
 import zoo
+from training import quiet, write_sentences
 
 from edgedec.export import exits_data
 from edgedec.export.exits_data import Place, TokenStream, documents, is_held
 from edgedec.export.exits_model import Early, load, write
 from edgedec.export.exits_train import ExitPlan, ExitTrainer, default_exits, drop_rates, key_of, shares, train
-
-WORDS = ("the", "cat", "in", "a", "hat", "sat", "on", "and", "then", "an", "inn", "ran", "to", "the", "den")
 
 
 @pytest.fixture(autouse=True)
@@ -38,23 +36,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def quiet(stage: str, done: int, total: int) -> None:
-    pass
-
-
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sentences of a small grammar: each word is mostly followed by the next one of the list."""
-    rng, file = random.Random(0), tmp_path_factory.mktemp("text") / "text.txt"
-    texts = []
-    for _ in range(400):
-        at, said = rng.randrange(len(WORDS)), []
-        for _ in range(12):
-            said.append(WORDS[at])
-            at = (at + 1) % len(WORDS) if rng.random() < 0.9 else rng.randrange(len(WORDS))
-        texts.append(" ".join(said))
-    file.write_text(exits_data.END.join(texts))
-    return file
+    return write_sentences(tmp_path_factory.mktemp("text") / "text.txt", 400, 12)
 
 
 @pytest.fixture(scope="module")
