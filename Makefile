@@ -1,6 +1,7 @@
 # Two commands do all the set-up on a fresh machine:
 #   make demo   installs edgedec into .venv and generates a story with the bundled model
 #   make test   installs what the tests need, lints, type-checks, runs pytest
+# The C library:  make demo-c
 # Soaks, sanitizers and exhaustive sweeps: make test-slow
 
 PYTHON ?= python3
@@ -10,10 +11,19 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The newest version whose plain install is the CPU build; the extras accept it and then add nothing.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test test-slow lint types pytest clients clean
+.PHONY: demo demo-c test test-slow lint types pytest clients clean
 
 demo: $(VENV)/.base
 	$(BIN)/edgedec run -p "Once upon a time"
+
+# libedgedec: built, installed below build/, and a C program that uses it from there. No Python.
+demo-c:
+	cmake -S kernels/lib -B build/lib -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_LIBDIR=lib
+	cmake --build build/lib --parallel
+	cmake --install build/lib --prefix build/lib/installed > /dev/null
+	$(CC) -std=c99 -Wall -Wextra examples/c/story.c -o build/lib/story \
+		-I build/lib/installed/include $$(PKG_CONFIG_PATH=build/lib/installed/lib/pkgconfig pkg-config --libs edgedec 2>/dev/null || echo -L build/lib/installed/lib -ledgedec) -Wl,-rpath,'$$ORIGIN/installed/lib'
+	build/lib/story models/nano/bundle
 
 test: $(VENV)/.dev lint types pytest
 
@@ -37,6 +47,7 @@ test-slow: $(VENV)/.dev clients
 clients: $(VENV)/.dev
 	$(PIP) --editable ".[dev,clients,fuzz]"
 	command -v npm > /dev/null && cd examples/clients && npm install --silent --no-audit --no-fund || true
+	$(PYTHON) -m venv examples/clients/.venv && examples/clients/.venv/bin/python -m pip install -q litellm || true
 
 # The C++ of kernels/ too: an install compiles it.
 SOURCES := pyproject.toml setup.py $(shell find edgedec export runtimes kernels models -type f \
@@ -52,6 +63,7 @@ $(VENV)/.base: $(VENV)/bin/python $(SOURCES)
 $(VENV)/.dev: $(VENV)/bin/python $(SOURCES)
 	$(PIP) $(TORCH)
 	$(PIP) --editable ".[dev]"
+	command -v npm > /dev/null && cd tests/browser && npm install --silent --no-audit --no-fund || true
 	touch $@
 
 # optimum-onnx needs an older transformers than the tests: an environment beside the other, which lends it torch.

@@ -14,6 +14,7 @@ from edgedec.cache.offload import Offload
 from edgedec.decoding.sharing import ModelPrefixes
 from edgedec.drafters import Tables
 from edgedec.errors import RuntimeUnavailable, TextError, UsageError
+from edgedec.policies import FULL, CachePolicy, PolicyHost, make_policy
 from edgedec.runtime import Adapter, Runtime, RuntimeOptions, choose_runtime, open_runtime
 from edgedec.sampling import Sampling
 from edgedec.session import Session
@@ -30,12 +31,18 @@ PREFIX_TOKENS = 4096
 
 class Model:
     """Weights and a runtime, shared by any number of sessions. `prefixes`: what its sessions have read, to continue
-    from."""
+    from; `cache`: what their caches keep, unless they are made with another policy (`edgedec.policies`)."""
 
     def __init__(
-        self, bundle: Bundle, runtime: Runtime, prefix_tokens: int = 0, offload: Offload | None = None
+        self,
+        bundle: Bundle,
+        runtime: Runtime,
+        prefix_tokens: int = 0,
+        cache: str = FULL,
+        offload: Offload | None = None,
     ) -> None:
-        self.bundle, self.runtime = bundle, runtime
+        self.bundle, self.runtime, self.cache = bundle, runtime, cache
+        self.policy(cache)  # what would be refused for every session is refused now
         # The bundle's own; another one may be set.
         self.chat_template = bundle.manifest.text.chat_template
         self.prefixes = ModelPrefixes(runtime.capabilities, prefix_tokens, offload)
@@ -76,6 +83,7 @@ class Model:
         learn: bool = False,
         tables: Tables | None = None,
         adapter: Adapter | None = None,
+        cache: str | None = None,
     ) -> Session:
         """A new text. `context`: how many tokens it may hold (the model's own limit by default).
 
@@ -85,7 +93,8 @@ class Model:
         `speculate`: how to draft, "auto", "off" or drafters by name (`edgedec.speculation.choose`); the text is the
         same. `learn`: load what earlier sessions saved (`Session.save_drafters`). `tables`: an empty dict, given to all
         sessions of one thread, in which their drafters share what they learn of the model. `adapter`: low-rank
-        weights that its calls use.
+        weights that its calls use. `cache`: what its cache keeps, "full" or a policy by name, which is lossy: "snapkv:
+        budget=0.2" (`edgedec.policies`); by default the model's.
         """
         limit = self.spec.context_length
         capacity = context or limit
@@ -96,10 +105,15 @@ class Model:
         sinks = min(4, capacity // 4) if sinks is None else sinks
         if on_full == "slide" and not 0 <= sinks <= capacity // 4:
             raise UsageError(f"sinks {sinks}: must be from 0 to {capacity // 4}, a quarter of the context")
-        session = Session(self, capacity, sinks if on_full == "slide" else None, speculate, tables, adapter)
+        policy = self.policy(self.cache if cache is None else cache)
+        session = Session(self, capacity, sinks if on_full == "slide" else None, speculate, tables, adapter, policy)
         if learn:
             session.load_drafters()
         return session
+
+    def policy(self, words: str) -> CachePolicy | None:
+        """The cache policy of a new text; None for none."""
+        return make_policy(words, PolicyHost(self.spec, self.runtime.capabilities, str(self.bundle.path)))
 
     def adapter(self, path: str | os.PathLike[str]) -> LoraAdapter:
         """The LoRA adapter of an adapter file, for `session(adapter=…)`; any number of them may be in use at once."""
@@ -147,6 +161,7 @@ def open(  # noqa: A001
     verify: bool = False,
     prefix_tokens: int | None = None,
     skip_speed: float = 1.0,
+    cache: str = FULL,
     offload: str | os.PathLike[str] | None = None,
     offload_bytes: int = 4 << 30,
 ) -> Model:
@@ -156,8 +171,9 @@ def open(  # noqa: A001
     kv: the cache format; for "ort" and "reference" one the bundle was exported with. verify: check every hash first.
     prefix_tokens: how many tokens of texts, ended ones too, stay cached for sessions that begin with them (4,096 by
     default); 0: none. skip_speed: skip layers, evenly spread, until a token takes that much less time; lossy: the text
-    is another one. 1: none. offload: a folder for texts beyond `prefix_tokens`, `offload_bytes` of them at most; they
-    are gone when the program ends.
+    is another one. 1: none. cache: what caches keep of a text: "full", or a policy (`edgedec.policies`): lossy.
+    offload: a folder for texts beyond `prefix_tokens`, `offload_bytes` of them at most; they are gone when the program
+    ends.
     """
     bundle = Bundle.open(find(path_or_name), verify=verify)
     if threads < 0:
@@ -168,4 +184,4 @@ def open(  # noqa: A001
     runtime = open_runtime(choose_runtime(bundle, engine), bundle, RuntimeOptions(threads=threads, kv=kv))
     runtime.load()
     aside = None if offload is None else Offload(offload, offload_bytes)
-    return Model(bundle, skipping(runtime, skip_speed), prefix_tokens, aside)
+    return Model(bundle, skipping(runtime, skip_speed), prefix_tokens, cache, aside)

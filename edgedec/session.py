@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import zipfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -23,12 +21,14 @@ from edgedec.cache.prefixes import common
 from edgedec.decoding.batching import Batch, Job
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode_loop
+from edgedec.decoding.pieces import TextPiece, pieces
 from edgedec.decoding.saving import load_context, save_context
 from edgedec.decoding.score import next_probs, score, scored
 from edgedec.decoding.step import DecodeLoop, Stats, Token, run_loop
 from edgedec.drafters import DrafterContext, Tables
 from edgedec.errors import UsageError
 from edgedec.generation import GenerationConfig
+from edgedec.policies import CachePolicy
 from edgedec.runtime import Adapter
 from edgedec.speculation.choose import make_speculation
 from edgedec.storage.files import cache_folder, replacing
@@ -36,14 +36,6 @@ from edgedec.text.stream import TextStream
 
 if TYPE_CHECKING:
     from edgedec.model import Model
-
-
-@dataclass(frozen=True)
-class TextPiece:
-    """Text that is certain, and the token that made it so (None: what was held back until the end)."""
-
-    text: str
-    token: Token | None
 
 
 class Session:
@@ -57,12 +49,14 @@ class Session:
         speculate: str,
         tables: Tables | None = None,
         adapter: Adapter | None = None,
+        policy: CachePolicy | None = None,
     ) -> None:
         self.model = model
         self._speculate, self._tables = speculate, tables
         host = DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer, tables)
         self._drafter = make_speculation(speculate, host)
-        self._context = Context([], 0, model.runtime.new_cache(capacity), sinks, adapter=adapter)
+        cache = model.runtime.new_cache(capacity)
+        self._context = Context([], 0, cache, sinks, adapter=adapter, policy=policy)
         self.stats = Stats()
         self._running: Generator[Token] | None = None
 
@@ -104,7 +98,7 @@ class Session:
         config = (config or GenerationConfig()).override(options)
         ids = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         tokens = self.tokens(ids, config, trace=trace)
-        return _pieces(tokens, TextStream(tokenizer, config.stop, self._context.ids), self.stats)
+        return pieces(tokens, TextStream(tokenizer, config.stop, self._context.ids), self.stats)
 
     def tokens(
         self,
@@ -146,7 +140,8 @@ class Session:
             chunk = self.model.runtime.capabilities.prefill_chunk
             loop = scored(loop, self._context, self.stats, chunk, config.logprobs or 0, on_scores)
         need = len(self._context.ids) + config.max_tokens if config.max_tokens is not None else self.capacity
-        return batch.add(self._context, loop, on_token, min(self.capacity, need), on_scores is None, on_start)
+        shares = on_scores is None and self._context.policy is None
+        return batch.add(self._context, loop, on_token, min(self.capacity, need), shares, on_start)
 
     def _loop(
         self, ids: Sequence[int] | None, config: GenerationConfig, trace: list[StepTrace] | None = None
@@ -205,6 +200,11 @@ class Session:
         """What the drafters did so far, and what the governor chose."""
         return self._drafter.report()
 
+    def cache_report(self) -> dict[str, Any]:
+        """Which cache policy is in use, that it is lossy, and how much it keeps; empty without one."""
+        policy = self._context.policy
+        return {} if policy is None else policy.report(self._context.cache)
+
     def drafter_state_path(self) -> Path:
         """Where `save_drafters` writes: a file for this bundle and these drafters."""
         names = hashlib.sha256(self._speculate.encode()).hexdigest()[:8]
@@ -254,24 +254,6 @@ class Session:
     def _read(self, ids: list[int]) -> None:
         """Make `ids` the text; the cache keeps what they share with the text before."""
         context = self._context
-        same = min(common(ids, context.ids), context.cache.length)
-        if same < context.cache.length:
-            context.cache.truncate(same)
+        context.forget(min(common(ids, context.ids), context.cache.length))
         context.ids, context.n_prompt = ids, len(ids)
         self._drafter.reset()
-
-
-def _pieces(tokens: Generator[Token], stream: TextStream, stats: Stats) -> Iterator[TextPiece]:
-    with closing(tokens):
-        for token in tokens:
-            text, stopped = stream.push(token)
-            if stopped:
-                stats.finish = "stop"
-            yield TextPiece(text, token)
-            if stopped:
-                return
-        text, stopped = stream.flush()
-        if stopped:
-            stats.finish = "stop"
-        if text:
-            yield TextPiece(text, None)

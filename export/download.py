@@ -96,6 +96,8 @@ def _why(hub: Any, error: Exception) -> str:
     if hub.constants.HF_HUB_OFFLINE:
         return "not in the cache, and HF_HUB_OFFLINE is set: unset it, or pull the model on a machine with a network"
     why = (str(error).strip() or kinds[0]).splitlines()[0]
+    if "ConnectError" in f"{why} {kinds}":
+        return f"not in the cache, and {endpoint} cannot be reached; pull it again with a network, or on another machine"
     return f"not in the cache, and {endpoint} gave no whole answer ({why}); pull it again to go on where it ended"
 
 

@@ -79,11 +79,13 @@ def _sizes(layer: tuple[Block, ...]) -> tuple[int, int, int, int] | None:
 class Padded:
     """Where everything of a bundle stands in the larger one."""
 
-    def __init__(self, bundle: Bundle, geometry: Geometry) -> None:
+    def __init__(self, bundle: Bundle, geometry: Geometry, context: int = 0) -> None:
+        """context: how many positions it has, if more than the source's."""
         self.bundle, self.source, self.geometry = bundle, bundle.spec, geometry
         self.sizes = geometry_of(self.source)
         _require_fit(self.source, self.sizes, geometry)
-        self.spec = _padded_spec(self.source, self.sizes, geometry).check("geometry")
+        longer = max(context, self.source.context_length)
+        self.spec = replace(_padded_spec(self.source, self.sizes, geometry), context_length=longer).check("geometry")
         self.hidden: Index = np.arange(self.source.hidden_size)
         self.factor = np.sqrt(self.source.hidden_size / geometry.hidden_size)
         self.mutes = geometry.vocab_size > self.source.vocab_size

@@ -41,22 +41,24 @@ __all__ = [
 VERSION = 3  # of what is written: another number, and what the cache holds is made again
 
 
-def padded_path(bundle: Bundle, name: str) -> Path:
-    """Where the cache keeps this bundle at the geometry `name`."""
-    facts = [bundle.digest, asdict(geometry_named(name)), VERSION]
+def padded_path(bundle: Bundle, name: str, context: int = 0) -> Path:
+    """Where the cache keeps this bundle at the geometry `name`, with so many positions."""
+    facts = [bundle.digest, asdict(geometry_named(name)), VERSION, *([context] if context else [])]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     return cache_folder() / "padded" / f"{bundle.manifest.name}-as-{name}-{key}"
 
 
-def padded(bundle: Bundle, name: str, progress: Progress = lambda *_: None) -> Bundle:
-    """The bundle at the geometry `name`, int4 as `edgedec export` makes it; from the cache if it is there."""
-    path = padded_path(bundle, name)
+def padded(bundle: Bundle, name: str, progress: Progress = lambda *_: None, context: int = 0) -> Bundle:
+    """The bundle at the geometry `name`, int4 as `edgedec export` makes it; from the cache if it is there. context:
+    positions, if more than the bundle's own; beyond those its text is noise, at the same cost."""
+    path = padded_path(bundle, name, context)
     if path.is_dir():
         try:
             return Bundle.open(path)
         except BundleError:
             pass  # of another version, or damaged: made again
-    return pad_to_geometry(bundle, geometry_named(name), path, f"{bundle.manifest.name}-as-{name}", progress=progress)
+    called = f"{bundle.manifest.name}-as-{name}"
+    return pad_to_geometry(bundle, geometry_named(name), path, called, progress=progress, context=context)
 
 
 def pad_to_geometry(
@@ -66,9 +68,10 @@ def pad_to_geometry(
     name: str,
     weights: WeightFormat = "int4",
     progress: Progress = lambda *_: None,
+    context: int = 0,
 ) -> Bundle:
     """Write `bundle` at `geometry` to the folder `out`, which it replaces; its matrices in the format `weights`."""
-    large = Padded(bundle, geometry)
+    large = Padded(bundle, geometry, context)
     try:
         with replacing_folder(out, force=True) as folder:
             _write(large, folder, name, weights, progress)

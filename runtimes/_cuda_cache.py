@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.cache.merging import NoMerging
 from edgedec.cache.pending import PendingTree
 from edgedec.cache.slots import SlotMap
 from edgedec.errors import ContextFull, SessionError, UsageError
@@ -72,7 +73,7 @@ class PageTable:
             self.pages = []
 
 
-class CudaCache:
+class CudaCache(NoMerging):
     """`edgedec.cache.Cache`; what it saves is what the native engine's cache saves."""
 
     def __init__(self, pool: PagePool, capacity: int, kv: str) -> None:
@@ -165,7 +166,7 @@ class CudaCache:
         twin.truncate(length)
         return twin
 
-    def drop(self, block: int, slots: Sequence[int]) -> None:
+    def drop(self, block: int, slots: Sequence[int] | Ints) -> None:
         if block not in self._tables:
             raise UsageError(f"block {block} keeps no slots that could be dropped")
         gone = sorted({int(slot) for slot in slots})

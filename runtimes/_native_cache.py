@@ -9,12 +9,11 @@ from typing import Any, NoReturn, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.cache.base import Arrays, Ints, Weights, slotted
+from edgedec.cache.merging import checked_merge
 from edgedec.errors import ContextFull, SessionError, UsageError
 from edgedec.kernels import cpu
 from edgedec.spec import ModelSpec
-
-Ints = NDArray[np.int64]
-Arrays = dict[str, NDArray[Any]]
 
 
 def address(array: NDArray[Any]) -> int:
@@ -72,10 +71,23 @@ class NativeCache:
             raise ContextFull(f"{length} tokens do not fit a cache of {capacity}")
         return NativeCache(self.spec, self.handle.fork(length, capacity), capacity, self.kv)
 
-    def drop(self, block: int, slots: Sequence[int]) -> None:
-        if block not in self.spec.attention:
-            raise UsageError(f"block {block} keeps no slots that could be dropped")
-        if code := self.handle.drop(block, sorted({int(slot) for slot in slots})):
+    def keys(self, block: int) -> NDArray[np.float32]:
+        facts = self.spec.attention[slotted(self.spec, block, "read")]
+        out = np.empty((facts.n_kv_heads, self.slots(block), facts.head_dim), np.float32)
+        self.handle.keys(block, address(out))
+        return out
+
+    def merge(self, block: int, into: Sequence[int], slots: Sequence[int], weights: Weights) -> None:
+        facts = self.spec.attention[slotted(self.spec, block, "merged")]
+        target, source, shares = checked_merge(into, slots, weights, facts.n_kv_heads, self.slots(block))
+        n = len(source)
+        if code := self.handle.merge(block, address(target), address(source), address(shares), n):
+            raise_refusal(code)
+
+    def drop(self, block: int, slots: Sequence[int] | Ints) -> None:
+        slotted(self.spec, block, "dropped")
+        gone = np.unique(np.asarray(slots, np.int64))
+        if code := self.handle.drop(block, address(gone), len(gone)):
             raise_refusal(code)
 
     def save(self) -> Arrays:

@@ -25,6 +25,7 @@ from edgedec.runtimes._native_cache import NativeCache, address, raise_refusal
 from edgedec.runtimes._native_model import NativeAdapter, NativeModel
 from edgedec.runtimes._native_readout import NativeReadouts
 from edgedec.runtimes._native_sampler import NativeSampler
+from edgedec.runtimes._native_views import NativeViews
 from edgedec.spec import KV_FORMATS
 
 __all__ = ["KINDS", "NativeCache", "NativeRuntime", "open", "unavailable_reason"]
@@ -63,12 +64,14 @@ class NativeRuntime:
         self._pid = os.getpid()
         self._block_lists: dict[tuple[int, ...], NDArray[np.int32]] = {}
         self._adapters: WeakKeyDictionary[Any, NativeAdapter] = WeakKeyDictionary()
-        self._readouts = NativeReadouts(bundle)
+        self._readouts, self._views = NativeReadouts(bundle), NativeViews(self.spec)
         self._all = tuple(range(self.spec.n_blocks))
         self.capabilities = Capabilities(
             kinds=KINDS,
             kv_formats=KV_FORMATS,
             batch_invariant=True,
+            merge=True,
+            views=True,
             best_k=_BEST if self.spec.vocab_size >= _WIDE else 0,
             temperatures=True,
             page_slots=cpu.page_slots(),
@@ -146,7 +149,7 @@ class NativeRuntime:
 
     def _pack(self, call: Call, logits: NDArray[np.float32] | None, keep: list[Any]) -> tuple[bytes, CallResult]:
         """A call as the library reads it, and the result whose arrays it will fill."""
-        rows, cache, blocks, hidden, wanted, adapter = call
+        rows, cache, blocks, hidden, wanted, adapter, views = call
         if not isinstance(cache, NativeCache):
             raise UsageError("a cache of another engine")
         if cache.spec is not self.spec and cache.spec != self.spec:
@@ -215,6 +218,7 @@ class NativeRuntime:
             self._adapter(adapter, keep) if adapter is not None else 0,
             beside,
             self._readouts.address(wanted, keep) if wanted.readout is not None else 0,
+            self._views.address(views, blocks, cache, keep) if views else 0,
         )
         return data, CallResult(logits, ids, scores, logsum, states, paid)
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from edgedec.bench.trace import Tape
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode
+from edgedec.decoding.pieces import TextPiece
 from edgedec.drafters import Draft
 from edgedec.drafters.off import Off
 from edgedec.generation import GenerationConfig
-from edgedec.session import TextPiece
 from edgedec.testing.fakes import FakeRuntime, Limited, PerfectDrafter
 
 # One for each token of the fake vocabulary.

@@ -14,8 +14,8 @@ from importlib.resources import files
 from typing import Any, TypedDict, TypeVar
 
 from edgedec.decoding.loop import StepTrace
+from edgedec.decoding.pieces import TextPiece
 from edgedec.errors import TextError
-from edgedec.session import TextPiece
 from edgedec.text.tokenizer import Tokenizer
 
 T = TypeVar("T")

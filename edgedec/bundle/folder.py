@@ -145,6 +145,11 @@ def dequantize(
     return np.ascontiguousarray(values.reshape(len(scales), -1)[:, :width])
 
 
+def is_plain(name: str) -> bool:
+    """Is it a name that a file of a bundle may have?"""
+    return _NAME.match(name) is not None
+
+
 def _read_manifest(folder: Path, name: str) -> bytes:
     path = folder / name
     if not path.is_file():
@@ -177,7 +182,7 @@ def _parse(raw: bytes, path: Path) -> Manifest:
 
 def _check_files(folder: Path, manifest: Manifest) -> None:
     for name, file in manifest.files.items():
-        if not _NAME.match(name) or name == MANIFEST:
+        if not is_plain(name) or name == MANIFEST:
             raise BundleUnsafe(f"{folder}: the manifest lists {name!r}, which is not a plain file name")
         path = folder / name
         # realpath and not resolve: a circle of links is no error to it.

@@ -14,7 +14,7 @@ from pathlib import Path
 from edgedec.bundle.manifest import MANIFEST
 from edgedec.errors import BundleNotFound
 
-NANO, GGUF, HUB = "nano", ".gguf", "hf:"
+NANO, GGUF, HUB, PACKED = "nano", ".gguf", "hf:", ".edb"
 Progress = Callable[[str, int, int], None]
 Announce = Callable[[Path, Path], AbstractContextManager[Progress]]
 
@@ -28,8 +28,8 @@ announce: ContextVar[Announce] = ContextVar("announce", default=_silent)
 
 
 def find(path_or_name: str | os.PathLike[str]) -> Path:
-    """The folder that a user means. A GGUF file is converted into the cache folder when it is first asked for,
-    `hf:ORG/NAME` is downloaded and exported."""
+    """The folder that a user means. A GGUF file is converted into the cache folder when it is first asked for, a packed
+    bundle is unpacked there, `hf:ORG/NAME` is downloaded and exported."""
     path = Path(path_or_name)
     # A folder that merely has the name of the bundled model does not hide it; a bundle of that name does.
     if str(path_or_name) == NANO and not (path / MANIFEST).is_file():
@@ -43,7 +43,10 @@ def find(path_or_name: str | os.PathLike[str]) -> Path:
     if path.suffix == GGUF and path.is_file():
         converted: Path = import_module("edgedec.export.gguf.converted").bundle_of(path, announce.get())
         return converted
+    if path.suffix == PACKED and path.is_file():
+        content: Path = import_module("edgedec.bundle.packed").unpacked(path)
+        return content
     if not path.is_dir():
-        what = "file" if path.suffix == GGUF else "bundle folder"
+        what = "file" if path.suffix in (GGUF, PACKED) else "bundle folder"
         raise BundleNotFound(f"{path}: no such {what}; make a bundle with `edgedec export`, or use {NANO!r}")
     return path

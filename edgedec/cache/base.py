@@ -8,10 +8,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.errors import UsageError
 from edgedec.spec import Attention, ModelSpec, Opaque
 
 Ints = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
+Weights = Sequence[float] | NDArray[np.float32]
 
 
 class Cache(Protocol):
@@ -59,9 +61,20 @@ class Cache(Protocol):
         With pages, nothing is copied."""
         ...
 
-    def drop(self, block: int, slots: Sequence[int]) -> None:
+    def drop(self, block: int, slots: Sequence[int] | Ints) -> None:
         """Forget committed slots of one attention block, and the pending rows; the slots that stay keep their order and
         their positions. UsageError for other blocks."""
+        ...
+
+    def merge(self, block: int, into: Sequence[int], slots: Sequence[int], weights: Weights) -> None:
+        """Add keys and values of `slots`, weighted, to those of the slots `into`, which keep 1 less these weights of
+        their own (`cache.merging`), and forget the pending rows. weights: [n] or [n_kv_heads, n]. The merged slots stay
+        until they are dropped. UsageError for other blocks, and for a slot on both sides."""
+        ...
+
+    def keys(self, block: int) -> NDArray[np.float32]:
+        """The keys of the committed slots of an attention block [n_kv_heads, slots, head_dim], as they are stored,
+        turned by their positions."""
         ...
 
     def save(self) -> Arrays:
@@ -81,6 +94,13 @@ class Cache(Protocol):
     def nbytes(self) -> int:
         """Bytes of memory that the cache holds, shared pages included."""
         ...
+
+
+def slotted(spec: ModelSpec, block: int, what: str) -> int:
+    """The number of a block that keeps slots; UsageError for others. what: is to be done to the slots."""
+    if block not in spec.attention:
+        raise UsageError(f"block {block} keeps no slots that could be {what}")
+    return block
 
 
 def kv_bytes_per_token(spec: ModelSpec, kv: str) -> int:

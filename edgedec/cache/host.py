@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.cache.base import Arrays, Ints
+from edgedec.cache.base import Arrays, Ints, Weights, slotted
+from edgedec.cache.formats import load, store
+from edgedec.cache.merging import checked_merge, merged
 from edgedec.cache.pending import PendingTree
 from edgedec.cache.recurrent import Recurrent, RecurrentState
 from edgedec.cache.slots import SlotMap
@@ -26,19 +28,21 @@ from edgedec.spec import KV_FORMATS, ModelSpec
 _DTYPES: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "int8": np.int8, "int4": np.uint8}
 _FIRST = 256
 _storages = count()
+Scales = Mapping[int, NDArray[np.float32]]
 
 
 class HostCache:
     """Room for `capacity` tokens, of which the first `length` are committed."""
 
-    def __init__(self, spec: ModelSpec, capacity: int, kv: str = "f32") -> None:
+    def __init__(self, spec: ModelSpec, capacity: int, kv: str = "f32", scales: Scales | None = None) -> None:
+        """scales: of a quantized cache, [2, n_kv_heads, 1, head_dim] by attention block; only `keys` needs them."""
         if kv not in KV_FORMATS:
             raise UsageError(f"no KV format {kv!r}; there are: {', '.join(KV_FORMATS)}")
         if capacity < 1:
             raise UsageError(f"capacity {capacity}: a cache needs room for at least one token")
         if kv == "int4" and any(block.head_dim % 2 for block in spec.attention.values()):
             raise UsageError("KV format int4 holds two channels a byte: this model's heads have an odd number")
-        self.spec, self.capacity, self.kv, self.kind = spec, capacity, kv, kv
+        self.spec, self.capacity, self.kv, self.kind, self._scales = spec, capacity, kv, kv, scales
         self._length, self._tree = 0, PendingTree()
         shared = SlotMap(min(_FIRST, capacity))
         self._maps = dict.fromkeys(spec.attention, shared)
@@ -142,7 +146,7 @@ class HostCache:
 
     def fork(self, length: int | None = None, capacity: int | None = None) -> HostCache:
         length = self._length if length is None else length
-        twin = HostCache(self.spec, self.capacity if capacity is None else capacity, self.kv)
+        twin = HostCache(self.spec, self.capacity if capacity is None else capacity, self.kv, self._scales)
         if twin.capacity < min(length, self._length):
             raise UsageError(f"capacity {twin.capacity}: the fork has {length} tokens")
         copies = {id(slots): slots.copy() for slots, _ in self._by_map()}
@@ -154,9 +158,23 @@ class HostCache:
         twin._data = {b: data[:, :, : max(twin.slots(b), 1)].copy() for b, data in self._data.items()}
         return twin
 
-    def drop(self, block: int, slots: Sequence[int]) -> None:
-        if block not in self._maps:
-            raise UsageError(f"block {block} keeps no slots that could be dropped")
+    def keys(self, block: int) -> NDArray[np.float32]:
+        kept = self._data[slotted(self.spec, block, "read")][0][:, : self.slots(block)]
+        if self.kv in ("int8", "int4") and self._scales is None:
+            raise UsageError(f"keys of a {self.kv} cache: this runtime does not give it the scales")
+        return load(kept, self.kv, self._scales[block][0] if self._scales else None)
+
+    def merge(self, block: int, into: Sequence[int], slots: Sequence[int], weights: Weights) -> None:
+        n, data = self.slots(slotted(self.spec, block, "merged")), self._data[block]
+        parts = checked_merge(into, slots, weights, data.shape[1], n)
+        self.rollback()
+        unit = np.ones((1, 1, 1), np.float32) if self.kv in ("int8", "int4") else None  # static scales are of channels
+        for half in data:
+            targets, found = merged(load(half[:, :n], self.kv, unit), *parts)
+            half[:, targets] = store(found, self.kv, unit)
+
+    def drop(self, block: int, slots: Sequence[int] | Ints) -> None:
+        slotted(self.spec, block, "dropped")
         self.rollback()
         self._split({block})
         stay = self._maps[block].drop(slots)

@@ -94,7 +94,7 @@ class SlotMap:
         self.committed = int(np.searchsorted(self.tokens, length))
         self.rollback()
 
-    def drop(self, slots: Sequence[int]) -> Ints:
+    def drop(self, slots: Sequence[int] | Ints) -> Ints:
         """Forget committed slots: the ones that stay, ascending."""
         gone = np.asarray(slots, np.int64)
         if len(gone) and not (gone.min() >= 0 and gone.max() < self.committed):

@@ -1,8 +1,8 @@
 """A saved session: its text, the state of its random draws, its cache and what its drafters learned, in one file.
 
 The file is one of named arrays (`storage.arrays`): `cache.<name>` as `Cache.save` returned them, `learned.<name>` of
-the drafters; its header is a `Snapshot`. In a folder whose sessions share their beginnings the cache is in parts
-(`cache.store`).
+the drafters, `policy.<name>` of the cache policy; its header is a `Snapshot`. In a folder whose sessions share their
+beginnings the cache is in parts (`cache.store`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ MAGIC = store.WHOLE
 @dataclass(frozen=True)
 class Snapshot:
     """What stands in the header; `bundle`: the digest of the session's bundle, `adapter`: of its adapter; `kv`: the
-    kind of its cache, `length`: its committed tokens. `reread`: the cache is not in the file, and this is the digest of
-    what reading the text again has to give."""
+    kind of its cache, `length`: its committed tokens; `policy`: its cache policy, in words. `reread`: the cache is not
+    in the file, and this is the digest of what reading the text again has to give."""
 
     bundle: str
     ids: tuple[int, ...]
@@ -41,6 +41,7 @@ class Snapshot:
     length: int
     adapter: str = ""
     reread: str = ""
+    policy: str = ""
 
 
 def write_snapshot(
@@ -49,34 +50,37 @@ def write_snapshot(
     spec: ModelSpec,
     cache: Mapping[str, NDArray[Any]],
     learned: Mapping[str, NDArray[Any]],
+    policy: Mapping[str, NDArray[Any]] | None = None,
 ) -> None:
-    """cache: what `Cache.save` returned; learned: what the drafters learned."""
+    """cache: what `Cache.save` returned; learned: what the drafters learned; policy: what the cache policy knows."""
     magic, header, folder = MAGIC, to_json(snapshot), Path(path).parent
     if store.is_store(folder) and not snapshot.reread:
         magic, above = store.SHARED, store.root(snapshot.bundle, snapshot.adapter, snapshot.kv)
         shared, cache = store.write_shared(folder, spec, above, snapshot.kv, snapshot.ids, cache)
         header = {"session": header, "cache": to_json(shared)}
-    arrays = {f"{part}.{name}": array for part, of in _parts(cache, learned) for name, array in of.items()}
+    groups = _parts(cache, learned, policy or {})
+    arrays = {f"{part}.{name}": array for part, of in groups for name, array in of.items()}
     write_arrays(path, magic, header, arrays, SessionError)
 
 
 def read_snapshot(
-    path: str | os.PathLike[str], bundle: str, cache: Cache, adapter: str = ""
-) -> tuple[Snapshot, Arrays, Arrays]:
-    """The header, the cache's arrays and what the drafters learned, if they fit `bundle`, `adapter` and `cache`."""
+    path: str | os.PathLike[str], bundle: str, cache: Cache, adapter: str = "", policy: str = ""
+) -> tuple[Snapshot, Arrays, Arrays, Arrays]:
+    """The header, the cache's arrays, what the drafters learned and what the cache policy knew, if they fit `bundle`,
+    `adapter`, `policy` and `cache`."""
     snapshot, file = read_file(path)
     _check_origin(path, snapshot, bundle, cache, adapter)
+    _check_policy(path, snapshot.policy, policy)
     _check_numbers(path, snapshot, cache)
-    found: tuple[Arrays, Arrays] = ({}, {})
-    _sort(file, found)
+    held, learned, known = _sorted(file)
     if "session" in file.header:
-        found = (_from_parts(Path(path), snapshot, cache.spec, ArrayFile(file.header, found[0], file.digest)), found[1])
-    held = found[0].get("length", np.zeros(0))
-    if snapshot.reread and not found[0]:
-        return snapshot, *found
-    if held.shape != (1,) or held[0] != snapshot.length:
+        held = _from_parts(Path(path), snapshot, cache.spec, ArrayFile(file.header, held, file.digest))
+    if snapshot.reread and not held:
+        return snapshot, held, learned, known
+    length = held.get("length", np.zeros(0))
+    if length.shape != (1,) or length[0] != snapshot.length:
         raise SessionError(f"{path}: damaged header (lengths do not fit)")
-    return snapshot, *found
+    return snapshot, held, learned, known
 
 
 def share_file(path: Path, bundle: str, spec: ModelSpec) -> bool:
@@ -84,18 +88,18 @@ def share_file(path: Path, bundle: str, spec: ModelSpec) -> bool:
     snapshot, file = read_file(path)
     if snapshot.bundle != bundle:
         return False
-    found: tuple[Arrays, Arrays] = ({}, {})
-    _sort(file, found)
-    write_snapshot(path, snapshot, spec, *found)
+    write_snapshot(path, snapshot, spec, *_sorted(file))
     return True
 
 
-def _sort(file: ArrayFile, found: tuple[Arrays, Arrays]) -> None:
-    """The arrays of the cache and those of the drafters, by their names."""
+def _sorted(file: ArrayFile) -> tuple[Arrays, Arrays, Arrays]:
+    """The arrays of the cache, of the drafters and of the policy, by their names."""
+    found: tuple[Arrays, Arrays, Arrays] = ({}, {}, {})
     for name, array in file.arrays.items():
         for part, arrays in _parts(*found):
             if name.startswith(f"{part}."):
                 arrays[name.removeprefix(f"{part}.")] = array
+    return found
 
 
 def digest_of(cache: Mapping[str, NDArray[Any]]) -> str:
@@ -133,9 +137,19 @@ def _from_parts(path: Path, snapshot: Snapshot, spec: ModelSpec, file: ArrayFile
     return store.read_shared(path, spec, above, shared, snapshot.ids, file)
 
 
-def _parts(cache: Mapping[str, Any], learned: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """The two groups of arrays by their prefix."""
-    return ("cache", cache), ("learned", learned)
+def _parts(
+    cache: Mapping[str, Any], learned: Mapping[str, Any], policy: Mapping[str, Any]
+) -> tuple[tuple[str, Any], ...]:
+    """The groups of arrays by their prefix."""
+    return ("cache", cache), ("learned", learned), ("policy", policy)
+
+
+def _check_policy(path: object, saved: str, policy: str) -> None:
+    """The session keeps of its cache what the saved one kept."""
+    if saved != policy:
+        how = f"with cache policy {saved}" if saved else "with the whole cache"
+        here = f"has {policy}" if policy else "has none"
+        raise SessionError(f"{path}: saved {how}, this session {here}; open it with --cache {saved or 'full'}")
 
 
 def _check_origin(path: object, snapshot: Snapshot, bundle: str, cache: Cache, adapter: str) -> None:

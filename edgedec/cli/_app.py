@@ -33,6 +33,7 @@ VERBS = (
     "add",
     "add-draft",
     "adapter",
+    "pack",
     "train-heads",
     "train-exits",
     "datastore",

@@ -81,10 +81,8 @@ def _take(read: Reading, rest: list[str]) -> None:
         _positional(read, word)
     elif attached := _attached(read, word):
         read.done += attached
-    elif word.startswith("--"):
-        read.done.append(word)  # unknown: the parser says so
     else:
-        raise typer.BadParameter(f"No such option: {word}{_similar(read, word)}")
+        raise typer.BadParameter(f"No such option: {flag}{_similar(read, flag)}")
 
 
 def _values(known: Foreign, rest: list[str], flag: str) -> list[str]:

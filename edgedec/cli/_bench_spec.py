@@ -116,17 +116,17 @@ def _every_drafter() -> list[str]:
     return ["auto", *(name for name in drafter_names() if name != "off")]
 
 
-def padded(model: str, geometry: str, show: Any) -> Bundle:
-    """The model at another's sizes, from the cache or made now."""
+def padded(model: str, geometry: str, show: Any, context: int = 0) -> Bundle:
+    """The model at another's sizes, from the cache or made now; with so many positions, if it has fewer."""
     from edgedec.bundle.folder import Bundle
     from edgedec.bundle.locate import find
 
     padding = export_module("padding", "--as")
     source = Bundle.open(find(model))
-    path = padding.padded_path(source, geometry)
+    path = padding.padded_path(source, geometry, context)
     if not path.is_dir():
         print(f"edgedec bench: {source.manifest.name} as {geometry} is made once, in {path}", file=sys.stderr)
-    found: Bundle = padding.padded(source, geometry, show)
+    found: Bundle = padding.padded(source, geometry, show, context)
     return found
 
 

@@ -83,6 +83,8 @@ FLAGS: dict[str, Foreign] = {
     "-sp": Foreign(0, instead="special tokens are not printed"),
     "--special": Foreign(0, instead="special tokens are not printed"),
     "--jinja": Foreign(),
+    "--chat-template": Foreign(1, "--chat-template", verb="chat"),
+    "--chat-template-file": Foreign(1, "--chat-template-file", verb="chat"),
     "--prompt-cache": _takes("--session"),
     "--prompt-cache-all": Foreign(note="--session saves the whole text"),
     "--prompt-cache-ro": Foreign(instead="a session file is saved at the end of a run; copy it before"),

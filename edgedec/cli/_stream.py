@@ -48,10 +48,12 @@ class Generation:
         }
 
 
-def _lossy(session: Session) -> dict[str, str]:
-    """That layers are skipped, where they are."""
+def _lossy(session: Session) -> dict[str, Any]:
+    """That layers are skipped, or what the cache keeps, where these make another text."""
     runtime = session.model.runtime
-    return {"skipped": runtime.about()} if isinstance(runtime, SkippingRuntime) else {}
+    skipped = {"skipped": runtime.about()} if isinstance(runtime, SkippingRuntime) else {}
+    kept = session.cache_report()
+    return {**skipped, **({"cache": kept} if kept else {})}
 
 
 def rate(count: int, seconds: float) -> float | None:
@@ -64,11 +66,18 @@ def stats_line(stats: dict[str, Any]) -> str:
     speeds = [f"{stats[f'{part}_tokens_per_s'] or 0:.1f} tokens/s {part}" for part in ("prefill", "decode")]
     seed = "" if stats["seed"] is None else f", seed {stats['seed']}"
     skipped = f"\n{stats['skipped']}" if "skipped" in stats else ""
+    skipped += _kept(stats["cache"]) if "cache" in stats else ""
     return (
         f"prompt {stats['prompt_tokens']} tokens ({stats['cached_tokens']} cached), "
         f"generated {stats['generated_tokens']} in {stats['calls']} calls, {', '.join(speeds)}, "
         f"finish: {stats['finish_reason'] or 'none, stopped early'}{seed}{skipped}{_drafting(stats)}"
     )
+
+
+def _kept(cache: dict[str, Any]) -> str:
+    """A line about the cache policy."""
+    share = f"{cache['slots']} of {cache['of']} slots ({cache['share']:.0%})"
+    return f"\nlossy: cache policy {cache['policy']} keeps {share}"
 
 
 def _drafting(stats: dict[str, Any]) -> str:

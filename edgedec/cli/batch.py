@@ -13,6 +13,7 @@ import typer
 
 from edgedec.cli import options as o
 from edgedec.cli._groups import grouped
+from edgedec.cli._lossy_flags import CacheWords
 from edgedec.cli._output import print_json
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def batch(
     ] = "auto",
     lora: o.Lora = None,
     speculate: o.Speculate = "auto",
+    cache: CacheWords = "full",
     workers: Annotated[
         int,
         typer.Option("--workers", min=0, metavar="N", show_default=False, help="Run on N workers of a Ray cluster."),
@@ -82,7 +84,7 @@ def batch(
     on_ray = workers > 0 or engine == "ray"
     engine = "auto" if engine == "ray" else engine
     adapter = str(lora.absolute()) if lora else None
-    opening = Opening(model, engine, threads, kv and kv.value, ctx_size or None, mode, speculate, adapter)
+    opening = Opening(model, engine, threads, kv and kv.value, ctx_size or None, mode, speculate, adapter, cache)
     opened = opening.open()
     job = BatchJob(
         Path(source),
@@ -119,6 +121,7 @@ def _about(
         "on-full": on_full.value,
         "kv": kv and kv.value,
         "lora": adapter and adapter.digest,
+        "cache": model.cache,
     }
 
 

@@ -11,6 +11,7 @@ import typer
 from edgedec.cli import options as o
 from edgedec.cli._bench_about import describe
 from edgedec.cli._bench_batch import batch
+from edgedec.cli._bench_cache import cache
 from edgedec.cli._bench_device import device
 from edgedec.cli._bench_dial import dial
 from edgedec.cli._bench_kernels import kernels
@@ -26,6 +27,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 app.command()(batch)
+app.command()(cache)
 app.command()(device)
 app.command()(dial)
 app.command()(kernels)

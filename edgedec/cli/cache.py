@@ -53,7 +53,7 @@ def cache(
         print(f"{folder}: {size(freed)} freed")
     else:
         print(f"{folder}: {size(sum(n for _, n in found.values()))}")
-        print_table([(name, f"{n} files", size(total), KINDS.get(name, "")) for name, (n, total) in found.items()])
+        print_table([(name, f"{n} file{'s' * (n != 1)}", size(total), KINDS.get(name, "")) for name, (n, total) in found.items()])
 
 
 def _inside(folder: Path) -> list[Path]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from edgedec.cli._lossy_flags import CacheWords, SkipSpeed
 from edgedec.errors import UsageError
 from edgedec.generation import OPTIONS, GenerationConfig
 
@@ -81,16 +82,6 @@ OnFullMode = Annotated[
         "--on-full", help="When the context is full: end with an error (default), or drop the oldest tokens and go on."
     ),
 ]
-
-SkipSpeed = Annotated[
-    float,
-    _option(
-        "--skip-speed",
-        min=1.0,
-        metavar="X",
-        help="Lossy: skip layers until a token is X times as fast; another, worse text. 1 (default): none.",
-    ),
-]
 Lora = Annotated[Path | None, _option("--lora", metavar="FILE", help="A LoRA adapter, which `edgedec adapter` makes.")]
 Speculate = Annotated[
     str,
@@ -137,9 +128,10 @@ class MachineFlags:
     engine: Engine = "auto"
     lora: Lora = None
     skip_speed: SkipSpeed = 1.0
+    cache: CacheWords = "full"
 
     def open(self, name: str) -> edgedec.Model:
-        return open_model(name, self.engine, self.threads, self.kv, self.skip_speed)
+        return open_model(name, self.engine, self.threads, self.kv, self.skip_speed, self.cache)
 
     def session(self, model: edgedec.Model, speculate: str, learn: bool = False) -> edgedec.Session:
         mode: Literal["error", "slide"] = "slide" if self.on_full is OnFull.slide else "error"
@@ -234,12 +226,14 @@ class ConstraintFlags:
         return made
 
 
-def open_model(name: str, engine: str, threads: int, kv: KV | None, skip_speed: float = 1.0) -> edgedec.Model:
+def open_model(
+    name: str, engine: str, threads: int, kv: KV | None, skip_speed: float = 1.0, cache: str = "full"
+) -> edgedec.Model:
     """A model for a command: one text, texts that are timed, or texts that a batch shares by itself."""
-    import edgedec
+    from edgedec import open  # noqa: A004
 
     kv_name = kv and kv.value
-    return edgedec.open(name, engine=engine, threads=threads, kv=kv_name, prefix_tokens=0, skip_speed=skip_speed)
+    return open(name, engine=engine, threads=threads, kv=kv_name, prefix_tokens=0, skip_speed=skip_speed, cache=cache)
 
 
 def open_lora(model: edgedec.Model, file: Path | None) -> Adapter | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgedec.cli import options as o
+from edgedec.cli._lossy_flags import CacheWords
 from edgedec.cli._template import ChatTemplate, ChatTemplateFile, set_template
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.extras import install_command
@@ -127,6 +128,7 @@ def serve(
     kv: o.KVFormat = None,
     engine: o.Engine = "auto",
     speculate: o.Speculate = "auto",
+    cache: CacheWords = "full",
     chat_template: ChatTemplate = None,
     chat_template_file: ChatTemplateFile = None,
     log_requests: Annotated[
@@ -154,14 +156,13 @@ def serve(
     if api_key == "":
         raise UsageError("--api-key: is empty; leave it out for a server without a key")
     template.start()
-    opening = ModelOpening(engine, threads, kv, speculate, (chat_template, chat_template_file))
+    opening = ModelOpening(engine, threads, kv, speculate, (chat_template, chat_template_file), cache)
     if offload is not None:
         offload.mkdir(parents=True, exist_ok=True)
     aside = ("", 0) if offload is None else (str(offload), int(offload_size * 2**30))
     limits = ServerLimits(slots, ctx_size, queue, timeout, speculate, max_total_tokens, aside)
     if models is None:
-        source, limits = opening.only(model or "nano", lora or [], limits)
-        sources = [source]
+        *sources, limits = opening.only(model or "nano", lora or [], limits)
     else:
         sources = opening.folder(models, model, lora or [], limits)
     access = AccessPolicy(api_key, cors, is_local(host))
@@ -183,12 +184,13 @@ class ModelOpening:
     kv: o.KVFormat
     speculate: str
     template: tuple[str | None, Path | None]
+    cache: str = "full"
 
     def only(self, name: str, lora: Sequence[str], limits: ServerLimits) -> tuple[ModelSource, ServerLimits]:
         """The only model, and limits that memory has room for: what would fail at the first request fails now."""
         from edgedec.server.pool import ModelSource, fitted
 
-        opened = o.open_model(name, self.engine, self.threads, self.kv)
+        opened = o.open_model(name, self.engine, self.threads, self.kv, cache=self.cache)
         set_template(opened, *self.template)
         adapters = {item: self._adapter(opened, path) for item, path in _named_files(lora).items()}
         self._try(opened, limits.context)
@@ -227,7 +229,7 @@ class ModelOpening:
         own = {item: file for item, file in lora.items() if item.rpartition("/")[0] == name}
 
         def opened() -> tuple[edgedec.Model, Mapping[str, Adapter]]:
-            model = o.open_model(str(path), self.engine, self.threads, self.kv)
+            model = o.open_model(str(path), self.engine, self.threads, self.kv, cache=self.cache)
             self._try(model, 0)
             return model, {item: self._adapter(model, file) for item, file in own.items()}
 

@@ -9,8 +9,17 @@ import numpy as np
 
 from edgedec.cache import Cache
 from edgedec.errors import ContextFull
+from edgedec.policies import CachePolicy
 from edgedec.runtime import Adapter
 from edgedec.sampling import Sampling
+
+
+def always() -> bool:
+    return True
+
+
+def unsaid(tokens: Sequence[int], parents: Sequence[int], seconds: float) -> None:
+    """No constraint says which drafted tokens are allowed."""
 
 
 @dataclass
@@ -21,7 +30,7 @@ class Context:
     sequences share its calls; `jump_forward()`: the tokens that its constraint leaves no choice about; `ready()`: may
     the generation go on, or does its constraint still compute? `allowed(tokens, parents, seconds)`: which nodes of a
     draft tree, whose rows would cost so much, its constraint allows, None if it does not say; `adapter`: the low-rank
-    weights that its calls use.
+    weights that its calls use; `policy`: what its cache keeps, None: everything (`edgedec.decoding.keeping`).
     """
 
     ids: list[int]
@@ -32,15 +41,25 @@ class Context:
     sampling: Sampling = field(default_factory=Sampling)
     concurrent: int = 0
     jump_forward: Callable[[], Sequence[int]] = tuple
-    ready: Callable[[], bool] = lambda: True
-    allowed: Callable[[Sequence[int], Sequence[int], float], Sequence[bool] | None] = lambda *_: None
+    ready: Callable[[], bool] = always
+    allowed: Callable[[Sequence[int], Sequence[int], float], Sequence[bool] | None] = unsaid
     adapter: Adapter | None = None
+    policy: CachePolicy | None = None
 
     def fork(self) -> Context:
         """An independent text in the making, at the same place."""
         rng = np.random.default_rng()
         rng.bit_generator.state = self.rng.bit_generator.state
-        return replace(self, ids=list(self.ids), cache=self.cache.fork(), rng=rng)
+        policy = None if self.policy is None else self.policy.fork()
+        return replace(self, ids=list(self.ids), cache=self.cache.fork(), rng=rng, policy=policy)
+
+    def forget(self, length: int) -> None:
+        """Cut the cache to the first `length` tokens. What a policy dropped because of those after them is not
+        to be had again: under one nothing is left, and the text is read anew."""
+        if length < self.cache.length:
+            self.cache.truncate(length if self.policy is None else 0)
+            if self.policy is not None:
+                self.policy.reset()
 
     def pending(self) -> list[int]:
         """The tokens not yet cached: the next call runs them, and the last of them is the root of a draft."""
@@ -62,4 +81,4 @@ class Context:
         dropped = len(self.ids) - self.sinks - latest
         self.ids[self.sinks : -latest] = []
         self.n_prompt = max(self.n_prompt - dropped, min(self.n_prompt, self.sinks))
-        self.cache.truncate(0)
+        self.forget(0)

@@ -14,7 +14,8 @@ from time import perf_counter
 import numpy as np
 
 from edgedec.decoding.choice import Chooser, Undecided, Verified, finite_token
-from edgedec.decoding.context import Context
+from edgedec.decoding.context import Context, always, unsaid
+from edgedec.decoding.keeping import settle
 from edgedec.decoding.step import Completed, DecodeLoop, Request, Stats, StepResult, Token, run_loop
 from edgedec.decoding.teaching import first_taught, showing, taught, without
 from edgedec.decoding.verify import VERIFIERS, follow, walk
@@ -77,8 +78,8 @@ def decode_loop(
     constraint, left = config.constraint, config.max_tokens
     context.sampling = config.sampling
     context.jump_forward = tuple if constraint is None else constraint.forced
-    context.ready = getattr(constraint, "ready", _always)
-    context.allowed = getattr(constraint, "allowed", _unsaid)
+    context.ready = getattr(constraint, "ready", always)
+    context.allowed = getattr(constraint, "allowed", unsaid)
     try:
         if constraint is not None and constraint.done:
             stats.finish = "eos"
@@ -93,6 +94,8 @@ def decode_loop(
             if stats.calls == 1:
                 drafter.prepare()  # before the clock starts: it is no part of any token
             began = perf_counter()
+            if context.policy is not None:
+                yield from settle(context, capabilities.prefill_chunk, drafter)
             first, shown = yield from _prefill(context, capabilities, drafter)
             room = min(_room(context, left), capabilities.largest_call - len(first))
             # The masks of drafted tokens are waited for, by all that run beside this text.
@@ -125,19 +128,11 @@ def decode_loop(
             left = left if left is None else left - len(seen.picked)
         stats.finish = "length"
     finally:
-        context.jump_forward, context.ready, context.allowed = tuple, _always, _unsaid
+        context.jump_forward, context.ready, context.allowed = tuple, always, unsaid
         context.cache.rollback()
         # For an interrupt from outside: everywhere else this holds already.
         if context.cache.length > len(context.ids):
             context.cache.truncate(len(context.ids))
-
-
-def _always() -> bool:
-    return True
-
-
-def _unsaid(tokens: Sequence[int], parents: Sequence[int], seconds: float) -> None:
-    """No constraint says which drafted tokens are allowed."""
 
 
 def _prefill(
@@ -204,7 +199,8 @@ class _Step:
         blocks, hidden = (None, None) if self._early else (draft.blocks, draft.hidden)
         if blocks is not None and wanted.hidden:  # states of blocks that the draft has passed are not shown again
             wanted = wanted._replace(hidden=tuple(block for block in wanted.hidden if block in blocks))
-        done: Completed = yield Call(rows, context.cache, blocks, hidden, wanted, context.adapter)
+        call = Call(rows, context.cache, blocks, hidden, wanted, context.adapter)
+        done: Completed = yield (call if context.policy is None else context.policy.shape(call))
         shown = [taught(rows, begin, root, done.result)] if begin < root else []
         result = without(done.result, root - begin) if shown else done.result
         early: dict[int, Logits] = {}
@@ -224,6 +220,8 @@ class _Step:
             path, picked = self._verify(rows, root, Verified(result, early), sampled)
             chooser.note(True)
         context.cache.commit(range(root + 1))
+        if context.policy is not None:
+            context.policy.observe(context.cache, done.result)
         if before is not None and self._replays and len(path) > 1:
             context.rng.bit_generator.state = before
             context.rng.random()
@@ -294,4 +292,6 @@ def _with_draft(first: Rows, draft: Draft) -> Rows:
 def _room(context: Context, left: int | None) -> int:
     """How many drafted rows may be run: no more than can be used or cached."""
     room = context.cache.capacity - len(context.ids)
+    if context.policy is not None:
+        room = min(room, context.policy.room(context.cache.length))
     return max(0, room if left is None else min(room, left - 1))

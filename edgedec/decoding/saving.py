@@ -7,6 +7,7 @@ from os import PathLike
 from edgedec.cache import Cache
 from edgedec.cache.snapshot import Snapshot, digest_of, read_snapshot, write_snapshot
 from edgedec.decoding.context import Context
+from edgedec.decoding.keeping import restored
 from edgedec.drafters import Drafter
 from edgedec.errors import SessionError, UsageError
 from edgedec.runtime import Call, Rows, Runtime
@@ -15,6 +16,8 @@ from edgedec.runtime import Call, Rows, Runtime
 def save_context(path: str | PathLike[str], bundle: str, context: Context, drafter: Drafter, reread: bool) -> None:
     """Write the text, its cache, the state of the random draws and what the drafter learned. bundle: its digest."""
     cache = context.cache
+    if reread and context.policy is not None:
+        raise SessionError(f"{path}: a cache with a policy is not what reading its text gives: save both")
     if reread and any(cache.slots(b) != cache.length for b in cache.spec.attention):
         raise SessionError(f"{path}: its cache holds less than its text, and reading that gives more: save both")
     arrays = cache.save()
@@ -26,18 +29,23 @@ def save_context(path: str | PathLike[str], bundle: str, context: Context, draft
         rng=dict(context.rng.bit_generator.state),
         length=cache.length,
         adapter=_adapter(context),
+        policy="" if context.policy is None else context.policy.words,
         reread=digest_of(arrays) if reread else "",
     )
-    write_snapshot(path, snapshot, cache.spec, {} if reread else arrays, drafter.state())
+    known = {} if context.policy is None else context.policy.state()
+    write_snapshot(path, snapshot, cache.spec, {} if reread else arrays, drafter.state(), known)
 
 
 def load_context(path: str | PathLike[str], bundle: str, runtime: Runtime, context: Context, drafter: Drafter) -> None:
     """Become what was saved. SessionError for what does not fit; the context and the drafter are then as before."""
-    snapshot, arrays, state = read_snapshot(path, bundle, context.cache, _adapter(context))
+    words = "" if context.policy is None else context.policy.words
+    snapshot, arrays, state, known = read_snapshot(path, bundle, context.cache, _adapter(context), words)
     cache = _reread(path, runtime, context, snapshot) if snapshot.reread else None
     learned = drafter.state()
     try:
         drafter.restore(state)
+        if context.policy is not None:
+            context.policy = restored(context, arrays, known)
         if cache is None:
             context.cache.load(arrays)
     except (SessionError, UsageError) as error:

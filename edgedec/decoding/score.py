@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from typing import cast
 
 import numpy as np
@@ -10,7 +11,8 @@ from numpy.typing import NDArray
 
 from edgedec.cache import Cache
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, DecodeLoop, Stats, Token
+from edgedec.decoding.keeping import settle
+from edgedec.decoding.step import Completed, DecodeLoop, Request, Stats, Token, run_requests
 from edgedec.errors import UsageError
 from edgedec.runtime import ALL_LOGITS, Call, Logits, Rows, Runtime, forward_one
 from edgedec.sampling import logprob, top_logprobs
@@ -34,12 +36,34 @@ def score(runtime: Runtime, context: Context, ids: Sequence[int]) -> list[float]
     if not ids:
         return found
     prefill(runtime, context)
+    if context.policy is not None:
+        return _score_step_by_step(runtime, context.fork(), ids)
     twin, rows, chunk = context.cache.fork(), [context.ids[-1], *ids[:-1]], runtime.capabilities.prefill_chunk
     for at in range(0, len(rows), chunk):
         part = rows[at : at + chunk]
         logits = _logits(runtime, context, part, twin)
         found += [logprob(row, token) for row, token in zip(logits, ids[at:], strict=False)]
         twin.commit(range(len(part)))
+    return found
+
+
+def _score_step_by_step(runtime: Runtime, context: Context, ids: Sequence[int]) -> list[float]:
+    """As `score`, the text growing as if it were generated: what a row sees depends on the policy's decisions before
+    it. Changes the context."""
+    policy, found = context.policy, list[float]()
+    assert policy is not None
+    while len(found) < len(ids):
+        prefill(runtime, context)
+        n = min(1 + policy.room(context.cache.length), runtime.capabilities.prefill_chunk, len(ids) - len(found))
+        following = ids[len(found) : len(found) + n]
+        rows = Rows.chain([context.ids[-1], *following[:-1]], context.cache.length)
+        call = policy.shape(Call(rows, context.cache, outputs=ALL_LOGITS, adapter=context.adapter))
+        result = forward_one(runtime, call)
+        assert result.logits is not None
+        found += [logprob(row, token) for row, token in zip(result.logits, following, strict=True)]
+        context.cache.commit(range(n))
+        policy.observe(context.cache, result)
+        context.ids += following
     return found
 
 
@@ -61,6 +85,8 @@ def score_prompt(context: Context, chunk: int, top: int) -> Generator[Call, Comp
     Every row is read anew, as a row found in a cache has no logits left.
     """
     ids, cache = context.ids, context.cache
+    if context.policy is not None:
+        raise UsageError("a prompt's own log-probabilities are of the whole cache: ask for none, or go without --cache")
     if not ids:
         raise UsageError("nothing to score: give at least one token (this tokenizer adds none of its own)")
     size = max(1, min(chunk, _MOST_LOGITS // cache.spec.vocab_size))
@@ -83,12 +109,22 @@ def prefill(runtime: Runtime, context: Context) -> None:
     ids, cache, can = context.ids, context.cache, runtime.capabilities
     if not ids:
         raise UsageError("nothing to continue: give at least one token (this tokenizer adds none of its own)")
+    if context.policy is not None:
+        return _drive(runtime, settle(context, can.prefill_chunk))
     if cache.length >= len(ids):
         cache.truncate(len(ids) - 1)
     while cache.length < len(ids) - 1:
         rows = Rows.chain(ids[cache.length : -1][: can.chunk(cache.length)], cache.length)
         runtime.forward([Call(rows, cache, adapter=context.adapter)])
         cache.commit(range(len(rows)))
+
+
+def _drive(runtime: Runtime, reading: Generator[Request, Completed, None]) -> None:
+    """Run the calls that a generator yields."""
+    with suppress(StopIteration):
+        request = next(reading)
+        while True:
+            request = reading.send(run_requests(runtime, [request])[0])
 
 
 def _logits(runtime: Runtime, context: Context, ids: Sequence[int], cache: Cache) -> Logits:

@@ -114,7 +114,7 @@ class ModelPrefixes:
     def share(self, context: Context, tokens: Generator[Token]) -> Generator[Token]:
         """These tokens of a text that continues from what others have read; others continue from its prompt once that
         is read, and from all of it at its end."""
-        if not self._tokens:
+        if not self._tokens or context.policy is not None:  # what a policy keeps is of one text
             return tokens
         if len(context.ids) > context.cache.length + self._page:
             self.shared.reuse(context)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, ForwardOn, Request
 from edgedec.drafters._calls import own_seconds
-from edgedec.runtime import Call, CallResult, Outputs, Rows, Runtime
+from edgedec.runtime import Adapter, Call, CallResult, Outputs, Rows, Runtime
 from edgedec.sampling import Probs, Sampling, draw, probs
 
 # Of so many logits a share is worked out (a softmax over all would cost more than it is worth); that many branches.
@@ -33,6 +33,7 @@ class DraftReader:
         self._ids: list[int] = []
         self._base = self._sure = self.calls = 0
         self.step_seconds = 0.0
+        self._adapter: Adapter | None = None  # of the target's, where the model is the target
         self._rows: Rows | None = None
         # The row of the last token of the text.
         self._root = -1
@@ -81,11 +82,14 @@ class DraftReader:
         return (yield from self._run(self._rows.extend(known, above), outputs))
 
     def _run(self, rows: Rows, outputs: Outputs) -> Reading:
-        call = Call(rows, self._cache, outputs=outputs)
+        call = self._call(rows, outputs)
         self._rows = None  # until the call is done
         done = yield ForwardOn(self._runtime, call)
         self._rows, self.calls, self.step_seconds = rows, self.calls + 1, own_seconds(done, call)
         return done.result
+
+    def _call(self, rows: Rows, outputs: Outputs) -> Call:
+        return Call(rows, self._cache, outputs=outputs, adapter=self._adapter)
 
     def _commit(self, rows: Sequence[int], tokens: Sequence[int]) -> None:
         self._cache.commit(rows)

@@ -36,11 +36,14 @@ class Opening:
     on_full: Literal["error", "slide"] = "error"
     speculate: str = "auto"
     lora: str | None = None
+    cache: str = "full"
 
     def open(self) -> Model:
         from edgedec.model import open as open_model
 
-        return open_model(self.model, engine=self.engine, threads=self.threads, kv=self.kv, prefix_tokens=0)
+        return open_model(
+            self.model, engine=self.engine, threads=self.threads, kv=self.kv, prefix_tokens=0, cache=self.cache
+        )
 
     def sessions(self, model: Model) -> Callable[[], Session]:
         """A function that makes sessions for one thread, whose drafters share what they learn."""

@@ -15,7 +15,7 @@ from edgedec.runtime.call import (
     logits_of,
 )
 from edgedec.runtime.capabilities import Capabilities
-from edgedec.runtime.checks import check_calls, check_readout
+from edgedec.runtime.checks import check_calls, check_readout, check_views
 from edgedec.runtime.drafting import (
     Calibrated,
     DraftGroup,
@@ -37,9 +37,11 @@ from edgedec.runtime.registry import (
 )
 from edgedec.runtime.rows import Rows
 from edgedec.runtime.sampler import MakeSampler, SamplingSettings, TokenSampler
+from edgedec.runtime.view import PAGE, View
 
 __all__ = [
     "ALL_LOGITS",
+    "PAGE",
     "Adapter",
     "Calibrated",
     "Call",
@@ -60,11 +62,13 @@ __all__ = [
     "TableRows",
     "TableSettings",
     "TokenSampler",
+    "View",
     "WatchPrices",
     "available_cores",
     "best",
     "check_calls",
     "check_readout",
+    "check_views",
     "choose_kv",
     "choose_runtime",
     "forward_one",

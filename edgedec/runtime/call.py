@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -13,6 +13,7 @@ from edgedec.runtime.best import best
 from edgedec.runtime.capabilities import Capabilities
 from edgedec.runtime.readout import Readout
 from edgedec.runtime.rows import Rows
+from edgedec.runtime.view import View
 from edgedec.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ class Adapter(Protocol):
 
 class Call(NamedTuple):
     """`blocks` (ascending; None: the whole stack) on `rows`. `hidden` [count, hidden_size]: the state that enters the
-    first block, for rows that have been through the blocks before it; None: the rows are embedded first."""
+    first block, for rows that have been through the blocks before it; None: the rows are embedded first. views: what
+    the rows see of what attention blocks hold, by block number (a block without one: everything)."""
 
     rows: Rows
     cache: Cache
@@ -103,6 +105,7 @@ class Call(NamedTuple):
     hidden: Hidden | None = None
     outputs: Outputs = Outputs()
     adapter: Adapter | None = None
+    views: Mapping[int, View] | None = None
 
 
 class Runtime(Protocol):

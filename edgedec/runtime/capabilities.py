@@ -16,14 +16,14 @@ _LEAST_ROWS = 32
 class Capabilities:
     """kinds: block kinds it runs. kv_formats: cache formats it can open. batch_invariant: a row's outputs are the
     same bytes whatever shares its call. trees, groups (rows that see each other), slices (some blocks, resumed rows),
-    selections (blocks run on fewer rows), embeddings, drop, attention_sums, adapters, logsum, hidden (states after
-    blocks): what a call may bring or want. best_k: how many of the best tokens of a row come, with the log-sum, for
-    less than all its logits (0: all logits are computed and copied anyway); temperatures: the log-sum is given at any
-    temperature. page_slots: slots of a cache page, shared between forks; 0: a fork copies. largest_call: rows of one
-    forward; prefill_chunk: rows that prefill gives it at once; masks: does it make a mask of rows by slots, so that
-    fewer go at once after a long text? row_buckets: the row counts that it has static shapes for (none: any). sampler:
-    makes what draws a text's tokens from rows of logits. drafting: its own table drafters, tree merge and greedy
-    verification.
+    selections (blocks run on fewer rows), embeddings, drop, merge, views (of a block's slots), attention_sums,
+    adapters, logsum, hidden (states after blocks): what a call or a cache may bring or want. best_k: how many of the
+    best tokens of a row come, with the log-sum, for less than all its logits (0: all logits are computed and copied
+    anyway); temperatures: the log-sum is given at any temperature. page_slots: slots of a cache page, shared between
+    forks; 0: a fork copies. largest_call: rows of one forward; prefill_chunk: rows that prefill gives it at once;
+    masks: does it make a mask of rows by slots, so that fewer go at once after a long text? row_buckets: the row counts
+    that it has static shapes for (none: any). sampler: makes what draws a text's tokens from rows of logits. drafting:
+    its own table drafters, tree merge and greedy verification.
     """
 
     kinds: tuple[str, ...]
@@ -35,6 +35,8 @@ class Capabilities:
     selections: bool = True
     embeddings: bool = True
     drop: bool = True
+    merge: bool = False
+    views: bool = False
     attention_sums: bool = True
     adapters: bool = True
     logsum: bool = True

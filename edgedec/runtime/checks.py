@@ -40,6 +40,8 @@ def _check_call(call: Call, spec: ModelSpec, can: Capabilities) -> None:
         _check_outputs(call, spec, can)
     if call.adapter is not None and not can.adapters:
         _refuse("adapters")
+    if call.views:
+        check_views(call, spec, can)
 
 
 def _check_rows(call: Call, spec: ModelSpec, can: Capabilities) -> None:
@@ -110,6 +112,17 @@ def check_readout(wanted: Outputs, spec: ModelSpec) -> Readout:
     if not len(readout) or readout.ids[0] < 0 or readout.ids[-1] >= spec.vocab_size:
         raise UsageError(f"a readout of {len(readout)} tokens: needs some, all in the vocabulary of {spec.vocab_size}")
     return readout
+
+
+def check_views(call: Call, spec: ModelSpec, can: Capabilities) -> None:
+    """UsageError unless the views are of attention blocks that the call runs, and of what these hold."""
+    if not can.views:
+        _refuse("views")
+    run = range(spec.n_blocks) if call.blocks is None else call.blocks
+    for block, view in (call.views or {}).items():
+        if block not in spec.attention or block not in run:
+            raise UsageError(f"view of block {block}: the call runs no such attention block")
+        view.check(block, spec.attention[block].n_kv_heads, call.cache.slots(block))
 
 
 def _check_shape(what: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:

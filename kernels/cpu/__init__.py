@@ -40,6 +40,7 @@ ERRORS = {
     12: "a group that cannot be",
     14: "slots that the block does not hold",
     15: "content that is not of such a cache",
+    16: "a view that cannot be",
 }
 
 
@@ -126,8 +127,17 @@ class CacheHandle:
             return length
         return int(self._lib.ed_cache_truncate(self.address, length))
 
-    def drop(self, block: int, slots: Sequence[int]) -> int:
-        return int(self._lib.ed_cache_drop(self.address, block, (c_int64 * len(slots))(*slots), len(slots)))
+    def drop(self, block: int, slots: int, n: int) -> int:
+        """The slots of an int64 array [n] at an address, ascending."""
+        return int(self._lib.ed_cache_drop(self.address, block, slots, n))
+
+    def merge(self, block: int, into: int, slots: int, weights: int, n: int) -> int:
+        """Of arrays at addresses: int64 [n], int64 [n], float32 [kv_heads, n]."""
+        return int(self._lib.ed_cache_merge(self.address, block, into, slots, weights, n))
+
+    def keys(self, block: int, out: int) -> None:
+        """Into float32 [kv_heads, slots, head_dim] at an address."""
+        self._lib.ed_cache_keys(self.address, block, out)
 
     def slots(self, block: int) -> int:
         return int(self._lib.ed_cache_slots(self.address, block))
@@ -222,6 +232,8 @@ def library() -> ctypes.CDLL:
         "ed_cache_rollback": (None, [c_void_p]),
         "ed_cache_truncate": (c_int, [c_void_p, c_int]),
         "ed_cache_drop": (c_int, [c_void_p, c_int, c_void_p, c_int]),
+        "ed_cache_merge": (c_int, [c_void_p, c_int, c_void_p, c_void_p, c_void_p, c_int]),
+        "ed_cache_keys": (None, [c_void_p, c_int, c_void_p]),
         "ed_cache_slots": (c_int, [c_void_p, c_int]),
         "ed_cache_positions": (None, [c_void_p, c_int, c_void_p]),
         "ed_cache_tokens": (None, [c_void_p, c_int, c_void_p]),

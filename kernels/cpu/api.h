@@ -2,9 +2,10 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 7
+#define ED_ABI 8
 
-#if defined(_WIN32)
+#if defined(ED_API)  // such as extern "C" only: in a library that has an interface of its own (kernels/lib)
+#elif defined(_WIN32)
 #define ED_API extern "C" __declspec(dllexport)
 #else
 #define ED_API extern "C" __attribute__((visibility("default")))
@@ -107,6 +108,11 @@ ED_API int ed_cache_commit(ed_cache* cache, const int64_t* rows, int n);
 ED_API void ed_cache_rollback(ed_cache* cache);
 ED_API int ed_cache_truncate(ed_cache* cache, int length);  // the new length
 ED_API int ed_cache_drop(ed_cache* cache, int block, const int64_t* slots, int n);
+// Keys and values of `slots` are added, weighted [kv_heads, n], to those of the slots `into`, which keep 1 less these
+// weights of their own.
+ED_API int ed_cache_merge(ed_cache* cache, int block, const int64_t* into, const int64_t* slots, const float* weights,
+                          int n);
+ED_API void ed_cache_keys(const ed_cache* cache, int block, float* out);  // [kv_heads, slots, head_dim]
 ED_API int ed_cache_slots(const ed_cache* cache, int block);
 ED_API void ed_cache_positions(const ed_cache* cache, int block, int64_t* out);
 ED_API void ed_cache_tokens(const ed_cache* cache, int block, int64_t* out);  // index in the text of each slot's token
@@ -139,6 +145,18 @@ struct ed_readout {
   const int32_t* ids;
 };
 
+// What rows see of the committed slots of an attention block, by kv head (edgedec/runtime/view.py). Lists of all heads
+// lie one after another, ascending in each, up to `ends` [kv_heads]; null: none.
+struct ed_view {
+  int32_t group;    // rows that share a selection; 0: all rows of the call
+  int32_t reuse;    // tokens that a selection of pages is kept for
+  int32_t striped;  // whether `theta` holds
+  float theta;
+  const int32_t *sinks, *recent, *pages;  // [kv_heads]; pages -1: all
+  const int32_t *chosen_ends, *chosen;    // pages
+  const int32_t *slot_ends, *slots;
+};
+
 // The rows of one text: a tree of `first + rows` rows after the committed tokens, of which the last `rows` are computed
 // and the others were by an earlier call. Arrays [first + rows] are of the whole tree.
 struct ed_sequence {
@@ -166,6 +184,7 @@ struct ed_sequence {
   const ed_adapter* adapter;
   const float* embeddings;  // [rows, hidden], for blocks that read them; null: those of `tokens`
   const ed_readout* readout;  // null: the whole vocabulary; else no logits and no logsum
+  const ed_view* const* views;  // null, or for each of the call's blocks null or what its rows see of it
 };
 
 struct ed_engine;

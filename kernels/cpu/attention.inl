@@ -336,6 +336,15 @@ static void all_scores(const Work& w) {
   over_ranks(w, false, [&](Slots slots, Span span, int i0, int i1) { score<F>(w, slots, span, i0, i1); });
 }
 
+// The weights of a query and their maximum, for attention sums.
+static void keep(const Work& w, int query, float m) {
+  const int group = w.a.group();
+  float* to = w.a.kept_of(w.row(query), w.head * group + (w.q0 + query) % group, w.base / CHUNK);
+  for (const Span& span : vectors(w.all).v)
+    for (int k = span.lo; k < span.hi; k += 16) vstore(to + k, vload(w.scores(query) + k));
+  to[CHUNK] = m;
+}
+
 template <int F>
 static void attend_tile(Work w, float* part) {
   const int dim = w.a.dim;
@@ -344,6 +353,7 @@ static void attend_tile(Work w, float* part) {
     float* to = part + (int64_t)i * (dim + 2);
     to[0] = top(w, i);
     to[1] = weigh(w, i, to[0]);
+    if (w.a.kept) keep(w, i, to[0]);
     for (int p = 0; p < w.pieces; p++) vstore(w.sum + i * w.width + 16 * p, vset(0.0f));
   }
   over_ranks(w, true, [&](Slots slots, Span span, int i0, int i1) { values<F>(w, slots, span, i0, i1); });
@@ -404,14 +414,27 @@ static void finish(const Attention& a, int h, int row0, int row1, const float* t
 
 // ---- attention sums --------------------------------------------------------------------------------
 
-// exp(score - m) / sum of one query, added to the slots it sees.
-static void add_sums(const Work& w, int i, float m, float sum, float* sums) {
-  const Attention& a = w.a;
-  float* x = w.scores(i);
-  top(w, i);
-  weigh(w, i, m);
-  for (const Span& span : exact(w.sights[i]).v)
-    for (int k = span.lo; k < span.hi; k++) sums[a.slot(w.row(i), w.base + k)] += x[k] / sum;
+// Weights of one query and chunk, exp(score - m), times `factor`, added to the slots it sees.
+static void add_sums(const Attention& a, int row, int base, const float* weights, float factor, float* sums) {
+  for (const Span& span : exact(sight(a, row, base)).v) {
+    const int dense = a.begin ? min(span.hi, a.length - base) : span.hi;  // ranks in the slots of their number
+    int k = span.lo;
+    for (; k + 16 <= dense; k += 16)
+      vstore(sums + base + k, vadd(vload(sums + base + k), vmul(vload(weights + k), vset(factor))));
+    for (; k < span.hi; k++) sums[a.slot(row, base + k)] += weights[k] * factor;
+  }
+}
+
+// exp(maximum of the chunk - of all) / sum of all.
+ED_IN float sums_factor(float m, const float* total) { return exp_one(m - total[0]) / total[1]; }
+
+static void sums_of_kept(const Attention& a, int h, int row0, int row1, int chunk, const float* total, float* sums) {
+  for (int i = 0; i < (row1 - row0) * a.group(); i++, total += a.dim + 2) {
+    const int row = row0 + i / a.group();
+    if (sight(a, row, chunk * CHUNK).hi <= 0) continue;
+    const float* kept = a.kept_of(row, h * a.group() + i % a.group(), chunk);
+    if (kept[CHUNK] != -INFINITY) add_sums(a, row, chunk * CHUNK, kept, sums_factor(kept[CHUNK], total), sums);
+  }
 }
 
 template <int F>
@@ -419,15 +442,22 @@ static void attention_sums_as(const Attention& a, int h, int row0, int row1, con
   const int queries = (row1 - row0) * a.group();
   int top_rank = 0;
   for (int row = row0; row < row1; row++) top_rank = max(top_rank, a.rank(row));
-  for (int chunk = 0; chunk * CHUNK <= top_rank; chunk++)
+  for (int chunk = 0; chunk * CHUNK <= top_rank; chunk++) {
+    if (a.kept) {
+      if (a.sees(row0, row1, chunk)) sums_of_kept(a, h, row0, row1, chunk, total, sums);
+      continue;
+    }
     for (int q0 = 0; q0 < queries; q0 += QUERY_TILE) {
       const Work w = begin_tile(a, h, row0, chunk, q0, min(QUERY_TILE, queries - q0), scratch);
       all_scores<F>(w);
       for (int i = 0; i < w.n; i++) {
-        const float* t = total + (int64_t)(q0 + i) * (a.dim + 2);
-        add_sums(w, i, t[0], t[1], sums);
+        const float m = top(w, i);
+        weigh(w, i, m);
+        if (m != -INFINITY)
+          add_sums(a, w.row(i), w.base, w.scores(i), sums_factor(m, total + (int64_t)(q0 + i) * (a.dim + 2)), sums);
       }
     }
+  }
 }
 
 static void attention_sums(const Attention& a, int h, int row0, int row1, const float* total, float* sums, uint8_t* scratch) {
@@ -436,6 +466,29 @@ static void attention_sums(const Attention& a, int h, int row0, int row1, const 
     case edgedec::F16: return attention_sums_as<edgedec::F16>(a, h, row0, row1, total, sums, scratch);
     case edgedec::INT8: return attention_sums_as<edgedec::INT8>(a, h, row0, row1, total, sums, scratch);
     case edgedec::INT4: return attention_sums_as<edgedec::INT4>(a, h, row0, row1, total, sums, scratch);
+  }
+}
+
+// ---- scores alone ----------------------------------------------------------------------------------
+
+template <int F>
+static void scores_as(const Attention& a, int h, int chunk, float* out, uint8_t* scratch) {
+  for (int q0 = 0; q0 < a.group(); q0 += QUERY_TILE) {
+    const Work w = begin_tile(a, h, 0, chunk, q0, min(QUERY_TILE, a.group() - q0), scratch);
+    all_scores<F>(w);
+    for (int i = 0; i < w.n; i++) {
+      top(w, i);
+      std::memcpy(out + (q0 + i) * CHUNK, w.scores(i), 4 * (size_t)CHUNK);
+    }
+  }
+}
+
+static void scores(const Attention& a, int h, int chunk, float* out, uint8_t* scratch) {
+  switch (a.format) {
+    case edgedec::F32: return scores_as<edgedec::F32>(a, h, chunk, out, scratch);
+    case edgedec::F16: return scores_as<edgedec::F16>(a, h, chunk, out, scratch);
+    case edgedec::INT8: return scores_as<edgedec::INT8>(a, h, chunk, out, scratch);
+    case edgedec::INT4: return scores_as<edgedec::INT4>(a, h, chunk, out, scratch);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "attention_plan.h"
 #include "attention_state.h"
+#include "attention_views.h"
 #include "engine.h"
 #include "kv.h"
 
@@ -15,11 +16,14 @@ namespace {
 constexpr int NARROW_HEAD = 16;
 
 struct AttentionScratch {
-  Buffer<float> qkv, attn_out, parts, totals, pair;
+  Buffer<float> qkv, attn_out, parts, totals, pair, kept;
   AttentionPlan plan;
   std::vector<Attention> views;      // of each sequence
+  std::unique_ptr<ViewedAttention> viewed;
   std::vector<SlotPositions> slot_positions;  // of each sequence, where positions are not ranks
 };
+
+constexpr size_t MAX_KEPT = 8u << 20;  // floats of weights that are kept for attention sums, in one call
 
 // Sums of no key at all.
 void clear_sums(float* total, size_t size, size_t query) {
@@ -56,6 +60,8 @@ class AttentionBlock : public Block {
     plan(call);
     store(call);
     attend(call);
+    if (!s_.viewed) s_.viewed = std::make_unique<ViewedAttention>(engine_);
+    s_.viewed->run(call, s_.views);
     const QuantizedActivations a = engine_.quantize(s_.attn_out.p, call.rows, o_);
     engine_.residual(call, block_, o_, a, s_.attn_out.p, m_.o_bias);
   }
@@ -65,6 +71,7 @@ class AttentionBlock : public Block {
   QuantizedActivations pair(const BlockCall& call);
   void project(const BlockCall& call);
   void plan(const BlockCall& call);
+  void keep_weights(const BlockCall& call);
   Attention view(const SequenceRows& s, SlotPositions& positions);
   void store(const BlockCall& call);
   void norm_heads(float* q, float* k) const;
@@ -73,7 +80,8 @@ class AttentionBlock : public Block {
   void attend(const BlockCall& call);
   void attend_together();
   void attend_whole(const BlockCall& call, const Item& item, int thread);
-  void add_up(const Item& item, int thread);
+  void add_up(const BlockCall& call, const Item& item, int thread);
+  void finish(const BlockCall& call, const Item& item, const float* sum, int thread);
   void begin_sum(const Item& item, float* total) const;
   float* total(int thread) const { return s_.totals.p + 2 * s_.plan.total_floats() * thread; }
   size_t query() const { return (size_t)d_ + 2; }
@@ -121,10 +129,30 @@ void AttentionBlock::plan(const BlockCall& call) {
   s_.views.clear();
   if (s_.slot_positions.size() < call.sequences.size()) s_.slot_positions.resize(call.sequences.size());
   for (size_t i = 0; i < call.sequences.size(); i++) s_.views.push_back(view(call.sequences[i], s_.slot_positions[i]));
+  keep_weights(call);
   s_.plan.make(call, s_.views, engine_.pool().size());
   s_.parts.need(s_.plan.parts);
   s_.totals.need(2 * s_.plan.total_floats() * engine_.pool().size());
   engine_.need_scratch(s_.plan.scratch_bytes());
+}
+
+// Room for the weights of sequences whose attention sums are wanted, as far as there is some: sums of others score their
+// keys a second time, for the same bytes.
+void AttentionBlock::keep_weights(const BlockCall& call) {
+  std::vector<size_t> at(call.sequences.size());
+  size_t size = 0;
+  for (size_t i = 0; i < at.size(); i++) {
+    const SequenceRows& s = call.sequences[i];
+    Attention& a = s_.views[i];
+    a.kept_chunks = (a.length + s.pending.count + CHUNK - 1) / CHUNK;
+    const size_t need = (size_t)s.rows * m_.heads * a.kept_chunks * KEPT_WEIGHTS;
+    at[i] = size + 1;
+    if (!s.attention_sums || s.view || size + need > MAX_KEPT) at[i] = 0;
+    else size += need;
+  }
+  s_.kept.need(size);
+  for (size_t i = 0; i < at.size(); i++)
+    if (at[i]) s_.views[i].kept = s_.kept.p + at[i] - 1;
 }
 
 Attention AttentionBlock::view(const SequenceRows& s, SlotPositions& positions) {
@@ -141,7 +169,7 @@ Attention AttentionBlock::view(const SequenceRows& s, SlotPositions& positions) 
   a.out = s_.attn_out.p + (size_t)s.row * q_dim_, a.out_stride = q_dim_;
   const Tree& tree = *s.tree;
   if (!tree.chain) a.begin = tree.begin.data(), a.end = tree.end.data(), a.path = tree.path.data();
-  if (m_.window && !(state.identity() && tree.base == state.start())) {
+  if (m_.window && (s.view || !(state.identity() && tree.base == state.start()))) {
     positions.fill(state, s);
     a.slot_positions = positions.all.data();
     a.row_positions = s.pending.positions + s.pending.first;
@@ -205,7 +233,7 @@ void AttentionBlock::attend(const BlockCall& call) {
     }
   });
   engine_.pool().parallel_for((int)plan.sums.size(), 1, [&](int begin, int end, int thread) {
-    for (int i = begin; i < end; i++) add_up(plan.sums[i], thread);
+    for (int i = begin; i < end; i++) add_up(call, plan.sums[i], thread);
   });
 }
 
@@ -219,6 +247,7 @@ void AttentionBlock::attend_together() {
       const Common& common = plan.commons[plan.common_of[item.sequence]];
       Attention a = s_.views[item.sequence];
       // As if all those rows came after the common chunks.
+      a.kept = nullptr;
       a.rows = common.rows, a.length = common.chunks * CHUNK, a.first = 0, a.begin = a.end = a.path = nullptr;
       k_.attend(a, item.kv_head, item.row0, item.row1, item.chunk0, s_.parts.p + item.part, engine_.scratch(thread));
     }
@@ -248,21 +277,28 @@ void AttentionBlock::attend_whole(const BlockCall& call, const Item& item, int t
     k_.attend(a, item.kv_head, item.row0, item.row1, c, part, scratch);
     k_.merge(sum, part, (item.row1 - item.row0) * group_, d_);
   }
+  finish(call, item, sum, thread);
+}
+
+// The output of an item, and what it adds to attention sums.
+void AttentionBlock::finish(const BlockCall& call, const Item& item, const float* sum, int thread) {
+  Attention a = s_.views[item.sequence];
   k_.finish(a, item.kv_head, item.row0, item.row1, sum);
   const SequenceRows& s = call.sequences[item.sequence];
   if (!s.attention_sums) return;
+  if (s_.plan.common_of[item.sequence] >= 0) a.kept = nullptr;
   float* sums = s.attention_sums + (size_t)item.kv_head * (a.length + s.pending.count);
-  k_.attention_sums(a, item.kv_head, item.row0, item.row1, sum, sums, scratch);
+  k_.attention_sums(a, item.kv_head, item.row0, item.row1, sum, sums, engine_.scratch(thread));
 }
 
 // The chunks of an item that were summed apart, added up in their order.
-void AttentionBlock::add_up(const Item& item, int thread) {
+void AttentionBlock::add_up(const BlockCall& call, const Item& item, int thread) {
   const int queries = (item.row1 - item.row0) * group_;
   float* sum = total(thread);
   begin_sum(item, sum);
   for (int c = item.chunk0; c < item.chunk1; c++)
     k_.merge(sum, s_.parts.p + item.part + (c - item.chunk0) * queries * query(), queries, d_);
-  k_.finish(s_.views[item.sequence], item.kv_head, item.row0, item.row1, sum);
+  finish(call, item, sum, thread);
 }
 
 std::unique_ptr<Block> make(Engine& engine, const ed_block& block) {

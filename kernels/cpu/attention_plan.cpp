@@ -43,8 +43,9 @@ bool AttentionPlan::same(const BlockCall& call, const std::vector<Attention>& vi
   key.clear();
   for (size_t i = 0; i < views.size(); i++) {
     key.push_back(views[i].length);
-    key.push_back(i ? common_chunks(views[i - 1], views[i]) : 0);
-    key.push_back(call.sequences[i].attention_sums != nullptr);
+    const bool plain = i && !call.sequences[i].view && !call.sequences[i - 1].view;
+    key.push_back(plain ? common_chunks(views[i - 1], views[i]) : 0);
+    key.push_back((call.sequences[i].attention_sums != nullptr) + 2 * (call.sequences[i].view != nullptr));
   }
   same = same && key == key_;
   active_ = call.active, heads_ = a.heads, kv_heads_ = a.kv_heads, dim_ = a.dim, group_ = a.group();
@@ -98,10 +99,11 @@ void AttentionPlan::cut(const BlockCall& call, const std::vector<Attention>& vie
   bool sums_wanted = false;
   for (int i = 0; i < (int)views.size(); i++) {
     const SequenceRows& s = call.sequences[i];
+    if (s.view) continue;  // attention_views.h
     const int chunks = (views[i].length + s.pending.count + CHUNK - 1) / CHUNK;
     const int chunk0 = common_of[i] < 0 ? 0 : commons[common_of[i]].chunks;
     most_chunks = std::max(most_chunks, chunks - chunk0);
-    sums_wanted |= s.attention_sums != nullptr;
+    sums_wanted |= s.attention_sums && s.rows > item_rows();
     for (int h = 0; h < kv_heads_; h++)
       for (int row = 0; row < s.rows; row += item_rows()) {
         const int end = std::min(s.rows, row + item_rows());

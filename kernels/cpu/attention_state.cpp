@@ -4,6 +4,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "dispatch.h"
+#include "kernels.h"
 #include "kv.h"
 
 namespace edgedec {
@@ -16,6 +18,7 @@ AttentionState::AttentionState(int kv_heads, int head_dim, int format, std::shar
       pool_(std::move(pool)) {}
 
 AttentionState::~AttentionState() {
+  drop_bounds(0, (int)bounds_.size());
   for (uint8_t* page : pages_) pool_->release(page);
 }
 
@@ -46,10 +49,35 @@ void AttentionState::own(int page, int used) {
   pool_->release(old);
 }
 
+// Makes the pages of slots first .. slots - 1 this state's own, for rows that are still to be moved there: of a page
+// that others hold, only the rows before `first` are copied. Returns the pages as they were; those that were replaced
+// are still held.
+std::vector<uint8_t*> AttentionState::own_targets(int first, int slots) {
+  std::vector<uint8_t*> before = pages_;
+  const int begin = first / PAGE_SLOTS, end = (slots + PAGE_SLOTS - 1) / PAGE_SLOTS;
+  try {
+    for (int page = begin; page < end; page++)
+      if (PagePool::holders(before[page]) > 1) pages_[page] = pool_->take(page_bytes());
+  } catch (const std::bad_alloc&) {
+    for (int page = begin; page < end; page++)
+      if (pages_[page] != before[page]) pool_->release(pages_[page]);
+    pages_ = before;
+    throw;
+  }
+  for (int slot = begin * PAGE_SLOTS; begin < end && pages_[begin] != before[begin] && slot < first; slot++)
+    copy(before[begin], slot, slot);
+  return before;
+}
+
 void AttentionState::move(int from, int to) {
   if (from == to) return;
   own(to / PAGE_SLOTS, PAGE_SLOTS);
-  const uint8_t* source = pages_[from / PAGE_SLOTS] + from % PAGE_SLOTS * row_bytes_;
+  copy(pages_[from / PAGE_SLOTS], from, to);
+}
+
+// The row of slot `from`, in `page`, becomes that of slot `to`.
+void AttentionState::copy(const uint8_t* page, int from, int to) {
+  const uint8_t* source = page + from % PAGE_SLOTS * row_bytes_;
   uint8_t* target = pages_[to / PAGE_SLOTS] + to % PAGE_SLOTS * row_bytes_;
   for (int run = 0; run < 2 * kv_heads_; run++)
     std::memcpy(target + run * PAGE_SLOTS * row_bytes_, source + run * PAGE_SLOTS * row_bytes_, row_bytes_);
@@ -73,8 +101,22 @@ void AttentionState::keep_rows(const KeptRow* rows, int n) {
   }
 }
 
+const uint16_t* const* AttentionState::bounds_table() {
+  bounds_.resize(full_pages(), nullptr);
+  return reinterpret_cast<const uint16_t* const*>(bounds_.data());
+}
+
+void AttentionState::drop_bounds(int from, int to) {
+  for (int page = from; page < std::min(to, (int)bounds_.size()); page++) {
+    if (bounds_[page]) pool_->release(bounds_[page]);
+    bounds_[page] = nullptr;
+  }
+}
+
 // After slots were forgotten: releases pages, and tables that say nothing.
 void AttentionState::shrink() {
+  drop_bounds(full_pages(), (int)bounds_.size());
+  bounds_.resize(std::min<size_t>(full_pages(), bounds_.size()));
   const size_t pages = (slots_ + PAGE_SLOTS - 1) / PAGE_SLOTS;
   for (size_t i = pages; i < pages_.size(); i++) pool_->release(pages_[i]);
   pages_.resize(std::min(pages, pages_.size()));
@@ -97,6 +139,9 @@ std::unique_ptr<BlockState> AttentionState::fork(int length) const {
   made->pages_.assign(pages_.begin(), pages_.begin() + pages);
   for (uint8_t* page : made->pages_) PagePool::hold(page);
   made->slots_ = slots;
+  made->bounds_.assign(bounds_.begin(), bounds_.begin() + std::min<size_t>(slots / PAGE_SLOTS, bounds_.size()));
+  for (uint8_t* bounds : made->bounds_)
+    if (bounds) PagePool::hold(bounds);
   if (!identity()) {
     made->tokens_.assign(tokens_.begin(), tokens_.begin() + slots);
     made->positions_.assign(positions_.begin(), positions_.begin() + slots);
@@ -112,24 +157,71 @@ bool AttentionState::drop(const int64_t* slots, int n) {
   if (!n) return true;
   std::vector<int64_t> tokens(slots_), positions(slots_);
   this->tokens(tokens.data()), this->positions(positions.data());
-  const int old = slots_;
-  int to = (int)slots[0];
-  for (int page = to / PAGE_SLOTS; page * PAGE_SLOTS < old; page++) own(page, PAGE_SLOTS);  // or nothing changes
+  const int old = slots_, first = (int)slots[0];
+  int to = first;
+  const std::vector<uint8_t*> pages = own_targets(first, old - n);  // or nothing changes
+  drop_bounds(first / PAGE_SLOTS, (int)bounds_.size());
   for (int from = to, next = 0; from < old; from++) {
     if (next < n && slots[next] == from) {
       next++;
       continue;
     }
-    move(from, to);
+    copy(pages[from / PAGE_SLOTS], from, to);
     tokens[to] = tokens[from], positions[to] = positions[from];
     to++;
   }
+  for (size_t i = 0; i < pages.size(); i++)
+    if (pages[i] != pages_[i]) pool_->release(pages[i]);
   tokens.resize(to), positions.resize(to);
   tokens_ = std::move(tokens), positions_ = std::move(positions);
   slots_ = to;
   forget();
   shrink();
   return true;
+}
+
+// The row of a slot: of run h the key of head h, of run kv_heads + h its value.
+uint8_t* AttentionState::row(int run, int slot) const {
+  return pages_[slot / PAGE_SLOTS] + run * PAGE_SLOTS * row_bytes_ + slot % PAGE_SLOTS * row_bytes_;
+}
+
+bool AttentionState::merge(const int64_t* into, const int64_t* slots, const float* weights, int n) {
+  std::vector<int64_t> targets(into, into + n);
+  std::sort(targets.begin(), targets.end());
+  for (int i = 0; i < n; i++) {
+    if (into[i] < 0 || into[i] >= slots_ || slots[i] < 0 || slots[i] >= slots_) return false;
+    if (std::binary_search(targets.begin(), targets.end(), slots[i])) return false;
+  }
+  for (int64_t target : targets) own((int)target / PAGE_SLOTS, PAGE_SLOTS);  // or nothing changes
+  for (int64_t target : targets) drop_bounds((int)target / PAGE_SLOTS, (int)target / PAGE_SLOTS + 1);
+  forget();
+  std::vector<int> order(n);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return into[a] < into[b]; });
+  const Kernels& k = *choose(nullptr);
+  std::vector<float> sum(head_dim_), one(head_dim_);
+  for (int run = 0; run < 2 * kv_heads_; run++) {
+    const float* weight = weights + (size_t)(run % kv_heads_) * n;
+    for (int i = 0, next; i < n; i = next) {
+      uint8_t* target = row(run, (int)into[order[i]]);
+      float kept = 1.0f;
+      for (next = i; next < n && into[order[next]] == into[order[i]]; next++) kept -= weight[order[next]];
+      k.load_kv(target, head_dim_, format_, sum.data());
+      for (float& x : sum) x *= kept;
+      for (int j = i; j < next; j++) {
+        k.load_kv(row(run, (int)slots[order[j]]), head_dim_, format_, one.data());
+        for (int d = 0; d < head_dim_; d++) sum[d] += weight[order[j]] * one[d];
+      }
+      k.store_kv(sum.data(), head_dim_, format_, target);
+    }
+  }
+  return true;
+}
+
+void AttentionState::keys(float* out) const {
+  const Kernels& k = *choose(nullptr);
+  for (int head = 0; head < kv_heads_; head++)
+    for (int slot = 0; slot < slots_; slot++, out += head_dim_) k.load_kv(row(head, slot), head_dim_, format_, out);
 }
 
 void AttentionState::positions(int64_t* out) const {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cache.h"
+#include "kv.h"
 #include "pages.h"
 
 namespace edgedec {
@@ -18,6 +19,14 @@ class AttentionState : public BlockState {
   size_t row_bytes() const { return row_bytes_; }
   uint8_t* const* page_table() const { return pages_.data(); }
   int n_pages() const { return (int)pages_.size(); }
+  // Bounds of the keys of full pages, made when they are first wanted: [kv_heads][2][width] of each page. Forks share
+  // them. `bounds` of a page: null until `set_bounds`, which takes what `take_bounds` gave.
+  int full_pages() const { return slots_ / PAGE_SLOTS; }
+  const uint16_t* const* bounds_table();  // of full_pages() pages
+  uint8_t* take_bounds() const { return pool_->take(bounds_bytes()); }
+  void release_bounds(uint8_t* made) const { pool_->release(made); }
+  void set_bounds(int page, uint8_t* made) { bounds_[page] = made; }
+  size_t head_bounds() const { return 2 * (size_t)kv_round(head_dim_, 16); }  // of a head, in numbers
   bool identity() const { return tokens_.empty(); }  // slot i is of token i, at position i
   int64_t slot_position(int slot) const { return identity() ? slot : positions_[slot]; }
   int64_t slot_token(int slot) const { return identity() ? slot : tokens_[slot]; }
@@ -25,12 +34,14 @@ class AttentionState : public BlockState {
   void truncate(int length) override;
   std::unique_ptr<BlockState> fork(int length) const override;
   bool drop(const int64_t* slots, int n) override;
+  bool merge(const int64_t* into, const int64_t* slots, const float* weights, int n) override;
+  void keys(float* out) const override;
   void positions(int64_t* out) const override;
   void tokens(int64_t* out) const override;
   const void* lead() const override { return pages_.empty() ? nullptr : pages_[0]; }
   void pages(int64_t* held, int64_t* shared) const override;
   std::vector<int64_t> page_ids() const override;
-  size_t bytes() const override { return pages_.size() * page_bytes(); }
+  size_t bytes() const override { return pages_.size() * page_bytes() + bounds_.size() * bounds_bytes(); }
   void reserve(int rows) override { need_slots(slots_, slots_ + rows); }
   size_t save_bytes() const override;
   uint8_t* save(uint8_t* out) const override;
@@ -42,9 +53,14 @@ class AttentionState : public BlockState {
 
  private:
   size_t page_bytes() const;
+  size_t bounds_bytes() const { return kv_heads_ * head_bounds() * sizeof(uint16_t); }
+  void drop_bounds(int from, int to);  // of pages that are about to change
   int slots_of(int length) const;  // slots of the tokens below `length`
   void need_slots(int from, int to);
+  std::vector<uint8_t*> own_targets(int first, int slots);
+  void copy(const uint8_t* page, int from, int to);
   void own(int page, int used);
+  uint8_t* row(int run, int slot) const;
   void move(int from, int to);
   void name(int slot, int64_t token, int64_t position);
   void shrink();
@@ -54,7 +70,7 @@ class AttentionState : public BlockState {
   const int kv_heads_, head_dim_, format_;
   const size_t row_bytes_;
   const std::shared_ptr<PagePool> pool_;
-  std::vector<uint8_t*> pages_;
+  std::vector<uint8_t*> pages_, bounds_;
   std::vector<int64_t> tokens_, positions_;  // of each slot; empty: identity
 };
 

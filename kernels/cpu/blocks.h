@@ -32,6 +32,7 @@ struct SequenceRows {
   int text_length;            // tokens committed when the call began
   float* attention_sums;      // null: not wanted
   const ed_lora* lora;        // [2], or null
+  const ed_view* view;        // null: the rows see everything
 };
 
 // A block is run on `rows` rows of one or several sequences, side by side.

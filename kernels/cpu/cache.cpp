@@ -142,6 +142,11 @@ int Cache::drop(int block, const int64_t* slots, int n) {
   return states_[block]->drop(slots, n) ? 0 : 14;
 }
 
+int Cache::merge(int block, const int64_t* into, const int64_t* slots, const float* weights, int n) {
+  if (block < 0 || block >= blocks() || !states_[block]) return 4;
+  return states_[block]->merge(into, slots, weights, n) ? 0 : 14;
+}
+
 int Cache::reserve(int rows) {
   for (const auto& state : states_) {
     if (!state) continue;
@@ -310,6 +315,10 @@ int ed_cache_drop(ed_cache* cache, int block, const int64_t* slots, int n) {
   return guarded(-1, [&] { return cache->cache.drop(block, slots, n); });
 }
 
+int ed_cache_merge(ed_cache* cache, int block, const int64_t* into, const int64_t* slots, const float* weights, int n) {
+  return guarded(-1, [&] { return cache->cache.merge(block, into, slots, weights, n); });
+}
+
 static const edgedec::BlockState* state_of(const ed_cache* cache, int block) {
   return block >= 0 && block < cache->cache.blocks() ? cache->cache.state(block) : nullptr;
 }
@@ -321,6 +330,10 @@ int ed_cache_slots(const ed_cache* cache, int block) {
 
 void ed_cache_positions(const ed_cache* cache, int block, int64_t* out) {
   if (const edgedec::BlockState* state = state_of(cache, block)) state->positions(out);
+}
+
+void ed_cache_keys(const ed_cache* cache, int block, float* out) {
+  if (const edgedec::BlockState* state = state_of(cache, block)) state->keys(out);
 }
 
 void ed_cache_tokens(const ed_cache* cache, int block, int64_t* out) {

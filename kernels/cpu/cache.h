@@ -59,6 +59,12 @@ class BlockState {
   // new one.
   virtual std::unique_ptr<BlockState> fork(int length) const = 0;
   virtual bool drop(const int64_t* /*slots*/, int /*n*/) { return false; }
+  // Adds keys and values of `slots`, weighted [kv_heads, n], to those of the slots `into`, which keep 1 less these
+  // weights. False: slots that are not held, or on both sides.
+  virtual bool merge(const int64_t* /*into*/, const int64_t* /*slots*/, const float* /*weights*/, int /*n*/) {
+    return false;
+  }
+  virtual void keys(float* /*out*/) const {}  // of the committed slots [kv_heads, slots, head_dim]
   virtual void positions(int64_t* out) const = 0;
   virtual void tokens(int64_t* out) const = 0;
   // Two states with the same one (but null) begin with the same page.
@@ -127,6 +133,7 @@ class Cache {
   void rollback();
   int truncate(int length);
   int drop(int block, const int64_t* slots, int n);
+  int merge(int block, const int64_t* into, const int64_t* slots, const float* weights, int n);
   int reserve(int rows);
   void pages(int64_t* held, int64_t* shared) const;
   std::vector<int64_t> page_ids() const;

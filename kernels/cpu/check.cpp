@@ -15,6 +15,25 @@ bool all_tokens(const ed_sequence& s, int vocab) {
   return std::all_of(s.tokens + s.first, s.tokens + s.first + s.rows, [&](int64_t t) { return t >= 0 && t < vocab; });
 }
 
+// Whether a list of one kv head after another is ascending in each, from 0 to below `most`.
+bool lists_fit(const int32_t* ends, const int32_t* all, int kv_heads, int most) {
+  for (int head = 0, i = 0; ends && head < kv_heads; head++) {
+    if (ends[head] < i) return false;
+    for (const int first = i; i < ends[head]; i++)
+      if (all[i] < 0 || all[i] >= most || (i > first && all[i] <= all[i - 1])) return false;
+  }
+  return true;
+}
+
+bool view_fits(const ed_view& v, const ed_block& block, int slots) {
+  if (block.kind != ATTENTION || v.group < 0 || v.reuse < 1 || !v.sinks || !v.recent || !v.pages) return false;
+  const int kv_heads = block.attention->kv_heads;
+  for (int head = 0; head < kv_heads; head++)
+    if (v.sinks[head] < 0 || v.recent[head] < 0 || v.pages[head] < -1) return false;
+  return lists_fit(v.chosen_ends, v.chosen, kv_heads, slots / PAGE_SLOTS) &&
+         lists_fit(v.slot_ends, v.slots, kv_heads, slots);
+}
+
 }  // namespace
 
 int Engine::check(const ed_sequence* sequences, int n) const {
@@ -71,9 +90,13 @@ int Engine::check_cache(const ed_sequence& s) const {
   const PendingRows rows{s.first, s.first + s.rows, s.positions, s.parents, s.numbers};
   for (int i = 0; i < blocks_of(s); i++) {
     const int block = block_of(s, i);
-    if (!block_kind(blocks_[block].kind)->make_state) continue;
+    if (!block_kind(blocks_[block].kind)->make_state) {
+      if (s.views && s.views[i]) return 16;
+      continue;
+    }
     if (!s.cache) return 8;
     const BlockState& state = *s.cache->cache.state(block);
+    if (s.views && s.views[i] && !view_fits(*s.views[i], blocks_[block], state.slots())) return 16;
     if (!state.accepts(rows) || (s.first && s.cache->cache.committing())) return 9;
     const int64_t last = rows.numbers ? rows.numbers[rows.count - 1] : rows.count - 1;
     if (last >= s.cache->cache.capacity() - s.cache->cache.length()) return 6;

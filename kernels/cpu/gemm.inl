@@ -35,10 +35,14 @@ ED_IN nf next_zeros(const uint8_t*& z, int shift) {
   return FORMAT == INT4 ? nload_zeros4(at, shift) : nload_zeros8(at);
 }
 
+// Where zero points go: into the integer sum of a step, or beside the sums of a block.
+enum Zeros { NO_ZEROS, IN_STEP, BY_BLOCK };
+
 // sums[m * V + v] = row m0 + m times vector v.
-template <int FORMAT, int STEP, int M, int V, bool ZEROS>
+template <int FORMAT, int STEP, int M, int V, int ZEROS>
 ED_IN void tile(const Strip<V>& at, int steps_per_block, const QuantizedActivations& a, int m0, float* sums) {
   constexpr int LINES = FORMAT == INT4 ? STEP / 8 : STEP / 4;  // 64 bytes each
+  constexpr bool IN_BYTES = ZEROS == IN_STEP && ZERO_BYTES && M > 1;  // for one row there are more bytes than sums
   const int8_t* q[M];
   const float* scale[M];
   const int32_t* offset[M];
@@ -54,19 +58,39 @@ ED_IN void tile(const Strip<V>& at, int steps_per_block, const QuantizedActivati
   const uint16_t* s[V];
   const uint8_t* z[V];
   for (int v = 0; v < V; v++) w[v] = at.w[v], s[v] = at.s[v], z[v] = at.z[v];
-  nf acc[M][V];
+  nf acc[M][V];  // with zero points by block, of the block: `sums` has those before
   for (int m = 0; m < M; m++)
     for (int v = 0; v < V; v++) acc[m][v] = nzero();
+  if (ZEROS == BY_BLOCK)
+    for (int i = 0; i < M * V; i++) nstore(sums + i * W, nzero());
   // Behind the last weights of this strip those of the next are asked for.
   const int last = a.steps - AHEAD / (64 * LINES);
   size_t ahead = AHEAD;
-  // What the zero points of a block add to vector v, after the block's last step; ws: its scales.
-  [[maybe_unused]] auto add_zeros = [&](int v, nf ws) {
-    nf off = nmul(next_zeros<FORMAT>(z[v], at.shift[v]), ws);
-    for (int m = 0; m < M; m++) acc[m][v] = nfma(off, nset(block_sum[m][block]), acc[m][v]);
+  [[maybe_unused]] nf zero[V];
+  [[maybe_unused]] auto begin_block = [&] {
+    for (int v = 0; v < V; v++) {
+      if (IN_BYTES) continue;
+      zero[v] = next_zeros<FORMAT>(z[v], at.shift[v]);
+      if (ZEROS == IN_STEP && ZERO_BYTES) zero[v] = nadd(zero[v], nset(7.0f));  // `offset` has 15, not 8
+      if (ZEROS == BY_BLOCK)
+        for (int m = 0; m < M; m++) acc[m][v] = nmul(zero[v], nset(block_sum[m][block]));
+    }
+  };
+  auto add = [&](int t, int m, int v, ni sum, nf ws) {
+    nf y = nfloat(sum);
+    if (ZEROS == BY_BLOCK) return void(acc[m][v] = nfma(y, nset(scale[m][t]), acc[m][v]));
+    if (ZEROS == IN_STEP && !IN_BYTES) y = nfma(zero[v], nset(block_sum[m][block]), y);  // exact: below 2^24
+    acc[m][v] = nfma(y, nmul(ws, nset(scale[m][t])), acc[m][v]);
+  };
+  [[maybe_unused]] auto end_block = [&](int v, nf ws) {
+    for (int m = 0; m < M; m++) {
+      float* to = sums + (m * V + v) * W;
+      nstore(to, nfma(ws, acc[m][v], nload(to)));
+    }
   };
   for (int t = 0, in_block = 0; t < a.steps; t++) {
     if (t == last) ahead += at.skip;
+    if (ZEROS && in_block == 0) begin_block();
     const bool ends = ++in_block == steps_per_block;
 #ifdef ED_OWN_STEP
     constexpr int S = step_vectors(M, V);
@@ -80,8 +104,8 @@ ED_IN void tile(const Strip<V>& at, int steps_per_block, const QuantizedActivati
       step_sums<FORMAT, STEP, M, S>(w + v, x, c, sum);
       for (int i = 0; i < S; i++) {
         nf ws = nload_f16(s[v + i]);
-        for (int m = 0; m < M; m++) acc[m][v + i] = nfma(nfloat(sum[m][i]), nmul(ws, nset(scale[m][t])), acc[m][v + i]);
-        if (ZEROS && ends) add_zeros(v + i, ws);
+        for (int m = 0; m < M; m++) add(t, m, v + i, sum[m][i], ws);
+        if (ZEROS == BY_BLOCK && ends) end_block(v + i, ws);
       }
     }
     for (int v = 0; v < V; v++) w[v] += 64 * LINES;
@@ -91,12 +115,16 @@ ED_IN void tile(const Strip<V>& at, int steps_per_block, const QuantizedActivati
       acc4 part[M][V];
       for (int m = 0; m < M; m++)
         for (int v = 0; v < V; v++) part[m][v] = begin4(offset[m][t]);
+      [[maybe_unused]] ni shifted[V];
+      if constexpr (IN_BYTES)
+        for (int v = 0; v < V; v++) shifted[v] = nspread_zeros4(z[v], at.shift[v]), z[v] += LANES / 2;
 #pragma GCC unroll 8
       for (int j = 0; j < LINES; j++) {
         Pair pair[V];
         for (int v = 0; v < V; v++) {
           nprefetch(w[v] + ahead + 64 * j);
           pair[v] = nibbles(nbytes(w[v] + 64 * j));
+          if constexpr (IN_BYTES) pair[v] = {nadd8(pair[v].lo, shifted[v]), nadd8(pair[v].hi, shifted[v])};
         }
 #pragma GCC unroll 8
         for (int m = 0; m < M; m++) {
@@ -129,8 +157,8 @@ ED_IN void tile(const Strip<V>& at, int steps_per_block, const QuantizedActivati
     }
     for (int v = 0; v < V; v++) {
       nf ws = nload_f16(s[v]);
-      for (int m = 0; m < M; m++) acc[m][v] = nfma(nfloat(sum[m][v]), nmul(ws, nset(scale[m][t])), acc[m][v]);
-      if (ZEROS && ends) add_zeros(v, ws);
+      for (int m = 0; m < M; m++) add(t, m, v, sum[m][v], ws);
+      if (ZEROS == BY_BLOCK && ends) end_block(v, ws);
       w[v] += 64 * LINES;
     }
 #endif
@@ -139,11 +167,12 @@ ED_IN void tile(const Strip<V>& at, int steps_per_block, const QuantizedActivati
       for (int v = 0; v < V; v++) s[v] += LANES;
     }
   }
+  if (ZEROS == BY_BLOCK) return;
   for (int m = 0; m < M; m++)
     for (int v = 0; v < V; v++) nstore(sums + (m * V + v) * W, acc[m][v]);
 }
 
-template <int FORMAT, int STEP, int V, bool ZEROS = false, int M = TILE_M>
+template <int FORMAT, int STEP, int V, int ZEROS = NO_ZEROS, int M = TILE_M>
 ED_IN void tile_of(int m, const Strip<V>& at, int per_block, const QuantizedActivations& a, int m0, float* sums) {
   if constexpr (M > 1)
     if (m < M) return tile_of<FORMAT, STEP, V, ZEROS, M - 1>(m, at, per_block, a, m0, sums);
@@ -153,9 +182,11 @@ ED_IN void tile_of(int m, const Strip<V>& at, int per_block, const QuantizedActi
 template <int V>
 static void quantized_tile(const Matrix& w, const Strip<V>& at, int m, const QuantizedActivations& a, int m0, float* sums) {
   int per_block = w.block == 16 ? 1 : w.block / 32;
-  if (w.zeros)
-    w.format == INT4 ? tile_of<INT4, 32, V, true>(m, at, per_block, a, m0, sums)
-                     : tile_of<INT8, 32, V, true>(m, at, per_block, a, m0, sums);
+  if (w.zeros_in_steps())
+    tile_of<INT4, 32, V, IN_STEP>(m, at, 1, a, m0, sums);
+  else if (w.zeros)
+    w.format == INT4 ? tile_of<INT4, 32, V, BY_BLOCK>(m, at, per_block, a, m0, sums)
+                     : tile_of<INT8, 32, V, BY_BLOCK>(m, at, per_block, a, m0, sums);
   else if (w.format == INT4)
     w.step() == 32 ? tile_of<INT4, 32, V>(m, at, per_block, a, m0, sums)
                    : tile_of<INT4, 16, V>(m, at, per_block, a, m0, sums);

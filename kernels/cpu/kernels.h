@@ -4,9 +4,10 @@
 // an output is made of the same operations in the same order. Integer sums are exact in any order;
 // floating-point ones are kept in a fixed order:
 // - a product with quantized weights adds up its steps (32 inputs; 16 for blocks of 16) one after another,
-//   acc = fma(float(integer sum), weight scale * activation scale, acc);
-//   after the last step of a block with zero points, acc = fma((8 or 128 - zero point) * weight scale, sum of the
-//   block's activations, acc), that sum being made of its steps one after another;
+//   acc = fma(float(integer sum), weight scale * activation scale, acc).
+//   Zero points of int4 in blocks of one step are part of its integer sum. Any other block is added up by itself: it begins
+//   with (8 or 128 - zero point) * the sum of the block's activations (that of its steps one after another), goes on with
+//   b = fma(float(integer sum), activation scale, b), and ends with acc = fma(weight scale, b, acc);
 // - sums along a row run in 16 lanes, lane i taking elements i, i+16, ..., and then halves are added to
 //   halves: i + (i+8), 4, 2, 1.
 // Compiled with -ffp-contract=off: a fused multiply-add stands only where it is written.
@@ -35,6 +36,7 @@ enum Activation { SILU = 0, GELU_TANH = 1, GELU = 2, RELU = 3 };
 
 constexpr int LANES = 16;   // outputs of a group in the packed layout
 constexpr int CHUNK = 256;  // keys of an attention chunk
+constexpr int KEPT_WEIGHTS = CHUNK + 16;
 
 // A weight matrix (n out, k in) as it lies in the weights file.
 struct Matrix {
@@ -52,6 +54,7 @@ struct Matrix {
   int steps() const { return kpad() / step(); }
   int block_steps() const { return block / step(); }
   int groups() const { return (n + LANES - 1) / LANES; }
+  bool zeros_in_steps() const { return zeros && format == INT4 && block_steps() == 1; }
   bool quantized() const { return format == INT8 || format == INT4; }
   size_t group_bytes() const { return (size_t)LANES * kpad() / (format == INT4 ? 2 : 1); }
   // Bytes of the zero points of a row (by rows), or of a group (packed).
@@ -92,8 +95,9 @@ struct Matrix {
 };
 
 // Rows of activations ready to be multiplied. Quantized: int8 [rows, kpad], ordered as the weights of the format want
-// them (int4: 0 2 4 6 1 3 5 7 of every eight), a scale and an offset (-8 or -128 times the sum of the
-// step) per step; for weights with zero points, the sum of each block too. For float weights only `x` is read.
+// them (int4: 0 2 4 6 1 3 5 7 of every eight), a scale and an offset (-`stands_for_zero` times the sum of the step) per
+// step; for weights with zero points, the sum of each block too: of integers if `zeros_in_steps`, else scaled. For float
+// weights only `x` is read.
 struct QuantizedActivations {
   int8_t* q;
   float* scale;
@@ -140,6 +144,10 @@ struct Attention {
   int32_t sinks = 0;
   const int64_t* slot_positions = nullptr;  // [length + rows of the tree]
   const int64_t* row_positions = nullptr;   // [rows]
+  // Where `attend` keeps exp(score - the chunk's maximum) and, after CHUNK of them, that maximum, for attention_sums:
+  // [rows, heads, chunks, KEPT_WEIGHTS]; null: nowhere, and attention_sums makes them again.
+  float* kept = nullptr;
+  int64_t kept_chunks = 0;
 
   ED_METHOD int group() const { return heads / kv_heads; }
   // The last rank that a row sees.
@@ -150,6 +158,10 @@ struct Attention {
   // The slot of a rank that a row sees.
   ED_METHOD int slot(int row, int rank) const {
     return begin && rank >= length ? length + path[begin[row] + rank - length] : rank;
+  }
+  // What is kept of a query head of a row and a chunk.
+  ED_METHOD float* kept_of(int row, int head, int chunk) const {
+    return kept + (((int64_t)row * heads + head) * kept_chunks + chunk) * KEPT_WEIGHTS;
   }
   // Whether a window hides a slot from a row, where positions are not ranks.
   ED_METHOD bool hides(int row, int slot) const {
@@ -166,7 +178,8 @@ struct Attention {
 
 struct Kernels {
   const char* name;
-  int offset8;  // what stands for zero in int8 weights, as far as `offset` must take it off
+  // What `offset` takes off each weight of a matrix: what stands for zero there, as far as products do not take it off.
+  int (*stands_for_zero)(const Matrix& w);
   // One row of n floats over its root mean square, times weight.
   void (*norm)(const float* x, const float* weight, int n, float eps, float* y);
   // One row less its mean, over its standard deviation, times weight, plus bias (or null).
@@ -214,6 +227,15 @@ struct Kernels {
   void (*ssm_dt)(const float* x, const float* bias, const float* a, int n, float min, float max, float* dt, float* decay);
   // Lane groups group0 to group1 of one head.
   void (*ssm_step)(const SsmStep& s, int group0, int group1);
+  // Capped scores of chunk `chunk` by the query heads of kv head h of row 0: out [group, CHUNK], up to its last rank.
+  void (*scores)(const Attention& a, int h, int chunk, float* out, uint8_t* scratch);
+  // The least and the largest of n keys in each dimension, rounded outward to bfloat16: out [2][dim up to a multiple of
+  // 16]. `scratch`: three such rows of floats.
+  void (*bounds)(const uint8_t* rows, int64_t row_bytes, int dim, int format, int n, uint16_t* out, float* scratch);
+  // out[p] = the most that any of n queries can score among the keys whose bounds stand at pages[p] + offset; q
+  // [n][2][dim up to a multiple of 16]: the positive part of each query, then the negative one.
+  void (*page_scores)(const float* q, int n, const uint16_t* const* pages, int64_t offset, int dim, int count,
+                      float* out);
 };
 
 }  // namespace edgedec

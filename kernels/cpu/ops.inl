@@ -62,8 +62,14 @@ ED_IN void order16(int8_t* q) {
 #endif
 }
 
+// What `offset` takes off each weight as it is multiplied.
+static int stands_for_zero(const Matrix& w) {
+  if (w.format == INT8) return OFFSET8;
+  return ZERO_BYTES && w.zeros_in_steps() ? 15 : 8;  // so that bytes hold weights less their zero points
+}
+
 static void quantize(const float* x, const Matrix& w, const QuantizedActivations& a, int m, int step0, int step1) {
-  const int k = w.k, step = w.step(), zero = w.format == INT4 ? 8 : OFFSET8, per_block = w.block_steps();
+  const int k = w.k, step = w.step(), per_block = w.block_steps(), zero = stands_for_zero(w);
   float of_block = 0.0f;
   for (int t = step0; t < step1; t++) {
     int8_t* q = a.q + (size_t)m * a.kpad + t * step;
@@ -88,7 +94,7 @@ static void quantize(const float* x, const Matrix& w, const QuantizedActivations
     a.offset[(size_t)m * a.steps + t] = -zero * (int32_t)sum;
     if (!w.zeros) continue;
     if (t % per_block == 0) of_block = 0.0f;
-    of_block += a.scale[(size_t)m * a.steps + t] * sum;
+    of_block += w.zeros_in_steps() ? sum : a.scale[(size_t)m * a.steps + t] * sum;
     a.sum[(size_t)m * a.blocks + t / per_block] = of_block;
   }
 }

@@ -94,6 +94,14 @@ class AdapterStruct(_Struct):
     _fields_ = [("parts", POINTER(LoraStruct))]
 
 
+class ViewStruct(_Struct):
+    _fields_ = _fields(
+        (c_int32, "group reuse striped"),
+        (c_float, "theta"),
+        (c_void_p, "sinks recent pages chosen_ends chosen slot_ends slots"),
+    )
+
+
 class ReadoutStruct(_Struct):
     _fields_ = _fields((TensorStruct, "head"), (c_void_p, "ids"))
 
@@ -142,9 +150,9 @@ class SequenceRows(_Struct):
         (c_int32, "rows first n_blocks logits_from top n_hidden"),
         (c_double, "temperature"),
         (c_void_p, "cache blocks tokens input positions parents groups numbers logits top_ids top_scores logsum"),
-        (c_void_p, "hidden_blocks hidden attention_sums adapter embeddings readout"),
+        (c_void_p, "hidden_blocks hidden attention_sums adapter embeddings readout views"),
     )
 
 
 # The fields of `SequenceRows` in order, as bytes; addresses are numbers, 0 for none.
-pack_sequence = Struct("@6id18P").pack
+pack_sequence = Struct("@6id19P").pack

@@ -1,5 +1,6 @@
 // What kernels are given: structs of addresses, then of numbers, mirrored by kernels/cuda/structs.py.
 #pragma once
+#include "arith.h"
 #include "device.h"
 
 // A weight matrix (n out, k in) on the device. Quantized ones lie packed in groups of 16 outputs (kernels/cpu/kernels.h,
@@ -15,6 +16,9 @@ struct Weights {
   DEVICE_METHOD int step() const { return block == 16 ? 16 : 32; }
   DEVICE_METHOD int steps() const { return kpad() / step(); }
   DEVICE_METHOD int block_steps() const { return block / step(); }
+  // Whether zero points are part of the integer sums (kernels/cpu/kernels.h), and whether blocks are added up by themselves.
+  DEVICE_METHOD bool zeros_in_steps() const { return zeros && format == INT4 && block_steps() == 1; }
+  DEVICE_METHOD bool zeros_by_block() const { return zeros && !zeros_in_steps(); }
 };
 
 struct Norm {
@@ -24,7 +28,7 @@ struct Norm {
 };
 
 // Rows made ready for a product with quantized weights: int8 [rows, kpad], of int4 every eight in the order
-// 0 2 4 6 1 3 5 7; of each step a scale and the sum of its q; of weights with zero points the sum of each block.
+// 0 2 4 6 1 3 5 7; of each step a scale and the sum of its q; where zero points go by block, the sum of each.
 struct Prepared {
   int8_t* q;
   float* scale;

@@ -86,7 +86,8 @@ DEVICE uint32_t weight_word(const MatrixMemory<FORMAT>& m, int step, int output,
 
 // A step of a warp: rows `row`.. of the block, outputs `output`.. in MATRIX_TILES tiles.
 template <int FORMAT>
-DEVICE void matrix_step(const MatrixPlace& p, const MatrixMemory<FORMAT>& m, int step, int t, int row, int output, float* acc) {
+DEVICE void matrix_step(const MatrixPlace& p, const MatrixMemory<FORMAT>& m, int step, int t, int row, int output,
+                        Total* acc) {
   const int g = (THREAD & 31) >> 2, c = THREAD & 3;
   uint32_t a[4];
   UNROLL
@@ -94,8 +95,6 @@ DEVICE void matrix_step(const MatrixPlace& p, const MatrixMemory<FORMAT>& m, int
     const uint8_t* of = m.x + (row + g + (i & 1) * 8) * MATRIX_ROW_BYTES;
     a[i] = reinterpret_cast<const uint32_t*>(of)[step * 8 + c + (i >> 1) * 4];
   }
-  const bool ends = p.w.zeros && (t + 1) % p.w.block_steps() == 0;
-  const int block = t / p.w.block_steps();
   UNROLL
   for (int n = 0; n < MATRIX_TILES; n++) {
     const int first = output + n * 8;
@@ -106,22 +105,19 @@ DEVICE void matrix_step(const MatrixPlace& p, const MatrixMemory<FORMAT>& m, int
     for (int i = 0; i < 4; i++) {
       const int r = row + g + (i >> 1) * 8, o = first + 2 * c + (i & 1);
       const int sum = FORMAT == INT4 ? d[i] - 8 * m.sum[step][r] : d[i];
-      const float scale = m.weight_scale[step][o];
-      float& x = acc[n * 4 + i];
-      x = fma_((float)sum, scale * m.scale[step][r], x);
-      if (ends && r < p.rows && o / LANES < p.groups) {
-        const float off = off_zero(p.w, group_of(p.w, p.group0 + o / LANES), block, o % LANES);
-        x = fma_(off * scale, p.a.block_sum[(int64_t)r * p.w.blocks() + block], x);
-      }
+      if (p.w.zeros && (r >= p.rows || o / LANES >= p.groups)) continue;
+      const Added added = {sum, m.weight_scale[step][o], m.scale[step][r]};
+      add_step(p.w, group_of(p.w, p.group0 + o / LANES), added, o % LANES, t, m.sum[step][r],
+               p.a.block_sum + (int64_t)r * p.w.blocks(), acc[n * 4 + i]);
     }
   }
 }
 
 template <int FORMAT>
-DEVICE void matrix_sums(const MatrixPlace& p, MatrixMemory<FORMAT>& memory, float* acc) {
+DEVICE void matrix_sums(const MatrixPlace& p, MatrixMemory<FORMAT>& memory, Total* acc) {
   const int warp = THREAD >> 5, row = warp % 4 * 16, output = warp / 4 * 32, steps = p.w.steps();
   UNROLL
-  for (int i = 0; i < MATRIX_TILES * 4; i++) acc[i] = 0.0f;
+  for (int i = 0; i < MATRIX_TILES * 4; i++) acc[i] = {0.0f, 0.0f};
   Coming<FORMAT> coming;
   fetch(p, 0, coming);
   for (int t0 = 0; t0 < steps; t0 += MATRIX_STEPS) {
@@ -143,7 +139,7 @@ DEVICE void matrix_block(const ProductArgs& a, uint8_t* shared) {
   p.group0 = BLOCK_X * (MATRIX_OUTPUTS / LANES), p.groups = min_(MATRIX_OUTPUTS / LANES, half - p.group0);
   if (p.rows <= 0) return;
   p.a = prepared_row(a.a, p.w, p.row0);
-  float gate[MATRIX_TILES * 4], acc[MATRIX_TILES * 4];
+  Total gate[MATRIX_TILES * 4], acc[MATRIX_TILES * 4];
   if (a.epilogue == GLU) {
     matrix_sums<FORMAT>(p, memory, gate);
     p.group0 += half;
@@ -154,7 +150,7 @@ DEVICE void matrix_block(const ProductArgs& a, uint8_t* shared) {
   for (int i = 0; i < MATRIX_TILES * 4; i++) {
     const int row = warp % 4 * 16 + g + (i >> 1 & 1) * 8, output = warp / 4 * 32 + i / 4 * 8 + 2 * c + (i & 1);
     if (row < p.rows && output / LANES < p.groups)
-      put(a, p.row0 + row, BLOCK_X * MATRIX_OUTPUTS + output, acc[i], a.epilogue == GLU ? gate[i] : 0.0f);
+      put(a, p.row0 + row, BLOCK_X * MATRIX_OUTPUTS + output, acc[i].all, a.epilogue == GLU ? gate[i].all : 0.0f);
   }
 }
 

@@ -123,7 +123,7 @@ KERNEL(prepare, PrepareArgs, 256) {
   if (a.w.format < INT8) return;
   const Prepared to = prepared_row(a.out, a.w, row);
   quantize_row(x, a.norm, s, a.w, to);
-  if (!a.w.zeros) return;
+  if (!a.w.zeros_by_block()) return;
   barrier();
   sum_blocks(a.w, to);
 }

@@ -61,17 +61,38 @@ DEVICE float off_zero(const Weights& w, const Group& g, int block, int output) {
   return (float)(8 - (g.zeros[block * 8 + output % 8] >> output / 8 * 4 & 15));
 }
 
-// Goes on with a sum over steps t0 .. t1 - 1 whose integers lie in `sums` [.., 16].
-DEVICE float add_steps(const Weights& w, const Group& g, const Prepared& row, const float* sums, int output, int t0, int t1,
-                       float acc) {
-  const int each = w.block_steps();
-  for (int t = t0; t < t1; t++) {
-    const int block = t / each;
-    const float scale = half_to_float(g.scales[block * LANES + output]);
-    acc = fma_(sums[(t - t0) * LANES + output], scale * row.scale[t], acc);
-    if (w.zeros && t % each == each - 1) acc = fma_(off_zero(w, g, block, output) * scale, row.block_sum[block], acc);
+// An output of a row as it is added up; of_block: where blocks with zero points are added up by themselves.
+struct Total {
+  float all, of_block;
+};
+
+// What a step adds: the integers of weights and row, and the scales of both.
+struct Added {
+  int32_t sum;
+  float weight_scale, row_scale;
+};
+
+// Adds step t of a row whose integers add up to `row_sum`; block_sum: of the row's blocks.
+DEVICE void add_step(const Weights& w, const Group& g, const Added& step, int output, int t, int row_sum, const float* block_sum,
+                     Total& x) {
+  const int each = w.block_steps(), block = t / each;
+  if (!w.zeros_by_block()) {
+    const int sum = w.zeros ? step.sum + (int)off_zero(w, g, block, output) * row_sum : step.sum;
+    x.all = fma_((float)sum, step.weight_scale * step.row_scale, x.all);
+    return;
   }
-  return acc;
+  if (t % each == 0) x.of_block = off_zero(w, g, block, output) * block_sum[block];
+  x.of_block = fma_((float)step.sum, step.row_scale, x.of_block);
+  if (t % each == each - 1) x.all = fma_(step.weight_scale, x.of_block, x.all);
+}
+
+// Goes on with a sum over steps t0 .. t1 - 1 whose integers lie in `sums` [.., 16].
+DEVICE void add_steps(const Weights& w, const Group& g, const Prepared& row, const float* sums, int output, int t0, int t1,
+                      Total& x) {
+  for (int t = t0; t < t1; t++) {
+    const float scale = half_to_float(g.scales[t / w.block_steps() * LANES + output]);
+    add_step(w, g, {(int)sums[(t - t0) * LANES + output], scale, row.scale[t]}, output, t, row.sum[t], row.block_sum, x);
+  }
 }
 
 // The sum of (row, output) that thread `16 row + output` gets. `sums` [M, PRODUCT_STEPS, 16] floats of shared memory.
@@ -79,7 +100,7 @@ template <int FORMAT, int STEP, int M>
 DEVICE float group_product(const Weights& w, const Group& g, const Prepared& a, int rows, float* sums) {
   const int steps = w.steps(), at_once = min_(THREADS / 4, PRODUCT_STEPS);
   const int own = THREAD >> 2, quarter = THREAD & 3, row = THREAD >> 4, output = THREAD & 15;
-  float acc = 0.0f;
+  Total total = {0.0f, 0.0f};
   Lines<FORMAT, STEP> lines;
   if (own < min_(at_once, steps)) lines = load_step<FORMAT, STEP>(g, own, quarter);
   for (int t0 = 0; t0 < steps; t0 += at_once) {
@@ -101,11 +122,11 @@ DEVICE float group_product(const Weights& w, const Group& g, const Prepared& a, 
     // The next weights are on their way while these are added up.
     if (own < at_once && t + at_once < steps) lines = load_step<FORMAT, STEP>(g, t + at_once, quarter);
     if (row < rows)
-      acc = add_steps(w, g, prepared_row(a, w, row), sums + row * PRODUCT_STEPS * LANES, output, t0,
-                      min_(t0 + at_once, steps), acc);
+      add_steps(w, g, prepared_row(a, w, row), sums + row * PRODUCT_STEPS * LANES, output, t0, min_(t0 + at_once, steps),
+                total);
     barrier();
   }
-  return acc;
+  return total.all;
 }
 
 template <int FORMAT, int M>
@@ -160,7 +181,7 @@ DEVICE Prepared prepare_here(const ProductArgs& a, const Weights& w, int row0, i
     quantize_row(x + (int64_t)m * w.k, a.norm, s, w, prepared_row(made, w, m));
   }
   barrier();
-  if (w.zeros) {
+  if (w.zeros_by_block()) {
     for (int m = 0; m < rows; m++) sum_blocks(w, prepared_row(made, w, m));
     barrier();
   }

@@ -13,6 +13,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from edgedec.cache.base import Arrays, Ints
+from edgedec.cache.merging import NoMerging
 from edgedec.cache.pending import PendingTree
 from edgedec.errors import SessionError, UsageError
 from edgedec.runtime import Rows
@@ -21,7 +22,7 @@ from edgedec.spec import ModelSpec, Opaque
 DTYPES: dict[str, Any] = {"f32": np.float32, "f16": np.float16}
 
 
-class GraphCache:
+class GraphCache(NoMerging):
     """Room for `capacity` tokens, of which the first `length` are committed.
 
     `_values`: keys and values of each layer in turn, [1, n_kv_heads, slots, head_dim], of the committed slots and of
@@ -100,7 +101,7 @@ class GraphCache:
         twin.truncate(length)
         return twin
 
-    def drop(self, block: int, slots: Sequence[int]) -> None:
+    def drop(self, block: int, slots: Sequence[int] | Ints) -> None:
         raise UsageError("this runtime declares no drop: slots of a graph's cache cannot be forgotten")
 
     def save(self) -> Arrays:

@@ -56,9 +56,9 @@ class OnnxRuntime:
     def __init__(self, bundle: Bundle, graphs: Graphs, kv: str, threads: int) -> None:
         self.spec, self.kv, self.threads = bundle.spec, kv, threads
         self.capabilities = Capabilities(
-            kinds=KINDS, kv_formats=KV_FORMATS, adapters=False, threads=threads, temperatures=True
+            kinds=KINDS, kv_formats=KV_FORMATS, adapters=False, threads=threads, temperatures=True, merge=True
         )
-        self._bundle, self._graphs = bundle, graphs
+        self._bundle, self._graphs, self._scales = bundle, graphs, kv_scales(bundle, kv)
         self._sessions = Sessions(bundle, threads)
         # The graph of the whole model is made for one cache format.
         self._fused, self._whole = graphs.model is not None and kv == graphs.model_kv, True
@@ -66,7 +66,7 @@ class OnnxRuntime:
         self._lock = threading.RLock()
 
     def new_cache(self, capacity: int) -> HostCache:
-        return HostCache(self.spec, capacity, self.kv)
+        return HostCache(self.spec, capacity, self.kv, self._scales)
 
     def load(self) -> None:
         """Open now what the whole stack needs, rather than at first use."""
@@ -182,7 +182,7 @@ class OnnxRuntime:
 
     def _paid(self, b: int, step: Step) -> Array:
         """The attention that the computed rows pay to each slot of block b [n_kv_heads, slots]."""
-        scales = kv_scales(self._bundle, self.kv)
+        scales = self._scales
         queries = self._plan(step.rows.count, step.cache).query(b)
         return paid(self.spec, b, queries, step.rows, step.cache, None if scales is None else scales[b])
 

@@ -15,6 +15,7 @@ from edgedec.runtime import (
     Capabilities,
     Rows,
     RuntimeOptions,
+    View,
     check_calls,
     choose_kv,
     head_outputs,
@@ -72,7 +73,7 @@ class Reference:
     def __init__(self, spec: ModelSpec, weights: Weights, kv: str = "f32", scales: Scales | None = None) -> None:
         self.spec, self._weights, self.kv, self._scales = spec, weights, kv, scales or {}
         self._shapes = spec.tensors()
-        self.capabilities = Capabilities(kinds=KINDS, kv_formats=KV_FORMATS, temperatures=True)
+        self.capabilities = Capabilities(kinds=KINDS, kv_formats=KV_FORMATS, temperatures=True, merge=True, views=True)
 
     def load(self) -> None:
         """Nothing to open."""
@@ -81,7 +82,7 @@ class Reference:
         """Nothing to give back."""
 
     def new_cache(self, capacity: int) -> HostCache:
-        return HostCache(self.spec, capacity, self.kv)
+        return HostCache(self.spec, capacity, self.kv, self._scales or None)
 
     def forward(self, calls: Sequence[Call]) -> list[CallResult]:
         check_calls(calls, self.spec, self.capabilities)
@@ -99,7 +100,8 @@ class Reference:
         spans = cache.write(blocks, rows)
         for b in blocks:
             w = BlockWeights(self.spec, b, self._weights, getattr(call.adapter, "apply", None))
-            y, attention_paid = self._run(self.spec.blocks[b], w, x, embedding, rows, cache, spans)
+            view = (call.views or {}).get(b)
+            y, attention_paid = self._run(self.spec.blocks[b], w, x, embedding, rows, cache, spans, view)
             x = x + w.norm(y, self.spec.blocks[b].post_norm, "post_norm")
             if b in wanted.hidden:
                 states[b] = x
@@ -117,10 +119,12 @@ class Reference:
         rows: Rows,
         cache: HostCache,
         spans: dict[int, tuple[int, int]],
+        view: View | None,
     ) -> tuple[Array, Array | None]:
         match block:
             case Attention():
-                return attention.run(block, w, x, embedding, rows, cache, spans[w.number], self._scales.get(w.number))
+                scales = self._scales.get(w.number)
+                return attention.run(block, w, x, embedding, rows, cache, spans[w.number], scales, view)
             case Mlp():
                 return mlp.run(block, w, x), None
             case Moe():

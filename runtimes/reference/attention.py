@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.cache.formats import load, store
 from edgedec.cache.host import HostCache
-from edgedec.runtime import Rows
+from edgedec.runtime import Rows, View
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, softmax
+from edgedec.runtimes.reference.views import ScoredSlots, seen
 from edgedec.spec import Attention, ModelSpec
+
+
+class Sight(NamedTuple):
+    """What rows see of a block that holds `committed` slots before them."""
+
+    view: View
+    committed: int
+    rows: Rows
 
 
 def run(
@@ -22,10 +32,11 @@ def run(
     cache: HostCache,
     span: tuple[int, int],
     scales: Array | None,
+    view: View | None = None,
 ) -> tuple[Array, Array]:
     """f(norm(x)) [count, hidden], and the attention paid to each slot [n_kv_heads, slots]. embedding [count, hidden]:
     of the rows' tokens, if the block reads it; span: the slots of the computed rows; scales [2, n_kv_heads, 1,
-    head_dim]: static scales of a quantized cache."""
+    head_dim]: static scales of a quantized cache; view: what the rows see of the block's slots."""
     normed = w.norm(x, block.norm)
     if block.paired:
         assert embedding is not None
@@ -38,7 +49,8 @@ def run(
         data[i][:, slice(*span)] = store(values, cache.kv, None if scales is None else scales[i])
     keys, values = (load(data[i][:, :stop], cache.kv, None if scales is None else scales[i]) for i in range(2))
     mask = rows.mask(cache.positions(w.number), block.window, block.sinks)
-    y, paid = attend(q, keys, values, mask, block)
+    sight = None if view is None else Sight(view, span[0] - rows.first, rows)
+    y, paid = attend(q, keys, values, mask, block, sight)
     return w.linear(y, "o", block.o_bias), paid
 
 
@@ -82,36 +94,26 @@ def _rotate(block: Attention, spec: ModelSpec, x: Array, positions: NDArray[np.i
     return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
 
 
-def store(x: Array, kv: str, scales: Array | None) -> NDArray[Any]:
-    """x [n_kv_heads, n, head_dim] in the cache's format."""
-    if scales is None:
-        return x.astype(np.float16 if kv == "f16" else np.float32)
-    q = np.rint(x / scales)
-    if kv == "int8":
-        return np.clip(q, -128, 127).astype(np.int8)
-    stored = (np.clip(q, -8, 7) + 8).astype(np.uint8)
-    return stored[..., 0::2] | stored[..., 1::2] << 4
-
-
-def load(stored: NDArray[Any], kv: str, scales: Array | None) -> Array:
-    """The inverse of `store`."""
-    if scales is None:
-        return stored.astype(np.float32)
-    if kv == "int4":
-        pairs = np.stack([stored & 15, stored >> 4], axis=-1)
-        stored = pairs.reshape(*stored.shape[:2], -1).astype(np.int8) - 8
-    return stored * scales
-
-
-def attend(q: Array, keys: Array, values: Array, mask: NDArray[np.bool_], block: Attention) -> tuple[Array, Array]:
+def attend(
+    q: Array, keys: Array, values: Array, mask: NDArray[np.bool_], block: Attention, sight: Sight | None = None
+) -> tuple[Array, Array]:
     """q [heads, n, d], keys and values [kv_heads, total, d], mask [n, total] -> [n, heads * d], and the attention
     paid to each slot [kv_heads, total]."""
     group, n, kv = block.n_heads // block.n_kv_heads, q.shape[1], block.n_kv_heads
-    q = q.reshape(kv, group * n, block.head_dim)
-    scores = (q @ keys.transpose(0, 2, 1)).reshape(kv, group, n, -1) * np.float32(block.scale)
-    if block.softcap:
-        scores = np.tanh(scores / np.float32(block.softcap)) * np.float32(block.softcap)
-    weights = softmax(np.where(mask, scores, -np.inf))
+    q = q.reshape(kv, group, n, block.head_dim)
+    scores = np.where(mask, _scores(block, q, keys), -np.inf)
+    if sight is not None:
+        ranks = sight.committed + sight.rows.visible().sum(axis=1) - 1
+        scored = ScoredSlots(q, keys, scores, sight.committed, ranks, lambda mean: _scores(block, mean, keys))
+        scores = np.where(seen(sight.view, scored)[:, None], scores, -np.inf)
+    weights = softmax(scores)
     mixed = weights.reshape(kv, group * n, -1) @ values
     y = mixed.reshape(block.n_heads, n, block.head_dim).transpose(1, 0, 2).reshape(n, -1)
     return y, weights.sum(axis=(1, 2))
+
+
+def _scores(block: Attention, q: Array, keys: Array) -> Array:
+    """q [kv_heads, group, n, d], keys [kv_heads, total, d] -> [kv_heads, group, n, total], capped."""
+    kv, group, n, d = q.shape
+    scores = (q.reshape(kv, group * n, d) @ keys.transpose(0, 2, 1)).reshape(kv, group, n, -1) * np.float32(block.scale)
+    return np.tanh(scores / np.float32(block.softcap)) * np.float32(block.softcap) if block.softcap else scores

@@ -91,8 +91,8 @@ def main() -> None:
         for fmt, block in (("int4", 32), ("int4", 64), ("int4", 128), ("int8", 128)):
             names = [Path(folder) / f"{fmt}-{block}-{with_}" for with_ in ("symmetric", "zeros")]
             bundles = [bundle(path, options.layers, fmt, block, i == 1) for i, path in enumerate(names)]
-            for rows in (1, 4, 64):
-                plain, zeros = measure(bundles, rows, options.threads, options.rounds // (4 if rows > 4 else 1))
+            for rows in (1, 4, 8, 64):
+                plain, zeros = measure(bundles, rows, options.threads, options.rounds // (4 if rows > 8 else 1))
                 ratio = np.array(zeros) / np.array(plain) - 1  # of neighbours in time
                 low, median, high = np.percentile(ratio, [25, 50, 75])
                 print(

@@ -36,18 +36,31 @@ class Problem:
 
     def expected(self) -> np.ndarray:
         middle = 8 if self.fmt == "int4" else 128
+        in_steps = self.zeros is not None and self.fmt == "int4" and self.block == self.step
+        zero = np.repeat(self.zeros, self.block, axis=1).astype(np.int64) if in_steps else middle
         parts = np.einsum(
             "mti,nti->tmn",
             self.q.reshape(self.m, -1, self.step).astype(np.int64),
-            self.w.reshape(self.n, -1, self.step).astype(np.int64) - middle,
+            (self.w.astype(np.int64) - zero).reshape(self.n, -1, self.step),
         ).astype(np.float32)
+        by_block = self.zeros is not None and not in_steps
+        return self._added_by_block(parts, middle) if by_block else self._added(parts)
+
+    def _added(self, parts: np.ndarray) -> np.ndarray:
         acc, each = np.zeros((self.m, self.n), np.float32), self.block // self.step
         for t, part in enumerate(parts):
             scale = self.scales[:, t // each].astype(np.float32)[None]
             acc = fma(part, scale * self.x_scale[:, t : t + 1], acc)
-            if self.zeros is not None and t % each == each - 1:
-                off = (middle - self.zeros[:, t // each].astype(np.float32))[None] * scale
-                acc = fma(off, self.block_sums()[:, t // each : t // each + 1], acc)
+        return acc
+
+    def _added_by_block(self, parts: np.ndarray, middle: int) -> np.ndarray:
+        acc, each = np.zeros((self.m, self.n), np.float32), self.block // self.step
+        sums = self.block_sums()
+        for b in range(self.blocks):
+            of_block = (middle - self.zeros[:, b].astype(np.float32))[None] * sums[:, b : b + 1]
+            for t in range(b * each, (b + 1) * each):
+                of_block = fma(parts[t], self.x_scale[:, t : t + 1], of_block)
+            acc = fma(self.scales[:, b].astype(np.float32)[None], of_block, acc)
         return acc
 
     def block_sums(self) -> np.ndarray:

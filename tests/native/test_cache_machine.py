@@ -1,8 +1,8 @@
 """The native cache and engine beside the reference, through any sequence of what a cache can do.
 
-Trees, groups, grown and resumed rows, blocks run on fewer rows, commits in pieces, forks, cuts, dropped slots and saved
-content: after each step both hold the same slots at the same positions, and say nearly the same of the next rows. Float
-weights, so that only the order of sums differs.
+Trees, groups, grown and resumed rows, blocks run on fewer rows, views, commits in pieces, forks, cuts, dropped and
+merged slots and saved content: after each step both hold the same slots at the same positions, and say nearly the same
+of the next rows. Float weights, so that only the order of sums differs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from bundles import random_weights, write_bundle
 
 from edgedec.kernels.cpu import loader
-from edgedec.runtime import Call, CallResult, Outputs, Rows, Runtime
+from edgedec.runtime import PAGE, Call, CallResult, Outputs, Rows, Runtime, View
 from edgedec.runtimes.reference import Reference
 from edgedec.spec import Attention, Mlp, ModelSpec, Rope
 
@@ -46,6 +46,7 @@ class Pair:
         self.runtimes = runtimes
         self.caches = caches or tuple(runtime.new_cache(CAPACITY) for runtime in runtimes)
         self.tree: Rows | None = None
+        self.grows = True  # all blocks were run on all of its rows
 
     @property
     def length(self) -> int:
@@ -80,14 +81,20 @@ class Machine:
         chosen = [pair for pair in self.pairs if pair.length < CAPACITY - 80 and self.chance(70)]
         calls = []
         for pair in chosen:
-            if pair.tree is not None and self.chance(30) and pair.tree.groups is None and pair.tree.numbers is None:
+            if (
+                pair.tree is not None
+                and pair.grows
+                and self.chance(30)
+                and pair.tree.groups is None
+                and pair.tree.numbers is None
+            ):
                 n = int(self.rng.integers(1, 6))
                 last = len(pair.tree) - 1
                 tokens = self.rng.integers(0, self.spec.vocab_size, n).tolist()
                 pair.tree = pair.tree.extend(tokens, [int(self.rng.integers(-1, last + i + 1)) for i in range(n)])
                 self.done.add("grown")
             else:
-                pair.tree = self.rows(pair)
+                pair.tree, pair.grows = self.rows(pair), True
             calls.append(pair)
         if not calls:
             return
@@ -107,6 +114,7 @@ class Machine:
             if self.chance(50) and len(rows) > 2 and rows.first == 0:
                 some = sorted(self.rng.choice(len(rows), len(rows) // 2 + 1, replace=False).tolist())
                 rows, hidden = rows.select(some), hidden[some]
+                pair.grows = False
                 self.done.add("selected")
             later.append((pair, rows, range(cut, self.spec.n_blocks), hidden))
         self.compare(later, OUTPUTS._replace(hidden=()))
@@ -115,9 +123,11 @@ class Machine:
     def compare(self, parts: list, wanted: Outputs = OUTPUTS) -> list[CallResult]:
         """Both runtimes on the same calls, and what they say is the same; the results of the reference."""
         found = []
+        views = [self.views(part) if self.chance(50) else None for part in parts]
         for i, runtime in enumerate(self.runtimes):
+            calls = [Call(rows, p.caches[i], blocks, hidden, wanted) for p, rows, blocks, hidden in parts]
             found.append(
-                runtime.forward([Call(rows, p.caches[i], blocks, hidden, wanted) for p, rows, blocks, hidden in parts])
+                runtime.forward([call._replace(views=given) for call, given in zip(calls, views, strict=True)])
             )
         for ours, theirs in zip(*found, strict=True):
             for name in ("logits", "logsum", "scores"):
@@ -131,6 +141,28 @@ class Machine:
                 for block in a:
                     np.testing.assert_allclose(a[block], b[block], err_msg=f"{name} {block}", **CLOSE)
         return found[1]
+
+    def views(self, part: tuple) -> dict[int, View]:
+        """Of some of the attention blocks of a call, anything that a view may be."""
+        pair, _, blocks, _ = part
+        run = range(self.spec.n_blocks) if blocks is None else blocks
+        found = {b: self.view(pair, b) for b in self.spec.attention if b in run and self.chance(60)}
+        self.done |= {"views"} if found else set()
+        return found
+
+    def view(self, pair: Pair, block: int) -> View:
+        heads, n = self.spec.attention[block].n_kv_heads, pair.caches[0].slots(block)
+        numbers = [int(self.rng.choice([0, 1, 30, 100])) for _ in range(2 * heads)]
+        pages = [None if k == 3 else k for k in self.rng.integers(0, 4, heads).tolist()]
+        view = View(tuple(numbers[:heads]), tuple(numbers[heads:]), tuple(pages), group=int(self.rng.choice([0, 1, 3])))
+        match int(self.rng.integers(4)):
+            case 0 if n:
+                return replace(view, slots=[self.rng.choice(n, n // 3, replace=False) for _ in range(heads)])
+            case 1 if n >= PAGE:
+                return replace(view, chosen=[self.rng.integers(0, n // PAGE, 1) for _ in range(heads)])
+            case 2:
+                return replace(view, theta=float(self.rng.choice([0.5, 2.0, 9.0])))
+        return view
 
     def commit(self) -> None:
         for pair in self.pairs:
@@ -154,7 +186,7 @@ class Machine:
     def change(self) -> None:
         pair = self.pairs[int(self.rng.integers(len(self.pairs)))]
         length = int(self.rng.integers(0, pair.length + 1))
-        match int(self.rng.integers(4)):
+        match int(self.rng.integers(5)):
             case 0 if length > pair.length // 2:
                 for cache in pair.caches:
                     cache.truncate(length)
@@ -171,6 +203,8 @@ class Machine:
                 for cache in pair.caches:
                     cache.drop(block, slots)
                 self.done.add("drop")
+            case 4:
+                self.merge(pair)
             case 3:
                 for i, runtime in enumerate(self.runtimes):
                     cache = runtime.new_cache(CAPACITY)
@@ -178,6 +212,17 @@ class Machine:
                     pair.caches = (*pair.caches[:i], cache, *pair.caches[i + 1 :])
                 self.done.add("load")
         pair.tree = None
+
+    def merge(self, pair: Pair) -> None:
+        block = int(self.rng.choice(list(self.spec.attention)))
+        n = pair.caches[1].slots(block)
+        into, slots = np.split(self.rng.permutation(n)[: n // 4 * 2], 2)
+        into = into[self.rng.integers(0, max(1, len(into)), len(into))]  # some take several
+        weights = self.rng.random((self.spec.attention[block].n_kv_heads, len(slots)), np.float32) / 4
+        for cache in pair.caches:
+            cache.merge(block, into, slots, weights)
+        np.testing.assert_allclose(pair.caches[0].keys(block), pair.caches[1].keys(block), **CLOSE)
+        self.done.add("merge")
 
     def check(self) -> None:
         for pair in self.pairs:
@@ -208,5 +253,6 @@ def test_the_caches_agree(tmp_path: Path, threads: int) -> None:
         machine.run(25)
         done |= machine.done
         del machine
-    assert done == {"groups", "grown", "selected", "slices", "commit", "truncate", "fork", "drop", "load"}
+    kinds = {"groups", "grown", "selected", "slices", "commit", "truncate", "fork", "drop", "load", "views", "merge"}
+    assert done == kinds
     assert runtime.pages == 0

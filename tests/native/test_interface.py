@@ -25,6 +25,7 @@ STRUCTS = {
     "model": structs.ModelStruct,
     "lora": structs.LoraStruct,
     "adapter": structs.AdapterStruct,
+    "view": structs.ViewStruct,
     "sequence": structs.SequenceRows,
     "drafter_options": structs.DrafterOptionsStruct,
     "verified": structs.VerifiedStruct,

@@ -30,6 +30,7 @@ SKIPPED = {
     r"--engine ray|--workers": "needs Ray, which tests/unit/test_batch.py covers with a cluster of its own",
     r"--peer llama\.cpp|bench peers": "needs other engines; tests/unit/test_bench.py measures those that are installed",
     r"--peer genai": "needs another engine; tests/unit/test_cli.py measures it if it is installed",
+    r"^cmake |^python kernels/lib/build\.py": "compiles for a minute; tests/library does",
     r"^python kernels/cpu/build\.py|LD_PRELOAD": "compiles for a minute; tests/unit/test_build.py does",
     r"--as smollm-135m|--as llama": "makes a bundle of 76 MB or more first",
     r"(?i:python) tests/bench/|jsonschema_bench|constraint_peers|\bs135\b": "takes minutes; slow tests run --help",

@@ -60,7 +60,7 @@ def test_a_flag_of_llama_cpp_is_ours(given: str, ours: str) -> None:
     assert read(given) == ("run", ours.split(" "))
 
 
-@pytest.mark.parametrize("line", ["-cnv -p hi", "-sys be-kind", "-st -p hi", "-i"])
+@pytest.mark.parametrize("line", ["-cnv -p hi", "-sys be-kind", "-st -p hi", "-i", "-p hi --chat-template chatml"])
 def test_a_conversation_is_a_chat(line: str) -> None:
     assert read(line)[0] == "chat"
 
@@ -91,6 +91,9 @@ def test_a_flag_that_changes_nothing_says_so(line: str, capsys: pytest.CaptureFi
         (["run", "-p", "x", "-s"], "requires 1 argument"),
         (["run", "-pHello"], "-p Hello"),
         (["run", "-nope", "3"], "No such option: -nope"),
+        (["run", "-p", "x", "--nope", "3"], "No such option: --nope"),
+        (["run", "-p", "x", "--chat-templat", "chatml"], "did you mean --chat-template"),
+        (["batch", "--chat-template", "chatml"], "edgedec chat"),
         (["serve", "-cnv"], "edgedec chat"),
         (["chat", "--chat-template", "vicuna"], "chatml"),
         (["inspect", "-verbose", "x"], "No such option: -verbose"),

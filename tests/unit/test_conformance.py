@@ -137,6 +137,9 @@ def test_what_is_not_declared_has_to_be_refused(monkeypatch: pytest.MonkeyPatch)
         def drop(self, block: int, slots: Sequence[int]) -> None:
             raise UsageError("slots cannot be dropped")
 
+        def merge(self, block: int, *parts: object) -> None:
+            raise UsageError("slots cannot be merged")
+
     class Strict(Broken):
         def new_cache(self, capacity: int) -> HostCache:
             return Keeping(self.spec, capacity, self.kv)

@@ -179,7 +179,7 @@ def test_errors_say_what_to_do(world: World) -> None:
     assert "no such model on http://127.0.0.1" in world.fails("pull", "nobody/nothing")
     assert "no such revision" in world.fails("pull", f"{ID}@missing")
     assert "HF_HUB_OFFLINE is set" in world.fails("pull", ID, HF_HUB_OFFLINE="1")
-    assert "no whole answer" in world.fails("run", "-m", f"hf:{ID}", "-p", "x", HF_ENDPOINT="http://127.0.0.1:9")
+    assert "cannot be reached" in world.fails("run", "-m", f"hf:{ID}", "-p", "x", HF_ENDPOINT="http://127.0.0.1:9")
     assert "expected ORG/NAME" in world.fails("pull", "just-a-name")
     assert "`edgedec list` shows them" in world.fails("rm", "nobody/nothing")
     folder = world.hub.repositories[ID]

@@ -7,7 +7,7 @@ refused. The suite builds its own small bundles of random weights; for a runtime
 come from the exporter.
 """
 
-from edgedec.testing.conformance import check_caches, check_calls, check_parity, check_trees
+from edgedec.testing.conformance import check_caches, check_calls, check_parity, check_trees, check_views
 from edgedec.testing.conformance.suite import CHECKS, Check, Finding, Report, Subject, check, run_suite
 
 __all__ = [
@@ -21,5 +21,6 @@ __all__ = [
     "check_calls",
     "check_parity",
     "check_trees",
+    "check_views",
     "run_suite",
 ]

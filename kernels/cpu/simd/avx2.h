@@ -77,6 +77,9 @@ ED_IN nf nsums(const nf* a) {
                            _mm256_shuffle_ps(four[2 * i], four[2 * i + 1], 0xEE));
   return _mm256_add_ps(_mm256_shuffle_ps(two[0], two[1], 0x88), _mm256_shuffle_ps(two[0], two[1], 0xDD));
 }
+ED_IN nf nload_bf16(const uint16_t* p) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16));
+}
 ED_IN void nspread_bf16(const uint8_t* p, nf& low, nf& high) {
   ni pair = _mm256_set1_epi32(*(const int32_t*)p);
   low = _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16));
@@ -93,6 +96,14 @@ ED_IN nf nload_zeros4(const uint8_t* p, int shift) {
   ni z = _mm256_srli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)), shift);
   return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_set1_epi32(8), _mm256_and_si256(z, _mm256_set1_epi32(15))));
 }
+// 15 less the same zero points, in each of an output's four bytes.
+ED_IN ni nspread_zeros4(const uint8_t* p, int shift) {
+  ni z = _mm256_srli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)), shift);
+  ni one = _mm256_sub_epi32(_mm256_set1_epi32(15), _mm256_and_si256(z, _mm256_set1_epi32(15)));
+  return _mm256_shuffle_epi8(one, _mm256_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12, 0, 0, 0, 0, 4, 4, 4,
+                                                   4, 8, 8, 8, 8, 12, 12, 12, 12));
+}
+ED_IN ni nadd8(ni a, ni b) { return _mm256_add_epi8(a, b); }
 ED_IN nf nload_zeros8(const uint8_t* p) {
   ni z = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
   return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_set1_epi32(128), z));
@@ -110,6 +121,7 @@ ED_IN Pair nibbles(ni raw) {
 using acc4 = ni;
 using acc8 = ni;
 #ifdef ED_VNNI
+constexpr bool ZERO_BYTES = true;
 constexpr int OFFSET8 = 128;
 using w8 = ni;
 ED_IN acc4 begin4(int c) { return _mm256_set1_epi32(c); }
@@ -120,6 +132,7 @@ ED_IN acc8 begin8(int c) { return _mm256_set1_epi32(c); }
 ED_IN acc8 dot8(acc8 a, w8 w, ni x) { return _mm256_dpbusd_avx_epi32(a, w, x); }
 ED_IN ni end8(acc8 a, int) { return a; }
 #else
+constexpr bool ZERO_BYTES = false;  // sums of 16 bits hold nibbles, no more
 constexpr int OFFSET8 = 0;
 struct w8 {
   ni value, size;

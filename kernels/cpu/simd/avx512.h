@@ -77,6 +77,9 @@ ED_IN nf nsums(const nf* a) {
                            _mm512_shuffle_ps(four[2 * i], four[2 * i + 1], 0xEE));
   return _mm512_add_ps(_mm512_shuffle_ps(two[0], two[1], 0x88), _mm512_shuffle_ps(two[0], two[1], 0xDD));
 }
+ED_IN nf nload_bf16(const uint16_t* p) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16));
+}
 ED_IN void nspread_bf16(const uint8_t* p, nf& low, nf& high) {
   ni pair = _mm512_set1_epi32(*(const int32_t*)p);
   low = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
@@ -90,6 +93,7 @@ ED_IN void nload_nibbles(const uint8_t* p, nf& low, nf& high) {
 
 // ---- products of unsigned weight bytes and signed activation bytes, 4 a lane -------------------
 
+constexpr bool ZERO_BYTES = true;  // zero points of int4 may be added to weight bytes
 constexpr int OFFSET8 = 128;  // int8 weights stand as q + 128; the offset is taken off through `c`
 struct Pair {
   ni lo, hi;
@@ -118,6 +122,16 @@ ED_IN nf nload_zeros4(const uint8_t* p, int) {
   ni z = _mm512_cvtepu8_epi32(_mm_set1_epi64x(*(const int64_t*)p));
   return _mm512_permutexvar_ps(_mm512_srlv_epi32(z, shifts), values);
 }
+// 15 less the same zero points, in each of an output's four bytes.
+ED_IN ni nspread_zeros4(const uint8_t* p, int) {
+  const ni shifts = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4);
+  const ni values = _mm512_setr_epi32(0x0f0f0f0f, 0x0e0e0e0e, 0x0d0d0d0d, 0x0c0c0c0c, 0x0b0b0b0b, 0x0a0a0a0a, 0x09090909,
+                                      0x08080808, 0x07070707, 0x06060606, 0x05050505, 0x04040404, 0x03030303, 0x02020202,
+                                      0x01010101, 0);
+  ni z = _mm512_cvtepu8_epi32(_mm_set1_epi64x(*(const int64_t*)p));
+  return _mm512_permutexvar_epi32(_mm512_srlv_epi32(z, shifts), values);
+}
+ED_IN ni nadd8(ni a, ni b) { return _mm512_add_epi8(a, b); }
 ED_IN nf nload_zeros8(const uint8_t* p) {
   ni z = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
   return _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_set1_epi32(128), z));

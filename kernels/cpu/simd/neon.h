@@ -60,6 +60,7 @@ ED_IN nf nload_u4(const uint8_t* p) {
   x = (x | x << 4) & 0x0f0f0f0f;  // a nibble a byte
   return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(x)))));
 }
+ED_IN nf nload_bf16(const uint16_t* p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
 ED_IN void nspread_bf16(const uint8_t* p, nf& low, nf& high) {
   uint32x4_t pair = vld1q_dup_u32((const uint32_t*)p);
   low = vreinterpretq_f32_u32(vshlq_n_u32(pair, 16));
@@ -98,6 +99,7 @@ ED_IN void nprefetch(const void* p) {
 
 #define ED_OWN_STEP 1  // gemm.inl leaves whole steps to `step_sums`
 
+constexpr bool ZERO_BYTES = false;
 constexpr int OFFSET8 = 0;
 
 // How many of a tile's v vectors have a step of theirs summed at once, so that all sums stay in registers.

@@ -108,6 +108,11 @@ ED_IN void nload_nibbles(const uint8_t* p, nf& low, nf& high) {
   ED_LANES low.v[i] = (float)(p[i] & 15), high.v[i] = (float)(p[i] >> 4);
 }
 // Four bytes are two bfloat16, in every lane: the first (low) and the second (high).
+ED_IN nf nload_bf16(const uint16_t* p) {
+  nf r;
+  ED_LANES { const uint32_t bits = (uint32_t)p[i] << 16; std::memcpy(&r.v[i], &bits, 4); }
+  return r;
+}
 ED_IN void nspread_bf16(const uint8_t* p, nf& low, nf& high) {
   uint32_t pair, first;
   std::memcpy(&pair, p, 4);
@@ -121,6 +126,7 @@ struct bytes {
 struct Pair {
   bytes lo, hi;
 };
+constexpr bool ZERO_BYTES = false;
 constexpr int OFFSET8 = 0;
 using acc4 = ni;
 using acc8 = ni;

@@ -24,6 +24,7 @@ ED_IN vf vabs(vf a) { ED_EACH a.r[i] = nabs(a.r[i]); return a; }
 ED_IN vf vfma(const vf& a, const vf& b, vf c) { ED_EACH c.r[i] = nfma(a.r[i], b.r[i], c.r[i]); return c; }
 ED_IN vf vload_f16(const uint16_t* p) { vf y; ED_EACH y.r[i] = nload_f16(p + i * W); return y; }
 ED_IN void vstore_f16(uint16_t* p, const vf& x) { ED_EACH nstore_f16(p + i * W, x.r[i]); }
+ED_IN vf vload_bf16(const uint16_t* p) { vf y; ED_EACH y.r[i] = nload_bf16(p + i * W); return y; }
 ED_IN vf vload_i8(const int8_t* p) { vf y; ED_EACH y.r[i] = nload_i8(p + i * W); return y; }
 ED_IN vf vload_u4(const uint8_t* p) { vf y; ED_EACH y.r[i] = nload_u4(p + i * W / 2); return y; }
 ED_IN void vload_nibbles(const uint8_t* p, vf& low, vf& high) { ED_EACH nload_nibbles(p + i * W, low.r[i], high.r[i]); }

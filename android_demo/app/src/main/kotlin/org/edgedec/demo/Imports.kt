@@ -1,0 +1,52 @@
+package org.edgedec.demo
+
+import android.net.Uri
+import java.io.IOException
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.launch
+import kotlinx.coroutines.withContext
+import org.edgedec.EdgedecException
+import org.edgedec.bundle.Progress
+
+/** Brings a bundle in a zip file into the app; every file is checked against its hash, and a notification shows how far. */
+class Imports(private val app: DemoApp) {
+    private val notices = Notices(app)
+
+    fun start(file: Uri, fileName: String) = app.scope.launch {
+        val name = plain(fileName)
+        notices.show(ID, app.getString(R.string.importing, name), 0)
+        try {
+            withContext(Dispatchers.IO) { unzip(file, name) }
+            notices.show(ID, app.getString(R.string.imported, name))
+            app.teller.change(app.teller.settings.copy(bundle = name))
+        } catch (e: EdgedecException) {
+            notices.show(ID, e.message.orEmpty())
+        } catch (e: IOException) {
+            notices.show(ID, "$name: ${e.message}")
+        }
+    }
+
+    private fun unzip(file: Uri, name: String) {
+        val total = app.contentResolver.openAssetFileDescriptor(file, "r")?.use { it.length } ?: -1
+        val input = app.contentResolver.openInputStream(file) ?: throw IOException("cannot be read")
+        var shown = -1
+        input.use { zip ->
+            app.teller.bundles.unzip(name, zip, maxOf(total, 1), Progress { done, all ->
+                val percent = (done * 100 / maxOf(all, 1)).toInt().coerceIn(0, 99)
+                if (percent != shown) notices.show(ID, app.getString(R.string.importing, name), percent)
+                shown = percent
+                true
+            })
+        }
+    }
+
+    companion object {
+        const val ID = 1
+
+        /** A folder's name of a file's. Nano's own name stays nano's. */
+        fun plain(fileName: String): String {
+            val name = fileName.removeSuffix(".zip").replace(Regex("[^A-Za-z0-9_.+-]"), "_").trimStart('.', '-', '+').ifEmpty { "bundle" }
+            return if (name == Settings.NANO) "nano_imported" else name.take(60)
+        }
+    }
+}

@@ -1,0 +1,171 @@
+"""Makes the app's APK without the Android SDK: Maven for the classes, aapt2, d8, zipalign and apksigner for the rest.
+
+    python android_demo/build.py [--test] [--offline] [--out build/edgedec-demo.apk]
+
+Needs a JDK of 17 or later, Maven, and Debian's packages aapt, zipalign, apksigner. EDGEDEC_KEYSTORE (and its password in
+EDGEDEC_KEYSTORE_PASSWORD): what signs it; else a key that is made for this checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT, APP = HERE.parent, HERE / "app"
+TARGET, MAIN = APP / "target", APP / "src" / "main"
+NANO = ROOT / "models" / "nano" / "bundle"
+NATIVES = HERE / "build" / "natives"
+MIN_SDK, TARGET_SDK, PAGE = 26, 35, 16384
+TOOLS = {"java": "a JDK", "mvn": "maven", "keytool": "a JDK", "aapt2": "aapt", "zipalign": "zipalign", "apksigner": "apksigner"}
+
+
+
+class Failed(Exception):
+    """One line: what went wrong, and what to do."""
+
+
+def run(*command: str | Path, cwd: Path = HERE) -> str:
+    """The output of a program; Failed with its last lines if it failed."""
+    done = subprocess.run([str(part) for part in command], cwd=cwd, text=True, capture_output=True, check=False)
+    if done.returncode:
+        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        errors = [line for line in said if "ERROR" in line or "error:" in line] or said[-3:]
+        raise Failed(f"{Path(str(command[0])).name} failed: {' | '.join(errors[:4])[:800]}")
+    return done.stdout
+
+
+def check_tools() -> None:
+    missing = sorted({package for tool, package in TOOLS.items() if shutil.which(tool) is None})
+    if missing:
+        raise Failed(f"not installed: {', '.join(missing)}; `apt-get install default-jdk-headless maven aapt zipalign apksigner`")
+
+
+def maven(offline: bool, *goals: str) -> None:
+    run("mvn", "-B", *(["-o"] if offline else []), *goals)
+
+
+def resources() -> Path:
+    """The APK with manifest, resources and assets; writes R.java, and what Robolectric reads."""
+    compiled, base = TARGET / "resources.zip", TARGET / "resources.apk"
+    run("aapt2", "compile", "--dir", MAIN / "res", "-o", compiled)
+    run(
+        "aapt2", "link", "-I", TARGET / "tools" / "resources.jar", "--manifest", MAIN / "AndroidManifest.xml",
+        "--java", TARGET / "r", "-A", assets(), "-o", base, "--min-sdk-version", str(MIN_SDK),
+        "--target-sdk-version", str(TARGET_SDK), "--version-code", "1", "--version-name", "0.1.0", compiled,
+    )  # fmt: skip
+    config = TARGET / "robolectric-config" / "com" / "android" / "tools"
+    config.mkdir(parents=True, exist_ok=True)
+    (config / "test_config.properties").write_text(
+        f"android_merged_manifest={MAIN / 'AndroidManifest.xml'}\nandroid_merged_assets={TARGET / 'assets'}\n"
+        f"android_resource_apk={base}\nandroid_custom_package=org.edgedec.demo\n"
+    )
+    with zipfile.ZipFile(TARGET / "tools" / "monitor.aar") as aar:
+        (TARGET / "aar").mkdir(exist_ok=True)
+        (TARGET / "aar" / "monitor.jar").write_bytes(aar.read("classes.jar"))
+    return base
+
+
+def assets() -> Path:
+    """Nano, whole: its manifest lists every file."""
+    folder = TARGET / "assets"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(NANO, folder / "nano", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    return folder
+
+
+def dex() -> Path:
+    """classes.dex of the app, the library and what they need. Of ONNX Runtime the classes, which its natives need."""
+    folder = TARGET / "dex"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    provided = TARGET / "provided"
+    framework = next(provided.glob("android-all-*.jar"))
+    jars = [TARGET / "app-0.1.0.jar", *sorted((TARGET / "runtime").glob("*.jar")), next(provided.glob("onnxruntime-*.jar"))]
+    d8 = ["java", "-Xmx2g", "-cp", TARGET / "tools" / "r8.jar", "com.android.tools.r8.D8"]
+    run(*d8, "--release", "--min-api", str(MIN_SDK), "--lib", framework, "--output", folder, *jars)
+    return folder
+
+
+def pack(base: Path, classes: Path, into: Path) -> None:
+    """One zip file: libraries uncompressed and at pages of 16 KiB, so that they are mapped where they lie."""
+    with zipfile.ZipFile(base) as source, zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as out:
+        for item in source.infolist():
+            stored = item.filename == "resources.arsc"
+            add(out, item.filename, source.read(item), stored, 4)
+        for path in sorted(classes.glob("*.dex")):
+            add(out, path.name, path.read_bytes(), False, 4)
+        for path in sorted(NATIVES.glob("*/*.so")):
+            add(out, f"lib/{path.parent.name}/{path.name}", path.read_bytes(), True, PAGE)
+
+
+def add(out: zipfile.ZipFile, name: str, data: bytes, stored: bool, align: int) -> None:
+    info = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))
+    info.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
+    if stored:
+        assert out.fp is not None
+        start = out.fp.tell() + 30 + len(name.encode())
+        # An extra field as zipalign writes it: id, size, and zeros.
+        padding = -(start + 6) % align
+        info.extra = (0xD935).to_bytes(2, "little") + (padding + 2).to_bytes(2, "little") + align.to_bytes(2, "little") + bytes(padding)
+    out.writestr(info, data)
+
+
+def keystore() -> tuple[Path, str]:
+    given = os.environ.get("EDGEDEC_KEYSTORE")
+    if given:
+        return Path(given), os.environ.get("EDGEDEC_KEYSTORE_PASSWORD", "")
+    path = HERE / "build" / "debug.keystore"
+    if not path.is_file():
+        path.parent.mkdir(exist_ok=True)
+        run(
+            "keytool", "-genkeypair", "-keystore", path, "-storepass", "android", "-alias", "edgedec", "-keyalg", "RSA",
+            "-keysize", "3072", "-validity", "10000", "-dname", "CN=edgedec debug", "-storetype", "PKCS12",
+        )  # fmt: skip
+    return path, "android"
+
+
+def sign(unsigned: Path, out: Path) -> None:
+    run("zipalign", "-c", "-p", "4", unsigned)
+    key, password = keystore()
+    part = out.with_name(out.name + ".part")
+    run("apksigner", "sign", "--ks", key, "--ks-pass", f"pass:{password}", "--v4-signing-enabled", "false", "--out", part, unsigned)
+    run("apksigner", "verify", "--min-sdk-version", str(MIN_SDK), part)
+    part.replace(out)
+
+
+def build(out: Path, test: bool, offline: bool) -> Path:
+    check_tools()
+    maven(offline, "-q", "-pl", "app", "initialize")
+    base = resources()
+    maven(offline, "-q", "package", *([] if test else ["-DskipTests"]))
+    unsigned = TARGET / "unsigned.apk"
+    pack(base, dex(), unsigned)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    sign(unsigned, out)
+    return out
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--test", action="store_true", help="run the tests of library and app too")
+    parser.add_argument("--offline", action="store_true", help="download nothing")
+    parser.add_argument("--out", type=Path, default=HERE / "build" / "edgedec-demo.apk")
+    given = parser.parse_args()
+    try:
+        out = build(given.out.resolve(), given.test, given.offline)
+    except Failed as error:
+        print(f"android: {error}", file=sys.stderr)
+        return 1
+    kinds = sorted(path.parent.name for path in NATIVES.glob("*/libedgedec_jni.so")) or ["none"]
+    print(f"{out}: {out.stat().st_size / 1e6:.1f} MB, signed; native engine for: {', '.join(kinds)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

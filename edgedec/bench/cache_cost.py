@@ -1,0 +1,156 @@
+"""What cache policies cost after long prompts: reading time, step time, memory, each beside the whole cache.
+
+Prompts are random tokens: what is measured does not depend on what they say. Each policy reads the prompt by itself,
+the whole cache first in every round; then all take turns, a generated token each, for one interval between decisions
+(`STEPS`), so that what a decision costs is in the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edgedec.decoding.context import Context
+from edgedec.decoding.score import prefill
+from edgedec.decoding.step import run_loop
+from edgedec.drafters.off import Off
+from edgedec.errors import UsageError
+from edgedec.generation import GenerationConfig
+from edgedec.policies import FULL
+from edgedec.runtime import Call, Rows, forward_one
+
+if TYPE_CHECKING:
+    from edgedec.model import Model
+
+STEPS = 64
+_PROBE = 1024
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class CostReading:
+    """A policy at one context: seconds of reading and of a step, one a round; bytes of its cache after reading."""
+
+    prefill: list[float] = field(default_factory=list)
+    step: list[float] = field(default_factory=list)
+    nbytes: int = 0
+
+
+@dataclass
+class CostResult:
+    """By context and policy, "full" among them; interrupted: not all of it."""
+
+    readings: dict[int, dict[str, CostReading]]
+    interrupted: bool = False
+
+    def report(self) -> dict[str, Any]:
+        """policies.NAME.CONTEXT: ratios are of the whole cache over the policy, the median over rounds."""
+        found: dict[str, Any] = {}
+        for context, by_name in self.readings.items():
+            full = by_name.get(FULL)
+            for name, reading in by_name.items():
+                if full is not None and reading.step:
+                    found.setdefault(name, {})[str(context)] = _facts(reading, full)
+        return found
+
+
+def _facts(own: CostReading, full: CostReading) -> dict[str, float]:
+    rounds = list(zip(own.prefill, own.step, full.prefill, full.step, strict=False))
+    return {
+        "prefill_ratio": round(median(f / p for p, _, f, _ in rounds), 3),
+        "step_ratio": round(median(f / s for _, s, _, f in rounds), 3),
+        "prefill_s": round(median(p for p, *_ in rounds), 3),
+        "step_ms": round(1e3 * median(s for _, s, *_ in rounds), 3),
+        "memory_mb": round(own.nbytes / 2**20, 2),
+        "memory_ratio": round(full.nbytes / max(own.nbytes, 1), 3),
+    }
+
+
+class CostBench:
+    """One model. `policies` by the words that `--cache` takes."""
+
+    def __init__(self, model: Model, contexts: Sequence[int], policies: Sequence[str]) -> None:
+        self.model, self.contexts = model, list(contexts)
+        self.policies = [FULL, *(words for words in policies if words != FULL)]
+        longest = max(self.contexts, default=1) + STEPS + 2
+        if longest > model.spec.context_length:
+            raise UsageError(
+                f"--context {max(self.contexts)}: with {STEPS} steps after it, more than the model's "
+                f"{model.spec.context_length}; take less, or --as a geometry"
+            )
+        for words in self.policies:
+            model.session(context=1, cache=words)  # what would be refused is refused now
+
+    def measure(self, rounds: int, progress: Progress, expect: Callable[[float], None]) -> CostResult:
+        result = CostResult({})
+        try:
+            expect(self._estimate() * rounds)
+            for context in self.contexts:
+                result.readings[context] = {words: CostReading() for words in self.policies}
+            total, done = rounds * len(self.contexts) * len(self.policies), 0
+            for round_ in range(rounds):
+                for context in self.contexts:
+                    texts = {}
+                    for words in self.policies:
+                        texts[words] = self._read(context, words, round_, result.readings[context][words])
+                        progress(done := done + 1, total)
+                    self._steps(texts, result.readings[context])
+        except KeyboardInterrupt:
+            result.interrupted = True
+        return result
+
+    def _ids(self, n: int, seed: int) -> list[int]:
+        ids: list[int] = np.random.default_rng(seed).integers(0, self.model.spec.vocab_size, n).tolist()
+        return ids
+
+    def _read(self, n: int, words: str, seed: int, into: CostReading) -> Context:
+        """The text, read under a policy."""
+        runtime = self.model.runtime
+        context = Context(self._ids(n, seed), n, runtime.new_cache(n + STEPS + 2), policy=self.model.policy(words))
+        began = perf_counter()
+        prefill(runtime, context)
+        into.prefill.append(perf_counter() - began)
+        into.nbytes = context.cache.nbytes
+        return context
+
+    def _steps(self, texts: dict[str, Context], into: dict[str, CostReading]) -> None:
+        """One token each in turns, `STEPS` times after one to warm up."""
+        loops = {words: self._tokens(context) for words, context in texts.items()}
+        seconds = dict.fromkeys(texts, 0.0)
+        for turn in range(STEPS + 1):
+            for words, loop in loops.items():
+                began = perf_counter()
+                next(loop)
+                seconds[words] += (perf_counter() - began) * (turn > 0)
+        for words, spent in seconds.items():
+            into[words].step.append(spent / STEPS)
+        for loop in loops.values():
+            loop.close()
+
+    def _tokens(self, context: Context) -> Any:
+        from edgedec.decoding.loop import decode_loop
+
+        config = GenerationConfig(max_tokens=STEPS + 1, ignore_eos=True)
+        can = self.model.runtime.capabilities
+        return run_loop(self.model.runtime, decode_loop(context, config, Off(), capabilities=can))
+
+    def _estimate(self) -> float:
+        """Seconds of a round, from the first and the last chunk of a short text: as if no policy saved anything."""
+        runtime = self.model.runtime
+        chunk, n = runtime.capabilities.prefill_chunk, min(_PROBE, min(self.contexts, default=1))
+        cache, times, ids = runtime.new_cache(n), list[tuple[int, float]](), self._ids(n, 0)
+        for at in range(0, n, chunk):
+            began = perf_counter()
+            forward_one(runtime, Call(Rows.chain(ids[at : at + chunk], at), cache))
+            cache.commit(range(min(chunk, n - at)))
+            times.append((at, perf_counter() - began))
+        (first, least), (last, most) = times[len(times) > 2], times[-1 - (len(times) > 2)]
+        slope = max(0.0, (most - least) / max(last - first, 1))
+        reading = sum(least + slope * at for context in self.contexts for at in range(0, context, chunk))
+        return reading * len(self.policies)

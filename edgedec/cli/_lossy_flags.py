@@ -1,0 +1,28 @@
+"""Flags that make another text: layers skipped, caches that do not keep everything."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+CacheWords = Annotated[
+    str,
+    typer.Option(
+        "--cache",
+        metavar="POLICY",
+        show_default=False,
+        help="Lossy: what the KV cache keeps: full (default: everything), or a policy with its budget, as in "
+        "snapkv:budget=0.2 (docs/long-context.md names them).",
+    ),
+]
+SkipSpeed = Annotated[
+    float,
+    typer.Option(
+        "--skip-speed",
+        min=1.0,
+        metavar="X",
+        show_default=False,
+        help="Lossy: skip layers until a token is X times as fast; another, worse text. 1 (default): none.",
+    ),
+]

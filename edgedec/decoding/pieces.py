@@ -1,0 +1,35 @@
+"""A generation as text: what is certain, piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+from edgedec.decoding.step import Stats, Token
+from edgedec.text.stream import TextStream
+
+
+@dataclass(frozen=True)
+class TextPiece:
+    """Text that is certain, and the token that made it so (None: what was held back until the end)."""
+
+    text: str
+    token: Token | None
+
+
+def pieces(tokens: Generator[Token], stream: TextStream, stats: Stats) -> Iterator[TextPiece]:
+    """The text of these tokens; a stop string ends them."""
+    with closing(tokens):
+        for token in tokens:
+            text, stopped = stream.push(token)
+            if stopped:
+                stats.finish = "stop"
+            yield TextPiece(text, token)
+            if stopped:
+                return
+        text, stopped = stream.flush()
+        if stopped:
+            stats.finish = "stop"
+        if text:
+            yield TextPiece(text, None)

@@ -1,0 +1,124 @@
+"""A model that reads a short, retrieved text drafts for one that reads all of it (RAPID, S06). For long contexts.
+
+Chen et al. 2025. Of a long text the passages that have most to do with its end are put together, in their order,
+between its first tokens and its latest ones: some hundreds of tokens. The same model, or a smaller one, drafts after
+those; the target verifies after the whole text, which is what it is without drafts. (The paper's other mode, in which
+the target's distribution is bent towards the draft's, is another text and not here.)
+
+Passages are of `chunk` tokens. One counts by the tokens that it shares with the latest `chunk`, each by how few
+passages have it (as in TF-IDF). They are chosen for a prompt, and again after `refresh` tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from edgedec.decoding.context import Context
+from edgedec.drafters import Draft, DrafterContext, Proposal
+from edgedec.drafters._draft_model import open_draft
+from edgedec.drafters._reader import DraftReader, Reading
+from edgedec.drafters._usage import usage_of
+from edgedec.drafters.model import ModelDrafter
+from edgedec.errors import UsageError
+from edgedec.runtime import Outputs, Runtime
+
+_FIRST = 32  # tokens of the beginning, where instructions stand
+
+
+def make(
+    host: DrafterContext,
+    path: str = "",
+    budget: int = 512,
+    chunk: int = 64,
+    least: int = 2048,
+    refresh: int = 512,
+    gamma: int = 8,
+    trim: float = 0.25,
+) -> Rapid:
+    """path: a smaller model of the same tokens; by default the model itself. budget: tokens of the short text; chunk:
+    of a passage; least: nothing is drafted before the text is so long; refresh: tokens after which passages are chosen
+    anew; gamma: the longest draft; trim: the share of the vocabulary to choose from at most."""
+    if chunk < 8 or budget < _FIRST + 3 * chunk or refresh < 1:
+        raise UsageError(
+            f"drafter rapid: budget={budget}, chunk={chunk}, refresh={refresh}: needs passages of 8 tokens or more, "
+            f"room for {_FIRST} tokens and three passages, and a refresh from 1 on"
+        )
+    runtime, translator = (host.runtime, None) if not path else open_draft(host, path)
+    if translator is not None:
+        raise UsageError(f"drafter rapid: path={path}: has other tokens than the target; use a model of the same ones")
+    if 2 * budget > runtime.spec.context_length:
+        raise UsageError(
+            f"drafter rapid: budget={budget}: at most half of the context of {runtime.spec.context_length}"
+        )
+    drafter = Rapid(
+        RetrievedReader(runtime, budget, chunk, refresh), runtime, host.runtime.spec.vocab_size, least, gamma
+    )
+    drafter.usage = usage_of(host, trim) if not path else None
+    return drafter
+
+
+class Rapid(ModelDrafter):
+    """A `model` drafter that reads passages."""
+
+    def __init__(self, reader: RetrievedReader, runtime: Runtime, vocab: int, least: int, gamma: int) -> None:
+        super().__init__(runtime, vocab, gamma)
+        self._passages, self._reader, self._least = reader, reader, least
+
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
+        if len(context.ids) < self._least:
+            return Draft()
+        return super().propose(context, nodes, min_path_prob)
+
+    def report(self) -> dict[str, Any]:
+        return {**super().report(), "reads": self._passages.tokens}
+
+
+class RetrievedReader(DraftReader):
+    """Reads a short text instead of the long one."""
+
+    def __init__(self, runtime: Runtime, budget: int, chunk: int, refresh: int) -> None:
+        super().__init__(runtime)
+        self._budget, self._size, self._refresh = budget, chunk, refresh
+        self._short: list[int] = []
+        self._tail = self._chosen = -1
+        self.tokens = 0
+
+    def read(self, ids: Sequence[int], outputs: Outputs, room: int, settled: int | None = None) -> Reading:
+        if not 0 <= self._chosen <= len(ids) < self._chosen + self._refresh:
+            self._choose(ids)
+        short = [*self._short, *ids[self._tail :]]
+        self.tokens = len(short)
+        return (yield from super().read(short, outputs, room))
+
+    def reset(self) -> None:
+        super().reset()
+        self._tail = self._chosen = -1
+
+    def _choose(self, ids: Sequence[int]) -> None:
+        """Passages for this text; what stays in front of them is not read again."""
+        super().reset()
+        self._chosen, self._tail = len(ids), max(len(ids) - 2 * self._size, 0)
+        many = (self._budget - _FIRST) // self._size - 2
+        passages = retrieved(ids[: self._tail], ids[-self._size :], self._size, many, _FIRST)
+        found = [ids[at : at + self._size] for at in passages]
+        self._short = [*ids[: min(_FIRST, self._tail)], *(token for passage in found for token in passage)]
+
+
+def retrieved(ids: Sequence[int], query: Sequence[int], size: int, many: int, first: int = 0) -> list[int]:
+    """Where the `many` passages of `size` tokens begin that have most to do with the query, ascending; cut from
+    `first` on.
+
+    ids 1 2 9 9 5 6 7 7, query 6 5, size 2, many 1 -> 4
+    """
+    starts = range(first, len(ids) - size + 1, size)
+    if not len(starts):
+        return []
+    passages = np.asarray(ids[first : first + len(starts) * size], np.int64).reshape(len(starts), size)
+    tokens = np.unique(np.asarray(query, np.int64))
+    has = np.stack([(passages == token).any(axis=1) for token in tokens], axis=1)
+    weight = np.log((1 + len(starts)) / (1 + has.sum(axis=0)))
+    order = np.argsort(-(has @ weight), kind="stable")[:many]
+    return sorted(starts[int(i)] for i in order)

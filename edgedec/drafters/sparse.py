@@ -1,0 +1,157 @@
+"""The model itself drafts, looking at a part of its cache; the whole cache verifies. For long contexts.
+
+Where a text is long, the time of a call is that of its keys and values, and most of them matter little for the next
+token (MagicDec, TriForce). Two ways to look at fewer:
+
+    view      the draft's rows see the first slots, the latest ones and the pages that their queries score highest in
+              (Quest, LServe), in a fork that shares the text's pages: nothing is copied, nothing is missing
+    a policy  of `--cache`: a fork of the text's cache, pruned by what the text's last rows look at. Only what stays is
+              copied. It grows with the text, and is made anew after `refresh` tokens
+
+The text is what it is without drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from edgedec.decoding.allocation import Offer
+from edgedec.decoding.context import Context
+from edgedec.decoding.keeping import settle
+from edgedec.decoding.step import Completed, Request
+from edgedec.drafters import Draft, DrafterContext, Proposal
+from edgedec.drafters._reader import DraftReader, Reading
+from edgedec.drafters._usage import usage_of
+from edgedec.drafters.model import ModelDrafter
+from edgedec.errors import UsageError
+from edgedec.policies import FULL, CachePolicy, PolicyHost, make_policy
+from edgedec.runtime import Call, Outputs, Rows
+from edgedec.runtime.view import View
+
+# The first slots, on which attention rests: a page.
+_SINKS = 64
+# The last rows of the text, which show a policy what matters.
+_WINDOW = 32
+
+
+def make(
+    host: DrafterContext,
+    policy: str = "",
+    budget: float = 0.05,
+    least: int = 2048,
+    refresh: int = 256,
+    pages: int = 12,
+    recent: int = 128,
+    gamma: int = 8,
+    trim: float = 0.25,
+) -> SparseDrafter:
+    """policy: view, or one of `--cache` (by default view where the engine can, else snapkv); budget, refresh: of a
+    policy's cache, and tokens after which it is made anew; pages, recent: of a view, pages by their scores, and latest
+    slots; least: nothing is drafted before the text is so long; gamma: the longest draft; trim: the share of the
+    vocabulary to choose from at most."""
+    can, spec = host.runtime.capabilities, host.runtime.spec
+    policy = policy or ("view" if can.views else "snapkv")
+    if policy == FULL or least < 1 or refresh < 1 or pages < 0 or recent < 1:
+        raise UsageError(
+            f"drafter sparse: policy={policy}, least={least}, refresh={refresh}, pages={pages}, recent={recent}: needs "
+            "a policy, pages from 0 on and the others from 1 on"
+        )
+    reader: ViewReader | ForkReader
+    if policy == "view":
+        reader = ViewReader(host, View(sinks=_SINKS, recent=recent, pages=pages))
+    else:
+        pruner = make_policy(f"{policy}:budget={budget:g}", PolicyHost(spec, can))
+        assert pruner is not None
+        reader = ForkReader(host, pruner, refresh)
+    drafter = SparseDrafter(reader, spec.vocab_size, least, gamma)
+    drafter.usage = usage_of(host, trim)
+    return drafter
+
+
+class SparseDrafter(ModelDrafter):
+    """A `model` drafter whose model is the target. reader: of its pruned cache."""
+
+    def __init__(self, reader: ViewReader | ForkReader, vocab: int, least: int, gamma: int) -> None:
+        super().__init__(reader.runtime, vocab, gamma)
+        self._sparse, self._reader, self._least = reader, reader, least
+
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
+        if context.cache.length < self._least or len(context.ids) != context.cache.length + 1:
+            return Draft()
+        return self._after(context, nodes, min_path_prob)
+
+    def _after(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request | Offer, Any, Draft]:
+        yield from self._sparse.follow(context)
+        proposal = super().propose(context, nodes, min_path_prob)
+        return proposal if isinstance(proposal, Draft) else (yield from proposal)
+
+    def report(self) -> dict[str, Any]:
+        return {**super().report(), **self._sparse.report()}
+
+
+class ViewReader(DraftReader):
+    """Reads with the target's runtime, in a fork of the target's cache: other drafters' rows may be pending there."""
+
+    def __init__(self, host: DrafterContext, view: View) -> None:
+        if not host.runtime.capabilities.views:
+            raise UsageError(f"drafter sparse: policy=view: the engine {host.runtime.name} has no views; use snapkv")
+        super().__init__(host.runtime)
+        self.runtime, self._view = host.runtime, view
+        self._views = {b: view for b, block in host.runtime.spec.attention.items() if block.window is None}
+
+    def follow(self, context: Context) -> Generator[Request, Completed, None]:
+        """The text's cache is the draft's: a fork shares its pages, and copies the last one of each block."""
+        self._cache, self._adapter, self._rows = context.cache.fork(), context.adapter, None
+        yield from ()
+
+    def read(self, ids: Sequence[int], outputs: Outputs, room: int, settled: int | None = None) -> Reading:
+        self._root = 0
+        return (yield from self._run(Rows.chain(ids[-1:], self._cache.length), outputs))
+
+    def _call(self, rows: Rows, outputs: Outputs) -> Call:
+        return super()._call(rows, outputs)._replace(views=self._views)
+
+    def reset(self) -> None:
+        self._rows = None
+
+    def report(self) -> dict[str, Any]:
+        return {"policy": "view", "pages": self._view.pages, "recent": self._view.recent}
+
+
+class ForkReader(DraftReader):
+    """Reads with the target's runtime, on a pruned fork of the target's cache."""
+
+    def __init__(self, host: DrafterContext, policy: CachePolicy, refresh: int) -> None:
+        super().__init__(host.runtime)
+        self.runtime, self._policy, self._refresh = host.runtime, policy, refresh
+        self._made, self.forks = -1, 0
+
+    def follow(self, context: Context) -> Generator[Request, Completed, None]:
+        """Have a pruned cache of this text; a new one if there is none, or it is old."""
+        length = context.cache.length
+        if 0 <= self._made <= length < self._made + self._refresh:
+            return
+        window = min(_WINDOW, length - 1)
+        policy = self._policy.fork()
+        policy.reset()
+        twin = Context(
+            list(context.ids),
+            0,
+            context.cache.fork(length - window, context.cache.capacity),
+            adapter=context.adapter,
+            policy=policy,
+        )
+        yield from settle(twin, self._chunk)
+        self._cache, self._ids, self._rows = twin.cache, list(context.ids[:length]), None
+        self._sure, self._base, self._made = length, 0, length
+        self._adapter = context.adapter
+        self.forks += 1
+
+    def reset(self) -> None:
+        """Another text: its cache is another one."""
+        self._made, self._sure, self._rows, self._ids = -1, 0, None, []
+        self._cache = self.runtime.new_cache(1)
+
+    def report(self) -> dict[str, Any]:
+        return {"policy": self._policy.words, "caches": self.forks}

@@ -1,0 +1,70 @@
+"""How many slots a block may keep, and which ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import UsageError
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+# With fewer slots there is no attention to speak of.
+LEAST = 8
+
+
+@dataclass(frozen=True)
+class CacheBudget:
+    """A share of the tokens read so far (up to 1), or a number of slots."""
+
+    value: float
+
+    def of(self, length: int) -> int:
+        """Slots of a block after `length` tokens."""
+        return max(LEAST, ceil(self.value * length) if self.value <= 1 else int(self.value))
+
+    def __str__(self) -> str:
+        return f"{self.value:.0%} of the tokens" if self.value <= 1 else f"{int(self.value)} tokens"
+
+
+def budget_of(name: str, value: float) -> CacheBudget:
+    """The budget that an option means; UsageError for one that is none."""
+    if not (0 < value <= 1 or value >= LEAST):
+        raise UsageError(
+            f"--cache {name}: budget={value:g}: must be a share of the tokens (above 0, up to 1) or a number of tokens "
+            f"from {LEAST} on"
+        )
+    return CacheBudget(value)
+
+
+def dropped(scores: Floats, keep: int, sinks: int, recent: int) -> Ints:
+    """The slots that go so that `keep` stay, ascending: never the first `sinks` and the last `recent`, of the others
+    those of the lowest scores; of equals the oldest.
+
+        scores 9 1 5 3 4 0, keep 4, sinks 1, recent 1 -> 1 3
+    """
+    n = len(scores)
+    gone = n - keep
+    if gone <= 0:
+        return np.zeros(0, np.int64)
+    sinks = min(sinks, keep)
+    recent = min(recent, keep - sinks)
+    order = np.argsort(scores[sinks : n - recent], kind="stable")[:gone]
+    return np.sort(order).astype(np.int64) + sinks
+
+
+def pooled(paid: Floats, width: int) -> Floats:
+    """paid [heads, slots] smoothed over `width` neighbours (the mean), the heads added up -> [slots]. What stands
+    beside a token that is looked at often belongs to it (SnapKV)."""
+    total = paid.sum(axis=0, dtype=np.float64)
+    if width > 1 and len(total):
+        half = width // 2
+        sums = np.cumsum(np.concatenate([[0.0], total]))
+        at = np.arange(len(total))
+        low, high = np.maximum(at - half, 0), np.minimum(at + half + 1, len(total))
+        total = (sums[high] - sums[low]) / (high - low)
+    return total.astype(np.float32)

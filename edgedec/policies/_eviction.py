@@ -1,0 +1,234 @@
+"""What policies that evict have in common: when they look, when they decide, what they remember.
+
+    prompt   chunk, chunk, ..., its last `window` rows looked at ─ decision ─ last token ─ steps
+    steps    1 2 ... every-observe ..│ the last `observe` before a decision are looked at, one a call │ decision
+
+Decisions come after every so many tokens of the text (`every`, 0: only after a prompt), and no draft reaches beyond
+one: so what a row sees does not depend on who drafted it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from copy import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.cache import Cache
+from edgedec.errors import SessionError, UsageError
+from edgedec.policies import ANY_ROOM, Chunk, PolicyHost, PolicyState, bytes_held
+from edgedec.policies._budget import CacheBudget, Floats, dropped, pooled
+from edgedec.runtime import Adapter, Call, CallResult, Outputs
+
+_NONE, _ATTENTION = Outputs(), Outputs(attention=True)
+
+
+class Looks(NamedTuple):
+    """When a policy looks and decides. window: rows of a prompt's end that are looked at (0: all of its rows); every:
+    tokens between decisions (0: only after a prompt); observe: rows before each that are looked at; pool: neighbours
+    that count together."""
+
+    window: int = 0
+    every: int = 0
+    observe: int = 0
+    pool: int = 1
+
+
+_ANY = Looks()
+
+
+class BasePolicy:
+    """Reads in plain chunks and decides nothing."""
+
+    name = words = ""
+
+    def prefill(
+        self, cache: Cache, ids: Sequence[int], most: int, adapter: Adapter | None
+    ) -> Generator[Call, Any, None]:
+        yield from ()
+
+    def chunk(self, cache: Cache, left: int, most: int) -> Chunk:
+        return Chunk(min(left, most))
+
+    def read(self, cache: Cache, result: CallResult) -> None:
+        pass
+
+    def end(self, cache: Cache) -> None:
+        pass
+
+    def settle(self, cache: Cache) -> None:
+        pass
+
+    def room(self, length: int) -> int:
+        return ANY_ROOM
+
+    def shape(self, call: Call) -> Call:
+        return call
+
+    def observe(self, cache: Cache, result: CallResult) -> None:
+        pass
+
+    def reset(self) -> None:
+        pass
+
+    def trim(self, cache: Cache) -> None:
+        pass
+
+    def fork(self) -> BasePolicy:
+        return copy(self)
+
+    def state(self) -> PolicyState:
+        return {}
+
+    def restore(self, state: Mapping[str, NDArray[Any]], cache: Cache) -> None:
+        if state:
+            raise SessionError(f"the saved state is not of cache policy {self.name}")
+
+    def report(self, cache: Cache) -> dict[str, Any]:
+        return {"policy": self.words, "lossy": True, **held(cache)}
+
+
+class Eviction(BasePolicy):
+    """Evicts what was looked at least."""
+
+    sinks, recent = 4, 0
+
+    def __init__(self, host: PolicyHost, budget: CacheBudget, looks: Looks) -> None:
+        self.spec, self.budget = host.spec, budget
+        self.window, self.every, self.observed, self.width = looks
+        self._scores: dict[int, Floats] = {}
+
+    # ---- when ----------------------------------------------------------------------------------
+
+    def chunk(self, cache: Cache, left: int, most: int) -> Chunk:
+        if not self.window:
+            return Chunk(min(left, most), _ATTENTION)
+        if left > self.window:
+            return Chunk(min(most, left - self.window))
+        return Chunk(min(left, most), _ATTENTION)
+
+    def read(self, cache: Cache, result: CallResult) -> None:
+        self._look(result)
+
+    def end(self, cache: Cache) -> None:
+        self.decide(cache)
+
+    def settle(self, cache: Cache) -> None:
+        if self.every and cache.length % self.every == 0:
+            self.decide(cache)
+
+    def room(self, length: int) -> int:
+        if not self.every:
+            return ANY_ROOM
+        return max(0, self.every - length % self.every - self.observed - 1)
+
+    def _looks(self, length: int) -> bool:
+        return bool(self.every) and self.every - length % self.every <= self.observed
+
+    def shape(self, call: Call) -> Call:
+        if not self._looks(call.cache.length):
+            return call
+        # Of the whole stack, also where a drafter has run the first blocks of the row.
+        return call._replace(blocks=None, hidden=None, outputs=call.outputs._replace(attention=True))
+
+    def observe(self, cache: Cache, result: CallResult) -> None:
+        if result.attention:
+            self._look(result)
+
+    # ---- what ----------------------------------------------------------------------------------
+
+    def _look(self, result: CallResult) -> None:
+        """Add what rows paid to the slots that they saw; what they are themselves among them."""
+        for b, paid in result.attention.items():
+            new = pooled(paid, self.width)
+            if (old := self._scores.get(b)) is not None:
+                new[: len(old)] += old
+            self._scores[b] = new
+
+    def score(self, cache: Cache, block: int) -> Floats:
+        """How much each slot was looked at [slots]; those that came after the last look count nothing."""
+        found = np.zeros(cache.slots(block), np.float32)
+        if (known := self._scores.get(block)) is not None:
+            found[: len(known)] = known[: len(found)]
+        return found
+
+    def shares(self, cache: Cache) -> dict[int, int]:
+        """How many slots each attention block may keep: as many each."""
+        return dict.fromkeys(self.spec.attention, self.budget.of(cache.length))
+
+    def decide(self, cache: Cache) -> None:
+        """Evict what is above the budget."""
+        for b, keep in self.shares(cache).items():
+            if cache.slots(b) > keep:
+                self.evict(cache, b, keep)
+        self.decided()
+
+    def evict(self, cache: Cache, block: int, keep: int) -> None:
+        scores = self.score(cache, block)
+        gone = dropped(scores, keep, self.sinks, self.kept_recent(keep))
+        cache.drop(block, gone)
+        if block in self._scores:
+            self._scores[block] = np.delete(scores, gone)
+
+    def kept_recent(self, keep: int) -> int:
+        """How many of the latest slots stay in any case."""
+        return max(self.recent, self.window)
+
+    def decided(self) -> None:
+        """After a decision: looks from here on are fresh ones."""
+        self._scores = {}
+
+    # ---- the life of a text --------------------------------------------------------------------
+
+    def reset(self) -> None:
+        self._scores = {}
+
+    def trim(self, cache: Cache) -> None:
+        self._scores = {b: scores[: cache.slots(b)] for b, scores in self._scores.items()}
+
+    def fork(self) -> Eviction:
+        twin = copy(self)
+        twin._scores = {b: scores.copy() for b, scores in self._scores.items()}
+        return twin
+
+    def state(self) -> PolicyState:
+        return {f"scores.{b}": scores for b, scores in self._scores.items()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]], cache: Cache) -> None:
+        found: dict[int, Floats] = {}
+        for name, scores in state.items():
+            part, _, block = name.partition(".")
+            b = int(block) if block.isdigit() else -1
+            fits = b in self.spec.attention and scores.dtype == np.float32 and scores.ndim == 1
+            if part != "scores" or not fits or len(scores) > cache.slots(b) or not np.isfinite(scores).all():
+                raise SessionError(f"{name}: the saved state is not of cache policy {self.name}")
+            found[b] = np.array(scores)
+        self._scores = found
+
+    def report(self, cache: Cache) -> dict[str, Any]:
+        return {"policy": self.words, "lossy": True, "budget": str(self.budget), **held(cache)}
+
+
+def held(cache: Cache) -> dict[str, Any]:
+    """Slots of all attention blocks that are kept, of those that the whole cache would have."""
+    blocks = cache.spec.attention
+    kept, whole = sum(cache.slots(b) for b in blocks), cache.length * len(blocks)
+    return {"slots": kept, "of": whole, "share": round(kept / max(whole, 1), 4), "bytes": bytes_held(cache)}
+
+
+def checked(name: str, limits: Mapping[str, Sequence[int]]) -> None:
+    """UsageError unless each option's value is from its least to its most: option -> value, least, most."""
+    for option, (value, low, high) in limits.items():
+        if not low <= value <= high:
+            raise UsageError(f"--cache {name}: {option}={value}: must be from {low} to {high}")
+
+
+def looks_of(name: str, looks: Looks, least: Looks = _ANY) -> Looks:
+    """These options of when to look and when to decide; UsageError unless they are from `least` on."""
+    most = Looks(128, 1 << 20, 1 << 10, 255)
+    checked(name, {key: limits for key, *limits in zip(Looks._fields, looks, least, most, strict=True)})
+    if looks.every and not looks.observe < looks.every:
+        raise UsageError(f"--cache {name}: observe={looks.observe}: must be below every={looks.every}")
+    return looks

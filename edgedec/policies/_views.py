@@ -1,0 +1,122 @@
+"""What policies that keep everything and look at some of it have in common.
+
+A row's view depends on the row alone (`View.group` 1), so what is drafted changes nothing as long as no draft is deeper
+than what is seen in any case (`recent`). A share of the tokens is a number of pages that changes every `_STEP` tokens;
+no draft reaches beyond such a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from edgedec.cache import Cache
+from edgedec.errors import UsageError
+from edgedec.policies import PolicyHost
+from edgedec.policies._budget import CacheBudget
+from edgedec.policies._eviction import BasePolicy, checked, held
+from edgedec.runtime import PAGE, Adapter, Call, CallResult, Outputs, Rows, View
+
+_STEP = 4 * PAGE
+NONE = Outputs()
+Views = Mapping[int, View]
+
+
+class Always(NamedTuple):
+    """What every head sees: the first tokens and the latest ones."""
+
+    sinks: int
+    recent: int
+
+    @property
+    def pages(self) -> int:
+        """At most so many pages."""
+        return -(-self.sinks // PAGE) + -(-self.recent // PAGE) + 1
+
+
+def always_of(name: str, sinks: int, recent: int) -> Always:
+    """These options; UsageError unless they can be. recent: at least a page, as drafts may be no deeper."""
+    checked(name, {"sinks": (sinks, 0, 1 << 16), "recent": (recent, PAGE, 1 << 16)})
+    return Always(sinks, recent)
+
+
+class Viewing(BasePolicy):
+    """Keeps everything; `views` says what a step looks at."""
+
+    def __init__(self, host: PolicyHost, budget: CacheBudget, always: Always) -> None:
+        self.spec, self.budget, self.always = host.spec, budget, always
+        self._made: tuple[Any, dict[int, View]] = (None, {})
+
+    # ---- how much ------------------------------------------------------------------------------
+
+    def pages(self, length: int) -> int | None:
+        """Pages that are searched for beside those that are always seen; None: all."""
+        if self.budget.value == 1:
+            return None
+        tokens = self.budget.of((length // _STEP + 1) * _STEP)
+        return max(1, -(-tokens // PAGE) - self.always.pages)
+
+    def room(self, length: int) -> int:
+        left = _STEP - length % _STEP - 1 if self.budget.value <= 1 else self.always.recent
+        return min(self.always.recent, left)
+
+    # ---- what is looked at ---------------------------------------------------------------------
+
+    def views(self, cache: Cache) -> Views:
+        """What a step looks at, by attention block; empty: everything."""
+        pages = self.pages(cache.length)
+        if self._made[0] != (key := self.key(pages)):
+            self._made = key, {b: view for b in self.spec.attention if (view := self.view(b, pages)) is not None}
+        return self._made[1]
+
+    def key(self, pages: int | None) -> Any:
+        """Views are made anew when this changes."""
+        return pages
+
+    def view(self, block: int, pages: int | None) -> View | None:
+        """What a step sees of a block; None: everything."""
+        return View(*self.always, pages)
+
+    def shape(self, call: Call) -> Call:
+        if not (views := self.views(call.cache)):
+            return call
+        # Of the whole stack, also where a drafter has run the first blocks of the row.
+        return call._replace(blocks=None, hidden=None, views=views)
+
+    def report(self, cache: Cache) -> dict[str, Any]:
+        pages = self.pages(cache.length)
+        seen = cache.length if pages is None else min(cache.length, (pages + self.always.pages) * PAGE)
+        return {"policy": self.words, "lossy": True, "budget": str(self.budget), "looked_at": seen, **held(cache)}
+
+
+class ViewedReading(Viewing):
+    """Reads prompts under views too."""
+
+    def prefill(
+        self, cache: Cache, ids: Sequence[int], most: int, adapter: Adapter | None
+    ) -> Generator[Call, Any, None]:
+        for at in range(0, len(ids), most):
+            rows = Rows.chain(ids[at : at + most], cache.length)
+            done = yield Call(
+                rows, cache, outputs=self.reads(cache), adapter=adapter, views=self.reading(cache) or None
+            )
+            cache.commit(range(len(rows)))
+            self.was_read(cache, done.result)
+
+    def reads(self, cache: Cache) -> Outputs:
+        """What is wanted of the next chunk's call."""
+        return NONE
+
+    def reading(self, cache: Cache) -> Views:
+        """What the next chunk's rows see; empty: everything."""
+        return {}
+
+    def was_read(self, cache: Cache, result: CallResult) -> None:
+        """A chunk of a prompt is committed."""
+
+
+def share(name: str, option: str, value: float) -> float:
+    """A number from 0 to 1; UsageError for others."""
+    if not 0 <= value <= 1:
+        raise UsageError(f"--cache {name}: {option}={value:g}: must be from 0 to 1")
+    return value

@@ -1,0 +1,39 @@
+"""Stripes in prefill (AnchorAttention, K05): rows of a prompt see the slots that score near what they score nearby.
+
+Zhang et al. 2025. The anchor of a query is its highest score among the first tokens and the latest ones. Of the others,
+those slots are read whose score is at most `theta` below it: whole columns for a group of rows, found with their mean
+query. Steps read everything.
+"""
+
+from __future__ import annotations
+
+from edgedec.cache import Cache
+from edgedec.policies import PolicyHost
+from edgedec.policies._budget import CacheBudget
+from edgedec.policies._eviction import checked
+from edgedec.policies._views import Always, ViewedReading, Views, always_of
+from edgedec.runtime import View
+
+NEEDS = ("views",)
+
+
+def make(host: PolicyHost, theta: float = 6, sinks: int = 64, recent: int = 256, group: int = 0) -> Anchor:
+    """theta: how far below the anchor a score may be, as the logarithm of a share; sinks, recent: the first and the
+    latest tokens, which are always read; group: rows that share their stripes (0: all of a chunk)."""
+    checked("anchor", {"group": (group, 0, 1 << 12)})
+    return Anchor(host, always_of("anchor", sinks, recent), View(sinks, recent, theta=theta, group=group))
+
+
+class Anchor(ViewedReading):
+    def __init__(self, host: PolicyHost, always: Always, view: View) -> None:
+        super().__init__(host, CacheBudget(1), always)
+        self._reading = dict.fromkeys(host.spec.attention, view)
+
+    def reading(self, cache: Cache) -> Views:
+        return self._reading
+
+    def views(self, cache: Cache) -> Views:
+        return {}
+
+    def room(self, length: int) -> int:
+        return 1 << 30

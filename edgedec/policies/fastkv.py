@@ -1,0 +1,79 @@
+"""Fewer rows above one layer, and a cache that is pruned apart from that (FastKV, K01).
+
+Jo et al. 2025. A prompt goes through the first `layer` layers as a whole. There its last rows show which tokens matter,
+and only the share `rate` of them goes on to the layers above. From what each block then holds, the share `budget` of
+the tokens stays cached, chosen in each block by what these last rows paid: how much is computed and how much is kept
+are two choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+
+from edgedec.cache import Cache
+from edgedec.errors import UsageError
+from edgedec.policies import PolicyHost
+from edgedec.policies._budget import LEAST, CacheBudget, Floats, budget_of, dropped, pooled
+from edgedec.policies._eviction import Looks, looks_of
+from edgedec.policies._pruned import Stage
+from edgedec.policies.snapkv import LEAST_LOOKS, SnapKV
+from edgedec.runtime import Adapter, Call, Rows
+
+NEEDS = ("drop", "attention_sums", "slices", "selections", "hidden")
+KINDS = ("attention", "mlp", "moe")
+# Where tokens are chosen if nothing is said: after this share of the layers.
+_DEPTH = 0.4
+
+
+def make(
+    host: PolicyHost,
+    budget: float = 0.1,
+    rate: float = 0.2,
+    layer: int = 0,
+    window: int = 32,
+    pool: int = 7,
+    every: int = 0,
+    observe: int = 8,
+) -> FastKV:
+    """budget: cached tokens of each block, a share or a number; rate: the share of a prompt's tokens that goes through
+    the upper layers; layer: how many layers see all of them (0: two fifths); the others as of snapkv."""
+    looks = looks_of("fastkv", Looks(window, every, observe, pool), LEAST_LOOKS)
+    layers = host.spec.n_layers
+    layer = layer or max(1, round(_DEPTH * layers))
+    if not 0 < rate <= 1 or not 0 < layer < layers:
+        raise UsageError(
+            f"--cache fastkv: rate={rate:g}, layer={layer}: rate must be above 0, up to 1, layer from 1 to {layers - 1}"
+        )
+    return FastKV(host, budget_of("fastkv", budget), looks, rate, layer)
+
+
+class FastKV(SnapKV):
+    def __init__(self, host: PolicyHost, budget: CacheBudget, looks: Looks, rate: float, layer: int) -> None:
+        super().__init__(host, budget, looks)
+        self._rate, self._layer = rate, layer
+        self._cut = host.spec.span(0, layer)[-1] + 1
+
+    def prefill(
+        self, cache: Cache, ids: Sequence[int], most: int, adapter: Adapter | None
+    ) -> Generator[Call, Any, None]:
+        n, keep = len(ids), max(int(np.ceil(self._rate * len(ids))), self.window + LEAST)
+        if keep >= n:
+            return  # too short a prompt to leave anything out
+        lower = Stage(range(self._cut), Rows.chain(ids, cache.length), None)
+        yield from lower.run(cache, most, self.window, True, adapter)
+        gone = dropped(self._salience(lower, n), keep, self.sinks, self.window)
+        upper = lower.above(range(self._cut, self.spec.n_blocks), np.setdiff1d(np.arange(n), gone))
+        yield from upper.run(cache, most, self.window, False, adapter)
+        cache.commit(range(n))
+        for stage in (lower, upper):
+            assert stage.last is not None
+            self._look(stage.last)
+
+    def _salience(self, lower: Stage, n: int) -> Floats:
+        """What the last rows paid to each of the n tokens, in the last attention block that saw all of them."""
+        assert lower.last is not None
+        block = max(lower.last.attention)
+        return pooled(lower.last.attention[block], self.width)[-n:]

@@ -1,0 +1,36 @@
+"""Heavy hitters (H2O): of the slots those stay that were paid most so far, and the latest ones.
+
+Zhang et al. 2023. Every row of a prompt is looked at, and of generated text the last `observe` rows before each
+decision (all of them with observe = every - 1, at the price of drafts: a row that is looked at is run by itself). Half
+of the budget is the latest slots'. Sums are of all heads of a block.
+"""
+
+from __future__ import annotations
+
+from edgedec.cache import Cache
+from edgedec.policies import Chunk, PolicyHost
+from edgedec.policies._budget import budget_of
+from edgedec.policies._eviction import Eviction, Looks, looks_of
+
+NEEDS = ("drop", "attention_sums")
+_CHUNKS = 4
+
+
+def make(host: PolicyHost, budget: float = 0.2, every: int = 64, observe: int = 8) -> H2O:
+    """budget: a share of the tokens, or a number; every: tokens between decisions; observe: rows before each that are
+    looked at."""
+    return H2O(host, budget_of("h2o", budget), looks_of("h2o", Looks(every=every, observe=observe)))
+
+
+class H2O(Eviction):
+    def chunk(self, cache: Cache, left: int, most: int) -> Chunk:
+        if cache.length and cache.length % (_CHUNKS * most) == 0:
+            self.decide(cache)
+        plain = super().chunk(cache, left, most)
+        return plain._replace(rows=min(plain.rows, most - cache.length % most))
+
+    def kept_recent(self, keep: int) -> int:
+        return keep // 2
+
+    def decided(self) -> None:
+        """All that was ever paid counts."""

@@ -1,0 +1,63 @@
+"""More for the first layers, less for the last (PyramidKV): attention is spread wide below and gathers above.
+
+Cai et al. 2024. The same choice as snapkv's in every block; the budgets fall in a line from the first attention block
+to the last, and add up to the same as equal ones. `slope`: how many times the mean the first one has, up to 2.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgedec.cache import Cache
+from edgedec.errors import UsageError
+from edgedec.policies import PolicyHost
+from edgedec.policies._budget import LEAST, CacheBudget, budget_of
+from edgedec.policies._eviction import Looks, looks_of
+from edgedec.policies.snapkv import LEAST_LOOKS, SnapKV
+
+NEEDS = ("drop", "attention_sums")
+
+
+def make(
+    host: PolicyHost,
+    budget: float = 0.2,
+    slope: float = 1.9,
+    window: int = 32,
+    pool: int = 7,
+    every: int = 0,
+    observe: int = 8,
+) -> PyramidKV:
+    """budget: a share of the tokens, or a number, on the mean of all blocks; slope: of the first block to the mean;
+    window, pool, every, observe: as of snapkv."""
+    looks = looks_of("pyramidkv", Looks(window, every, observe, pool), LEAST_LOOKS)
+    if not 1 <= slope <= 2:
+        raise UsageError(f"--cache pyramidkv: slope={slope:g}: must be from 1 (equal budgets) to 2")
+    return PyramidKV(host, budget_of("pyramidkv", budget), looks, slope)
+
+
+class PyramidKV(SnapKV):
+    def __init__(self, host: PolicyHost, budget: CacheBudget, looks: Looks, slope: float) -> None:
+        super().__init__(host, budget, looks)
+        self._slope = slope
+
+    def shares(self, cache: Cache) -> dict[int, int]:
+        keep, blocks = self.budget.of(cache.length), list(self.spec.attention)
+        if keep >= cache.length:
+            return dict.fromkeys(blocks, keep)
+        line = np.linspace(self._slope, 2 - self._slope, len(blocks)) * keep
+        return dict(zip(blocks, level(line, cache.length), strict=True))
+
+
+def level(wanted: np.ndarray[tuple[int], np.dtype[np.float64]], most: int) -> list[int]:
+    """Whole numbers near these, none above `most` or below the least; what one cannot use goes to the others.
+
+    [30, 20, 10], most 25 -> 25 22 12
+    """
+    total, found = float(wanted.sum()), np.clip(wanted, LEAST, most)
+    for _ in range(len(found)):
+        open_ = (found < most) if found.sum() < total else (found > LEAST)
+        if abs(found.sum() - total) < 1 or not open_.any():
+            break
+        found[open_] += (total - found.sum()) / open_.sum()
+        found = np.clip(found, LEAST, most)
+    return [int(value) for value in found]

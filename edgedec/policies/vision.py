@@ -1,0 +1,143 @@
+"""Rows of images are dropped, rows of text are not (MustDrop, K17; Dynamic-LLaVA, K16).
+
+An image is hundreds of rows, of which few matter. Three places, each by itself:
+
+    encoding   neighbours that are alike become one row (`merge_neighbours`), before any block runs
+    prefill    above `layer` only the image rows go on that the text after them looks at (`read_rows`): the share `rate`
+    decoding   of the image rows cached, the share `budget` stays; with `text` below 1 also of the text, every `every`
+
+Which rows are an image's is said by `mark`, by their positions; they may be given as embeddings (`Rows.embedded`).
+Without a mark nothing is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.cache import Cache
+from edgedec.errors import SessionError, UsageError
+from edgedec.policies import PolicyHost, PolicyState
+from edgedec.policies._budget import LEAST, CacheBudget, Floats, Ints, budget_of, dropped, pooled
+from edgedec.policies._eviction import Eviction, Looks, looks_of
+from edgedec.policies._pruned import Stage
+from edgedec.runtime import Adapter, Call, Hidden, Rows
+
+NEEDS = ("drop", "attention_sums", "slices", "selections", "hidden", "embeddings")
+KINDS = ("attention", "mlp", "moe")
+_DEPTH = 0.25
+
+
+def make(
+    host: PolicyHost,
+    budget: float = 0.2,
+    rate: float = 0.5,
+    text: float = 1.0,
+    layer: int = 0,
+    window: int = 16,
+    every: int = 0,
+    observe: int = 8,
+) -> Vision:
+    """budget: the share of the image rows that stays cached; rate: that goes through the upper layers; text: the share
+    of the text that stays, if it is pruned too; layer: how many layers see all rows (0: a quarter); the others as of
+    snapkv."""
+    looks = looks_of("vision", Looks(window, every, observe), Looks(window=1))
+    layers = host.spec.n_layers
+    layer = layer or max(1, round(_DEPTH * layers))
+    if not (0 < budget <= 1 and 0 < rate <= 1 and 0 < text <= 1 and 0 < layer < layers):
+        raise UsageError(
+            f"--cache vision: budget={budget:g}, rate={rate:g}, text={text:g}, layer={layer}: shares must be above 0, "
+            f"up to 1, layer from 1 to {layers - 1}"
+        )
+    return Vision(host, budget_of("vision", budget), rate, text, layer, looks)
+
+
+class Vision(Eviction):
+    def __init__(
+        self, host: PolicyHost, budget: CacheBudget, rate: float, text: float, layer: int, looks: Looks
+    ) -> None:
+        super().__init__(host, budget, looks)
+        self._rate, self._text, self._cut = rate, text, host.spec.span(0, layer)[-1] + 1
+        self._images: tuple[tuple[int, int], ...] = ()
+
+    def mark(self, start: int, stop: int) -> None:
+        """The rows at positions from `start` to before `stop` are an image's."""
+        if not 0 <= start < stop:
+            raise UsageError(f"--cache vision: image rows {start} to {stop}: needs at least one row")
+        self._images = (*self._images, (start, stop))
+
+    def read_rows(
+        self, cache: Cache, rows: Rows, most: int, adapter: Adapter | None = None
+    ) -> Generator[Call, Any, None]:
+        """Read a prompt given as rows, fewer of them above the layer; commits them and decides."""
+        n, image = len(rows), self._of_image(rows.positions)
+        keep = n - int(image.sum()) + int(np.ceil(self._rate * image.sum()))
+        lower = Stage(range(self._cut), rows, None)
+        yield from lower.run(cache, most, self.window, True, adapter)
+        assert lower.last is not None
+        paid = pooled(lower.last.attention[max(lower.last.attention)], 1)[-n:]
+        gone = dropped(np.where(image, paid, np.inf).astype(np.float32), keep, 0, 0)
+        upper = lower.above(range(self._cut, self.spec.n_blocks), np.setdiff1d(np.arange(n), gone))
+        yield from upper.run(cache, most, self.window, False, adapter)
+        cache.commit(range(n))
+        for stage in (lower, upper):
+            assert stage.last is not None
+            self.read(cache, stage.last)
+        self.decide(cache)
+
+    def decide(self, cache: Cache) -> None:
+        for b in self.spec.attention:
+            image = self._of_image(cache.positions(b))
+            total = sum(min(stop, cache.length) - start for start, stop in self._images if start < cache.length)
+            scores, gone = self.score(cache, b), [self._least(b, cache, image, self.budget.value * total, 0)]
+            if self._text < 1:
+                gone.append(self._least(b, cache, ~image, self._text * (cache.length - total), self.window))
+            drop = np.unique(np.concatenate(gone))
+            if len(drop):
+                cache.drop(b, drop)
+                self._scores[b] = np.delete(scores, drop)
+        self.decided()
+
+    def _least(self, block: int, cache: Cache, these: NDArray[np.bool_], keep: float, recent: int) -> Ints:
+        """Of these slots the ones that go so that `keep` stay."""
+        at = np.flatnonzero(these)
+        return at[dropped(self.score(cache, block)[at], max(LEAST, int(np.ceil(keep))), 0, recent)]
+
+    def _of_image(self, positions: Ints) -> NDArray[np.bool_]:
+        found = np.zeros(len(positions), bool)
+        for start, stop in self._images:
+            found |= (positions >= start) & (positions < stop)
+        return found
+
+    def reset(self) -> None:
+        super().reset()
+        self._images = ()
+
+    def state(self) -> PolicyState:
+        marks = {"images": np.array(self._images, np.int64).reshape(-1, 2)} if self._images else {}
+        return {**super().state(), **marks}
+
+    def restore(self, state: Mapping[str, NDArray[Any]], cache: Cache) -> None:
+        marks = state.get("images", np.zeros((0, 2), np.int64))
+        good = marks.ndim == 2 and marks.shape[1] == 2 and marks.dtype == np.int64
+        if not good or not ((marks[:, 0] >= 0) & (marks[:, 0] < marks[:, 1])).all():
+            raise SessionError("images: the saved state is not of cache policy vision")
+        super().restore({name: array for name, array in state.items() if name != "images"}, cache)
+        self._images = tuple((int(start), int(stop)) for start, stop in marks)
+
+
+def merge_neighbours(embeddings: Hidden, alike: float) -> tuple[Hidden, Floats]:
+    """Rows of an image, each run of neighbours whose cosine to the one before is at least `alike` as its mean; and how
+    many rows each stands for.
+
+    a a b b b c, alike 0.9 -> a b c, 2 3 1
+    """
+    norms = np.linalg.norm(embeddings, axis=1)
+    cosines = (embeddings[1:] * embeddings[:-1]).sum(axis=1) / np.maximum(norms[1:] * norms[:-1], 1e-12)
+    starts = np.concatenate([[0], np.flatnonzero(cosines < alike) + 1]) if len(embeddings) else np.zeros(0, np.int64)
+    counts = np.diff([*starts, len(embeddings)])
+    sums = np.add.reduceat(embeddings, starts, axis=0) if len(starts) else embeddings
+    return (sums / np.maximum(counts, 1)[:, None]).astype(np.float32), counts.astype(np.float32)

@@ -1,0 +1,88 @@
+// Attention of rows that see some of a block's committed slots (edgedec/runtime/view.py), by kv head.
+//
+// What is seen in whole pages is a page table of its own, whose last page, the one not yet full, is the block's: pending
+// rows lie where they lie. So the kernels run as ever, on ranks among what is seen. Slots seen one by one are copied
+// side by side first. Partial sums of the pages, then of these copies, are merged in order: a row's result depends on
+// what it sees, not on what shares its call.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "blocks.h"
+#include "kernels.h"
+
+namespace edgedec {
+
+class AttentionState;
+class Engine;
+
+class ViewedAttention {
+ public:
+  explicit ViewedAttention(Engine& engine) : engine_(engine) {}
+  // Attends for the sequences of a call that have a view. whole: what each of them would see without it; keys and
+  // values are written.
+  void run(const BlockCall& call, const std::vector<Attention>& whole);
+
+ private:
+  // What rows row0 to row1 of a sequence (counted from its first) see of a kv head.
+  struct Sight {
+    int sequence, head, row0, row1;
+    std::vector<char> seen;          // of each committed page
+    std::vector<int32_t> pages;      // those that are seen, ascending
+    std::vector<uint8_t*> table;     // where they lie, and after them the pages of pending rows
+    int length;                      // committed slots in them
+    std::vector<int64_t> positions;  // of these, and of the pending rows; where positions are wanted
+    std::vector<int32_t> left;       // full pages that are not seen
+    std::vector<int32_t> slots;      // of the others: those that are seen one by one, ascending
+    std::vector<uint8_t*> copies;    // pages of copies of them
+    std::vector<int64_t> copied_positions;
+    std::vector<float> queries, bounds, mean, anchors;
+    std::vector<uint8_t*> left_table;
+    std::vector<char> near;  // of each slot of the pages left
+    int piece;               // its first
+  };
+  // Some rows of a sight, and where their sums stand.
+  struct Piece {
+    int sight, row0, row1;
+    size_t total;
+  };
+
+  const ed_view& view(const Sight& s) const { return *call_->sequences[s.sequence].view; }
+  const Attention& whole(const Sight& s) const { return (*whole_)[s.sequence]; }
+  size_t query() const { return (size_t)(*whole_)[0].dim + 2; }
+  int group() const { return (*whole_)[0].group(); }
+  size_t queries(const Piece& p) const { return (size_t)(p.row1 - p.row0) * group(); }
+
+  bool list();
+  void make_bounds();
+  void select(Sight& s);
+  void select_pages(Sight& s, int count);
+  void make_table(Sight& s);
+  void list_slots(Sight& s);
+  void cut();
+  Attention pages_of(const Piece& p) const;
+  Attention copies_of(const Piece& p) const;
+  void begin_sums();
+  template <class ViewOf>
+  void sum(ViewOf view_of, bool copies);
+  int chunks(const Piece& p, bool copies) const;
+  void find_stripes();
+  void prepare_stripes(Sight& s);
+  void mark_stripes(Sight& s, int chunk, float* scores, uint8_t* scratch);
+  void copy_slots();
+  void finish();
+  void add_attention_sums(int sequence, int head, int thread);
+
+  Engine& engine_;
+  const BlockCall* call_ = nullptr;
+  const std::vector<Attention>* whole_ = nullptr;
+  std::vector<Sight> sights_;
+  int n_sights_ = 0;
+  std::vector<Piece> pieces_;
+  std::vector<float> totals_, parts_;
+  std::vector<uint8_t> copies_;
+  std::vector<int32_t> none_;  // zeros: rows that see no pending ones
+  std::vector<std::vector<float>> sums_;  // of each thread
+};
+
+}  // namespace edgedec

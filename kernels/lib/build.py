@@ -1,0 +1,113 @@
+"""Compile libedgedec: the engine of `kernels/cpu` and this folder, as one shared library. Standard library only.
+
+    python kernels/lib/build.py --out build/libedgedec.so
+    python kernels/lib/build.py --out t.so --sanitize address,undefined
+    python kernels/lib/build.py --out t.so --cxx "python -m ziglang c++ -target aarch64-linux-android.29" --arch aarch64
+    python kernels/lib/build.py --out t --main fuzz.cpp               a program of fuzz.cpp and the library
+
+`CMakeLists.txt` does the same, and installs it. Objects of the engine that an install of edgedec has made are used again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import runpy
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+# By its path: no package is needed to build the library.
+CPU: dict[str, Any] = runpy.run_path(str(HERE.parent / "cpu" / "build.py"))
+BuildFailed = CPU["BuildFailed"]
+VERSION = re.search(r'"(.+)"', (HERE.parents[1] / "edgedec" / "version.py").read_text("utf-8").splitlines()[-1])
+# What is not the engine's arithmetic is run once a token.
+SMALL = ("-Os", "-fvisibility-inlines-hidden", "-ffunction-sections", "-fdata-sections")
+
+
+def build(
+    out: Path,
+    cxx: str | Sequence[str] | None = None,
+    arch: str | None = None,
+    sanitize: str | None = None,
+    jobs: int | None = None,
+    mains: Sequence[Path] = (),
+    link: Sequence[str] = (),
+) -> Path:
+    """Compile and link to `out`, which appears when it is finished. `mains`: sources of a program; then `out` is that
+    program. `link`: options of the linker besides."""
+    tool = CPU["compiler"](cxx, arch, sanitize)
+    if not isinstance(tool, CPU["Gnu"]):
+        raise BuildFailed("not a compiler that answers to g++'s options; use CMakeLists.txt")
+    with tempfile.TemporaryDirectory(prefix="edgedec-") as temporary, CPU["_replacing"](out) as partial:
+        folder = Path(temporary)
+        work = [*_engine(tool, folder), *_own(tool, folder, mains)]
+        with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
+            list(pool.map(lambda part: part[0].compile(*part[1:], tool.env), work))
+        CPU["_run"]([*tool.link([part[3] for part in work], partial, shared=not mains), *_linking(tool, link)], tool.env)
+    return out
+
+
+def _engine(tool: Any, folder: Path) -> list[tuple[Any, ...]]:
+    """(cache, source, command, object) of the engine's sources, as its own build compiles them."""
+    sources = CPU["HERE"]
+    units = CPU["_units"](tool, sources, folder)
+    defines = [unit.define for unit in units]
+    parts = [(path, []) for path in CPU["_common"](sources) if path.name != "probe.cpp"]
+    parts += [(CPU["_source"](sources, unit), tool.flags(unit)) for unit in units]
+    headers = [path.read_bytes() for path in CPU["source_files"](sources) if path.suffix != ".cpp"]
+    cache = CPU["ObjectCache"](b"\0".join([CPU["compiler_version"](tool.command, tool.env), *headers]), CPU["_run"])
+    made = [folder / f"cpu-{at}-{path.stem}.o" for at, (path, _) in enumerate(parts)]
+    return [(cache, p, tool.compile(p, o, flags, defines), o) for (p, flags), o in zip(parts, made, strict=True)]
+
+
+def _own(tool: Any, folder: Path, mains: Sequence[Path]) -> list[tuple[Any, ...]]:
+    """The same of this folder's sources and of a program's."""
+    headers = [path.read_bytes() for path in [*sorted(HERE.rglob("*.h")), CPU["HERE"] / "api.h"]]
+    cache = CPU["ObjectCache"](b"\0".join([CPU["compiler_version"](tool.command, tool.env), *headers]), CPU["_run"])
+    assert VERSION is not None
+    defines = ["EDGEDEC_BUILD", f'EDGEDEC_VERSION_TEXT="{VERSION[1]}"']
+    flags = [f"-I{HERE / 'include'}", *(() if tool.sanitize else SMALL)]
+    found = []
+    for path in [*sorted(HERE.glob("*.cpp")), *mains]:
+        into = folder / f"lib-{path.stem}.o"
+        own = [*flags, f"-I{HERE}"] if path in mains else flags
+        found.append((cache, path, tool.compile(path, into, own, defines), into))
+    return found
+
+
+def _linking(tool: Any, link: Sequence[str]) -> list[str]:
+    target = " ".join(tool.command)
+    windows, apple = "windows" in target or "mingw" in target, "macos" in target or sys.platform == "darwin"
+    if tool.sanitize or windows or apple:
+        return list(link)
+    hidden = f"-Wl,--version-script={HERE / 'exports.map'}"
+    return [hidden, "-Wl,--gc-sections", "-Wl,-z,max-page-size=16384", *link]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Compile libedgedec.")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--cxx", help="the compiler; default: $CXX, else the first found")
+    parser.add_argument("--arch", help="x86_64 or aarch64, if not this machine's")
+    parser.add_argument("--sanitize", help="such as address,undefined or thread")
+    parser.add_argument("--jobs", type=int, help="compilers at once; default: as many as CPUs")
+    parser.add_argument("--main", type=Path, action="append", default=[], help="link a program with this source")
+    parser.add_argument("--link", action="append", default=[], help="an option of the linker")
+    told = parser.parse_args(arguments)
+    try:
+        mains = [path.resolve() for path in told.main]
+        print(build(told.out.resolve(), told.cxx, told.arch, told.sanitize, told.jobs, mains, told.link))
+    except BuildFailed as error:
+        print(f"{error.log}libedgedec: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+// Drafts of one text by the engine's table drafters, and how many of them pay.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model.h"
+
+namespace edgedec::lib {
+
+// A tree of guesses below the last known token; parents -1: that one.
+struct Draft {
+  std::vector<int32_t> tokens, parents;
+  void clear() { tokens.clear(), parents.clear(); }
+};
+
+class Drafting {
+ public:
+  static constexpr int MOST = 64;  // drafted tokens of a call
+  virtual ~Drafting() = default;
+  // What to draft after `ids`: at most `room` tokens.
+  virtual void propose(const std::vector<int32_t>& ids, int prompt, int room, Draft& draft) = 0;
+  // What a call showed: its rows, of which `root` is the last known token and the later ones were drafted, the accepted ones
+  // (`path`, from the root on, which is 0) and the token after each; of each row from the root on the `top` best tokens.
+  virtual void observe(const int64_t* tokens, const int64_t* parents, int rows, int root, const std::vector<int>& path,
+                       const std::vector<int32_t>& picked, const int32_t* top_ids, const float* top_scores, int top,
+                       double seconds) = 0;
+  virtual void reset() = 0;     // another text
+  virtual int top() const = 0;  // how many of the best tokens it learns from
+  virtual std::unique_ptr<Drafting> fork() const = 0;
+};
+
+// By name, as edgedec_session_options.speculate says; null: "off". fixed: so many tokens a call, 0: as many as pay.
+std::unique_ptr<Drafting> make_drafting(const Model& model, const std::string& names, int fixed);
+
+}  // namespace edgedec::lib

@@ -1,0 +1,77 @@
+// The loop of one generation, as edgedec/decoding/loop.py has it: propose, forward, verify, commit, hand out.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "drafting.h"
+#include "edgedec.h"
+#include "session.h"
+
+namespace edgedec::lib {
+
+class TextStream;
+
+class Generation {
+ public:
+  // prompt null: the session's text.
+  Generation(Session& session, const int32_t* prompt, int32_t n, const edgedec_generate_options* options,
+             edgedec_result* result);
+  ~Generation();
+  Session& session() { return session_; }
+  // Makes its next call; false: it has ended.
+  bool next(ed_sequence& call);
+  // The call ran.
+  void done();
+  // Whatever happened: leaves the session as if just so much had been asked for.
+  void end();
+
+ private:
+  enum Outcome { GOES_ON, ENDED };
+  void check_options();
+  bool is_end(int32_t token) const;
+  void prepare_outputs(ed_sequence& call, int root, int rows);
+  int32_t pick(int row, const std::vector<int64_t>& path);
+  void verify();
+  Outcome emit(size_t at);
+  Outcome hand_out(int32_t token, int row, bool drafted);
+  void fill_logprobs(edgedec_token& token, int row);
+  void finish(int how);
+  void flush_text();
+  void shape(int row, const std::vector<int64_t>& path);
+
+  Session& session_;
+  const edgedec_generate_options options_;
+  edgedec_result* const result_;
+  edgedec_result counts_{};
+  const Sampling sampling_;
+  std::unique_ptr<Chooser> chooser_;  // null: the largest logit
+  std::unique_ptr<TextStream> text_;
+  std::vector<int32_t> ends_;
+  int64_t left_;
+  int min_left_;
+  bool ended_ = false, piece_ = false;  // piece_: the call in the making is a part of the prompt
+  double began_, read_ = 0;             // seconds
+
+  // Of the call.
+  int root_ = 0, n_rows_ = 0;
+  Draft draft_;
+  std::vector<int64_t> parents_;
+  std::vector<float> logits_, shaped_;
+  std::vector<int32_t> top_ids_;
+  std::vector<float> top_scores_;
+  int top_ = 0;
+  double forward_began_ = 0, forward_seconds_ = 0;
+  std::vector<int> path_;        // accepted rows, from the root (0) on
+  std::vector<int32_t> picked_;  // the token after each
+  std::vector<int64_t> tokens_of_path_;
+  std::vector<int32_t> logprob_ids_;
+  std::vector<double> logprobs_;
+};
+
+// Runs them to their ends; statuses [n] and messages say how.
+void run_generations(const std::vector<Generation*>& all, std::vector<int>& statuses, std::vector<std::string>& messages);
+
+double seconds_now();
+
+}  // namespace edgedec::lib

@@ -1,0 +1,98 @@
+"""What a view lets rows see, in numpy: pages by their bounds, lists, and stripes by their difference to an anchor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.runtime import PAGE, View
+from edgedec.runtimes.reference.numeric import Array
+
+Mask = NDArray[np.bool_]
+
+
+class ScoredSlots(NamedTuple):
+    """q [kv_heads, group, n, d]; keys [kv_heads, total, d]; scores [kv_heads, group, n, total], -inf where hidden;
+    committed: how many slots come before the pending rows; ranks [n]: how many slots a row sees before its own;
+    score: scores of other queries of that shape."""
+
+    q: Array
+    keys: Array
+    scores: Array
+    committed: int
+    ranks: NDArray[np.int64]
+    score: Callable[[Array], Array]
+
+
+def seen(view: View, s: ScoredSlots) -> Mask:
+    """bool [kv_heads, n, total]: what the view leaves of the committed slots, and all pending ones."""
+    heads, _, n, _ = s.q.shape
+    out = np.ones((heads, n, s.keys.shape[1]), bool)
+    lows, highs = page_bounds(s.keys[:, : s.committed])
+    for rows in view.groups(n):
+        for head in range(heads):
+            pages = _always(view, s, head, rows)
+            pages |= _retrieved(view, s.q[head, :, rows], lows[head], highs[head], ~pages, head)
+            slots = np.repeat(pages, PAGE)[: s.committed]
+            slots[view.listed("slots", head)] = True
+            out[head, rows, : s.committed] = slots
+    return out if view.theta is None else _striped(view, s, out)
+
+
+def page_bounds(keys: Array) -> tuple[Array, Array]:
+    """The least and the largest key of each full page [kv_heads, pages, d], rounded outward to bfloat16. keys
+    [kv_heads, slots, d]."""
+    heads, slots, d = keys.shape
+    pages = keys[:, : slots // PAGE * PAGE].reshape(heads, -1, PAGE, d)
+    return -_up(-pages.min(axis=2)), _up(pages.max(axis=2))
+
+
+def _up(x: Array) -> Array:
+    """The next bfloat16 from x on."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    found: Array = ((bits + np.where(x > 0, np.uint32(0xFFFF), np.uint32(0))) & np.uint32(0xFFFF0000)).view(np.float32)
+    return found
+
+
+def _always(view: View, s: ScoredSlots, head: int, rows: slice) -> Mask:
+    """bool [pages]: those that are seen without a search, the page not yet full included."""
+    heads, first = len(s.keys), int(s.ranks[rows].min())
+    sinks, recent = view.numbers("sinks", heads)[head], view.numbers("recent", heads)[head]
+    starts = np.arange(0, s.committed, PAGE)
+    pages: Mask = (starts < sinks) | (starts + PAGE > first - recent) | (starts + PAGE > s.committed)
+    pages[view.listed("chosen", head)] = True
+    return pages
+
+
+def _retrieved(view: View, q: Array, low: Array, high: Array, left: Mask, head: int) -> Mask:
+    """bool [pages]: of those that are left, the ones with the highest bounds. q [group, rows, d]; low, high [full
+    pages, d]."""
+    heads_numbers = view.pages if isinstance(view.pages, tuple) else None
+    count = view.pages if heads_numbers is None else heads_numbers[head]
+    assert not isinstance(count, tuple)
+    if count is None:
+        return left
+    queries = q.reshape(-1, q.shape[-1])
+    bounds = np.maximum(queries, 0) @ high.T + np.minimum(queries, 0) @ low.T
+    best = np.where(
+        left[: len(low)], np.nan_to_num(bounds.max(axis=0), nan=-np.inf, posinf=np.inf, neginf=-np.inf), -np.inf
+    )
+    order = np.lexsort((np.arange(len(best)), -best, ~left[: len(low)]))
+    found = np.zeros(len(left), bool)
+    found[order[: min(count, int(left[: len(low)].sum()))]] = True
+    return found
+
+
+def _striped(view: View, s: ScoredSlots, base: Mask) -> Mask:
+    """`base`, and of each group the slots whose score by the mean query is at most theta below the mean anchor."""
+    anchors = np.where(base[:, None], s.scores, -np.inf).max(axis=-1)  # [kv_heads, group, n]
+    out = base.copy()
+    for rows in view.groups(base.shape[1]):
+        mean = s.q[:, :, rows].mean(axis=2, keepdims=True)
+        scores = s.score(mean)[:, :, 0, : s.committed]
+        near = scores >= anchors[:, :, rows].mean(axis=2)[..., None] - np.float32(view.theta or 0)
+        out[:, rows, : s.committed] |= near.any(axis=1)[:, None]
+    return out

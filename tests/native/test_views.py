@@ -1,0 +1,166 @@
+"""Views and attention sums of the native engine: the same bytes whatever shares a call, forks, formats and threads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bundles import random_weights, write_bundle
+
+from edgedec.kernels.cpu import loader, page_slots
+from edgedec.runtime import PAGE, Call, Outputs, Rows, View
+from edgedec.spec import Attention, Mlp, ModelSpec, Rope
+
+pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
+native = pytest.importorskip("edgedec.runtimes.native")
+
+OUTPUTS = Outputs(logits=True, attention=True)
+LENGTH = 700
+FORMATS = ["f32", "f16", "int8", "int4"]
+VIEWS = [
+    View(sinks=4, recent=100, pages=3),
+    View(recent=70, pages=(1, None)),
+    View(sinks=(0, 65), recent=(64, 200)),
+    View(recent=64, slots=(np.arange(0, 400, 7), np.array([5]))),
+    View(sinks=1, recent=128, theta=1.5, group=1),
+]
+
+
+def opened(folder: Path, kv: str, threads: int = 1, isa: str | None = None) -> Any:
+    rope = Rope(tuple(1e3 ** (-j / 16) for j in range(16)))
+    heads = Attention(6, 2, 40, 0.2)
+    spec = ModelSpec("views", 53, 24, 800, ((heads, Mlp(16)), (heads, Mlp(16))), 1e-5, True, (rope,))
+    bundle = write_bundle(folder / f"{threads}{isa}", spec, random_weights(spec, 4))
+    return native.NativeRuntime(bundle, kv, threads, isa)
+
+
+def read(runtime: Any, n: int = LENGTH) -> Any:
+    cache, ids = runtime.new_cache(800), np.random.default_rng(0).integers(0, 53, n)
+    for at in range(0, n, 128):
+        part = ids[at : at + 128]
+        runtime.forward([Call(Rows.chain(part, at), cache)])
+        cache.commit(range(len(part)))
+    return cache
+
+
+def both(runtime: Any, cache: Any, rows: Rows, view: View | None) -> tuple[bytes, bytes]:
+    """The logits and the first block's attention, as bytes."""
+    views = None if view is None else dict.fromkeys((0, 2), view)
+    found = runtime.forward([Call(rows, cache, outputs=OUTPUTS, views=views)])[0]
+    return found.logits.tobytes(), found.attention[0].tobytes()
+
+
+def test_pages_are_the_engine_s() -> None:
+    assert page_slots() == PAGE
+
+
+@pytest.mark.parametrize("kv", FORMATS)
+def test_a_row_has_the_same_bytes_in_a_tree(tmp_path: Path, kv: str) -> None:
+    runtime = opened(tmp_path, kv)
+    cache = read(runtime)
+    tree = Rows.tree([1, 2, 3, 4, 5, 6], [-1, 0, 0, 2, 3, 1], LENGTH)
+    for view in VIEWS:
+        together = runtime.forward([Call(tree, cache, outputs=OUTPUTS, views={0: view, 2: view})])[0].logits
+        cache.rollback()
+        twin = cache.fork()
+        for row in (0, 2, 3, 4):
+            alone = runtime.forward(
+                [Call(Rows.chain(tree.tokens[[row]], twin.length), twin, outputs=OUTPUTS, views={0: view, 2: view})]
+            )[0]
+            assert alone.logits[0].tobytes() == together[row].tobytes()
+            twin.commit([0])
+
+
+@pytest.mark.parametrize("kv", FORMATS)
+def test_threads_instruction_sets_and_saved_content_change_nothing(tmp_path: Path, kv: str) -> None:
+    runtime = opened(tmp_path, kv)
+    cache = read(runtime)
+    for view in VIEWS:
+        rows = Rows.chain([1, 2, 3], LENGTH)
+        expected = both(runtime, cache, rows, view)
+        for other in (opened(tmp_path, kv, threads=3), opened(tmp_path, kv, isa="scalar")):
+            loaded = other.new_cache(800)
+            loaded.load(cache.save())
+            assert both(other, loaded, rows, view) == expected
+        cache.rollback()
+        assert both(runtime, cache.fork(), rows, view) == expected
+
+
+def test_forgotten_slots_leave_no_trace_in_bounds(tmp_path: Path) -> None:
+    """Pages that were full, with bounds made, and are filled with something else."""
+    runtime = opened(tmp_path, "f32")
+    view, row = View(recent=0, pages=2), Rows.chain([3], LENGTH)
+    expected = both(runtime, read(runtime), row, view)
+    cache = read(runtime)
+    both(runtime, cache, row, view)
+    for change in (
+        lambda: cache.truncate(300),
+        lambda: (cache.drop(0, range(0, 400, 3)), cache.truncate(0)),
+        lambda: (cache.merge(0, [3, 200], [300, 100], [0.5, 0.5]), cache.truncate(0)),
+    ):
+        twin = cache.fork()
+        change()
+        both(runtime, cache, Rows.chain([1] * 70, cache.length), view)  # and rolled back
+        cache.rollback()
+        ids = np.random.default_rng(0).integers(0, 53, LENGTH)
+        while cache.length < LENGTH:
+            part = ids[cache.length : min(LENGTH, cache.length // 128 * 128 + 128)]
+            runtime.forward([Call(Rows.chain(part, cache.length), cache)])
+            cache.commit(range(len(part)))
+        assert both(runtime, cache, row, view) == expected
+        assert both(runtime, twin, row, view) == expected
+
+
+def test_bounds_follow_dropped_and_merged_slots(tmp_path: Path) -> None:
+    runtime = opened(tmp_path, "f32")
+    cache, view = read(runtime), View(recent=0, pages=2)
+    both(runtime, cache, Rows.chain([3], LENGTH), view)  # bounds are made
+    cache.merge(0, [0, 70], [100, 300], [3.0, -2.0])
+    cache.drop(2, range(10, 300, 2))
+    loaded = runtime.new_cache(800)
+    loaded.load(cache.save())
+    row = Rows.chain([3], LENGTH)
+    assert both(runtime, cache, row, view) == both(runtime, loaded, row, view)
+
+
+def test_bounds_go_with_their_cache(tmp_path: Path) -> None:
+    runtime = opened(tmp_path, "f32")
+    cache = read(runtime)
+    held = runtime.pages
+    both(runtime, cache, Rows.chain([3], LENGTH), View(pages=1))
+    assert runtime.pages == held + 2 * (LENGTH // PAGE)  # one of bounds for each full page of two blocks
+    twin = cache.fork()
+    assert runtime.pages == held + 2 * (LENGTH // PAGE)
+    del cache, twin
+    assert runtime.pages == 0
+
+
+@pytest.mark.parametrize("kv", FORMATS)
+def test_attention_sums_have_the_same_bytes_kept_or_made_again(tmp_path: Path, kv: str) -> None:
+    """Texts that share pages in one call are not kept weights for: the sums are made of their keys once more."""
+    runtime = opened(tmp_path, kv)
+    cache = read(runtime)
+    twin = cache.fork()
+    calls = [Call(Rows.chain([7 + i], LENGTH), each, outputs=OUTPUTS) for i, each in enumerate((cache, twin))]
+    alone = [runtime.forward([call])[0] for call in calls]
+    together = runtime.forward(calls)
+    for one, other in zip(alone, together, strict=True):
+        for block, paid in one.attention.items():
+            assert paid.tobytes() == other.attention[block].tobytes()
+            np.testing.assert_allclose(paid.sum(axis=1), 3, rtol=1e-5)
+
+
+def test_views_and_whole_caches_in_one_call(tmp_path: Path) -> None:
+    runtime = opened(tmp_path, "int8", threads=2)
+    cache = read(runtime)
+    caches = [cache, cache.fork(), cache.fork(), cache.fork()]
+    rows = [Rows.chain([5 + i] * (i + 1), LENGTH) for i in range(4)]
+    views = [None, VIEWS[0], None, VIEWS[3]]
+    alone = [both(runtime, each, r, v) for each, r, v in zip(caches, rows, views, strict=True)]
+    calls = [
+        Call(r, each, outputs=OUTPUTS, views=v and {0: v, 2: v}) for each, r, v in zip(caches, rows, views, strict=True)
+    ]
+    found = runtime.forward(calls)
+    assert [(f.logits.tobytes(), f.attention[0].tobytes()) for f in found] == alone

@@ -1,0 +1,123 @@
+"""`edgedec bench cache`: tasks with known answers, costs in turns, JSON as promised, partial results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import edgedec
+from edgedec import UsageError
+from edgedec.bench.cache_cost import CostBench, CostReading, CostResult
+from edgedec.bench.cache_quality import QualityBench, alike, right, worded
+from edgedec.cli.bench import app
+from edgedec.kernels.cpu import loader
+
+pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
+FACTS = {"prefill_ratio", "step_ratio", "prefill_s", "step_ms", "memory_mb", "memory_ratio"}
+
+
+@pytest.fixture(scope="module")
+def model(nano: Path) -> edgedec.Model:
+    return edgedec.open(nano, engine="native", threads=1)
+
+
+def test_the_report(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the plot needs matplotlib")
+    words = [
+        "cache",
+        "--tasks",
+        "copy,story",
+        "--limit",
+        "1",
+        "--budgets",
+        "0.1,1",
+        "--policies",
+        "snapkv,h2o:every=16",
+    ]
+    plot = tmp_path / "costs.png"
+    done = CliRunner().invoke(app, [*words, "--context", "200,400", "-t", "1", "--json", "--plot", str(plot)])
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    copy = report["quality"]["copy"]
+    assert copy["full"]["1"] > 0.8
+    assert copy["snapkv"]["1"] == copy["h2o:every=16"]["1"] == copy["full"]["1"], "the whole budget is the whole cache"
+    assert copy["snapkv"]["0.1"] < 0.5 * copy["full"]["1"]
+    assert report["quality"]["story"]["snapkv"]["0.1"] > 0.9 * report["quality"]["story"]["full"]["1"]
+    assert set(report["policies"]["snapkv"]) == {"200", "400"}
+    assert set(report["policies"]["snapkv"]["400"]) == FACTS
+    assert report["policies"]["full"]["400"]["prefill_ratio"] == 1
+    assert report["policies"]["snapkv"]["400"]["memory_ratio"] > 1.5
+    assert plot.stat().st_size > 5000
+
+
+def test_the_table(nano: Path) -> None:
+    words = [
+        "cache",
+        "--tasks",
+        "pairs",
+        "--limit",
+        "1",
+        "--budgets",
+        "0.5",
+        "--policies",
+        "streaming",
+        "--context",
+        "100",
+    ]
+    done = CliRunner().invoke(app, [*words, "-t", "1"])
+    assert done.exit_code == 0, done.output
+    assert "pairs: share that is right" in done.stdout
+    assert "step ratio" in done.stdout
+
+
+def test_interrupted_measurements_are_kept(model: edgedec.Model) -> None:
+    def stop(done: int, total: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    quality = QualityBench(model, ["copy"], 1024, 1).measure(["snapkv"], [0.2, 0.5, 1.0], stop)
+    assert quality.interrupted
+    assert list(quality.report()["copy"]["snapkv"]) == ["0.2"]
+    costs = CostBench(model, [64, 128], ["snapkv"]).measure(1, stop, lambda seconds: None)
+    assert costs.interrupted
+    assert set(costs.report()["snapkv"]) == {"64"}
+
+
+def test_an_estimate_comes_first(model: edgedec.Model) -> None:
+    said: list[float] = []
+    CostBench(model, [256], ["streaming"]).measure(1, lambda done, total: None, said.append)
+    assert len(said) == 1
+    assert said[0] > 0
+
+
+def test_ratios_are_of_the_whole_cache() -> None:
+    readings = {"full": CostReading([4.0, 6.0], [0.4, 0.4], 8 << 20), "x": CostReading([2.0, 2.0], [0.1, 0.2], 2 << 20)}
+    facts = CostResult({64: readings}).report()["x"]["64"]
+    assert (facts["prefill_ratio"], facts["step_ratio"], facts["memory_ratio"]) == (2.5, 3.0, 4.0)
+    assert facts["step_ms"] == 150
+
+
+def test_scores_of_answers() -> None:
+    assert alike([1, 2, 9, 3], [1, 2, 3, 4]) == 0.75
+    assert right([4, 5, 1], [4, 5, 6, 7]) == 0.5
+    assert right([], [4]) == 0
+    assert worded("snapkv", 0.2) == "snapkv:budget=0.2"
+    assert worded("snapkv:window=16", 0.2) == "snapkv:window=16,budget=0.2"
+    assert worded("lazyllm", 0.3) == "lazyllm:keep=0.3"
+
+
+def test_refusals(model: edgedec.Model) -> None:
+    with pytest.raises(UsageError, match=r"--context 1024: with 64 steps"):
+        CostBench(model, [1024], [])
+    for words, said in {
+        "--budgets 0,2": "above 0, up to 1",
+        "--tasks nothing": "no task 'nothing'",
+        "--context x": "must be numbers",
+        "--policies nothing --context 64": "no policy 'nothing'",
+    }.items():
+        done = CliRunner().invoke(app, ["cache", *words.split()])
+        assert done.exit_code != 0
+        assert said in done.output + str(done.exception)

@@ -1,0 +1,187 @@
+"""Policies that keep everything and look at some of it: what they read; that drafts and forks change nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import edgedec
+from edgedec import SessionError, UsageError
+from edgedec.decoding.batching import Batch
+from edgedec.kernels.cpu import loader
+from edgedec.policies._views import Always
+from edgedec.policies.lserve import streaming_heads
+from edgedec.policies.tca import pages_for
+from edgedec.runtime import PAGE, Call, CallResult
+
+pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
+
+WORDS = [
+    "quest:budget=128,recent=64,dense=1",
+    "quest:budget=0.3,recent=64,sinks=0",
+    "lserve:budget=128,recent=64,sinks=4",
+    "tca:budget=160,recent=64,mass=0.8",
+    "anchor:theta=1,recent=64,sinks=4",
+]
+DRAFTS = "copy:fixed=5+recycling:fixed=5"
+
+
+@pytest.fixture(scope="module")
+def model(nano: Path) -> edgedec.Model:
+    return edgedec.open(nano, engine="native", threads=1)
+
+
+@pytest.fixture(scope="module")
+def ids(model: edgedec.Model) -> list[int]:
+    said = "One day, Lily saw a big red ball in the park. She ran to the ball and kicked it. "
+    said += "Tom had a little dog who liked to dig. They all played until it was dark and then went home to sleep. "
+    return model.tokenizer.encode("Once upon a time there was a girl. " + said * 20)[:700]
+
+
+def generate(
+    model: edgedec.Model, ids: list[int], words: str, n: int = 50, speculate: str = "off"
+) -> tuple[list[int], edgedec.Session]:
+    session = model.session(speculate=speculate, cache=words)
+    return [int(token) for token in session.tokens(ids, max_tokens=n, ignore_eos=True)], session
+
+
+def equal(one: edgedec.Session, other: edgedec.Session) -> bool:
+    caches = [session._context.cache.save() for session in (one, other)]
+    known = [session._context.policy.state() if session._context.policy else {} for session in (one, other)]
+    return all(a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a) for a, b in (caches, known))
+
+
+@pytest.fixture
+def forwarded(model: edgedec.Model, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Call, CallResult]]:
+    """The calls with views, and the attention that their rows paid."""
+    found: list[tuple[Call, CallResult]] = []
+    forward = model.runtime.forward
+
+    def watched(calls: Any) -> Any:
+        results = forward([call._replace(outputs=call.outputs._replace(attention=True)) for call in calls])
+        found.extend((call, result) for call, result in zip(calls, results, strict=True) if call.views)
+        return results
+
+    monkeypatch.setattr(model.runtime, "forward", watched)
+    return found
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_less_is_read(model: edgedec.Model, ids: list[int], words: str, forwarded: list[Any]) -> None:
+    _, session = generate(model, ids, words, 5)
+    assert forwarded, "no call has a view"
+    call, result = forwarded[-1]
+    n = len(call.rows)
+    shares = [float((result.attention[b][:, :-n] > 0).mean()) for b in call.views]
+    assert min(shares) < 0.7
+    assert session.cache_report()["lossy"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["quest:budget=1", "quest:budget=100000", "lserve:budget=1,stream=0", "tca:mass=1,budget=1", "anchor:theta=1e9"],
+)
+def test_the_whole_budget_is_the_whole_cache(model: edgedec.Model, ids: list[int], words: str) -> None:
+    dense, whole = generate(model, ids, "full"), generate(model, ids, words)
+    assert whole[0] == dense[0]
+    if not words.startswith("anchor"):  # stripes that are everything are summed in another order
+        assert dense[1]._context.cache.save()["state"].tobytes() == whole[1]._context.cache.save()["state"].tobytes()
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_drafts_change_nothing(model: edgedec.Model, ids: list[int], words: str) -> None:
+    plain, drafted = generate(model, ids, words), generate(model, ids, words, speculate=DRAFTS)
+    stats = drafted[1].stats
+    assert stats.proposed > 20
+    assert stats.accepted > 3
+    assert drafted[0] == plain[0]
+    assert equal(drafted[1], plain[1])
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_saved_and_forked_texts_go_on_as_they_would_have(
+    model: edgedec.Model, ids: list[int], words: str, tmp_path: Path
+) -> None:
+    whole, at_end = generate(model, ids, words, 40)
+    first, session = generate(model, ids, words, 17)
+    session.save(tmp_path / "s")
+    loaded, forked = model.session(speculate=DRAFTS, cache=words), session.fork()
+    loaded.load(tmp_path / "s")
+    for other in (loaded, forked, session):
+        rest = [int(token) for token in other.tokens(max_tokens=23, ignore_eos=True)]
+        assert [*first, *rest] == whole
+        assert equal(other, at_end)
+
+
+def test_texts_of_a_batch_are_what_they_are_alone(model: edgedec.Model, ids: list[int]) -> None:
+    for words in WORDS:
+        prompts = [ids, ids[:400]]
+        alone = [generate(model, prompt, words, 20)[0] for prompt in prompts]
+        batch, found = Batch(model.runtime), [list[int]() for _ in prompts]
+        for prompt, into in zip(prompts, found, strict=True):
+            session = model.session(cache=words, speculate=DRAFTS)
+            session.submit(batch, prompt, _appends(into), max_tokens=20, ignore_eos=True)
+        batch.run()
+        assert found == alone
+
+
+def _appends(into: list[int]) -> Any:
+    return lambda token: into.append(int(token)) if token is not None else None
+
+
+@pytest.mark.parametrize("kv", ["int8", "int4"])
+def test_quantized_caches(nano: Path, ids: list[int], kv: str) -> None:
+    model = edgedec.open(nano, engine="native", threads=1, kv=kv)
+    for words in WORDS[:3]:
+        plain, drafted = generate(model, ids, words, 30), generate(model, ids, words, 30, DRAFTS)
+        assert drafted[1].stats.proposed > 0
+        assert drafted[0] == plain[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("quest:budget=0", "budget=0"),
+        ("quest:recent=3", "recent=3: must be from 64"),
+        ("quest:dense=99", "dense=99"),
+        ("lserve:stream=2", "stream=2: must be from 0 to 1"),
+        ("tca:window=0", "window=0"),
+        ("anchor:group=-1", "group=-1"),
+    ],
+)
+def test_options_that_cannot_be(model: edgedec.Model, words: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        model.session(cache=words)
+
+
+@pytest.mark.parametrize("words", ["lserve", "tca"])
+def test_states_of_other_policies_are_refused(model: edgedec.Model, words: str) -> None:
+    policy, cache = model.policy(words), model.runtime.new_cache(8)
+    assert policy is not None
+    for state in ({"needs.0": np.zeros(99, np.int64)}, {"streaming.0": np.zeros(1)}, {"other": np.zeros(1, bool)}):
+        with pytest.raises(SessionError, match="not of cache policy"):
+            policy.restore(state, cache)
+
+
+def test_an_engine_without_views_is_named(nano: Path) -> None:
+    with pytest.raises(UsageError, match="--cache quest: needs a runtime with views"):
+        edgedec.open(nano, engine="ort").session(cache="quest")
+
+
+def test_the_heads_that_look_least_elsewhere_stream() -> None:
+    sums = {
+        0: np.array([[5, 1, 1, 3], [1, 7, 1, 1]], np.float32),
+        2: np.array([[4, 0, 0, 6], [2, 3, 3, 2]], np.float32),
+    }
+    found = streaming_heads(sums, Always(1, 1), 0.5)
+    assert {b: heads.tolist() for b, heads in found.items()} == {0: [True, False], 2: [True, False]}
+
+
+def test_pages_that_hold_the_mass() -> None:
+    paid = np.repeat(np.array([[6, 1, 3], [1, 1, 1]], np.float32), PAGE, axis=1)
+    assert pages_for(paid, 0.9).tolist() == [2, 3]
+    assert pages_for(paid, 0.5).tolist() == [1, 2]
+    assert pages_for(paid[:, : PAGE + 1], 1).tolist() == [2, 2]
