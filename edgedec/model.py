@@ -10,6 +10,7 @@ from typing import Literal
 from edgedec.bundle import Bundle
 from edgedec.bundle.adapter import LoraAdapter, open_adapter
 from edgedec.bundle.locate import NANO, find
+from edgedec.cache.offload import Offload
 from edgedec.decoding.sharing import ModelPrefixes
 from edgedec.drafters import Tables
 from edgedec.errors import RuntimeUnavailable, TextError, UsageError
@@ -32,12 +33,19 @@ class Model:
     """Weights and a runtime, shared by any number of sessions. `prefixes`: what its sessions have read, to continue
     from; `cache`: what their caches keep, unless they are made with another policy (`edgedec.policies`)."""
 
-    def __init__(self, bundle: Bundle, runtime: Runtime, prefix_tokens: int = 0, cache: str = FULL) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        runtime: Runtime,
+        prefix_tokens: int = 0,
+        cache: str = FULL,
+        offload: Offload | None = None,
+    ) -> None:
         self.bundle, self.runtime, self.cache = bundle, runtime, cache
         self.policy(cache)  # what would be refused for every session is refused now
         # The bundle's own; another one may be set.
         self.chat_template = bundle.manifest.text.chat_template
-        self.prefixes = ModelPrefixes(runtime.capabilities, prefix_tokens)
+        self.prefixes = ModelPrefixes(runtime.capabilities, prefix_tokens, offload)
 
     def __repr__(self) -> str:
         return f"<edgedec.Model {self.bundle.manifest.name!r} on {self.runtime.name}>"
@@ -154,6 +162,8 @@ def open(  # noqa: A001
     prefix_tokens: int | None = None,
     skip_speed: float = 1.0,
     cache: str = FULL,
+    offload: str | os.PathLike[str] | None = None,
+    offload_bytes: int = 4 << 30,
 ) -> Model:
     """Open a bundle: a folder, or `nano`, the model that ships with edgedec.
 
@@ -162,6 +172,8 @@ def open(  # noqa: A001
     prefix_tokens: how many tokens of texts, ended ones too, stay cached for sessions that begin with them (4,096 by
     default); 0: none. skip_speed: skip layers, evenly spread, until a token takes that much less time; lossy: the text
     is another one. 1: none. cache: what caches keep of a text: "full", or a policy (`edgedec.policies`): lossy.
+    offload: a folder for texts beyond `prefix_tokens`, `offload_bytes` of them at most; they are gone when the program
+    ends.
     """
     bundle = Bundle.open(find(path_or_name), verify=verify)
     if threads < 0:
@@ -171,4 +183,5 @@ def open(  # noqa: A001
         raise UsageError(f"prefix_tokens {prefix_tokens}: must be 0 (none) or more")
     runtime = open_runtime(choose_runtime(bundle, engine), bundle, RuntimeOptions(threads=threads, kv=kv))
     runtime.load()
-    return Model(bundle, skipping(runtime, skip_speed), prefix_tokens, cache)
+    aside = None if offload is None else Offload(offload, offload_bytes)
+    return Model(bundle, skipping(runtime, skip_speed), prefix_tokens, cache, aside)

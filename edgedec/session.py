@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.cache.memory import check_memory
 from edgedec.cache.prefixes import common
-from edgedec.cache.snapshot import Snapshot, read_snapshot, write_snapshot
 from edgedec.decoding.batching import Batch, Job
 from edgedec.decoding.context import Context
-from edgedec.decoding.keeping import restored
 from edgedec.decoding.loop import StepTrace, decode_loop
 from edgedec.decoding.pieces import TextPiece, pieces
+from edgedec.decoding.saving import load_context, save_context
 from edgedec.decoding.score import next_probs, score, scored
 from edgedec.decoding.step import DecodeLoop, Stats, Token, run_loop
 from edgedec.drafters import DrafterContext, Tables
-from edgedec.errors import SessionError, UsageError
+from edgedec.errors import UsageError
 from edgedec.generation import GenerationConfig
 from edgedec.policies import CachePolicy
 from edgedec.runtime import Adapter
@@ -158,8 +158,10 @@ class Session:
         if config.sampling.seed is not None:
             self._context.rng = np.random.default_rng(config.sampling.seed)
         self._context.concurrent = 0
-        model = self.model
+        model, cache = self.model, self._context.cache
         capabilities = model.runtime.capabilities
+        most = min(cache.capacity, len(self._context.ids) + (config.max_tokens or 0))
+        check_memory(cache, most, capabilities)
         return decode_loop(self._context, config, self._drafter, self.stats, trace, model.eos, capabilities)
 
     def append(self, ids: Sequence[int]) -> None:
@@ -223,41 +225,16 @@ class Session:
         except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, UsageError):
             self._drafter.reset()
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the text, its cache, the state of the random draws and what the drafter learned to a file."""
-        context = self._context
-        snapshot = Snapshot(
-            bundle=self.model.bundle.digest,
-            ids=tuple(context.ids),
-            n_prompt=context.n_prompt,
-            kv=context.cache.kind,
-            rng=dict(context.rng.bit_generator.state),
-            length=context.cache.length,
-            adapter="" if context.adapter is None else context.adapter.digest,
-            policy="" if context.policy is None else context.policy.words,
-        )
-        known = {} if context.policy is None else context.policy.state()
-        write_snapshot(path, snapshot, context.cache.save(), self._drafter.state(), known)
+    def save(self, path: str | PathLike[str], reread: bool = False) -> None:
+        """Write the text, its cache, the state of the random draws and what the drafter learned to a file; in a store
+        (`edgedec sessions`) what it begins with as others do is there once. reread: without the cache, which `load`
+        makes again by reading the text, and checks."""
+        save_context(path, self.model.bundle.digest, self._context, self._drafter, reread)
 
     def load(self, path: str | PathLike[str]) -> None:
         """Become the session that was saved; it continues exactly as that one would have."""
-        context = self._context
-        adapter = "" if context.adapter is None else context.adapter.digest
-        words = "" if context.policy is None else context.policy.words
-        snapshot, arrays, state, known = read_snapshot(path, self.model.bundle.digest, context.cache, adapter, words)
         self._stop()
-        learned = self._drafter.state()
-        try:
-            self._drafter.restore(state)
-            if context.policy is not None:
-                context.policy = restored(context, arrays, known)
-            context.cache.load(arrays)
-        except (SessionError, UsageError) as error:
-            self._drafter.restore(learned)
-            raise SessionError(f"{path}: {error}") from None
-        context.ids, context.n_prompt = list(snapshot.ids), snapshot.n_prompt
-        context.rng.bit_generator.state = snapshot.rng
-        self._drafter.reset()
+        load_context(path, self.model.bundle.digest, self.model.runtime, self._context, self._drafter)
 
     def _stop(self) -> None:
         """End the generation that still runs: the text under it is about to change."""

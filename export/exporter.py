@@ -27,6 +27,8 @@ from edgedec.export.drafts import DraftOptions, add_draft
 from edgedec.export.drafts.files import open_draft
 from edgedec.export.drafts.model import KIND as MODEL
 from edgedec.export.drafts.model import add_model
+from edgedec.export.kv_heads import SmallerHeads, smaller
+from edgedec.export.kv_heads_text import smaller_heads
 from edgedec.export.layers import through_layer
 from edgedec.export.opening import GGUF, open_source
 from edgedec.export.parity import parity
@@ -54,7 +56,8 @@ class ExportOptions:
     model that gets two formats stores both); None: what loses least of a quantized checkpoint, else int4. kv: cache
     formats, the default one first. target: the machine whose layout quantized matrices are stored in; either is read
     everywhere. runtimes: whose files to write, None for all that can run the model. drafts: draft checkpoints to put
-    in, their matrices in the format draft_weights, or as the model's."""
+    in, their matrices in the format draft_weights, or as the model's. kv_heads: key and value heads of each attention
+    block, fewer than the checkpoint has; 0: as many."""
 
     weights: str | None = None
     head: str | None = None
@@ -71,6 +74,7 @@ class ExportOptions:
     runtimes: tuple[str, ...] | None = None
     drafts: tuple[str, ...] = ()
     draft_weights: str | None = None
+    kv_heads: int = 0
 
     def __post_init__(self) -> None:
         for flag, value in (("weights", self.weights), ("head", self.head), ("embed", self.embed)):
@@ -141,22 +145,30 @@ class _Export:
         if spec.tied and self.formats["head"] != self.formats["embed"]:
             spec = replace(spec, tied=False)
             self.parts["head"] = self.parts["embed"]
-        self.spec = spec.check("config.json")
+        self.spec = self.whole = spec.check("config.json")
+        if options.kv_heads:
+            self.spec = smaller(spec, options.kv_heads)
+        self.heads: SmallerHeads | None = None
         choose(self.spec, options.runtimes)
         self.kept = {name: kept for name in self.spec.tensors() if (kept := self._kept(name))}
 
     def run(self) -> None:
         text = self.source.copy_text(self.folder)
         texts, o = self._texts(text), self.options
+        if o.kv_heads:
+            self.heads = smaller_heads(self.whole, o.kv_heads, self._read_whole, texts["calibration"][0])
         floats = _FloatRun(self.spec, self._read, texts)
         layout = LAYOUTS[o.target]
         said, own = self.source.said(self.parts, self.kept), self._own_formats()
+        if o.kv_heads:
+            said = said | {"kv_heads": [block.n_kv_heads for block in self.whole.attention.values()]}
         contents = Contents(self.name, self.spec, text, self.formats, o.block, o.kv, layout, o.runtimes, said, own)
         manifest = BundleWriter(self.folder, contents, self.progress).write(lambda add: self._fill(add, floats))
         if o.check and "parity" in texts:
             ids, what = texts["parity"]
             self.progress("parity", 0, 1)
-            found = parity(Bundle.open(self.folder), ids, floats.logits("parity"), what, o.threads)
+            logits = floats.logits("parity") if self.heads is None else self._whole_logits(ids)
+            found = parity(Bundle.open(self.folder), ids, logits, what, o.threads)
             write_manifest(self.folder, replace(manifest, parity=found))
             self.progress("parity", 1, 1)
 
@@ -180,6 +192,8 @@ class _Export:
 
     def _kept(self, name: str) -> Kept | None:
         """How to read a matrix as it is stored; its format is the checkpoint's own where none was asked for."""
+        if self.options.kv_heads and name.endswith((".qkv", ".o")):
+            return None
         if name not in self.spec.matrices or (name == "embed" and self.source.quantization):  # may have zero points
             return None
         fmt = format_of(self.spec, name, self.formats["body"], self.formats["head"], self.formats["embed"])
@@ -188,7 +202,18 @@ class _Export:
         return self.source.kept(self.parts[name], fmt, self.options.block)
 
     def _read(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
+        return (self._read_whole if self.heads is None else self.heads.read)(name, start, stop)
+
+    def _read_whole(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
+        """Of the checkpoint, whatever becomes of its heads."""
         return self.source.read(self.parts[name], start, stop)
+
+    def _whole_logits(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Of the checkpoint with all its heads, a layer at a time."""
+        floats = _FloatRun(self.whole, self._read_whole, {"parity": (ids, "")})
+        for layer in range(self.whole.n_layers):
+            floats.layer(layer)
+        return floats.logits("parity")
 
     def _formats(self, spec: ModelSpec) -> dict[str, WeightFormat]:
         o, stored = self.options, self._stored_formats(spec)
@@ -214,7 +239,7 @@ class _Export:
     def _texts(self, text: Text) -> dict[str, tuple[NDArray[np.int64], str]]:
         """What the float model has to read: {purpose: (ids, what it is)}."""
         wanted: dict[str, tuple[Path | None, int]] = {}
-        if self.options.needs_scales:
+        if self.options.needs_scales or self.options.kv_heads:
             wanted["calibration"] = (self.options.calibrate, CALIBRATION_TOKENS)
         if self.options.check:
             wanted["parity"] = (None, PARITY_TOKENS)

@@ -50,11 +50,14 @@ def rope_table(
 
 
 def context_length(r: ConfigReader, p: ConfigReader, asked: int | None) -> int:
-    """The length asked for, if the model has it; by default the longest that needs no other rope."""
+    """The length asked for, if the model has it; by default the longest that needs no other rope. A dynamic rope is
+    stretched to `factor` times the length of training, if that is asked for."""
     longest = r.whole("max_position_embeddings")
     usual = min(longest, _original(p)) if p.text("rope_type") == "longrope" else longest
-    if asked is not None and not 1 <= asked <= longest:
-        raise r.fail("max_position_embeddings", f"is {longest}; a context of {asked} is out of range")
+    most = int(longest * max(p.number("factor"), 1.0)) if p.text("rope_type") == "dynamic" else longest
+    if asked is not None and not 1 <= asked <= most:
+        reach = f" (its dynamic rope reaches {most})" if most > longest else ""
+        raise r.fail("max_position_embeddings", f"is {longest}{reach}; a context of {asked} is out of range")
     return asked or usual
 
 
@@ -90,9 +93,20 @@ def _linear(p: ConfigReader, dim: int, longest: int, context: int) -> Frequencie
 
 
 def _dynamic(p: ConfigReader, dim: int, longest: int, context: int) -> Frequencies:
-    """Only a text longer than max_position_embeddings would stretch the base; no bundle is that long."""
-    p.number("factor")
-    return _default(p, dim, longest, context)
+    """NTK-aware scaling: a context longer than max_position_embeddings stretches the base, so that the slowest pair
+    turns as far as it did in training.
+
+    transformers stretches it anew as a text grows, and keys that were cached before keep the old base; a bundle has the
+    base of its whole context, as transformers has for a prompt of that length.
+    """
+    factor = p.number("factor")
+    if context <= longest:
+        return _default(p, dim, longest, context)
+    if dim < 4:
+        raise p.fail("factor", f"stretches no rope of {dim} dims; take a context of at most {longest}")
+    stretch = factor * context / longest - (factor - 1)
+    theta = np.float32(p.number("rope_theta") * stretch ** (dim / (dim - 2)))
+    return np.float32(1) / theta ** (np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)), 1.0
 
 
 def _llama3(p: ConfigReader, dim: int, longest: int, context: int) -> Frequencies:

@@ -89,6 +89,7 @@ class CudaRuntime:
             best_k=_BEST if self.spec.vocab_size >= _WIDE else 0,
             temperatures=True,
             page_slots=SLOTS,
+            masks=False,
             largest_call=_LARGEST,
             device=device.name,
         )

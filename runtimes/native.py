@@ -77,6 +77,7 @@ class NativeRuntime:
             best_k=_BEST if self.spec.vocab_size >= _WIDE else 0,
             temperatures=True,
             page_slots=cpu.page_slots(),
+            masks=False,
             threads=threads,
             isa=self._engine.isa,
             sampler=NativeSampler,

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 from weakref import ReferenceType, ref
 
-from edgedec.cache.base import Cache
-
+# What is held of a text: a cache in memory, or one in a file.
+T = TypeVar("T")
 _STRIDE = 64
 
 
@@ -33,28 +33,28 @@ def common(a: Sequence[int], b: Sequence[int]) -> int:
     return next((at + i for i, (x, y) in enumerate(pairs) if x != y), longest)
 
 
-class PrefixMatch(NamedTuple):
+class PrefixMatch(NamedTuple, Generic[T]):
     """A cache whose first `n` tokens are those of the text that was looked up; None if there is none."""
 
-    cache: Cache | None = None
+    cache: T | None = None
     n: int = 0
 
 
 @dataclass(eq=False)
-class _Node:
+class _Node(Generic[T]):
     """The tokens on the way here from its parent; a leaf has a cache that holds all tokens down to it."""
 
     tokens: list[int]
-    above: ReferenceType[_Node] | None = None  # weak: an index that is dropped frees its pages at once
-    children: dict[int, _Node] = field(default_factory=dict)
-    cache: Cache | None = None
+    above: ReferenceType[_Node[T]] | None = None  # weak: an index that is dropped frees its pages at once
+    children: dict[int, _Node[T]] = field(default_factory=dict)
+    cache: T | None = None
     used: int = 0
 
     @property
-    def parent(self) -> _Node | None:
+    def parent(self) -> _Node[T] | None:
         return self.above() if self.above is not None else None
 
-    def leaves(self) -> Iterator[_Node]:
+    def leaves(self) -> Iterator[_Node[T]]:
         stack = [self]
         while stack:
             node = stack.pop()
@@ -63,23 +63,23 @@ class _Node:
             stack += node.children.values()
 
 
-class PrefixIndex:
+class PrefixIndex(Generic[T]):
     """Not for two threads at once; `SharedPrefixes` is. `key`: the adapter's digest, empty for none."""
 
     def __init__(self) -> None:
-        self._roots: dict[str, _Node] = {}
+        self._roots: dict[str, _Node[T]] = {}
         self._clock = 0
 
     def __len__(self) -> int:
         """Caches that are held."""
         return sum(1 for _ in self.caches())
 
-    def caches(self) -> Iterator[Cache]:
+    def caches(self) -> Iterator[T]:
         """The caches that are held."""
         for root in self._roots.values():
             yield from (leaf.cache for leaf in root.leaves() if leaf.cache is not None)
 
-    def insert(self, ids: Sequence[int], cache: Cache, key: str = "") -> None:
+    def insert(self, ids: Sequence[int], cache: T, key: str = "") -> None:
         """Hold a cache of the text `ids`, all of which it has committed. It must not change from now on: give a
         fork."""
         if not ids:
@@ -96,7 +96,7 @@ class PrefixIndex:
         node.cache = cache
         self._touch(node)
 
-    def match(self, ids: Sequence[int], key: str = "") -> PrefixMatch:
+    def match(self, ids: Sequence[int], key: str = "") -> PrefixMatch[T]:
         """The held cache that has most of the beginning of `ids`."""
         if key not in self._roots:
             return PrefixMatch()
@@ -107,22 +107,33 @@ class PrefixIndex:
         self._touch(leaf)
         return PrefixMatch(leaf.cache, depth)
 
-    def evict(self, enough: Callable[[], bool]) -> None:
-        """Let go of caches, the least recently used first, until `enough()` or none is left."""
-        leaves = sorted((leaf for root in self._roots.values() for leaf in root.leaves()), key=lambda leaf: leaf.used)
-        for leaf in leaves:
+    def evict(self, enough: Callable[[], bool], leaving: Callable[[list[int], T, str], None] | None = None) -> None:
+        """Let go of caches, the least recently used first, until `enough()` or none is left. leaving: called with each
+        before it goes, its text and its key."""
+        leaves = [(leaf, key) for key, root in self._roots.items() for leaf in root.leaves()]
+        for leaf, key in sorted(leaves, key=lambda item: item[0].used):
             if enough():
                 return
+            if leaving is not None and leaf.cache is not None:
+                leaving(self._text(leaf), leaf.cache, key)
             self._remove(leaf)
+
+    def _text(self, leaf: _Node[T]) -> list[int]:
+        node: _Node[T] | None = leaf
+        found = list[list[int]]()
+        while node is not None:
+            found.append(node.tokens)
+            node = node.parent
+        return [token for tokens in reversed(found) for token in tokens]
 
     def clear(self) -> None:
         self._roots.clear()
 
-    def _touch(self, leaf: _Node) -> None:
+    def _touch(self, leaf: _Node[T]) -> None:
         self._clock += 1
         leaf.used = self._clock
 
-    def _walk(self, ids: Sequence[int], key: str, split: bool) -> tuple[_Node, int]:
+    def _walk(self, ids: Sequence[int], key: str, split: bool) -> tuple[_Node[T], int]:
         """The node below which all texts begin with ids[:n], and n. `split`: make one where an edge is left
         half-way."""
         node, at = self._roots.setdefault(key, _Node([])), 0
@@ -134,7 +145,7 @@ class PrefixIndex:
             node = child
         return node, at
 
-    def _split(self, child: _Node, n: int) -> _Node:
+    def _split(self, child: _Node[T], n: int) -> _Node[T]:
         """A node after the first `n` tokens of an edge."""
         assert child.parent is not None
         middle = _Node(child.tokens[:n], child.above)
@@ -143,7 +154,7 @@ class PrefixIndex:
         middle.children[child.tokens[0]] = child
         return middle
 
-    def _remove(self, node: _Node) -> None:
+    def _remove(self, node: _Node[T]) -> None:
         """A leaf goes, and with it nodes that lead nowhere any more."""
         node.cache = None
         while (parent := node.parent) is not None and not node.children and node.cache is None:

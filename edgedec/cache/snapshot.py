@@ -1,31 +1,37 @@
 """A saved session: its text, the state of its random draws, its cache and what its drafters learned, in one file.
 
 The file is one of named arrays (`storage.arrays`): `cache.<name>` as `Cache.save` returned them, `learned.<name>` of
-the drafters, `policy.<name>` of the cache policy; its header is a `Snapshot`.
+the drafters, `policy.<name>` of the cache policy; its header is a `Snapshot`. In a folder whose sessions share their
+beginnings the cache is in parts (`cache.store`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.cache import store
 from edgedec.cache.base import Arrays, Cache
 from edgedec.errors import BundleCorrupt, SessionError
-from edgedec.storage.arrays import read_arrays, write_arrays
+from edgedec.spec import ModelSpec
+from edgedec.storage.arrays import ArrayFile, read_arrays, write_arrays
 from edgedec.storage.serde import from_json, to_json
 
-MAGIC = b"EDGESESS"
+MAGIC = store.WHOLE
 
 
 @dataclass(frozen=True)
 class Snapshot:
     """What stands in the header; `bundle`: the digest of the session's bundle, `adapter`: of its adapter; `kv`: the
-    kind of its cache, `length`: its committed tokens; `policy`: its cache policy, in words."""
+    kind of its cache, `length`: its committed tokens; `policy`: its cache policy, in words. `reread`: the cache is not
+    in the file, and this is the digest of what reading the text again has to give."""
 
     bundle: str
     ids: tuple[int, ...]
@@ -34,21 +40,27 @@ class Snapshot:
     rng: dict[str, Any]
     length: int
     adapter: str = ""
+    reread: str = ""
     policy: str = ""
 
 
 def write_snapshot(
     path: str | os.PathLike[str],
     snapshot: Snapshot,
+    spec: ModelSpec,
     cache: Mapping[str, NDArray[Any]],
     learned: Mapping[str, NDArray[Any]],
     policy: Mapping[str, NDArray[Any]] | None = None,
 ) -> None:
     """cache: what `Cache.save` returned; learned: what the drafters learned; policy: what the cache policy knows."""
-    arrays = {
-        f"{part}.{name}": array for part, of in _parts(cache, learned, policy or {}) for name, array in of.items()
-    }
-    write_arrays(path, MAGIC, to_json(snapshot), arrays, SessionError)
+    magic, header, folder = MAGIC, to_json(snapshot), Path(path).parent
+    if store.is_store(folder) and not snapshot.reread:
+        magic, above = store.SHARED, store.root(snapshot.bundle, snapshot.adapter, snapshot.kv)
+        shared, cache = store.write_shared(folder, spec, above, snapshot.kv, snapshot.ids, cache)
+        header = {"session": header, "cache": to_json(shared)}
+    groups = _parts(cache, learned, policy or {})
+    arrays = {f"{part}.{name}": array for part, of in groups for name, array in of.items()}
+    write_arrays(path, magic, header, arrays, SessionError)
 
 
 def read_snapshot(
@@ -56,23 +68,73 @@ def read_snapshot(
 ) -> tuple[Snapshot, Arrays, Arrays, Arrays]:
     """The header, the cache's arrays, what the drafters learned and what the cache policy knew, if they fit `bundle`,
     `adapter`, `policy` and `cache`."""
-    file = read_arrays(path, MAGIC, "a saved session", SessionError)
-    try:
-        snapshot = from_json(Snapshot, file.header, "session")
-    except (RecursionError, BundleCorrupt) as error:
-        raise SessionError(f"{path}: damaged header ({error})") from None
+    snapshot, file = read_file(path)
     _check_origin(path, snapshot, bundle, cache, adapter)
     _check_policy(path, snapshot.policy, policy)
     _check_numbers(path, snapshot, cache)
+    held, learned, known = _sorted(file)
+    if "session" in file.header:
+        held = _from_parts(Path(path), snapshot, cache.spec, ArrayFile(file.header, held, file.digest))
+    if snapshot.reread and not held:
+        return snapshot, held, learned, known
+    length = held.get("length", np.zeros(0))
+    if length.shape != (1,) or length[0] != snapshot.length:
+        raise SessionError(f"{path}: damaged header (lengths do not fit)")
+    return snapshot, held, learned, known
+
+
+def share_file(path: Path, bundle: str, spec: ModelSpec) -> bool:
+    """Write a whole session of a store anew, its beginning in parts; False if it is of another bundle, and stays."""
+    snapshot, file = read_file(path)
+    if snapshot.bundle != bundle:
+        return False
+    write_snapshot(path, snapshot, spec, *_sorted(file))
+    return True
+
+
+def _sorted(file: ArrayFile) -> tuple[Arrays, Arrays, Arrays]:
+    """The arrays of the cache, of the drafters and of the policy, by their names."""
     found: tuple[Arrays, Arrays, Arrays] = ({}, {}, {})
     for name, array in file.arrays.items():
         for part, arrays in _parts(*found):
             if name.startswith(f"{part}."):
                 arrays[name.removeprefix(f"{part}.")] = array
-    held = found[0].get("length", np.zeros(0))
-    if held.shape != (1,) or held[0] != snapshot.length:
+    return found
+
+
+def digest_of(cache: Mapping[str, NDArray[Any]]) -> str:
+    """The hash of what `Cache.save` returned."""
+    digest = hashlib.sha256()
+    for name in sorted(cache):
+        digest.update(f"{name}{cache[name].dtype}{cache[name].shape}".encode())
+        digest.update(np.ascontiguousarray(cache[name]).tobytes())
+    return digest.hexdigest()
+
+
+def read_file(path: str | os.PathLike[str]) -> tuple[Snapshot, ArrayFile]:
+    """A session's file, whole or with its beginning in parts ("session" in its header), and what its header says."""
+    try:
+        shared = store.magic_of(Path(path)) == store.SHARED
+    except OSError:  # said when it is read
+        shared = False
+    file = read_arrays(path, store.SHARED if shared else MAGIC, "a saved session", SessionError)
+    return _snapshot(path, file.header.get("session") if shared else file.header), file
+
+
+def _snapshot(path: object, header: Any) -> Snapshot:
+    try:
+        return from_json(Snapshot, header, "session")
+    except (RecursionError, BundleCorrupt) as error:
+        raise SessionError(f"{path}: damaged header ({error})") from None
+
+
+def _from_parts(path: Path, snapshot: Snapshot, spec: ModelSpec, file: ArrayFile) -> Arrays:
+    """The cache's arrays of a session whose beginning is in parts."""
+    shared = store.shared_cache(path, file)
+    if shared.kind != snapshot.kv or shared.length not in (0, snapshot.length):
         raise SessionError(f"{path}: damaged header (lengths do not fit)")
-    return snapshot, *found
+    above = store.root(snapshot.bundle, snapshot.adapter, snapshot.kv)
+    return store.read_shared(path, spec, above, shared, snapshot.ids, file)
 
 
 def _parts(

@@ -43,6 +43,7 @@ VERBS = (
     "eval",
     "doctor",
     "cache",
+    "sessions",
     "completion",
 )
 # A shell that completes a line sets it.

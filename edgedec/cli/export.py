@@ -75,6 +75,12 @@ def export(
         list[str] | None,
         typer.Option(metavar="PATH", show_default=False, help="A draft checkpoint to put in; may be repeated."),
     ] = None,
+    kv_heads: Annotated[
+        int,
+        typer.Option(
+            "--kv-heads", min=0, show_default=False, help="Fewer key and value heads, by low rank (changes the model)."
+        ),
+    ] = 0,
     draft_weights: Annotated[
         o.Weights | None,
         typer.Option(show_default=False, help="Format of a draft's matrices; the model's by default."),
@@ -121,6 +127,7 @@ def export(
         runtimes=names(runtimes) if runtimes else None,
         drafts=tuple(draft or ()),
         draft_weights=draft_weights and draft_weights.value,
+        kv_heads=kv_heads,
     )
     began = perf_counter()
     with progress_bar(quiet=json) as show:
@@ -136,10 +143,10 @@ def _via_optimum(ctx: typer.Context, checkpoint: str, out: Path, json: bool) -> 
     """Export through optimum; flags that the graph of another program has no place for are refused."""
     from edgedec.cli.import_ import show_imported
 
-    for name in ("weights", "head", "embed", "block", "kv", "target", "calibrate", "runtimes", "draft"):
+    for name in ("weights", "head", "embed", "block", "kv", "target", "calibrate", "runtimes", "draft", "kv_heads"):
         source = ctx.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            flag = "for" if name == "runtimes" else name
+            flag = "for" if name == "runtimes" else name.replace("_", "-")
             raise typer.BadParameter(f"--{flag}: not with --via optimum, which keeps the graph as it is")
     given, imports = ctx.params, export_module("decoder_graph", "export --via optimum")
     options = imports.ImportOptions(

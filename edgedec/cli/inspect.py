@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgedec.cli._memory import memory_at, show_memory
 from edgedec.cli._output import print_json, print_table, size
 from edgedec.cli.options import Json
 
@@ -25,6 +26,12 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def inspect(
     bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle folder, or `nano`.")],
     files: Annotated[bool, typer.Option("--files", help="List every file with its size.")] = False,
+    context: Annotated[
+        int,
+        typer.Option(
+            "--context", "-c", min=0, metavar="TOKENS", show_default=False, help="Memory that so many tokens take."
+        ),
+    ] = 0,
     json: Json = False,
 ) -> None:
     """Show the content of a bundle: model, formats, sizes, parity.
@@ -33,16 +40,22 @@ def inspect(
     Examples:
       edgedec inspect ./smol
       edgedec inspect ./smol --files
+      edgedec inspect ./smol --context 131072
       edgedec inspect nano --json
     """
     from edgedec.bundle.folder import Bundle
     from edgedec.bundle.locate import find
 
-    report = describe(Bundle.open(find(bundle)))
+    opened = Bundle.open(find(bundle))
+    report = describe(opened)
+    if context:
+        report["memory"] = memory_at(opened, context)
     if json:
         print_json(report)
-    else:
-        _show(report, files)
+        return
+    _show(report, files)
+    if context:
+        show_memory(report["memory"])
 
 
 def describe(bundle: Bundle) -> dict[str, Any]:

@@ -87,6 +87,18 @@ def serve(
             help="Tokens that the caches of all texts together may hold; more texts wait. 0: slots x context.",
         ),
     ] = 0,
+    offload: Annotated[
+        Path | None,
+        typer.Option(
+            "--offload",
+            metavar="DIR",
+            show_default=False,
+            help="Where ended texts go that the caches have no room for.",
+        ),
+    ] = None,
+    offload_size: Annotated[
+        float, typer.Option("--offload-size", min=0.001, metavar="GIB", help="Most that a model may put there.")
+    ] = 4.0,
     queue: Annotated[
         int, typer.Option("--queue", min=0, help="Requests that may wait for a slot; further ones get status 429.")
     ] = 64,
@@ -145,9 +157,12 @@ def serve(
         raise UsageError("--api-key: is empty; leave it out for a server without a key")
     template.start()
     opening = ModelOpening(engine, threads, kv, speculate, (chat_template, chat_template_file), cache)
-    limits = ServerLimits(slots, ctx_size, queue, timeout, speculate, max_total_tokens)
+    if offload is not None:
+        offload.mkdir(parents=True, exist_ok=True)
+    aside = ("", 0) if offload is None else (str(offload), int(offload_size * 2**30))
+    limits = ServerLimits(slots, ctx_size, queue, timeout, speculate, max_total_tokens, aside)
     if models is None:
-        sources = [opening.only(model or "nano", lora or [], limits)]
+        *sources, limits = opening.only(model or "nano", lora or [], limits)
     else:
         sources = opening.folder(models, model, lora or [], limits)
     access = AccessPolicy(api_key, cors, is_local(host))
@@ -171,16 +186,15 @@ class ModelOpening:
     template: tuple[str | None, Path | None]
     cache: str = "full"
 
-    def only(self, name: str, lora: Sequence[str], limits: ServerLimits) -> ModelSource:
-        """The only model: what would fail at the first request fails now."""
-        from edgedec.server.pool import ModelSource, limits_of
+    def only(self, name: str, lora: Sequence[str], limits: ServerLimits) -> tuple[ModelSource, ServerLimits]:
+        """The only model, and limits that memory has room for: what would fail at the first request fails now."""
+        from edgedec.server.pool import ModelSource, fitted
 
         opened = o.open_model(name, self.engine, self.threads, self.kv, cache=self.cache)
         set_template(opened, *self.template)
         adapters = {item: self._adapter(opened, path) for item, path in _named_files(lora).items()}
         self._try(opened, limits.context)
-        limits_of(limits, opened.spec)
-        return ModelSource.of(opened, adapters)
+        return ModelSource.of(opened, adapters), fitted(limits, opened)
 
     def folder(self, folder: Path, more: str | None, lora: Sequence[str], limits: ServerLimits) -> list[ModelSource]:
         """Every bundle in a folder, and one more perhaps, opened when they are needed."""

@@ -20,10 +20,10 @@ from time import sleep
 
 import numpy as np
 
-from edgedec.cache.prefixes import PrefixMatch, common
+from edgedec.cache.prefixes import common
 from edgedec.decoding.context import Context
 from edgedec.decoding.job import Job, grant_offers
-from edgedec.decoding.sharing import SharedPrefixes, adapter_key
+from edgedec.decoding.sharing import FoundPrefix, SharedPrefixes, adapter_key
 from edgedec.decoding.step import DecodeLoop, ForkLoop, Token, run_requests
 from edgedec.runtime import Runtime
 
@@ -133,7 +133,7 @@ class Batch:
             match = self._match(job)
             if match is None:
                 continue
-            shared = match.n // self._page * self._page if self._paged else 0
+            shared = match.n // self._page * self._page if self._paged and match.cache is not None else 0
             if not self._fits(self._in_pages(job.need) - shared):
                 return
             self._waiting.remove(job)
@@ -157,10 +157,10 @@ class Batch:
         self.prefixes.evict(lambda: self.held() + tokens <= self._tokens)
         return not self._running or self.held() + tokens <= self._tokens
 
-    def _match(self, job: Job) -> PrefixMatch | None:
+    def _match(self, job: Job) -> FoundPrefix | None:
         """What the job can continue from; None if it had better wait for a sequence that reads its beginning."""
         if not job.shares:
-            return PrefixMatch()
+            return FoundPrefix()
         context, least = job.context, self.prefixes.least
         match, key = self.prefixes.find(context), adapter_key(context)
         have = max(match.n, context.cache.length)
@@ -169,9 +169,9 @@ class Batch:
                 soon = min(common(context.ids, running.ids), running.n_prompt) - have
                 if soon >= max(_WORTH_WAITING, least - have):
                     return None
-        return match if match.n >= context.cache.length + least else PrefixMatch()
+        return match if match.n >= context.cache.length + least else FoundPrefix()
 
-    def _start(self, job: Job, match: PrefixMatch) -> None:
+    def _start(self, job: Job, match: FoundPrefix) -> None:
         context = job.context
         self.prefixes.reuse(context, match)
         context.concurrent, job.started = len(self._running), True

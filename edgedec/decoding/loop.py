@@ -26,8 +26,6 @@ from edgedec.generation import GenerationConfig
 from edgedec.runtime import Call, CallResult, Capabilities, Logits, Outputs, Rows, Runtime
 from edgedec.sampling import Probs
 
-# A mask or a page table of a long context is large: a chunk then has fewer rows.
-_MASK_CELLS = 4 << 20
 # What follows a stop token: no token at all, so that nothing drafted below it matches.
 _NOTHING = -1
 _ANYTHING = Probs(np.zeros(1, np.int64), np.ones(1))
@@ -99,7 +97,7 @@ def decode_loop(
             began = perf_counter()
             if context.policy is not None:
                 yield from settle(context, capabilities.prefill_chunk, drafter)
-            first, shown = yield from _prefill(context, capabilities.prefill_chunk, drafter)
+            first, shown = yield from _prefill(context, capabilities, drafter)
             room = min(_room(context, left), capabilities.largest_call - len(first))
             # The masks of drafted tokens are waited for, by all that run beside this text.
             room = 0 if getattr(constraint, "slow", False) else room
@@ -139,7 +137,7 @@ def decode_loop(
 
 
 def _prefill(
-    context: Context, chunk: int, drafter: Drafter
+    context: Context, capabilities: Capabilities, drafter: Drafter
 ) -> Generator[Request, Completed, tuple[Rows, list[StepResult]]]:
     """Read pending tokens in chunks until one chunk is left; returns that chunk as rows, and what those before showed
     to learn from."""
@@ -151,7 +149,7 @@ def _prefill(
             # Everything is cached: the last token is run again, for its logits.
             cache.truncate(len(context.ids) - 1)
         pending = context.pending()
-        size = max(min(32, chunk), min(chunk, _MASK_CELLS // (cache.length + chunk)))
+        size = capabilities.chunk(cache.length)
         rows = Rows.chain(pending[:size], cache.length)
         if len(pending) <= size:
             return rows, shown

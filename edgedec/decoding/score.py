@@ -106,15 +106,15 @@ def score_prompt(context: Context, chunk: int, top: int) -> Generator[Call, Comp
 
 def prefill(runtime: Runtime, context: Context) -> None:
     """Read all of a text but its last token, so that its cache is as after generating."""
-    ids, cache, chunk = context.ids, context.cache, runtime.capabilities.prefill_chunk
+    ids, cache, can = context.ids, context.cache, runtime.capabilities
     if not ids:
         raise UsageError("nothing to continue: give at least one token (this tokenizer adds none of its own)")
     if context.policy is not None:
-        return _drive(runtime, settle(context, chunk))
+        return _drive(runtime, settle(context, can.prefill_chunk))
     if cache.length >= len(ids):
         cache.truncate(len(ids) - 1)
     while cache.length < len(ids) - 1:
-        rows = Rows.chain(ids[cache.length : -1][:chunk], cache.length)
+        rows = Rows.chain(ids[cache.length : -1][: can.chunk(cache.length)], cache.length)
         runtime.forward([Call(rows, cache, adapter=context.adapter)])
         cache.commit(range(len(rows)))
 

@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from threading import RLock
+from typing import NamedTuple
 
 import numpy as np
 
 from edgedec.cache import Cache
-from edgedec.cache.prefixes import PrefixIndex, PrefixMatch
+from edgedec.cache.offload import Offload, StoredPrefix
+from edgedec.cache.prefixes import PrefixIndex
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Token
 from edgedec.runtime import Capabilities
@@ -24,11 +26,20 @@ def adapter_key(context: Context) -> str:
     return "" if context.adapter is None else context.adapter.digest
 
 
-class SharedPrefixes:
-    """The beginnings that texts of one runtime can continue from; for any number of threads."""
+class FoundPrefix(NamedTuple):
+    """What has the first `n` tokens of a text: a cache in memory, or one that was put aside."""
 
-    def __init__(self, capabilities: Capabilities) -> None:
-        self._index, self._lock = PrefixIndex(), RLock()
+    cache: Cache | None = None
+    n: int = 0
+    stored: StoredPrefix | None = None
+
+
+class SharedPrefixes:
+    """The beginnings that texts of one runtime can continue from; for any number of threads. offload: where those go
+    that there is no room for."""
+
+    def __init__(self, capabilities: Capabilities, offload: Offload | None = None) -> None:
+        self._index, self._lock, self.offload = PrefixIndex[Cache](), RLock(), offload
         self._slots = capabilities.page_slots
         self.least = _LEAST_SHARED if self._slots else _LEAST_COPIED
 
@@ -50,19 +61,27 @@ class SharedPrefixes:
         pages = [cache.page_ids() for cache in caches]
         return self._slots * len(np.unique(np.concatenate([*pages, np.zeros(0, np.int64)])))
 
-    def find(self, context: Context) -> PrefixMatch:
+    def find(self, context: Context) -> FoundPrefix:
         """The cache that has most of the beginning of a text, and how much; all but the last token, which is run."""
+        ids, key = context.ids[:-1], adapter_key(context)
         with self._lock:
-            return self._index.match(context.ids[:-1], adapter_key(context))
+            found = FoundPrefix(*self._index.match(ids, key))
+        stored, n = (None, 0) if self.offload is None else self.offload.find(ids, key)
+        return FoundPrefix(None, n, stored) if stored is not None and n >= found.n + self.least else found
 
-    def reuse(self, context: Context, match: PrefixMatch | None = None) -> None:
+    def reuse(self, context: Context, match: FoundPrefix | None = None) -> None:
         """Let a text continue from what `find` gives, if that saves enough reading."""
         match = self.find(context) if match is None else match
-        if match.cache is None or match.n < context.cache.length + self.least:
+        if match.n < context.cache.length + self.least:
             return
-        forked = match.cache.fork(match.n, context.cache.capacity)
-        if forked.length > context.cache.length:
+        forked = self._taken(match, context.cache)
+        if forked is not None and forked.length > context.cache.length:
             context.cache = forked
+
+    def _taken(self, match: FoundPrefix, like: Cache) -> Cache | None:
+        if match.stored is not None and self.offload is not None:
+            return self.offload.load(match.stored, match.n, like)
+        return None if match.cache is None else match.cache.fork(match.n, like.capacity)
 
     def keep(self, context: Context, n: int) -> bool:
         """Hold a text's first `n` tokens, if they are enough; whether it is held."""
@@ -74,9 +93,10 @@ class SharedPrefixes:
         return True
 
     def evict(self, enough: Callable[[], bool]) -> None:
-        """Let go of caches, the least recently used first, until `enough()` or none is left."""
+        """Let go of caches, the least recently used first, until `enough()` or none is left; they are put aside where
+        there is a place for them."""
         with self._lock:
-            self._index.evict(enough)
+            self._index.evict(enough, None if self.offload is None else self.offload.keep)
 
 
 class ModelPrefixes:
@@ -86,8 +106,8 @@ class ModelPrefixes:
     Only whole pages are held: a text that is held goes on in a page of its own, without a copy.
     """
 
-    def __init__(self, capabilities: Capabilities, tokens: int) -> None:
-        self.shared = SharedPrefixes(capabilities)
+    def __init__(self, capabilities: Capabilities, tokens: int, offload: Offload | None = None) -> None:
+        self.shared = SharedPrefixes(capabilities, offload)
         self._page = capabilities.page_slots
         self._tokens = tokens if self._page else 0
 

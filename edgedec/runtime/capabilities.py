@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from edgedec.runtime.drafting import DraftingParts
 from edgedec.runtime.sampler import MakeSampler
 
+# A mask of more cells takes long to make: 16 MiB as floats.
+_MASK_CELLS = 4 << 20
+_LEAST_ROWS = 32
+
 
 @dataclass(frozen=True)
 class Capabilities:
@@ -17,8 +21,9 @@ class Capabilities:
     how many of the best tokens of a row come, with the log-sum, for less than all its logits (0: all logits are
     computed and copied anyway); temperatures: the log-sum is given at any temperature. page_slots: slots of a cache
     page, shared between forks; 0: a fork copies. largest_call: rows of one forward; prefill_chunk: rows that prefill
-    gives it at once. row_buckets: the row counts that it has static shapes for (none: any). sampler: makes what draws
-    a text's tokens from rows of logits. drafting: its own table drafters, tree merge and greedy verification.
+    gives it at once; masks: does it make a mask of rows by slots, so that fewer go at once after a long text?
+    row_buckets: the row counts that it has static shapes for (none: any). sampler: makes what draws a text's tokens
+    from rows of logits. drafting: its own table drafters, tree merge and greedy verification.
     """
 
     kinds: tuple[str, ...]
@@ -42,9 +47,17 @@ class Capabilities:
     page_slots: int = 0
     largest_call: int = 256
     prefill_chunk: int = 128
+    masks: bool = True
     row_buckets: tuple[int, ...] = ()
     sampler: MakeSampler | None = None
     drafting: DraftingParts | None = None
     device: str = "cpu"
     threads: int = 0
     isa: str = ""
+
+    def chunk(self, length: int) -> int:
+        """Rows that prefill gives it at once after so many tokens."""
+        if not self.masks:
+            return self.prefill_chunk
+        fit = _MASK_CELLS // (length + self.prefill_chunk)
+        return min(self.prefill_chunk, max(_LEAST_ROWS, fit))

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from edgedec.cache.offload import Offload
 from edgedec.decoding.batching import Batch
+from edgedec.decoding.sharing import SharedPrefixes
 from edgedec.decoding.step import Stats
 from edgedec.drafters import Tables
 from edgedec.errors import UsageError
@@ -36,7 +38,8 @@ log = logging.getLogger("edgedec.server")
 @dataclass(frozen=True)
 class ServerLimits:
     """slots: texts at a time, of `context` tokens each; tokens: what all caches together may hold, 0: as many as the
-    slots; queue: how many more may wait; seconds: for a request."""
+    slots; queue: how many more may wait; seconds: for a request; offload: a folder for ended texts that the caches
+    have no room for, and the bytes that it may take, 0: none."""
 
     slots: int = 4
     context: int = 1024
@@ -44,6 +47,7 @@ class ServerLimits:
     seconds: float = 600.0
     speculate: str = "auto"
     tokens: int = 0
+    offload: tuple[str, int] = ("", 0)
 
     def __post_init__(self) -> None:
         if 0 < self.tokens < self.context:
@@ -67,6 +71,8 @@ class EngineThread:
     ) -> None:
         """on_end: called in the engine's thread at the end of every text."""
         self.model, self.limits, self._on_end = model, limits, on_end
+        folder, size = limits.offload
+        self.offload = Offload(folder, size) if size else None
         self._batch = self._new_batch()
         self._tables: Tables = {}
         # Never used: what sessions share, draft heads among it, stays open between requests.
@@ -138,6 +144,8 @@ class EngineThread:
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join()
+        if self.offload is not None:
+            self.offload.close()
 
     def _submit(self, run: Submission, requests: Sequence[EngineRequest]) -> Submission:
         most = self.limits.slots + self.limits.queue
@@ -215,6 +223,8 @@ class EngineThread:
 
     def _fail(self, error: Exception) -> None:
         """Lose all texts: nothing of what ran can be trusted."""
+        if self.offload is not None:
+            self.offload.clear()
         self._tables, self._kept, self._batch = {}, None, self._new_batch()
         for request in self._requests.copy():
             self._lose(request, error)
@@ -234,7 +244,8 @@ class EngineThread:
                 self._loop.call_soon_threadsafe(_deliver, posts)
 
     def _new_batch(self) -> Batch:
-        return Batch(self.model.runtime, tokens=self.limits.room, most=self.limits.slots)
+        prefixes = SharedPrefixes(self.model.runtime.capabilities, self.offload)
+        return Batch(self.model.runtime, tokens=self.limits.room, most=self.limits.slots, prefixes=prefixes)
 
     def _new_session(self, adapter: Adapter | None = None) -> Session:
         self._kept = self._kept or self._open_session(1)

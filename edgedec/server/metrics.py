@@ -60,6 +60,14 @@ class Histogram:
         return [*buckets, f"{name}_sum{own} {self.total:.6f}", f"{name}_count{own} {below[-1]}"]
 
 
+_OFFLOAD = (
+    ("bytes", "gauge", "Bytes of ended texts that are put aside on disk."),
+    ("written_total", "counter", "Ended texts that were put aside."),
+    ("restored_total", "counter", "Texts that continued one of them."),
+    ("dropped_total", "counter", "Ended texts that could not be put aside, or were damaged."),
+)
+
+
 class ModelMetrics:
     """Of one model; written by its engine's thread."""
 
@@ -167,6 +175,7 @@ class Metrics:
             ("models_loaded", len(engines), "Models in memory."),
         ):
             lines += _family(f"edgedec_{name}", "gauge", about, [("", value)])
+        lines += _offloaded(engines)
         lines += [*_head("edgedec_wait_seconds", "histogram", "Time until a text started.")]
         lines += self.waited.lines("edgedec_wait_seconds")
         lines += _head("edgedec_first_token_seconds", "histogram", "Time from there to its first token.")
@@ -187,6 +196,15 @@ def _of(engines: Mapping[str, EngineThread], name: str) -> Rows:
 
 def _sum(engines: Mapping[str, EngineThread], name: str) -> int:
     return sum(getattr(engine, name) for engine in engines.values())
+
+
+def _offloaded(engines: Mapping[str, EngineThread]) -> list[str]:
+    """What became of ended texts that the caches had no room for; nothing where they have no place on disk."""
+    folders, lines = [engine.offload for engine in engines.values() if engine.offload is not None], list[str]()
+    for name, kind, about in _OFFLOAD if folders else ():
+        total = sum(getattr(folder, name.removesuffix("_total")) for folder in folders)
+        lines += _family(f"edgedec_offload_{name}", kind, about, [("", total)])
+    return lines
 
 
 def _reasons(models: Mapping[str, ModelMetrics]) -> Rows:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from starlette.concurrency import run_in_threadpool
 
 from edgedec.bundle import Bundle
+from edgedec.cache.memory import check_memory, tokens_that_fit
 from edgedec.errors import EdgedecError
 from edgedec.runtime import Adapter
 from edgedec.server.engine import EngineThread, ServerLimits
@@ -248,6 +249,19 @@ def release_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError, TypeError):
         pass
+
+
+def fitted(limits: ServerLimits, model: Model) -> ServerLimits:
+    """The limits of a server of one model: caches for fewer texts at a time where memory has no room for all slots.
+    ContextFull if it has none for what was asked for, or for one text."""
+    own, can, cache = limits_of(limits, model.spec), model.runtime.capabilities, model.runtime.new_cache(1)
+    fits = tokens_that_fit(model.spec, cache.kv, can.page_slots)
+    if fits is None or own.room <= fits or can.device != "cpu":
+        return limits
+    if limits.tokens or fits < own.context:
+        check_memory(cache, own.room if limits.tokens else own.context, can)
+        return limits if limits.tokens else replace(limits, tokens=own.context)
+    return replace(limits, tokens=fits)
 
 
 def limits_of(limits: ServerLimits, spec: ModelSpec) -> ServerLimits:

@@ -66,6 +66,11 @@ def _qkv(block: Attention, w: BlockWeights, x: Array) -> tuple[Array, Array, Arr
     return q, k, v
 
 
+def queries(block: Attention, w: BlockWeights, x: Array, positions: NDArray[np.int64]) -> Array:
+    """The queries [n_heads, n, head_dim] of rows [n, read] that are normed, turned by their positions."""
+    return _rotate(block, w.spec, _qkv(block, w, x)[0], positions)
+
+
 def paid(spec: ModelSpec, b: int, queries: Array, rows: Rows, cache: HostCache, scales: Array | None) -> Array:
     """The attention [n_kv_heads, slots] that the computed rows of a call pay to the slots of block b, their keys being
     written. queries [count, q_dim]: before they are turned."""

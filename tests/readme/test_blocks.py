@@ -99,6 +99,7 @@ def folder(bundle: Path, tmp_path: Path) -> Path:
     (tmp_path / "README.md").write_text((ROOT / "README.md").read_text("utf-8")[:2000])
     (tmp_path / "notes.txt").write_text("Once upon a time")
     (tmp_path / "A.json").write_text("{}")
+    (tmp_path / "chats").mkdir()
     write_llama(tmp_path / "SmolLM2-135M-Instruct")
     return tmp_path
 

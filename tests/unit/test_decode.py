@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec.decoding import loop as loop
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode
 from edgedec.decoding.step import Stats, StepResult, Token
@@ -23,7 +22,7 @@ from edgedec.drafters import Draft, Drafter
 from edgedec.drafters.off import Off
 from edgedec.errors import ContextFull, UsageError
 from edgedec.generation import GenerationConfig
-from edgedec.runtime import Outputs, Rows, Runtime, logits_of
+from edgedec.runtime import Outputs, Rows, Runtime, capabilities, logits_of
 from edgedec.sampling import Sampling, draw, logprob, probs
 from edgedec.spec import KV_FORMATS
 from edgedec.testing.fakes import (
@@ -422,7 +421,7 @@ def test_reading_in_chunks_is_reading_at_once(monkeypatch: pytest.MonkeyPatch, d
     prompt = [i * i % VOCAB for i in range(150)]
     found, calls = [], []
     for chunk, cells in ((512, 4 << 20), (40, 4 << 20), (512, 1)):
-        monkeypatch.setattr(loop, "_MASK_CELLS", cells)
+        monkeypatch.setattr(capabilities, "_MASK_CELLS", cells)
         runtime = FakeRuntime(spec, prefill_chunk=chunk, largest_call=512)
         drafter = knowing(found[0], 1) if drafting and found else None
         found.append(run(drafter, runtime, fresh(runtime, 256, prompt=prompt), max_tokens=5))
