@@ -26,7 +26,6 @@ class _PackedView:
         self._keep = [*numbers, *lists]
         self._struct = structs.ViewStruct(
             view.group,
-            view.reuse,
             view.theta is not None,
             view.theta or 0.0,
             *(address(part) if len(part) else None for part in self._keep),

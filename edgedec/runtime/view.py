@@ -46,8 +46,6 @@ class View:
 
     `group`: how many consecutive rows share a selection (0: all rows of the call). With 1, a row sees the same whatever
     shares its call, provided that `recent` is at least as long as the tree that it is part of is deep.
-    `reuse`: a selection of pages by bounds is kept in the cache for as many tokens (group 1 only): the rows at slots
-    that `reuse` divides select, those after them see what these selected.
     """
 
     sinks: PerHead = 0
@@ -57,7 +55,6 @@ class View:
     slots: Sequence[Ints] | None = None
     theta: float | None = None
     group: int = 1
-    reuse: int = 1
 
     def numbers(self, name: str, kv_heads: int) -> tuple[int, ...]:
         """`sinks`, `recent` or `pages` of each kv head; -1: all pages."""
@@ -105,10 +102,8 @@ class View:
                     raise _wrong(block, f"{name} {found[0]} to {found[-1]} of kv head {head}: the block holds {most}")
         if self.theta is not None and self.slots is not None:
             raise _wrong(block, "theta and slots: give one of them")
-        if self.group < 0 or self.reuse < 1 or (self.reuse > 1 and self.group != 1):
-            raise _wrong(
-                block, f"group {self.group}, reuse {self.reuse}: a selection is kept (reuse above 1) for group 1 only"
-            )
+        if self.group < 0:
+            raise _wrong(block, f"group {self.group}: needs a number of rows, 0 for all of a call")
 
 
 def _wrong(block: int, what: str) -> UsageError:

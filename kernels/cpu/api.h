@@ -149,7 +149,6 @@ struct ed_readout {
 // lie one after another, ascending in each, up to `ends` [kv_heads]; null: none.
 struct ed_view {
   int32_t group;    // rows that share a selection; 0: all rows of the call
-  int32_t reuse;    // tokens that a selection of pages is kept for
   int32_t striped;  // whether `theta` holds
   float theta;
   const int32_t *sinks, *recent, *pages;  // [kv_heads]; pages -1: all

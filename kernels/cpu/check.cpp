@@ -26,7 +26,7 @@ bool lists_fit(const int32_t* ends, const int32_t* all, int kv_heads, int most) 
 }
 
 bool view_fits(const ed_view& v, const ed_block& block, int slots) {
-  if (block.kind != ATTENTION || v.group < 0 || v.reuse < 1 || !v.sinks || !v.recent || !v.pages) return false;
+  if (block.kind != ATTENTION || v.group < 0 || !v.sinks || !v.recent || !v.pages) return false;
   const int kv_heads = block.attention->kv_heads;
   for (int head = 0; head < kv_heads; head++)
     if (v.sinks[head] < 0 || v.recent[head] < 0 || v.pages[head] < -1) return false;

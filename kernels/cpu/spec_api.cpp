@@ -126,7 +126,7 @@ int ed_drafter_load(ed_drafter* drafter, int part, int n, const int64_t* keys, c
 
 ed_drafting* ed_drafting_new(ed_drafter* const* drafters, int n) {
   try {
-    return n < 0 || n > 31 ? nullptr : new ed_drafting{{drafters, drafters + n}, {}, {}, {}};
+    return n < 0 || n > 31 ? nullptr : new ed_drafting{{drafters, drafters + n}, {}, {}, {}, -1, {}, {}};
   } catch (...) {
     return nullptr;
   }

@@ -96,7 +96,7 @@ class AdapterStruct(_Struct):
 
 class ViewStruct(_Struct):
     _fields_ = _fields(
-        (c_int32, "group reuse striped"),
+        (c_int32, "group striped"),
         (c_float, "theta"),
         (c_void_p, "sinks recent pages chosen_ends chosen slot_ends slots"),
     )

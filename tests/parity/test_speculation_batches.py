@@ -40,7 +40,7 @@ LENGTH = 24
 # Drafters that need a file of their own have tests of their own; of those with a draft model this is one.
 NAMES = [*of_any_bundle(), "model"]
 CHAIN, TREE = 4, 10
-OPTIONS = {"model": "path=nano,", "exit": "layer=10,threshold=0,"}
+OPTIONS = {"model": "path=nano,", "exit": "layer=10,threshold=0,", "sparse": "least=1,"}
 SPECS = [
     *[f"{name}:{OPTIONS.get(name, '')}fixed={n}" for name in NAMES for n in (CHAIN, TREE)],
     f"copy:fixed={TREE}+recycling+suffix+trigram",

@@ -46,6 +46,12 @@ def test_a_flag_wins_over_a_variable_over_a_command_s_section_over_the_file(
     assert generated("-n", 6) == 6
 
 
+def test_the_cache_folder_is_no_cache_policy(nano: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path))
+    assert generated("-n", 3) == 3
+    assert "snapkv" in call("run", "-p", "Once", "-n", 2, "--cache", "snapkv", "--stats").stderr
+
+
 def test_switches_lists_and_every_name_of_an_option(nano: Path, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config.write_text('n-predict = 4\n[run]\nstop = ["zzz", "qqq"]\nstats = true\nlogit-bias = "5=-1"\n')
     assert "generated 4 in" in call("run", "-p", "Once", "--ignore-eos").stderr

@@ -461,12 +461,14 @@ MIRROR = {
     "ed_lora": structs.LoraStruct,
     "ed_adapter": structs.AdapterStruct,
     "ed_readout": structs.ReadoutStruct,
+    "ed_view": structs.ViewStruct,
     "ed_sequence": structs.SequenceRows,
     "ed_sampling": structs.SamplingStruct,
     "ed_drafter_options": structs.DrafterOptionsStruct,
     "ed_verified": structs.VerifiedStruct,
     "ed_calibration": structs.CalibrationStruct,
     "ed_proposal": structs.ProposalStruct,
+    "ed_watch": structs.WatchStruct,
     "ed_draft_tree": structs.DraftTreeStruct,
 }
 
