@@ -145,7 +145,7 @@ def measure(
 ) -> list[Point]:
     """The drafters: bundles of small models, and the model left early after so many layers."""
     specs = {f"model:path={path},gamma={_LENGTH},fixed={_LENGTH}": path for path in drafts}
-    early = {f"exit:layer={n},gamma={_LENGTH},threshold=0,fixed={_LENGTH}": n for n in exits}
+    early = {f"exit:layer={n},gamma={_LENGTH},threshold=0,stop=0,fixed={_LENGTH}": n for n in exits}
     runs = Bench(model, tasks, tokens, ignore_eos=True).measure([*specs, *early], 1, progress=progress).runs
     whole = call_seconds(model.runtime)
     host = DrafterContext(model.runtime, model.bundle, lambda: model.tokenizer)
