@@ -23,8 +23,6 @@ from edgedec.errors import UsageError
 CONFIG = "EDGEDEC_CONFIG"
 # What belongs to one call alone.
 _NEVER = {"help", "prompt", "file", "session", "source", "out", "output", "force", "in_place", "json_schema", "version"}
-# Variables that mean something else than the flag of their name: EDGEDEC_CACHE is the cache folder.
-_OTHERS = {"cache"}
 
 
 def config_path() -> Path:
@@ -68,7 +66,7 @@ def defaults(verb: str, command: Any, verbs: Mapping[str, Callable[[], Any]]) ->
         found[param.name] = _value(param, value)
     for name, param in named.items():
         given = os.environ.get(f"EDGEDEC_{name.upper()}")
-        if given is not None and name not in _OTHERS and getattr(param, "envvar", None) is None:
+        if given is not None and getattr(param, "envvar", None) is None:
             found[param.name] = _value(param, given)
     return found
 

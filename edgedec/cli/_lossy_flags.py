@@ -11,6 +11,8 @@ CacheWords = Annotated[
     typer.Option(
         "--cache",
         metavar="POLICY",
+        envvar="EDGEDEC_CACHE_POLICY",  # EDGEDEC_CACHE is the cache folder
+        show_envvar=False,
         show_default=False,
         help="Lossy: what the KV cache keeps: full (default: everything), or a policy with its budget, as in "
         "snapkv:budget=0.2 (docs/long-context.md names them).",

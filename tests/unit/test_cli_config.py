@@ -50,6 +50,9 @@ def test_the_cache_folder_is_no_cache_policy(nano: Path, tmp_path: Path, monkeyp
     monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path))
     assert generated("-n", 3) == 3
     assert "snapkv" in call("run", "-p", "Once", "-n", 2, "--cache", "snapkv", "--stats").stderr
+    monkeypatch.setenv("EDGEDEC_CACHE_POLICY", "h2o")
+    assert "h2o" in call("run", "-p", "Once", "-n", 2, "--stats").stderr
+    assert "snapkv" in call("run", "-p", "Once", "-n", 2, "--cache", "snapkv", "--stats").stderr
 
 
 def test_switches_lists_and_every_name_of_an_option(nano: Path, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
