@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from edgedec.export.students import Features, StudentShape, StudentTarget
-from edgedec.export.students._layers import RmsNorm, capped, linear
+from edgedec.export.students._layers import RmsNorm, capped, linear, parameters
 
 AHEAD, EARLY, WIDE = 0, True, True
 
@@ -68,8 +68,7 @@ class M2R2Student(nn.Module):
         return torch.stack([found[k : k + n] for k in range(depth)])
 
     def published(self) -> dict[str, Tensor]:
-        found = {name: tensor.detach() for name, tensor in self.state_dict().items()}
-        return {name: self.size * t if "out_proj" in name else t for name, t in found.items()}
+        return {name: self.size * t if "out_proj" in name else t for name, t in parameters(self).items()}
 
     def config(self) -> Mapping[str, Any]:
         s = self.shape

@@ -271,15 +271,21 @@ def _replacing(out: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Compile edgedec's CPU engine.")
-    parser.add_argument("--out", type=Path, default=HERE / LIBRARY, help="default: beside this file")
+def command_line(description: str) -> argparse.ArgumentParser:
+    """The options of every build but where it goes."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--cxx", help="the compiler; default: $CXX, else the first found")
     parser.add_argument("--arch", help="x86_64 or aarch64, if not this machine's")
     parser.add_argument("--sanitize", help="such as address,undefined or thread")
     parser.add_argument("--jobs", type=int, help="compilers at once; default: as many as CPUs")
-    parser.add_argument("--sources", type=Path, default=HERE, help="the engine's folder, if not this one")
     parser.add_argument("--main", type=Path, action="append", default=[], help="link a program with this source")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = command_line("Compile edgedec's CPU engine.")
+    parser.add_argument("--out", type=Path, default=HERE / LIBRARY, help="default: beside this file")
+    parser.add_argument("--sources", type=Path, default=HERE, help="the engine's folder, if not this one")
     told = parser.parse_args(arguments)
     try:
         print(build(told.out, told.cxx, told.arch, told.sanitize, told.jobs, told.sources, told.main))

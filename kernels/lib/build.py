@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import runpy
@@ -93,13 +92,8 @@ def _linking(tool: Any, link: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Compile libedgedec.")
+    parser = CPU["command_line"]("Compile libedgedec.")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--cxx", help="the compiler; default: $CXX, else the first found")
-    parser.add_argument("--arch", help="x86_64 or aarch64, if not this machine's")
-    parser.add_argument("--sanitize", help="such as address,undefined or thread")
-    parser.add_argument("--jobs", type=int, help="compilers at once; default: as many as CPUs")
-    parser.add_argument("--main", type=Path, action="append", default=[], help="link a program with this source")
     parser.add_argument("--link", action="append", default=[], help="an option of the linker")
     told = parser.parse_args(arguments)
     try:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pruning import DRAFTS, generate, same
 
 import edgedec
 from edgedec import SessionError, UsageError
@@ -28,7 +29,6 @@ WORDS = [
     "anchor:theta=1,recent=64,sinks=4",
     "actqkv:budget=256,recent=64,every=32,window=4",
 ]
-DRAFTS = "copy:fixed=5+recycling:fixed=5"
 
 
 @pytest.fixture(scope="module")
@@ -41,19 +41,6 @@ def ids(model: edgedec.Model) -> list[int]:
     said = "One day, Lily saw a big red ball in the park. She ran to the ball and kicked it. "
     said += "Tom had a little dog who liked to dig. They all played until it was dark and then went home to sleep. "
     return model.tokenizer.encode("Once upon a time there was a girl. " + said * 20)[:700]
-
-
-def generate(
-    model: edgedec.Model, ids: list[int], words: str, n: int = 50, speculate: str = "off"
-) -> tuple[list[int], edgedec.Session]:
-    session = model.session(speculate=speculate, cache=words)
-    return [int(token) for token in session.tokens(ids, max_tokens=n, ignore_eos=True)], session
-
-
-def equal(one: edgedec.Session, other: edgedec.Session) -> bool:
-    caches = [session._context.cache.save() for session in (one, other)]
-    known = [session._context.policy.state() if session._context.policy else {} for session in (one, other)]
-    return all(a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a) for a, b in (caches, known))
 
 
 @pytest.fixture
@@ -94,7 +81,7 @@ def test_less_is_read(model: edgedec.Model, ids: list[int], words: str, forwarde
     ],
 )
 def test_the_whole_budget_is_the_whole_cache(model: edgedec.Model, ids: list[int], words: str) -> None:
-    dense, whole = generate(model, ids, "full"), generate(model, ids, words)
+    dense, whole = generate(model, ids, "full", 50), generate(model, ids, words, 50)
     assert whole[0] == dense[0]
     if not words.startswith("anchor"):  # stripes that are everything are summed in another order
         assert dense[1]._context.cache.save()["state"].tobytes() == whole[1]._context.cache.save()["state"].tobytes()
@@ -102,12 +89,12 @@ def test_the_whole_budget_is_the_whole_cache(model: edgedec.Model, ids: list[int
 
 @pytest.mark.parametrize("words", WORDS)
 def test_drafts_change_nothing(model: edgedec.Model, ids: list[int], words: str) -> None:
-    plain, drafted = generate(model, ids, words), generate(model, ids, words, speculate=DRAFTS)
+    plain, drafted = generate(model, ids, words, 50), generate(model, ids, words, 50, DRAFTS)
     stats = drafted[1].stats
     assert stats.proposed > 20
     assert stats.accepted > 3
     assert drafted[0] == plain[0]
-    assert equal(drafted[1], plain[1])
+    assert same(drafted[1], plain[1])
 
 
 @pytest.mark.parametrize("words", WORDS)
@@ -122,7 +109,7 @@ def test_saved_and_forked_texts_go_on_as_they_would_have(
     for other in (loaded, forked, session):
         rest = [int(token) for token in other.tokens(max_tokens=23, ignore_eos=True)]
         assert [*first, *rest] == whole
-        assert equal(other, at_end)
+        assert same(other, at_end)
 
 
 def test_texts_of_a_batch_are_what_they_are_alone(model: edgedec.Model, ids: list[int]) -> None:
