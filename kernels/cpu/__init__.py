@@ -23,7 +23,7 @@ QK_NORMS = {"none": 0, "head": 1, "full": 2}
 KINDS = {"attention": 1, "mlp": 2, "moe": 3, "ssm": 4}
 ROUTERS = {"softmax": 0, "softmax_topk": 1, "sigmoid": 2}
 # Why the library refuses a call.
-MEMORY, FULL = -1, 6
+MEMORY, FULL, NO_FILE = -1, 6, 17
 ERRORS = {
     MEMORY: "not enough memory",
     1: "a number of rows that cannot be",
@@ -41,6 +41,8 @@ ERRORS = {
     14: "slots that the block does not hold",
     15: "content that is not of such a cache",
     16: "a view that cannot be",
+    17: "a draw from a row that has no logits of the whole vocabulary",
+    NO_FILE: "no file for cache pages: the folder cannot be written, or its disk is full",
 }
 
 
@@ -63,6 +65,10 @@ class Engine:
         """Runs n packed sequences: 0, or a number of ERRORS. The GIL is free meanwhile."""
         return int(self._run(self._engine, sequences, n))
 
+    def trim(self) -> None:
+        """Frees the working memory of earlier calls."""
+        self._lib.ed_trim(self._engine)
+
     def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
         # A forked process has the memory and none of the threads: waiting for their end would have none.
         if getattr(self, "_engine", None) and getpid() == self._pid:
@@ -83,6 +89,10 @@ class CachePool:
     def pages(self) -> int:
         """Pages in use by any cache."""
         return int(self._lib.ed_cache_pool_pages(self.handle))
+
+    def trim(self) -> None:
+        """Frees memory that was kept for pages to come."""
+        self._lib.ed_cache_pool_trim(self.handle)
 
     def new_cache(self, capacity: int) -> CacheHandle:
         """An empty cache."""
@@ -116,6 +126,9 @@ class CacheHandle:
         numbers = None if n == 1 and rows[0] == 0 else (c_int64 * n)(*rows)
         return int(self._commit(self.address, numbers, n))
 
+    def attach(self, n: int) -> int:
+        return int(self._lib.ed_cache_attach(self.address, n))
+
     def rollback(self) -> None:
         # A suspended generation that the garbage collector ends may find its cache freed already.
         if self.address:
@@ -131,13 +144,21 @@ class CacheHandle:
         """The slots of an int64 array [n] at an address, ascending."""
         return int(self._lib.ed_cache_drop(self.address, block, slots, n))
 
+    def drop_by_head(self, block: int, slots: int, n: int) -> int:
+        """The slots of an int64 array [kv_heads, n] at an address, ascending."""
+        return int(self._lib.ed_cache_drop_by_head(self.address, block, slots, n))
+
     def merge(self, block: int, into: int, slots: int, weights: int, n: int) -> int:
         """Of arrays at addresses: int64 [n], int64 [n], float32 [kv_heads, n]."""
         return int(self._lib.ed_cache_merge(self.address, block, into, slots, weights, n))
 
-    def keys(self, block: int, out: int) -> None:
-        """Into float32 [kv_heads, slots, head_dim] at an address."""
-        self._lib.ed_cache_keys(self.address, block, out)
+    def keys(self, block: int, start: int, out: int) -> None:
+        """Of the slots from `start` on, into float32 [kv_heads, slots - start, head_dim] at an address."""
+        self._lib.ed_cache_keys(self.address, block, start, out)
+
+    def offload(self, block: int, pages: int, n: int, folder: bytes) -> int:
+        """The pages of an int32 array [n] at an address."""
+        return int(self._lib.ed_cache_offload(self.address, block, pages, n, folder))
 
     def slots(self, block: int) -> int:
         return int(self._lib.ed_cache_slots(self.address, block))
@@ -172,6 +193,15 @@ class CacheHandle:
 
     def load(self, data: int, size: int) -> int:
         return int(self._lib.ed_cache_load(self.address, data, size))
+
+    def rest_bytes(self, start: int) -> int:
+        return int(self._lib.ed_cache_rest_bytes(self.address, start))
+
+    def save_rest(self, start: int, out: int) -> None:
+        self._lib.ed_cache_save_rest(self.address, start, out)
+
+    def append(self, data: int, size: int) -> int:
+        return int(self._lib.ed_cache_append(self.address, data, size))
 
     def __del__(self) -> None:
         if getattr(self, "address", None):
@@ -210,12 +240,14 @@ def library() -> ctypes.CDLL:
         "ed_close": (None, [c_void_p]),
         "ed_engine_isa": (c_char_p, [c_void_p]),
         "ed_run": (c_int, [c_void_p, c_char_p, c_int]),
+        "ed_trim": (None, [c_void_p]),
         "ed_kv_row_bytes": (c_uint64, [c_int, c_int]),
         "ed_sampler_new": (c_void_p, [c_void_p, c_int]),
         "ed_sampler_free": (None, [c_void_p]),
         "ed_sampler_read": (c_int, [c_void_p, c_void_p, c_int, c_int]),
         "ed_sampler_accept": (c_int, [c_void_p, c_int64]),
         "ed_sampler_draw": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_double]),
+        "ed_sampler_row": (c_void_p, [c_void_p]),
         **drafting.signatures(),
         "ed_probe_read": (c_double, [c_uint64, c_int]),
         "ed_probe_int8": (c_double, [c_char_p, c_int]),
@@ -223,17 +255,21 @@ def library() -> ctypes.CDLL:
         "ed_cache_pool_new": (c_void_p, [POINTER(ModelStruct), c_int]),
         "ed_cache_pool_free": (None, [c_void_p]),
         "ed_cache_pool_pages": (c_int64, [c_void_p]),
+        "ed_cache_pool_trim": (None, [c_void_p]),
         "ed_cache_new": (c_void_p, [c_void_p, c_int]),
         "ed_cache_free": (None, [c_void_p]),
         "ed_cache_length": (c_int, [c_void_p]),
         "ed_cache_fork": (c_void_p, [c_void_p, c_int, c_int]),
         "ed_cache_adopt": (c_int, [c_void_p, c_void_p, c_int]),
         "ed_cache_commit": (c_int, [c_void_p, c_void_p, c_int]),
+        "ed_cache_attach": (c_int, [c_void_p, c_int]),
         "ed_cache_rollback": (None, [c_void_p]),
         "ed_cache_truncate": (c_int, [c_void_p, c_int]),
         "ed_cache_drop": (c_int, [c_void_p, c_int, c_void_p, c_int]),
+        "ed_cache_drop_by_head": (c_int, [c_void_p, c_int, c_void_p, c_int]),
         "ed_cache_merge": (c_int, [c_void_p, c_int, c_void_p, c_void_p, c_void_p, c_int]),
-        "ed_cache_keys": (None, [c_void_p, c_int, c_void_p]),
+        "ed_cache_keys": (None, [c_void_p, c_int, c_int, c_void_p]),
+        "ed_cache_offload": (c_int, [c_void_p, c_int, c_void_p, c_int, c_char_p]),
         "ed_cache_slots": (c_int, [c_void_p, c_int]),
         "ed_cache_positions": (None, [c_void_p, c_int, c_void_p]),
         "ed_cache_tokens": (None, [c_void_p, c_int, c_void_p]),
@@ -244,6 +280,9 @@ def library() -> ctypes.CDLL:
         "ed_cache_save_bytes": (c_uint64, [c_void_p]),
         "ed_cache_save": (None, [c_void_p, c_void_p]),
         "ed_cache_load": (c_int, [c_void_p, c_void_p, c_uint64]),
+        "ed_cache_rest_bytes": (c_uint64, [c_void_p, c_int]),
+        "ed_cache_save_rest": (None, [c_void_p, c_int, c_void_p]),
+        "ed_cache_append": (c_int, [c_void_p, c_void_p, c_uint64]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(lib, name)

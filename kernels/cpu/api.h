@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 8
+#define ED_ABI 11
 
 #if defined(ED_API)  // such as extern "C" only: in a library that has an interface of its own (kernels/lib)
 #elif defined(_WIN32)
@@ -95,6 +95,7 @@ ED_API uint64_t ed_kv_row_bytes(int dim, int kv);
 ED_API ed_cache_pool* ed_cache_pool_new(const ed_model* model, int kv);
 ED_API void ed_cache_pool_free(ed_cache_pool* pool);  // its caches may live on
 ED_API int64_t ed_cache_pool_pages(const ed_cache_pool* pool);  // pages in use
+ED_API void ed_cache_pool_trim(ed_cache_pool* pool);  // frees memory that was kept for pages to come
 
 ED_API ed_cache* ed_cache_new(ed_cache_pool* pool, int capacity);
 ED_API void ed_cache_free(ed_cache* cache);
@@ -105,14 +106,21 @@ ED_API ed_cache* ed_cache_fork(const ed_cache* cache, int length, int capacity);
 ED_API int ed_cache_adopt(ed_cache* cache, const ed_cache* other, int length);
 // Numbers of pending rows, ascending; null: 0 .. n - 1. 0, or why not (ERRORS in __init__.py).
 ED_API int ed_cache_commit(ed_cache* cache, const int64_t* rows, int n);
+ED_API int ed_cache_attach(ed_cache* cache, int n);  // the first n pending rows: further slots of the last token
 ED_API void ed_cache_rollback(ed_cache* cache);
 ED_API int ed_cache_truncate(ed_cache* cache, int length);  // the new length
 ED_API int ed_cache_drop(ed_cache* cache, int block, const int64_t* slots, int n);
+// Of each kv head its own n slots [kv_heads, n]. Slot i is then of the latest token that a head has there.
+ED_API int ed_cache_drop_by_head(ed_cache* cache, int block, const int64_t* slots, int n);
 // Keys and values of `slots` are added, weighted [kv_heads, n], to those of the slots `into`, which keep 1 less these
 // weights of their own.
 ED_API int ed_cache_merge(ed_cache* cache, int block, const int64_t* into, const int64_t* slots, const float* weights,
                           int n);
-ED_API void ed_cache_keys(const ed_cache* cache, int block, float* out);  // [kv_heads, slots, head_dim]
+// Of the slots from `from` on [kv_heads, slots - from, head_dim].
+ED_API void ed_cache_keys(const ed_cache* cache, int block, int from, float* out);
+// Puts full pages of a block, by their numbers, into files of a folder: the system takes them out of memory and reads
+// them when they are used. They go with the cache. Pages that other caches hold too stay.
+ED_API int ed_cache_offload(ed_cache* cache, int block, const int32_t* pages, int n, const char* folder);
 ED_API int ed_cache_slots(const ed_cache* cache, int block);
 ED_API void ed_cache_positions(const ed_cache* cache, int block, int64_t* out);
 ED_API void ed_cache_tokens(const ed_cache* cache, int block, int64_t* out);  // index in the text of each slot's token
@@ -120,10 +128,15 @@ ED_API int ed_cache_reserve(ed_cache* cache, int rows);  // memory for that many
 ED_API void ed_cache_pages(const ed_cache* cache, int64_t* held, int64_t* shared);
 // The pages of the committed slots of the first attention block: equal numbers are one page. `out` null: only how many.
 ED_API int ed_cache_page_ids(const ed_cache* cache, int64_t* out);
-ED_API uint64_t ed_cache_bytes(const ed_cache* cache);  // of memory, shared pages included
+ED_API uint64_t ed_cache_bytes(const ed_cache* cache);  // of memory, shared pages included, those in files not
 ED_API uint64_t ed_cache_save_bytes(const ed_cache* cache);
 ED_API void ed_cache_save(const ed_cache* cache, uint8_t* out);
 ED_API int ed_cache_load(ed_cache* cache, const uint8_t* data, uint64_t size);
+// What another cache that has the first `from` tokens appends to have all of them; 0 bytes: it cannot (slots were dropped,
+// attached, named otherwise).
+ED_API uint64_t ed_cache_rest_bytes(const ed_cache* cache, int from);
+ED_API void ed_cache_save_rest(const ed_cache* cache, int from, uint8_t* out);
+ED_API int ed_cache_append(ed_cache* cache, const uint8_t* data, uint64_t size);
 
 // ---- calls -------------------------------------------------------------------------------------
 
@@ -154,7 +167,11 @@ struct ed_view {
   const int32_t *sinks, *recent, *pages;  // [kv_heads]; pages -1: all
   const int32_t *chosen_ends, *chosen;    // pages
   const int32_t *slot_ends, *slots;
+  const int32_t* runs;  // of each of `slots`: how many from there on are seen as one; null: itself
 };
+
+// Draws the tokens of one text (below).
+struct ed_sampler;
 
 // The rows of one text: a tree of `first + rows` rows after the committed tokens, of which the last `rows` are computed
 // and the others were by an earlier call. Arrays [first + rows] are of the whole tree.
@@ -185,6 +202,9 @@ struct ed_sequence {
   const ed_readout* readout;  // null: the whole vocabulary; else no logits and no logsum
   float* const* queries;  // null, or for each of the call's blocks null or [rows, heads, head_dim]: as they score keys
   const ed_view* const* views;  // null, or for each of the call's blocks null or what its rows see of it
+  ed_sampler* sampler;  // null, or draws the token after the last row; of one sequence of a call, and no readout
+  int32_t* drawn;       // that token; -1: undecided (ed_sampler_draw), and ed_sampler_row has its logits
+  double draw_at;       // in [0, 1)
 };
 
 struct ed_engine;
@@ -199,6 +219,9 @@ ED_API void ed_close(ed_engine* engine);
 ED_API const char* ed_engine_isa(const ed_engine* engine);
 // 0, or what is wrong with the call: see ERRORS in __init__.py. Calls from several threads take turns.
 ED_API int ed_run(ed_engine* engine, const ed_sequence* sequences, int n);
+// Frees the working memory, which grows to what the largest call needs; if a call runs, when it ends. The next call takes
+// what it needs.
+ED_API void ed_trim(ed_engine* engine);
 
 // ---- sampling ----------------------------------------------------------------------------------
 
@@ -211,8 +234,6 @@ struct ed_sampling {
 };
 
 // Draws the tokens of one text. Not for two threads at once.
-struct ed_sampler;
-
 ED_API ed_sampler* ed_sampler_new(const ed_sampling* asked, int vocab);
 ED_API void ed_sampler_free(ed_sampler* sampler);
 // 0; -1: not enough memory. The tokens of the text, the first `prompt` of which were given; one more that was generated.
@@ -221,6 +242,8 @@ ED_API int ed_sampler_accept(ed_sampler* sampler, int64_t id);
 // The token at u in [0, 1) of the distribution that follows the text and then `path`; -1: within rounding of a border,
 // or the logits [vocab] are not finite.
 ED_API int ed_sampler_draw(ed_sampler* sampler, const float* logits, const int64_t* path, int n_path, double u);
+// The logits [vocab] of the last row of a call that it did not decide; null: there was none.
+ED_API const float* ed_sampler_row(const ed_sampler* sampler);
 
 // ---- drafting ----------------------------------------------------------------------------------
 

@@ -207,7 +207,7 @@ static Spans vectors(const Sight& all) {
   return {{sinks, rest}};
 }
 
-// Softcap; -inf where the query does not see; the maximum.
+// Softcap and bias; -inf where the query does not see; the maximum.
 static float top(const Work& w, int query) {
   float* x = w.scores(query);
   vf m = vset(-INFINITY);
@@ -215,6 +215,8 @@ static float top(const Work& w, int query) {
   for (const Span& span : vectors(w.all).v) {
     if (w.a.softcap != 0.0f)
       for (int k = span.lo; k < span.hi; k += 16) vstore(x + k, vmul(cap, vtanh(vdiv(vload(x + k), cap))));
+    if (w.a.bias)
+      for (int k = span.lo; k < span.hi; k += 16) vstore(x + k, vadd(vload(x + k), vload(w.a.bias + w.base + k)));
     hide(w, query, span, -INFINITY);
     for (int k = span.lo; k < span.hi; k += 16) m = vmax(vload(x + k), m);
   }

@@ -180,6 +180,46 @@ bool AttentionState::drop(const int64_t* slots, int n) {
   return true;
 }
 
+// The same of one kv head.
+void AttentionState::copy_head(const uint8_t* page, int head, int from, int to) {
+  const uint8_t* source = page + from % PAGE_SLOTS * row_bytes_;
+  uint8_t* target = pages_[to / PAGE_SLOTS] + to % PAGE_SLOTS * row_bytes_;
+  if (source == target) return;
+  for (size_t run : {(size_t)head, (size_t)kv_heads_ + head})
+    std::memcpy(target + run * PAGE_SLOTS * row_bytes_, source + run * PAGE_SLOTS * row_bytes_, row_bytes_);
+}
+
+bool AttentionState::drop_by_head(const int64_t* slots, int n) {
+  for (int i = 0; i < kv_heads_ * n; i++)
+    if (slots[i] < 0 || slots[i] >= slots_ || (i % n && slots[i] <= slots[i - 1])) return false;
+  if (!n) return true;
+  const int old = slots_;
+  int first = old;
+  for (int head = 0; head < kv_heads_; head++) first = std::min(first, (int)slots[head * n]);
+  std::vector<int> latest(old - n, 0);  // of each slot that stays: the last one that a head has there
+  const std::vector<uint8_t*> pages = own_targets(first, old - n);  // or nothing changes
+  drop_bounds(first / PAGE_SLOTS, (int)bounds_.size());
+  for (int head = 0; head < kv_heads_; head++)
+    for (int from = 0, to = 0, next = 0; from < old; from++) {
+      if (next < n && slots[head * n + next] == from) {
+        next++;
+        continue;
+      }
+      if (to >= first) copy_head(pages[from / PAGE_SLOTS], head, from, to);
+      latest[to] = std::max(latest[to], from);
+      to++;
+    }
+  for (size_t i = 0; i < pages.size(); i++)
+    if (pages[i] != pages_[i]) pool_->release(pages[i]);
+  std::vector<int64_t> tokens, positions;
+  for (int slot : latest) tokens.push_back(slot_token(slot)), positions.push_back(slot_position(slot));
+  tokens_ = std::move(tokens), positions_ = std::move(positions);
+  slots_ = old - n;
+  forget();
+  shrink();
+  return true;
+}
+
 // The row of a slot: of run h the key of head h, of run kv_heads + h its value.
 uint8_t* AttentionState::row(int run, int slot) const {
   return pages_[slot / PAGE_SLOTS] + run * PAGE_SLOTS * row_bytes_ + slot % PAGE_SLOTS * row_bytes_;
@@ -218,10 +258,35 @@ bool AttentionState::merge(const int64_t* into, const int64_t* slots, const floa
   return true;
 }
 
-void AttentionState::keys(float* out) const {
+void AttentionState::keys(int from, float* out) const {
   const Kernels& k = *choose(nullptr);
   for (int head = 0; head < kv_heads_; head++)
-    for (int slot = 0; slot < slots_; slot++, out += head_dim_) k.load_kv(row(head, slot), head_dim_, format_, out);
+    for (int slot = from; slot < slots_; slot++, out += head_dim_) k.load_kv(row(head, slot), head_dim_, format_, out);
+}
+
+// Pages that others hold too stay where they are: they would be in both places.
+int AttentionState::offload(const int32_t* pages, int n, const char* folder) {
+  for (int i = 0; i < n; i++)
+    if (pages[i] < 0 || pages[i] >= full_pages()) return 14;
+  for (int i = 0; i < n; i++) {
+    uint8_t*& page = pages_[pages[i]];
+    if (!PagePool::on_disk(page)) {
+      if (PagePool::holders(page) > 1) continue;
+      uint8_t* made = pool_->take_on_disk(page_bytes(), folder);
+      if (!made) return 17;
+      std::memcpy(made, page, page_bytes());
+      pool_->release(page);
+      page = made;
+    }
+    PagePool::rest(page);
+  }
+  return 0;
+}
+
+size_t AttentionState::bytes() const {
+  const size_t here = std::count_if(pages_.begin(), pages_.end(), [](const uint8_t* p) { return !PagePool::on_disk(p); });
+  const size_t bounds = bounds_.size() - std::count(bounds_.begin(), bounds_.end(), nullptr);
+  return here * page_bytes() + bounds * bounds_bytes();
 }
 
 void AttentionState::positions(int64_t* out) const {
@@ -245,12 +310,14 @@ std::vector<int64_t> AttentionState::page_ids() const {
 
 // ---- saving: slots, whether they are named, tokens, positions, then rows [k and v][kv_heads][slots] ---------
 
-// work(bytes of rows that lie side by side, where) for the first `slots` slots, in the order of a saved state.
+// work(bytes of rows that lie side by side, where) for slots `from` .. `slots` - 1, in the order of a saved state.
 template <class Do>
-void AttentionState::each_run(int slots, Do work) const {
+void AttentionState::each_run(int from, int slots, Do work) const {
   for (int run = 0; run < 2 * kv_heads_; run++)
-    for (int slot = 0; slot < slots; slot += PAGE_SLOTS)
-      work(std::min(PAGE_SLOTS, slots - slot) * row_bytes_, pages_[slot / PAGE_SLOTS] + run * PAGE_SLOTS * row_bytes_);
+    for (int slot = from, n; slot < slots; slot += n) {
+      n = std::min(PAGE_SLOTS - slot % PAGE_SLOTS, slots - slot);
+      work(n * row_bytes_, row(run, slot));
+    }
 }
 
 size_t AttentionState::save_bytes() const {
@@ -266,8 +333,24 @@ uint8_t* AttentionState::save(uint8_t* out) const {
   put(header, sizeof header);
   put(tokens_.data(), 8 * tokens_.size());
   put(positions_.data(), 8 * positions_.size());
-  each_run(slots_, [&](size_t bytes, const uint8_t* rows) { put(rows, bytes); });
+  each_run(0, slots_, [&](size_t bytes, const uint8_t* rows) { put(rows, bytes); });
   return out;
+}
+
+uint8_t* AttentionState::save_rest(int from, uint8_t* out) const {
+  each_run(from, slots_, [&](size_t bytes, const uint8_t* rows) { std::memcpy(out, rows, bytes), out += bytes; });
+  return out;
+}
+
+const uint8_t* AttentionState::append(const uint8_t* from, const uint8_t* end, int tokens) {
+  if ((size_t)(end - from) < 2 * kv_heads_ * row_bytes_ * tokens) return nullptr;
+  forget();
+  need_slots(slots_, slots_ + tokens);
+  each_run(slots_, slots_ + tokens, [&](size_t bytes, uint8_t* rows) { std::memcpy(rows, from, bytes), from += bytes; });
+  slots_ += tokens;
+  forget();
+  shrink();
+  return from;
 }
 
 const uint8_t* AttentionState::load(const uint8_t* from, const uint8_t* end) {
@@ -285,10 +368,10 @@ const uint8_t* AttentionState::load(const uint8_t* from, const uint8_t* end) {
   get(tokens.data(), 8 * tokens.size());
   get(positions.data(), 8 * positions.size());
   for (size_t i = 0; i < tokens.size(); i++)
-    if (tokens[i] < (int64_t)i || (i && tokens[i] <= tokens[i - 1])) return nullptr;
+    if (tokens[i] < 0 || (i && tokens[i] < tokens[i - 1])) return nullptr;
   truncate(0);
   need_slots(0, (int)slots);
-  each_run((int)slots, [&](size_t bytes, uint8_t* rows) { get(rows, bytes); });
+  each_run(0, (int)slots, [&](size_t bytes, uint8_t* rows) { get(rows, bytes); });
   tokens_ = std::move(tokens), positions_ = std::move(positions);
   slots_ = (int)slots;
   forget();

@@ -34,18 +34,25 @@ class AttentionState : public BlockState {
   void truncate(int length) override;
   std::unique_ptr<BlockState> fork(int length) const override;
   bool drop(const int64_t* slots, int n) override;
+  bool drop_by_head(const int64_t* slots, int n) override;
   bool merge(const int64_t* into, const int64_t* slots, const float* weights, int n) override;
-  void keys(float* out) const override;
+  void keys(int from, float* out) const override;
+  int offload(const int32_t* pages, int n, const char* folder) override;
   void positions(int64_t* out) const override;
   void tokens(int64_t* out) const override;
+  bool extensible() const override { return true; }
   const void* lead() const override { return pages_.empty() ? nullptr : pages_[0]; }
   void pages(int64_t* held, int64_t* shared) const override;
   std::vector<int64_t> page_ids() const override;
-  size_t bytes() const override { return pages_.size() * page_bytes() + bounds_.size() * bounds_bytes(); }
+  size_t bytes() const override;
   void reserve(int rows) override { need_slots(slots_, slots_ + rows); }
   size_t save_bytes() const override;
   uint8_t* save(uint8_t* out) const override;
   const uint8_t* load(const uint8_t* from, const uint8_t* end) override;
+  bool contiguous() const override { return identity(); }
+  size_t rest_bytes(int from) const override { return 2 * kv_heads_ * row_bytes_ * (slots_ - from); }
+  uint8_t* save_rest(int from, uint8_t* out) const override;
+  const uint8_t* append(const uint8_t* from, const uint8_t* end, int tokens) override;
 
  protected:
   void reserve_rows(const PendingRows& rows) override { need_slots(start() + rows.first, start() + rows.count); }
@@ -59,13 +66,14 @@ class AttentionState : public BlockState {
   void need_slots(int from, int to);
   std::vector<uint8_t*> own_targets(int first, int slots);
   void copy(const uint8_t* page, int from, int to);
+  void copy_head(const uint8_t* page, int head, int from, int to);
   void own(int page, int used);
   uint8_t* row(int run, int slot) const;
   void move(int from, int to);
   void name(int slot, int64_t token, int64_t position);
   void shrink();
   template <class Do>
-  void each_run(int slots, Do work) const;
+  void each_run(int from, int slots, Do work) const;
 
   const int kv_heads_, head_dim_, format_;
   const size_t row_bytes_;

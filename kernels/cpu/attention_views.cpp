@@ -175,9 +175,14 @@ void ViewedAttention::make_table(Sight& s) {
 
 void ViewedAttention::list_slots(Sight& s) {
   const ed_view& v = view(s);
-  s.slots.clear(), s.near.clear();
-  for (int32_t slot : Listed(v.slot_ends, v.slots, s.head))
-    if (!s.seen[slot / PAGE_SLOTS]) s.slots.push_back(slot);
+  s.slots.clear(), s.near.clear(), s.runs.clear(), s.bias.clear();
+  for (const int32_t& slot : Listed(v.slot_ends, v.slots, s.head))
+    if (!s.seen[slot / PAGE_SLOTS]) {
+      s.slots.push_back(slot);
+      if (v.runs) s.runs.push_back(v.runs[&slot - v.slots]);
+    }
+  for (int32_t run : s.runs) s.bias.push_back(std::log((float)run));
+  if (v.runs) s.bias.resize((s.bias.size() + CHUNK - 1) / CHUNK * CHUNK, 0.0f);
   if (v.striped) s.near.assign(s.left.size() * PAGE_SLOTS, 0);
 }
 
@@ -219,6 +224,7 @@ Attention ViewedAttention::copies_of(const Piece& p) const {
   a.pages = s.copies.data(), a.length = (int)s.slots.size();
   a.head_stride = 0, a.values = PAGE_SLOTS * a.row_bytes;
   if (a.slot_positions) a.slot_positions = s.copied_positions.data();
+  if (!s.bias.empty()) a.bias = s.bias.data();
   return a;
 }
 
@@ -347,22 +353,37 @@ void ViewedAttention::copy_slots() {
   copies_.resize(std::max(copies_.size(), n * bytes));
   for (int i = 0; i < n_sights_; i++) sights_[i].copies.clear(), sights_[i].copied_positions.clear();
   for (size_t i = 0; i < n; i++) sights_[items[i].sight].copies.push_back(copies_.data() + i * bytes);
-  engine_.pool().parallel_for((int)n, engine_.grain((int)n), [&](int begin, int end, int) {
+  engine_.pool().parallel_for((int)n, engine_.grain((int)n), [&](int begin, int end, int thread) {
     for (int i = begin; i < end; i++) {
       const Sight& s = sights_[items[i].sight];
-      const Attention& a = whole(s);
       uint8_t* to = s.copies[items[i].page];
       const int from = items[i].page * PAGE_SLOTS, stop = std::min((int)s.slots.size(), from + PAGE_SLOTS);
-      for (int j = from; j < stop; j++, to += a.row_bytes) {
-        const uint8_t* row = a.pages[s.slots[j] / PAGE_SLOTS] + s.head * a.head_stride + s.slots[j] % PAGE_SLOTS * a.row_bytes;
-        std::memcpy(to, row, a.row_bytes);
-        std::memcpy(to + PAGE_SLOTS * a.row_bytes, row + a.values, a.row_bytes);
-      }
+      for (int j = from; j < stop; j++, to += whole(s).row_bytes) copy_slot(s, j, to, (float*)engine_.scratch(thread));
     }
   });
   for (int i = 0; i < n_sights_; i++)
     if (const int64_t* positions = whole(sights_[i]).slot_positions)
       for (int32_t slot : sights_[i].slots) sights_[i].copied_positions.push_back(positions[slot]);
+}
+
+// Slot i of those that are seen one by one: its key, and its value or the mean of those that it stands for.
+void ViewedAttention::copy_slot(const Sight& s, int i, uint8_t* to, float* scratch) const {
+  const Attention& a = whole(s);
+  const int slot = s.slots[i], run = s.runs.empty() ? 1 : s.runs[i];
+  const uint8_t* row = a.pages[slot / PAGE_SLOTS] + s.head * a.head_stride + slot % PAGE_SLOTS * a.row_bytes;
+  uint8_t* value = to + PAGE_SLOTS * a.row_bytes;
+  std::memcpy(to, row, a.row_bytes);
+  row += a.values;
+  if (run == 1) return (void)std::memcpy(value, row, a.row_bytes);
+  const Kernels& k = engine_.kernels();
+  float *sum = scratch, *one = scratch + kv_round(a.dim, 16);
+  k.load_kv(row, a.dim, a.format, sum);
+  for (int j = 1; j < run; j++) {
+    k.load_kv(row + j * a.row_bytes, a.dim, a.format, one);
+    for (int d = 0; d < a.dim; d++) sum[d] += one[d];
+  }
+  for (int d = 0; d < a.dim; d++) sum[d] /= (float)run;
+  k.store_kv(sum, a.dim, a.format, value);
 }
 
 // ---- results ---------------------------------------------------------------------------------------

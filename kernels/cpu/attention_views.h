@@ -2,7 +2,8 @@
 //
 // What is seen in whole pages is a page table of its own, whose last page, the one not yet full, is the block's: pending
 // rows lie where they lie. So the kernels run as ever, on ranks among what is seen. Slots seen one by one are copied
-// side by side first. Partial sums of the pages, then of these copies, are merged in order: a row's result depends on
+// side by side first; one that stands for a run of slots has their mean value, and the logarithm of their number added
+// to its score: the weight of all of them. Partial sums of the pages, then of these copies, are merged in order: a row's result depends on
 // what it sees, not on what shares its call.
 #pragma once
 #include <cstdint>
@@ -36,6 +37,8 @@ class ViewedAttention {
     std::vector<int32_t> slots;      // of the others: those that are seen one by one, ascending
     std::vector<uint8_t*> copies;    // pages of copies of them
     std::vector<int64_t> copied_positions;
+    std::vector<int32_t> runs;       // of each of `slots`: how many it stands for; empty: itself
+    std::vector<float> bias;         // their logarithms, whole chunks of them
     std::vector<float> queries, bounds, mean, anchors;
     std::vector<uint8_t*> left_table;
     std::vector<char> near;  // of each slot of the pages left
@@ -70,6 +73,7 @@ class ViewedAttention {
   void prepare_stripes(Sight& s);
   void mark_stripes(Sight& s, int chunk, float* scores, uint8_t* scratch);
   void copy_slots();
+  void copy_slot(const Sight& s, int i, uint8_t* to, float* scratch) const;
   void finish();
   void add_attention_sums(int sequence, int head, int thread);
 

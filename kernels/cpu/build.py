@@ -19,16 +19,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial as part_of
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 # By its path: while edgedec is being installed there is no package yet.
 _OBJECTS = runpy.run_path(str(HERE / "objects.py"))
 ObjectCache, compiler_version = _OBJECTS["ObjectCache"], _OBJECTS["compiler_version"]
+_replacing = _OBJECTS["replacing"]
+_run_all = runpy.run_path(str(HERE / "progress.py"))["run_all"]
 LIBRARY = {"win32": "_native.dll", "darwin": "_native.dylib"}.get(sys.platform, "_native.so")
 ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
@@ -60,7 +61,6 @@ AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx51
 # GCC's own AVX-512 header reads what it calls undefined, and GCC warns of it.
 QUIET = ("-Wno-uninitialized", "-Wno-maybe-uninitialized", "-Wno-unknown-warning-option")
 UNITS = (
-    # Half the time that -O3 takes, for a table that few processors need.
     Unit("scalar", gnu=("-O2",)),
     Unit("avx2", "x86_64", AVX2, ("/arch:AVX2",)),
     Unit("avxvnni", "x86_64", (*AVX2, "-mavxvnni"), ("/arch:AVX2",)),
@@ -68,6 +68,10 @@ UNITS = (
     Unit("dotprod", "aarch64", ("-march=armv8.2-a+dotprod",)),
     Unit("i8mm", "aarch64", ("-march=armv8.2-a+dotprod+i8mm",)),
 )
+
+
+# The library of kernels/lib leaves out what nobody calls; with these its objects are the engine's.
+SECTIONS = ("-fvisibility-inlines-hidden", "-ffunction-sections", "-fdata-sections")
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ class Gnu:
     def common(self) -> list[str]:
         # Sums run in the order written, on every machine: no contraction, nothing "fast".
         flags = ["-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-pthread"]
-        return [*self.target, *flags, "-Wall", "-Wextra", *self._sanitizer]
+        return [*self.target, *flags, "-Wall", "-Wextra", *(self._sanitizer or SECTIONS)]
 
     @property
     def _sanitizer(self) -> list[str]:
@@ -97,7 +101,10 @@ class Gnu:
         return [f"-fsanitize={self.sanitize}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g", "-O1"]
 
     def flags(self, unit: Unit) -> list[str]:
-        return list(unit.gnu)
+        # x86 processors without AVX2 are of before 2013; ARM's without dotprod are many.
+        rare = unit.name == "scalar" and self.arch == "x86_64" and self.sanitize is None
+        spelt: list[str] = _OBJECTS["spelt_for"](self.command, ("-Os",) if rare else unit.gnu)
+        return spelt
 
     def compile(self, source: Path, into: Path, flags: Sequence[str], defines: Sequence[str]) -> list[str]:
         told = [f"-D{define}" for define in defines]
@@ -183,10 +190,12 @@ def build(
     sources: Path = HERE,
     mains: Sequence[Path] = (),
     scratch: Path | None = None,
+    progress: bool = False,
 ) -> Path:
     """Compile and link to `out`, which appears when it is finished and stays as it was on failure.
 
     `mains`: sources of a program; then `out` is that program. `scratch`: a folder to leave the objects in.
+    `progress`: on stderr, if it takes more than a moment.
     """
     tool = compiler(cxx, arch, sanitize)
     with tempfile.TemporaryDirectory(prefix="edgedec-") as temporary, _replacing(out) as partial:
@@ -201,17 +210,12 @@ def build(
         headers = [path.read_bytes() for path in source_files(sources) if path.suffix != ".cpp"]
         kept = ObjectCache(b"\0".join([compiler_version(tool.command, tool.env), *headers]), _run)
         work = [(path, command, o) for (path, _), command, o in zip(parts, commands, objects, strict=True)]
-        # Instruction sets take longest: they come first, the scalar one, the last in the table's order, before all.
-        with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
-            list(pool.map(lambda part: kept.compile(*part, tool.env), sorted(work, key=_longest)))
+        # Instruction sets take longest: they come first, and of them the last, which has the most registers.
+        named = [(path.name, part_of(kept.compile, path, command, o, tool.env)) for path, command, o in work[::-1]]
+        _run_all(named, jobs or os.cpu_count(), "compiling the CPU engine" if progress else "")
         kept.trim()
         _run(tool.link(objects, partial, shared=not mains), tool.env)
     return out
-
-
-def _longest(part: tuple[Path, Sequence[str], Path]) -> tuple[bool, bool]:
-    name = part[0].stem
-    return name != "unit_scalar", not name.startswith("unit_")
 
 
 def source_files(folder: Path = HERE) -> list[Path]:
@@ -247,7 +251,8 @@ def _units(tool: Gnu | Msvc, sources: Path, scratch: Path) -> list[Unit]:
     return units
 
 
-def _run(command: Sequence[str], env: Mapping[str, str] | None) -> None:
+def _run(command: Sequence[str], env: Mapping[str, str] | None) -> bool:
+    """Run a compiler; whether it had nothing to say."""
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, errors="replace")
     except OSError as error:
@@ -256,19 +261,10 @@ def _run(command: Sequence[str], env: Mapping[str, str] | None) -> None:
         lines = done.stdout.splitlines() or [f"{command[0]} ended with {done.returncode}"]
         why = next((line for line in lines if "error" in line or "undefined" in line), lines[0])
         raise BuildFailed(why.strip(), done.stdout)
-    if done.stdout.strip():
-        print(done.stdout.strip(), file=sys.stderr)  # warnings
-
-
-@contextmanager
-def _replacing(out: Path) -> Iterator[Path]:
-    """A name beside `out` to write to; renamed at the end, removed on failure."""
-    partial = out.with_name(f"{out.name}.partial-{os.getpid()}")
-    try:
-        yield partial
-        os.replace(partial, out)
-    finally:
-        partial.unlink(missing_ok=True)
+    warnings = done.stdout.strip()
+    if warnings:
+        print(warnings, file=sys.stderr)
+    return not warnings
 
 
 def command_line(description: str) -> argparse.ArgumentParser:
@@ -288,7 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sources", type=Path, default=HERE, help="the engine's folder, if not this one")
     told = parser.parse_args(arguments)
     try:
-        print(build(told.out, told.cxx, told.arch, told.sanitize, told.jobs, told.sources, told.main))
+        print(build(told.out, told.cxx, told.arch, told.sanitize, told.jobs, told.sources, told.main, progress=True))
     except BuildFailed as error:
         print(f"{error.log}edgedec: {error}", file=sys.stderr)
         return 1

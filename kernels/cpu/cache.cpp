@@ -46,7 +46,7 @@ int BlockState::row_of(int64_t number) const {
   return at != all.end() && *at == number ? (int)(at - all.begin()) : -1;
 }
 
-void BlockState::commit(const int64_t* numbers, int n, int token) {
+void BlockState::commit(const int64_t* numbers, int n, int token, int step) {
   KeptRow few[16];
   std::vector<KeptRow> many;
   if (n > 16) many.resize(n);
@@ -55,7 +55,7 @@ void BlockState::commit(const int64_t* numbers, int n, int token) {
   for (int i = 0; i < n; i++) {
     const int64_t number = numbers ? numbers[i] : i;
     const int row = number > done_ ? row_of(number) : -1;
-    if (row >= 0) kept[count++] = {row, token + i, position(row)};
+    if (row >= 0) kept[count++] = {row, token + i * step, position(row)};
   }
   if (!count) return;
   keep_rows(kept, count);
@@ -123,6 +123,19 @@ int Cache::commit(const int64_t* rows, int n) {
   return 0;
 }
 
+// The first n pending rows become further slots of the last committed token.
+int Cache::attach(int n) {
+  if (n <= 0 || n > tree_size_ || tree_done_ >= 0 || !length_) return 9;
+  for (const auto& state : states_) {
+    if (state && !state->extensible()) return 4;
+    if (state && state->slots() + n > length_ + MOST_ATTACHED) return 6;
+  }
+  for (const auto& state : states_)
+    if (state) state->commit(nullptr, n, length_ - 1, 0);
+  rollback();
+  return 0;
+}
+
 void Cache::rollback() {
   for (const auto& state : states_)
     if (state) state->rollback();
@@ -142,6 +155,11 @@ int Cache::drop(int block, const int64_t* slots, int n) {
   return states_[block]->drop(slots, n) ? 0 : 14;
 }
 
+int Cache::drop_by_head(int block, const int64_t* slots, int n) {
+  if (block < 0 || block >= blocks() || !states_[block]) return 4;
+  return n >= 0 && states_[block]->drop_by_head(slots, n) ? 0 : 14;
+}
+
 int Cache::merge(int block, const int64_t* into, const int64_t* slots, const float* weights, int n) {
   if (block < 0 || block >= blocks() || !states_[block]) return 4;
   return states_[block]->merge(into, slots, weights, n) ? 0 : 14;
@@ -150,7 +168,7 @@ int Cache::merge(int block, const int64_t* into, const int64_t* slots, const flo
 int Cache::reserve(int rows) {
   for (const auto& state : states_) {
     if (!state) continue;
-    if (rows < 0 || rows > capacity_ - state->slots()) return 6;
+    if (rows < 0 || rows > capacity_ - std::min(state->slots(), length_)) return 6;
     state->reserve(rows);
   }
   return 0;
@@ -169,6 +187,11 @@ std::vector<int64_t> Cache::page_ids() const {
       if (!ids.empty()) return ids;
     }
   return {};
+}
+
+int Cache::offload(int block, const int32_t* pages, int n, const char* folder) {
+  if (block < 0 || block >= blocks() || !states_[block]) return 4;
+  return states_[block]->offload(pages, n, folder);
 }
 
 size_t Cache::bytes() const {
@@ -217,11 +240,65 @@ int Cache::load(const uint8_t* data, size_t size) {
   const uint8_t *from = data + sizeof header, *end = data + size;
   for (const auto& state : made.states_) {
     if (state && !(from = state->load(from, end))) return 15;
-    if (state && (state->slots() > capacity_ || state->slots() > header.length)) return 15;
+    if (!state) continue;
+    std::vector<int64_t> tokens(state->slots());
+    state->tokens(tokens.data());
+    if (tokens.size() > (size_t)header.length + MOST_ATTACHED) return 15;
+    if (!tokens.empty() && tokens.back() >= header.length) return 15;
   }
   if (from != end) return 15;
   states_ = std::move(made.states_), length_ = (int)header.length;
   forget_tree();
+  return 0;
+}
+
+// ---- the tokens from one on ------------------------------------------------------------------------
+
+namespace {
+
+struct RestHeader {
+  SavedHeader cache;
+  int64_t from;
+};
+
+}  // namespace
+
+size_t Cache::rest_bytes(int from) const {
+  size_t bytes = sizeof(RestHeader);
+  if (from < 0 || from > length_) return 0;
+  for (const auto& state : states_) {
+    if (state && (!state->contiguous() || state->slots() != length_)) return 0;
+    if (state) bytes += state->rest_bytes(from);
+  }
+  return bytes;
+}
+
+void Cache::save_rest(int from, uint8_t* out) const {
+  const RestHeader header{{{'e', 'd', 'k', 'r'}, 1, pool_->kv, blocks(), pool_->shape, length_}, from};
+  std::memcpy(out, &header, sizeof header);
+  out += sizeof header;
+  for (const auto& state : states_)
+    if (state) out = state->save_rest(from, out);
+}
+
+// What does not fit leaves the cache as it was, where recurrent blocks can go back to that.
+int Cache::append(const uint8_t* data, size_t size) {
+  RestHeader header;
+  if (size < sizeof header) return 15;
+  std::memcpy(&header, data, sizeof header);
+  const SavedHeader& saved = header.cache;
+  if (std::memcmp(saved.magic, "edkr", 4) || saved.version != 1 || saved.kv != pool_->kv || saved.blocks != blocks() ||
+      saved.shape != pool_->shape || header.from != length_ || saved.length < length_ || saved.length > capacity_ ||
+      !rest_bytes(length_))
+    return 15;
+  const uint8_t *from = data + sizeof header, *end = data + size;
+  rollback();
+  for (const auto& state : states_) {
+    if (state && from) from = state->append(from, end, (int)(saved.length - length_));
+    if (state && from && state->slots() != saved.length) from = nullptr;
+  }
+  if (from != end) return truncate(length_), 15;
+  length_ = (int)saved.length;
   return 0;
 }
 
@@ -280,6 +357,8 @@ void ed_cache_pool_free(ed_cache_pool* pool) { delete pool; }
 
 int64_t ed_cache_pool_pages(const ed_cache_pool* pool) { return pool->pool->pages->live(); }
 
+void ed_cache_pool_trim(ed_cache_pool* pool) { pool->pool->pages->trim(); }
+
 ed_cache* ed_cache_new(ed_cache_pool* pool, int capacity) {
   return guarded<ed_cache*>(nullptr, [&] { return new ed_cache{{pool->pool, capacity}}; });
 }
@@ -307,12 +386,20 @@ int ed_cache_commit(ed_cache* cache, const int64_t* rows, int n) {
   return guarded(-1, [&] { return cache->cache.commit(rows, n); });
 }
 
+int ed_cache_attach(ed_cache* cache, int n) {
+  return guarded(-1, [&] { return cache->cache.attach(n); });
+}
+
 void ed_cache_rollback(ed_cache* cache) { cache->cache.rollback(); }
 
 int ed_cache_truncate(ed_cache* cache, int length) { return cache->cache.truncate(length); }
 
 int ed_cache_drop(ed_cache* cache, int block, const int64_t* slots, int n) {
   return guarded(-1, [&] { return cache->cache.drop(block, slots, n); });
+}
+
+int ed_cache_drop_by_head(ed_cache* cache, int block, const int64_t* slots, int n) {
+  return guarded(-1, [&] { return cache->cache.drop_by_head(block, slots, n); });
 }
 
 int ed_cache_merge(ed_cache* cache, int block, const int64_t* into, const int64_t* slots, const float* weights, int n) {
@@ -332,8 +419,13 @@ void ed_cache_positions(const ed_cache* cache, int block, int64_t* out) {
   if (const edgedec::BlockState* state = state_of(cache, block)) state->positions(out);
 }
 
-void ed_cache_keys(const ed_cache* cache, int block, float* out) {
-  if (const edgedec::BlockState* state = state_of(cache, block)) state->keys(out);
+void ed_cache_keys(const ed_cache* cache, int block, int from, float* out) {
+  const edgedec::BlockState* state = state_of(cache, block);
+  if (state && from >= 0) state->keys(from, out);
+}
+
+int ed_cache_offload(ed_cache* cache, int block, const int32_t* pages, int n, const char* folder) {
+  return guarded(-1, [&] { return cache->cache.offload(block, pages, n, folder); });
 }
 
 void ed_cache_tokens(const ed_cache* cache, int block, int64_t* out) {
@@ -360,4 +452,14 @@ void ed_cache_save(const ed_cache* cache, uint8_t* out) { cache->cache.save(out)
 
 int ed_cache_load(ed_cache* cache, const uint8_t* data, uint64_t size) {
   return guarded(-1, [&] { return cache->cache.load(data, size); });
+}
+
+uint64_t ed_cache_rest_bytes(const ed_cache* cache, int from) { return cache->cache.rest_bytes(from); }
+
+void ed_cache_save_rest(const ed_cache* cache, int from, uint8_t* out) { cache->cache.save_rest(from, out); }
+
+int ed_cache_append(ed_cache* cache, const uint8_t* data, uint64_t size) {
+  const int code = guarded(-1, [&] { return cache->cache.append(data, size); });
+  if (code < 0) cache->cache.truncate(cache->cache.length());  // some blocks have appended it
+  return code;
 }

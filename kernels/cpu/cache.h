@@ -33,6 +33,9 @@ struct KeptRow {
   int64_t position;
 };
 
+// So many slots more than tokens a block may hold.
+constexpr int MOST_ATTACHED = 64;
+
 // What one block keeps of one text. The base class knows committed slots and pending rows; a kind stores them.
 // Pending row i (the i-th row of the call) comes after the start() slots that were committed when its tree began.
 class BlockState {
@@ -48,8 +51,10 @@ class BlockState {
   bool accepts(const PendingRows& rows) const;
   // Before a call writes rows first .. count - 1: they replace the pending ones from `first` on. `names`: RowNames::of.
   void begin(const PendingRows& rows, const std::shared_ptr<const RowNames>& names);
-  // Commits those of the pending rows `numbers` that are held; number i becomes token `token` + i of the text.
-  void commit(const int64_t* numbers, int n, int token);
+  // Commits those of the pending rows `numbers` that are held; number i becomes token `token` + i * `step` of the text.
+  void commit(const int64_t* numbers, int n, int token, int step = 1);
+  // Whether a token may have several slots.
+  virtual bool extensible() const { return false; }
   void rollback();
 
   // The largest number of tokens <= length that truncate and fork can leave.
@@ -59,12 +64,16 @@ class BlockState {
   // new one.
   virtual std::unique_ptr<BlockState> fork(int length) const = 0;
   virtual bool drop(const int64_t* /*slots*/, int /*n*/) { return false; }
+  virtual bool drop_by_head(const int64_t* /*slots*/, int /*n*/) { return false; }
   // Adds keys and values of `slots`, weighted [kv_heads, n], to those of the slots `into`, which keep 1 less these
   // weights. False: slots that are not held, or on both sides.
   virtual bool merge(const int64_t* /*into*/, const int64_t* /*slots*/, const float* /*weights*/, int /*n*/) {
     return false;
   }
-  virtual void keys(float* /*out*/) const {}  // of the committed slots [kv_heads, slots, head_dim]
+  // Of the committed slots from `from` on [kv_heads, slots - from, head_dim].
+  virtual void keys(int /*from*/, float* /*out*/) const {}
+  // Puts full pages into files of a folder, and lets those that are there rest. 0, or why not.
+  virtual int offload(const int32_t* /*pages*/, int n_pages, const char* /*folder*/) { return n_pages ? 14 : 0; }
   virtual void positions(int64_t* out) const = 0;
   virtual void tokens(int64_t* out) const = 0;
   // Two states with the same one (but null) begin with the same page.
@@ -79,6 +88,11 @@ class BlockState {
   virtual uint8_t* save(uint8_t* out) const = 0;  // the end of what it wrote
   // Becomes what was saved; null if that cannot be, else the end of what it read. Nothing is pending then.
   virtual const uint8_t* load(const uint8_t* from, const uint8_t* end) = 0;
+  // For a state whose slots are the tokens 0 .. slots() - 1: what `append` adds to another one that has those below `from`.
+  virtual bool contiguous() const { return true; }
+  virtual size_t rest_bytes(int from) const = 0;
+  virtual uint8_t* save_rest(int from, uint8_t* out) const = 0;
+  virtual const uint8_t* append(const uint8_t* from, const uint8_t* end, int tokens) = 0;
 
  protected:
   BlockState() = default;
@@ -130,10 +144,13 @@ class Cache {
   void begin(const int32_t* blocks, int n_blocks, const PendingRows& rows, const std::shared_ptr<const RowNames>& names);
   bool committing() const { return tree_done_ >= 0; }  // rows of the pending tree are committed
   int commit(const int64_t* rows, int n);
+  int attach(int n);
   void rollback();
   int truncate(int length);
   int drop(int block, const int64_t* slots, int n);
+  int drop_by_head(int block, const int64_t* slots, int n);
   int merge(int block, const int64_t* into, const int64_t* slots, const float* weights, int n);
+  int offload(int block, const int32_t* pages, int n, const char* folder);
   int reserve(int rows);
   void pages(int64_t* held, int64_t* shared) const;
   std::vector<int64_t> page_ids() const;
@@ -141,6 +158,10 @@ class Cache {
   size_t save_bytes() const;
   void save(uint8_t* out) const;
   int load(const uint8_t* data, size_t size);
+  // What another cache that has the first `from` tokens appends to have all; 0 bytes: slots are not those of tokens.
+  size_t rest_bytes(int from) const;
+  void save_rest(int from, uint8_t* out) const;
+  int append(const uint8_t* data, size_t size);
 
  private:
   int checkpoint(int length) const;

@@ -25,13 +25,25 @@ bool lists_fit(const int32_t* ends, const int32_t* all, int kv_heads, int most) 
   return true;
 }
 
+// Whether the runs that begin at the slots of a list lie in a page and before the next slot of their head.
+bool runs_fit(const ed_view& v, int kv_heads, int slots) {
+  for (int head = 0, i = 0; v.runs && head < kv_heads; head++)
+    for (; i < v.slot_ends[head]; i++) {
+      const int64_t slot = v.slots[i], end = slot + v.runs[i];
+      if (v.runs[i] < 1 || end > slots || slot % PAGE_SLOTS + v.runs[i] > PAGE_SLOTS) return false;
+      if (i + 1 < v.slot_ends[head] && v.slots[i + 1] < end) return false;
+    }
+  return true;
+}
+
 bool view_fits(const ed_view& v, const ed_block& block, int slots) {
   if (block.kind != ATTENTION || v.group < 0 || !v.sinks || !v.recent || !v.pages) return false;
   const int kv_heads = block.attention->kv_heads;
   for (int head = 0; head < kv_heads; head++)
     if (v.sinks[head] < 0 || v.recent[head] < 0 || v.pages[head] < -1) return false;
   return lists_fit(v.chosen_ends, v.chosen, kv_heads, slots / PAGE_SLOTS) &&
-         lists_fit(v.slot_ends, v.slots, kv_heads, slots);
+         lists_fit(v.slot_ends, v.slots, kv_heads, slots) && (!v.runs || (v.slot_ends && !v.striped)) &&
+         runs_fit(v, kv_heads, slots);
 }
 
 }  // namespace
@@ -52,6 +64,7 @@ int Engine::check(const ed_sequence* sequences, int n) const {
 
 int Engine::check_sequence(const ed_sequence& s) const {
   if (s.logits_from > s.rows || s.top < 0 || s.n_hidden < 0) return 1;
+  if (s.sampler && (!s.drawn || s.readout || s.logits_from < 0 || s.logits_from == s.rows)) return 17;
   if (!s.tokens && !s.input) return 5;
   const bool embeds = !s.input || (paired_ && !s.embeddings);
   if (embeds && !s.tokens) return 5;

@@ -36,19 +36,32 @@ const Unit UNITS[] = {
 #ifdef ED_HAVE_DOTPROD
     {kernels_dotprod, has_dotprod},
 #endif
+#ifdef ED_HAVE_RELAXED
+    {kernels_relaxed, relaxed_is_exact},
+#endif
+#ifdef ED_HAVE_WASM
+    {kernels_wasm, always},
+#else
     {kernels_scalar, always},
+#endif
 };
 
-}  // namespace
-
-const Kernels* choose(const char* name) {
+const Kernels* find(const char* name) {
   for (const Unit& unit : UNITS) {
     // Asked first: a table of instructions that this CPU lacks must not even be touched.
     if (!unit.runs()) continue;
     const Kernels* table = unit.table();
-    if (!name || !*name || !std::strcmp(name, table->name)) return table;
+    if (!name || !std::strcmp(name, table->name)) return table;
   }
   return nullptr;
+}
+
+}  // namespace
+
+// The best is found once: to ask what the CPU has takes long in a virtual machine, and every sampler wants it.
+const Kernels* choose(const char* name) {
+  static const Kernels* const best = find(nullptr);
+  return name && *name ? find(name) : best;
 }
 
 }  // namespace edgedec

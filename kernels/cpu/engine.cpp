@@ -1,8 +1,11 @@
 #include "engine.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <stdexcept>
+#include <tuple>
+#include <utility>
 
 #include "tree.h"
 
@@ -14,26 +17,66 @@ Engine::Engine(const ed_model& model, int threads, const Kernels* kernels)
       ropes_(model.ropes, model.ropes + model.n_ropes),
       kernels_(*kernels),
       pool_(threads),
-      shape_(state_shape(model)) {
+      shape_(state_shape(model)),
+      draws_of_(threads) {
   std::vector<Matrix> all{matrix(model_.embed), matrix(model_.head)};
-  for (const ed_block& block : blocks_) {
+  for (const ed_block& block : blocks_)
     paired_ |= block.kind == ATTENTION && block.attention->embedding_norm.kind != NO_NORM;
-    made_.push_back(block_kind(block.kind)->make(*this, block));
-    if (!made_.back()) throw std::invalid_argument("a block that is not supported");
-    for (const Matrix& w : made_.back()->matrices()) all.push_back(w);
-  }
+  made_ = make_blocks();
+  for (const auto& block : made_)
+    for (const Matrix& w : block->matrices()) all.push_back(w);
   for (const Matrix& w : all) {
     weight_scratch_ = std::max(weight_scratch_, w.scratch());
-    widest_ = std::max(widest_, (size_t)w.kpad());
-    if (w.quantized()) most_steps_ = std::max(most_steps_, (size_t)w.steps());
-    if (w.zeros) most_blocks_ = std::max(most_blocks_, (size_t)w.blocks());
+    widest_ = std::max(widest_, QuantizedActivations::row_bytes(w));
   }
 }
 
 Engine::~Engine() = default;
 
+std::vector<std::unique_ptr<Block>> Engine::make_blocks() {
+  std::vector<std::unique_ptr<Block>> made;
+  for (const ed_block& block : blocks_) {
+    made.push_back(block_kind(block.kind)->make(*this, block));
+    if (!made.back()) throw std::invalid_argument("a block that is not supported");
+  }
+  return made;
+}
+
 int Engine::run(const ed_sequence* sequences, int n) {
-  std::lock_guard<std::mutex> lock(turn_);
+  int wrong;
+  {
+    std::lock_guard<std::mutex> lock(turn_);
+    wrong = run_in_turn(sequences, n);
+  }
+  if (trim_) trim();
+  return wrong;
+}
+
+// Nobody waits: where a call runs, it does this at its end.
+void Engine::trim() {
+  trim_ = true;
+  while (trim_ && turn_.try_lock()) {
+    std::lock_guard<std::mutex> lock(turn_, std::adopt_lock);
+    if (trim_.exchange(false)) release();
+  }
+}
+
+// Blocks are made anew: they hold no more than their working memory.
+void Engine::release() {
+  auto shared = std::exchange(shared_, {});
+  try {
+    made_ = make_blocks();
+  } catch (const std::bad_alloc&) {
+    shared_ = std::move(shared);
+    return;
+  }
+  for (Buffer<float>* each : {&hidden_, &gather_, &embeddings_, &embeddings_gather_, &normed_, &post_, &lora_, &strip_, &drawn_})
+    *each = {};
+  best_ = {}, sums_ = {}, records_ = {}, scratch_ = {}, scratch_stride_ = 0;
+  draws_of_.assign(pool_.size(), {});
+}
+
+int Engine::run_in_turn(const ed_sequence* sequences, int n) {
   if (int wrong = check(sequences, n)) return wrong;
   try {
     prepare(sequences, n);
@@ -58,8 +101,11 @@ void Engine::prepare(const ed_sequence* sequences, int n) {
   for (int i = 0; i < n; i++)
     if (sequences[i].rows) begin(planned_[count++], sequences[i]);
   planned_.resize(count);
+  // Those alike stay in order, by where they were asked for: a stable sort would take memory in every step.
   if (count > 1)
-    std::stable_sort(planned_.begin(), planned_.end(), [](const Planned& a, const Planned& b) { return a.lead < b.lead; });
+    std::sort(planned_.begin(), planned_.end(), [](const Planned& a, const Planned& b) {
+      return std::tie(a.lead, a.asked) < std::tie(b.lead, b.asked);
+    });
   rows_ = 0;
   for (Planned& s : planned_) s.row = rows_, rows_ += s.asked->rows;
   hidden_.need((size_t)rows_ * model_.hidden);
@@ -73,10 +119,7 @@ void Engine::prepare(const ed_sequence* sequences, int n) {
 void Engine::reserve(int rows) {
   normed_.need((size_t)rows * model_.hidden);
   post_.need((size_t)rows * model_.hidden);
-  q_.need(rows * widest_);
-  scale_.need(rows * most_steps_);
-  offset_.need(rows * most_steps_);
-  sum_.need(rows * most_blocks_);
+  records_.need(rows * widest_);
 }
 
 void Engine::begin(Planned& s, const ed_sequence& asked) {
@@ -192,7 +235,7 @@ void Engine::need_scratch(size_t bytes) {
 }
 
 QuantizedActivations Engine::activations(const Matrix& w, const float* x) const {
-  return {q_.p, scale_.p, offset_.p, x, w.kpad(), w.quantized() ? w.steps() : 0, sum_.p, w.quantized() ? w.blocks() : 0};
+  return {records_.p, x, w.quantized() ? w.steps() : 0, w.step()};
 }
 
 void Engine::norm_row(const ed_norm& norm, const float* x, float* y) const {
@@ -326,3 +369,5 @@ void ed_close(ed_engine* engine) { delete engine; }
 const char* ed_engine_isa(const ed_engine* engine) { return engine->engine.kernels().name; }
 
 int ed_run(ed_engine* engine, const ed_sequence* sequences, int n) { return engine->engine.run(sequences, n); }
+
+void ed_trim(ed_engine* engine) { engine->engine.trim(); }

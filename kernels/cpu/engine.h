@@ -2,6 +2,7 @@
 // the blocks one after another; what a block does stands in its own file and uses the services below.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <typeindex>
@@ -13,6 +14,7 @@
 #include "cache.h"
 #include "kernels.h"
 #include "pool.h"
+#include "sample.h"
 
 namespace edgedec {
 
@@ -44,6 +46,7 @@ struct HeadRow {
   double* logsum;  // null: not wanted
   int top;
   double temperature;
+  const ed_sequence* drawing;  // whose sampler draws from it; null: none
 };
 
 class Engine {
@@ -51,6 +54,8 @@ class Engine {
   Engine(const ed_model& model, int threads, const Kernels* kernels);
   ~Engine();
   int run(const ed_sequence* sequences, int n);
+  // Frees working memory now, or at the end of the call that runs.
+  void trim();
 
   // ---- services for blocks ----
   const ed_model& model() const { return model_; }
@@ -124,6 +129,9 @@ class Engine {
   int check_tree(const ed_sequence& s) const;
   int check_cache(const ed_sequence& s) const;
   // engine.cpp
+  int run_in_turn(const ed_sequence* sequences, int n);
+  std::vector<std::unique_ptr<Block>> make_blocks();
+  void release();
   void prepare(const ed_sequence* sequences, int n);
   void reserve(int rows);
   void begin(Planned& s, const ed_sequence& asked);
@@ -143,6 +151,10 @@ class Engine {
   void head_of(const ed_sequence* sequences, int n, const ed_readout* readout);
   void head_rows(const ed_sequence* sequences, int n, const ed_readout* readout);
   void strips(const Product& p, bool made);
+  bool only_draws() const;
+  void draw_in_parts(const Product& p);
+  void draw_apart();
+  void draw(int from, int n);
   void take_best(int r, const float* logits, int from, int count, int thread);
   void merge_best(int r, const int32_t* ids);
   StripSum strip_sum(int r, const float* logits, int count) const;
@@ -154,11 +166,12 @@ class Engine {
   const Kernels& kernels_;
   ThreadPool pool_;
   std::mutex turn_;
+  std::atomic<bool> trim_{false};  // wanted, and not done yet
   const uint64_t shape_;  // of the caches
   bool paired_ = false;   // whether a block reads embeddings beside the state
   std::unordered_map<std::type_index, std::shared_ptr<void>> shared_;
   std::vector<std::unique_ptr<Block>> made_;
-  size_t widest_ = 0, most_steps_ = 0, most_blocks_ = 0;  // of all matrices: inputs; steps that have a scale; sums of blocks
+  size_t widest_ = 0;  // of all matrices: bytes of a row made ready for them
   size_t weight_scratch_ = 0, scratch_stride_ = 0;
 
   // Of the call that runs.
@@ -170,13 +183,14 @@ class Engine {
   BlockCall call_{};
   std::vector<HeadRow> head_rows_;
   int top_ = 0;           // of all head rows the most
+  int draws_ = 0;         // head rows that a token is drawn from
   bool logsums_ = false;  // whether any wants its logsum
 
-  Buffer<float> hidden_, gather_, embeddings_, embeddings_gather_, normed_, post_, scale_, sum_, lora_, strip_;
+  Buffer<float> hidden_, gather_, embeddings_, embeddings_gather_, normed_, post_, lora_, strip_, drawn_;
+  std::vector<DrawScratch> draws_of_;  // threads
   Buffer<Best> best_;      // [threads, head rows, top_]
   Buffer<StripSum> sums_;  // [head rows, strips]
-  Buffer<int8_t> q_;
-  Buffer<int32_t> offset_;
+  Buffer<int8_t> records_;
   Buffer<uint8_t> scratch_;
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #if defined(__x86_64__) || defined(_M_X64)
 #include <emmintrin.h>
@@ -23,9 +24,12 @@ struct Strip {
   const uint8_t* w[V];
   const uint16_t* s[V];
   const uint8_t* z[V];  // null: no zero points
-  int shift[V];         // of int4: where in its byte a zero point lies
-  size_t skip;  // from the end of its groups to where the next strip begins
+  size_t skip;       // from the end of its groups to where the next strip begins
+  size_t next_zero;  // from a zero point to that of the next strip
 };
+
+// Of int4: where in its byte the zero point of vector `vec` of a strip lies.
+constexpr int zero_shift(int vec) { return vec * W % LANES / 8 * 4; }
 
 // 8 or 128 less the zero points of W outputs in the block at z; z goes to the next block.
 template <int FORMAT>
@@ -35,158 +39,208 @@ ED_IN nf next_zeros(const uint8_t*& z, int shift) {
   return FORMAT == INT4 ? nload_zeros4(at, shift) : nload_zeros8(at);
 }
 
-// Where zero points go: into the integer sum of a step, or beside the sums of a block.
-enum Zeros { NO_ZEROS, IN_STEP, BY_BLOCK };
+// Where zero points go: of int4 into the integer sum of a step, of int8 beside the sums of a block, which may be a step.
+enum Zeros { NO_ZEROS, IN_STEP, BY_BLOCK, BY_STEP };
+// How those of int4 get into the sum, of tiles of many rows and of few: added to weight bytes, or as what the sum begins with.
+enum Begin { OFFSETS, ADDED, BEGUN };
 
-// sums[m * V + v] = row m0 + m times vector v.
-template <int FORMAT, int STEP, int M, int V, int ZEROS>
-ED_IN void tile(const Strip<V>& at, int steps_per_block, const QuantizedActivations& a, int m0, float* sums) {
-  constexpr int LINES = FORMAT == INT4 ? STEP / 8 : STEP / 4;  // 64 bytes each
-  constexpr bool IN_BYTES = ZEROS == IN_STEP && ZERO_BYTES && M > 1;  // for one row there are more bytes than sums
-  const int8_t* q[M];
-  const float* scale[M];
-  const int32_t* offset[M];
-  const float* block_sum[M];
-  [[maybe_unused]] int block = 0;
-  for (int m = 0; m < M; m++) {
-    q[m] = a.q + (size_t)(m0 + m) * a.kpad;
-    scale[m] = a.scale + (size_t)(m0 + m) * a.steps;
-    offset[m] = a.offset + (size_t)(m0 + m) * a.steps;
-    block_sum[m] = ZEROS ? a.sum + (size_t)(m0 + m) * a.blocks : nullptr;
+// f(0), ... f(N - 1), each with a constant: what is indexed by it stays in registers.
+template <class F, int... I>
+ED_IN void each_of(F f, std::integer_sequence<int, I...>) {
+  (f(std::integral_constant<int, I>()), ...);
+}
+template <int N, class F>
+ED_IN void each(F f) {
+  each_of(f, std::make_integer_sequence<int, N>());
+}
+
+#ifndef ED_OWN_STEP
+// The nibbles of 64 bytes, and what is added to each.
+template <int HOW, class Bytes>
+ED_IN Pair shifted_nibbles(const uint8_t* p, [[maybe_unused]] Bytes shifted) {
+  Pair pair = nibbles(nbytes(p));
+  if constexpr (HOW == ADDED) pair = {nadd8(pair.lo, shifted), nadd8(pair.hi, shifted)};
+  return pair;
+}
+
+template <int HOW, class Zeros>
+ED_IN acc4 begun4(int c, [[maybe_unused]] Zeros zeros) {
+  if constexpr (HOW == BEGUN) return begin_zeros4(zeros, c);
+  else return begin4(c);
+}
+
+// sum[m][v] = the STEP inputs at x[m] times the weights at w[v], and c[m] (BEGUN: times zeros[v]); ADDED: zeros[v] is added to
+// each of those weights.
+template <int FORMAT, int STEP, int M, int V, int HOW>
+ED_IN void step_sums(const uint8_t* const* w, size_t ahead, const int8_t* const* x, const int* c, const ni* zeros,
+                     ni (&sum)[M][V]) {
+  if constexpr (FORMAT == INT4) {
+    acc4 part[M][V];
+    each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { part[m][v] = begun4<HOW>(c[m], zeros[v]); }); });
+    each<STEP / 8>([&](auto j) ED_INLINED {
+      Pair pair[V];
+      each<V>([&](auto v) ED_INLINED {
+        nprefetch(w[v] + ahead + 64 * j);
+        pair[v] = shifted_nibbles<HOW>(w[v] + 64 * j, zeros[v]);
+      });
+      each<M>([&](auto m) ED_INLINED {
+        const auto x0 = nspread(x[m] + 8 * j), x1 = nspread(x[m] + 8 * j + 4);
+        each<V>([&](auto v) ED_INLINED { part[m][v] = dot4(part[m][v], pair[v].lo, x0); });
+        each<V>([&](auto v) ED_INLINED { part[m][v] = dot4(part[m][v], pair[v].hi, x1); });
+      });
+    });
+    each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { sum[m][v] = end4(part[m][v], c[m]); }); });
+  } else {
+    acc8 part[M][V];
+    each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { part[m][v] = begin8(c[m]); }); });
+    each<STEP / 4>([&](auto j) ED_INLINED {
+      w8 ready[V];
+      each<V>([&](auto v) ED_INLINED {
+        nprefetch(w[v] + ahead + 64 * j);
+        ready[v] = ready8(nbytes(w[v] + 64 * j));
+      });
+      each<M>([&](auto m) ED_INLINED {
+        const auto x0 = nspread(x[m] + 4 * j);
+        each<V>([&](auto v) ED_INLINED { part[m][v] = dot8(part[m][v], ready[v], x0); });
+      });
+    });
+    each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { sum[m][v] = end8(part[m][v], c[m]); }); });
   }
+}
+#endif
+
+// Sums of M rows by V vectors: in registers where there is room for them beside those of a step, else in memory.
+template <int M, int V, bool KEPT>
+struct Sums {
+  nf kept[KEPT ? M : 1][KEPT ? V : 1];
+  float* memory;
+
+  ED_METHOD nf get(int m, int v) const { return KEPT ? kept[m][v] : nload(memory + (m * V + v) * W); }
+  ED_METHOD void set(int m, int v, nf x) { KEPT ? (void)(kept[m][v] = x) : nstore(memory + (m * V + v) * W, x); }
+};
+
+// sums[m * V + v] = row m0 + m times vector v. A function of its own: inlined, its registers would be everyone's.
+template <int FORMAT, int STEP, int M, int V, int ZEROS>
+ED_APART void tile(const Strip<V>& at, int per_block, const QuantizedActivations& a, int m0, float* sums) {
+  constexpr int LINES = FORMAT == INT4 ? STEP / 8 : STEP / 4;  // 64 bytes each
+  // Of one or two rows there are more bytes than sums.
+  constexpr int HOW = ZEROS != IN_STEP || !ZERO_BYTES ? OFFSETS : M > 2 ? ADDED : BEGUN;
+  constexpr int S = step_vectors(M, V);
+  constexpr bool KEEPS = keeps_sums(M, V), KEEPS_BOTH = keeps_sums(2 * M, V);
+  static_assert(V % NV == 0, "a strip begins with a group");
+  const int8_t* x[M];
   const uint8_t* w[V];
   const uint16_t* s[V];
-  const uint8_t* z[V];
-  for (int v = 0; v < V; v++) w[v] = at.w[v], s[v] = at.s[v], z[v] = at.z[v];
-  nf acc[M][V];  // with zero points by block, of the block: `sums` has those before
-  for (int m = 0; m < M; m++)
-    for (int v = 0; v < V; v++) acc[m][v] = nzero();
-  if (ZEROS == BY_BLOCK)
-    for (int i = 0; i < M * V; i++) nstore(sums + i * W, nzero());
+  [[maybe_unused]] const uint8_t* z[V];
+  alignas(64) float of_block[ZEROS == BY_BLOCK ? M * V * W : 1];
+  Sums<M, V, KEEPS> acc;  // with zero points by block, of the block: `whole` has those before
+  [[maybe_unused]] Sums<M, V, KEEPS_BOTH> whole;
+  acc.memory = ZEROS == BY_BLOCK ? of_block : sums, whole.memory = sums;
+  const auto about = [&](int m) ED_INLINED -> const QuantizedActivations::Step& {
+    return *(const QuantizedActivations::Step*)(x[m] + STEP);
+  };
+  each<M>([&](auto m) ED_INLINED { x[m] = a.record(m0 + m, 0); });
+  each<V>([&](auto v) ED_INLINED { w[v] = at.w[v], s[v] = at.s[v], z[v] = at.z[v]; });
+  each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { acc.set(m, v, nzero()); }); });
+  if constexpr (ZEROS == BY_BLOCK)
+    each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { whole.set(m, v, nzero()); }); });
   // Behind the last weights of this strip those of the next are asked for.
   const int last = a.steps - AHEAD / (64 * LINES);
   size_t ahead = AHEAD;
   [[maybe_unused]] nf zero[V];
-  [[maybe_unused]] auto begin_block = [&] {
-    for (int v = 0; v < V; v++) {
-      if (IN_BYTES) continue;
-      zero[v] = next_zeros<FORMAT>(z[v], at.shift[v]);
-      if (ZEROS == IN_STEP && ZERO_BYTES) zero[v] = nadd(zero[v], nset(7.0f));  // `offset` has 15, not 8
-      if (ZEROS == BY_BLOCK)
-        for (int m = 0; m < M; m++) acc[m][v] = nmul(zero[v], nset(block_sum[m][block]));
-    }
-  };
-  auto add = [&](int t, int m, int v, ni sum, nf ws) {
-    nf y = nfloat(sum);
-    if (ZEROS == BY_BLOCK) return void(acc[m][v] = nfma(y, nset(scale[m][t]), acc[m][v]));
-    if (ZEROS == IN_STEP && !IN_BYTES) y = nfma(zero[v], nset(block_sum[m][block]), y);  // exact: below 2^24
-    acc[m][v] = nfma(y, nmul(ws, nset(scale[m][t])), acc[m][v]);
-  };
-  [[maybe_unused]] auto end_block = [&](int v, nf ws) {
-    for (int m = 0; m < M; m++) {
-      float* to = sums + (m * V + v) * W;
-      nstore(to, nfma(ws, acc[m][v], nload(to)));
-    }
-  };
-  for (int t = 0, in_block = 0; t < a.steps; t++) {
-    if (t == last) ahead += at.skip;
-    if (ZEROS && in_block == 0) begin_block();
-    const bool ends = ++in_block == steps_per_block;
-#ifdef ED_OWN_STEP
-    constexpr int S = step_vectors(M, V);
-    const int8_t* x[M];
-    int c[M];
-    for (int m = 0; m < M; m++) x[m] = q[m] + t * STEP, c[m] = offset[m][t];
-    for (int j = 0; j < LINES; j++) nprefetch(w[0] + ahead + 64 * j);
-#pragma GCC unroll 1  // or else sums leave their registers
-    for (int v = 0; v < V; v += S) {
-      ni sum[M][S];
-      step_sums<FORMAT, STEP, M, S>(w + v, x, c, sum);
-      for (int i = 0; i < S; i++) {
-        nf ws = nload_f16(s[v + i]);
-        for (int m = 0; m < M; m++) add(t, m, v + i, sum[m][i], ws);
-        if (ZEROS == BY_BLOCK && ends) end_block(v + i, ws);
-      }
-    }
-    for (int v = 0; v < V; v++) w[v] += 64 * LINES;
-#else
-    ni sum[M][V];
-    if constexpr (FORMAT == INT4) {
-      acc4 part[M][V];
-      for (int m = 0; m < M; m++)
-        for (int v = 0; v < V; v++) part[m][v] = begin4(offset[m][t]);
-      [[maybe_unused]] ni shifted[V];
-      if constexpr (IN_BYTES)
-        for (int v = 0; v < V; v++) shifted[v] = nspread_zeros4(z[v], at.shift[v]), z[v] += LANES / 2;
-#pragma GCC unroll 8
-      for (int j = 0; j < LINES; j++) {
-        Pair pair[V];
-        for (int v = 0; v < V; v++) {
-          nprefetch(w[v] + ahead + 64 * j);
-          pair[v] = nibbles(nbytes(w[v] + 64 * j));
-          if constexpr (IN_BYTES) pair[v] = {nadd8(pair[v].lo, shifted[v]), nadd8(pair[v].hi, shifted[v])};
-        }
-#pragma GCC unroll 8
-        for (int m = 0; m < M; m++) {
-          auto x0 = nspread(q[m] + t * STEP + 8 * j), x1 = nspread(q[m] + t * STEP + 8 * j + 4);
-          for (int v = 0; v < V; v++) part[m][v] = dot4(part[m][v], pair[v].lo, x0);
-          for (int v = 0; v < V; v++) part[m][v] = dot4(part[m][v], pair[v].hi, x1);
-        }
-      }
-      for (int m = 0; m < M; m++)
-        for (int v = 0; v < V; v++) sum[m][v] = end4(part[m][v], offset[m][t]);
+  [[maybe_unused]] ni int_zero[V];
+  const auto begin_block = [&](auto v) ED_INLINED {
+    // The next strip's: too short a stretch for the processor to see it coming. Once a line where loads are what takes time.
+    if (M > 2 || ((uintptr_t)z[v] & 63) < (FORMAT == INT4 ? LANES / 2 : LANES)) nprefetch(z[v] + at.next_zero);
+    if constexpr (HOW == ADDED) {
+      int_zero[v] = nspread_zeros4(z[v], zero_shift(v)), z[v] += LANES / 2;
+    } else if constexpr (HOW == BEGUN) {
+      int_zero[v] = nint_zeros4(z[v], zero_shift(v)), z[v] += LANES / 2;
     } else {
-      acc8 part[M][V];
-      for (int m = 0; m < M; m++)
-        for (int v = 0; v < V; v++) part[m][v] = begin8(offset[m][t]);
-#pragma GCC unroll 8
-      for (int j = 0; j < LINES; j++) {
-        w8 ready[V];
-        for (int v = 0; v < V; v++) {
-          nprefetch(w[v] + ahead + 64 * j);
-          ready[v] = ready8(nbytes(w[v] + 64 * j));
-        }
-#pragma GCC unroll 8
-        for (int m = 0; m < M; m++) {
-          auto x = nspread(q[m] + t * STEP + 4 * j);
-          for (int v = 0; v < V; v++) part[m][v] = dot8(part[m][v], ready[v], x);
-        }
-      }
-      for (int m = 0; m < M; m++)
-        for (int v = 0; v < V; v++) sum[m][v] = end8(part[m][v], offset[m][t]);
+      zero[v] = next_zeros<FORMAT>(z[v], zero_shift(v));
+      if (ZEROS == BY_BLOCK) each<M>([&](auto m) ED_INLINED { acc.set(m, v, nmul(zero[v], nset(about(m).sum))); });
     }
-    for (int v = 0; v < V; v++) {
-      nf ws = nload_f16(s[v]);
-      for (int m = 0; m < M; m++) add(t, m, v, sum[m][v], ws);
-      if (ZEROS == BY_BLOCK && ends) end_block(v, ws);
-      w[v] += 64 * LINES;
-    }
+  };
+  const auto add = [&](auto m, auto v, ni sum, nf ws) ED_INLINED {
+    const nf scale = nset(about(m).scale);
+    nf y = nfloat(sum);
+    if (ZEROS == BY_BLOCK) return acc.set(m, v, nfma(y, scale, acc.get(m, v)));
+    if (ZEROS == BY_STEP) return acc.set(m, v, nfma(ws, nfma(y, scale, nmul(zero[v], nset(about(m).sum))), acc.get(m, v)));
+    if (ZEROS == IN_STEP && HOW == OFFSETS) y = nfma(zero[v], nset(about(m).sum), y);  // exact: below 2^24
+    acc.set(m, v, nfma(y, nmul(ws, scale), acc.get(m, v)));
+  };
+  const auto step = [&](auto v0) ED_INLINED {  // of vectors v0 to v0 + S - 1
+    ni sum[M][S];
+    int c[M];
+    each<M>([&](auto m) ED_INLINED { c[m] = HOW == BEGUN ? about(m).less : about(m).offset; });
+#ifdef ED_OWN_STEP
+    step_sums<FORMAT, STEP, M, S>(w + v0, x, c, sum);
+#else
+    step_sums<FORMAT, STEP, M, S, HOW>(w + v0, ahead, x, c, int_zero + v0, sum);
 #endif
-    if (ends) {
-      in_block = 0, block++;
-      for (int v = 0; v < V; v++) s[v] += LANES;
+    each<S>([&](auto i) ED_INLINED {
+      [[maybe_unused]] const nf ws = ZEROS == BY_BLOCK ? nzero() : nload_f16(s[v0 + i]);
+      each<M>([&](auto m) ED_INLINED { add(m, v0 + i, sum[m][i], ws); });
+    });
+  };
+  const auto end_block = [&](auto v) ED_INLINED {
+    if constexpr (ZEROS == BY_BLOCK) {
+      const nf ws = nload_f16(s[v]);
+      each<M>([&](auto m) ED_INLINED { whole.set(m, v, nfma(ws, acc.get(m, v), whole.get(m, v))); });
     }
+    s[v] += LANES;
+  };
+  for (int t = 0; t < a.steps;) {
+    if constexpr (ZEROS) each<V>(begin_block);
+    for (const int end = t + per_block; t < end; t++) {
+      if (t == last) ahead += at.skip;
+#ifdef ED_OWN_STEP
+      for (int j = 0; j < LINES; j++) nprefetch(w[0] + ahead + 64 * j);
+#pragma GCC unroll 1  // or else sums leave their registers
+      for (int v = 0; v < V; v += S) step(v);
+#else
+      each<V / S>([&](auto part) ED_INLINED { step(std::integral_constant<int, part * S>()); });
+#endif
+      each<V>([&](auto v) ED_INLINED { w[v] += 64 * LINES; });
+      each<M>([&](auto m) ED_INLINED { x[m] += QuantizedActivations::record_bytes(STEP); });
+    }
+    each<V>(end_block);
   }
-  if (ZEROS == BY_BLOCK) return;
-  for (int m = 0; m < M; m++)
-    for (int v = 0; v < V; v++) nstore(sums + (m * V + v) * W, acc[m][v]);
+  const auto store = [&](const auto& from) ED_INLINED {
+    each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { nstore(sums + (m * V + v) * W, from.get(m, v)); }); });
+  };
+  if constexpr (ZEROS == BY_BLOCK && KEEPS_BOTH) store(whole);
+  if constexpr (ZEROS != BY_BLOCK && KEEPS) store(acc);
 }
 
+// m rows by tiles of M, M / 2, ... rows.
+template <int FORMAT, int STEP, int V, int ZEROS, int M>
+ED_IN void tiles_of(int m, const Strip<V>& at, int per_block, const QuantizedActivations& a, int m0, float* sums) {
+  for (; m >= M; m -= M, m0 += M, sums += M * V * W) tile<FORMAT, STEP, M, V, ZEROS>(at, per_block, a, m0, sums);
+  if constexpr (M > 1) tiles_of<FORMAT, STEP, V, ZEROS, M / 2>(m, at, per_block, a, m0, sums);
+}
+
+// m rows by a tile for so many. What is rare, a vector that is left over, blocks of 16, zero points of int8 in blocks of 32, has
+// few tiles: they take long to compile.
 template <int FORMAT, int STEP, int V, int ZEROS = NO_ZEROS, int M = TILE_M>
 ED_IN void tile_of(int m, const Strip<V>& at, int per_block, const QuantizedActivations& a, int m0, float* sums) {
-  if constexpr (M > 1)
-    if (m < M) return tile_of<FORMAT, STEP, V, ZEROS, M - 1>(m, at, per_block, a, m0, sums);
-  tile<FORMAT, STEP, M, V, ZEROS>(at, per_block, a, m0, sums);
+  if constexpr (V < TILE_V || STEP == 16 || ZEROS == BY_STEP) {
+    tiles_of<FORMAT, STEP, V, ZEROS, std::min(TILE_M, 4)>(m, at, per_block, a, m0, sums);
+  } else {
+    if constexpr (M > 1)
+      if (m < M) return tile_of<FORMAT, STEP, V, ZEROS, M - 1>(m, at, per_block, a, m0, sums);
+    tile<FORMAT, STEP, M, V, ZEROS>(at, per_block, a, m0, sums);
+  }
 }
 
 template <int V>
 static void quantized_tile(const Matrix& w, const Strip<V>& at, int m, const QuantizedActivations& a, int m0, float* sums) {
   int per_block = w.block == 16 ? 1 : w.block / 32;
   if (w.zeros_in_steps())
-    tile_of<INT4, 32, V, IN_STEP>(m, at, 1, a, m0, sums);
+    tile_of<INT4, 32, V, IN_STEP>(m, at, per_block, a, m0, sums);
   else if (w.zeros)
-    w.format == INT4 ? tile_of<INT4, 32, V, BY_BLOCK>(m, at, per_block, a, m0, sums)
-                     : tile_of<INT8, 32, V, BY_BLOCK>(m, at, per_block, a, m0, sums);
+    per_block == 1 ? tile_of<INT8, 32, V, BY_STEP>(m, at, per_block, a, m0, sums)
+                   : tile_of<INT8, 32, V, BY_BLOCK>(m, at, per_block, a, m0, sums);
   else if (w.format == INT4)
     w.step() == 32 ? tile_of<INT4, 32, V>(m, at, per_block, a, m0, sums)
                    : tile_of<INT4, 16, V>(m, at, per_block, a, m0, sums);
@@ -256,6 +310,7 @@ template <int V>
 ED_IN Strip<V> strip(const Matrix& w, int vec, uint8_t* scratch) {
   Strip<V> at;
   at.skip = w.layout == ROWS ? 0 : (size_t)((V - 1) / NV) * w.group_bytes();
+  at.next_zero = w.layout == ROWS ? 0 : (size_t)((V - 1) / NV + 1) * w.zero_bytes();
   int packed = -1;
   size_t group_bytes = w.group_bytes(), group_scales = (size_t)w.blocks() * LANES;
   for (int v = 0; v < V; v++) {
@@ -273,7 +328,7 @@ ED_IN Strip<V> strip(const Matrix& w, int vec, uint8_t* scratch) {
       zeros += group * w.zero_bytes();
     }
     at.w[v] = data + lane * 4, at.s[v] = scales + lane;
-    at.z[v] = !zeros ? nullptr : zeros + (w.format == INT4 ? lane % 8 : lane), at.shift[v] = lane / 8 * 4;
+    at.z[v] = !zeros ? nullptr : zeros + (w.format == INT4 ? lane % 8 : lane);
   }
   return at;
 }
@@ -351,7 +406,7 @@ ED_IN void put(const Product& p, int m, int n, int count, const float* sums, con
 template <int V>
 static void strip_product(const Product& p, int vec, uint8_t* scratch) {
   constexpr int WIDE = V * W;
-  float sums[TILE_M * WIDE], gate[TILE_M * WIDE];
+  alignas(64) float sums[TILE_M * WIDE], gate[TILE_M * WIDE];
   bool quantized = p.w.quantized(), glu = p.epilogue == GLU;
   int up = glu ? p.w.n / 2 / W : 0;  // the vector where the second half begins
   Strip<V> first{}, second{};

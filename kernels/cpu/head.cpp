@@ -1,4 +1,5 @@
-// The last norm and the vocabulary: all logits, the best of each row, and the log of the sum of exp(logit).
+// The last norm and the vocabulary: all logits, the best of each row, the log of the sum of exp(logit), and a token drawn
+// from the logits.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -12,6 +13,8 @@ namespace {
 
 constexpr int HEAD_STRIP = 32;  // groups of the vocabulary between two looks for better ones
 constexpr int STRIP_WIDTH = HEAD_STRIP * LANES;
+// Rows of logits that tokens are drawn from at a time: of a vocabulary whose weights are soon read again, and of others.
+constexpr int DRAW_ROWS = 16, MANY_DRAW_ROWS = 64, SMALL_VOCAB = 1 << 14;
 
 // Of two the better: the larger logit; of equals the smaller token.
 bool better(float logit, int32_t id, float than, int32_t than_id) {
@@ -22,10 +25,11 @@ bool better(float logit, int32_t id, float than, int32_t than_id) {
 
 // The rows of all sequences that the head, or a readout, runs on, in the order of the call.
 void Engine::head_rows(const ed_sequence* sequences, int n, const ed_readout* readout) {
-  head_rows_.clear(), top_ = 0, logsums_ = false;
+  head_rows_.clear(), top_ = 0, draws_ = 0, logsums_ = false;
   for (int i = 0; i < n; i++) {
     const ed_sequence& s = sequences[i];
-    if (s.readout != readout || s.logits_from < 0 || s.logits_from >= s.rows || !(s.logits || s.top || s.logsum)) continue;
+    if (s.readout != readout || s.logits_from < 0 || s.logits_from >= s.rows || !(s.logits || s.top || s.logsum || s.sampler))
+      continue;
     const auto planned = std::find_if(planned_.begin(), planned_.end(), [&](const Planned& p) { return p.asked == &s; });
     top_ = std::max(top_, s.top), logsums_ |= s.logsum != nullptr;
     for (int r = s.logits_from; r < s.rows; r++) {
@@ -33,8 +37,9 @@ void Engine::head_rows(const ed_sequence* sequences, int n, const ed_readout* re
       head_rows_.push_back({hidden_.p + (size_t)(planned->row + r) * model_.hidden,
                             s.logits ? s.logits + at * model_.vocab : nullptr, s.top ? s.top_ids + at * s.top : nullptr,
                             s.top && s.top_scores ? s.top_scores + at * s.top : nullptr,
-                            s.logsum ? s.logsum + at : nullptr, s.top, s.temperature > 0 ? s.temperature : 1});
+                            s.logsum ? s.logsum + at : nullptr, s.top, s.temperature > 0 ? s.temperature : 1, nullptr});
     }
+    if (s.sampler) head_rows_.back().drawing = &s, draws_++;
   }
 }
 
@@ -55,6 +60,8 @@ void Engine::head_of(const ed_sequence* sequences, int n, const ed_readout* read
   Product p{};
   p.w = matrix(readout ? readout->head : model_.head), p.rows = rows, p.softcap = model_.final_softcap;
   p.a = norm_head(p.w);
+  if (only_draws()) return draw_in_parts(p);
+  draw_apart();
   bool in_place = true;  // all rows' logits are wanted, one after another
   for (int r = 0; r < rows; r++)
     in_place = in_place && head_rows_[r].logits && head_rows_[r].logits == head_rows_[0].logits + (size_t)r * model_.vocab;
@@ -62,14 +69,54 @@ void Engine::head_of(const ed_sequence* sequences, int n, const ed_readout* read
     p.out = head_rows_[0].logits, p.stride = model_.vocab;
     multiply(p);
   }
-  if (in_place && !top_ && !logsums_) return;
-  strips(p, in_place);
-  pool_.parallel_for(rows, 1, [&](int begin, int end, int) {
-    for (int r = begin; r < end; r++) {
-      if (head_rows_[r].top) merge_best(r, readout ? readout->ids : nullptr);
-      if (head_rows_[r].logsum) merge_sums(r);
-    }
+  if (!in_place || top_ || logsums_) strips(p, in_place);
+  if (top_ || logsums_)
+    pool_.parallel_for(rows, 1, [&](int begin, int end, int) {
+      for (int r = begin; r < end; r++) {
+        if (head_rows_[r].top) merge_best(r, readout ? readout->ids : nullptr);
+        if (head_rows_[r].logsum) merge_sums(r);
+      }
+    });
+  if (draws_) draw(0, rows);
+}
+
+// Is nothing wanted but a token of each row?
+bool Engine::only_draws() const {
+  return draws_ == (int)head_rows_.size() && !top_ && !logsums_ &&
+         std::none_of(head_rows_.begin(), head_rows_.end(), [](const HeadRow& row) { return row.logits; });
+}
+
+// Of a small vocabulary logits of so few rows at a time that they are still in the caches when tokens are drawn from them.
+void Engine::draw_in_parts(const Product& p) {
+  const int most = std::min(p.rows, model_.vocab <= SMALL_VOCAB ? DRAW_ROWS : MANY_DRAW_ROWS);
+  drawn_.need((size_t)most * model_.vocab);
+  for (int from = 0; from < p.rows; from += most) {
+    Product part = p;
+    part.rows = std::min(most, p.rows - from), part.out = drawn_.p, part.stride = model_.vocab;
+    part.a.records += from * p.a.row_bytes(), part.a.x += (size_t)from * p.w.k;
+    multiply(part);
+    for (int r = 0; r < part.rows; r++) head_rows_[from + r].logits = drawn_.p + (size_t)r * model_.vocab;
+    draw(from, part.rows);
+  }
+}
+
+// Room for the logits of rows that are drawn from beside others.
+void Engine::draw_apart() {
+  drawn_.need((size_t)draws_ * model_.vocab);
+  float* own = drawn_.p;
+  for (HeadRow& row : head_rows_)
+    if (row.drawing && !row.logits) row.logits = own, own += model_.vocab;
+}
+
+void Engine::draw(int from, int n) {
+  pool_.parallel_for(n, 1, [&](int begin, int end, int thread) {
+    for (int r = from + begin; r < from + end; r++)
+      if (const ed_sequence* s = head_rows_[r].drawing)
+        *s->drawn = draw_in_place(*s->sampler, head_rows_[r].logits, s->draw_at, draws_of_[thread]);
   });
+  for (int r = from; r < from + n; r++)
+    if (const ed_sequence* s = head_rows_[r].drawing)
+      if (*s->drawn < 0) keep_row(*s->sampler, head_rows_[r].logits);
 }
 
 // The vocabulary strip by strip; its logits are there already if `made`.

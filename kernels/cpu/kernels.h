@@ -5,8 +5,8 @@
 // floating-point ones are kept in a fixed order:
 // - a product with quantized weights adds up its steps (32 inputs; 16 for blocks of 16) one after another,
 //   acc = fma(float(integer sum), weight scale * activation scale, acc).
-//   Zero points of int4 in blocks of one step are part of its integer sum. Any other block is added up by itself: it begins
-//   with (8 or 128 - zero point) * the sum of the block's activations (that of its steps one after another), goes on with
+//   Zero points of int4 are part of the integer sum of each step. A block of int8 that has one is added up by itself: it
+//   begins with (128 - zero point) * the sum of the block's activations (that of its steps one after another), goes on with
 //   b = fma(float(integer sum), activation scale, b), and ends with acc = fma(weight scale, b, acc);
 // - sums along a row run in 16 lanes, lane i taking elements i, i+16, ..., and then halves are added to
 //   halves: i + (i+8), 4, 2, 1.
@@ -21,9 +21,13 @@
 #if defined(_MSC_VER)
 #define ED_IN static __forceinline
 #define ED_METHOD __forceinline
+#define ED_APART static __declspec(noinline)
+#define ED_INLINED
 #else
 #define ED_IN static inline __attribute__((always_inline))
 #define ED_METHOD inline __attribute__((always_inline))
+#define ED_APART static __attribute__((noinline))
+#define ED_INLINED __attribute__((always_inline))  // of a lambda
 #endif
 // Functions of shared types are inlined by force: a copy compiled for one instruction set must not be the
 // one the linker keeps for all.
@@ -54,7 +58,7 @@ struct Matrix {
   int steps() const { return kpad() / step(); }
   int block_steps() const { return block / step(); }
   int groups() const { return (n + LANES - 1) / LANES; }
-  bool zeros_in_steps() const { return zeros && format == INT4 && block_steps() == 1; }
+  bool zeros_in_steps() const { return zeros && format == INT4; }
   bool quantized() const { return format == INT8 || format == INT4; }
   size_t group_bytes() const { return (size_t)LANES * kpad() / (format == INT4 ? 2 : 1); }
   // Bytes of the zero points of a row (by rows), or of a group (packed).
@@ -94,18 +98,29 @@ struct Matrix {
   }
 };
 
-// Rows of activations ready to be multiplied. Quantized: int8 [rows, kpad], ordered as the weights of the format want
-// them (int4: 0 2 4 6 1 3 5 7 of every eight), a scale and an offset (-`stands_for_zero` times the sum of the step) per
-// step; for weights with zero points, the sum of each block too: of integers if `zeros_in_steps`, else scaled. For float
-// weights only `x` is read.
+// Rows of activations ready to be multiplied. Quantized: a row is records, one a step: its int8 inputs, ordered as the
+// weights of the format want them (int4: 0 2 4 6 1 3 5 7 of every eight), and a Step. For float weights only `x` is read.
 struct QuantizedActivations {
-  int8_t* q;
-  float* scale;
-  int32_t* offset;
+  // Beside the inputs of a step: what one unit of them is, -`stands_for_zero` times their sum; and for weights with zero
+  // points their sum if `zeros_in_steps`, else, where the step begins a block, the scaled sum of the block; less their sum.
+  struct Step {
+    float scale;
+    int32_t offset;
+    float sum;
+    int32_t less;
+  };
+  int8_t* records;
   const float* x;
-  int32_t kpad, steps;
-  float* sum;  // [rows, blocks]
-  int32_t blocks;
+  int32_t steps, step;
+
+  // From row to row. No multiple of a page, lest rows side by side fall into the same lines of a cache.
+  ED_METHOD static size_t row_bytes(const Matrix& w) {
+    return w.quantized() ? w.steps() * record_bytes(w.step()) + 64 : 0;
+  }
+  ED_METHOD size_t row_bytes() const { return steps * record_bytes(step) + 64; }
+  ED_METHOD static constexpr size_t record_bytes(int step) { return step + sizeof(Step); }
+  ED_METHOD int8_t* record(int64_t row, int64_t t) const { return records + row * row_bytes() + t * record_bytes(step); }
+  ED_METHOD Step& about(int64_t row, int64_t t) const { return *(Step*)(record(row, t) + step); }
 };
 
 enum Epilogue { STORE = 0, ADD = 1, GLU = 2, ACTIVATE = 3 };
@@ -148,6 +163,7 @@ struct Attention {
   // [rows, heads, chunks, KEPT_WEIGHTS]; null: nowhere, and attention_sums makes them again.
   float* kept = nullptr;
   int64_t kept_chunks = 0;
+  const float* bias = nullptr;  // added to the scores of ranks, whole chunks of them; null: nothing
 
   ED_METHOD int group() const { return heads / kv_heads; }
   // The last rank that a row sees.
@@ -236,6 +252,11 @@ struct Kernels {
   // [n][2][dim up to a multiple of 16]: the positive part of each query, then the negative one.
   void (*page_scores)(const float* q, int n, const uint16_t* const* pages, int64_t offset, int dim, int count,
                       float* out);
+  // out[i] = the largest of x[i], x[i + width], ...; width: a multiple of 64; the last n % 16 count as of x[0]. Whether
+  // one of x is NaN or +infinity.
+  bool (*maxima)(const float* x, int n, int width, float* out);
+  // The places of x[i] >= least, ascending; returns how many.
+  int (*at_least)(const float* x, int n, float least, int32_t* out);
 };
 
 }  // namespace edgedec

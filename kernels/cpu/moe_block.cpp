@@ -19,39 +19,28 @@ enum Router { SOFTMAX = 0, SOFTMAX_TOPK = 1, SIGMOID = 2 };
 class Activations {
  public:
   void need(size_t rows, const Matrix& w) {
-    if (w.quantized()) q_.need(rows * w.kpad()), scale_.need(rows * w.steps()), offset_.need(rows * w.steps());
+    if (w.quantized()) records_.need(rows * QuantizedActivations::row_bytes(w));
     else x_.need(rows * w.k);
-    if (w.zeros) sum_.need(rows * w.blocks());
   }
   QuantizedActivations rows(const Matrix& w) const {
-    return {q_.p,    scale_.p, offset_.p, x_.p, w.kpad(), w.quantized() ? w.steps() : 0,
-            sum_.p, w.zeros ? w.blocks() : 0};
+    return {records_.p, x_.p, w.quantized() ? w.steps() : 0, w.step()};
   }
 
  private:
-  Buffer<int8_t> q_;
-  Buffer<float> scale_, sum_, x_;
-  Buffer<int32_t> offset_;
+  Buffer<int8_t> records_;
+  Buffer<float> x_;
 };
 
 QuantizedActivations from_row(QuantizedActivations a, size_t row, const Matrix& w) {
-  if (w.quantized()) a.q += row * a.kpad, a.scale += row * a.steps, a.offset += row * a.steps;
+  if (w.quantized()) a.records = a.record(row, 0);
   else a.x += row * w.k;
-  if (w.zeros) a.sum += row * a.blocks;
   return a;
 }
 
 void copy_row(const QuantizedActivations& from, size_t row, const QuantizedActivations& to, size_t at,
               const Matrix& w) {
-  if (!w.quantized()) {
-    std::memcpy(const_cast<float*>(to.x) + at * w.k, from.x + row * w.k, w.k * sizeof(float));
-    return;
-  }
-  const size_t kpad = from.kpad, steps = from.steps;
-  std::memcpy(to.q + at * kpad, from.q + row * kpad, kpad);
-  std::memcpy(to.scale + at * steps, from.scale + row * steps, steps * sizeof(float));
-  std::memcpy(to.offset + at * steps, from.offset + row * steps, steps * sizeof(int32_t));
-  if (w.zeros) std::memcpy(to.sum + at * to.blocks, from.sum + row * from.blocks, to.blocks * sizeof(float));
+  if (w.quantized()) std::memcpy(to.record(at, 0), from.record(row, 0), from.record(0, from.steps) - from.records);
+  else std::memcpy(const_cast<float*>(to.x) + at * w.k, from.x + row * w.k, w.k * sizeof(float));
 }
 
 // Whether rows made ready for one matrix are ready for the other.
@@ -254,7 +243,8 @@ class MoeBlock : public Block {
   }
 
   void add_part(Part& p, size_t act, size_t pair) {
-    p.gate_up_out = s_.gate_up.p + 2 * act, p.act = s_.act.p + act, p.out = s_.out.p + pair * engine_.hidden();
+    if (s_.gate_up.p) p.gate_up_out = s_.gate_up.p + 2 * act;  // none where gate and up are one product
+    p.act = s_.act.p + act, p.out = s_.out.p + pair * engine_.hidden();
     if (!p.down.quantized()) p.hidden.x = p.act;
     s_.parts.push_back(p);
   }
@@ -326,11 +316,12 @@ class MoeBlock : public Block {
     const auto rows = [](const Part& p) { return p.fused() && !p.down.quantized() ? 0 : p.rows; };
     each(rows, ROWS_AT_ONCE, [&](const Part& p, const Item& item, int) {
       for (int r = item.begin; r < item.end; r++) {
-        const float* gate = p.gate_up_out + (size_t)r * 2 * p.inner;
         float* act = p.act + (size_t)r * p.inner;
-        if (!p.fused()) k.glu(gate, gate + p.inner, p.inner, m_.activation, act);
-        if (p.down.quantized())
-          k.quantize(act, p.down, p.hidden, r, 0, p.hidden.steps);
+        if (!p.fused()) {
+          const float* gate = p.gate_up_out + (size_t)r * 2 * p.inner;
+          k.glu(gate, gate + p.inner, p.inner, m_.activation, act);
+        }
+        if (p.down.quantized()) k.quantize(act, p.down, p.hidden, r, 0, p.hidden.steps);
       }
     });
   }

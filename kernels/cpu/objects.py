@@ -1,4 +1,7 @@
-"""Objects of earlier builds, by what they are made of. Standard library only: `build.py` runs it by its path."""
+"""Files of builds: objects of earlier ones, by what they are made of, and results that appear when they are whole.
+
+Standard library only: `build.py` runs it by its path.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,26 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 Environment = Mapping[str, str] | None
 
 
 class ObjectCache:
-    """Compiles what is not at hand yet. Objects are kept in the cache folder by source, `common` (headers and
-    compiler) and command; "0" in EDGEDEC_OBJECT_CACHE: none are."""
+    """Compiles what is not at hand yet. Objects whose compiler had nothing to say are kept in the cache folder by
+    source, `common` (headers and compiler) and command; "0" in EDGEDEC_OBJECT_CACHE: none are."""
 
-    def __init__(self, common: bytes, run: Callable[[Sequence[str], Environment], None], most: int = 200) -> None:
+    def __init__(self, common: bytes, run: Callable[[Sequence[str], Environment], bool], most: int = 600) -> None:
         self._common, self._run, self._most = hashlib.sha256(common).digest(), run, most
         self._folder = _cache_folder() / "objects" if os.environ.get("EDGEDEC_OBJECT_CACHE") != "0" else None
 
     def compile(self, source: Path, command: Sequence[str], into: Path, env: Environment) -> None:
         """Run `command`, which makes `into` of `source`, unless its result is at hand."""
         if self._folder is None:
-            return self._run(command, env)
+            self._run(command, env)
+            return
         # Paths of this build say nothing about the object.
         words = [word for word in command if word not in (str(into), str(source)) and not word.startswith("/Fo")]
         key = hashlib.sha256(b"\0".join([self._common, source.read_bytes(), *(word.encode() for word in words)]))
@@ -32,8 +37,8 @@ class ObjectCache:
             shutil.copyfile(found, into)
             found.touch()
         except OSError:
-            self._run(command, env)
-            self._keep(into, found)
+            if self._run(command, env):
+                self._keep(into, found)
 
     def _keep(self, made: Path, found: Path) -> None:
         partial = found.with_name(f"{found.name}.partial-{os.getpid()}")
@@ -70,3 +75,29 @@ def _cache_folder() -> Path:
     if own:
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgedec"
+
+
+@contextmanager
+def replacing(out: Path) -> Iterator[Path]:
+    """A name beside `out` to write to; renamed at the end, removed on failure."""
+    partial = out.with_name(f"{out.name}.partial-{os.getpid()}")
+    try:
+        yield partial
+        os.replace(partial, out)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+# zig names a processor where others name an architecture.
+_ZIG = {
+    "-march=armv8.2-a+dotprod": "-mcpu=generic+v8_2a+dotprod",
+    "-march=armv8.2-a+dotprod+i8mm": "-mcpu=generic+v8_2a+dotprod+i8mm",
+}
+
+
+def spelt_for(command: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """g++'s flags as this compiler spells them. What zig's command asks of every processor is asked of these too."""
+    if not any(Path(part).stem in ("zig", "ziglang") for part in command):
+        return list(flags)
+    asked = "".join(part.removeprefix("-mcpu=generic") for part in command if part.startswith("-mcpu=generic+"))
+    return [_ZIG[flag] + asked if flag in _ZIG else flag for flag in flags]

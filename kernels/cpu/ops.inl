@@ -72,7 +72,7 @@ static void quantize(const float* x, const Matrix& w, const QuantizedActivations
   const int k = w.k, step = w.step(), per_block = w.block_steps(), zero = stands_for_zero(w);
   float of_block = 0.0f;
   for (int t = step0; t < step1; t++) {
-    int8_t* q = a.q + (size_t)m * a.kpad + t * step;
+    int8_t* q = a.record(m, t);
     vf v[2], top = vset(0.0f), nothing = vset(0.0f);
     for (int i = 0; i < step / 16; i++) {
       int at = t * step + i * 16;
@@ -89,13 +89,13 @@ static void quantize(const float* x, const Matrix& w, const QuantizedActivations
       total = vadd(total, vload_i8(q + i * 16));
       if (w.format == INT4) order16(q + i * 16);
     }
-    a.scale[(size_t)m * a.steps + t] = size * (1.0f / 127.0f);
+    QuantizedActivations::Step& about = a.about(m, t);
     const float sum = vsum(total);
-    a.offset[(size_t)m * a.steps + t] = -zero * (int32_t)sum;
-    if (!w.zeros) continue;
+    about = {size * (1.0f / 127.0f), -zero * (int32_t)sum, sum, -(int32_t)sum};
+    if (!w.zeros || w.zeros_in_steps()) continue;
     if (t % per_block == 0) of_block = 0.0f;
-    of_block += w.zeros_in_steps() ? sum : a.scale[(size_t)m * a.steps + t] * sum;
-    a.sum[(size_t)m * a.blocks + t / per_block] = of_block;
+    of_block += about.scale * sum;
+    a.about(m, t - t % per_block).sum = of_block;
   }
 }
 
@@ -138,6 +138,42 @@ static float reduce_max(const float* x, int n) {
   float most = vtop(top);
   for (; i < n; i++) most = x[i] > most ? x[i] : most;
   return most;
+}
+
+// out[i] = the largest of x[i], x[i + width], ...; what is left over counts as of x[0]. Whether one is NaN or +infinity.
+static bool maxima(const float* x, int n, int width, float* out) {
+  const vf lowest = vset(-FLT_MAX);
+  vf nothing = vset(0.0f);
+  for (int at = 0; at < width; at += 64) {
+    vf top[4] = {vset(-INFINITY), vset(-INFINITY), vset(-INFINITY), vset(-INFINITY)};
+    for (int i = at; i < n; i += width)
+      for (int j = 0; j < 4; j++) {
+        if (i + 16 * j + 16 > n) break;
+        const vf v = vload(x + i + 16 * j), finite = vmax(lowest, v);
+        top[j] = vmax(v, top[j]);
+        nothing = vadd(nothing, vsub(finite, finite));
+      }
+    for (int j = 0; j < 4; j++) vstore(out + at + 16 * j, top[j]);
+  }
+  float strange = vsum(nothing);
+  for (int i = n / 16 * 16; i < n; i++) {
+    out[0] = x[i] > out[0] ? x[i] : out[0];
+    strange += (x[i] == x[i] && x[i] <= FLT_MAX) ? 0.0f : NAN;
+  }
+  return !(strange == 0.0f);
+}
+
+// The places of x[i] >= least, ascending.
+static int at_least(const float* x, int n, float least, int32_t* out) {
+  int found = 0, i = 0;
+  for (; i + 16 <= n; i += 16) {
+    uint32_t bits = vat_least(vload(x + i), vset(least));
+    for (int at = i; bits; at++, bits >>= 1)
+      if (bits & 1) out[found++] = at;
+  }
+  for (; i < n; i++)
+    if (x[i] >= least) out[found++] = i;
+  return found;
 }
 
 // The sum of exp((x - max) * scale) in 16 lanes; NaN where there is a NaN or an infinity.

@@ -11,10 +11,12 @@ namespace edgedec {
 
 namespace {
 
-// How long a thread stays awake without work: the program chooses a token and comes back; and how long
-// the caller does for the last tasks of a phase, which are as good as done unless a thread lost its core.
+// How long a thread stays awake without work: the program chooses a token and comes back. A thread that went
+// to sleep shortly before it was called stays awake for longer the next time, for to wake it takes as long as
+// a small model's call; one that slept long, for half as long. And how long the caller stays awake for the last
+// tasks of a phase, which are as good as done unless a thread lost its core.
 using std::chrono::microseconds;
-constexpr auto IDLE = microseconds(200), LAST = microseconds(50);
+constexpr std::chrono::nanoseconds IDLE = microseconds(200), LONGEST_IDLE = microseconds(1200), LAST = microseconds(50);
 // A task that comes so much later than others take was in the hand of a thread without a core. What that
 // costs is a time slice, some milliseconds.
 constexpr auto LATE = microseconds(300);
@@ -43,6 +45,12 @@ bool spin(std::chrono::nanoseconds time, Ready ready) {
   }
 }
 
+// How long to stay awake the next time, after `idle` was not enough and the thread slept for `slept`.
+std::chrono::nanoseconds next_idle(std::chrono::nanoseconds idle, std::chrono::nanoseconds slept) {
+  if (idle + slept < LONGEST_IDLE) return std::min(LONGEST_IDLE, 2 * (idle + slept));
+  return std::max(IDLE, idle / 2);
+}
+
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) : size_(threads < 1 ? 1 : threads) {
@@ -66,12 +74,17 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::serve(int thread) {
   auto called = [this] { return (uint32_t)ticket_.load() != 0 || stop_.load(); };
+  std::chrono::nanoseconds idle = IDLE;
   while (!stop_) {
-    if (!spin(IDLE, called)) {
-      std::unique_lock<std::mutex> lock(mutex_);
-      sleeping_.fetch_add(1);
-      wake_.wait(lock, called);
-      sleeping_.fetch_sub(1);
+    if (!spin(idle, called)) {
+      const auto asleep = Clock::now();
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        sleeping_.fetch_add(1);
+        wake_.wait(lock, called);
+        sleeping_.fetch_sub(1);
+      }
+      idle = next_idle(idle, Clock::now() - asleep);
     }
     while (help(thread)) {
     }

@@ -243,4 +243,15 @@ const uint8_t* RecurrentState::load(const uint8_t* from, const uint8_t* end) {
   return from;
 }
 
+// The states that can be gone back to stay.
+const uint8_t* RecurrentState::append(const uint8_t* from, const uint8_t* end, int /*tokens*/) {
+  std::vector<Checkpoint> before = checkpoints_;
+  from = load(from, end);
+  if (!from) return nullptr;
+  while (!before.empty() && before.back().length >= length_) before.pop_back();
+  checkpoints_.insert(checkpoints_.begin(), before.begin(), before.end());
+  if (checkpoints_.size() > KEPT) checkpoints_.erase(checkpoints_.begin(), checkpoints_.end() - KEPT);
+  return from;
+}
+
 }  // namespace edgedec

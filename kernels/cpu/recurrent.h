@@ -68,6 +68,9 @@ class RecurrentState final : public BlockState {
   size_t save_bytes() const override;
   uint8_t* save(uint8_t* out) const override;
   const uint8_t* load(const uint8_t* from, const uint8_t* end) override;
+  size_t rest_bytes(int /*from*/) const override { return save_bytes(); }
+  uint8_t* save_rest(int /*from*/, uint8_t* out) const override { return save(out); }
+  const uint8_t* append(const uint8_t* from, const uint8_t* end, int tokens) override;
 
  protected:
   void reserve_rows(const PendingRows& rows) override;

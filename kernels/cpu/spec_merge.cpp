@@ -76,16 +76,20 @@ const std::vector<int32_t>& TreeMerger::order(bool chain) {
   return order_;
 }
 
+// Drafted rows are to promise so many times the tokens that their time is worth (`edgedec.decoding.allocation`).
+static constexpr double MARGIN = 1.2;
+
 int TreeMerger::paying(const ed_watch& watch) const {
   if (order_.empty() || nodes_[(size_t)order_[0]].chance < watch.first || watch.most < 2) return 0;
-  double best = 1 / (watch.seconds[1] + watch.text), tokens = 1;
+  const double plain = 1 / (watch.seconds[1] + watch.text);
+  double best = plain, tokens = 1, found = 1;
   int nodes = 0;
   for (int n = 1; n <= (int)order_.size() && 1 + n <= watch.most; n++) {
     tokens += watch.trust * nodes_[(size_t)order_[(size_t)n - 1]].chance;
     const double rate = tokens / (watch.seconds[1 + n] + watch.text + n * watch.each);
-    if (rate > best) best = rate, nodes = n;
+    if (rate > best) best = rate, nodes = n, found = tokens;
   }
-  return nodes;
+  return found - 1 >= MARGIN * (found * plain / best - 1) ? nodes : 0;
 }
 
 void TreeMerger::fill(ed_draft_tree& tree) const {

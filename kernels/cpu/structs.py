@@ -98,7 +98,7 @@ class ViewStruct(_Struct):
     _fields_ = _fields(
         (c_int32, "group striped"),
         (c_float, "theta"),
-        (c_void_p, "sinks recent pages chosen_ends chosen slot_ends slots"),
+        (c_void_p, "sinks recent pages chosen_ends chosen slot_ends slots runs"),
     )
 
 
@@ -151,8 +151,10 @@ class SequenceRows(_Struct):
         (c_double, "temperature"),
         (c_void_p, "cache blocks tokens input positions parents groups numbers logits top_ids top_scores logsum"),
         (c_void_p, "hidden_blocks hidden attention_sums adapter embeddings readout queries views"),
+        (c_void_p, "sampler drawn"),
+        (c_double, "draw_at"),
     )
 
 
 # The fields of `SequenceRows` in order, as bytes; addresses are numbers, 0 for none.
-pack_sequence = Struct("@6id20P").pack
+pack_sequence = Struct("@6id22Pd").pack

@@ -10,5 +10,8 @@ const Kernels* kernels_avxvnni();
 const Kernels* kernels_avx512();
 const Kernels* kernels_dotprod();
 const Kernels* kernels_i8mm();
+const Kernels* kernels_wasm();
+const Kernels* kernels_relaxed();
+bool relaxed_is_exact();
 
 }  // namespace edgedec

@@ -164,18 +164,14 @@ struct Weights {
 // Rows as one instruction set makes them ready for a matrix.
 struct Ready {
   const Floats& x;
-  std::vector<int8_t> q;
-  Floats scale, sum;
-  std::vector<int32_t> offset;
+  std::vector<int8_t> records;
   QuantizedActivations rows{};
 
   Ready(const Kernels& k, const Matrix& w, const Floats& from, int n) : x(from) {
     rows.x = x.data();
     if (!w.quantized()) return;
-    rows.kpad = w.kpad(), rows.steps = w.steps();
-    q.assign((size_t)n * w.kpad(), 99), scale.resize((size_t)n * w.steps()), offset.resize(scale.size());
-    rows.q = q.data(), rows.scale = scale.data(), rows.offset = offset.data();
-    sum.assign((size_t)n * w.blocks(), 99), rows.sum = sum.data(), rows.blocks = w.blocks();
+    records.assign(n * QuantizedActivations::row_bytes(w), 99);
+    rows.records = records.data(), rows.steps = w.steps(), rows.step = w.step();
     const int cut = w.zeros ? w.blocks() / 3 * w.block_steps() : w.steps() / 3;
     for (int m = 0; m < n; m++)
       for (int part = 0; part < 2; part++)
@@ -184,29 +180,33 @@ struct Ready {
   QuantizedActivations from(const Matrix& w, int m) const {
     QuantizedActivations r = rows;
     r.x += (size_t)m * w.k;
-    if (w.quantized()) r.q += (size_t)m * w.kpad(), r.scale += m * w.steps(), r.offset += m * w.steps();
-    if (w.zeros) r.sum += m * w.blocks();
+    if (w.quantized()) r.records = r.record(m, 0);
     return r;
   }
   // Input k of row m, as the product sees it.
   double at(const Matrix& w, int m, int k) const {
     if (!w.quantized()) return x[(size_t)m * w.k + k];
-    int place = w.format == INT4 ? k / 8 * 8 + (k % 2 ? 4 : 0) + k % 8 / 2 : k;
-    return (double)q[(size_t)m * w.kpad() + place] * scale[(size_t)m * w.steps() + k / w.step()];
+    const int step = w.step(), place = w.format == INT4 ? k / 8 * 8 + (k % 2 ? 4 : 0) + k % 8 / 2 : k;
+    return (double)rows.record(m, k / step)[place % step] * rows.about(m, k / step).scale;
   }
 };
 
 static void check_ready(const Unit& u, const Weights& w, const Ready& plain, int n) {
-  Ready ready(*u.kernels, w.m, plain.x, n);
-  same(plain.scale, ready.scale, "scales of rows for " + w.name(), u.name);
-  check(plain.q == ready.q, "rows for " + w.name(), u.name);
-  if (w.m.zeros) same(plain.sum, ready.sum, "sums of blocks for " + w.name(), u.name);
-  int zero = u.kernels->stands_for_zero(w.m), step = w.m.step();
-  for (size_t t = 0; t < ready.offset.size(); t++) {
-    int sum = 0;
-    for (int i = 0; i < step; i++) sum += ready.q[t * step + i];
-    if (ready.offset[t] != -zero * sum) return check(false, "offsets of rows for " + w.name(), u.name);
-  }
+  const Ready ready(*u.kernels, w.m, plain.x, n);
+  const int zero = u.kernels->stands_for_zero(w.m), step = w.m.step(), each = w.m.block_steps();
+  for (int m = 0; m < n; m++)
+    for (int t = 0; t < w.m.steps(); t++) {
+      const int8_t *q = ready.rows.record(m, t), *expected = plain.rows.record(m, t);
+      const auto &got = ready.rows.about(m, t), &want = plain.rows.about(m, t);
+      int sum = 0;
+      for (int i = 0; i < step; i++) sum += q[i];
+      const bool summed = w.m.zeros && (w.m.zeros_in_steps() || t % each == 0);
+      check(std::equal(q, q + step, expected), "rows for " + w.name(), u.name);
+      check(!std::memcmp(&got.scale, &want.scale, 4), "scales of rows for " + w.name(), u.name);
+      check(got.offset == -zero * sum, "offsets of rows for " + w.name(), u.name);
+      check(!summed || !std::memcmp(&got.sum, &want.sum, 4), "sums of rows for " + w.name(), u.name);
+      check(!summed || !w.m.zeros_in_steps() || got.sum == (float)sum, "sums of steps for " + w.name(), u.name);
+    }
 }
 
 // ---- products --------------------------------------------------------------------------------------
@@ -273,8 +273,12 @@ static void check_product(const std::vector<Unit>& all, int format, int n, int k
   Floats x = random.bells((size_t)MOST * k), bias = random.bells(n);
   for (int i = 0; i < k; i++) x[i] *= i / 40 % 3 ? 1000.0f : 0.0f;  // whole steps of zero
   const Ready plain(*all[0].kernels, packed.m, x, MOST);
-  digested(plain.q.data(), plain.q.size());
-  digested(plain.scale.data(), 4 * plain.scale.size());
+  if (packed.m.quantized())
+    for (int m = 0; m < MOST; m++)
+      for (int t = 0; t < packed.m.steps(); t++) {
+        digested(plain.rows.record(m, t), packed.m.step());
+        digested(&plain.rows.about(m, t).scale, 4);
+      }
 
   std::vector<How> hows(1);
   hows.push_back({STORE, SILU, true, 0.0f, true});
@@ -314,7 +318,7 @@ static void check_product(const std::vector<Unit>& all, int format, int n, int k
   }
 }
 
-// Zero points that all say what is said without them: in blocks of one step the same bytes.
+// Zero points that all say what is said without them: of int4 the same bytes.
 static void check_usual_zeros(const std::vector<Unit>& all, int format, int n, int k, int block, unsigned seed) {
   const Weights plain(format, INTERLEAVE16, n, k, block, seed);
   Weights with = plain;
@@ -406,12 +410,41 @@ static void check_ops(const std::vector<Unit>& all) {
     }
 }
 
+// What a draw is found by, in rows of any length with infinities and a NaN anywhere.
+static void check_scans(const std::vector<Unit>& all) {
+  std::mt19937 random(5);
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (int n : {1, 15, 16, 63, 64, 65, 100, 257, 1000})
+    for (int width : {64, 128, 192})
+      for (int kind = 0; kind < 4; kind++) {
+        Floats x(n), want(width, -infinity);
+        for (float& v : x) v = (float)(int)(random() % 41 - 20) / 4, v = random() % 9 ? v : -infinity;
+        if (kind) x[random() % n] = kind == 1 ? infinity : kind == 2 ? std::nanf("") : 5.0f;
+        for (int i = 0; i < n; i++) {
+          float& most = want[i < n / 16 * 16 ? i % width : 0];
+          most = x[i] > most ? x[i] : most;
+        }
+        std::vector<int32_t> places;
+        for (int i = 0; i < n; i++)
+          if (x[i] >= 1.25f) places.push_back(i);
+        for (const Unit& u : all) {
+          Floats got(width);
+          check(u.kernels->maxima(x.data(), n, width, got.data()) == (kind == 1 || kind == 2), "strange", u.name);
+          same(want, got, "maxima", u.name);
+          std::vector<int32_t> found(n);
+          found.resize(u.kernels->at_least(x.data(), n, 1.25f, found.data()));
+          check(found == places, "at_least", u.name);
+        }
+      }
+}
+
 int main() {
   const std::vector<Unit> all = units();
   std::printf("runs:");
   for (const Unit& u : all) std::printf(" %s", u.name);
   std::printf("\n");
   check_ops(all);
+  check_scans(all);
   unsigned seed = 1;
   for (int format : {INT4, INT8})
     for (int block : {16, 32, 64, 128, 256}) {
@@ -430,7 +463,7 @@ int main() {
       check_product(all, format, 64, 77, block, seed += 10, true);
       check_product(all, format, 3, 9, block, seed += 10, true);
     }
-  check_usual_zeros(all, INT4, 48, 200, 32, seed += 10);
+  for (int block : {32, 64, 128}) check_usual_zeros(all, INT4, 48, 200, block, seed += 10);
   std::printf("digest: %016llx\nfailures: %d\n", (unsigned long long)digest, failures);
   return failures ? 1 : 0;
 }

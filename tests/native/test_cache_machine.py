@@ -54,8 +54,8 @@ class Pair:
 
 
 class Machine:
-    def __init__(self, runtimes: tuple[Runtime, Runtime], seed: int) -> None:
-        self.rng, self.runtimes = np.random.default_rng(seed), runtimes
+    def __init__(self, runtimes: tuple[Runtime, Runtime], seed: int, folder: Path) -> None:
+        self.rng, self.runtimes, self.folder = np.random.default_rng(seed), runtimes, str(folder)
         self.spec = runtimes[0].spec
         self.pairs = [Pair(runtimes)]
         self.done: set[str] = set()
@@ -157,7 +157,8 @@ class Machine:
         view = View(tuple(numbers[:heads]), tuple(numbers[heads:]), tuple(pages), group=int(self.rng.choice([0, 1, 3])))
         match int(self.rng.integers(4)):
             case 0 if n:
-                return replace(view, slots=[self.rng.choice(n, n // 3, replace=False) for _ in range(heads)])
+                view = replace(view, slots=[self.rng.choice(n, n // 3, replace=False) for _ in range(heads)])
+                return replace(view, runs=self.runs(view, heads, n)) if self.chance(50) else view
             case 1 if n >= PAGE:
                 return replace(view, chosen=[self.rng.integers(0, n // PAGE, 1) for _ in range(heads)])
             case 2:
@@ -183,10 +184,20 @@ class Machine:
                 for cache in pair.caches:
                     cache.rollback()
 
+    def runs(self, view: View, heads: int, n: int) -> list:
+        """How many slots each of those listed stands for."""
+        self.done.add("runs")
+        found = []
+        for head in range(heads):
+            first = view.listed("slots", head)
+            room = np.minimum(np.append(first[1:], n) - first, PAGE - first % PAGE)
+            found.append(np.minimum(room, self.rng.integers(1, 6, len(first))))
+        return found
+
     def change(self) -> None:
         pair = self.pairs[int(self.rng.integers(len(self.pairs)))]
         length = int(self.rng.integers(0, pair.length + 1))
-        match int(self.rng.integers(5)):
+        match int(self.rng.integers(7)):
             case 0 if length > pair.length // 2:
                 for cache in pair.caches:
                     cache.truncate(length)
@@ -205,6 +216,11 @@ class Machine:
                 self.done.add("drop")
             case 4:
                 self.merge(pair)
+            case 5:
+                self.drop_by_head(pair)
+            case 6:
+                self.offload(pair)
+                return  # pending rows stay
             case 3:
                 for i, runtime in enumerate(self.runtimes):
                     cache = runtime.new_cache(CAPACITY)
@@ -212,6 +228,24 @@ class Machine:
                     pair.caches = (*pair.caches[:i], cache, *pair.caches[i + 1 :])
                 self.done.add("load")
         pair.tree = None
+
+    def drop_by_head(self, pair: Pair) -> None:
+        block = int(self.rng.choice([b for b, facts in self.spec.attention.items() if facts.window is None]))
+        n, heads = pair.caches[1].slots(block), self.spec.attention[block].n_kv_heads
+        slots = np.stack([np.sort(self.rng.choice(n, n // 5, replace=False)) for _ in range(heads)])
+        for cache in pair.caches:
+            cache.drop_by_head(block, slots)
+        np.testing.assert_allclose(pair.caches[0].keys(block), pair.caches[1].keys(block), **CLOSE)
+        self.done.add("drop by head")
+
+    def offload(self, pair: Pair) -> None:
+        """Pages that lie in files are read and written as any other."""
+        for block in self.spec.attention:
+            full = pair.caches[0].slots(block) // PAGE
+            pages = self.rng.choice(full, self.rng.integers(0, full + 1), replace=False)
+            pair.caches[0].offload(block, pages, self.folder)
+            if len(pages):
+                self.done.add("offload")
 
     def merge(self, pair: Pair) -> None:
         block = int(self.rng.choice(list(self.spec.attention)))
@@ -249,10 +283,11 @@ def test_the_caches_agree(tmp_path: Path, threads: int) -> None:
     reference = Reference(bundle.spec, lambda name, a, b: bundle.rows(name, a, b), "f32")
     done: set[str] = set()
     for seed in range(12):
-        machine = Machine((runtime, reference), 100 * threads + seed)
+        machine = Machine((runtime, reference), 100 * threads + seed, tmp_path)
         machine.run(25)
         done |= machine.done
         del machine
     kinds = {"groups", "grown", "selected", "slices", "commit", "truncate", "fork", "drop", "load", "views", "merge"}
+    kinds |= {"drop by head", "offload", "runs"}
     assert done == kinds
     assert runtime.pages == 0

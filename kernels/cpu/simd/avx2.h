@@ -33,6 +33,7 @@ ED_IN nf nmul(nf a, nf b) { return _mm256_mul_ps(a, b); }
 ED_IN nf ndiv(nf a, nf b) { return _mm256_div_ps(a, b); }
 ED_IN nf nmax(nf a, nf b) { return _mm256_max_ps(a, b); }
 ED_IN nf nmin(nf a, nf b) { return _mm256_min_ps(a, b); }
+ED_IN uint32_t nat_least(nf a, nf b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ)); }
 ED_IN nf nabs(nf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 ED_IN nf nfma(nf a, nf b, nf c) { return _mm256_fmadd_ps(a, b, c); }
 ED_IN nf nfloat(ni a) { return _mm256_cvtepi32_ps(a); }
@@ -91,15 +92,19 @@ ED_IN void nload_nibbles(const uint8_t* p, nf& low, nf& high) {
   high = _mm256_cvtepi32_ps(_mm256_srli_epi32(b, 4));
 }
 
-// 8 or 128 less the zero points of W outputs of a block: of int4 the nibbles at `shift` of 8 bytes.
+// The zero points of W outputs of a block of int4: the nibbles at `shift` of 8 bytes.
+ED_IN ni nint_zeros4(const uint8_t* p, int shift) {
+  return _mm256_and_si256(_mm256_srli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)), shift), _mm256_set1_epi32(15));
+}
+// Zero points times what fits 16 bits: where the sum of a step begins.
+ED_IN ni begin_zeros4(ni zeros, int times) { return _mm256_madd_epi16(zeros, _mm256_set1_epi32(times)); }
+// 8 or 128 less the zero points of W outputs of a block.
 ED_IN nf nload_zeros4(const uint8_t* p, int shift) {
-  ni z = _mm256_srli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)), shift);
-  return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_set1_epi32(8), _mm256_and_si256(z, _mm256_set1_epi32(15))));
+  return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_set1_epi32(8), nint_zeros4(p, shift)));
 }
 // 15 less the same zero points, in each of an output's four bytes.
 ED_IN ni nspread_zeros4(const uint8_t* p, int shift) {
-  ni z = _mm256_srli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)), shift);
-  ni one = _mm256_sub_epi32(_mm256_set1_epi32(15), _mm256_and_si256(z, _mm256_set1_epi32(15)));
+  ni one = _mm256_sub_epi32(_mm256_set1_epi32(15), nint_zeros4(p, shift));
   return _mm256_shuffle_epi8(one, _mm256_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12, 0, 0, 0, 0, 4, 4, 4,
                                                    4, 8, 8, 8, 8, 12, 12, 12, 12));
 }
@@ -109,6 +114,10 @@ ED_IN nf nload_zeros8(const uint8_t* p) {
   return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_set1_epi32(128), z));
 }
 
+// A tile's vectors have their steps summed together.
+constexpr int step_vectors(int, int v) { return v; }
+// Whether the sums of m rows by v vectors stay in registers beside those of a step.
+constexpr bool keeps_sums(int m, int v) { return m * v <= 8; }
 struct Pair {
   ni lo, hi;
 };

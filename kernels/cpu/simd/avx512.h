@@ -33,6 +33,7 @@ ED_IN nf nmul(nf a, nf b) { return _mm512_mul_ps(a, b); }
 ED_IN nf ndiv(nf a, nf b) { return _mm512_div_ps(a, b); }
 ED_IN nf nmax(nf a, nf b) { return _mm512_max_ps(a, b); }
 ED_IN nf nmin(nf a, nf b) { return _mm512_min_ps(a, b); }
+ED_IN uint32_t nat_least(nf a, nf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }  // by bit
 ED_IN nf nabs(nf a) { return _mm512_abs_ps(a); }
 ED_IN nf nfma(nf a, nf b, nf c) { return _mm512_fmadd_ps(a, b, c); }
 ED_IN nf nfloat(ni a) { return _mm512_cvtepi32_ps(a); }
@@ -95,6 +96,10 @@ ED_IN void nload_nibbles(const uint8_t* p, nf& low, nf& high) {
 
 constexpr bool ZERO_BYTES = true;  // zero points of int4 may be added to weight bytes
 constexpr int OFFSET8 = 128;  // int8 weights stand as q + 128; the offset is taken off through `c`
+// A tile's vectors have their steps summed together.
+constexpr int step_vectors(int, int v) { return v; }
+// Whether the sums of m rows by v vectors stay in registers beside those of a step.
+constexpr bool keeps_sums(int m, int v) { return m * v <= 16; }
 struct Pair {
   ni lo, hi;
 };
@@ -115,13 +120,15 @@ ED_IN acc8 begin8(int c) { return _mm512_set1_epi32(c); }
 ED_IN acc8 dot8(acc8 a, w8 w, ni x) { return _mm512_dpbusd_epi32(a, w, x); }
 ED_IN ni end8(acc8 a, int) { return a; }
 
-// 8 or 128 less the zero points of W outputs of a block: of int4 both nibbles of 8 bytes.
-ED_IN nf nload_zeros4(const uint8_t* p, int) {
-  const nf values = _mm512_setr_ps(8, 7, 6, 5, 4, 3, 2, 1, 0, -1, -2, -3, -4, -5, -6, -7);
-  const ni shifts = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4);
-  ni z = _mm512_cvtepu8_epi32(_mm_set1_epi64x(*(const int64_t*)p));
-  return _mm512_permutexvar_ps(_mm512_srlv_epi32(z, shifts), values);
+// The zero points of W outputs of a block of int4: both nibbles of 8 bytes.
+ED_IN ni nint_zeros4(const uint8_t* p, int) {
+  const __m128i both = _mm_srlv_epi64(_mm_set1_epi64x(*(const int64_t*)p), _mm_set_epi64x(4, 0));
+  return _mm512_cvtepu8_epi32(_mm_and_si128(both, _mm_set1_epi8(15)));
 }
+// 8 less the same.
+ED_IN nf nload_zeros4(const uint8_t* p, int) { return nfloat(_mm512_sub_epi32(niset(8), nint_zeros4(p, 0))); }
+// Zero points times what fits 16 bits: where the sum of a step begins.
+ED_IN acc4 begin_zeros4(ni zeros, int times) { return _mm512_madd_epi16(zeros, _mm512_set1_epi32(times)); }
 // 15 less the same zero points, in each of an output's four bytes.
 ED_IN ni nspread_zeros4(const uint8_t* p, int) {
   const ni shifts = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4);
@@ -132,6 +139,7 @@ ED_IN ni nspread_zeros4(const uint8_t* p, int) {
   return _mm512_permutexvar_epi32(_mm512_srlv_epi32(z, shifts), values);
 }
 ED_IN ni nadd8(ni a, ni b) { return _mm512_add_epi8(a, b); }
+// 128 less the zero points of W outputs of a block.
 ED_IN nf nload_zeros8(const uint8_t* p) {
   ni z = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
   return _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_set1_epi32(128), z));

@@ -33,6 +33,10 @@ ED_IN nf ndiv(nf a, nf b) { return vdivq_f32(a, b); }
 // Not vmaxq, vminq: of NaN and of two zeros they keep another one.
 ED_IN nf nmax(nf a, nf b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
 ED_IN nf nmin(nf a, nf b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
+ED_IN uint32_t nat_least(nf a, nf b) {
+  const uint32_t bits[W] = {1, 2, 4, 8};
+  return vaddvq_u32(vandq_u32(vcgeq_f32(a, b), vld1q_u32(bits)));
+}
 ED_IN nf nabs(nf a) { return vabsq_f32(a); }
 ED_IN nf nfma(nf a, nf b, nf c) { return vfmaq_f32(c, a, b); }
 ED_IN nf nfloat(ni a) { return vcvtq_f32_s32(a); }
@@ -104,6 +108,8 @@ constexpr int OFFSET8 = 0;
 
 // How many of a tile's v vectors have a step of theirs summed at once, so that all sums stay in registers.
 constexpr int step_vectors(int m, int v) { return m == 1 ? v : 1; }
+// Whether the sums of m rows by v vectors stay in registers beside those of a step.
+constexpr bool keeps_sums(int m, int) { return m == 1; }
 
 using acc4 = ni;
 using w8 = int8x16_t;

@@ -11,11 +11,21 @@
 #define ED_OPAQUE(x) asm volatile("" : "+m"(x))
 #endif
 
+// What x86 has no instruction for is code of its own, and fast in builds that are small otherwise: sixteen calls of fma(),
+// or 64 products, copied to wherever they are used were a quarter of a library.
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__)
+#define ED_OUT static __attribute__((noinline, optimize("O3")))
+#elif defined(__GNUC__) && defined(__x86_64__)
+#define ED_OUT static __attribute__((noinline))
+#else
+#define ED_OUT ED_IN
+#endif
+
 namespace ED_NS {
 
 constexpr int W = 16;
-constexpr int TILE_M = 4;
-constexpr int TILE_MANY = 4;
+constexpr int TILE_M = 2;
+constexpr int TILE_MANY = 2;
 constexpr int TILE_V = 1;
 
 struct nf {
@@ -26,21 +36,22 @@ struct ni {
 };
 
 #define ED_LANES for (int i = 0; i < W; i++)
-ED_IN nf nset(float x) { nf r; ED_LANES r.v[i] = x; return r; }
+ED_OUT nf nset(float x) { nf r; ED_LANES r.v[i] = x; return r; }
 ED_IN nf nzero() { return nset(0.0f); }
 ED_IN nf nload(const float* p) { nf r; ED_LANES r.v[i] = p[i]; return r; }
 ED_IN void nstore(float* p, nf x) { ED_LANES p[i] = x.v[i]; }
 ED_IN nf nadd(nf a, nf b) { ED_LANES a.v[i] += b.v[i]; return a; }
 ED_IN nf nsub(nf a, nf b) { ED_LANES a.v[i] -= b.v[i]; return a; }
-ED_IN nf nmul(nf a, nf b) { ED_LANES a.v[i] *= b.v[i]; return a; }
+ED_OUT nf nmul(nf a, nf b) { ED_LANES a.v[i] *= b.v[i]; return a; }
 ED_IN nf ndiv(nf a, nf b) { ED_LANES a.v[i] /= b.v[i]; return a; }
 ED_IN nf nmax(nf a, nf b) { ED_LANES a.v[i] = a.v[i] > b.v[i] ? a.v[i] : b.v[i]; return a; }
 ED_IN nf nmin(nf a, nf b) { ED_LANES a.v[i] = a.v[i] < b.v[i] ? a.v[i] : b.v[i]; return a; }
+ED_IN uint32_t nat_least(nf a, nf b) { uint32_t m = 0; ED_LANES m |= (uint32_t)(a.v[i] >= b.v[i]) << i; return m; }
 ED_IN nf nabs(nf a) { ED_LANES a.v[i] = std::fabs(a.v[i]); return a; }
-ED_IN nf nfma(nf a, nf b, nf c) { ED_LANES c.v[i] = std::fma(a.v[i], b.v[i], c.v[i]); return c; }
-ED_IN nf nfloat(ni a) { nf r; ED_LANES r.v[i] = (float)a.v[i]; return r; }
+ED_OUT nf nfma(nf a, nf b, nf c) { ED_LANES c.v[i] = std::fma(a.v[i], b.v[i], c.v[i]); return c; }
+ED_OUT nf nfloat(ni a) { nf r; ED_LANES r.v[i] = (float)a.v[i]; return r; }
 // To nearest, ties to even; what no int32 holds becomes the smallest, as on x86.
-ED_IN ni nround(nf a) {
+ED_OUT ni nround(nf a) {
   ni r;
   ED_LANES r.v[i] = std::fabs(a.v[i]) < 2147483648.0f ? (int32_t)std::nearbyint(a.v[i]) : INT32_MIN;
   return r;
@@ -81,17 +92,17 @@ ED_IN uint16_t to_half(float f) {
   uint32_t odd = (size >> 13) & 1;
   return (uint16_t)(sign | ((size - 0x38000000 + 0xfff + odd) >> 13));
 }
-ED_IN nf nload_f16(const uint16_t* p) { nf r; ED_LANES r.v[i] = from_half(p[i]); return r; }
-ED_IN void nstore_f16(uint16_t* p, nf x) { ED_LANES p[i] = to_half(x.v[i]); }
+ED_OUT nf nload_f16(const uint16_t* p) { nf r; ED_LANES r.v[i] = from_half(p[i]); return r; }
+ED_OUT void nstore_f16(uint16_t* p, nf x) { ED_LANES p[i] = to_half(x.v[i]); }
 ED_IN nf nload_i8(const int8_t* p) { nf r; ED_LANES r.v[i] = (float)p[i]; return r; }
 ED_IN void nstore_i8(int8_t* p, ni x) { ED_LANES p[i] = (int8_t)x.v[i]; }
-ED_IN nf nload_u4(const uint8_t* p) {
+ED_OUT nf nload_u4(const uint8_t* p) {
   nf r;
   ED_LANES r.v[i] = (float)(i & 1 ? p[i / 2] >> 4 : p[i / 2] & 15);
   return r;
 }
 // Halves added to halves: i + (i + 8), then 4, 2, 1.
-ED_IN float nsum(nf a) {
+ED_OUT float nsum(nf a) {
   for (int n = W / 2; n; n /= 2)
     for (int i = 0; i < n; i++) a.v[i] += a.v[i + n];
   return a.v[0];
@@ -102,7 +113,7 @@ ED_IN float ntop(nf a) {
 }
 
 // Lane i is nsum(a[i]).
-ED_IN nf nsums(const nf* a) { nf r; ED_LANES r.v[i] = nsum(a[i]); return r; }
+ED_OUT nf nsums(const nf* a) { nf r; ED_LANES r.v[i] = nsum(a[i]); return r; }
 // W bytes: the low halves and the high halves, 0 to 15.
 ED_IN void nload_nibbles(const uint8_t* p, nf& low, nf& high) {
   ED_LANES low.v[i] = (float)(p[i] & 15), high.v[i] = (float)(p[i] >> 4);
@@ -123,6 +134,10 @@ ED_IN void nspread_bf16(const uint8_t* p, nf& low, nf& high) {
 struct bytes {
   uint8_t v[4 * W];
 };
+// A tile's vectors have their steps summed together.
+constexpr int step_vectors(int, int v) { return v; }
+// Whether the sums of m rows by v vectors stay in registers beside those of a step.
+constexpr bool keeps_sums(int m, int v) { return m * v <= 4; }
 struct Pair {
   bytes lo, hi;
 };
@@ -132,32 +147,32 @@ using acc4 = ni;
 using acc8 = ni;
 using w8 = bytes;
 ED_IN bytes nbytes(const uint8_t* p) { bytes r; std::memcpy(r.v, p, sizeof r.v); return r; }
-ED_IN bytes nspread(const int8_t* x) {
+ED_OUT bytes nspread(const int8_t* x) {
   bytes r;
   for (int i = 0; i < 4 * W; i++) r.v[i] = (uint8_t)x[i & 3];
   return r;
 }
-ED_IN Pair nibbles(bytes raw) {
+ED_OUT Pair nibbles(bytes raw) {
   Pair p;
   for (int i = 0; i < 4 * W; i++) p.lo.v[i] = raw.v[i] & 15, p.hi.v[i] = raw.v[i] >> 4;
   return p;
 }
 ED_IN acc4 begin4(int c) { return niset(c); }
-ED_IN acc4 dot4(acc4 a, const bytes& w, const bytes& x) {
+ED_OUT acc4 dot4(acc4 a, const bytes& w, const bytes& x) {
   ED_LANES for (int j = 0; j < 4; j++) a.v[i] += w.v[4 * i + j] * (int8_t)x.v[4 * i + j];
   return a;
 }
 ED_IN ni end4(acc4 a, int) { return a; }
 ED_IN w8 ready8(bytes raw) { return raw; }
 ED_IN acc8 begin8(int) { return niset(0); }
-ED_IN acc8 dot8(acc8 a, const w8& w, const bytes& x) {
+ED_OUT acc8 dot8(acc8 a, const w8& w, const bytes& x) {
   ED_LANES for (int j = 0; j < 4; j++) a.v[i] += (w.v[4 * i + j] - 128) * (int8_t)x.v[4 * i + j];
   return a;
 }
 ED_IN ni end8(acc8 a, int) { return a; }
 // 8 or 128 less the zero points of W outputs of a block: of int4 both nibbles of 8 bytes.
-ED_IN nf nload_zeros4(const uint8_t* p, int) { nf r; ED_LANES r.v[i] = (float)(8 - (p[i % 8] >> i / 8 * 4 & 15)); return r; }
-ED_IN nf nload_zeros8(const uint8_t* p) { nf r; ED_LANES r.v[i] = (float)(128 - p[i]); return r; }
+ED_OUT nf nload_zeros4(const uint8_t* p, int) { nf r; ED_LANES r.v[i] = (float)(8 - (p[i % 8] >> i / 8 * 4 & 15)); return r; }
+ED_OUT nf nload_zeros8(const uint8_t* p) { nf r; ED_LANES r.v[i] = (float)(128 - p[i]); return r; }
 ED_IN void nprefetch(const void*) {}
 #undef ED_LANES
 

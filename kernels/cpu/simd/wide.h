@@ -20,6 +20,12 @@ ED_IN vf vmul(vf a, const vf& b) { ED_EACH a.r[i] = nmul(a.r[i], b.r[i]); return
 ED_IN vf vdiv(vf a, const vf& b) { ED_EACH a.r[i] = ndiv(a.r[i], b.r[i]); return a; }
 ED_IN vf vmax(vf a, const vf& b) { ED_EACH a.r[i] = nmax(a.r[i], b.r[i]); return a; }
 ED_IN vf vmin(vf a, const vf& b) { ED_EACH a.r[i] = nmin(a.r[i], b.r[i]); return a; }
+// Of each lane one bit: is a at least b?
+ED_IN uint32_t vat_least(const vf& a, const vf& b) {
+  uint32_t m = 0;
+  ED_EACH m |= nat_least(a.r[i], b.r[i]) << i * W;
+  return m;
+}
 ED_IN vf vabs(vf a) { ED_EACH a.r[i] = nabs(a.r[i]); return a; }
 ED_IN vf vfma(const vf& a, const vf& b, vf c) { ED_EACH c.r[i] = nfma(a.r[i], b.r[i], c.r[i]); return c; }
 ED_IN vf vload_f16(const uint16_t* p) { vf y; ED_EACH y.r[i] = nload_f16(p + i * W); return y; }

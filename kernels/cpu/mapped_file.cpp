@@ -1,0 +1,63 @@
+#include "mapped_file.h"
+
+#if defined(__linux__) || defined(__APPLE__)
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+#endif
+
+namespace edgedec {
+
+#if defined(__linux__) || defined(__APPLE__)
+
+namespace {
+
+// A file without a name; -1: none can be had.
+int nameless(const char* folder) {
+  std::string path = std::string(folder) + "/edgedec-pages-XXXXXX";
+  const int file = mkstemp(path.data());
+  if (file >= 0) unlink(path.c_str());
+  return file;
+}
+
+// Takes the room now: without it a write would end the process.
+bool sized(int file, size_t bytes) {
+#if defined(__linux__)
+  return posix_fallocate(file, 0, (off_t)bytes) == 0;
+#else
+  fstore_t wish = {F_ALLOCATEALL, F_PEOFPOSMODE, 0, (off_t)bytes, 0};
+  return fcntl(file, F_PREALLOCATE, &wish) != -1 && ftruncate(file, (off_t)bytes) == 0;
+#endif
+}
+
+}  // namespace
+
+uint8_t* map_file(const char* folder, size_t bytes) {
+  const int file = nameless(folder);
+  if (file < 0) return nullptr;
+  void* memory = MAP_FAILED;
+  if (sized(file, bytes)) memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  close(file);
+  return memory == MAP_FAILED ? nullptr : static_cast<uint8_t*>(memory);
+}
+
+void unmap_file(uint8_t* memory, size_t bytes) { munmap(memory, bytes); }
+
+void rest_file(uint8_t* memory, size_t bytes) {
+  const uintptr_t unit = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)memory;
+  const uintptr_t begin = (at + unit - 1) / unit * unit, end = (at + bytes) / unit * unit;
+  if (begin < end) madvise((void*)begin, end - begin, MADV_DONTNEED);
+}
+
+#else
+
+uint8_t* map_file(const char*, size_t) { return nullptr; }
+void unmap_file(uint8_t*, size_t) {}
+void rest_file(uint8_t*, size_t) {}
+
+#endif
+
+}  // namespace edgedec

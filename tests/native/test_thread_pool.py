@@ -1,0 +1,25 @@
+"""The pool of threads by itself, under sanitizers too."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+KERNELS = HERE.parents[1] / "kernels" / "cpu"
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ here")
+@pytest.mark.parametrize("sanitize", ["", "thread"])
+def test_threads_that_sleep_and_wake(tmp_path: Path, sanitize: str) -> None:
+    flags = ["-O1", "-g", f"-fsanitize={sanitize}", "-fno-sanitize-recover=all"] if sanitize else ["-O2"]
+    command = ["g++", "-std=c++17", *flags, f"-I{KERNELS}", HERE / "pool_test.cpp", "-pthread", "-o", tmp_path / "pool"]
+    built = subprocess.run(command, capture_output=True, text=True)
+    if built.returncode and "san" in built.stderr:
+        pytest.skip(f"no sanitizer {sanitize} here")
+    assert built.returncode == 0, built.stderr
+    done = subprocess.run([tmp_path / "pool"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "wrong: 0\n"), done.stderr
