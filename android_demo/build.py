@@ -4,7 +4,7 @@
 
 Needs a JDK of 17 or later, Maven, and Debian's packages aapt, zipalign, apksigner. Variables:
 
-    ANDROID_NDK_HOME   compiles libedgedec for Android with this NDK and packs it (arm64-v8a, x86_64)
+    ANDROID_NDK_HOME   compiles libedgedec for Android with this NDK; without it zig does (`pip install ziglang`)
     EDGEDEC_ORT_AAR    packs the native libraries of this onnxruntime-android AAR
     EDGEDEC_KEYSTORE   signs with its first key; its password: EDGEDEC_KEYSTORE_PASSWORD. Else a key of this checkout
 """
@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import runpy
 import shutil
 import subprocess
 import sys
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -24,6 +26,7 @@ ROOT, APP = HERE.parent, HERE / "app"
 TARGET, MAIN = APP / "target", APP / "src" / "main"
 NANO = ROOT / "models" / "nano" / "bundle"
 LIBRARY = Path(os.environ.get("EDGEDEC_LIB_SOURCE") or ROOT / "kernels" / "lib")
+SHIM = HERE / "edgedec-kotlin" / "src" / "main" / "c" / "edgedec_jni.c"
 NATIVES, ABIS = HERE / "build" / "natives", ("arm64-v8a", "x86_64")
 MIN_SDK, TARGET_SDK, PAGE = 26, 35, 16384
 PACKAGES = "default-jdk-headless maven aapt zipalign apksigner"
@@ -61,9 +64,8 @@ def desktop_natives() -> None:
         return print("android: no kernels/lib here, the tests of the native engine are skipped", file=sys.stderr)
     folder.mkdir(parents=True, exist_ok=True)
     run(sys.executable, LIBRARY / "build.py", "--out", folder / "libedgedec.so")
-    java = Path(shutil.which("javac") or "").resolve().parents[1] / "include"
+    java = java_home() / "include"
     includes = [f"-I{path}" for path in (java, java / "linux", LIBRARY / "include")]
-    shim = HERE / "edgedec-kotlin" / "src" / "main" / "c" / "edgedec_jni.c"
     link = ["-L.", "-ledgedec", "-Wl,-rpath,$ORIGIN"]
     run(
         "cc",
@@ -72,7 +74,7 @@ def desktop_natives() -> None:
         "-fPIC",
         "-fvisibility=hidden",
         *includes,
-        shim,
+        SHIM,
         "-o",
         "libedgedec_jni.so",
         *link,
@@ -80,12 +82,23 @@ def desktop_natives() -> None:
     )
 
 
+def packed_bundle() -> None:
+    """Nano as Python packs it, for the tests; without the Python package they pack one themselves."""
+    out = HERE / "build" / "nano.edb"
+    out.unlink(missing_ok=True)
+    if find_spec("edgedec"):
+        run(sys.executable, "-m", "edgedec", "pack", NANO, "-o", out)
+
+
 def android_natives() -> None:
-    """Native libraries for Android, by ABI: ours with an NDK, ONNX Runtime's out of its AAR."""
+    """Native libraries for Android, by ABI: ours with an NDK or zig, ONNX Runtime's out of its AAR."""
     ndk, aar = os.environ.get("ANDROID_NDK_HOME"), os.environ.get("EDGEDEC_ORT_AAR")
+    shutil.rmtree(NATIVES, ignore_errors=True)
     if ndk:
         for abi in ABIS:
             with_ndk(Path(ndk), abi)
+    elif find_spec("ziglang"):
+        with_zig()
     if aar:
         with zipfile.ZipFile(aar) as source:
             for name in source.namelist():
@@ -93,6 +106,22 @@ def android_natives() -> None:
                 if parts[0] == "jni" and len(parts) == 3 and parts[1] in ABIS and parts[2].endswith(".so"):
                     (NATIVES / parts[1]).mkdir(parents=True, exist_ok=True)
                     (NATIVES / parts[1] / parts[2]).write_bytes(source.read(name))
+
+
+def with_zig() -> None:
+    """The same for all ABIs without an NDK."""
+    android = runpy.run_path(str(LIBRARY / "android.py"))
+    headers = java_home() / "include"
+    try:
+        for abi in ABIS:
+            android["build"](abi, NATIVES)
+            android["build_jni"](abi, NATIVES, SHIM, [headers, headers / "linux"])
+    except android["BuildFailed"] as error:
+        raise Failed(f"zig: {error}; {error.log.strip()[-300:]}") from None
+
+
+def java_home() -> Path:
+    return Path(shutil.which("javac") or "").resolve().parents[1]
 
 
 def with_ndk(ndk: Path, abi: str) -> None:
@@ -226,6 +255,7 @@ def build(out: Path, test: bool, offline: bool) -> Path:
     android_natives()
     if test:
         desktop_natives()
+        packed_bundle()
     maven(offline, "-q", "package", *([] if test else ["-DskipTests"]))
     unsigned = TARGET / "unsigned.apk"
     pack(base, dex(), unsigned)
@@ -248,7 +278,7 @@ def main() -> int:
     kinds = sorted(f"{path.parent.name} {path.name}" for path in NATIVES.glob("*/*.so"))
     print(f"{out}: {out.stat().st_size / 1e6:.1f} MB, signed; native libraries: {', '.join(kinds) or 'none'}")
     if not kinds:
-        print("android: it starts but tells no story without native libraries: set ANDROID_NDK_HOME or EDGEDEC_ORT_AAR")
+        print("android: it starts but tells no story without natives: pip install ziglang, or set ANDROID_NDK_HOME")
     return 0
 
 

@@ -156,7 +156,7 @@ class GenerateResult(ctypes.Structure):
     _fields_ = _fields(
         (c_size_t, "size"),
         (c_int32, "finish prompt cached generated calls drafted accepted reserved"),
-        (c_double, "prompt_seconds seconds"),
+        (c_double, "prompt_seconds seconds forward_seconds"),
     )
 
 

@@ -25,8 +25,8 @@ HERE = Path(__file__).resolve().parent
 CPU: dict[str, Any] = runpy.run_path(str(HERE.parent / "cpu" / "build.py"))
 BuildFailed = CPU["BuildFailed"]
 VERSION = re.search(r'"(.+)"', (HERE.parents[1] / "edgedec" / "version.py").read_text("utf-8").splitlines()[-1])
-# What is not the engine's arithmetic is run once a token.
-SMALL = ("-Os", "-fvisibility-inlines-hidden", "-ffunction-sections", "-fdata-sections")
+# What of the engine runs in every step.
+FAST = ("attention_block", "attention_views", "cache", "engine", "head", "mlp_block", "pool", "sample")
 
 
 def build(
@@ -37,19 +37,24 @@ def build(
     jobs: int | None = None,
     mains: Sequence[Path] = (),
     link: Sequence[str] = (),
+    llguidance: Path | None = None,
 ) -> Path:
     """Compile and link to `out`, which appears when it is finished. `mains`: sources of a program; then `out` is that
-    program. `link`: options of the linker besides."""
+    program. `link`: options of the linker besides. `llguidance`: a folder with its llguidance.h and libllguidance.a."""
     tool = CPU["compiler"](cxx, arch, sanitize)
     if not isinstance(tool, CPU["Gnu"]):
         raise BuildFailed("not a compiler that answers to g++'s options; use CMakeLists.txt")
     with tempfile.TemporaryDirectory(prefix="edgedec-") as temporary, CPU["_replacing"](out) as partial:
         folder = Path(temporary)
-        work = [*_engine(tool, folder), *_own(tool, folder, mains)]
+        work = [*_engine(tool, folder), *_own(tool, folder, mains, llguidance)]
         with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
-            list(pool.map(lambda part: part[0].compile(*part[1:], tool.env), work))
+            list(pool.map(lambda part: part[0].compile(*part[1:], tool.env), work[::-1]))
         CPU["_run"](
-            [*tool.link([part[3] for part in work], partial, shared=not mains), *_linking(tool, link)], tool.env
+            [
+                *tool.link([part[3] for part in work], partial, shared=not mains),
+                *_linking(tool, link, not mains, llguidance),
+            ],
+            tool.env,
         )
     return out
 
@@ -59,21 +64,30 @@ def _engine(tool: Any, folder: Path) -> list[tuple[Any, ...]]:
     sources = CPU["HERE"]
     units = CPU["_units"](tool, sources, folder)
     defines = [unit.define for unit in units]
-    parts: list[tuple[Path, list[str]]] = [(p, []) for p in CPU["_common"](sources) if p.name != "probe.cpp"]
-    parts += [(CPU["_source"](sources, unit), tool.flags(unit)) for unit in units]
+    common = [path for path in CPU["_common"](sources) if path.name != "probe.cpp"]
+    parts = [(path, _level(tool, "-O2" if path.stem in FAST else "-Os")) for path in common]
+    for unit in units:
+        parts.append((CPU["_source"](sources, unit), tool.flags(unit)))
     headers = [path.read_bytes() for path in CPU["source_files"](sources) if path.suffix != ".cpp"]
     cache = CPU["ObjectCache"](b"\0".join([CPU["compiler_version"](tool.command, tool.env), *headers]), CPU["_run"])
     made = [folder / f"cpu-{at}-{path.stem}.o" for at, (path, _) in enumerate(parts)]
     return [(cache, p, tool.compile(p, o, flags, defines), o) for (p, flags), o in zip(parts, made, strict=True)]
 
 
-def _own(tool: Any, folder: Path, mains: Sequence[Path]) -> list[tuple[Any, ...]]:
+def _level(tool: Any, level: str) -> list[str]:
+    """How much is optimized."""
+    return [] if tool.sanitize else [level]
+
+
+def _own(tool: Any, folder: Path, mains: Sequence[Path], llguidance: Path | None) -> list[tuple[Any, ...]]:
     """The same of this folder's sources and of a program's."""
     headers = [path.read_bytes() for path in [*sorted(HERE.rglob("*.h")), CPU["HERE"] / "api.h"]]
     cache = CPU["ObjectCache"](b"\0".join([CPU["compiler_version"](tool.command, tool.env), *headers]), CPU["_run"])
     assert VERSION is not None
     defines = ["EDGEDEC_BUILD", f'EDGEDEC_VERSION_TEXT="{VERSION[1]}"']
-    flags = [f"-I{HERE / 'include'}", *(() if tool.sanitize else SMALL)]
+    flags = [f"-I{HERE / 'include'}", *_level(tool, "-Os")]
+    if llguidance:
+        flags += ["-DEDGEDEC_LLGUIDANCE", f"-I{llguidance}"]
     found = []
     for path in [*sorted(HERE.glob("*.cpp")), *mains]:
         into = folder / f"lib-{path.stem}.o"
@@ -82,23 +96,30 @@ def _own(tool: Any, folder: Path, mains: Sequence[Path]) -> list[tuple[Any, ...]
     return found
 
 
-def _linking(tool: Any, link: Sequence[str]) -> list[str]:
+def _linking(tool: Any, link: Sequence[str], shared: bool, llguidance: Path | None) -> list[str]:
+    if llguidance:
+        link = [str(llguidance / "libllguidance.a"), "-ldl", "-lm", *link]
     target = " ".join(tool.command)
     windows, apple = "windows" in target or "mingw" in target, "macos" in target or sys.platform == "darwin"
     if tool.sanitize or windows or apple:
         return list(link)
-    hidden = f"-Wl,--version-script={HERE / 'exports.map'}"
-    return [hidden, "-Wl,--gc-sections", "-Wl,-z,max-page-size=16384", *link]
+    hidden = [f"-Wl,--version-script={HERE / 'exports.map'}"] if shared else []
+    return [*hidden, "-Wl,--gc-sections", "-Wl,-z,max-page-size=16384", *link]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = CPU["command_line"]("Compile libedgedec.")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument(
+        "--llguidance", type=Path, help="with constraints: the folder of llguidance.h and libllguidance.a"
+    )
     parser.add_argument("--link", action="append", default=[], help="an option of the linker")
     told = parser.parse_args(arguments)
     try:
         mains = [path.resolve() for path in told.main]
-        print(build(told.out.resolve(), told.cxx, told.arch, told.sanitize, told.jobs, mains, told.link))
+        print(
+            build(told.out.resolve(), told.cxx, told.arch, told.sanitize, told.jobs, mains, told.link, told.llguidance)
+        )
     except BuildFailed as error:
         print(f"{error.log}libedgedec: {error}", file=sys.stderr)
         return 1

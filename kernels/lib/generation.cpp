@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "constraint.h"
 #include "failure.h"
 #include "tokenizer.h"
 
@@ -29,7 +30,7 @@ Generation::Generation(Session& session, const int32_t* prompt, int32_t n, const
   ends_.assign(options_.stop_tokens, options_.stop_tokens + options_.n_stop_tokens);
   const auto& eos = session.model().bundle().manifest.text.eos;
   if (!options_.ignore_eos) ends_.insert(ends_.end(), eos.begin(), eos.end());
-  const bool plain = sampling_.takes_largest() && options_.logprobs < 0 && !options_.min_tokens && !options_.on_logits;
+  const bool plain = sampling_.takes_largest() && options_.logprobs < 0 && !options_.min_tokens && !options_.on_logits && !constraint_;
   if (!plain) chooser_ = std::make_unique<Chooser>(sampling_, session.model().vocab());
   const bool texts = options_.text || options_.n_stop;
   const Tokenizer* tokenizer = texts ? &session.model().tokenizer() : nullptr;
@@ -54,8 +55,7 @@ void Generation::check_options() {
     if (!o.stop[i] || !*o.stop[i]) throw Failure(EDGEDEC_USAGE, "stop: allowed: a list of non-empty strings");
   if (o.sampling && o.sampling->seeded && o.sampling->seed > (uint64_t)std::numeric_limits<int64_t>::max())
     throw Failure(EDGEDEC_USAGE, "seed: must be below 2^63");
-  if (o.constraint || o.constraint_kind)
-    throw Failure(EDGEDEC_UNAVAILABLE, "constraint: this build is without llguidance; mask logits in on_logits instead");
+  if (o.constraint || o.constraint_kind) constraint_ = make_constraint(session_.model(), o.constraint_kind, o.constraint);
 }
 
 bool Generation::is_end(int32_t token) const { return std::find(ends_.begin(), ends_.end(), token) != ends_.end(); }
@@ -65,6 +65,7 @@ bool Generation::is_end(int32_t token) const { return std::find(ends_.begin(), e
 bool Generation::next(ed_sequence& call) {
   if (ended_) return false;
   if (session_.cancelled.load(std::memory_order_relaxed)) throw Failure(EDGEDEC_CANCELLED, "cancelled");
+  if (constraint_ && constraint_->done()) return finish(EDGEDEC_EOS), false;
   if (left_ <= 0) return finish(EDGEDEC_LENGTH), false;
   if ((int)session_.ids().size() > session_.capacity()) {
     if (counts_.generated && options_.max_tokens < 0 && !session_.slides()) return finish(EDGEDEC_CONTEXT), false;
@@ -123,6 +124,7 @@ void Generation::prepare_outputs(ed_sequence& call, int root, int rows) {
 
 void Generation::done() {
   forward_seconds_ = seconds_now() - forward_began_;
+  counts_.forward_seconds += forward_seconds_;
   if (piece_) {
     session_.commit(nullptr, n_rows_);
     const auto& ids = session_.ids();
@@ -184,7 +186,7 @@ int32_t Generation::pick(int row, const std::vector<int64_t>& path) {
 void Generation::shape(int row, const std::vector<int64_t>& path) {
   const size_t vocab = (size_t)session_.model().vocab();
   const bool early = (int64_t)path.size() < min_left_ && !ends_.empty();
-  if (!options_.on_logits && !early) return shaped_.clear();
+  if (!options_.on_logits && !early && !constraint_) return shaped_.clear();
   const float* logits = logits_.data() + (size_t)row * vocab;
   shaped_.assign(logits, logits + vocab);
   if (options_.on_logits) {
@@ -195,6 +197,7 @@ void Generation::shape(int row, const std::vector<int64_t>& path) {
   }
   for (const int32_t token : ends_)
     if (early && token >= 0 && (size_t)token < vocab) shaped_[(size_t)token] = -std::numeric_limits<float>::infinity();
+  if (constraint_) constraint_->mask(path, shaped_.data());
 }
 
 // ---- tokens ----------------------------------------------------------------------------------------
@@ -209,7 +212,10 @@ Generation::Outcome Generation::emit(size_t at) {
   if (is_end(token)) return finish(EDGEDEC_EOS), ENDED;
   session_.push(token);
   counts_.generated++, min_left_--;
-  return hand_out(token, path_[at], at + 1 < path_.size());
+  if (constraint_) constraint_->accept(token);
+  if (hand_out(token, path_[at], at + 1 < path_.size()) == ENDED) return ENDED;
+  if (constraint_ && constraint_->done()) return finish(EDGEDEC_EOS), ENDED;
+  return GOES_ON;
 }
 
 Generation::Outcome Generation::hand_out(int32_t id, int row, bool drafted) {

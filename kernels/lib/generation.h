@@ -10,6 +10,7 @@
 
 namespace edgedec::lib {
 
+class Constraint;
 class TextStream;
 
 class Generation {
@@ -46,6 +47,7 @@ class Generation {
   edgedec_result counts_{};
   const Sampling sampling_;
   std::unique_ptr<Chooser> chooser_;  // null: the largest logit
+  std::unique_ptr<Constraint> constraint_;
   std::unique_ptr<TextStream> text_;
   std::vector<int32_t> ends_;
   int64_t left_;

@@ -119,17 +119,16 @@ CachePtr Model::new_cache(int capacity) const {
 
 void Model::run(const ed_sequence* sequences, int n) {
   if (limit()) make_room(sequences, n);
-  ed_engine* engine;
-  {
-    std::lock_guard<std::mutex> lock(engine_mutex_);
-    engine = engine_.get();
-  }
-  if (const int code = ed_run(engine, sequences, n)) refuse(code);
+  if (const int code = ed_run(engine_.get(), sequences, n)) refuse(code);
 }
 
 void Model::trim() {
-  std::lock_guard<std::mutex> lock(prefix_mutex_);
-  prefixes_.clear();
+  {
+    std::lock_guard<std::mutex> lock(prefix_mutex_);
+    prefixes_.clear();
+  }
+  ed_trim(engine_.get());
+  ed_cache_pool_trim(pool_.get());
 }
 
 // ---- memory ----------------------------------------------------------------------------------------

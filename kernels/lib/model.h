@@ -37,6 +37,9 @@ class Model {
   const char* isa() const { return ed_engine_isa(engine_.get()); }
   uint64_t row_bytes() const { return row_bytes_; }
 
+  // Of constraints: the tokens in a form of their own, made when first asked for.
+  mutable std::mutex constraint_lock;
+  mutable std::shared_ptr<const void> constraint_vocabulary;
   // The tokenizer, read when it is first asked for; throws Failure(EDGEDEC_TEXT).
   const Tokenizer& tokenizer() const;
   const std::string& why_no_text() const;  // "": there is one
@@ -45,7 +48,7 @@ class Model {
   // Runs a call; throws Failure.
   void run(const ed_sequence* sequences, int n);
 
-  // Gives up working memory and prefixes.
+  // Gives up working memory, prefixes and pages that nobody holds.
   void trim();
   uint64_t cache_bytes() const;
   uint64_t limit() const { return options_.memory_limit; }
@@ -83,7 +86,7 @@ class Model {
   int paged_blocks_ = 0;
   std::unique_ptr<ed_cache_pool, PoolFree> pool_;
   std::unique_ptr<ed_engine, EngineClose> engine_;
-  mutable std::mutex engine_mutex_, prefix_mutex_, text_mutex_;
+  mutable std::mutex prefix_mutex_, text_mutex_;
   std::list<Prefix> prefixes_;  // the latest used first
   mutable std::shared_ptr<const Tokenizer> tokenizer_;
   mutable std::string no_text_;

@@ -27,7 +27,7 @@ class Regex {
     bool holds(uint32_t point) const;
   };
   struct Node {
-    enum Kind { SET, CHOICE, AHEAD, NOT_AHEAD, END } kind;
+    enum Kind { SET, CHOICE, AHEAD, NOT_AHEAD, END } kind = SET;
     Set set;
     uint32_t least = 1, most = 1;
     bool lazy = false, possessive = false;

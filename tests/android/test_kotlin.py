@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from edgedec.kernels.cpu import loader
 
 DEMO = Path(__file__).parents[2] / "android_demo"
 BUILD = runpy.run_path(str(DEMO / "build.py"))
+NATIVE = DEMO / "edgedec-kotlin/src/main/kotlin/org/edgedec/engine/NativeLibrary.kt"
 STRING = re.compile(r'<string name="(\w+)">(.*)</string>')
 slow = pytest.mark.skipif(not os.environ.get("EDGEDEC_SLOW_TESTS"), reason="slow: set EDGEDEC_SLOW_TESTS")
 
@@ -99,6 +101,36 @@ def test_the_library_the_app_and_a_signed_apk(tmp_path):
     subprocess.run(["apksigner", "verify", out], check=True)
     with zipfile.ZipFile(out) as apk:
         names = apk.namelist()
-        assert apk.read("classes.dex")[:4] == b"dex\n"
         nano = json.loads(apk.read("assets/nano/edgedec.json"))
+        apk.extractall(tmp_path / "apk")
     assert {f"assets/nano/{name}" for name in nano["files"]} < set(names)
+    check_classes(tmp_path / "apk")
+    if find_spec("ziglang"):
+        check_natives(tmp_path / "apk" / "lib")
+
+
+def check_classes(folder):
+    """A disassembler reads them all."""
+    if shutil.which("dexdump") is None:
+        return
+    classes = [subprocess.check_output(["dexdump", "-f", path], text=True) for path in folder.glob("*.dex")]
+    found = set(re.findall(r"Class descriptor\s*: '(\S+)'", "".join(classes)))
+    wanted = ("demo/MainActivity", "demo/SummaryJob", "engine/NativeLibrary", "engine/OrtEngine")
+    assert {f"Lorg/edgedec/{name};" for name in wanted} < found
+
+
+def check_natives(folder):
+    """Both libraries of both processors: their functions, and pages of 16 KiB."""
+    for abi in BUILD["ABIS"]:
+        library, jni = folder / abi / "libedgedec.so", folder / abi / "libedgedec_jni.so"
+        for path in (library, jni):
+            shown = subprocess.check_output(["readelf", "-lW", path], text=True)
+            aligned = [line.split()[-1] for line in shown.splitlines() if line.split()[:1] == ["LOAD"]]
+            assert aligned
+            assert all(int(align, 16) >= BUILD["PAGE"] for align in aligned)
+        shown = subprocess.check_output(["readelf", "-dW", "--dyn-syms", jni], text=True)
+        assert "[libedgedec.so]" in shown
+        given = {line.split()[7] for line in shown.splitlines() if re.match(r"\s+\d+: ", line) and " UND " not in line}
+        declared = re.findall(r"external fun (\w+)\(", NATIVE.read_text("utf-8"))
+        prefix = "Java_org_edgedec_engine_NativeLibrary_"
+        assert {re.sub(r"__.*", "", name.removeprefix(prefix)) for name in given} == set(declared)

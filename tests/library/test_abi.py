@@ -36,7 +36,7 @@ SIZES = {
     "edgedec_sampling": 104,
     "edgedec_token": 64,
     "edgedec_generate_options": 128,
-    "edgedec_result": 56,
+    "edgedec_result": 64,
     "edgedec_request": 48,
 }
 
@@ -75,6 +75,51 @@ def test_structures(tmp_path: Path) -> None:
         assert body
         declared = [part.split()[-1].lstrip("*") for part in body[1].replace(",", ";").split(";") if part.strip()]
         assert declared == [field[0] for field in mirror._fields_]
+
+
+# What the first header of this ABI had not: a program of its time is compiled without these lines.
+ADDED = {"edgedec_result": "double forward_seconds;"}
+OLD_PROGRAM = """
+#include <edgedec.h>
+#include <stdio.h>
+#include <string.h>
+int main(int argc, char** argv) {
+  const int32_t prompt[] = {12, 375, 278, 259};
+  struct { edgedec_result result; unsigned char after[64]; } held;
+  edgedec_model* model; edgedec_session* session; edgedec_generate_options options;
+  memset(&held, 0x5a, sizeof held);
+  held.result.size = sizeof held.result;
+  edgedec_generate_options_init(&options, sizeof options);
+  options.max_tokens = 9;
+  if (argc != 2 || edgedec_abi() != EDGEDEC_ABI || edgedec_open(argv[1], NULL, &model)) return 1;
+  if (edgedec_session_new(model, NULL, &session)) return 2;
+  if (edgedec_generate(session, prompt, 4, &options, &held.result)) return 3;
+  for (size_t i = 0; i < sizeof held.after; i++) if (held.after[i] != 0x5a) return 4;
+  printf("%d %d %zu\\n", held.result.generated, held.result.finish, sizeof held.result);
+  edgedec_session_free(session), edgedec_close(model);
+  return 0;
+}
+"""
+
+
+@needs_compiler
+def test_a_program_of_the_first_header_runs_with_this_library(nano: Path, tmp_path: Path) -> None:
+    """What it did not know of is not written after its structures."""
+    text = HEADER.read_text("utf-8")
+    for name, line in ADDED.items():
+        struct = re.search(rf"typedef struct {name} \{{.*?\}} {name};", text, re.S)
+        assert struct
+        assert line in struct[0]
+        text = text.replace(struct[0], struct[0].replace(line, ""))
+    (tmp_path / "edgedec.h").write_text(text)
+    (tmp_path / "old.c").write_text(OLD_PROGRAM)
+    lib, program = library_file(), tmp_path / "old"
+    flags = ["-std=c99", "-Wall", "-Werror", f"-I{tmp_path}", str(lib), f"-Wl,-rpath,{lib.parent}"]
+    subprocess.run(["cc", tmp_path / "old.c", "-o", program, *flags], check=True)
+    told = subprocess.run([program, nano], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    size = SIZES["edgedec_result"] - 8
+    assert told.stdout.split() == ["9", "3", str(size)]
 
 
 @pytest.mark.parametrize("name", STRUCTS)

@@ -50,7 +50,7 @@ def test_the_same_text(nano: Path, tmp_path: Path, drafter: str, kv: str, fixed:
             assert result.generated > result.calls or drafter == "trigram", "some of them were right"
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "power law"])  # the reference's alone
 def test_every_kind_of_block(name: str, tmp_path: Path) -> None:
     """Recurrent states and windows follow the accepted path of a tree."""
     write_bundle(tmp_path / "m", MODELS[name], random_weights(MODELS[name]))

@@ -83,7 +83,7 @@ typedef struct edgedec_open_options {
   uint64_t memory_limit;        /* bytes of all caches; 0: none */
   edgedec_pressure on_pressure; /* or NULL */
   void* pressure_user;
-  edgedec_progress on_progress; /* of checking hashes and of reading the tokenizer; or NULL */
+  edgedec_progress on_progress; /* of checking hashes, which takes the time: all else is mapped; or NULL */
   void* progress_user;
   int32_t prefix_tokens; /* so many tokens of ended texts stay cached for texts that begin with them; 0: none */
   int32_t reserved;
@@ -140,7 +140,9 @@ typedef struct edgedec_memory_use {
 } edgedec_memory_use;
 
 EDGEDEC_API int edgedec_memory(const edgedec_model* model, edgedec_memory_use* use, size_t size);
-/* Gives up what can be made again: idle prefixes and working memory. */
+/* Gives up what can be made again: idle prefixes, pages kept for caches to come,
+ * the working memory of earlier calls. From any thread; waits for no call:
+ * the working memory of a call that runs goes at its end. */
 EDGEDEC_API int edgedec_trim(edgedec_model* model);
 
 /* What the weights of a LoRA adapter add: a file that `edgedec adapter` made for this model. */
@@ -279,6 +281,7 @@ typedef struct edgedec_result {
   int32_t drafted, accepted;   /* tokens */
   int32_t reserved;
   double prompt_seconds, seconds; /* until the first token, and all */
+  double forward_seconds;         /* of them in forward calls */
 } edgedec_result;
 
 EDGEDEC_API void edgedec_generate_options_init(edgedec_generate_options* options, size_t size);

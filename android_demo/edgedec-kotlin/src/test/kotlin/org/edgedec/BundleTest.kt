@@ -4,6 +4,9 @@ import java.io.ByteArrayInputStream
 import java.io.ByteArrayOutputStream
 import java.io.File
 import java.io.IOException
+import java.nio.ByteBuffer
+import java.nio.ByteOrder
+import java.security.MessageDigest
 import java.util.Random
 import java.util.zip.ZipEntry
 import java.util.zip.ZipOutputStream
@@ -63,6 +66,62 @@ class BundleTest {
             if (extra != null) zip.putNextEntry(ZipEntry(extra))
         }
     }.toByteArray()
+
+    /** Nano as `edgedec pack` writes it; [index] changes the text of the index. */
+    private fun packed(index: (String) -> String = { it }): ByteArray {
+        val bundle = Bundle.open(NANO.folder)
+        val names = bundle.manifest.files.keys + Bundle.MANIFEST
+        val places = LinkedHashMap<String, Long>()
+        var end = 64L + 4096
+        for (name in names) {
+            end = (end + 16383) / 16384 * 16384
+            places[name] = end
+            end += File(NANO.folder, name).length()
+        }
+        val files = places.entries.joinToString { (name, at) -> "\"$name\": [$at, ${File(NANO.folder, name).length()}]" }
+        val text = index("{\"manifest\": \"${bundle.digest}\", \"files\": {$files}}").padEnd(4096).toByteArray()
+        val out = ByteBuffer.allocate(end.toInt()).order(ByteOrder.LITTLE_ENDIAN)
+        out.put("EDGEPACK".toByteArray()).putInt(1).putInt(0).putLong(text.size.toLong()).putLong(end)
+        out.put(MessageDigest.getInstance("SHA-256").digest(text)).put(text)
+        for ((name, at) in places) {
+            out.position(at.toInt())
+            out.put(File(NANO.folder, name).readBytes())
+        }
+        return out.array()
+    }
+
+    @Test
+    fun `a bundle in one file`() {
+        val raw = File(System.getProperty("edgedec.packed").orEmpty()).takeIf { it.isFile }?.readBytes() ?: packed()
+        var last = 0L
+        val made = Importer(folder).read("one", ByteArrayInputStream(raw), raw.size.toLong(), Progress { done, total -> (done <= total).also { last = done } })
+        assertEquals(raw.size.toLong(), last)
+        assertEquals(Bundle.open(NANO.folder).digest, Bundle.open(made).digest)
+        Bundle.open(made).verify()
+        val zip = zip()
+        Bundle.open(Importer(folder).read("two", ByteArrayInputStream(zip), zip.size.toLong())).verify()
+    }
+
+    @Test
+    fun `a damaged file of a bundle leaves nothing`() {
+        val whole = packed()
+        val forged = listOf<(String) -> String>(
+            { it.replace("\"tokenizer.json\"", "\"../tokenizer.json\"") },
+            { it.replace("[", "[-") },
+            { it.replace("[", "[9") },
+            { it.replace("\"manifest\"", "\"other\"") },
+            { it.replace("\"manifest\": \"", "\"manifest\": \"0") },
+            { "[" }, { "{}" }, { "\"files\"" },
+        ).map { packed(it) }
+        val cut = listOf(0, 7, 63, 64, 5000, whole.size - 1).map { whole.copyOf(it) }
+        val changed = listOf(0, 8, 20, 28, 40, 70, whole.size - 9).map { at -> whole.copyOf().also { it[at] = (it[at] + 1).toByte() } }
+        for ((i, raw) in (forged + cut + changed).withIndex()) {
+            val refused = assertThrows(EdgedecException::class.java, { Importer(folder).unpack("a", ByteArrayInputStream(raw)) }, "$i")
+            assertTrue('\n' !in refused.message!!)
+        }
+        assertThrows(CancelledException::class.java) { Importer(folder).unpack("a", ByteArrayInputStream(whole), Progress { done, _ -> done < 100_000 }) }
+        assertEquals(emptyList<String>(), folder.list()!!.toList())
+    }
 
     @Test
     fun `what is damaged or reaches out leaves nothing`() {

@@ -14,6 +14,7 @@ import kotlinx.serialization.json.jsonArray
 import kotlinx.serialization.json.jsonObject
 import kotlinx.serialization.json.jsonPrimitive
 import kotlinx.serialization.json.longOrNull
+import org.edgedec.bundle.readSampling
 import org.edgedec.engine.NativeEngine
 import org.junit.jupiter.api.Assumptions.assumeTrue
 
@@ -48,18 +49,8 @@ fun plain(e: JsonElement): Any? = when (e) {
     is JsonPrimitive -> if (e.isString) e.content else e.booleanOrNull ?: e.longOrNull ?: e.doubleOrNull
 }
 
-fun sampling(o: JsonObject): Sampling {
-    fun real(name: String, otherwise: Double) = o[name]?.jsonPrimitive?.doubleOrNull ?: otherwise
-    return Sampling(
-        temperature = real("temperature", 0.0),
-        topK = real("top_k", 0.0).toInt(),
-        topP = real("top_p", 1.0),
-        minP = real("min_p", 0.0),
-        typicalP = real("typical_p", 1.0),
-        repetitionPenalty = real("repetition_penalty", 1.0),
-        presencePenalty = real("presence_penalty", 0.0),
-        frequencyPenalty = real("frequency_penalty", 0.0),
-        logitBias = o["logit_bias"]?.jsonObject?.map { (k, v) -> k.toInt() to v.jsonPrimitive.doubleOrNull!!.toFloat() }?.toMap() ?: emptyMap(),
-        seed = o["seed"]?.jsonPrimitive?.longOrNull,
-    )
-}
+/** Those of a manifest, and what only a request has. */
+fun sampling(o: JsonObject): Sampling = readSampling(o).copy(
+    logitBias = o["logit_bias"]?.jsonObject?.map { (k, v) -> k.toInt() to v.jsonPrimitive.doubleOrNull!!.toFloat() }?.toMap() ?: emptyMap(),
+    seed = o["seed"]?.jsonPrimitive?.longOrNull,
+)

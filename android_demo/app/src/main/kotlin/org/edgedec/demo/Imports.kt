@@ -8,7 +8,7 @@ import kotlinx.coroutines.withContext
 import org.edgedec.EdgedecException
 import org.edgedec.bundle.Progress
 
-/** Brings a bundle in a zip file into the app; every file is checked against its hash, and a notification shows how far. */
+/** Brings a bundle in a zip file, or in one of `edgedec pack`, into the app; every file is checked against its hash, and a notification shows how far. */
 class Imports(private val app: DemoApp) {
     private val notices = Notices(app)
 
@@ -16,7 +16,7 @@ class Imports(private val app: DemoApp) {
         val name = plain(fileName)
         notices.show(ID, app.getString(R.string.importing, name), 0)
         try {
-            withContext(Dispatchers.IO) { unzip(file, name) }
+            withContext(Dispatchers.IO) { read(file, name) }
             notices.show(ID, app.getString(R.string.imported, name))
             app.teller.change(app.teller.settings.copy(bundle = name))
         } catch (e: EdgedecException) {
@@ -26,12 +26,12 @@ class Imports(private val app: DemoApp) {
         }
     }
 
-    private fun unzip(file: Uri, name: String) {
+    private fun read(file: Uri, name: String) {
         val total = app.contentResolver.openAssetFileDescriptor(file, "r")?.use { it.length } ?: -1
         val input = app.contentResolver.openInputStream(file) ?: throw IOException("cannot be read")
         var shown = -1
-        input.use { zip ->
-            app.teller.bundles.unzip(name, zip, maxOf(total, 1), Progress { done, all ->
+        input.use { from ->
+            app.teller.bundles.read(name, from, maxOf(total, 1), Progress { done, all ->
                 val percent = (done * 100 / maxOf(all, 1)).toInt().coerceIn(0, 99)
                 if (percent != shown) notices.show(ID, app.getString(R.string.importing, name), percent)
                 shown = percent
@@ -45,7 +45,7 @@ class Imports(private val app: DemoApp) {
 
         /** A folder's name of a file's. Nano's own name stays nano's. */
         fun plain(fileName: String): String {
-            val name = fileName.removeSuffix(".zip").replace(Regex("[^A-Za-z0-9_.+-]"), "_").trimStart('.', '-', '+').ifEmpty { "bundle" }
+            val name = fileName.removeSuffix(".zip").removeSuffix(".edb").replace(Regex("[^A-Za-z0-9_.+-]"), "_").trimStart('.', '-', '+').ifEmpty { "bundle" }
             return if (name == Settings.NANO) "nano_imported" else name.take(60)
         }
     }

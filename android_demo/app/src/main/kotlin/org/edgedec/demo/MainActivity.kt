@@ -80,7 +80,7 @@ class MainActivity : Activity() {
         when (item.itemId) {
             R.id.new_chat -> teller.clear()
             R.id.settings -> SettingsDialog(this, teller).show()
-            R.id.import_bundle -> choose("application/zip", IMPORT)
+            R.id.import_bundle -> choose("*/*", IMPORT)
             R.id.summarise -> choose("text/*", SUMMARISE)
             else -> return super.onOptionsItemSelected(item)
         }

@@ -1,18 +1,29 @@
 package org.edgedec.demo
 
 import android.app.Activity
+import android.app.Notification
+import android.app.NotificationManager
+import android.app.job.JobParameters
 import android.content.ComponentCallbacks2
 import android.content.pm.PackageManager
 import android.graphics.Bitmap
 import android.graphics.Canvas
+import android.net.Uri
 import android.os.Looper
 import android.text.Spanned
 import android.text.style.UnderlineSpan
+import android.view.View
+import android.view.ViewGroup
 import android.widget.Button
 import android.widget.EditText
 import android.widget.ListView
+import android.widget.Spinner
+import android.widget.Switch
 import android.widget.TextView
+import java.io.ByteArrayOutputStream
 import java.io.File
+import java.util.zip.ZipEntry
+import java.util.zip.ZipOutputStream
 import kotlinx.coroutines.runBlocking
 import org.edgedec.Edgedec
 import org.edgedec.OpenOptions
@@ -30,6 +41,7 @@ import org.robolectric.RuntimeEnvironment
 import org.robolectric.Shadows.shadowOf
 import org.robolectric.annotation.Config
 import org.robolectric.annotation.GraphicsMode
+import org.robolectric.shadow.api.Shadow
 
 /** The app on the JVM: Android's own framework, ONNX Runtime's desktop library, nano out of the assets. */
 @RunWith(RobolectricTestRunner::class)
@@ -88,6 +100,37 @@ class AppTest {
         file.outputStream().use { bitmap.compress(Bitmap.CompressFormat.PNG, 100, it) }
         val colours = (0 until view.height step 4).flatMap { y -> (0 until view.width step 4).map { x -> bitmap.getPixel(x, y) } }.toSet()
         assertTrue("text was drawn", colours.size > 8)
+    }
+
+    /** All views below one, itself included. */
+    private fun all(view: View): List<View> = listOf(view) + ((view as? ViewGroup)?.let { group -> (0 until group.childCount).flatMap { all(group.getChildAt(it)) } }.orEmpty())
+
+    /** What TalkBack reads of a view; null: nothing. */
+    private fun read(view: View): String? {
+        val node = view.createAccessibilityNodeInfo()
+        return listOf(view.contentDescription, node.text, node.hintText).firstOrNull { !it.isNullOrBlank() }?.toString()
+    }
+
+    @Test
+    fun `whatever can be pressed or written to has a name for TalkBack, and is large enough`() {
+        val activity = Robolectric.buildActivity(MainActivity::class.java).setup().get()
+        say(activity, "Once upon a time")
+        ended()
+        val settings = activity.layoutInflater.inflate(R.layout.settings, null)
+        settings.measure(View.MeasureSpec.makeMeasureSpec(800, View.MeasureSpec.EXACTLY), View.MeasureSpec.makeMeasureSpec(0, View.MeasureSpec.UNSPECIFIED))
+        settings.layout(0, 0, settings.measuredWidth, settings.measuredHeight)
+        val screen = activity.findViewById<View>(android.R.id.content)!!
+        val controls = (all(screen) + all(settings)).filter { it is Button || it is EditText || it is Spinner || it is Switch }
+        assertEquals(1 + 1 + 3 + 2, controls.size)
+        val least = 48 * activity.resources.displayMetrics.density - 1
+        for (control in controls) {
+            assertTrue("${control.javaClass.simpleName} has no name", read(control) != null)
+            assertTrue("${read(control)}: ${control.height} pixels", control is EditText || control.height >= least)
+        }
+        val turns = all(activity.findViewById(R.id.messages)!!).filterIsInstance<TextView>()
+        assertEquals(2, turns.size)
+        assertTrue(turns.all { read(it)!!.startsWith("You: ") || read(it)!!.startsWith("Model: ") })
+        assertEquals(View.ACCESSIBILITY_LIVE_REGION_POLITE, activity.findViewById<View>(R.id.status)!!.accessibilityLiveRegion)
     }
 
     @Test
@@ -187,6 +230,53 @@ class AppTest {
             assertTrue(out.readText().contains("A part that was done before."))
             assertFalse(File(file.path + ".parts").exists())
         }
+    }
+
+    @Test
+    fun `a job summarises what waits`() {
+        val waiting = File(SummaryJob.folder(app), "tale.txt.waiting").also { it.writeText("The little fox went to the park. ".repeat(20)) }
+        val job = Robolectric.buildService(SummaryJob::class.java).create().get()
+        assertTrue(job.onStartJob(Shadow.newInstanceOf(JobParameters::class.java)))
+        until("the job is finished") { shadowOf(job).isJobFinished }
+        assertFalse("it is done, not to be done again", shadowOf(job).isRescheduleNeeded)
+        assertFalse(waiting.exists())
+        assertTrue(File(SummaryJob.folder(app), "tale.txt.summary.txt").readText().isNotBlank())
+    }
+
+    private val notices get() = shadowOf(app.getSystemService(NotificationManager::class.java))
+
+    private fun notice(): android.os.Bundle = requireNotNull(notices.getNotification(Imports.ID)).extras
+
+    private fun zipped(): ByteArray {
+        val out = ByteArrayOutputStream()
+        ZipOutputStream(out).use { zip ->
+            File(app.filesDir, "bundles/nano").listFiles()!!.forEach { file ->
+                zip.putNextEntry(ZipEntry(file.name))
+                file.inputStream().use { it.copyTo(zip) }
+            }
+        }
+        return out.toByteArray()
+    }
+
+    @Test
+    fun `a bundle in a zip file is imported, shown as it goes, and opened`() {
+        val zip = File(app.cacheDir, "fox tales.zip").also { it.writeBytes(zipped()) }
+        Imports(app).start(Uri.fromFile(zip), zip.name)
+        assertEquals("a bar shows how far it is", 100, notice().getInt(Notification.EXTRA_PROGRESS_MAX))
+        until("it is open") { teller.settings.bundle == "fox_tales" && teller.shown.value.status is Status.Ready }
+        assertEquals(0, notice().getInt(Notification.EXTRA_PROGRESS_MAX))
+        assertTrue("fox_tales" in notice().getCharSequence(Notification.EXTRA_TITLE)!!)
+        Bundle.open(File(app.filesDir, "bundles/fox_tales")).verify()
+    }
+
+    @Test
+    fun `a damaged zip file is refused by name, and leaves nothing`() {
+        val zip = File(app.cacheDir, "cut.zip").also { it.writeBytes(zipped().copyOf(2_000_000)) }
+        Imports(app).start(Uri.fromFile(zip), zip.name)
+        until("it is refused") { notice().getInt(Notification.EXTRA_PROGRESS_MAX) == 0 }
+        assertTrue(notice().getCharSequence(Notification.EXTRA_TITLE)!!.startsWith("cut"))
+        assertEquals(listOf("nano"), File(app.filesDir, "bundles").list()!!.toList())
+        assertEquals("nano", teller.settings.bundle)
     }
 
     @Test

@@ -1,5 +1,6 @@
 package org.edgedec.bundle
 
+import java.io.BufferedInputStream
 import java.io.File
 import java.io.IOException
 import java.io.InputStream
@@ -67,10 +68,35 @@ class Importer(private val into: File) {
                 }
             }
         }
+        checked(folder, name)
+    }
+
+    /** From a file of `edgedec pack`. */
+    @JvmOverloads
+    fun unpack(name: String, input: InputStream, progress: Progress = Progress { _, _ -> true }): File = whole(name) { folder ->
+        val packed = PackedInput(input, name)
+        packed.unpack(folder, progress)
+        val digest = checked(folder, name).digest
+        if (digest != packed.manifest) throw CorruptException("$name: its manifest is not the one that was packed; copy it again")
+    }
+
+    /** From a zip file or a file of `edgedec pack`, as its first bytes say. [total]: how many there are. */
+    @JvmOverloads
+    fun read(name: String, input: InputStream, total: Long, progress: Progress = Progress { _, _ -> true }): File {
+        val buffered = BufferedInputStream(input, 1 shl 18)
+        buffered.mark(PackedInput.MAGIC.size)
+        val packed = PackedInput.MAGIC.all { buffered.read() == it.toInt() }
+        buffered.reset()
+        return if (packed) unpack(name, buffered, progress) else unzip(name, buffered, total, progress)
+    }
+
+    /** Its files are those of its manifest, every hash is right. */
+    private fun checked(folder: File, name: String): Bundle {
         val bundle = Bundle.open(folder)
         val extra = folder.list().orEmpty().toSet() - bundle.manifest.files.keys - Bundle.MANIFEST
         if (extra.isNotEmpty()) throw CorruptException("$name: '${extra.first()}' is not of the bundle; pack the bundle's own files only")
         bundle.verify()
+        return bundle
     }
 
     private fun whole(name: String, fill: (File) -> Unit): File {

@@ -123,21 +123,7 @@ private class Reading(private val json: JsonObject, private val where: String) {
             eos = (text["eos"] as? JsonArray).orEmpty().map { (it as? JsonPrimitive)?.intOrNull ?: fail("text.eos") }.toSet(),
             names = text.filterKeys { it.endsWith("_token") }.mapNotNull { (k, v) -> v.string()?.let { k to it } }.toMap(),
             chatTemplate = text.text("chat_template"),
-            sampling = sampling(text.optional("sampling")),
-        )
-    }
-
-    private fun sampling(o: JsonObject): Sampling {
-        fun real(name: String, otherwise: Double) = (o[name] as? JsonPrimitive)?.doubleOrNull ?: otherwise
-        return Sampling(
-            temperature = real("temperature", 0.0),
-            topK = real("top_k", 0.0).toInt(),
-            topP = real("top_p", 1.0),
-            minP = real("min_p", 0.0),
-            typicalP = real("typical_p", 1.0),
-            repetitionPenalty = real("repetition_penalty", 1.0),
-            presencePenalty = real("presence_penalty", 0.0),
-            frequencyPenalty = real("frequency_penalty", 0.0),
+            sampling = readSampling(text.optional("sampling")),
         )
     }
 
@@ -157,4 +143,19 @@ private class Reading(private val json: JsonObject, private val where: String) {
     private fun JsonElement?.string(): String? = (this as? JsonPrimitive)?.takeIf { it !is JsonNull && it.isString }?.content
 
     private fun fail(field: String): Nothing = throw CorruptException("$where: $field is missing or malformed; export the bundle again")
+}
+
+/** Sampling settings as Python writes them; what is not there has its default. */
+internal fun readSampling(o: JsonObject): Sampling {
+    fun real(name: String, otherwise: Double) = (o[name] as? JsonPrimitive)?.doubleOrNull ?: otherwise
+    return Sampling(
+        temperature = real("temperature", 0.0),
+        topK = real("top_k", 0.0).toInt(),
+        topP = real("top_p", 1.0),
+        minP = real("min_p", 0.0),
+        typicalP = real("typical_p", 1.0),
+        repetitionPenalty = real("repetition_penalty", 1.0),
+        presencePenalty = real("presence_penalty", 0.0),
+        frequencyPenalty = real("frequency_penalty", 0.0),
+    )
 }
