@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from ctypes import addressof, c_char
 from typing import Any, NoReturn, cast
@@ -9,7 +10,7 @@ from typing import Any, NoReturn, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.cache.base import Arrays, Ints, Weights, slotted
+from edgedec.cache.base import Arrays, Bytes, Ints, Weights, checked_drop, slotted
 from edgedec.cache.merging import checked_merge
 from edgedec.errors import ContextFull, SessionError, UsageError
 from edgedec.kernels import cpu
@@ -29,7 +30,7 @@ def raise_refusal(code: int) -> NoReturn:
     if code == cpu.MEMORY:
         raise MemoryError(cpu.ERRORS[code])
     if code == cpu.FULL:
-        raise ContextFull(cpu.ERRORS[code])
+        raise ContextFull(cpu.ERRORS[cpu.FULL])
     raise UsageError(f"engine native refuses the call: {cpu.ERRORS[code]}")
 
 
@@ -54,6 +55,10 @@ class NativeCache:
             raise_refusal(code)
         self.length += len(rows)
 
+    def attach(self, rows: int) -> None:
+        if code := self.handle.attach(rows):
+            raise_refusal(code)
+
     def rollback(self) -> None:
         self.handle.rollback()
 
@@ -71,17 +76,31 @@ class NativeCache:
             raise ContextFull(f"{length} tokens do not fit a cache of {capacity}")
         return NativeCache(self.spec, self.handle.fork(length, capacity), capacity, self.kv)
 
-    def keys(self, block: int) -> NDArray[np.float32]:
+    def keys(self, block: int, start: int = 0) -> NDArray[np.float32]:
         facts = self.spec.attention[slotted(self.spec, block, "read")]
-        out = np.empty((facts.n_kv_heads, self.slots(block), facts.head_dim), np.float32)
-        self.handle.keys(block, address(out))
+        out = np.empty((facts.n_kv_heads, max(0, self.slots(block) - start), facts.head_dim), np.float32)
+        self.handle.keys(block, start, address(out))
         return out
+
+    def offload(self, block: int, pages: Sequence[int] | Ints, folder: str) -> None:
+        slotted(self.spec, block, "put on disk")
+        numbers = np.asarray(pages, np.int32)
+        code = self.handle.offload(block, address(numbers), len(numbers), os.fsencode(folder))
+        if code == cpu.NO_FILE:
+            raise UsageError(f"{folder}: {cpu.ERRORS[code]}")
+        if code:
+            raise_refusal(code)
 
     def merge(self, block: int, into: Sequence[int], slots: Sequence[int], weights: Weights) -> None:
         facts = self.spec.attention[slotted(self.spec, block, "merged")]
         target, source, shares = checked_merge(into, slots, weights, facts.n_kv_heads, self.slots(block))
         n = len(source)
         if code := self.handle.merge(block, address(target), address(source), address(shares), n):
+            raise_refusal(code)
+
+    def drop_by_head(self, block: int, slots: Ints) -> None:
+        gone = checked_drop(self.spec, block, slots)
+        if code := self.handle.drop_by_head(block, address(gone), gone.shape[1]):
             raise_refusal(code)
 
     def drop(self, block: int, slots: Sequence[int] | Ints) -> None:
@@ -106,6 +125,22 @@ class NativeCache:
         if code or length.dtype != np.int64 or length.tolist() != [handle.length]:
             raise SessionError(f"cached values are not of a {self.kind} cache of this model")
         self.handle, self.length = handle, handle.length
+
+    def save_rest(self, start: int) -> Bytes | None:
+        """As `GrowingCache`."""
+        size = self.handle.rest_bytes(start)
+        out = np.empty(size, np.uint8)
+        if size:
+            self.handle.save_rest(start, address(out))
+        return out if size else None
+
+    def append(self, rest: Bytes) -> bool:
+        """As `GrowingCache`."""
+        code = self.handle.append(address(rest), rest.nbytes)
+        self.length = self.handle.length
+        if code == cpu.MEMORY:
+            raise MemoryError(cpu.ERRORS[code])
+        return code == 0
 
     def page_ids(self) -> Ints:
         out = np.empty(self.handle.page_ids(None), np.int64)

@@ -23,7 +23,7 @@ class _PackedView:
     def __init__(self, view: View, kv_heads: int) -> None:
         numbers = [np.array(view.numbers(name, kv_heads), np.int32) for name in ("sinks", "recent", "pages")]
         lists = [part for name in ("chosen", "slots") for part in _lists(view, name, kv_heads)]
-        self._keep = [*numbers, *lists]
+        self._keep = [*numbers, *lists, _runs(view, kv_heads)]
         self._struct = structs.ViewStruct(
             view.group,
             view.theta is not None,
@@ -40,6 +40,14 @@ def _lists(view: View, name: str, kv_heads: int) -> list[NDArray[np.int32]]:
     lists = [view.listed(name, head).astype(np.int32) for head in range(kv_heads)]
     joined = np.concatenate([*lists, np.zeros(1, np.int32)])  # never without an address
     return [np.cumsum([len(one) for one in lists]).astype(np.int32), joined]
+
+
+def _runs(view: View, kv_heads: int) -> NDArray[np.int32]:
+    """How many slots each of the listed ones stands for, head after head; empty if each is itself."""
+    if view.runs is None:
+        return np.zeros(0, np.int32)
+    parts = [view.stands_for(head) for head in range(kv_heads)]
+    return np.concatenate([*parts, np.ones(1, np.int64)]).astype(np.int32)  # never without an address
 
 
 class NativeViews:

@@ -8,6 +8,7 @@ as they are written: no calibration, and another layout than ONNX Runtime's.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
@@ -25,7 +26,7 @@ from edgedec.runtimes._native_cache import NativeCache, address, raise_refusal
 from edgedec.runtimes._native_model import NativeAdapter, NativeModel
 from edgedec.runtimes._native_outputs import attention_arrays, query_arrays
 from edgedec.runtimes._native_readout import NativeReadouts
-from edgedec.runtimes._native_sampler import NativeSampler
+from edgedec.runtimes._native_sampler import NO_DRAW, NativeSampler, draw_fields, drawn_by, give_drawn
 from edgedec.runtimes._native_views import NativeViews
 from edgedec.spec import KV_FORMATS
 
@@ -72,6 +73,9 @@ class NativeRuntime:
             kv_formats=KV_FORMATS,
             batch_invariant=True,
             merge=True,
+            drop_by_head=True,
+            offload=sys.platform != "win32",
+            attach=True,
             views=True,
             queries=True,
             best_k=_BEST if self.spec.vocab_size >= _WIDE else 0,
@@ -81,6 +85,7 @@ class NativeRuntime:
             threads=threads,
             isa=self._engine.isa,
             sampler=NativeSampler,
+            draws=True,
             drafting=_native_drafting.PARTS,
         )
 
@@ -116,10 +121,11 @@ class NativeRuntime:
     def forward(self, calls: Sequence[Call]) -> list[CallResult]:
         keep: list[Any] = []  # what the packed calls point to
         logits = self._logits(calls) if len(calls) > 1 else None
+        drawn, drawn_at = drawn_by(calls)
         packed, results, rows = [], [], 0
         for i, call in enumerate(calls):
             rows += self._counted(call)
-            data, result = self._pack(call, logits[i] if logits else None, keep)
+            data, result = self._pack(call, logits[i] if logits else None, drawn_at + 4 * i, keep)
             packed.append(data)
             results.append(result)
         if rows > self._largest:
@@ -132,6 +138,8 @@ class NativeRuntime:
             _raise_full(calls)
         if code:
             raise_refusal(code)
+        if drawn is not None:
+            give_drawn(calls, results, drawn)
         return results
 
     def _counted(self, call: Call) -> int:
@@ -149,7 +157,9 @@ class NativeRuntime:
         whole, ends = np.empty((sum(wanted), self.spec.vocab_size), np.float32), np.cumsum(wanted).tolist()
         return [whole[end - n : end] if n else None for n, end in zip(wanted, ends, strict=True)]
 
-    def _pack(self, call: Call, logits: NDArray[np.float32] | None, keep: list[Any]) -> tuple[bytes, CallResult]:
+    def _pack(
+        self, call: Call, logits: NDArray[np.float32] | None, drawn_at: int, keep: list[Any]
+    ) -> tuple[bytes, CallResult]:
         """A call as the library reads it, and the result whose arrays it will fill."""
         rows, cache, blocks, hidden, wanted, adapter, views = call
         if not isinstance(cache, NativeCache):
@@ -223,6 +233,7 @@ class NativeRuntime:
             self._readouts.address(wanted, keep) if wanted.readout is not None else 0,
             queries_at,
             self._views.address(views, blocks, cache, keep) if views else 0,
+            *(NO_DRAW if wanted.draw is None else draw_fields(wanted.draw, drawn_at, keep)),
         )
         return data, CallResult(logits, ids, scores, logsum, states, paid, queries)
 

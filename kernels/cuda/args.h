@@ -1,4 +1,4 @@
-// What kernels are given: structs of addresses, then of numbers, mirrored by kernels/cuda/structs.py.
+// What kernels are given: structs of addresses, then of numbers, mirrored by kernels/device/structs.py.
 #pragma once
 #include "arith.h"
 #include "device.h"
@@ -17,7 +17,7 @@ struct Weights {
   DEVICE_METHOD int steps() const { return kpad() / step(); }
   DEVICE_METHOD int block_steps() const { return block / step(); }
   // Whether zero points are part of the integer sums (kernels/cpu/kernels.h), and whether blocks are added up by themselves.
-  DEVICE_METHOD bool zeros_in_steps() const { return zeros && format == INT4 && block_steps() == 1; }
+  DEVICE_METHOD bool zeros_in_steps() const { return zeros && format == INT4; }
   DEVICE_METHOD bool zeros_by_block() const { return zeros && !zeros_in_steps(); }
 };
 
@@ -52,6 +52,30 @@ struct Recurrent {
   int64_t first, call_row;       // rows of the tree from `first` on are rows `call_row`.. of the call
 };
 
+// What rows row0 .. row0 + rows - 1 of the call see of a kv head's committed slots.
+struct ViewSight {
+  int32_t sequence, row0, rows;
+  int32_t first, last;      // pages below `first` and from `last` on are seen; and
+  int32_t chosen, n_chosen; // those listed from `chosen` on; and
+  int32_t count, left;      // of the `left` others the `count` with the highest bounds
+  int32_t all, seen;        // pages of all slots; how many are seen
+  int32_t length;           // committed slots in those
+  int32_t slots, n_slots, runs;  // slots listed one by one from there on; how many each stands for (-1: itself)
+  int32_t striped;          // or those whose score is at most `theta` (a float's bits) below the anchor
+  uint32_t theta;
+  int32_t reserved;
+};
+
+// Of blocks that see their slots alike: items of attention and the groups of rows that see the same.
+struct ViewPlan {
+  const int32_t *items;  // [n_items, 6]: sequence, first row, rows, chunk, whether of slots one by one, group
+  const int32_t *part, *part_row, *chunks, *page_chunks;  // [rows], as in Step; how many of the items are of pages
+  const ViewSight *sights;  // [groups, kv_heads]
+  const int32_t *lists;
+  const float *logs;        // of 0 .. PAGE_SLOTS
+  int32_t n_items, groups;
+};
+
 // What changes from call to call, in one piece of memory: kernels and their arguments stay.
 struct Step {
   const int32_t *tokens;     // [rows]; -1 - i: row i of `given`
@@ -75,6 +99,11 @@ struct Step {
   const int32_t *update_ends;  // [recurrent blocks * sequences]: the updates of one come after those of the one before
   const int32_t *taps;         // [rows, n_taps]: rows of the tree, oldest first; -1 - i: the i-th newest committed one
   int32_t rows, n_head, n_items, sequences, n_taps, reserved;
+  // After the numbers, which compiled libraries know the places of:
+  const int32_t *paid;  // [views, sequences, 4]: of attention sums where the sequence's slots begin (-1: not wanted), how
+                        // many they are, computed rows
+  const uint64_t *bounds;  // of each of `pages` where its bounds lie; 0: there are none
+  const ViewPlan *plans;
 };
 
 struct EmbedArgs {
@@ -129,7 +158,16 @@ struct AttendArgs {
   int64_t offset;
   int32_t heads, kv_heads, dim, window, sinks, format, view, row_bytes;
   float scale, softcap;
-  int32_t tile, reserved;  // rows of an item
+  int32_t tile, head0, kept_heads, reserved;  // rows of an item; the launch's first kv head; how many keep their weights
+  float *kept;    // [items, kept_heads, queries of an item, CHUNK]: exp(score - the chunk's largest); null: not kept
+  float *totals;  // [rows, heads, 2]: the largest score of a query and its sum of exp; null: not kept
+};
+
+// Attention sums of the kv heads of a launch, out of the weights that it kept.
+struct SumsArgs {
+  AttendArgs attend;
+  float *sums;     // [kv_heads, width]
+  int64_t width;
 };
 
 // Rows [.., width] of x: normed (each `part` of them apart) and added to `out`, or stored there.
@@ -148,11 +186,40 @@ struct GluArgs {
   int32_t inner, gated, activation, copies;
 };
 
+// Bounds of the keys of full pages.
+struct BoundsArgs {
+  const uint64_t *pages;  // [n, 2]: page, bounds
+  int64_t offset, bounds_offset;  // of the block in both
+  int32_t dim, format, row_bytes, reserved;
+};
+
+// A block of which the rows see a part. Of each group of rows and kv head:
+struct ViewArgs {
+  AttendArgs attend;
+  uint8_t *seen;     // [.., pages_stride]: is the page seen?
+  int32_t *pages;    // [.., pages_stride]: those that are, ascending
+  float *bounds;     // [.., pages_stride]
+  uint8_t *near;     // [.., pages_stride, PAGE_SLOTS]
+  int32_t *slots;    // [.., slots_stride]: slots one by one; null: none in any
+  int32_t *runs;
+  int32_t *counts;   // [..]: how many slots
+  uint8_t *means;    // [.., slots_stride, row_bytes]: values of slots that stand for some; null: there are none
+  float *floats;     // [.., dim]
+  int64_t bounds_offset;
+  int32_t pages_stride, slots_stride, plan, listed;
+};
+
+struct ViewSumsArgs {
+  ViewArgs view;
+  float *sums;
+  int64_t width;
+};
+
 struct CopyArgs {
   const Step* step;
-  const float* x;
-  float* out;
-  int32_t width, reserved;
+  const float* x;  // [rows, stride]
+  float* out;      // [rows, width]
+  int32_t width, stride;
 };
 
 struct BestArgs {

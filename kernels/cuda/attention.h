@@ -10,6 +10,10 @@
 constexpr int TILE_KEYS = 32;     // keys or values that lie in shared memory at once
 constexpr int MOST_QUERIES = 16;  // of an item
 
+DEVICE uint8_t* kv_row(const Step* step, const View* view, int slot, int64_t offset, int64_t row_bytes) {
+  return reinterpret_cast<uint8_t*>(step->pages[view->pages + slot / PAGE_SLOTS]) + offset + slot % PAGE_SLOTS * row_bytes;
+}
+
 // ---- what a row sees: ranks (kernels/cpu/kernels.h) --------------------------------------------------
 
 struct Sight {
@@ -35,6 +39,11 @@ struct Sight {
     const int position = step->slot_positions[view->slots + slot(row, rank)];
     return position > step->positions[row] - window || position < sinks;
   }
+  DEVICE_METHOD const uint8_t* at(int row, int rank, bool values, int64_t offset, int64_t row_bytes) const {
+    (void)values;
+    return kv_row(step, view, slot(row, rank), offset, row_bytes);
+  }
+  DEVICE_METHOD float biased(float score, int rank) const { return (void)rank, score; }
   // Whether the row may see any of the chunk.
   DEVICE_METHOD bool sees_any(int row, int base) const {
     const int own = rank(row);
@@ -42,10 +51,6 @@ struct Sight {
     return !window || view->slots >= 0 || base < sinks || own - window < base + CHUNK - 1;
   }
 };
-
-DEVICE uint8_t* kv_row(const Step* step, const View* view, int slot, int64_t offset, int64_t row_bytes) {
-  return reinterpret_cast<uint8_t*>(step->pages[view->pages + slot / PAGE_SLOTS]) + offset + slot % PAGE_SLOTS * row_bytes;
-}
 
 // ---- before: a warp a head ----------------------------------------------------------------------------
 
@@ -89,8 +94,9 @@ KERNEL(rope_store, RopeArgs, 1024) {
 // ---- one chunk of an item -----------------------------------------------------------------------------
 
 // What a block works on: queries (row0 + i / group, head * group + i % group).
+template <class Seen>
 struct Item {
-  Sight sight;
+  Seen sight;
   int row0, rows, base, head, group, dim, width;  // width: dim in whole sixteens
   float *query, *score, *sum, *factor;            // [n, width], [n, CHUNK], [n, dim], [TILE_KEYS]
   uint8_t* tile;                                  // [TILE_KEYS, row_bytes]
@@ -100,14 +106,14 @@ struct Item {
 };
 
 // Brings in the keys or values of ranks rank0 .. as `row` sees them.
-template <int FORMAT>
-DEVICE void bring(const AttendArgs& a, const Item& t, int row, int rank0, int n, bool values) {
+template <int FORMAT, class Seen>
+DEVICE void bring(const AttendArgs& a, const Item<Seen>& t, int row, int rank0, int n, bool values) {
   const int64_t run = (int64_t)PAGE_SLOTS * a.row_bytes, offset = a.offset + (t.head + (values ? a.kv_heads : 0)) * run;
   const int words = a.row_bytes / 4;
   barrier();  // the tile before this one has been read
   for (int i = THREAD; i < n * words; i += THREADS) {
     const int key = i / words, word = i % words;
-    const uint8_t* from = kv_row(a.step, t.sight.view, t.sight.slot(row, rank0 + key), offset, a.row_bytes);
+    const uint8_t* from = t.sight.at(row, rank0 + key, values, offset, a.row_bytes);
     reinterpret_cast<uint32_t*>(t.tile)[i] = reinterpret_cast<const uint32_t*>(from)[word];
   }
   barrier();
@@ -122,8 +128,8 @@ DEVICE void add_halves(float* x) {
 }
 
 // Queries q0 to q1 times the n keys that lie in the tile: a query a warp, a key a lane.
-template <int FORMAT>
-DEVICE void score_tile(const AttendArgs& a, const Item& t, int rank0, int n, int q0, int q1) {
+template <int FORMAT, class Seen>
+DEVICE void score_tile(const AttendArgs& a, const Item<Seen>& t, int rank0, int n, int q0, int q1) {
   const int key = THREAD & 31;
   for (int q = q0 + (THREAD >> 5); q < q1; q += THREADS >> 5) {
     if (key >= n) continue;
@@ -143,8 +149,8 @@ DEVICE void score_tile(const AttendArgs& a, const Item& t, int rank0, int n, int
 }
 
 // Queries q0 to q1 add the n values that lie in the tile, one after another: a thread a value of a query.
-template <int FORMAT>
-DEVICE void value_tile(const AttendArgs& a, const Item& t, int rank0, int n, int q0, int q1) {
+template <int FORMAT, class Seen>
+DEVICE void value_tile(const AttendArgs& a, const Item<Seen>& t, int rank0, int n, int q0, int q1) {
   for (int i = q0 * t.dim + THREAD; i < q1 * t.dim; i += THREADS) {
     const int q = i / t.dim, d = i % t.dim;
     const int end = min_(n, t.sight.rank(t.row(q)) + 1 - rank0);
@@ -160,8 +166,8 @@ DEVICE void value_tile(const AttendArgs& a, const Item& t, int rank0, int n, int
 
 // All ranks of the chunk that the item's rows see, tile by tile: those that lie in the slot of their number for all
 // queries at once, others row by row.
-template <int FORMAT>
-DEVICE void over_tiles(const AttendArgs& a, const Item& t, bool values) {
+template <int FORMAT, class Seen>
+DEVICE void over_tiles(const AttendArgs& a, const Item<Seen>& t, bool values) {
   int top = 0;
   for (int r = 0; r < t.rows; r++) top = max_(top, t.sight.rank(t.row0 + r) + 1);
   const int end = min_(top, t.base + CHUNK), dense = t.sight.dense(t.row0);
@@ -180,7 +186,8 @@ DEVICE void over_tiles(const AttendArgs& a, const Item& t, bool values) {
 }
 
 // Scores become weights: a query a warp. What comes of it: the largest score, the sum of exp.
-DEVICE void weigh(const AttendArgs& a, const Item& t, float* parts) {
+template <class Seen>
+DEVICE void weigh(const AttendArgs& a, const Item<Seen>& t, float* parts) {
   const int lane = THREAD & 31;
   for (int q = THREAD >> 5; q < t.queries(); q += THREADS >> 5) {
     float* x = t.score + q * CHUNK;
@@ -188,6 +195,7 @@ DEVICE void weigh(const AttendArgs& a, const Item& t, float* parts) {
     float most = -infinity(), sum = 0.0f;
     for (int i = lane; i < n; i += 32) {
       if (a.softcap != 0.0f) x[i] = a.softcap * tanh_(x[i] / a.softcap);
+      x[i] = t.sight.biased(x[i], t.base + i);
       if (t.sight.sees(row, t.base + i)) most = larger(x[i], most);
     }
     for (int d = 16; d; d /= 2) most = larger(shuffle_xor(most, d), most);
@@ -201,8 +209,16 @@ DEVICE void weigh(const AttendArgs& a, const Item& t, float* parts) {
   }
 }
 
-template <int FORMAT>
-DEVICE void attend_item(const AttendArgs& a, const Item& t, float* parts) {
+// The weights of the chunk, for attention sums.
+template <class Seen>
+DEVICE void keep_weights(const AttendArgs& a, const Item<Seen>& t) {
+  float* to = a.kept + ((int64_t)BLOCK_X * a.kept_heads + BLOCK_Y) * a.tile * t.group * CHUNK;
+  for (int i = THREAD; i < t.queries() * CHUNK; i += THREADS)
+    if (t.base + i % CHUNK <= t.sight.rank(t.row(i / CHUNK))) to[i] = t.score[i];
+}
+
+template <int FORMAT, class Seen>
+DEVICE void attend_item(const AttendArgs& a, const Item<Seen>& t, float* parts) {
   const int64_t width = (int64_t)(a.heads + 2 * a.kv_heads) * a.dim;
   for (int i = THREAD; i < t.queries() * t.dim; i += THREADS) {
     const int q = i / t.dim, d = i % t.dim;
@@ -212,26 +228,25 @@ DEVICE void attend_item(const AttendArgs& a, const Item& t, float* parts) {
   over_tiles<FORMAT>(a, t, false);
   weigh(a, t, parts);
   barrier();
+  if (a.kept) keep_weights(a, t);
   over_tiles<FORMAT>(a, t, true);
   for (int i = THREAD; i < t.queries() * t.dim; i += THREADS)
     parts[(int64_t)(i / t.dim) * (t.dim + 2) + 2 + i % t.dim] = t.sum[i] + 0.0f;
 }
 
-DEVICE bool item_sees(const Item& t) {
+template <class Seen>
+DEVICE bool item_sees(const Item<Seen>& t) {
   for (int r = 0; r < t.rows; r++)
     if (t.sight.sees_any(t.row0 + r, t.base)) return true;
   return false;
 }
 
-// Items [x] by kv heads [y].
-template <int FORMAT>
-DEVICE void attend_block(const AttendArgs& a, uint8_t* memory) {
-  if (BLOCK_X >= a.step->n_items) return;
-  const int32_t* item = a.step->items + 4 * BLOCK_X;
-  Item t;
-  t.sight = {a.step, a.step->views + (int64_t)a.view * a.step->sequences + item[0], a.window, a.sinks};
-  t.row0 = item[1], t.rows = item[2], t.base = item[3] * CHUNK;
-  t.head = BLOCK_Y, t.group = a.heads / a.kv_heads, t.dim = a.dim, t.width = (a.dim + 15) / 16 * 16;
+// What a block works on, whatever it sees: rows of an item, a kv head, its part of shared memory.
+template <int FORMAT, class Seen>
+DEVICE void attend_rows(const AttendArgs& a, const Seen& sight, int row0, int rows, int chunk, uint8_t* memory) {
+  Item<Seen> t;
+  t.sight = sight, t.row0 = row0, t.rows = rows, t.base = chunk * CHUNK;
+  t.head = a.head0 + BLOCK_Y, t.group = a.heads / a.kv_heads, t.dim = a.dim, t.width = (a.dim + 15) / 16 * 16;
   const int queries = a.tile * t.group;
   t.query = reinterpret_cast<float*>(memory), t.score = t.query + queries * t.width;
   t.sum = t.score + queries * CHUNK, t.factor = t.sum + queries * t.dim;
@@ -239,6 +254,15 @@ DEVICE void attend_block(const AttendArgs& a, uint8_t* memory) {
   float* parts = a.parts + ((int64_t)BLOCK_X * a.kv_heads + t.head) * queries * (t.dim + 2);
   if (item_sees(t)) return attend_item<FORMAT>(a, t, parts);
   for (int q = THREAD; q < t.queries(); q += THREADS) parts[(int64_t)q * (t.dim + 2)] = -infinity();
+}
+
+// Items [x] by kv heads [y].
+template <int FORMAT>
+DEVICE void attend_block(const AttendArgs& a, uint8_t* memory) {
+  if (BLOCK_X >= a.step->n_items) return;
+  const int32_t* item = a.step->items + 4 * BLOCK_X;
+  const Sight sight = {a.step, a.step->views + (int64_t)a.view * a.step->sequences + item[0], a.window, a.sinks};
+  attend_rows<FORMAT>(a, sight, item[1], item[2], item[3], memory);
 }
 
 #define ATTEND(name, FORMAT)                                            \
@@ -253,16 +277,16 @@ ATTEND(attend_int4, INT4)
 
 // ---- chunks put together, in order: a row and a kv head a block ----------------------------------------
 
-KERNEL(merge_chunks, AttendArgs, 128) {
-  const int row = BLOCK_X, head = BLOCK_Y, group = a.heads / a.kv_heads;
-  if (row >= a.step->rows) return;
+// first: of the row's first item; chunks: how many items it has; place: its place in them.
+DEVICE void merge_row(const AttendArgs& a, int row, int first, int place, int chunks) {
+  const int head = a.head0 + BLOCK_Y, group = a.heads / a.kv_heads;
   const int64_t query = a.dim + 2, next = (int64_t)a.kv_heads * a.tile * group * query;
-  const float* first = a.parts + a.step->part[row] * next + ((int64_t)head * a.tile + a.step->part_row[row]) * group * query;
+  const float* parts = a.parts + first * next + ((int64_t)head * a.tile + place) * group * query;
   float* out = a.out + ((int64_t)row * a.kv_heads + head) * group * a.dim;
   for (int i = THREAD; i < group * a.dim; i += THREADS) {
-    const float* part = first + i / a.dim * query;
+    const float* part = parts + i / a.dim * query;
     float most = -infinity(), sum = 0.0f, value = 0.0f;
-    for (int c = 0; c < a.step->chunks[row]; c++, part += next) {
+    for (int c = 0; c < chunks; c++, part += next) {
       const float other = part[0];
       if (other == -infinity()) continue;
       if (most == -infinity()) {
@@ -274,18 +298,13 @@ KERNEL(merge_chunks, AttendArgs, 128) {
       most = top;
     }
     out[i] = value / (sum == 0.0f ? 1.0f : sum);
+    if (!a.totals || i % a.dim) continue;
+    float* total = a.totals + 2 * (((int64_t)row * a.kv_heads + head) * group + i / a.dim);
+    total[0] = most, total[1] = sum;
   }
 }
 
-// ---- commits: rows moved to other slots, a run of a page a block ---------------------------------------
-
-KERNEL(move_slots, MoveArgs, 32) {
-  const int64_t offset = a.runs[2 * BLOCK_X], row_bytes = a.runs[2 * BLOCK_X + 1];
-  for (int i = 0; i < a.n; i++) {
-    const uint64_t* move = a.moves + 4 * i;
-    const uint32_t* from = reinterpret_cast<const uint32_t*>(move[0] + offset + move[1] * row_bytes);
-    uint32_t* to = reinterpret_cast<uint32_t*>(move[2] + offset + move[3] * row_bytes);
-    for (int w = THREAD; w < row_bytes / 4; w += THREADS) to[w] = from[w];
-    warp_barrier();  // a row may go where one that has been moved was
-  }
+KERNEL(merge_chunks, AttendArgs, 128) {
+  const int row = BLOCK_X;
+  if (row < a.step->rows) merge_row(a, row, a.step->part[row], a.step->part_row[row], a.step->chunks[row]);
 }

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgedec.kernels.cuda.nvrtc import compile_for
-from edgedec.kernels.cuda.sources import HERE, SOURCE, CudaBuildFailed, cubin_name, digest
+from edgedec.kernels.cuda.sources import HERE, SOURCE, CudaBuildFailed, cache_folder, cubin_name, digest
 
 # The last one as PTX too: the driver compiles it for GPUs that came later.
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
@@ -31,7 +31,7 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"
 def emulation(sanitize: str = "") -> Path:
     """The library that emulates a GPU, compiled once for these sources."""
     name = f"cuda-emulated-{digest()}-{_processor()}{'-' + sanitize if sanitize else ''}.so"
-    out = _cache_folder() / name
+    out = cache_folder() / name
     if not out.is_file():
         out.parent.mkdir(parents=True, exist_ok=True)
         compile_emulation(out, sanitize)
@@ -73,13 +73,6 @@ def _run(command: list[str]) -> None:
     if done.returncode:
         lines = done.stdout.splitlines() or [f"{command[0]} ended with {done.returncode}"]
         raise CudaBuildFailed(next((line for line in lines if "error" in line), lines[0]).strip())
-
-
-def _cache_folder() -> Path:
-    own = os.environ.get("EDGEDEC_CACHE")
-    if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgedec"
 
 
 # ---- cubins --------------------------------------------------------------------------------------

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from copy import copy
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -13,25 +16,30 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from edgedec.kernels.cuda.device import DeviceError, Recorded
-from edgedec.kernels.cuda.sources import HERE, cubin_name
+from edgedec.kernels.cuda.sources import HERE, cubin_name, stale
+from edgedec.kernels.device.interface import DeviceError, Recorded
 
 CUBINS = "EDGEDEC_CUDA_CUBINS"  # another folder of cubins, for tests and checkouts
 _MAJOR, _MINOR, _SHARED, _PROCESSORS, _CLOCK_KHZ, _BUS_BITS = 75, 76, 97, 16, 36, 37
 _DYNAMIC_SHARED = 8  # a function's attribute: the most dynamic shared memory it may be given
+_REGISTERS = 4  # another one: how many a thread takes
+_RELAXED = 2  # a way of recording: other threads may call functions that could wait for the GPU
 _FREELY_GIVEN = 48 << 10
 _PINNED = 1 << 22
+_VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
 
 
-def why_not() -> str | None:
-    """None if there is a GPU that this engine has kernels for, else the reason in one line."""
+def why_not(number: int = 0) -> str | None:
+    """None if there is such a GPU and this engine has kernels for it, else the reason in one line."""
     try:
         lib = _library()
         count = c_int()
         _check(lib.cuDeviceGetCount(byref(count)), "counting GPUs")
         if not count.value:
             return "no NVIDIA GPU"
-        kernels_for(_capability(lib, 0))
+        if number >= count.value:
+            return f"no GPU {number}: the driver knows {count.value}, from 0 on"
+        kernels_for(_capability(lib, number))
     except DeviceError as error:
         return str(error)
     return None
@@ -40,6 +48,8 @@ def why_not() -> str | None:
 def kernels_for(capability: tuple[int, int], folder: Path | None = None) -> Path:
     """The engine's file for a compute capability: a cubin of its major version, else PTX that the driver compiles."""
     folder = folder or Path(os.environ.get(CUBINS) or HERE / "cubins")
+    if stale(folder):
+        raise DeviceError(f"kernels in {folder} are of other sources: python -m edgedec.kernels.cuda.build")
     major, minor = capability
     for below in range(minor, -1, -1):
         path = folder / cubin_name(f"sm_{major}{below}")
@@ -94,11 +104,33 @@ def _capability(lib: ctypes.CDLL, device: int) -> tuple[int, int]:
     return _attribute(lib, _MAJOR, device), _attribute(lib, _MINOR, device)
 
 
+def driver_version() -> str:
+    """The driver's version: of CUDA, and where the system tells it, its own."""
+    version = c_int()
+    _check(_library().cuDriverGetVersion(byref(version)), "reading the driver's version")
+    try:
+        own = _VERSION.search(Path("/proc/driver/nvidia/version").read_text("utf-8"))
+    except OSError:
+        own = None
+    return f"CUDA {version.value // 1000}.{version.value % 1000 // 10}" + (f", {own[0]}" if own else "")
+
+
+class _Capture:
+    """Is a stream recorded, and what was freed meanwhile?"""
+
+    def __init__(self) -> None:
+        self.running, self.freed = False, list[int]()
+
+
 class Gpu:
     """`Device` number `number` of the driver. Everything goes through one stream."""
 
+    has_matrix, fused_bytes = True, 48 << 10
+    variants: tuple[str, ...] = ("matrix", "fused")
+
     def __init__(self, number: int = 0) -> None:
         self._lib, self._context, self._module, self._stream = _library(), c_void_p(), c_void_p(), c_void_p()
+        self.number, self.driver = number, driver_version()
         name = ctypes.create_string_buffer(256)
         _check(self._lib.cuDeviceGetName(name, len(name), number), f"opening GPU {number}")
         self.capability, self.name = _capability(self._lib, number), name.value.decode()
@@ -107,12 +139,20 @@ class Gpu:
         _check(self._lib.cuDevicePrimaryCtxRetain(byref(self._context), number), f"opening GPU {number}")
         self._enter()
         image = kernels_for(self.capability).read_bytes() + b"\0"
+        self.kernels = hashlib.sha256(image).hexdigest()
         _check(self._lib.cuModuleLoadData(byref(self._module), image), "loading kernels")
         _check(self._lib.cuStreamCreate(byref(self._stream), 1), "making a stream")
+        self._capture = _Capture()
         self._functions: dict[str, c_void_p] = {}
         self._shared: dict[str, int] = {}
         self._pinned = c_void_p()
         _check(self._lib.cuMemAllocHost_v2(byref(self._pinned), c_size_t(_PINNED)), "taking pinned memory")
+
+    def without(self, parts: Collection[str]) -> Gpu:
+        """The GPU without tensor cores, or without products that make their rows ready themselves."""
+        other = copy(self)
+        other.has_matrix, other.fused_bytes = "matrix" not in parts, 0 if "fused" in parts else self.fused_bytes
+        return other
 
     def _enter(self) -> None:
         """The context belongs to a thread: a call may come from any."""
@@ -125,22 +165,26 @@ class Gpu:
         return found.value
 
     def free(self, address: int) -> None:
+        """A garbage collection may come while launches are recorded, which would not stand it."""
+        if self._capture.running:
+            self._capture.freed.append(address)
+            return
         self._enter()
         self._lib.cuMemFree_v2(c_uint64(address))
 
     def write(self, address: int, array: NDArray[Any]) -> None:
         self._enter()
-        if array.nbytes > _PINNED:
-            self.synchronize()
-            data = c_void_p(array.ctypes.data)
-            _check(self._lib.cuMemcpyHtoD_v2(c_uint64(address), data, c_size_t(array.nbytes)), "copying to the GPU")
-            return
         # What was copied before has left the pinned memory when the stream has come here.
         self.synchronize()
-        ctypes.memmove(self._pinned.value or 0, array.ctypes.data, array.nbytes)
+        source = c_void_p(array.ctypes.data)
+        if array.nbytes <= _PINNED:
+            ctypes.memmove(self._pinned.value or 0, array.ctypes.data, array.nbytes)
+            source = self._pinned
+        # In this stream: without one a copy from pageable memory returns before it is done, and nothing waits for it.
         size = c_size_t(array.nbytes)
-        code = self._lib.cuMemcpyHtoDAsync_v2(c_uint64(address), self._pinned, size, self._stream)
-        _check(code, "copying to the GPU")
+        _check(self._lib.cuMemcpyHtoDAsync_v2(c_uint64(address), source, size, self._stream), "copying to the GPU")
+        if array.nbytes > _PINNED:
+            self.synchronize()
 
     def read(self, address: int, array: NDArray[Any]) -> None:
         self._enter()
@@ -174,14 +218,25 @@ class Gpu:
     def record(self, launches: Callable[[], None]) -> Recorded:
         self._enter()
         graph = c_void_p()
-        # Thread-local: memory may be taken meanwhile by others.
-        _check(self._lib.cuStreamBeginCapture_v2(self._stream, 2), "recording launches")
+        # Relaxed: other threads may take memory meanwhile; what they free waits.
+        _check(self._lib.cuStreamBeginCapture_v2(self._stream, _RELAXED), "recording launches")
+        self._capture.running = True
         try:
             launches()
         finally:
             code = self._lib.cuStreamEndCapture(self._stream, byref(graph))
+            self._capture.running = False
+            while self._capture.freed:
+                self.free(self._capture.freed.pop())
         _check(code, "recording launches")
         return _Graph(self, graph)
+
+    def prepare(self, kernel: str, shared: int) -> None:
+        """Load a kernel now: drivers do so when it is first used, and may wait for the GPU then."""
+        self._enter()
+        registers = c_int()
+        code = self._lib.cuFuncGetAttribute(byref(registers), _REGISTERS, self._function(kernel, shared))
+        _check(code, f"loading {kernel}")
 
     def synchronize(self) -> None:
         self._enter()
@@ -224,5 +279,5 @@ class _Graph:
 def memory_rate(gpu: Gpu) -> float:
     """Bytes a second that the GPU's memory is specified for (0: the driver does not say)."""
     lib = _library()
-    khz, bits = _attribute(lib, _CLOCK_KHZ, 0), _attribute(lib, _BUS_BITS, 0)
+    khz, bits = _attribute(lib, _CLOCK_KHZ, gpu.number), _attribute(lib, _BUS_BITS, gpu.number)
     return 2e3 * khz * bits / 8

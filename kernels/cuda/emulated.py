@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Collection
+from copy import copy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,23 +12,30 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgedec.kernels.cuda import build
-from edgedec.kernels.cuda.device import DeviceError, Recorded
 from edgedec.kernels.cuda.sources import CudaBuildFailed
+from edgedec.kernels.device.interface import DeviceError, NotedLaunches
 
-_Launch = tuple[str, tuple[int, int, int], int, int, bytes]
 
-
-class Emulated:
+class Emulated(NotedLaunches):
     """`Device` on the CPU. `launches` counts what was run. reverse: lanes and warps run in the opposite order; library:
     other kernels than the engine's."""
 
-    name = "emulated"
+    name, has_matrix, fused_bytes = "emulated", True, 48 << 10
+    driver, kernels = "", ""
+    variants: tuple[str, ...] = ("matrix", "fused")
 
     def __init__(self, reverse: bool = False, library: Path | None = None) -> None:
+        super().__init__()
         self._lib, self._reverse, self.launches = _library(library), reverse, 0
-        self._recording: list[_Launch] | None = None
+
+    def without(self, parts: Collection[str]) -> Emulated:
+        """The device without tensor cores, or without products that make their rows ready themselves."""
+        other = copy(self)
+        other.has_matrix, other.fused_bytes = "matrix" not in parts, 0 if "fused" in parts else self.fused_bytes
+        return other
 
     def allocate(self, size: int) -> int:
+        self.outside("memory is taken")
         found: int | None = self._lib.ed_cuda_allocate(size)
         if not found:
             raise MemoryError(f"no {size} bytes for the emulated device")
@@ -37,19 +45,16 @@ class Emulated:
         self._lib.ed_cuda_free(address)
 
     def write(self, address: int, array: NDArray[Any]) -> None:
+        self.outside("memory is written")
         ctypes.memmove(address, array.ctypes.data, array.nbytes)
 
     def read(self, address: int, array: NDArray[Any]) -> None:
+        self.outside("memory is read")
         ctypes.memmove(array.ctypes.data, address, array.nbytes)
 
     def copy(self, to: int, source: int, size: int) -> None:
+        self.outside("memory is copied")
         ctypes.memmove(to, source, size)
-
-    def launch(self, kernel: str, grid: tuple[int, int, int], threads: int, shared: int, arguments: bytes) -> None:
-        if self._recording is not None:
-            self._recording.append((kernel, grid, threads, shared, arguments))
-            return
-        self._run(kernel, grid, threads, shared, arguments)
 
     def _run(self, kernel: str, grid: tuple[int, int, int], threads: int, shared: int, arguments: bytes) -> None:
         self.launches += 1
@@ -58,25 +63,9 @@ class Emulated:
         if self._lib.ed_cuda_launch(kernel.encode(), sizes, threads, shared, arguments, len(arguments)):
             raise DeviceError(f"emulated device: {self._lib.ed_cuda_error().decode()}")
 
-    def record(self, launches: Callable[[], None]) -> Recorded:
-        self._recording = []
-        try:
-            launches()
-            return _Recorded(self, self._recording)
-        finally:
-            self._recording = None
-
     def synchronize(self) -> None:
         """Launches have run when they return."""
-
-
-class _Recorded:
-    def __init__(self, device: Emulated, launches: list[_Launch]) -> None:
-        self._device, self._launches = device, launches
-
-    def replay(self) -> None:
-        for launch in self._launches:
-            self._device._run(*launch)
+        self.outside("they are waited for")
 
 
 def why_not() -> str | None:

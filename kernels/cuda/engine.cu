@@ -5,4 +5,6 @@
 #include "moe.h"
 #include "prepare.h"
 #include "product.h"
+#include "slots.h"
 #include "ssm.h"
+#include "views.h"

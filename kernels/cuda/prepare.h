@@ -192,5 +192,5 @@ KERNEL(gated, GluArgs, 256) {
 KERNEL(copy_rows, CopyArgs, 256) {
   const int row = BLOCK_X;
   if (row >= a.step->rows) return;
-  for (int i = THREAD; i < a.width; i += THREADS) a.out[(int64_t)row * a.width + i] = a.x[(int64_t)row * a.width + i];
+  for (int i = THREAD; i < a.width; i += THREADS) a.out[(int64_t)row * a.width + i] = a.x[(int64_t)row * a.stride + i];
 }

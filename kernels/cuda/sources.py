@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -26,6 +27,18 @@ def digest() -> str:
     return hashed.hexdigest()[:16]
 
 
+def stale(folder: Path) -> bool:
+    """Were a folder's kernels compiled of other sources than those here? Not where there are none."""
+    noted = folder / "SOURCES"
+    return SOURCE.is_file() and noted.is_file() and noted.read_text("utf-8").strip() != digest()
+
+
 def cubin_name(architecture: str) -> str:
     """The file that holds the engine for an architecture (sm_90: a cubin; compute_120: PTX)."""
     return f"engine.{architecture}.{'ptx' if architecture.startswith('compute') else 'cubin'}"
+
+
+def cache_folder() -> Path:
+    """Where edgedec keeps what it can make again (`edgedec.storage.files.cache_folder`, which is not at hand here)."""
+    own = os.environ.get("EDGEDEC_CACHE")
+    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgedec"

@@ -50,6 +50,13 @@ class Interface:
 
 def interface_of(session: Any, where: str, wrong: type[EdgedecError]) -> Interface:
     """The interface of an open graph; `wrong` says what of it is not a decoder's with a cache."""
+    try:
+        return _interface_of(session, where, wrong)
+    except UnicodeDecodeError:
+        raise wrong(f"{where}: names of its inputs or outputs are not UTF-8: the file is damaged") from None
+
+
+def _interface_of(session: Any, where: str, wrong: type[EdgedecError]) -> Interface:
     inputs = {value.name: value for value in session.get_inputs()}
     outputs = {value.name: value for value in session.get_outputs()}
     past = sorted((name for name in inputs if _PAST.match(name)), key=_place)

@@ -1,4 +1,4 @@
-"""The stack of blocks on ONNX Runtime's CPU provider.
+"""The stack of blocks on ONNX Runtime's CPU provider; on others it is in `device.py`.
 
 Plain decoding runs the whole model as one session. When a tree or hidden states are wanted, it becomes two, stack and
 head; when a call takes some of the blocks, or blocks hold different slots, a session a block. A session is replaced,
@@ -16,10 +16,24 @@ import numpy as np
 from edgedec.bundle import Bundle
 from edgedec.cache.host import HostCache
 from edgedec.errors import RuntimeUnavailable, UsageError
-from edgedec.runtime import Call, CallResult, Capabilities, Rows, RuntimeOptions, choose_kv, head_outputs, lacking_kinds
+from edgedec.runtime import (
+    Call,
+    CallResult,
+    Capabilities,
+    DeviceName,
+    Rows,
+    RuntimeOptions,
+    choose_kv,
+    head_outputs,
+    lacking_kinds,
+    parse_device,
+)
 from edgedec.runtime.checks import check_calls
+from edgedec.runtimes.ort import device as on_device
+from edgedec.runtimes.ort.device import DeviceRuntime
 from edgedec.runtimes.ort.graphs import ARTIFACT, Graphs, graphs_of
 from edgedec.runtimes.ort.plan import Array, Plan, Step
+from edgedec.runtimes.ort.providers import PROVIDERS
 from edgedec.runtimes.ort.sessions import Sessions, default_threads, session_options
 from edgedec.runtimes.reference import kv_scales
 from edgedec.runtimes.reference.attention import paid
@@ -28,6 +42,7 @@ from edgedec.spec import KV_FORMATS
 __all__ = ["KINDS", "OnnxRuntime", "default_threads", "open", "session_options", "unavailable_reason"]
 
 KINDS = ("attention", "mlp", "moe", "ssm")
+DEVICES = ("cpu", *PROVIDERS)
 _PLANS, _PLAN_ROWS = 8, 64
 
 
@@ -39,7 +54,15 @@ def unavailable_reason(bundle: Bundle) -> str | None:
     return lacking
 
 
-def open(bundle: Bundle, options: RuntimeOptions) -> OnnxRuntime:  # noqa: A001
+def device_reason(bundle: Bundle, device: DeviceName) -> str | None:
+    """The same on a device."""
+    return on_device.device_reason(bundle, device) if device.name in PROVIDERS else unavailable_reason(bundle)
+
+
+def open(bundle: Bundle, options: RuntimeOptions) -> OnnxRuntime | DeviceRuntime:  # noqa: A001
+    device = parse_device(options.device)
+    if device.name in PROVIDERS:
+        return on_device.open_on_device(bundle, options, device)
     graphs, kv = graphs_of(bundle), choose_kv(bundle, options.kv)
     if kv not in graphs.stack:
         raise RuntimeUnavailable(
@@ -56,7 +79,13 @@ class OnnxRuntime:
     def __init__(self, bundle: Bundle, graphs: Graphs, kv: str, threads: int) -> None:
         self.spec, self.kv, self.threads = bundle.spec, kv, threads
         self.capabilities = Capabilities(
-            kinds=KINDS, kv_formats=KV_FORMATS, adapters=False, threads=threads, temperatures=True, merge=True
+            kinds=KINDS,
+            kv_formats=KV_FORMATS,
+            adapters=False,
+            threads=threads,
+            temperatures=True,
+            merge=True,
+            attach=True,
         )
         self._bundle, self._graphs, self._scales = bundle, graphs, kv_scales(bundle, kv)
         self._sessions = Sessions(bundle, threads)

@@ -21,13 +21,13 @@ from edgedec.runtime import (
     head_outputs,
     lacking_kinds,
 )
-from edgedec.runtimes.reference import attention, mlp, moe, ssm
+from edgedec.runtimes.reference import attention, mlp, moe, power_law, ssm
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, Weights, normed
-from edgedec.spec import KV_FORMATS, Attention, Block, Mlp, ModelSpec, Moe, Opaque, Ssm
+from edgedec.spec import KV_FORMATS, Attention, Block, Mlp, ModelSpec, Moe, Opaque, PowerLaw, Ssm
 
 __all__ = ["KINDS", "Reference", "open", "unavailable_reason"]
 
-KINDS = ("attention", "mlp", "moe", "ssm")
+KINDS = ("attention", "mlp", "moe", "power_law", "ssm")
 _VOCAB_CHUNK = 8192
 Scales = dict[int, Array]
 
@@ -74,7 +74,14 @@ class Reference:
         self.spec, self._weights, self.kv, self._scales = spec, weights, kv, scales or {}
         self._shapes = spec.tensors()
         self.capabilities = Capabilities(
-            kinds=KINDS, kv_formats=KV_FORMATS, temperatures=True, merge=True, views=True, queries=True
+            kinds=KINDS,
+            kv_formats=KV_FORMATS,
+            temperatures=True,
+            merge=True,
+            drop_by_head=True,
+            attach=True,
+            views=True,
+            queries=True,
         )
 
     def load(self) -> None:
@@ -127,6 +134,9 @@ class Reference:
         view: View | None,
     ) -> tuple[Array, Array | None, Array | None]:
         match block:
+            case PowerLaw():
+                scales = self._scales.get(w.number)
+                return power_law.run(block, w, x, rows, cache, spans[w.number], scales, view)
             case Attention():
                 scales = self._scales.get(w.number)
                 return attention.run(block, w, x, embedding, rows, cache, spans[w.number], scales, view)

@@ -11,7 +11,7 @@ from edgedec.cache.formats import load, store
 from edgedec.cache.host import HostCache
 from edgedec.runtime import Rows, View
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, softmax
-from edgedec.runtimes.reference.views import ScoredSlots, seen
+from edgedec.runtimes.reference.views import ScoredSlots, seen, standing_for
 from edgedec.spec import Attention, ModelSpec
 
 
@@ -43,7 +43,7 @@ def run(
         normed = np.concatenate([w.norm(embedding, block.embedding_norm, "embedding_norm"), normed], axis=1)
     q, k, v = _qkv(block, w, normed)
     positions = rows.positions[rows.first :]
-    q, k = _rotate(block, w.spec, q, positions), _rotate(block, w.spec, k, positions)
+    q, k = rotate(block, w.spec, q, positions), rotate(block, w.spec, k, positions)
     data, stop = cache.data(w.number), span[1]
     for i, values in enumerate((k, v)):
         data[i][:, slice(*span)] = store(values, cache.kv, None if scales is None else scales[i])
@@ -68,7 +68,7 @@ def _qkv(block: Attention, w: BlockWeights, x: Array) -> tuple[Array, Array, Arr
 
 def queries(block: Attention, w: BlockWeights, x: Array, positions: NDArray[np.int64]) -> Array:
     """The queries [n_heads, n, head_dim] of rows [n, read] that are normed, turned by their positions."""
-    return _rotate(block, w.spec, _qkv(block, w, x)[0], positions)
+    return rotate(block, w.spec, _qkv(block, w, x)[0], positions)
 
 
 def paid(spec: ModelSpec, b: int, queries: Array, rows: Rows, cache: HostCache, scales: Array | None) -> Array:
@@ -77,12 +77,12 @@ def paid(spec: ModelSpec, b: int, queries: Array, rows: Rows, cache: HostCache, 
     block = spec.attention[b]
     mask = rows.mask(cache.positions(b), block.window, block.sinks)
     q = queries.reshape(len(queries), block.n_heads, block.head_dim).transpose(1, 0, 2)
-    q = _rotate(block, spec, q, rows.positions[rows.first :])
+    q = rotate(block, spec, q, rows.positions[rows.first :])
     keys = load(cache.data(b)[0][:, : mask.shape[1]], cache.kv, None if scales is None else scales[0])
     return attend(q, keys, np.zeros_like(keys), mask, block)[1]
 
 
-def _rotate(block: Attention, spec: ModelSpec, x: Array, positions: NDArray[np.int64]) -> Array:
+def rotate(block: Attention, spec: ModelSpec, x: Array, positions: NDArray[np.int64]) -> Array:
     """x [heads, n, head_dim] turned by its positions."""
     if block.rope is None:
         return x
@@ -100,16 +100,28 @@ def attend(
     """q [heads, n, d], keys and values [kv_heads, total, d], mask [n, total] -> [n, heads * d], and the attention
     paid to each slot [kv_heads, total]."""
     group, n, kv = block.n_heads // block.n_kv_heads, q.shape[1], block.n_kv_heads
-    q = q.reshape(kv, group, n, block.head_dim)
+    q, owner = q.reshape(kv, group, n, block.head_dim), None
     scores = np.where(mask, _scores(block, q, keys), -np.inf)
     if sight is not None:
         ranks = sight.committed + sight.rows.visible().sum(axis=1) - 1
         scored = ScoredSlots(q, keys, scores, sight.committed, ranks, lambda mean: _scores(block, mean, keys))
-        scores = np.where(seen(sight.view, scored)[:, None], scores, -np.inf)
+        visible = seen(sight.view, scored)
+        scores = np.where(visible[:, None], scores, -np.inf)
+        if sight.view.runs is not None:
+            scores, owner = standing_for(sight.view, scores, visible)
     weights = softmax(scores)
     mixed = weights.reshape(kv, group * n, -1) @ values
     y = mixed.reshape(block.n_heads, n, block.head_dim).transpose(1, 0, 2).reshape(n, -1)
-    return y, weights.sum(axis=(1, 2))
+    paid = weights.sum(axis=(1, 2))
+    return y, paid if owner is None else _owned(paid, owner)
+
+
+def _owned(paid: Array, owner: NDArray[np.int64]) -> Array:
+    """What is paid to each slot [kv_heads, total], that of a run to its first."""
+    found = np.zeros_like(paid)
+    for head, to in enumerate(owner):
+        np.add.at(found[head], to, paid[head])
+    return found
 
 
 def _scores(block: Attention, q: Array, keys: Array) -> Array:

@@ -42,6 +42,19 @@ def seen(view: View, s: ScoredSlots) -> Mask:
     return out if view.theta is None else _striped(view, s, out)
 
 
+def standing_for(view: View, masked: Array, visible: Mask) -> tuple[Array, NDArray[np.int64]]:
+    """Scores [kv_heads, group, n, total] in which the slots of a run have that of its first, and whose each slot's
+    weight is counted as [kv_heads, total]. visible: what is seen without runs."""
+    out, owner = masked.copy(), np.tile(np.arange(masked.shape[-1]), (len(masked), 1))
+    for head in range(len(masked)):
+        first = view.listed("slots", head)
+        for slot, run in zip(first.tolist(), view.stands_for(head).tolist(), strict=True):
+            alone = ~visible[head, :, slot + 1 : slot + run].any(axis=1)  # rows that do not see the page
+            out[head][:, alone, slot : slot + run] = masked[head][:, alone, slot, None]
+            owner[head, slot : slot + run] = slot if alone.all() else owner[head, slot : slot + run]
+    return out, owner
+
+
 def page_bounds(keys: Array) -> tuple[Array, Array]:
     """The least and the largest key of each full page [kv_heads, pages, d], rounded outward to bfloat16. keys
     [kv_heads, slots, d]."""

@@ -9,13 +9,16 @@ from pathlib import Path
 import numpy as np
 
 from edgedec.kernels.cuda import build, emulated
-from edgedec.runtime import Call, Outputs, Rows, forward_one, logits_of
-from edgedec.runtimes import _cuda_pages, cuda
+from edgedec.runtime import Call, Outputs, Rows, View, forward_one, logits_of
+from edgedec.runtimes import cuda
+from edgedec.runtimes._device import frames
+from edgedec.spec import ModelSpec
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
 from edgedec.testing.conformance.models import MODELS
 
-_cuda_pages._SLAB = 0  # every page has memory of its own
+frames._SLAB = 0  # every page has memory of its own
 LIBRARY = build.emulation("address")
+PAID = Outputs(logits=True, attention=True)
 
 
 def run(model: str, fmt: str, kv: str) -> None:
@@ -36,6 +39,21 @@ def run(model: str, fmt: str, kv: str) -> None:
         result = forward_one(runtime, Call(Rows.chain([4, 5], 73), cache, outputs=Outputs(True, 3, True, (-1, 1))))
         assert result.logits is not None
         assert np.isfinite(result.logits).all()
+        for views in (None, *some_views(spec)):
+            call = Call(Rows.tree([1, 2, 3], [-1, 0, 0], 73), cache, outputs=PAID, views=views)
+            (result,) = runtime.forward([call])
+            assert all(np.isfinite(paid).all() for paid in result.attention.values())
+            cache.rollback()
+        cache.merge(min(spec.attention), [1, 2], [4, 66], [0.5, 0.25])
+
+
+def some_views(spec: ModelSpec) -> list[dict[int, View]]:
+    """Of a page that is searched for, slots that stand for some, slots near an anchor."""
+    slots, runs = np.array([5, 40, 62]), np.array([3, 1, 2])
+    some = [View(recent=0, pages=1), View(recent=0, theta=1.0, group=0)]
+    found = [dict.fromkeys(spec.attention, view) for view in some]
+    heads = {b: block.n_kv_heads for b, block in spec.attention.items()}
+    return [*found, {b: View(recent=0, slots=[slots] * n, runs=[runs] * n, group=2) for b, n in heads.items()}]
 
 
 for name, fmt, kv in [arguments.split(",") for arguments in sys.argv[1:]]:

@@ -43,8 +43,10 @@ def test_the_report_is_whole(tmp_path, capsys, monkeypatch):
     assert device_report.main(["--small", "--out", str(out)]) == 0
     found = json.loads(out.read_text("utf-8"))
     assert found == json.loads(capsys.readouterr().out)
+    assert (found["wrong kernels"], found["failed"]) == ({}, {})
     assert found["correctness"]["64 rows as one by one"] is True
     assert found["correctness"]["story int8 as native"] is True
+    assert found["correctness"]["h2o as native"] is True
     assert found["goals"].keys() <= device_report.GOALS.keys()
     assert "one row, ms" in found["goals"]
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
@@ -53,7 +55,23 @@ def test_the_report_is_whole(tmp_path, capsys, monkeypatch):
 def test_without_a_gpu_the_report_is_one_line(monkeypatch, capsys):
     monkeypatch.setenv("EDGEDEC_CUDA", "7")
     assert device_report.main(["--small"]) == 1
-    assert len(capsys.readouterr().err.splitlines()) == 2  # "right?" and the error
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_part_that_fails_is_named_and_the_others_are_there(tmp_path, capsys, monkeypatch):
+    """On the first machine with a GPU nobody can try again."""
+    monkeypatch.setattr(device_report, "_STORY", 2)
+
+    def fails(*_: object) -> object:
+        raise OSError("GPU: running kernels: an illegal memory access (CUDA error 700)")
+
+    monkeypatch.setattr(device_report, "story", fails)
+    out = tmp_path / "report.json"
+    assert device_report.main(["--small", "--out", str(out)]) == 1
+    found = json.loads(out.read_text("utf-8"))
+    assert found["failed"] == {"correctness": "GPU: running kernels: an illegal memory access (CUDA error 700)"}
+    assert found["wrong kernels"] == {}
+    assert "one row, ms" in found["goals"]
 
 
 def test_goals_are_those_of_the_steps():

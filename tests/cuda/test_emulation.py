@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edgedec.kernels.cuda import build, emulated
-from edgedec.kernels.cuda.device import Buffer, DeviceError
+from edgedec.kernels.device.interface import Buffer, DeviceError
 
 pytestmark = pytest.mark.skipif(emulated.why_not() is not None, reason=f"emulation: {emulated.why_not()}")
 PLANTED = Path(__file__).with_name("planted.cu")

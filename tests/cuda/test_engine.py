@@ -30,7 +30,7 @@ slow = pytest.mark.skipif("EDGEDEC_SLOW_TESTS" not in os.environ, reason="minute
 cuda = pytest.importorskip("edgedec.runtimes.cuda")
 native = pytest.importorskip("edgedec.runtimes.native")
 ALL = Outputs(True, 5, True, (-1, 0), False, 0, 0.7)
-RUNS = tuple(MODELS)
+RUNS = tuple(name for name in MODELS if name != "power law")  # the reference's alone
 
 
 @pytest.fixture(autouse=True)
@@ -259,7 +259,7 @@ def test_no_device_is_one_line(bundle, monkeypatch):
 def test_memory_that_a_garbage_collection_gives_back_is_whole(bundle):
     """Caches in cycles end in any order; their states' memory is used again."""
     runtime = cuda.open(bundle("state space", "f32"), RuntimeOptions(kv="f32"))
-    recycler = runtime._pool.states
+    pool = runtime._pool
     for _ in range(3):
         cache = runtime.new_cache(8)
         logits_of(runtime, Rows.chain([1, 2], 0), cache)
@@ -267,9 +267,9 @@ def test_memory_that_a_garbage_collection_gives_back_is_whole(bundle):
         cycle.append(cycle)
         del cache, cycle
         gc.collect()
-    free = {address for addresses in recycler._free.values() for address in addresses}
-    assert len(free) == len(recycler._held)
-    assert 0 not in free
+    for frames in pool.states.frames.values():
+        assert set(frames._of) == {piece.number for piece in pool.states._zeros.values() if piece.frames is frames}
+        assert len(frames._frames._free) + len(frames._of) == len(frames._frames._slabs)
 
 
 @slow

@@ -1,0 +1,162 @@
+"""What an engine needs of a device: memory, copies, launches, and launches recorded once and run again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class DeviceError(OSError):
+    """What the device refused, in one line."""
+
+
+class Recorded(Protocol):
+    """Launches that can be run again with one call."""
+
+    def replay(self) -> None: ...
+
+
+# A kernel, its grid, threads and bytes of shared memory of a block, its arguments.
+Launch = tuple[str, tuple[int, int, int], int, int, bytes]
+
+
+class NotedLaunches:
+    """What a device is that records no graphs of its own: launches are noted, and made again one after another.
+    `_run` makes one."""
+
+    name = "device"
+
+    def __init__(self) -> None:
+        self._noted: list[Launch] | None = None
+
+    def prepare(self, kernel: str, shared: int) -> None:
+        """Kernels are ready."""
+
+    def outside(self, what: str) -> None:
+        """DeviceError while launches are recorded, where a GPU would refuse this too."""
+        if self._noted is not None:
+            raise DeviceError(f"{self.name}: {what} while launches are recorded")
+
+    def _run(self, kernel: str, grid: tuple[int, int, int], threads: int, shared: int, arguments: bytes) -> None:
+        raise NotImplementedError
+
+    def launch(self, kernel: str, grid: tuple[int, int, int], threads: int, shared: int, arguments: bytes) -> None:
+        if self._noted is None:
+            return self._run(kernel, grid, threads, shared, arguments)
+        self._noted.append((kernel, grid, threads, shared, arguments))
+
+    def record(self, launches: Callable[[], None]) -> Recorded:
+        noted = list[Launch]()
+        self._noted = noted
+        try:
+            launches()
+            return _Noted(self, noted)
+        finally:
+            self._noted = None
+
+
+class _Noted:
+    def __init__(self, device: NotedLaunches, launches: list[Launch]) -> None:
+        self._device, self._launches = device, launches
+
+    def replay(self) -> None:
+        for launch in self._launches:
+            self._device._run(*launch)
+
+
+class Device(Protocol):
+    """One GPU, or the emulation of one. Launches and copies happen in their order.
+
+    has_matrix: has it kernels for products of many rows? fused_bytes: shared memory that a product may take to make its
+    rows ready itself; 0: it cannot."""
+
+    name: str
+    has_matrix: bool
+    fused_bytes: int
+
+    def allocate(self, size: int) -> int:
+        """The address of `size` new bytes, 256-byte aligned, not cleared."""
+        ...
+
+    def free(self, address: int) -> None: ...
+
+    def write(self, address: int, array: NDArray[Any]) -> None:
+        """Copy a contiguous array to the device."""
+        ...
+
+    def read(self, address: int, array: NDArray[Any]) -> None:
+        """Fill a contiguous array from the device, after all launches so far."""
+        ...
+
+    def copy(self, to: int, source: int, size: int) -> None:
+        """Copy within the device."""
+        ...
+
+    def launch(self, kernel: str, grid: tuple[int, int, int], threads: int, shared: int, arguments: bytes) -> None:
+        """Run a kernel. `arguments`: its struct; `shared`: bytes of shared memory of a block."""
+        ...
+
+    def prepare(self, kernel: str, shared: int) -> None:
+        """Make a kernel ready to be launched with so much shared memory of a block, for `record`."""
+        ...
+
+    def record(self, launches: Callable[[], None]) -> Recorded:
+        """Record the launches that `launches` makes, without running them. It does nothing else: no memory is taken or
+        copied, nothing is waited for."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait for all launches; DeviceError if one failed."""
+        ...
+
+
+class Buffer:
+    """Memory of a device, freed with the object. `at`: its address."""
+
+    def __init__(self, device: Device, size: int) -> None:
+        self._device, self.size = device, max(size, 256)
+        self.at = device.allocate(self.size)
+
+    @classmethod
+    def of(cls, device: Device, array: NDArray[Any]) -> Buffer:
+        """A copy of an array on the device."""
+        made = cls(device, array.nbytes)
+        device.write(made.at, np.ascontiguousarray(array))
+        return made
+
+    def __del__(self) -> None:
+        if getattr(self, "at", 0):
+            self._device.free(self.at)
+            self.at = 0
+
+
+class Recycler:
+    """Memory of a few sizes that is taken and given back all the time: what is given back is kept for the next."""
+
+    def __init__(self, device: Device) -> None:
+        # All of it is held here: a garbage collection may end objects in any order.
+        self._device, self._held, self._free = device, list[Buffer](), dict[int, list[int]]()
+
+    def take(self, size: int) -> Recycled:
+        """Memory of `size` bytes, not cleared."""
+        free = self._free.setdefault(size, [])
+        if not free:
+            self._held.append(Buffer(self._device, size))
+            free.append(self._held[-1].at)
+        return Recycled(self, free.pop(), size)
+
+    def give_back(self, address: int, size: int) -> None:
+        self._free[size].append(address)
+
+
+class Recycled:
+    """Memory that goes back to its recycler with the object. `at`: its address."""
+
+    def __init__(self, recycler: Recycler, address: int, size: int) -> None:
+        self._recycler, self.at, self.size = recycler, address, size
+
+    def __del__(self) -> None:
+        self._recycler.give_back(self.at, self.size)

@@ -1,0 +1,259 @@
+"""The structs of `kernels/cuda/args.h` as bytes: same order of fields, checked by a test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Literal
+
+FORMATS = {"f32": 1, "f16": 2, "int8": 3, "int4": 4}
+EPILOGUES = {"store": 0, "add": 1, "glu": 2, "activate": 3}
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3}
+NORMS = {"none": 0, "rms": 1, "layer": 2}
+ROUTERS = {"softmax": 0, "softmax_topk": 1, "sigmoid": 2}
+PAGE_SLOTS, CHUNK, LANES, STRIP, TILE_KEYS, PRODUCT_STEPS, MOST_QUERIES = 64, 256, 16, 512, 32, 64, 16
+MATRIX_ROWS = MATRIX_OUTPUTS = 64
+# Shared memory of a block (MatrixMemory): rows, weights, scales and sums of four steps.
+MATRIX_BYTES = {name: 64 * 144 + 4 * 4 * step + 3 * 4 * 4 * 64 for name, step in (("int4", 256), ("int8", 512))}
+
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu"]
+
+_weights, _norm, _prepared = Struct("@3P4i"), Struct("@2Pif"), Struct("@4P")
+
+
+@dataclass(frozen=True)
+class DeviceWeights:
+    """A matrix on the device; `data` 0: none."""
+
+    data: int = 0
+    scales: int = 0
+    zeros: int = 0
+    format: int = 0
+    n: int = 0
+    k: int = 0
+    block: int = 0
+
+    @property
+    def quantized(self) -> bool:
+        return self.format >= FORMATS["int8"]
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.k // self.block)
+
+    @property
+    def kpad(self) -> int:
+        return self.blocks * self.block
+
+    @property
+    def steps(self) -> int:
+        return self.kpad // (16 if self.block == 16 else 32)
+
+    @property
+    def groups(self) -> int:
+        return -(-self.n // LANES)
+
+    def pack(self) -> bytes:
+        return _weights.pack(self.data, self.scales, self.zeros, self.format, self.n, self.k, self.block)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A norm's weight and bias on the device."""
+
+    weight: int = 0
+    bias: int = 0
+    kind: int = 0
+    eps: float = 0.0
+
+    def pack(self) -> bytes:
+        return _norm.pack(self.weight, self.bias, self.kind, self.eps)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Where rows made ready for a product lie."""
+
+    q: int = 0
+    scale: int = 0
+    sum: int = 0
+    block_sum: int = 0
+
+    def pack(self) -> bytes:
+        return _prepared.pack(self.q, self.scale, self.sum, self.block_sum)
+
+
+_embed_head, _embed_tail = Struct("@P"), Struct("@Pfi")
+_prepare_head, _prepare_tail = Struct("@3P"), Struct("@4i")
+_product_tail = Struct("@4P8ifi")
+_rope, _attend, _sums = Struct("@6Pq6ifi"), Struct("@4Pq8i2f4i2P"), Struct("@Pq")
+_rows_head, _rows_tail = Struct("@3P"), Struct("@4i")
+_glu, _copy, _best = Struct("@3P4i"), Struct("@3P2i"), Struct("@6P2i")
+_route, _combine, _move = Struct("@6P4ifi"), Struct("@6P2i"), Struct("@2P2i")
+_ssm, _advance = Struct("@8P8i2f"), Struct("@4P6i")
+_bounds, _view, _plan = Struct("@P2q4i"), Struct("@9Pq4i"), Struct("@8P2i")
+STEP = Struct("@21P6i3P")
+PLAN_BYTES = _plan.size
+
+
+def embed(step: int, w: DeviceWeights, out: int, scale: float, hidden: int) -> bytes:
+    return _embed_head.pack(step) + w.pack() + _embed_tail.pack(out, scale, hidden)
+
+
+def prepare(
+    step: int,
+    x: int,
+    normed: int,
+    w: DeviceWeights,
+    norm: Norm,
+    out: Prepared,
+    k: int,
+    head: bool = False,
+    copies: int = 1,
+) -> bytes:
+    head_part = _prepare_head.pack(step, x, normed)
+    return head_part + w.pack() + norm.pack() + out.pack() + _prepare_tail.pack(k, head, copies, 0)
+
+
+@dataclass(frozen=True)
+class Product:
+    """The arguments of a product. fused: the block makes its rows ready itself."""
+
+    w: DeviceWeights
+    out: int
+    stride: int
+    a: Prepared = Prepared()
+    norm: Norm = Norm()
+    x: int = 0
+    bias: int = 0
+    experts: int = 0
+    epilogue: str = "store"
+    activation: Activation = "silu"
+    fused: bool = False
+    head: bool = False
+    copies: int = 1
+    spread: int = 0
+    softcap: float = 0.0
+    tile: int = 1
+
+    def pack(self, step: int) -> bytes:
+        kinds = EPILOGUES[self.epilogue], ACTIVATIONS[self.activation], self.fused, self.head
+        tail = _product_tail.pack(
+            self.x, self.bias, self.out, self.experts, *kinds, self.copies, self.spread, self.stride, 0,
+            self.softcap, self.tile,
+        )  # fmt: skip
+        return _embed_head.pack(step) + self.w.pack() + self.a.pack() + self.norm.pack() + tail
+
+
+def rope(
+    step: int, qkv: int, cos: int, sin: int, q_norm: int, k_norm: int, offset: int, heads: int, kv_heads: int, dim: int,
+    pairs: int, kv_format: int, view: int, eps: float, row_bytes: int,
+) -> bytes:  # fmt: skip
+    numbers = heads, kv_heads, dim, pairs, kv_format, view
+    return _rope.pack(step, qkv, cos, sin, q_norm, k_norm, offset, *numbers, eps, row_bytes)
+
+
+@dataclass(frozen=True)
+class KeptWeights:
+    """The kv heads of an attention launch, and where the weights of theirs are kept; 0: nowhere."""
+
+    head0: int = 0
+    heads: int = 0
+    weights: int = 0
+    totals: int = 0
+
+
+def attend(
+    step: int, qkv: int, parts: int, out: int, offset: int, heads: int, kv_heads: int, dim: int, window: int,
+    sinks: int, kv_format: int, view: int, row_bytes: int, scale: float, softcap: float, tile: int, kept: KeptWeights,
+) -> bytes:  # fmt: skip
+    numbers = heads, kv_heads, dim, window, sinks, kv_format, view, row_bytes
+    places = kept.head0, kept.heads, 0, kept.weights, kept.totals
+    return _attend.pack(step, qkv, parts, out, offset, *numbers, scale, softcap, tile, *places)
+
+
+def attention_sums(attended: bytes, sums: int, width: int) -> bytes:
+    """attended: the arguments of the launch that kept the weights."""
+    return attended + _sums.pack(sums, width)
+
+
+@dataclass(frozen=True)
+class ViewMemory:
+    """What is found out of a view on the device, in the order of `ViewArgs`, and how wide its rows are; 0: nothing."""
+
+    seen: int
+    pages: int
+    bounds: int
+    near: int = 0
+    slots: int = 0
+    runs: int = 0
+    counts: int = 0
+    means: int = 0
+    floats: int = 0
+    bounds_offset: int = 0
+    pages_stride: int = 0
+    slots_stride: int = 0
+
+
+def viewed(attended: bytes, memory: ViewMemory, plan: int, listed: bool) -> bytes:
+    """attended: as `attend` packs them; listed: of slots one by one."""
+    places = (memory.seen, memory.pages, memory.bounds, memory.near, memory.slots, memory.runs, memory.counts)
+    numbers = memory.bounds_offset, memory.pages_stride, memory.slots_stride, plan, listed
+    return attended + _view.pack(*places, memory.means, memory.floats, *numbers)
+
+
+def view_plan(places: Sequence[int], n_items: int, groups: int) -> bytes:
+    """places: of items, part, part_row, chunks, page_chunks, sights, lists, logs."""
+    return _plan.pack(*places, n_items, groups)
+
+
+def bounds(pages: int, offset: int, bounds_offset: int, dim: int, fmt: int, row_bytes: int) -> bytes:
+    return _bounds.pack(pages, offset, bounds_offset, dim, fmt, row_bytes, 0)
+
+
+def norm_rows(step: int, x: int, out: int, norm: Norm, width: int, part: int, stride: int, add: bool) -> bytes:
+    return _rows_head.pack(step, x, out) + norm.pack() + _rows_tail.pack(width, part, stride, add)
+
+
+def gated(step: int, x: int, out: int, inner: int, glu: bool, activation: Activation, copies: int = 1) -> bytes:
+    return _glu.pack(step, x, out, inner, glu, ACTIVATIONS[activation], copies)
+
+
+def copy_rows(step: int, x: int, out: int, width: int, stride: int = 0) -> bytes:
+    """stride: of x; 0: its rows lie side by side."""
+    return _copy.pack(step, x, out, width, stride or width)
+
+
+def best(step: int, logits: int, strips: int, keys: int, ids: int, scores: int, vocab: int, top: int) -> bytes:
+    return _best.pack(step, logits, strips, keys, ids, scores, vocab, top)
+
+
+def route(
+    step: int, logits: int, bias: int, experts: int, weights: int, scratch: int, n: int, top_k: int, router: str,
+    normalize: bool, scale: float,
+) -> bytes:  # fmt: skip
+    return _route.pack(step, logits, bias, experts, weights, scratch, n, top_k, ROUTERS[router], normalize, scale, 0)
+
+
+def combine(step: int, experts: int, weights: int, shared: int, gate: int, out: int, top_k: int, width: int) -> bytes:
+    return _combine.pack(step, experts, weights, shared, gate, out, top_k, width)
+
+
+def move(moves: int, runs: int, n: int) -> bytes:
+    return _move.pack(moves, runs, n, 0)
+
+
+def ssm(
+    step: int, projected: int, vectors: Sequence[int], y: int, heads: int, head_dim: int, state_size: int, groups: int,
+    conv_size: int, slot: int, width: int, dt_min: float, dt_max: float,
+) -> bytes:  # fmt: skip
+    """vectors: the convolution's weights and bias, dt's bias, a, d."""
+    numbers = heads, head_dim, state_size, groups, conv_size, slot, width, 0
+    return _ssm.pack(step, projected, *vectors, y, *numbers, dt_min, dt_max)
+
+
+def advance(
+    source: int, rows: int, to: int, path: int, heads: int, head_dim: int, state_size: int, groups: int, n: int
+) -> bytes:
+    return _advance.pack(source, rows, to, path, heads, head_dim, state_size, groups, n, 0)

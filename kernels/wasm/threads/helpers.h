@@ -1,0 +1,19 @@
+// Threads of a shared memory: workers of the host, each with an instance of this module, wait here for work. They are there
+// before the engine is opened, for a host makes none while it waits.
+#pragma once
+#include <cstdint>
+
+namespace edgedec::wasm {
+
+constexpr int MOST_HELPERS = 63;
+
+int helpers();  // how many there are
+// Has a helper that is free run `work(given)`; returns its number, -1: none is free.
+int begin(void (*work)(void*), void* given);
+void finish(int helper);  // waits until it has
+
+// Waits while `*at` is `value`, and as long as it takes; stops the engine if a helper was lost, whom nobody could wait for.
+void wait(int32_t* at, int32_t value);
+void wake(int32_t* at, uint32_t most);
+
+}  // namespace edgedec::wasm

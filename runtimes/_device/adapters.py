@@ -1,0 +1,72 @@
+"""Adapters on a device: y += b (a x) after a product, by the products of float weights, for steps all of whose rows
+have the adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from edgedec.bundle.adapter import LoraAdapter
+from edgedec.errors import UsageError
+from edgedec.kernels.device import structs
+from edgedec.kernels.device.interface import Buffer, Device
+from edgedec.kernels.device.structs import DeviceWeights
+from edgedec.spec import Mlp, ModelSpec
+
+# The matrices of a block that an adapter may change here, by kind; of an mlp, those of its own names.
+_ADAPTED = {"attention": ("qkv", "o"), "ssm": ("in_proj", "out_proj")}
+
+
+class DeviceAdapter:
+    """The low-rank weights of an adapter on a device. `number`: which of all that were brought there."""
+
+    def __init__(self, device: Device, spec: ModelSpec, adapter: LoraAdapter, number: int) -> None:
+        left = sorted(set(adapter.matrices) - set(_matrices(spec)))
+        if left:
+            raise UsageError(f"engines of GPUs add nothing to {', '.join(left)}; use --engine reference")
+        self.number, self._kept = number, list[Buffer]()
+        self._parts = {
+            name: (self._bring(device, low.a), self._bring(device, low.b))
+            for name, low in adapter.matrices.items()
+            if len(low.a)
+        }
+
+    def part(self, name: str) -> tuple[DeviceWeights, DeviceWeights] | None:
+        """a and b of a matrix; None if it stays as it is."""
+        return self._parts.get(name)
+
+    @property
+    def rank(self) -> int:
+        return max((a.n for a, _ in self._parts.values()), default=1)
+
+    def _bring(self, device: Device, matrix: Any) -> DeviceWeights:
+        n, k = matrix.shape
+        self._kept.append(Buffer.of(device, np.ascontiguousarray(matrix, np.float32)))
+        return DeviceWeights(self._kept[-1].at, 0, 0, structs.FORMATS["f32"], n, k, 0)
+
+
+class DeviceAdapters:
+    """The adapters that calls have named, each brought once and kept as long as it is held elsewhere."""
+
+    def __init__(self, device: Device, spec: ModelSpec) -> None:
+        self._device, self._spec, self._count = device, spec, 0
+        self._known: WeakKeyDictionary[Any, DeviceAdapter] = WeakKeyDictionary()
+
+    def of(self, adapter: Any) -> DeviceAdapter | None:
+        """None for none."""
+        if adapter is None:
+            return None
+        found = self._known.get(adapter)
+        if found is None:
+            self._count += 1
+            found = self._known[adapter] = DeviceAdapter(self._device, self._spec, adapter, self._count)
+        return found
+
+
+def _matrices(spec: ModelSpec) -> Iterable[str]:
+    for b, block in enumerate(spec.blocks):
+        names = (block.up, "down") if isinstance(block, Mlp) else _ADAPTED.get(block.kind, ())
+        yield from (f"blocks.{b}.{name}" for name in names)

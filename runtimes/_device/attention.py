@@ -1,0 +1,61 @@
+"""The launches of an attention block."""
+
+from __future__ import annotations
+
+from edgedec.kernels.device import structs
+from edgedec.kernels.device.structs import Norm, Product
+from edgedec.runtimes._device.attending import attend
+from edgedec.runtimes._device.formats import kv_format
+from edgedec.runtimes._device.pages import PagePool
+from edgedec.runtimes._device.stack import Stack, StepShape
+from edgedec.runtimes._device.sums import keep_queries
+from edgedec.spec import Attention
+
+
+def attention(
+    stack: Stack, step: int, shape: StepShape, number: int, block: Attention, pool: PagePool, kv: str
+) -> None:
+    """hidden += post_norm(o(attention(qkv(norm(hidden)))))."""
+    model, prefix, rows = stack.model, f"blocks.{number}.", shape.rows
+    width = block.q_dim + 2 * block.kv_dim
+    qkv, out = stack.floats("qkv", width), stack.floats("attended", block.q_dim)
+    p = Product(model.weights(prefix + "qkv"), qkv, width, bias=model.vector(prefix + "qkv_bias"))
+    stack.adapted(step, rows, prefix + "qkv", p, model.norm(block.norm, prefix + "norm"), stack.hidden)
+    if block.qk_norm == "full":
+        _norm_whole(stack, step, rows, number, block, qkv)
+    _store(stack, step, shape, number, block, pool, kv, qkv)
+    keep_queries(stack, step, shape, number, qkv, block.q_dim, width)
+    attend(stack, step, shape, number, block, pool, qkv, out)
+    p = Product(model.weights(prefix + "o"), 0, stack.spec.hidden_size, bias=model.vector(prefix + "o_bias"))
+    stack.residual(step, rows, number, block, p, out, "o")
+
+
+def _norm_whole(stack: Stack, step: int, rows: int, number: int, block: Attention, qkv: int) -> None:
+    """Queries and keys of all heads normed together."""
+    width = block.q_dim + 2 * block.kv_dim
+    for name, at, n in (("q_norm", 0, block.q_dim), ("k_norm", block.q_dim, block.kv_dim)):
+        weight = stack.model.vector(f"blocks.{number}.{name}")
+        norm = Norm(weight, 0, structs.NORMS["rms"], stack.spec.norm_eps)
+        arguments = structs.norm_rows(step, qkv + 4 * at, qkv + 4 * at, norm, n, n, width, False)
+        stack.launch("norm_rows", (rows, 1), 32, 0, arguments)
+
+
+def _view(stack: Stack, shape: StepShape, number: int) -> int:
+    attention = [b for b in shape.blocks if b in stack.spec.attention]
+    return shape.views[attention.index(number)]
+
+
+def _store(
+    stack: Stack, step: int, shape: StepShape, number: int, block: Attention, pool: PagePool, kv: str, qkv: int
+) -> None:
+    """Heads normed and turned by their positions, keys and values into the pages."""
+    prefix, by_head = f"blocks.{number}.", block.qk_norm == "head"
+    q_norm = stack.model.vector(prefix + "q_norm") if by_head else 0
+    k_norm = stack.model.vector(prefix + "k_norm") if by_head else 0
+    cos, sin, pairs = stack.model.rope(block.rope) if block.rope is not None else (0, 0, 0)
+    arguments = structs.rope(
+        step, qkv, cos, sin, q_norm, k_norm, pool.offsets[number], block.n_heads, block.n_kv_heads, block.head_dim,
+        pairs, kv_format(block, kv), _view(stack, shape, number), stack.spec.norm_eps, pool.rows[number],
+    )  # fmt: skip
+    warps = min(32, block.n_heads // block.n_kv_heads + 1)
+    stack.launch("rope_store", (shape.rows, block.n_kv_heads), 32 * warps, 0, arguments)

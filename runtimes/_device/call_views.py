@@ -1,0 +1,33 @@
+"""Which tables of pages the sequences of a call have in which block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgedec.runtimes._device.cache import PagedCache
+from edgedec.runtimes._device.table import PageTable
+
+
+@dataclass(frozen=True)
+class Views:
+    """The tables of a call's sequences: blocks whose slots are the same have one view. of: the view of each attention
+    block; tables: of each view a table a sequence."""
+
+    of: dict[int, int]
+    tables: list[list[PageTable]]
+
+    @classmethod
+    def make(cls, blocks: Sequence[int], caches: Sequence[PagedCache]) -> Views:
+        of, tables, known = dict[int, int](), list[list[PageTable]](), dict[tuple[int, ...], int]()
+        for b in blocks:
+            if b not in caches[0].spec.attention:
+                continue
+            found = [cache.table(b) for cache in caches]
+            if tables and found == tables[-1]:  # as the block before, mostly
+                of[b] = len(tables) - 1
+                continue
+            of[b] = known.setdefault(tuple(id(table) for table in found), len(tables))
+            if of[b] == len(tables):
+                tables.append(found)
+        return cls(of, tables)

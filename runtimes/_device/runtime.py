@@ -1,0 +1,183 @@
+"""The runtime of GPUs: weights, pages and steps on one device, launches recorded once and run again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgedec.bundle import Bundle
+from edgedec.kernels.device.interface import Device, Recorded
+from edgedec.runtime import Call, CallResult
+from edgedec.runtimes._device import head as heads
+from edgedec.runtimes._device import sums
+from edgedec.runtimes._device.adapters import DeviceAdapter, DeviceAdapters
+from edgedec.runtimes._device.attention import attention
+from edgedec.runtimes._device.cache import PagedCache
+from edgedec.runtimes._device.call_views import Views
+from edgedec.runtimes._device.model import DeviceModel
+from edgedec.runtimes._device.moe import moe
+from edgedec.runtimes._device.paged import PagedRuntime
+from edgedec.runtimes._device.pages import SLOTS
+from edgedec.runtimes._device.ssm import ssm
+from edgedec.runtimes._device.stack import Stack, StepShape, Workspace, bucket, known
+from edgedec.runtimes._device.step import StepMemory, tile_rows
+from edgedec.runtimes._device.viewing import PlanMaker
+from edgedec.spec import Attention, Mlp, Ssm
+
+KINDS = ("attention", "mlp", "moe", "ssm")
+_LARGEST = 256
+_MOST_RECORDED = 256
+
+
+class LaunchedRuntime(PagedRuntime):
+    """A runtime over a bundle's weights on one device, by its kernels."""
+
+    def __init__(self, bundle: Bundle, kv: str, device: Device, memory: int = 0) -> None:
+        super().__init__(bundle.spec, kv, device, memory)
+        self.device, self._bundle = device, bundle
+        self.launches = 0  # of the last step
+        self._start()
+        self.capabilities = self._declared(
+            kinds=KINDS,
+            queries=True,
+            views=True,
+            adapters=True,
+            largest_call=_LARGEST,
+            device=device.name,
+            driver=getattr(device, "driver", ""),
+        )
+
+    def _start(self) -> None:
+        model, memory = DeviceModel(self._bundle, self.device), Workspace(self.device)
+        self._stack = Stack(self.device, model, memory, _LARGEST)
+        self._step = StepMemory(self.device)
+        self._last: Recorded | None = None
+        self._adapters = DeviceAdapters(self.device, self.spec)
+        self._recorded: dict[tuple[StepShape, int, int], tuple[Recorded, int]] = {}
+
+    def load(self) -> None:
+        """Bring the weights to the device."""
+        with self._lock:
+            for name in self.spec.tensors():
+                if len(self._bundle.manifest.tensors[name].shape) == 2:
+                    self._stack.model.weights(name)
+
+    def release(self) -> None:
+        """Give the weights' and the working memory back; caches stay."""
+        with self._lock:
+            self._start()
+
+    def again(self) -> None:
+        """Run the launches of the last step once more, on the same rows: what a step costs without the host."""
+        with self._lock:
+            if self._last is not None:
+                self._last.replay()
+
+    def _adapter(self, call: Call) -> DeviceAdapter | None:
+        return self._adapters.of(call.adapter)
+
+    def _run(
+        self,
+        blocks: tuple[int, ...],
+        adapter: DeviceAdapter | None,
+        calls: Sequence[Call],
+        caches: Sequence[PagedCache],
+    ) -> list[CallResult]:
+        self._stack.adapter = adapter
+        views, attending = Views.make(blocks, caches), [b for b in blocks if b in self.spec.attention]
+        facts = [self.spec.attention[b] for b in attending]
+        group = max((block.n_heads // block.n_kv_heads for block in facts), default=1)
+        tile = tile_rows(group, calls)
+        maker = PlanMaker(calls, tile)
+        viewed = tuple(self._plan(maker, b, views) if b in (calls[0].views or ()) else -1 for b in attending)
+        size = self._step.write(calls, caches, blocks, views, tile, maker.plans)
+        shape = StepShape(
+            rows=bucket(size.rows),
+            head=bucket(size.head) if size.head else 0,
+            items=bucket(size.items) if size.items else 0,
+            sequences=bucket(len(calls)),
+            top=min(max(call.outputs.top for call in calls), self.spec.vocab_size),
+            tile=tile,
+            sums=any(call.outputs.logsum for call in calls),
+            blocks=blocks,
+            views=tuple(views.of[b] for b in attending),
+            hidden=tuple(sorted({b for call in calls for b in call.outputs.hidden})),
+            adapter=adapter.number if adapter else 0,
+            paid=bucket(size.paid) if size.paid else 0,
+            queries=tuple(sorted({b for call in calls for b in call.outputs.queries})),
+            viewed=viewed,
+            plans=tuple(plan.size for plan in maker.plans),
+        )
+        self._replay(shape)
+        results = heads.results(self._stack, shape, calls)
+        sums.fill(self._stack, shape, calls, views.tables, results)
+        return results
+
+    def _plan(self, maker: PlanMaker, block: int, views: Views) -> int:
+        """The number of a viewed block's plan; pages that are searched have their bounds then."""
+        tables = views.tables[views.of[block]]
+        number = maker.number(block, self.spec.attention[block], tables)
+        if maker.plans[number].searches:
+            for table in tables:
+                self._pool.make_bounds(table.pages[: table.start // SLOTS], block)
+        return number
+
+    def _replay(self, shape: StepShape) -> None:
+        """Run the launches of a step of this shape; they are recorded when the first one comes."""
+        key = shape, self._step.generation, self._stack.memory.generation
+        if key not in self._recorded:
+            key = self._record(shape)
+        self._last, self.launches = self._recorded[key]
+        self._last.replay()
+
+    def _record(self, shape: StepShape) -> tuple[StepShape, int, int]:
+        """Record the launches of a step; under which key. A GPU that records takes neither memory nor copies: so all
+        that they need is brought before, by going through them once."""
+        if len(self._recorded) >= _MOST_RECORDED:
+            self._recorded = {}
+        counted = _Counted(self.device)
+        self._stack.device = counted
+        try:
+            self._launch(shape)
+        finally:
+            self._stack.device = self.device
+        key = shape, self._step.generation, self._stack.memory.generation
+        self._recorded[key] = self.device.record(lambda: self._launch(shape)), counted.launches
+        return key
+
+    def _launch(self, shape: StepShape) -> None:
+        stack, step = self._stack, self._step.at
+        stack.embed(step, shape.rows)
+        stack.keep(step, shape, -1)
+        for b in shape.blocks:
+            block = known(self.spec.blocks[b])
+            if isinstance(block, Attention):
+                attention(stack, step, shape, b, block, self._pool, self.kv)
+            elif isinstance(block, Mlp):
+                stack.mlp(step, shape.rows, b, block)
+            elif isinstance(block, Ssm):
+                ssm(stack, step, shape, b, block)
+            else:
+                moe(stack, step, shape, b, block)
+            stack.keep(step, shape, b)
+        if shape.head:
+            heads.head(stack, step, shape)
+
+
+class _Counted:
+    """A device that counts launches, of kernels that are made ready, and makes none."""
+
+    def __init__(self, device: Device) -> None:
+        self._device, self.launches, self.name = device, 0, device.name
+        self.has_matrix, self.fused_bytes = device.has_matrix, device.fused_bytes
+        self.allocate, self.free, self.write = device.allocate, device.free, device.write
+        self.read, self.copy, self.record, self.synchronize, self.prepare = (
+            device.read,
+            device.copy,
+            device.record,
+            device.synchronize,
+            device.prepare,
+        )
+
+    def launch(self, kernel: str, grid: tuple[int, int, int], threads: int, shared: int, arguments: bytes) -> None:
+        self.launches += 1
+        self._device.prepare(kernel, shared)

@@ -1,0 +1,285 @@
+"""The launches of a step: embedding, blocks one after another, head. Everything that changes from step to step lies in
+the step's memory, so that launches recorded once serve all steps of the same shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.errors import UsageError
+from edgedec.kernels.device import structs
+from edgedec.kernels.device.interface import Buffer, Device
+from edgedec.kernels.device.structs import DeviceWeights, Norm, Prepared, Product
+from edgedec.runtimes._device.adapters import DeviceAdapter
+from edgedec.runtimes._device.model import DeviceModel
+from edgedec.spec import Attention, Block, Mlp, Moe, Ssm
+
+# Up to so many rows a product makes its rows ready itself, if they fit beside its sums.
+_FUSED_ROWS = 4
+_THREADS = 256
+# From so many rows on, products are the tensor cores' (untried on a GPU).
+MATRIX_ROWS = 32
+NO_NORM = Norm()
+
+
+@dataclass(frozen=True)
+class PlanSize:
+    """Of a view's plan: items, groups of rows, pages and slots one by one of a kv head, at least as many as there are;
+    are there slots one by one, by their scores, or that stand for others?"""
+
+    items: int
+    groups: int
+    pages: int
+    slots: int
+    listed: bool
+    striped: bool
+    runs: bool
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """What launches depend on. rows, head, items: at least as many as the step has. views: of each attention block.
+    hidden: blocks after which the state is kept (-1: the embedding). adapter: the number of that of all rows, or 0.
+    paid: slots that attention sums are wanted of, at most; queries: blocks whose queries are kept. viewed: the
+    plan of each attention block, -1 for those that are seen whole."""
+
+    rows: int
+    head: int
+    items: int
+    sequences: int
+    top: int
+    tile: int
+    sums: bool
+    blocks: tuple[int, ...]
+    views: tuple[int, ...]
+    hidden: tuple[int, ...]
+    adapter: int = 0
+    paid: int = 0
+    queries: tuple[int, ...] = ()
+    viewed: tuple[int, ...] = ()
+    plans: tuple[PlanSize, ...] = ()
+
+
+class Workspace:
+    """Named memory that grows. `generation` changes when any of it moves."""
+
+    def __init__(self, device: Device) -> None:
+        self._device, self._buffers, self.generation = device, dict[str, Buffer](), 0
+
+    def need(self, name: str, size: int) -> int:
+        """The address of at least `size` bytes."""
+        held = self._buffers.get(name)
+        if held is None or held.size < size:
+            self._buffers[name] = held = Buffer(self._device, size)
+            self.generation += 1
+        return held.at
+
+
+class Stack:
+    """Launches the blocks of a model."""
+
+    def __init__(self, device: Device, model: DeviceModel, memory: Workspace, largest: int) -> None:
+        self.device, self.model, self.memory, self.spec = device, model, memory, model.spec
+        self._largest = largest
+        self.adapter: DeviceAdapter | None = None  # of all rows of the step
+
+    def launch(self, kernel: str, grid: tuple[int, int], threads: int, shared: int, arguments: bytes) -> None:
+        self.device.launch(kernel, (*grid, 1), threads, shared, arguments)
+
+    # ---- places ----
+
+    def floats(self, name: str, width: int, rows: int | None = None) -> int:
+        """Memory for [rows, width] floats."""
+        return self.memory.need(name, 4 * width * (self._largest if rows is None else rows))
+
+    def read(self, name: str, row: int, rows: int, width: int) -> NDArray[np.float32]:
+        """Rows [rows, width] of named memory, from a row on."""
+        out = np.empty((rows, width), np.float32)
+        self.device.read(self.memory.need(name, 0) + 4 * width * row, out)
+        return out
+
+    @property
+    def hidden(self) -> int:
+        return self.floats("hidden", self.spec.hidden_size)
+
+    def prepared(self, name: str, w: DeviceWeights, copies: int = 1) -> Prepared:
+        """Memory for rows made ready for `w`."""
+        rows = self._largest * copies
+        if not w.quantized:
+            return Prepared()
+        need = self.memory.need
+        sums = need(f"{name} block sums", 4 * rows * w.blocks) if w.zeros else 0
+        scales, totals = need(f"{name} scales", 4 * rows * w.steps), need(f"{name} sums", 4 * rows * w.steps)
+        return Prepared(need(f"{name} q", rows * w.kpad), scales, totals, sums)
+
+    # ---- products ----
+
+    def adapts(self, name: str) -> bool:
+        """Does the step's adapter change this matrix?"""
+        return self.adapter is not None and self.adapter.part(name) is not None
+
+    def adapted(self, step: int, rows: int, name: str, p: Product, norm: Norm, x: int) -> None:
+        """`product`, and what the step's adapter adds to the matrix `name`."""
+        if not self.adapts(name):
+            return self.product(step, rows, p, norm, x)
+        normed = self.floats("adapter rows", p.w.k) if norm.kind else 0
+        self.product(step, rows, p, norm, x, normed)
+        self.adapt(step, rows, name, normed or x, p.out, p.stride)
+
+    def adapt(self, step: int, rows: int, name: str, x: int, y: int, stride: int) -> None:
+        """y [rows, stride] += b (a x), if the step's adapter changes this matrix."""
+        part = None if self.adapter is None else self.adapter.part(name)
+        if part is None or self.adapter is None:
+            return
+        a, b = part
+        low = self.floats("low rank", self.adapter.rank)
+        self._float(step, rows, Product(a, low, a.n, x=x, tile=min(4, rows)))
+        self._float(step, rows, Product(b, y, stride, x=low, epilogue="add", tile=min(4, rows)))
+
+    def product(
+        self,
+        step: int,
+        rows: int,
+        p: Product,
+        norm: Norm = NO_NORM,
+        x: int = 0,
+        normed: int = 0,
+        name: str = "rows",
+    ) -> None:
+        """`p` of rows x [rows, p.w.k], normed first; `normed`: where the normed rows are wanted."""
+        n, w = rows * p.copies, p.w
+        source_rows = rows if p.spread else n
+        tile = 1 if p.experts else next(m for m in (1, 2, 4, 8) if m >= min(n, 8))
+        if w.quantized and not normed and not p.head and not p.spread and tile <= _FUSED_ROWS:
+            shared = fused_bytes(w, tile, norm.kind != 0)
+            if shared <= self.device.fused_bytes:
+                return self._quantized(step, n, _with(p, norm=norm, x=x, fused=True), tile, shared)
+        if not w.quantized and norm.kind == 0 and not p.head:
+            return self._float(step, n, _with(p, x=x, tile=min(tile, 4)))
+        copies = 1 if p.spread else p.copies
+        ready = self.prepared(name, w, copies)
+        normed = normed or (0 if w.quantized else self.floats(f"{name} normed", w.k, self._largest * copies))
+        self.prepare(step, source_rows, x, normed, w, norm, ready, p.head, copies)
+        if w.quantized:
+            return self._quantized(step, n, _with(p, a=ready), tile, 4096 * tile)
+        self._float(step, n, _with(p, x=normed, tile=min(tile, 4)))
+
+    def prepare(
+        self,
+        step: int,
+        rows: int,
+        x: int,
+        normed: int,
+        w: DeviceWeights,
+        norm: Norm,
+        out: Prepared,
+        head: bool,
+        copies: int,
+    ) -> None:
+        arguments = structs.prepare(step, x, normed, w, norm, out, w.k, head, copies)
+        self.launch("prepare", (rows, 1), _THREADS, 16 + (4 * w.k if norm.kind else 0), arguments)
+
+    def ready(self, step: int, rows: int, p: Product) -> None:
+        """`p` of rows that are ready: prepared, or floats at p.x."""
+        n, tile = rows * p.copies, 1 if p.experts else next(m for m in (1, 2, 4, 8) if m >= min(rows * p.copies, 8))
+        if p.w.quantized:
+            return self._quantized(step, n, p, tile, 4096 * tile)
+        self._float(step, n, _with(p, tile=min(tile, 4)))
+
+    def _quantized(self, step: int, rows: int, p: Product, tile: int, shared: int) -> None:
+        if rows >= MATRIX_ROWS and p.w.block != 16 and not p.experts and self.device.has_matrix:
+            return self._matrix(step, rows, p)
+        groups = p.w.groups // (2 if p.epilogue == "glu" else 1)
+        threads = -(-min(_THREADS, max(4 * p.w.steps, 16 * tile)) // 32) * 32
+        name = "int4" if p.w.format == structs.FORMATS["int4"] else "int8"
+        self.launch(f"product_{name}_{tile}", (groups, -(-rows // tile)), threads, shared, p.pack(step))
+
+    def _matrix(self, step: int, rows: int, p: Product) -> None:
+        """By tensor cores."""
+        name = "int4" if p.w.format == structs.FORMATS["int4"] else "int8"
+        outputs = p.w.n // (2 if p.epilogue == "glu" else 1)
+        grid = -(-outputs // structs.MATRIX_OUTPUTS), -(-rows // structs.MATRIX_ROWS)
+        self.launch(f"matrix_{name}", grid, _THREADS, structs.MATRIX_BYTES[name], p.pack(step))
+
+    def _float(self, step: int, rows: int, p: Product) -> None:
+        outputs = p.w.n // (2 if p.epilogue == "glu" else 1)
+        threads = min(_THREADS, -(-16 * outputs // 32) * 32)
+        name = "f32" if p.w.format == structs.FORMATS["f32"] else "f16"
+        self.launch(f"product_{name}", (-(-16 * outputs // threads), -(-rows // p.tile)), threads, 0, p.pack(step))
+
+    def residual(self, step: int, rows: int, number: int, block: Block, p: Product, x: int, name: str) -> None:
+        """hidden += post_norm(p of rows x); `name`: of p's matrix in the block."""
+        matrix, width = f"blocks.{number}.{name}", self.spec.hidden_size
+        if block.post_norm == "none":
+            self.product(step, rows, _with(p, out=self.hidden, epilogue="add"), x=x, name="inner")
+            return self.adapt(step, rows, matrix, x, self.hidden, width)
+        out = self.floats("post", width)
+        self.product(step, rows, _with(p, out=out), x=x, name="inner")
+        self.adapt(step, rows, matrix, x, out, width)
+        self.add_normed(step, rows, number, block, out)
+
+    def add_normed(self, step: int, rows: int, number: int, block: Block, x: int) -> None:
+        """hidden += post_norm(x)."""
+        norm = self.model.norm(block.post_norm, f"blocks.{number}.post_norm")
+        width = self.spec.hidden_size
+        self.launch(
+            "norm_rows", (rows, 1), 32, 0, structs.norm_rows(step, x, self.hidden, norm, width, width, width, True)
+        )
+
+    # ---- blocks ----
+
+    def embed(self, step: int, rows: int) -> None:
+        w, width = self.model.weights("embed"), self.spec.hidden_size
+        self.launch("embed", (rows, 1), 128, 0, structs.embed(step, w, self.hidden, self.spec.embed_scale, width))
+
+    def keep(self, step: int, shape: StepShape, block: int) -> None:
+        """Keep the state after a block, if it is wanted."""
+        if block in shape.hidden:
+            width = self.spec.hidden_size
+            kept = self.floats(f"kept {block}", width)
+            self.launch("copy_rows", (shape.rows, 1), 128, 0, structs.copy_rows(step, self.hidden, kept, width))
+
+    def mlp(self, step: int, rows: int, number: int, block: Mlp) -> None:
+        """hidden += post_norm(down(activation(gate) * up)) or, not gated, down(activation(up))."""
+        prefix, w = f"blocks.{number}.", self.model.weights(f"blocks.{number}.{block.up}")
+        norm, act = self.model.norm(block.norm, prefix + "norm"), self.floats("act", block.inner_size)
+        bias = self.model.vector(f"{prefix}{block.up}_bias")
+        whole = not block.gated or not w.quantized or block.inner_size % structs.LANES == 0
+        whole = whole and not self.adapts(prefix + block.up)
+        p = Product(w, act, block.inner_size, bias=bias, activation=block.activation)
+        if whole:
+            self.product(step, rows, _with(p, epilogue="glu" if block.gated else "activate"), norm, self.hidden)
+        else:
+            both = self.floats("gate and up", w.n)
+            self.adapted(step, rows, prefix + block.up, _with(p, out=both, stride=w.n), norm, self.hidden)
+            arguments = structs.gated(step, both, act, block.inner_size, block.gated, block.activation)
+            self.launch("gated", (rows, 1), 128, 0, arguments)
+        down = Product(
+            self.model.weights(prefix + "down"), 0, self.spec.hidden_size, bias=self.model.vector(prefix + "down_bias")
+        )
+        self.residual(step, rows, number, block, down, act, "down")
+
+
+def fused_bytes(w: DeviceWeights, tile: int, normed: bool) -> int:
+    """Shared memory of a product that makes `tile` rows ready itself: those, then the sums of its steps, where the rows
+    that are normed lie first."""
+    words = 2 * tile + tile * (2 * w.steps + (w.blocks if w.zeros else 0))
+    return -(-4 * words // 16) * 16 + tile * w.kpad + tile * max(4096, 4 * w.k if normed else 0)
+
+
+def bucket(n: int) -> int:
+    """The power of two that n is rounded up to."""
+    return 1 << (n - 1).bit_length()
+
+
+def _with(p: Product, **changes: object) -> Product:
+    return Product(**{**p.__dict__, **changes})
+
+
+def known(block: Block) -> Attention | Mlp | Moe | Ssm:
+    """A block that this engine runs."""
+    if isinstance(block, Attention | Mlp | Moe | Ssm):
+        return block
+    raise UsageError(f"no {block.kind} blocks on this engine")

@@ -1,0 +1,63 @@
+"""A device whose kernels' bytes are looked at after every launch."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.kernels.device.interface import Device, NotedLaunches
+
+# Kernels that write where the step's memory leads them: to pages and states. Of any other the arguments tell.
+_FAR = ("rope_store", "move_slots", "ssm_inputs", "ssm_scan", "ssm_advance", "page_bounds")
+# Of a piece of memory the first so many bytes: cases use no more.
+_LOOKED_AT = 1 << 18
+
+
+class Watched(NotedLaunches):
+    """`Device` over another. `seen`: of each launch the kernel and a digest of all memory that it may have written;
+    `running`: the kernel that was launched last."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self._device, self.name = device, device.name
+        self.has_matrix, self.fused_bytes = device.has_matrix, device.fused_bytes
+        self.read, self.copy, self.synchronize = device.read, device.copy, device.synchronize
+        self._sizes, self._given = dict[int, int](), set[int]()
+        self.seen, self.running = list[tuple[str, str]](), "?"
+
+    def allocate(self, size: int) -> int:
+        """Cleared: what no kernel writes is then the same on every device."""
+        at = self._device.allocate(size)
+        self._device.write(at, np.zeros(size, np.uint8))
+        self._sizes[at] = size
+        return at
+
+    def free(self, address: int) -> None:
+        self._sizes.pop(address, None)
+        self._given.discard(address)
+        self._device.free(address)
+
+    def write(self, address: int, array: NDArray[Any]) -> None:
+        """What the host writes holds addresses, or weights: no kernel's bytes."""
+        if address in self._sizes:
+            self._given.add(address)
+        self._device.write(address, array)
+
+    def _run(self, kernel: str, grid: tuple[int, int, int], threads: int, shared: int, arguments: bytes) -> None:
+        self.running = kernel
+        self._device.launch(kernel, grid, threads, shared, arguments)
+        self.seen.append((kernel, self._digest(kernel, arguments)))
+
+    def _digest(self, kernel: str, arguments: bytes) -> str:
+        words = np.frombuffer(arguments[: len(arguments) // 8 * 8], np.uint64).tolist()
+        made = hashlib.blake2b(digest_size=2)
+        for at, size in self._sizes.items():
+            if at in self._given or not (kernel in _FAR or any(at <= word < at + size for word in words)):
+                continue
+            bytes_ = np.empty(min(size, _LOOKED_AT), np.uint8)
+            self._device.read(at, bytes_)
+            made.update(bytes_.tobytes())
+        return made.hexdigest()

@@ -1,0 +1,43 @@
+"""The stack of blocks on a GPU of a phone or a laptop, through OpenCL: the host's side of `cuda`, kernels of
+`kernels/opencl`, the same bytes as the native engine where the device rounds as IEEE 754 says.
+
+It runs on the first GPU; `EDGEDEC_OPENCL` names another device by its number or a part of its name.
+"""
+
+from __future__ import annotations
+
+from edgedec.bundle import Bundle
+from edgedec.kernels.opencl import driver
+from edgedec.runtime import DeviceName, RuntimeOptions, lacking_kinds
+from edgedec.runtimes._device.opening import opened
+from edgedec.runtimes._device.runtime import KINDS, LaunchedRuntime
+from edgedec.runtimes._selftest.opening import TestedDevice
+
+__all__ = ["DEVICES", "KINDS", "OpenclRuntime", "open", "unavailable_reason"]
+
+DEVICES = ("opencl",)
+
+
+class OpenclRuntime(LaunchedRuntime):
+    """A runtime over a bundle's weights on one OpenCL device."""
+
+    name = "opencl"
+
+
+def unavailable_reason(bundle: Bundle) -> str | None:
+    """None if this runtime can open the bundle here, else the reason in one line."""
+    return device_reason(bundle, DeviceName())
+
+
+def device_reason(bundle: Bundle, device: DeviceName) -> str | None:
+    """None if this runtime can open the bundle on this device, else the reason in one line."""
+    return driver.why_not(device.detail) or lacking_kinds(bundle, KINDS)
+
+
+def open(bundle: Bundle, options: RuntimeOptions) -> OpenclRuntime:  # noqa: A001
+    return opened(OpenclRuntime, bundle, options, open_device)
+
+
+def open_device(device: DeviceName) -> TestedDevice:
+    """The device that the detail (a number or a part of a name) or else EDGEDEC_OPENCL names, else the first GPU."""
+    return driver.OpenclDevice(driver.chosen(device.detail))

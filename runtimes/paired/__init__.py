@@ -1,0 +1,146 @@
+"""`--device auto`: the engine that is quickest here, or two of them, one for prefill and one for decode.
+
+The CPU's engine and those of the GPUs at hand are measured once with this bundle (`measure`), and the figures kept
+(`kept`) until a driver or the host is another. Where one engine is quicker at both it is opened alone; where the CPU
+decodes faster and a GPU reads faster, or the other way round, a runtime over both is (`runtime`). Without a GPU nothing
+is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from edgedec.bundle import Bundle
+from edgedec.errors import EdgedecError
+from edgedec.runtime import DeviceName, Runtime, RuntimeOptions, choose_runtime, note_choice, open_runtime
+from edgedec.runtime import unavailable_reason as reason_against
+from edgedec.runtimes.paired.cache import PairedCache
+from edgedec.runtimes.paired.costs import CPU, READ, EngineCosts, Rule, Split, best_split, hand_over
+from edgedec.runtimes.paired.kept import kept_path, read_costs, write_costs
+from edgedec.runtimes.paired.layout import Handover
+from edgedec.runtimes.paired.measure import measured
+from edgedec.runtimes.paired.runtime import PairedRuntime
+
+__all__ = ["DEVICES", "PairedCache", "PairedRuntime", "Surveyed", "open", "unavailable_reason"]
+
+DEVICES = ("auto",)
+KINDS: tuple[str, ...] = ()  # of its own; it runs what its engines run
+# The engine of each device that is looked for. Those of ONNX Runtime need files in the bundle, and its import.
+_OWN = {"cuda": "cuda", "opencl": "opencl"}
+_BY_FILES = {"webgpu": "ort", "dml": "ort", "coreml": "ort"}
+
+
+def unavailable_reason(bundle: Bundle) -> str | None:
+    """Engines are paired where nobody names one."""
+    return "takes other engines together; it is opened by --device auto"
+
+
+def device_reason(bundle: Bundle, device: DeviceName) -> str | None:
+    """None: without a GPU it is the CPU's engine."""
+    return None if device.name in DEVICES else unavailable_reason(bundle)
+
+
+def open(bundle: Bundle, options: RuntimeOptions) -> Runtime:  # noqa: A001
+    found = Surveyed.of(bundle, options)
+    runtime = found.runtime()
+    note_choice(runtime, found.why())
+    return runtime
+
+
+@dataclass
+class Surveyed:
+    """Engines at hand by device, the CPU's first; what their calls take; `missing`: why other devices have none."""
+
+    bundle: Bundle
+    engines: dict[str, Runtime]
+    missing: dict[str, str] = field(default_factory=dict)
+    costs: dict[str, EngineCosts] = field(default_factory=dict)
+    measured: bool = False
+
+    @classmethod
+    def of(cls, bundle: Bundle, options: RuntimeOptions, again: bool = False) -> Surveyed:
+        """The engines at hand, opened, and their costs, as they are kept or else measured."""
+        on_cpu = replace(options, device=CPU)
+        found = cls(bundle, {CPU: open_runtime(choose_runtime(bundle, device=CPU), bundle, on_cpu)})
+        for device, engine in (_OWN | (_BY_FILES if "devices" in bundle.manifest.artifacts else {})).items():
+            found._add(device, engine, options)
+        if len(found.engines) > 1:
+            found._measure(again)
+        return found
+
+    @property
+    def split(self) -> Split:
+        """Who prefills and who decodes."""
+        return best_split(self.costs, self.bundle.spec.context_length) if self.costs else Split(CPU, CPU)
+
+    def runtime(self) -> Runtime:
+        """The engine of the split, or the runtime over its two."""
+        split = self.split
+        if split.alone:
+            return self.engines[split.decode]
+        rule = Rule.of(self.costs, split)
+        return PairedRuntime(self.engines[split.decode], self.engines[split.prefill], rule)
+
+    def why(self) -> str:
+        """Who does what, and why, in one line."""
+        if not self.costs:
+            return f"{CPU} alone: no other engine here ({_listed(self.missing)})"
+        prefill, decode = self.split.prefill, self.split.decode
+        head = f"{decode} alone" if prefill == decode else f"{prefill} for prefill, {decode} for decode"
+        figures = [f"{name} {_figures(costs)}" for name, costs in self.costs.items()]
+        if prefill != decode:
+            figures.append(f"handing {READ} tokens over {1e3 * hand_over(self.costs, self.split, READ):.1f} ms")
+        return f"{head}: {'; '.join(figures)}" + (f" ({_listed(self.missing)})" if self.missing else "")
+
+    def _add(self, device: str, engine: str, options: RuntimeOptions) -> None:
+        """The engine of a device, if that is here and can share a text with the CPU's."""
+        reason = reason_against(engine, self.bundle, device)
+        if reason is None:
+            try:
+                runtime = open_runtime(engine, self.bundle, replace(options, device=device))
+                reason = None if _share(runtime, self.engines[CPU]) else "keeps its cache in another format"
+            except (EdgedecError, MemoryError, OSError) as error:
+                reason = _words(error)
+        if reason is None:
+            self.engines[device] = runtime
+        else:
+            self.missing[device] = reason
+
+    def _measure(self, again: bool) -> None:
+        path = kept_path(self.bundle, self.engines)
+        known = None if again else read_costs(path, self.engines)
+        self.costs, self.measured = known or {}, known is None
+        if known is None:
+            self._measure_each()
+            write_costs(path, self.costs)
+        for device in self.engines.keys() - self.costs.keys():
+            self.missing.setdefault(device, "failed when it was measured; `edgedec doctor --device auto` tries again")
+            del self.engines[device]
+
+    def _measure_each(self) -> None:
+        for device, runtime in self.engines.items():
+            try:
+                self.costs[device] = measured(runtime, self.engines[CPU])
+            except (EdgedecError, MemoryError, OSError) as error:
+                if device == CPU:
+                    raise
+                self.missing[device] = f"failed when it was measured: {_words(error)}"
+
+
+def _share(runtime: Runtime, cpu: Runtime) -> bool:
+    return Handover.between(runtime, cpu) is not None and Handover.between(cpu, runtime) is not None
+
+
+def _words(error: BaseException) -> str:
+    """Of some errors of memory there is only the name."""
+    return str(error) or type(error).__name__
+
+
+def _figures(costs: EngineCosts) -> str:
+    rows = costs.rows[-1]
+    return f"{rows / costs.seconds[-1]:,.0f} tokens/s of prefill, {1e3 * costs.seconds[0]:.1f} ms a token"
+
+
+def _listed(reasons: Mapping[str, str]) -> str:
+    return "; ".join(f"{device}: {reason}" for device, reason in reasons.items())

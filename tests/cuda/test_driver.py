@@ -1,0 +1,156 @@
+"""The engine through `driver.py`, on a libcuda of the tests (fake_cuda.py): which functions are called when."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_cuda import FakeCuda
+
+import edgedec
+from edgedec.bench import device_report
+from edgedec.kernels.cpu import loader
+from edgedec.kernels.cuda import driver, emulated
+from edgedec.kernels.device.interface import Buffer, DeviceError
+from edgedec.runtime import Rows, RuntimeOptions, logits_of, open_runtime
+from edgedec.runtimes._device import paged
+from edgedec.testing.conformance.bundles import random_weights, write_bundle
+from edgedec.testing.conformance.models import MODELS
+
+REASON = emulated.why_not() or loader.why_not()
+pytestmark = pytest.mark.skipif(REASON is not None, reason=f"engines: {REASON}")
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeCuda]:
+    """A machine with a GPU, as far as the driver's functions tell."""
+    fake = FakeCuda()
+    (tmp_path / "engine.sm_90.cubin").write_bytes(b"kernels")
+    monkeypatch.setattr(driver, "_library", lambda: fake)
+    monkeypatch.setattr(driver, "kernels_for", lambda capability: tmp_path / "engine.sm_90.cubin")
+    monkeypatch.setenv("EDGEDEC_CUDA", "0")
+    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path / "cache"))
+    yield fake
+    gc.collect()
+
+
+def bundle_of(folder: Path, model: str) -> Any:
+    return write_bundle(folder / model, MODELS[model], random_weights(MODELS[model]), "int4")
+
+
+@pytest.mark.parametrize("model", ["plain", "hybrid"])
+def test_first_steps_are_captured_and_give_the_cpu_engine_s_bytes(cuda: FakeCuda, tmp_path: Path, model: str) -> None:
+    """Nothing was loaded before: weights, working memory and kernels come with the first step of each shape."""
+    bundle, found = bundle_of(tmp_path, model), []
+    for name in ("cuda", "native"):
+        runtime = open_runtime(name, bundle, RuntimeOptions(threads=1, kv="int8"))
+        cache, told = runtime.new_cache(96), list[bytes]()
+        for n in (40, 1, 1, 3):
+            told.append(logits_of(runtime, Rows.chain(np.arange(n) % 101, cache.length), cache).tobytes())
+            cache.commit(range(n))
+        found.append([*told, cache.save()["state"].tobytes()])
+    assert found[0] == found[1]
+    assert cuda.called.count("cuStreamBeginCapture_v2") > 2
+    assert cuda.called.count("cuGraphLaunch") > cuda.called.count("cuStreamBeginCapture_v2")
+    assert (tmp_path / "cache" / "self-tests").is_dir()
+
+
+def test_between_begin_and_end_of_a_capture_there_are_launches_only(cuda: FakeCuda, tmp_path: Path) -> None:
+    runtime: Any = open_runtime("cuda", bundle_of(tmp_path, "plain"), RuntimeOptions(kv="int8"))
+    for n in (1, 33):
+        logits_of(runtime, Rows.chain(range(n), 0), runtime.new_cache(40))
+    inside, seen = False, set[str]()
+    for name in cuda.called:
+        inside = inside and name != "cuStreamEndCapture"
+        seen |= {name} if inside else set()
+        inside = inside or name == "cuStreamBeginCapture_v2"
+    assert seen == {"cuLaunchKernel"}
+
+
+def test_what_is_freed_while_launches_are_recorded_is_freed_after_that(cuda: FakeCuda) -> None:
+    gpu = driver.Gpu()
+    buffers = [Buffer(gpu, 1000)]
+    at = buffers[0].at
+
+    def launches() -> None:
+        buffers.clear()
+        gc.collect()
+        assert at in cuda.held
+
+    gpu.record(launches)
+    assert at not in cuda.held
+
+
+def test_what_is_no_launch_spoils_a_recording(cuda: FakeCuda) -> None:
+    gpu = driver.Gpu()
+    held = Buffer(gpu, 256)
+    with pytest.raises(DeviceError, match=r"copying to the GPU|running kernels"):
+        gpu.record(lambda: gpu.write(held.at, np.zeros(4)))
+    gpu.write(held.at, np.arange(4.0))  # the next is whole
+    out = np.zeros(4)
+    gpu.read(held.at, out)
+    assert out.tolist() == [0, 1, 2, 3]
+
+
+def test_large_copies_are_in_the_stream_too(cuda: FakeCuda) -> None:
+    gpu, data = driver.Gpu(), np.arange(3 << 20, dtype=np.int32)
+    held, out = Buffer(gpu, data.nbytes), np.empty_like(data)
+    gpu.write(held.at, data)
+    assert cuda.called[-3:] == ["cuMemcpyHtoDAsync_v2", "cuCtxSetCurrent", "cuStreamSynchronize"]
+    gpu.read(held.at, out)
+    assert (out == data).all()
+
+
+def test_a_gpu_without_memory_swaps_and_goes_on(cuda: FakeCuda, nano: Path) -> None:
+    """No limit is given: the pages of many texts fill the GPU, and those of texts that rest leave it."""
+    model = edgedec.open(nano, engine="cuda", kv="int8")
+    runtime: Any = model.runtime
+    runtime.load()
+    logits_of(runtime, Rows.chain(np.arange(256) % 100, 0), runtime.new_cache(256))
+    cuda.memory, caches, told = sum(cuda.held.values()) + (5 << 20), [], []
+    for i in range(30):
+        caches.append(runtime.new_cache(400))
+        told.append(logits_of(runtime, Rows.chain((np.arange(200) + i) % 100, 0), caches[-1], 199).tobytes())
+        caches[-1].commit(range(200))
+    assert runtime._pool.frames.swapped > 0
+    assert 0 < runtime._pool.budget.most <= 13 << 20  # with the slabs that were there
+    for i in range(2):
+        logits_of(runtime, Rows.chain([5], 200), caches[i])
+        again = runtime.new_cache(400)
+        assert logits_of(runtime, Rows.chain((np.arange(200) + i) % 100, 0), again, 199).tobytes() == told[i]
+
+
+def test_pages_make_room_for_what_a_step_computes_with(
+    cuda: FakeCuda, nano: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have all of the GPU's memory when a step's own is to grow."""
+    monkeypatch.setattr(paged, "_RELIEF", 1 << 20)
+    runtime: Any = edgedec.open(nano, engine="cuda", kv="int8").runtime
+    caches, run, short = [runtime.new_cache(256) for _ in range(12)], runtime._run, [1]
+    for cache in caches:
+        logits_of(runtime, Rows.chain(np.arange(200) % 100, 0), cache, 199)
+        cache.commit(range(200))
+    expected = logits_of(runtime, Rows.chain([5], 200), caches[0]).tobytes()
+    before = runtime._pool.budget.taken
+
+    def once_short(*rest: Any) -> Any:
+        if short:
+            raise MemoryError(short.pop())
+        return run(*rest)
+
+    runtime._run = once_short
+    assert logits_of(runtime, Rows.chain([5], 200), caches[0]).tobytes() == expected
+    assert not short
+    assert 0 < runtime._pool.budget.most < before
+    assert runtime._pool.frames.away > 0
+
+
+def test_the_report_runs_to_its_end(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(device_report, "_STORY", 2)
+    out = tmp_path / "report.json"
+    assert device_report.main(["--small", "--out", str(out)]) == 0
+    assert "cuEventElapsedTime" in cuda.called
