@@ -18,27 +18,38 @@ from pathlib import Path
 from edgedec.bundle import MANIFEST, Bundle, Manifest
 from edgedec.bundle.manifest import Artifact
 from edgedec.errors import BundleError, BundleUnsafe, UsageError
-from edgedec.export.artifacts import Request, choose, made_for, makers
+from edgedec.export.artifacts import Request, Tuning, choose, made_for, maker_names
 from edgedec.export.layout import Layout
 from edgedec.export.writer import Progress, hashed, manifest_text
+from edgedec.signing import remove_signature
 from edgedec.storage.files import replacing
 
 _STAGING = ".adding-"
+_UNTUNED = Tuning()
 
 
-def add_artifact(path: Path, runtime: str, kv: tuple[str, ...] = (), progress: Progress = lambda *_: None) -> Bundle:
+def add_artifact(
+    path: Path,
+    runtime: str,
+    kv: tuple[str, ...] = (),
+    progress: Progress = lambda *_: None,
+    tuning: Tuning = _UNTUNED,
+) -> Bundle:
     """Add the files that `runtime` needs to the bundle at `path`. kv: cache formats besides those that the bundle
-    names."""
+    names; tuning: of compiled libraries."""
     bundle = Bundle.open(path)
     manifest = bundle.manifest
-    if runtime not in choose(manifest.spec, [runtime], "runtime "):
+    wanted = choose(manifest.spec, [runtime], "runtime ")
+    if not wanted:
         return bundle  # it needs no files
     formats = _formats(bundle, kv)
     # Others may share files with it: made again, they are the same bytes unless this edgedec writes other graphs.
-    names = [name for name in makers() if name == runtime or name in manifest.artifacts]
+    names = [name for name in maker_names() if name in wanted or name in manifest.artifacts]
+    names = names if runtime in names else list(wanted)
     with _staging(bundle) as folder:
         progress("graphs", 0, 1)
-        request = Request(Layout.of(manifest), manifest.text, formats, manifest.kv_formats[0])
+        layout, kv_format = Layout.of(manifest), manifest.kv_formats[0]
+        request = Request(layout, manifest.text, formats, kv_format, bundle.path, tuning, progress)
         artifacts = made_for(names, folder, request)
         progress("graphs", 1, 1)
         return _install(bundle, folder, lambda m: _with_artifacts(m, artifacts, formats), progress)
@@ -111,6 +122,7 @@ def _without(manifest: Manifest, names: set[str]) -> Manifest:
 
 
 def _write(bundle: Bundle, manifest: Manifest) -> None:
+    remove_signature(bundle.path)  # it is of the manifest as it was
     with replacing(bundle.path / MANIFEST) as file:
         file.write(manifest_text(manifest).encode())
 

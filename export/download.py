@@ -62,6 +62,25 @@ def download_file(model: HubName) -> Path:
     return path
 
 
+def ask(model: HubName) -> None:
+    """Ask the Hub for the model before a download is announced; CheckpointError if there can be none."""
+    hub = _client(model)
+    try:
+        if model.file is None:
+            hub.model_info(model.id, revision=model.revision)
+        else:
+            hub.get_hf_file_metadata(hub.hf_hub_url(model.id, model.file, revision=model.revision))
+    except Exception as error:
+        raise CheckpointError(f"{model}: {_why(hub, error)}") from None
+
+
+def missing_from(model: HubName) -> Path | None:
+    """The shared cache, if nothing of the model is in it; None if it is there, or part of it."""
+    hub = _client(model)
+    found = hub.try_to_load_from_cache(model.id, model.file or "config.json", revision=model.revision)
+    return None if isinstance(found, str) else Path(hub.constants.HF_HUB_CACHE)
+
+
 def forget(model: HubName) -> int:
     """Delete a model's files from the shared cache: the bytes that this freed."""
     hub = _client(model)
@@ -96,7 +115,7 @@ def _why(hub: Any, error: Exception) -> str:
     if hub.constants.HF_HUB_OFFLINE:
         return "not in the cache, and HF_HUB_OFFLINE is set: unset it, or pull the model on a machine with a network"
     why = (str(error).strip() or kinds[0]).splitlines()[0]
-    if "ConnectError" in f"{why} {kinds}":
+    if any(kind in f"{why} {kinds}" for kind in ("ConnectError", "ConnectTimeout", "ConnectionError")):
         return f"not in the cache, and {endpoint} cannot be reached; pull it where there is a network"
     return f"not in the cache, and {endpoint} gave no whole answer ({why}); pull it again to go on where it ended"
 

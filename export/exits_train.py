@@ -14,19 +14,15 @@ import random
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from time import monotonic
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
 from edgedec.errors import UsageError
+from edgedec.export.checkpointing import Checkpointed
 from edgedec.export.exits_data import Encode, Place, TokenStream
 from edgedec.export.exits_model import Early
-from edgedec.export.heads_data import Progress
 
 WARMUP, SAVE_EVERY = 20, 300.0  # updates, seconds
 
@@ -76,18 +72,25 @@ def shares(exits: list[int], n_layers: int, early: float) -> dict[int, float]:
     return {e: weight / total for e, weight in weights.items()}
 
 
-class ExitTrainer:
+class ExitTrainer(Checkpointed):
     """A model in training: AdamW on all its weights, a stream of rows, a checkpoint."""
+
+    command = "train-exits"
 
     def __init__(self, early: Early, files: list[Path], encode: Encode, plan: ExitPlan) -> None:
         torch.set_num_threads(plan.threads)
         self.early, self.plan, self.steps, self.spent = early, plan, 0, 0.0
         self.weights = dict(early.model.named_parameters())
         self.optimizer = torch.optim.AdamW(self.weights.values(), lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0)
+        self.optimizers = (self.optimizer,)
         self.stream = TokenStream(files, encode, plan.length, plan.seed, Place())
         self.held = self.stream.held()
         if not self.held:
             raise UsageError("the data hold too few texts to keep some back for measuring; give more")
+
+    @property
+    def place(self) -> Place:
+        return self.stream.place
 
     def step(self, progress: float) -> float:
         """One update -> its mean loss a token."""
@@ -133,42 +136,6 @@ class ExitTrainer:
                     right[e] += int((self.early.readout(states[e]).argmax(-1) == logits.argmax(-1)).sum())
         return ExitQuality(loss / tokens, {e: found / tokens for e, found in right.items()})
 
-    # ---- the checkpoint: weights, Adam's two moments and the place in the text, a file of plain arrays
-
-    def save(self, path: Path, key: str) -> None:
-        tensors = {f"w.{name}": w.detach() for name, w in self.weights.items()}
-        for name, w in self.weights.items():
-            state = self.optimizer.state.get(w, {})
-            tensors |= {f"{part}.{name}": state[part] for part in ("exp_avg", "exp_avg_sq") if part in state}
-        facts = {"key": key, "steps": self.steps, "spent": self.spent, "place": asdict(self.stream.place)}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        staging = path.with_name(path.name + ".partial")
-        save_file(tensors, staging, {"facts": json.dumps(facts)})
-        staging.replace(path)
-
-    def load(self, path: Path, key: str) -> None:
-        """Go on from a checkpoint; nothing happens if there is none."""
-        if not path.exists():
-            return
-        try:
-            with safe_open(path, "pt") as file:
-                facts: dict[str, Any] = json.loads(file.metadata()["facts"])
-                if facts["key"] != key:
-                    raise UsageError(f"{path}: of another training (model, data or options); choose another --work")
-                self._restore(file, set(file.keys()), facts)
-        except (SafetensorError, TypeError, KeyError, ValueError, RuntimeError) as error:
-            raise UsageError(f"{path}: not a checkpoint of train-exits ({error}); remove it") from None
-
-    def _restore(self, file: Any, names: set[str], facts: dict[str, Any]) -> None:
-        for name, w in self.weights.items():
-            w.data.copy_(file.get_tensor(f"w.{name}"))
-            if f"exp_avg.{name}" in names:
-                moments = {part: file.get_tensor(f"{part}.{name}") for part in ("exp_avg", "exp_avg_sq")}
-                self.optimizer.state[w] = {"step": torch.tensor(float(facts["steps"])), **moments}
-        self.steps, self.spent = facts["steps"], facts["spent"]
-        place = Place(**facts["place"])
-        self.stream.place.turn, self.stream.place.block, self.stream.place.row = place.turn, place.block, place.row
-
 
 def key_of(folder: Path, files: list[Path], plan: ExitPlan) -> str:
     """Names a training: the same checkpoint, texts and options, but for how long it takes and by how many threads."""
@@ -178,26 +145,3 @@ def key_of(folder: Path, files: list[Path], plan: ExitPlan) -> str:
         with path.open("rb") as file:
             said.update(file.read(1 << 20))
     return said.hexdigest()
-
-
-def train(trainer: ExitTrainer, path: Path | None, key: str, show: Progress) -> None:
-    """Train until the time or the steps are over; goes on from, and leaves, a checkpoint at `path`."""
-    if path is not None:
-        trainer.load(path, key)
-    plan, saved = trainer.plan, monotonic()
-    began = saved - trainer.spent
-    try:
-        while True:
-            trainer.spent = monotonic() - began
-            done = trainer.steps / plan.steps if plan.steps else 0.0
-            progress = max(done, trainer.spent / max(60 * plan.minutes, 1e-9))
-            show("train", int(1000 * min(progress, 1.0)), 1000)
-            if progress >= 1.0:
-                return
-            trainer.step(progress)
-            if path is not None and monotonic() - saved > SAVE_EVERY:
-                trainer.save(path, key)
-                saved = monotonic()
-    finally:
-        if path is not None:
-            trainer.save(path, key)

@@ -27,6 +27,7 @@ class Graph:
         self.name, self.weights, self.tensors = name, weights, dict(tensors)
         self._prefix = "t"
         self._nodes: list[onnx.NodeProto] = []
+        self.no_halves = False  # all float16 is widened when the graph is loaded, for devices that have none
         self._inits: dict[str, onnx.TensorProto] = {}
         self._inputs: dict[str, onnx.ValueInfoProto] = {}
         self._outputs: list[onnx.ValueInfoProto] = []
@@ -153,7 +154,10 @@ class Graph:
             data = self._nibbles(data)
         zero = self.constant(np.array(8 if tensor.format == "int4" else 128, np.float32))
         q = self.node("Sub", [self.node("Cast", [data], to=FLOAT), zero])
-        scales = self.node("Cast", [self._lane(self._packed_scales(name), group, lane, (0, 1, 3, 2))], to=FLOAT)
+        packed = self._packed_scales(name)
+        if self.no_halves:
+            packed = self._once(packed, f"{name}.packed_f32")
+        scales = self.node("Cast", [self._lane(packed, group, lane, (0, 1, 3, 2))], to=FLOAT)
         q, scales = (self.reshaped(x, [0, 0, tensor.blocks, -1]) for x in (q, scales))
         return self._narrowed(self.reshaped(self.node("Mul", [q, scales]), [0, 0, -1]), name)
 

@@ -11,27 +11,27 @@ import json
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
 from edgedec.bundle.folder import Bundle
 from edgedec.errors import UsageError
-from edgedec.export.exits_data import Encode
-from edgedec.export.heads_data import Progress
+from edgedec.export.checkpointing import Checkpointed
+from edgedec.export.exits_data import Encode, Place, TokenStream
 from edgedec.export.heads_features import FeatureStream, most_used, stream_of, target_of
 from edgedec.export.heads_train import copied
 from edgedec.export.students import (
     Features,
     ahead,
+    anchors,
     check,
     depths,
     is_early,
+    is_trimmed,
     is_wide,
     kinds,
     length_of,
@@ -41,11 +41,10 @@ from edgedec.export.students import (
 from edgedec.export.students._layers import capped
 from edgedec.models import heads
 from edgedec.runtime import Runtime
-from edgedec.storage.files import replacing, replacing_folder
+from edgedec.storage.files import replacing_folder
 
-DECAY, WARMUP, SAVE_EVERY = 0.8, 20, 60.0
+DECAY, WARMUP = 0.8, 20
 _RATE, _MUON = 1e-2, 6.0  # of AdamW at a hidden size of 128, falling with its root; of Muon, times that
-_MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 
 
 @dataclass(frozen=True)
@@ -80,8 +79,10 @@ class DistillQuality:
     covered: float
 
 
-class Distiller:
+class Distiller(Checkpointed):
     """A draft model in training beside its target: optimizers, a stream of features, a checkpoint."""
+
+    command = "train-heads"
 
     def __init__(self, bundle: Bundle, runtime: Runtime, files: list[Path], encode: Encode, plan: DistillPlan) -> None:
         torch.set_num_threads(plan.threads)
@@ -89,9 +90,10 @@ class Distiller:
         spec = bundle.spec
         check(plan.kind, spec)
         self.plan, self.steps, self.spent, self.ahead = plan, 0, 0.0, ahead(plan.kind)
-        layers = depths(plan.kind, spec.n_layers, plan.layer)
+        layers = depths(plan.kind, spec, plan.layer)
         length = min(length_of(plan.kind, plan.length), spec.context_length - 1)
-        self.stream: FeatureStream = stream_of(bundle, runtime, layers, files, encode, length, plan.seed)
+        tokens = TokenStream(files, encode, length, plan.seed, Place())
+        self.stream: FeatureStream = stream_of(bundle, runtime, layers, tokens, anchors(plan.kind))
         self.held = [row for row in self.stream.held() if len(row) > plan.depth + 1]
         if not self.held:
             raise UsageError("the data hold too few texts to keep some back for measuring; give more")
@@ -104,6 +106,10 @@ class Distiller:
         self.student.begin(self.held[0])
         self.weights: dict[str, Tensor] = dict(self.student.named_parameters())
         self.optimizers = self._optimizers(plan.rate or _RATE * (128 / spec.hidden_size) ** 0.5)
+
+    @property
+    def place(self) -> Place:
+        return self.stream.tokens.place
 
     def _optimizers(self, rate: float) -> list[Any]:
         """Muon for the matrices inside, which needs far fewer tokens; AdamW for norms, biases, a head, embeddings."""
@@ -167,49 +173,6 @@ class Distiller:
         n = guesses.shape[1]
         return torch.stack([guess == row.said[self.ahead + k :][:n] for k, guess in enumerate(guesses)]).float().cpu()
 
-    # ---- the checkpoint: weights, the optimizers' moments and the place in the text, a file of plain arrays
-
-    def save(self, path: Path, key: str) -> None:
-        tensors = {f"w.{name}": w.detach().cpu().clone() for name, w in self.weights.items()}
-        for name, w in self.weights.items():
-            tensors |= {f"{part}.{name}": value.cpu() for part, value in self._state(w).items() if part in _MOMENTS}
-        facts = {"key": key, "steps": self.steps, "spent": self.spent, "place": asdict(self.stream.tokens.place)}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
-            file.write(save(tensors, {"facts": json.dumps(facts)}))
-
-    def load(self, path: Path, key: str) -> None:
-        """Go on from a checkpoint; nothing happens if there is none."""
-        if not path.exists():
-            return
-        try:
-            with safe_open(path, "pt") as file:
-                facts: dict[str, Any] = json.loads(file.metadata()["facts"])
-                if facts["key"] != key:
-                    raise UsageError(f"{path}: of another training (model, data or options); choose another --work")
-                self._restore(file, set(file.keys()), facts)
-        except (SafetensorError, TypeError, KeyError, ValueError, RuntimeError) as error:
-            raise UsageError(f"{path}: not a checkpoint of train-heads ({error}); remove it") from None
-
-    def _restore(self, file: Any, names: set[str], facts: dict[str, Any]) -> None:
-        for name, w in self.weights.items():
-            w.data.copy_(file.get_tensor(f"w.{name}"))
-            kept = [part for part in _MOMENTS if f"{part}.{name}" in names]
-            self._state(w).update({part: file.get_tensor(f"{part}.{name}").to(w.device) for part in kept})
-            if "exp_avg" in kept:
-                self._state(w)["step"] = torch.tensor(float(facts["steps"]))
-        self.steps, self.spent = facts["steps"], facts["spent"]
-        place = self.stream.tokens.place
-        place.turn, place.block, place.row = (facts["place"][name] for name in ("turn", "block", "row"))
-
-    def _state(self, w: Tensor) -> dict[str, Tensor]:
-        """What an optimizer keeps of a weight; a change of it counts."""
-        owner = next(
-            one for one in self.optimizers if any(w is p for group in one.param_groups for p in group["params"])
-        )
-        found: dict[str, Tensor] = owner.state[w]
-        return found
-
     def write(self, folder: Path, name: str) -> None:
         """The published layout: config.json and the tensors."""
         tensors = {key: tensor.cpu().clone() for key, tensor in self.student.published().items()}
@@ -228,6 +191,11 @@ def trains(kind: str) -> bool:
 def wide(kind: str) -> bool:
     """Does a kind that is trained here have an inner width to choose?"""
     return is_wide(kind)
+
+
+def trimmed(kind: str) -> bool:
+    """Does a kind that is trained here say some tokens only, if so wanted?"""
+    return is_trimmed(kind)
 
 
 def early(kind: str) -> bool:
@@ -260,27 +228,3 @@ def imported(bundle: Bundle, folder: Path, target: Path | None, force: bool) -> 
     with replacing_folder(target, force=force) as staging:
         _, kind = add_draft(copied(bundle, staging), folder)
     return Bundle.open(target), kind
-
-
-def train(trainer: Distiller, path: Path | None, key: str, show: Progress) -> float:
-    """Train until the time or the steps are over; goes on from, and leaves, a checkpoint at `path`. -> mean loss."""
-    if path is not None:
-        trainer.load(path, key)
-    plan, saved, loss = trainer.plan, monotonic(), float("nan")
-    began = saved - trainer.spent
-    try:
-        while True:
-            trainer.spent = monotonic() - began
-            done = trainer.steps / plan.steps if plan.steps else 0.0
-            progress = max(done, trainer.spent / max(60 * plan.minutes, 1e-9))
-            show("train", int(1000 * min(progress, 1.0)), 1000)
-            if progress >= 1.0:
-                return loss
-            new = trainer.step(progress)
-            loss = new if loss != loss else 0.98 * loss + 0.02 * new
-            if path is not None and monotonic() - saved > SAVE_EVERY:
-                trainer.save(path, key)
-                saved = monotonic()
-    finally:
-        if path is not None:
-            trainer.save(path, key)

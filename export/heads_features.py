@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgedec.bundle.folder import Bundle
 from edgedec.errors import UsageError
-from edgedec.export.exits_data import Encode, Place, TokenStream, documents
+from edgedec.export.exits_data import Encode, TokenStream, documents
 from edgedec.export.students import Features, StudentTarget
 from edgedec.runtime import Call, Outputs, Rows, Runtime, forward_one
 
@@ -25,33 +27,50 @@ class FeatureStream:
     """Rows of `length` + 1 tokens and their features; `tokens.place` is where the next one comes from."""
 
     def __init__(
-        self, bundle: Bundle, runtime: Runtime, layers: Sequence[int], tokens: TokenStream, device: torch.device
+        self,
+        bundle: Bundle,
+        runtime: Runtime,
+        layers: Sequence[int],
+        tokens: TokenStream,
+        device: torch.device,
+        anchors: int = 0,
     ) -> None:
+        """anchors: so many first tokens of a row stay where they are, the others stand anywhere in the context."""
         spec = runtime.spec
-        self.bundle, self.runtime, self.tokens, self.device = bundle, runtime, tokens, device
+        self.bundle, self.runtime, self.tokens, self.device, self._anchors = bundle, runtime, tokens, device, anchors
         self._blocks = tuple(spec.span(0, layer)[-1] for layer in (*layers, spec.n_layers))
 
     def __next__(self) -> Features:
-        return self.of(next(self.tokens))
+        row, place = next(self.tokens), self.tokens.place
+        room = self.runtime.spec.context_length - len(row)
+        if not self._anchors or room <= 0:
+            return self.of(row)
+        return self.of(row, random.Random(f"{place.turn} {place.block} {place.row}").randint(0, room))
 
     def held(self) -> list[Features]:
         """The texts that are never trained on."""
         return [self.of(row) for row in self.tokens.held() if len(row) > 16]
 
-    def of(self, row: Sequence[int]) -> Features:
-        states, said = self._read(row)
+    def of(self, row: Sequence[int], offset: int = 0) -> Features:
+        """offset: how much further on the tokens after the anchors stand."""
+        places = np.arange(len(row), dtype=np.int64)
+        places[self._anchors :] += offset
+        states, said = self._read(row, places)
         scale = np.float32(self.runtime.spec.embed_scale)
         ids = np.asarray(row, np.int64)
         found = [self._tensor(state) for state in states]
         embeddings = self._tensor(self.bundle.gather("embed", ids) * scale)
-        return Features(self._tensor(ids), embeddings, tuple(found[:-1]), found[-1], self._tensor(said))
+        after, at = self._tensor(said), self._tensor(places)
+        return Features(self._tensor(ids), embeddings, tuple(found[:-1]), found[-1], after, at)
 
-    def _read(self, row: Sequence[int]) -> tuple[list[NDArray[np.float32]], NDArray[np.int64]]:
+    def _read(
+        self, row: Sequence[int], places: NDArray[np.int64]
+    ) -> tuple[list[NDArray[np.float32]], NDArray[np.int64]]:
         """Hidden states after each of the blocks, and what the model says after each token."""
         cache, parts, said = self.runtime.new_cache(len(row)), [], []
         wanted = Outputs(top=1, hidden=tuple(sorted(set(self._blocks))))
         for at in range(0, len(row), _CHUNK):
-            rows = Rows.chain(row[at : at + _CHUNK], at)
+            rows = replace(Rows.chain(row[at : at + _CHUNK], at), positions=places[at : at + _CHUNK])
             result = forward_one(self.runtime, Call(rows, cache, outputs=wanted))
             cache.commit(range(len(rows)))
             assert result.ids is not None
@@ -87,8 +106,8 @@ def target_of(bundle: Bundle, ids: NDArray[np.int64], device: torch.device) -> S
 
 
 def stream_of(
-    bundle: Bundle, runtime: Runtime, layers: Sequence[int], files: list[Path], encode: Encode, length: int, seed: int
+    bundle: Bundle, runtime: Runtime, layers: Sequence[int], tokens: TokenStream, anchors: int = 0
 ) -> FeatureStream:
-    """The stream of the texts in `files`, from the start, on a GPU if torch sees one."""
+    """The features of a stream of tokens, on a GPU if torch sees one."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return FeatureStream(bundle, runtime, layers, TokenStream(files, encode, length, seed, Place()), device)
+    return FeatureStream(bundle, runtime, layers, tokens, device, anchors)

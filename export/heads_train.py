@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isnan
 from pathlib import Path
 from shutil import copyfile
-from time import monotonic
 
 import numpy as np
 from safetensors import SafetensorError
 
 from edgedec.bundle.folder import Bundle
 from edgedec.bundle.manifest import MANIFEST, Head
+from edgedec.export import training_loop
 from edgedec.export.heads import Facts, build, install
 from edgedec.export.heads_data import Data, Progress, collect, key_of, windows
 from edgedec.export.heads_trainer import HeadTrainer, TrainingPlan
@@ -111,27 +110,4 @@ def train(
     path = None if work is None else work / f"{plan.kind}.checkpoint.safetensors"
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        trainer.load(path, key)
-    return trainer, _train(trainer, path, key, show)
-
-
-def _train(trainer: HeadTrainer, path: Path | None, key: str, show: Progress) -> float:
-    """-> the mean loss of the last steps"""
-    plan, began, saved, loss = trainer.plan, monotonic() - trainer.spent, monotonic(), float("nan")
-    try:
-        while True:
-            trainer.spent = monotonic() - began
-            progress = trainer.spent / max(60 * plan.minutes, 1e-9)
-            if plan.steps:
-                progress = max(progress, trainer.steps / plan.steps)
-            show("train", int(1000 * min(progress, 1.0)), 1000)
-            if progress >= 1.0:
-                return loss
-            new = trainer.step(progress)
-            loss = new if isnan(loss) else 0.98 * loss + 0.02 * new
-            if path is not None and monotonic() - saved > SAVE_EVERY:
-                trainer.save(path, key)
-                saved = monotonic()
-    finally:
-        if path is not None:
-            trainer.save(path, key)
+    return trainer, training_loop.train(trainer, path, key, show, SAVE_EVERY)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from edgedec.bundle.cached import HubName, Origin, origin_of, write_origin
 from edgedec.bundle.locate import Announce
 from edgedec.bundle.manifest import MANIFEST, VERSION
 from edgedec.errors import RuntimeUnavailable, UnknownArchitecture
-from edgedec.export.download import Fetched, Progress, download, download_file, forget
+from edgedec.export.download import Fetched, Progress, ask, download, download_file, forget, missing_from
 
 __all__ = ["Fetched", "download", "download_file", "exported", "fetched", "forget"]
 
@@ -17,12 +18,24 @@ def fetched(name: str, announce: Announce) -> Path:
     """The bundle of `hf:ORG/NAME`, made now if it is not there; the file itself of `hf:ORG/NAME/FILE.gguf`."""
     model = HubName.parse(name)
     if model.file is not None:
-        return download_file(model)
+        with _downloading(model, announce):
+            return download_file(model)
     origin = origin_of(model)
     if origin is not None and origin.version == VERSION and (model.folder / MANIFEST).is_file():
         return model.folder
-    with announce(Path(str(model)), model.folder) as progress:
-        return exported(model, download(model, progress), progress=progress)
+    with _downloading(model, announce) as progress:
+        files = download(model, progress)
+    with announce(f"{model} is converted", model.folder) as progress:
+        return exported(model, files, progress=progress)
+
+
+def _downloading(model: HubName, announce: Announce) -> AbstractContextManager[Progress]:
+    """Announces a download, if there is one and the Hub has said that it can begin."""
+    cache = missing_from(model)
+    if cache is None:
+        return nullcontext(lambda *_: None)
+    ask(model)
+    return announce(f"{model} is downloaded", cache)
 
 
 def exported(model: HubName, found: Fetched, weights: str | None = None, progress: Progress = lambda *_: None) -> Path:
@@ -43,6 +56,8 @@ def exported(model: HubName, found: Fetched, weights: str | None = None, progres
     try:
         export(str(found.folder), model.folder, options, progress)
     except UnknownArchitecture as error:
+        if not error.decoder:
+            raise
         way = f"edgedec export {model.id} --via optimum -o {name}"
         raise UnknownArchitecture(f"{error}; `{way}` may run it through ONNX Runtime") from None
     write_origin(model, origin)

@@ -8,9 +8,12 @@ their inner layers grow as the hidden state does (`edgedec.export.drafts.padded`
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
+import os
 import shutil
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -38,6 +41,7 @@ __all__ = [
     "padded_path",
 ]
 
+_KEPT_S = 7 * 86_400.0  # what was not opened for so long goes when another one of its name is made
 VERSION = 3  # of what is written: another number, and what the cache holds is made again
 
 
@@ -54,11 +58,22 @@ def padded(bundle: Bundle, name: str, progress: Progress = lambda *_: None, cont
     path = padded_path(bundle, name, context)
     if path.is_dir():
         try:
-            return Bundle.open(path)
+            opened = Bundle.open(path)
         except BundleError:
             pass  # of another version, or damaged: made again
+        else:
+            os.utime(path)
+            return opened
     called = f"{bundle.manifest.name}-as-{name}"
+    _remove_old(path.parent, called)
     return pad_to_geometry(bundle, geometry_named(name), path, called, progress=progress, context=context)
+
+
+def _remove_old(folder: Path, called: str) -> None:
+    """Remove bundles of this name that nobody opened of late: of another version of the model, or of edgedec."""
+    for old in folder.glob(f"{glob.escape(called)}-*"):
+        if time.time() - old.stat().st_mtime > _KEPT_S:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def pad_to_geometry(

@@ -85,7 +85,8 @@ class BundleWriter:
         contents = self.contents
         layout = self._write_weights(fill)
         self.progress("graphs", 0, 1)
-        artifacts = made_for(self._runtimes, self.folder, Request(layout, contents.text, contents.kv, contents.kv[0]))
+        request = Request(layout, contents.text, contents.kv, contents.kv[0], self.folder, progress=self.progress)
+        artifacts = made_for(self._runtimes, self.folder, request)
         self.progress("graphs", 1, 1)
         manifest = self._manifest(layout, artifacts)
         write_manifest(self.folder, manifest)

@@ -7,6 +7,7 @@ from pathlib import Path
 from edgedec.bundle.manifest import Artifact
 from edgedec.export.artifacts import Request
 from edgedec.export.onnx import unsupported, whole_model_reason, write_blocks, write_ends, write_whole_model
+from edgedec.runtimes.ort import KINDS
 from edgedec.runtimes.ort.graphs import Graphs
 from edgedec.spec import ModelSpec
 from edgedec.storage.serde import to_json
@@ -14,7 +15,8 @@ from edgedec.storage.serde import to_json
 
 def reason(spec: ModelSpec) -> str | None:
     """Why ONNX Runtime cannot run the model; None if it can."""
-    return unsupported(spec)
+    lacking = [kind for kind in spec.kinds if kind not in KINDS]
+    return f"it has {', '.join(lacking)} blocks" if lacking else unsupported(spec)
 
 
 def make(folder: Path, request: Request) -> Artifact:

@@ -11,6 +11,7 @@ from typing import Any
 from edgedec.errors import UnknownArchitecture
 from edgedec.export.gguf.metadata import GgufFacts
 from edgedec.export.gguf.ropes import rope_config
+from edgedec.models._kinds import kind
 
 Config = dict[str, Any]
 # llama.cpp knows the 27B models of Gemma by their depth: they scale queries by the width of a head's share.
@@ -23,8 +24,17 @@ def config_of(facts: GgufFacts) -> Config:
     name = facts.architecture
     if name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
-        raise UnknownArchitecture(f"{facts.file.path}: architecture {name!r:.40} is not one of {known}")
+        what = kind(_described(facts, name))
+        raise UnknownArchitecture(f"{facts.file.path}: architecture {name!r:.40} ({what}) is not one of {known}")
     return ARCHITECTURES[name](facts)
+
+
+def _described(facts: GgufFacts, name: str) -> Config:
+    """What a config.json would say of the kind of such a model; clip is what images go through beside another file."""
+    found: Config = {"model_type": name, "is_encoder_decoder": name == "t5"}
+    found |= {"num_experts": 1} if facts.has("expert_count") else {}
+    found |= {"ssm_state": 1} if facts.has("ssm.state_size") else {}
+    return found | ({"vision_config": {}} if name == "clip" else {})
 
 
 def _common(f: GgufFacts, model_type: str) -> Config:

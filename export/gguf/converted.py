@@ -35,9 +35,10 @@ def _convert(path: Path, folder: Path, announce: Announce) -> None:
     # Files for other engines would cost time: they are made where this one cannot run.
     runtimes = ("native",) if loader.why_not() is None else None
     options = ExportOptions(check=False, runtimes=runtimes, name=path.stem)
+    what = f"{path.name} is converted"
     with ExitStack() as stack:
         try:
-            export(str(path), folder, options, _announcing(lambda: stack.enter_context(announce(path, folder))))
+            export(str(path), folder, options, _announcing(lambda: stack.enter_context(announce(what, folder))))
         except (UsageError, BundleError):
             if not (folder / MANIFEST).is_file():  # somebody else was faster
                 raise

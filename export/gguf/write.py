@@ -2,7 +2,8 @@
 
 A stored block becomes one or more blocks of 32 with the same float16 scale: int4 becomes Q4_0 and int8 Q8_0,
 exactly. llama.cpp rotates neighbours where a bundle rotates halves, so the rows of q and k change places.
-There is no tokenizer in the file, only a name for each token: whoever runs it feeds ids.
+There is no tokenizer in the file, only a name for each token: whoever runs it feeds ids. The last 256 are named as
+bytes, so that llama.cpp's programs, which take texts only, find tokens for any.
 """
 
 from __future__ import annotations
@@ -205,8 +206,14 @@ def _metadata(bundle: Bundle) -> dict[str, Value]:
         **scales,
         # Its server writes texts and ends where it has no words for tokens.
         "tokenizer.ggml.model": "llama",
-        "tokenizer.ggml.tokens": [f"<{token}>" for token in range(spec.vocab_size)],
+        "tokenizer.ggml.tokens": _token_names(spec.vocab_size),
     }
+
+
+def _token_names(vocab: int) -> list[str]:
+    """<0>, <1>, …, <0x00>, …, <0xFF>; without bytes in a vocabulary that is hardly larger."""
+    names = [f"<{token}>" for token in range(vocab)]
+    return names if vocab < 300 else [*names[:-256], *(f"<0x{byte:02X}>" for byte in range(256))]
 
 
 def rope_base(spec: ModelSpec) -> float:

@@ -37,7 +37,7 @@ def emit(g: Graph, layout: Layout, b: int, x: str, step: CallInputs) -> str:
         *_tree_inputs(g, spec, block, step),
         "",
     ]
-    inputs += _kv_scales(g, layout, b, step.kv)
+    inputs += kv_scales(g, layout, b, step.kv)
     while not inputs[-1]:
         inputs.pop()
     attrs = _attributes(block, step)
@@ -112,7 +112,7 @@ def _rope(g: Graph, layout: Layout, block: Attention) -> list[str]:
     return [g.external(f"rope.{block.rope}.{part}", FLOAT, shape, offset) for part, offset in offsets.items()]
 
 
-def _kv_scales(g: Graph, layout: Layout, b: int, kv: str) -> list[str]:
+def kv_scales(g: Graph, layout: Layout, b: int, kv: str) -> list[str]:
     """Key and value scales [1, n_kv_heads, 1, head_dim] of block b; none for float caches."""
     offset = getattr(layout.kv_scales, kv, None)
     if offset is None:

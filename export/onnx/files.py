@@ -42,9 +42,14 @@ def write_blocks(
     return blocks, stack
 
 
-def write_whole_model(folder: Path, layout: Layout, kv: str) -> str:
-    """Write the graph of the whole model with the inputs that onnxruntime-genai expects; returns its name."""
-    return _model_graph(layout, kv).save(folder)
+def write_whole_model(folder: Path, layout: Layout, kv: str, name: str = MODEL, no_halves: bool = False) -> str:
+    """Write the graph of the whole model with the inputs that onnxruntime-genai expects; returns its name.
+
+    no_halves: for devices without float16.
+    """
+    g = layout.graph(name)
+    g.no_halves = no_halves
+    return _model_graph(g, layout, kv).save(folder)
 
 
 def block(g: Graph, layout: Layout, b: int, x: str, step: CallInputs) -> str:
@@ -100,9 +105,9 @@ def _embed(g: Graph, layout: Layout, ids: str) -> str:
     return x if scale == 1.0 else g.node("Mul", [x, scalar(g, scale)])
 
 
-def _model_graph(layout: Layout, kv: str) -> Graph:
+def _model_graph(g: Graph, layout: Layout, kv: str) -> Graph:
     """The whole model, as onnxruntime-genai names things; logits of the last row only."""
-    spec, g = layout.spec, layout.graph(MODEL)
+    spec = layout.spec
     x = _embed(g, layout, g.input("input_ids", INT64, ["batch", "rows"]))
     g.output("logits", FLOAT, ["batch", 1, spec.vocab_size])
     step = _chain_step(g, g.input("attention_mask", INT64, ["batch", "total"]), kv)

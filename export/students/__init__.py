@@ -47,13 +47,15 @@ class StudentShape:
 @dataclass(frozen=True)
 class Features:
     """What the target made of a text of T tokens: tokens [T], the embedding of each [T, H], hidden states after
-    some of its layers [T, H] each, the last one, and the token that it says after each [T]."""
+    some of its layers [T, H] each, the last one, the token that it says after each [T], and the position of each
+    [T]."""
 
     tokens: Tensor
     embeddings: Tensor
     states: tuple[Tensor, ...]
     last: Tensor
     said: Tensor
+    places: Tensor
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -110,12 +112,24 @@ def ahead(kind: str) -> int:
     return getattr(importlib.import_module(f"{__name__}.{kind}"), "AHEAD", 1)
 
 
-def depths(kind: str, n_layers: int, layer: int = 0) -> tuple[int, ...]:
+def depths(kind: str, spec: ModelSpec, layer: int = 0) -> tuple[int, ...]:
     """After how many of the target's layers the kind reads hidden states, besides the last."""
     chosen = getattr(importlib.import_module(f"{__name__}.{kind}"), "depths", None)
     if is_early(kind):
         return chosen(layer) if chosen else (layer,)
-    return chosen(n_layers) if chosen else ()
+    return chosen(spec) if chosen else ()
+
+
+def anchors(kind: str) -> int:
+    """How many first tokens of a training row stay at their positions, while the others stand further on (0: none
+    is moved)."""
+    found: int = getattr(importlib.import_module(f"{__name__}.{kind}"), "ANCHORS", 0)
+    return found
+
+
+def is_trimmed(kind: str) -> bool:
+    """Does the kind say some of the target's tokens only, if so wanted?"""
+    return getattr(importlib.import_module(f"{__name__}.{kind}"), "TRIMMED", False)
 
 
 def is_wide(kind: str) -> bool:

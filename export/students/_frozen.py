@@ -5,6 +5,7 @@ Attention and feed-forward blocks, from a bundle's weights as float32: 4 bytes a
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,21 +21,22 @@ from edgedec.spec import Attention, Mlp, ModelSpec, Norm
 Past = tuple[Tensor, Tensor]
 
 
-def require_frozen(spec: ModelSpec) -> None:
-    """Refuse a target with blocks that are not here."""
-    for block in spec.blocks:
+def require_frozen(spec: ModelSpec, blocks: Iterable[int] | None = None) -> None:
+    """Refuse a target of which some of these blocks are not here."""
+    for block in spec.blocks if blocks is None else (spec.blocks[b] for b in blocks):
         if not isinstance(block, Attention | Mlp) or (isinstance(block, Attention) and block.paired):
-            why = f"prompt tokens are trained through attention and feed-forward blocks, not {block.kind}"
+            why = f"it is trained through the target's attention and feed-forward blocks, not {block.kind}"
             raise UsageError(f"{spec.architecture}: {why}; train eagle3 or hydra")
 
 
 class FrozenStack:
-    """The stack of a bundle on rows of one text."""
+    """The stack of a bundle, or some of its blocks, on rows of one text."""
 
-    def __init__(self, bundle: Bundle, device: torch.device) -> None:
+    def __init__(self, bundle: Bundle, device: torch.device, blocks: Sequence[int] | None = None) -> None:
         spec = self.spec = bundle.spec
-        require_frozen(spec)
-        names = [name for name in spec.tensors() if name.startswith("blocks.")]
+        require_frozen(spec, blocks)
+        some = range(spec.n_blocks) if blocks is None else blocks
+        names = [f"blocks.{b}.{name}" for b in some for name in spec.blocks[b].tensors(spec.hidden_size)]
         self._weights = {name: torch.from_numpy(np.array(bundle.rows(name))).to(device) for name in names}
 
     def read(self, x: Tensor) -> list[Past | None]:
@@ -70,6 +72,22 @@ class FrozenStack:
                 y = self._mlp(b, block, x)
             x = x + self._norm(b, block.post_norm, y, "post_norm")
         return x.view(n, m, -1)
+
+    def beside(self, b: int, x: Tensor, text: Tensor, place: Tensor, lag: int) -> Tensor:
+        """x [T, H], rows in the place of the text's states [T, H] that enter attention block b -> x after the block. A
+        row sees of the text what lies more than `lag` tokens before it, of x the `lag` rows before it and itself."""
+        block = self.spec.blocks[b]
+        assert isinstance(block, Attention)
+        q, *own = self._qkv(b, block, x, place)
+        with torch.no_grad():
+            _, *past = self._qkv(b, block, text, place)
+        rows, sees = torch.arange(len(x), device=x.device), _sees(block, place, place)
+        late = sees & (rows >= rows[:, None] - lag)
+        early = sees & (rows < rows[:, None] - lag)
+        scores = self._scores(block, q, torch.cat([past[0], own[0]], 1))
+        weights = scores.masked_fill(~torch.cat([early, late], 1), float("-inf")).softmax(-1)
+        mixed = weights @ self._spread(block, torch.cat([past[1], own[1]], 1))
+        return x + self._norm(b, block.post_norm, self._out(b, block, mixed), "post_norm")
 
     def _attend_ahead(self, b: int, block: Attention, x: Tensor, place: Tensor, past: Past) -> Tensor:
         (n, m), d = place.shape, block.head_dim

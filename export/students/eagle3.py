@@ -23,10 +23,17 @@ from edgedec.export.students._layers import (
     llama_config,
     parameters,
 )
+from edgedec.spec import ModelSpec
+
+TRIMMED = True
 
 
-def depths(n_layers: int) -> tuple[int, ...]:
+def depths(spec: ModelSpec) -> tuple[int, ...]:
     """Low, middle, high: after 2 layers, half of them and all but 3; of few layers, near that."""
+    return levels(spec.n_layers)
+
+
+def levels(n_layers: int) -> tuple[int, ...]:
     low = min(2, n_layers)
     return low, max(low, n_layers // 2), max(low, n_layers - 3)
 
@@ -84,7 +91,7 @@ class Eagle3Student(nn.Module):
             "rope_scaling": None,
             "draft_vocab_size": self.shape.kept,
             "tie_word_embeddings": False,
-            "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(depths(self.shape.n_layers))},
+            "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(levels(self.shape.n_layers))},
         }
 
 

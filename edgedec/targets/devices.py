@@ -1,0 +1,23 @@
+"""Devices of ONNX Runtime's execution providers (`--device`), and browsers."""
+
+from __future__ import annotations
+
+from edgedec.targets.target import Target, lacking_packages
+
+_KINDS = ("attention", "mlp")
+
+TARGETS = (
+    Target(
+        "devices", "ort", "ONNX Runtime on --device webgpu, openvino, cuda, dml or coreml", _KINDS, ("f32", "f16"),
+        "emulated", needs="the device's package: [devices](devices.md)", device="webgpu", add=True,
+    ),
+    Target(
+        "qnn:SM8650", "ort", "Qualcomm's NPU, and those of other SoCs by name", _KINDS, ("f32", "f16", "int8"),
+        "emulated", needs="onnxruntime-qnn", missing=lacking_packages("onnxruntime_qnn"),
+        device="qnn:SM8650", add=True,
+    ),
+    Target(
+        "web", "", "onnxruntime-web in a browser; edgedec's own engine there needs no files", _KINDS, ("f32",),
+        "native", needs="a browser", trees=False, add=True,
+    ),
+)  # fmt: skip

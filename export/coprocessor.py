@@ -1,0 +1,163 @@
+"""Training of a coprocessor (K18): rows that read a frozen model's cache, and what they add to it.
+
+A text is cut at a random place. Soft rows read what comes before through the model with low-rank weights; their last
+states become rows that go through the frozen model; what comes after the place is read with these rows in the cache,
+and its cross entropy is the loss: that of the text itself. Of the soft rows a random number of `COUNTS` is used, so
+that one training serves all of these.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from edgedec.bundle.adapter import LowRank
+from edgedec.bundle.coprocessor import save_coprocessor
+from edgedec.bundle.folder import Bundle
+from edgedec.errors import UsageError
+from edgedec.export.checkpointing import Checkpointed
+from edgedec.export.exits_data import Encode, Place, TokenStream
+from edgedec.export.heads_features import target_of
+from edgedec.export.students._augmented import AugmentedStack, CoprocessorModel
+
+COUNTS = (1, 2, 4, 8)
+_WARMUP, _LEAST = 20, 16
+
+
+@dataclass(frozen=True)
+class CoprocessorPlan:
+    """entries: the most that it makes; rank: of its weights; ahead: tokens after the place that are learned from;
+    minutes and steps: whichever is over first (steps 0: the minutes alone); rate: the highest; batch: texts of
+    `length` tokens in an update."""
+
+    entries: int = 8
+    rank: int = 16
+    ahead: int = 64
+    minutes: float = 10.0
+    steps: int = 0
+    rate: float = 2e-3
+    batch: int = 2
+    length: int = 256
+    seed: int = 0
+    threads: int = 1
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many entries are trained and measured."""
+        return (*(n for n in COUNTS if n < self.entries), self.entries)
+
+
+class CoprocessorTrainer(Checkpointed):
+    """A coprocessor in training beside its frozen model."""
+
+    command = "train-cache"
+
+    def __init__(self, bundle: Bundle, files: list[Path], encode: Encode, plan: CoprocessorPlan) -> None:
+        torch.set_num_threads(plan.threads)
+        torch.manual_seed(plan.seed)
+        self.plan, self.steps, self.spent, self.bundle = plan, 0, 0.0, bundle
+        length = min(plan.length, bundle.spec.context_length - 1)
+        if length < _LEAST + plan.ahead:
+            raise UsageError(f"--length {length}: needs {_LEAST} tokens before and {plan.ahead} after the entries")
+        self.tokens = TokenStream(files, encode, length, plan.seed, Place())
+        self.held = [row for row in self.tokens.held() if len(row) > _LEAST + plan.ahead]
+        if not self.held:
+            raise UsageError("the data hold too few texts to keep some back for measuring; give more")
+        self.stack = AugmentedStack(bundle, torch.device("cpu"))
+        self.target = target_of(bundle, np.arange(bundle.spec.vocab_size), torch.device("cpu"))
+        self.model = CoprocessorModel(self.stack, plan.entries, plan.rank, self._embedded(self.held[0]))
+        self.weights: dict[str, Tensor] = dict(self.model.named_parameters())
+        self.optimizer = torch.optim.AdamW(self.weights.values(), lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0)
+        self.optimizers = (self.optimizer,)
+
+    @property
+    def place(self) -> Place:
+        return self.tokens.place
+
+    def step(self, progress: float) -> float:
+        """One update -> its mean loss a token."""
+        plan, total, draw = self.plan, 0.0, random.Random(f"{self.plan.seed} {self.steps}")
+        for group in self.optimizer.param_groups:
+            group["lr"] = plan.rate * min(1.0, (self.steps + 1) / _WARMUP) * max(0.0, 1.0 - progress)
+        self.optimizer.zero_grad()
+        for _ in range(plan.batch):
+            row = next(self.tokens)
+            at = draw.randint(_LEAST, len(row) - plan.ahead - 1)
+            loss = self.loss(row[: at + plan.ahead + 1], at, draw.choice(plan.counts)) / plan.batch
+            loss.backward()
+            total += float(loss.detach())
+        torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0)
+        self.optimizer.step()
+        self.steps += 1
+        return total
+
+    def loss(self, row: list[int], at: int, n: int, other: list[int] | None = None) -> Tensor:
+        """Nats a token of row[at + 1 :] after row[: at + 1], with n entries after row[: at]; n 0: with none. other: the
+        text that is read for the entries instead of this one."""
+        x, place = self._embedded(row[:-1]), torch.arange(len(row) - 1)
+        _, past = self.stack.after(x[:at], place[:at], None)
+        if n:
+            past = self.entries(past, at, n, past if other is None else self._past(other[:at]))
+        states, _ = self.stack.after(x[at:], place[at:], past)
+        normed = functional.rms_norm(states, states.shape[-1:], self.target.norm, self.bundle.spec.norm_eps)
+        logits = functional.linear(normed, self.target.readout)
+        if cap := self.bundle.spec.final_softcap:
+            logits = cap * torch.tanh(logits / cap)
+        return functional.cross_entropy(logits, torch.tensor(row[at + 1 :]))
+
+    def entries(self, past: Any, at: int, n: int, read: Any) -> Any:
+        """The cache with n entries that are made of the cache `read`."""
+        place, last = torch.full((n,), at - 1), read[1][-1:].expand(n)
+        states, _ = self.stack.after(self.model.size * self.model.soft[:n], last, read, self.model.deltas())
+        _, more = self.stack.after(self.model.rows(states), place, past)
+        return more
+
+    def _past(self, row: list[int]) -> Any:
+        """The cache of a text."""
+        return self.stack.after(self._embedded(row), torch.arange(len(row)), None)[1]
+
+    def measure(self, others: bool = False) -> dict[int, float]:
+        """The perplexity of what follows, on texts held back, by the number of entries (0: none). others: with entries
+        that are made of another text's cache: how much of the gain is not of reading this one."""
+        found = {}
+        with torch.no_grad():
+            for n in (0, *self.plan.counts):
+                losses = [self._held_loss(i, n, others) for i in range(len(self.held))]
+                found[n] = float(np.exp(np.mean(losses)))
+        return found
+
+    def _held_loss(self, i: int, n: int, others: bool) -> float:
+        row, other = self.held[i], self.held[(i + 1) % len(self.held)]
+        return float(self.loss(row, len(row) - self.plan.ahead - 1, n, other if others else None))
+
+    def _embedded(self, row: list[int]) -> Tensor:
+        scale = np.float32(self.bundle.spec.embed_scale)
+        return torch.from_numpy(self.bundle.gather("embed", np.asarray(row, np.int64)) * scale)
+
+    # ---- files
+
+    def write(self, path: Path) -> None:
+        """The coprocessor's file."""
+        held = {name: tuple(t.detach().numpy() for t in pair) for name, pair in self.model.deltas().items()}
+        low = {name: LowRank(np.ascontiguousarray(a), np.ascontiguousarray(b)) for name, (b, a) in held.items()}
+        soft, out = (self.model.size * w.detach().numpy() for w in (self.model.soft, self.model.out))
+        save_coprocessor(path, self.bundle.spec, soft.astype(np.float32), out.astype(np.float32), low)
+
+
+def key_of(bundle: Bundle, files: list[Path], plan: CoprocessorPlan) -> str:
+    """Names a training: model, texts and options, but for how long it takes and by how many threads."""
+    weights = bundle.manifest.files[bundle.manifest.weights].sha256
+    said = sha256(json.dumps([weights, asdict(plan) | {"minutes": 0, "threads": 0}]).encode())
+    for path in files:
+        with path.open("rb") as file:
+            said.update(f"{path.stat().st_size} ".encode() + file.read(1 << 20))
+    return said.hexdigest()

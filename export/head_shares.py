@@ -1,0 +1,15 @@
+"""How many pages the heads of a model need, into its bundle (`edgedec/policies/_shares.py`)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.bundle.folder import Bundle
+from edgedec.export.amend import add_files
+from edgedec.policies._shares import HEAD_SHARES
+
+
+def put_shares(bundle: Bundle, table: NDArray[np.float32]) -> Bundle:
+    """Put a table into a bundle. -> the bundle as it is now."""
+    return add_files(bundle, {HEAD_SHARES: table.astype("<f4").tobytes()}, lambda manifest: manifest)
