@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from edgedec.bundle import Bundle
 from edgedec.decoding.allocation import Offer
 from edgedec.decoding.context import Context
+from edgedec.decoding.logits import LogitsProcessor
 from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.errors import UsageError
 from edgedec.runtime import CallResult, Hidden, Outputs, Rows, Runtime
@@ -61,7 +62,8 @@ class Draft:
     `done` of a call; numbers: of each token, which it was of all that went through them (empty: there were no others).
     prompts: rows that run below it (of a draft that has been through no blocks).
     by: the names of the drafters of each token, and why: the governor's reason for a draft of this size; both for
-    people.
+    people. rests: the drafter is neither asked nor shown anything again until this, given the text before each of the
+    next calls, is True; None: at the next call.
     """
 
     tokens: Sequence[int] = ()
@@ -75,6 +77,7 @@ class Draft:
     by: Sequence[str] = ()
     why: str = ""
     prompts: PromptRows | None = None
+    rests: Callable[[Sequence[int]], bool] | None = None
 
     @classmethod
     def chain(cls, tokens: Sequence[int], p: Sequence[float] = ()) -> Draft:
@@ -135,6 +138,11 @@ class Drafter(Protocol):
         ...
 
     @property
+    def shift(self) -> LogitsProcessor | None:
+        """What it makes of the target's logits: another text, lossy. None, as of most: nothing."""
+        ...
+
+    @property
     def effort(self) -> Effort | None:
         """What a proposal takes, by its size; None: next to nothing, or it is not known before one was made."""
         ...
@@ -185,6 +193,7 @@ class BaseDrafter:
     reads: Outputs = Outputs()
     prompt_rows: int = 0
     effort: Effort | None = None
+    shift: LogitsProcessor | None = None
 
     def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None] | None:
         return None
@@ -237,12 +246,13 @@ class DrafterContext:
 @cache
 def drafter_names() -> tuple[str, ...]:
     """The drafters that ship, by file name. Read once: a session is made for every request of a server."""
-    return tuple(sorted(m.name for m in iter_modules(__path__) if not m.name.startswith("_")))
+    return tuple(sorted(m.name for m in iter_modules(__path__) if not (m.ispkg or m.name.startswith("_"))))
 
 
 def drafter_module(name: str) -> ModuleType:
     """The file of a drafter. It may declare AUTO, its rank among the drafters of `auto`, and what of the
-    bundle it needs: HEAD, the interface of a draft head, or DRAFT, a kind of draft."""
+    bundle it needs: HEAD, the interface of a draft head, or DRAFT, a kind of draft; `fits(host)`: may `auto` take
+    it?"""
     if name not in drafter_names():
         raise UsageError(f"no drafter {name!r}; there are: {', '.join(drafter_names())}")
     return import_module(f"edgedec.drafters.{name}")

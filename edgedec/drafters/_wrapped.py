@@ -6,6 +6,7 @@ from collections.abc import Generator
 from typing import Any
 
 from edgedec.decoding.context import Context
+from edgedec.decoding.logits import LogitsProcessor
 from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import Drafter, Effort, Proposal, State
 from edgedec.runtime import CallResult, Outputs, Rows
@@ -28,6 +29,10 @@ class Wrapped:
     @property
     def prompt_rows(self) -> int:
         return self.drafter.prompt_rows
+
+    @property
+    def shift(self) -> LogitsProcessor | None:
+        return self.drafter.shift
 
     @property
     def effort(self) -> Effort | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from edgedec.drafters import DrafterContext
-from edgedec.drafters._feature_tree import FeatureTree
+from edgedec.drafters.heads.feature_tree import FeatureTree
 
 # Its rank in `auto`: of the drafters that need a head only the first whose head the bundle has is used.
 AUTO = 5
 DRAFT = "eagle3"
 
 
-def make(host: DrafterContext, depth: int = 0, beam: int = 8, k: int = 8) -> FeatureTree:
+def make(host: DrafterContext, depth: int = 0, beam: int = 5, k: int = 8) -> FeatureTree:
     """depth: how many tokens ahead at most; 0: what the head was made for. beam: nodes run at once. k: tokens tried
     after each."""
     return FeatureTree(host, DRAFT, depth, beam, k)

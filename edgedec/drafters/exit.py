@@ -5,8 +5,8 @@ enough to pay. Verification continues with the other layers: hidden states and c
 have been. Where the exit is unsure its next guesses are drafted beside the first, as rows of the same calls.
 
 DEL (S12): the exit and the length of the draft follow from how often the exits were right of late, with exponential
-decay (`_depths`). All exits learn from every call: it leaves the states of its rows after each of them, which are
-compared with what was picked (`_shadows`).
+decay (`slices/depths.py`). All exits learn from every call: it leaves the states of its rows after each of them,
+which are compared with what was picked (`slices/shadows.py`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, State
 from edgedec.drafters._calls import EdgeCalls
-from edgedec.drafters._depths import SELDOM, Depths
-from edgedec.drafters._exit_adapters import HEAD, adapted_layers, open_adapter
-from edgedec.drafters._shadows import Shadows
-from edgedec.drafters._slice_tree import Limits, Tree, Trusts, draft_tree, least_path
-from edgedec.drafters._stack import READING, WIDEST, Slice, SliceCalls, require_slices
 from edgedec.drafters._usage import usage_of
+from edgedec.drafters.slices.depths import SELDOM, Depths
+from edgedec.drafters.slices.exit_adapters import HEAD, adapted_layers, open_adapter
+from edgedec.drafters.slices.shadows import Shadows
+from edgedec.drafters.slices.stack import READING, WIDEST, Slice, SliceCalls, require_slices
+from edgedec.drafters.slices.tree import Limits, Tree, Trusts, draft_tree, least_path
 from edgedec.errors import UsageError
 from edgedec.runtime import Hidden, Outputs
 

@@ -19,9 +19,9 @@ from typing import Any
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import Draft, Drafter, DrafterContext, make_drafter
-from edgedec.drafters._draft_model import open_draft
-from edgedec.drafters._reader import BEST, shares
 from edgedec.drafters.model import ModelDrafter
+from edgedec.drafters.models.opening import open_draft
+from edgedec.drafters.models.reader import BEST, shares
 from edgedec.errors import UsageError
 from edgedec.runtime import CallResult, Outputs, Rows, Runtime
 from edgedec.sampling import Floats, Sampling

@@ -15,8 +15,8 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, State
 from edgedec.drafters._calls import TokenEmbeddings
-from edgedec.drafters._levels import Levels
-from edgedec.drafters._online import OnlineCorrection
+from edgedec.drafters.heads.levels import Levels
+from edgedec.drafters.heads.online import OnlineCorrection
 from edgedec.errors import UsageError
 from edgedec.runtime import Outputs
 from edgedec.speculation.heads import DraftHead, Floats, HeadInterface, open_head

@@ -15,8 +15,8 @@ from typing import Any
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext
-from edgedec.drafters._head_reader import facts_of
-from edgedec.drafters._ladder import Ladder
+from edgedec.drafters.heads.ladder import Ladder
+from edgedec.drafters.heads.reader import facts_of
 from edgedec.errors import UsageError
 from edgedec.runtime import Outputs
 from edgedec.speculation.heads import Floats, HeadInterface, open_head

@@ -5,7 +5,7 @@ sequences that share it run together. Under `match` it proposes its likeliest ch
 as side branches (they cost no forward of it; DySpec, S42), and stops where nothing further is likely enough to pay
 (SpecDec++, S40). Under a verifier that knows the draft's distribution (token, block, spectr, recursive, multipath:
 S50, S51, S52) the tokens are drawn, in a tree whose shape is settled before the first draw. A draft model with other
-tokens drafts text: `_retokenize.py`.
+tokens drafts text: `models/retokenize.py`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,20 @@ from typing import Any
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, Sampled, State
-from edgedec.drafters._acceptance import AcceptanceHead, Floats
-from edgedec.drafters._beam import beam_draft, level_draft
-from edgedec.drafters._draft_model import KIND, open_draft
-from edgedec.drafters._reader import BEST, DraftReader, Reading, shape, shares
-from edgedec.drafters._retokenize import Retokenizer
 from edgedec.drafters._usage import Usage, usage_of
-from edgedec.errors import UsageError
-from edgedec.runtime import CallResult, Runtime
+from edgedec.drafters.heads.foreseen import upcoming
+from edgedec.drafters.models.acceptance import AcceptanceHead, Floats
+from edgedec.drafters.models.beam import beam_draft, level_draft
+from edgedec.drafters.models.opening import KIND, open_draft
+from edgedec.drafters.models.options import BUSHY, check
+from edgedec.drafters.models.reader import ALL, BEST, DraftReader, Reading, foreseen, shape, shares
+from edgedec.drafters.models.retokenize import Retokenizer
+from edgedec.runtime import CallResult, Outputs, Runtime
 from edgedec.sampling import Sampling
 from edgedec.speculation.calibration import BINS, Calibration, kind_of
 
 # Others are pruned by its probabilities (`edgedec.speculation.guide`).
 GUIDE = True
-VERIFY = ("match", "token", "block", "spectr", "recursive", "multipath")
-# At how many places, from the first on, there are `width` children.
-_BUSHY = {"spectr": 2, "recursive": 2, "multipath": 1}
 # How likely the first, second … drawn child is taken, before anything was seen; and how fast that is learned.
 _TAKEN, _SMOOTH = (0.7, 0.25, 0.15, 0.1), 0.03
 _PACE = 0.1
@@ -82,21 +80,10 @@ class ModelDrafter(BaseDrafter):
         accept: str = "claims",
         stop: float = 0.0,
     ) -> None:
-        if verify not in VERIFY:
-            raise UsageError(f"drafter model: verify={verify}: must be one of {', '.join(VERIFY)}")
-        if not 1 <= gamma <= 64 or not 1 <= width <= 16:
-            raise UsageError(f"drafter model: gamma={gamma}, width={width}: must be from 1 to 64, and from 1 to 16")
-        if not 0 <= beam <= 16 or (beam and verify != "recursive"):
-            raise UsageError(f"drafter model: beam={beam}: must be up to 16, and with verify=recursive")
-        if accept not in ("claims", "head") or not 0 <= stop < 1:
-            raise UsageError(
-                f"drafter model: accept={accept}, stop={stop}: must be claims or head, and from 0 to below 1"
-            )
-        if verify != "match" and translator is not None:
-            raise UsageError(f"drafter model: verify={verify} needs a draft model of the same tokenizer; use match")
+        check(gamma, width, verify, beam, accept, stop, translator is None)
         self._reader, self._vocab, self._translator = DraftReader(runtime), vocab, translator
         self._gamma, self._verify = min(gamma, self._reader.room), verify
-        self._width, self._beam = width if verify in _BUSHY else 1, beam
+        self._width, self._beam = width if verify in BUSHY else 1, beam
         self._first, self._side = Calibration(), Calibration()
         self._head = AcceptanceHead(runtime.spec.hidden_size) if accept == "head" else None
         self._stop, self._best_of = stop, BEST
@@ -190,12 +177,16 @@ class ModelDrafter(BaseDrafter):
         found: list[tuple[float, int, int, float, int]] = []
         worth, parent, limit = 1.0, -1, min(self._gamma, nodes)
         seen: dict[int, tuple[Floats, float]] = {}
-        result = yield from reader.read(context.ids, self._best_of, limit)
+        # The random numbers that the target will draw with say more than what is likeliest.
+        numbers = upcoming(context, limit) if sampling.temperature > 0 and self._head is None else []
+        outputs = ALL if numbers else self._best_of
+        result = yield from reader.read(context.ids, outputs, limit)
         for depth in range(limit):
             if depth:
-                result = yield from self._step(found[parent][2], depth - 2)
+                result = yield from self._step(found[parent][2], depth - 2, outputs)
             chain, above = -1, parent
-            for token, claim in shares(result, sampling, self._vocab):
+            ahead = numbers[depth : depth + 1]
+            for token, claim in (foreseen if ahead else shares)(result, sampling, self._vocab, *ahead):
                 kind = kind_of(claim)
                 chance = first[kind] if chain < 0 else side[kind]
                 kind += 0 if chain < 0 else BINS
@@ -234,9 +225,9 @@ class ModelDrafter(BaseDrafter):
         for node, (token, parent, kind) in enumerate(zip(tokens, parents, kinds, strict=True)):
             self._below.setdefault(parent, []).append((token, node, kind))
 
-    def _step(self, token: int, parent: int) -> Reading:
+    def _step(self, token: int, parent: int, outputs: Outputs) -> Reading:
         """One token further below `parent`, a number in the chain of steps (-1: the text)."""
-        result = yield from self._reader.grow([token], [parent], self._best_of)
+        result = yield from self._reader.grow([token], [parent], outputs)
         self._step_s += (self._reader.step_seconds - self._step_s) * (_PACE if self._step_s else 1.0)
         return result
 
@@ -275,7 +266,7 @@ class ModelDrafter(BaseDrafter):
             # Even one that is unlikely shows where the word before it ends.
             if len(drafted) >= limit or not self._pays(worth, min_path_prob):
                 break
-            result = yield from self._step(drafted[-1], len(drafted) - 2)
+            result = yield from self._step(drafted[-1], len(drafted) - 2, self._best_of)
         return drafted, claims
 
     def _draw(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request, Completed, Draft]:
@@ -285,7 +276,7 @@ class ModelDrafter(BaseDrafter):
             width = min(self._beam, nodes)
             drawn = yield from beam_draft(self._reader, context, self._vocab, width, min(depth, nodes // width))
         else:
-            branching = shape(depth, self._width, _BUSHY.get(self._verify, 0), nodes)
+            branching = shape(depth, self._width, BUSHY.get(self._verify, 0), nodes)
             drawn = yield from level_draft(self._reader, context, self._vocab, branching, self._verify != "recursive")
         kinds = [min(rank, len(_TAKEN) - 1) for rank in drawn.ranks]
         self._hold(drawn.tokens, drawn.parents, kinds)

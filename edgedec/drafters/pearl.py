@@ -24,11 +24,12 @@ from weakref import finalize
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal
-from edgedec.drafters._ahead import Ahead
-from edgedec.drafters._draft_model import open_draft
 from edgedec.drafters.model import ModelDrafter
+from edgedec.drafters.models.ahead import Ahead
+from edgedec.drafters.models.opening import open_draft
 from edgedec.errors import UsageError
 from edgedec.runtime import Runtime, available_cores
+from edgedec.runtime.devices import CPU
 from edgedec.speculation.calibration import Calibration, kind_of
 
 # Others are pruned by its probabilities (`edgedec.speculation.guide`).
@@ -38,13 +39,22 @@ MODES = ("auto", "always", "never")
 
 
 def make(
-    host: DrafterContext, path: str = "", gamma: int = 8, threads: int = 1, overlap: str = "auto", kv: str = ""
+    host: DrafterContext,
+    path: str = "",
+    gamma: int = 8,
+    threads: int = 0,
+    overlap: str = "auto",
+    kv: str = "",
+    device: str = "",
 ) -> Pearl:
-    """path: the draft model's bundle. gamma: the longest draft. threads: of the draft model, besides those of the
-    target. overlap: auto (while it pays), always, never."""
+    """path: the draft model's bundle. gamma: the longest draft. threads: of the draft model; by default one, besides
+    those of the target, or all where a GPU computes the target. overlap: auto (while it pays), always, never. device:
+    what computes the draft model; the CPU where a GPU computes the target."""
+    beside = host.runtime.capabilities.device != CPU
     if overlap not in MODES:
         raise UsageError(f"drafter pearl: overlap={overlap}: must be one of {', '.join(MODES)}")
-    runtime, translator = open_draft(host, path, threads, kv)
+    device = device or (CPU if beside else "")
+    runtime, translator = open_draft(host, path, threads or (0 if beside else 1), kv, device)
     if translator is not None:
         raise UsageError("drafter pearl: needs a draft model of the same tokenizer; use model")
     return Pearl(runtime, host.runtime.spec.vocab_size, gamma, overlap)

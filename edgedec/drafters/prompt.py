@@ -20,8 +20,8 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, PromptRows
 from edgedec.drafters._calls import TokenEmbeddings
-from edgedec.drafters._head_reader import facts_of
-from edgedec.drafters._stack import READING, Record, chances
+from edgedec.drafters.heads.reader import facts_of
+from edgedec.drafters.slices.stack import READING, Record, chances
 from edgedec.errors import BundleCorrupt, UsageError
 from edgedec.runtime import Hidden, Outputs
 from edgedec.speculation.prompting import PromptPlan

@@ -2,8 +2,8 @@
 
 Chen et al. 2025. Of a long text the passages that have most to do with its end are put together, in their order,
 between its first tokens and its latest ones: some hundreds of tokens. The same model, or a smaller one, drafts after
-those; the target verifies after the whole text, which is what it is without drafts. (The paper's other mode, in which
-the target's distribution is bent towards the draft's, is another text and not here.)
+those; the target verifies after the whole text, which is what it is without drafts. With `transfer` the target's
+distribution is bent towards the draft's: the paper's other mode, another text (`models/transfer.py`).
 
 Passages are of `chunk` tokens. One counts by the tokens that it shares with the latest `chunk`, each by how few
 passages have it (as in TF-IDF). They are chosen for a prompt, and again after `refresh` tokens.
@@ -18,10 +18,11 @@ import numpy as np
 
 from edgedec.decoding.context import Context
 from edgedec.drafters import Draft, DrafterContext, Proposal
-from edgedec.drafters._draft_model import open_draft
-from edgedec.drafters._reader import DraftReader, Reading
 from edgedec.drafters._usage import usage_of
 from edgedec.drafters.model import ModelDrafter
+from edgedec.drafters.models.opening import open_draft
+from edgedec.drafters.models.reader import DraftReader, Reading
+from edgedec.drafters.models.transfer import TransferDrafter
 from edgedec.errors import UsageError
 from edgedec.runtime import Outputs, Runtime
 
@@ -37,10 +38,13 @@ def make(
     refresh: int = 512,
     gamma: int = 8,
     trim: float = 0.25,
-) -> Rapid:
+    transfer: float = 0.0,
+    verify: str = "match",
+) -> Rapid | TransferDrafter:
     """path: a smaller model of the same tokens; by default the model itself. budget: tokens of the short text; chunk:
     of a passage; least: nothing is drafted before the text is so long; refresh: tokens after which passages are chosen
-    anew; gamma: the longest draft; trim: the share of the vocabulary to choose from at most."""
+    anew; gamma: the longest draft; trim: the share of the vocabulary to choose from at most. transfer: lossy: how far
+    the target's distribution is bent towards the draft's (0: not at all); verify: of that, match or token."""
     if chunk < 8 or budget < _FIRST + 3 * chunk or refresh < 1:
         raise UsageError(
             f"drafter rapid: budget={budget}, chunk={chunk}, refresh={refresh}: needs passages of 8 tokens or more, "
@@ -53,9 +57,22 @@ def make(
         raise UsageError(
             f"drafter rapid: budget={budget}: at most half of the context of {runtime.spec.context_length}"
         )
-    drafter = Rapid(
-        RetrievedReader(runtime, budget, chunk, refresh), runtime, host.runtime.spec.vocab_size, least, gamma
-    )
+    reader, vocab = RetrievedReader(runtime, budget, chunk, refresh), host.runtime.spec.vocab_size
+    if transfer < 0 or verify not in ("match", "token") or not 1 <= gamma <= 64:
+        raise UsageError(
+            f"drafter rapid: transfer={transfer:g}, verify={verify}, gamma={gamma}: must be from 0 on, match or token, "
+            "and from 1 to 64"
+        )
+    if transfer:
+        if budget + refresh + gamma >= runtime.spec.context_length:
+            raise UsageError(
+                f"drafter rapid: transfer: budget={budget}, refresh={refresh}, gamma={gamma}: together below the "
+                f"context of {runtime.spec.context_length}"
+            )
+        return TransferDrafter(reader, vocab, transfer, gamma, least, verify == "token")
+    if verify != "match":
+        raise UsageError("drafter rapid: verify=token: is of transfer; without it texts stay as they are (match)")
+    drafter = Rapid(reader, runtime, vocab, least, gamma)
     drafter.usage = usage_of(host, trim) if not path else None
     return drafter
 
@@ -92,6 +109,14 @@ class RetrievedReader(DraftReader):
         short = [*self._short, *ids[self._tail :]]
         self.tokens = len(short)
         return (yield from super().read(short, outputs, room))
+
+    def settle(self, ids: Sequence[int], origin: int) -> int:
+        """Passages are those of the text up to the last of the places `origin`, `origin` + `refresh`, …; -> how many
+        tokens may come before the next one."""
+        place = origin + max(len(ids) - origin, 0) // self._refresh * self._refresh
+        if self._chosen != place:
+            self._choose(ids[:place])
+        return place + self._refresh - 1 - len(ids)
 
     def reset(self) -> None:
         super().reset()

@@ -4,8 +4,8 @@ Unified Layer Skipping (S13) gives the start: so many layers skipped, evenly spr
 SWIFT (S10) continues from there: now and then another set guesses the latest generated tokens, all in one call. If it
 brings more tokens for the time of a plain call than the set in use does on the same text, twice, it takes over.
 Sets to try are the one in use with something swapped, and draws from a Bayesian model of what each block is for
-(`thompson`), or what a Gaussian process expects most of (`gp`). Each task has a set of its own (`_task_sets`). Where a
-draft is unsure its next guesses are drafted beside the first.
+(`thompson`), or what a Gaussian process expects most of (`gp`). Each task has a set of its own
+(`slices/task_sets.py`). Where a draft is unsure its next guesses are drafted beside the first.
 
 The blocks before the first skipped one compute what they compute in the whole stack: verification continues after
 them.
@@ -22,14 +22,14 @@ import numpy as np
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, State
-from edgedec.drafters._block_search import Search, Skipped, even
 from edgedec.drafters._calls import EdgeCalls, own_seconds
-from edgedec.drafters._gp_search import SEARCHES, search_names
-from edgedec.drafters._slice_costs import SliceCosts
-from edgedec.drafters._slice_tree import Limits, Tree, Trusts, draft_tree, least_path
-from edgedec.drafters._stack import READING, WIDEST, Slice, SliceCalls, block_costs, require_slices
-from edgedec.drafters._task_sets import TaskSets
 from edgedec.drafters._usage import usage_of
+from edgedec.drafters.slices.block_search import Search, Skipped, even
+from edgedec.drafters.slices.costs import SliceCosts
+from edgedec.drafters.slices.gp_search import SEARCHES, search_names
+from edgedec.drafters.slices.stack import READING, WIDEST, Slice, SliceCalls, block_costs, require_slices
+from edgedec.drafters.slices.task_sets import TaskSets
+from edgedec.drafters.slices.tree import Limits, Tree, Trusts, draft_tree, least_path
 from edgedec.errors import UsageError
 from edgedec.runtime import Call, Outputs, Rows
 

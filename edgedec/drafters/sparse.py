@@ -8,12 +8,14 @@ token (MagicDec, TriForce). Two ways to look at fewer:
     a policy  of `--cache`: a fork of the text's cache, pruned by what the text's last rows look at. Only what stays is
               copied. It grows with the text, and is made anew after `refresh` tokens
 
-The text is what it is without drafts.
+The text is what it is without drafts. `auto` takes it for models of long contexts, and then nothing is drafted before a
+step that reads everything takes `_GAIN` times as long as one that reads what the view shows, by the costs that are
+measured while the text is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from edgedec.decoding.allocation import Offer
@@ -21,18 +23,25 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.keeping import settle
 from edgedec.decoding.step import Completed, Request
 from edgedec.drafters import Draft, DrafterContext, Proposal
-from edgedec.drafters._reader import DraftReader, Reading
 from edgedec.drafters._usage import usage_of
 from edgedec.drafters.model import ModelDrafter
+from edgedec.drafters.models.reader import DraftReader, Reading
 from edgedec.errors import UsageError
 from edgedec.policies import FULL, CachePolicy, PolicyHost, make_policy
 from edgedec.runtime import Call, Outputs, Rows
-from edgedec.runtime.view import View
+from edgedec.runtime.view import PAGE, View
 
 # The first slots, on which attention rests: a page.
 _SINKS = 64
+# By rank among those of `auto`: the others cost less. For contexts from _LONG on, from a step so many times as long.
+AUTO, _LONG, _GAIN = 90, 8192, 2.0
 # The last rows of the text, which show a policy what matters.
 _WINDOW = 32
+
+
+def fits(host: DrafterContext) -> bool:
+    """May `auto` take it?"""
+    return host.runtime.capabilities.views and host.runtime.spec.context_length >= _LONG
 
 
 def make(
@@ -75,11 +84,20 @@ class SparseDrafter(ModelDrafter):
     def __init__(self, reader: ViewReader | ForkReader, vocab: int, least: int, gamma: int) -> None:
         super().__init__(reader.runtime, vocab, gamma)
         self._sparse, self._reader, self._least = reader, reader, least
+        # What a step after so many tokens takes, where that decides when it begins.
+        self.step_seconds: Callable[[int], float] | None = None
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
-        if context.cache.length < self._least or len(context.ids) != context.cache.length + 1:
+        if not self.pays(context.cache.length) or len(context.ids) != context.cache.length + 1:
             return Draft()
         return self._after(context, nodes, min_path_prob)
+
+    def pays(self, length: int) -> bool:
+        """Is a text so long that looking at less of it saves time?"""
+        if length < self._least or self.step_seconds is None:
+            return length >= self._least
+        whole, part = (self.step_seconds(n) for n in (length, min(length, self._sparse.seen)))
+        return whole >= _GAIN * part > 0
 
     def _after(self, context: Context, nodes: int, min_path_prob: float) -> Generator[Request | Offer, Any, Draft]:
         yield from self._sparse.follow(context)
@@ -99,6 +117,11 @@ class ViewReader(DraftReader):
         super().__init__(host.runtime)
         self.runtime, self._view = host.runtime, view
         self._views = {b: view for b, block in host.runtime.spec.attention.items() if block.window is None}
+
+    @property
+    def seen(self) -> int:
+        """Tokens that a draft's row sees at most."""
+        return _SINKS + int(self._view.numbers("recent", 1)[0]) + PAGE * (self._view.numbers("pages", 1)[0] + 1)
 
     def follow(self, context: Context) -> Generator[Request, Completed, None]:
         """The text's cache is the draft's: a fork shares its pages, and copies the last one of each block."""
@@ -126,6 +149,11 @@ class ForkReader(DraftReader):
         super().__init__(host.runtime)
         self.runtime, self._policy, self._refresh = host.runtime, policy, refresh
         self._made, self.forks = -1, 0
+
+    @property
+    def seen(self) -> int:
+        """Tokens that a draft's row sees at most; before there is a cache, none."""
+        return 0 if self._made < 0 else max(map(self._cache.slots, self._cache.spec.attention))
 
     def follow(self, context: Context) -> Generator[Request, Completed, None]:
         """Have a pruned cache of this text; a new one if there is none, or it is old."""

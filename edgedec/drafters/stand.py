@@ -21,9 +21,19 @@ import numpy as np
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import StepResult
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Sampled, State
-from edgedec.drafters._compiled import CompiledStand, compiled
-from edgedec.drafters._table_states import checked_record
-from edgedec.drafters._tables import Ranked, Table, Tail, best_of, grow_ranked, keys_of, prompt_option, sized, total_of
+from edgedec.drafters.tables.compiled import CompiledStand, compiled
+from edgedec.drafters.tables.ranked import (
+    Ranked,
+    Table,
+    Tail,
+    best_of,
+    grow_ranked,
+    keys_of,
+    prompt_option,
+    sized,
+    total_of,
+)
+from edgedec.drafters.tables.states import checked_record
 from edgedec.errors import UsageError
 from edgedec.runtime import Outputs, TableSettings
 from edgedec.sampling import Probs, Sampling

@@ -14,9 +14,9 @@ from weakref import finalize
 
 from edgedec.decoding.context import Context
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, State
-from edgedec.drafters._automaton import Automaton
-from edgedec.drafters._compiled import CompiledSuffix, compiled
-from edgedec.drafters._datastore import END, Index, Store, check_texts
+from edgedec.drafters.tables.automaton import Automaton
+from edgedec.drafters.tables.compiled import CompiledSuffix, compiled
+from edgedec.drafters.tables.datastore import END, Index, Store, check_texts
 from edgedec.errors import UsageError
 from edgedec.runtime import TableSettings
 from edgedec.speculation.tree import Follower, grow

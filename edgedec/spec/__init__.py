@@ -17,6 +17,7 @@ from edgedec.spec.attention import Attention
 from edgedec.spec.mlp import Mlp
 from edgedec.spec.moe import LANES, Moe
 from edgedec.spec.opaque import Opaque
+from edgedec.spec.power_law import PowerLaw
 from edgedec.spec.ssm import Ssm
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Moe",
     "Norm",
     "Opaque",
+    "PowerLaw",
     "Rope",
     "Shapes",
     "Ssm",
@@ -38,7 +40,7 @@ __all__ = [
 KV_FORMATS = ("f32", "f16", "int8", "int4")
 WEIGHT_FORMATS = ("f32", "f16", "int8", "int4")
 # A union in a manifest is told apart by `kind`.
-Block = Attention | Mlp | Moe | Ssm | Opaque
+Block = Attention | Mlp | Moe | PowerLaw | Ssm | Opaque
 
 
 @dataclass(frozen=True)

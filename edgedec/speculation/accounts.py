@@ -1,6 +1,7 @@
 """What a call was worth: to each drafter, and to the budget. Times are by the cost model, beside the other sequences.
 
-A token is worth what it costs without drafts: a call of one row for each sequence, divided by the sequences. A drafted
+A token is worth what it costs without drafts: a call of one row for each sequence, divided by the sequences, and what
+passes outside of calls. A drafted
 row costs its share of what all drafted rows added to the call.
 """
 
@@ -37,9 +38,9 @@ class Prices:
     call: float
 
     @classmethod
-    def of(cls, costs: Costs, sequences: int, total: int, drafted: int, call: float) -> Prices:
+    def of(cls, costs: Costs, sequences: int, total: int, drafted: int, call: float, outside: float = 0.0) -> Prices:
         """In a call of `total` rows, `drafted` of them drafted, which takes `call` seconds without these; all 0 while
-        nothing is known."""
+        nothing is known. outside: what passes outside of it for each sequence."""
         seconds = costs.seconds
         last = len(seconds) - 1
         if not last:
@@ -47,7 +48,7 @@ class Prices:
         row = (seconds[min(total, last)] - seconds[min(total - drafted, last)]) / drafted if drafted else 0.0
         # What lies beyond the curve is the text before the rows; each of them attends to it.
         text = max(0.0, call - seconds[min(sequences, last)]) / sequences
-        return cls(call / sequences, row + (1 - READING) * text if drafted else 0.0, seconds[1] + text)
+        return cls(call / sequences + outside, row + (1 - READING) * text if drafted else 0.0, seconds[1] + text)
 
 
 def plain_seconds(costs: Costs, sequences: int, context: int) -> float:
@@ -107,12 +108,16 @@ def judge_drawn(found: Proposals, step: StepResult, prices: Prices) -> None:
     found.drawn_by.add_gain(accepted * prices.token - rows * prices.row, _NEGLIGIBLE * prices.call)
 
 
-def settle(budget: Budget, step: StepResult, own: int, spent: float, prices: Prices) -> None:
-    """Update the budget after a call with `own` drafted rows, none of them forced; drafters took `spent` seconds."""
+def settle(budget: Budget, step: StepResult, own: int, spent: float, prices: Prices) -> float:
+    """Update the budget after a call with `own` drafted rows, none of them forced; drafters took `spent` seconds.
+    Returns what all of it gained."""
     accepted = len(step.picked) - 1
     budget.add_call(prices.token, 1 + accepted if own else 1, spent)
-    if own:
-        budget.add_draft(prices.token * accepted, prices.row * own)
+    if not own:
+        return -spent
+    saved, cost = prices.token * accepted, prices.row * own
+    budget.add_draft(saved, cost)
+    return saved - cost - spent
 
 
 class UsualTime:
@@ -122,10 +127,12 @@ class UsualTime:
         self.idle = self._mean = 0.0
         self._calls = 0
 
-    def proposed(self, spent: float, call: float, costly: float) -> None:
-        """A proposal and what was learned from its call took so long; costly: drafters whose time matters."""
+    def proposed(self, spent: float, call: float, costly: float) -> float:
+        """A proposal and what was learned from its call took so long; costly: drafters whose time matters. Returns what
+        the others took."""
         own = max(spent - costly, _OWN * spent)
         self.idle = min(own, _RISE * self.idle) if self.idle else min(own, call)
+        return own
 
     def cut(self, spent: float, call: float, opening: float = 0.0) -> float:
         """What of these seconds counts for one more call, which takes `call` without drafts. In the first one drafters

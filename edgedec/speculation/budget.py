@@ -33,6 +33,11 @@ class Budget:
         if not self._started:
             self.left, self._started = START * call, True
 
+    def lacks(self, needed: float, token: float) -> bool:
+        """Is too little left for another proposal, which takes `needed`? Not if that is next to nothing beside a token,
+        which costs so much without drafts."""
+        return self.left <= needed and needed > ALLOWANCE * token
+
     def add_call(self, plain: float, tokens: int, spent: float) -> None:
         """A call gave so many tokens, each worth `plain` seconds; drafters took `spent`."""
         self.left = min(self.left + ALLOWANCE * plain * tokens - spent, SAVINGS * self._call)

@@ -1,6 +1,7 @@
 """`--spec off | NAME[:option=value,…][+NAME…]`, `auto` among the names: from words to a drafter.
 
-auto: every drafter that costs next to nothing, and one of the bundle's trained heads, under the governor; nothing on
+auto: every drafter that costs next to nothing, one of the bundle's trained heads, and for long contexts the model
+itself on a part of its cache, under the governor; nothing on
 a runtime whose logits depend on how many rows share a call. Of named drafters the governor still chooses how much
 they draft, unless one of them has `fixed=N`: N tokens at each call, whatever they cost. What a constraint forces is
 drafted with any of them. On a runtime that runs no trees, drafts are cut to one chain.
@@ -14,6 +15,7 @@ from types import ModuleType
 from edgedec.drafters import Drafter, DrafterContext, drafter_module, drafter_names, make_drafter
 from edgedec.drafters.forced import Forced
 from edgedec.drafters.off import Off
+from edgedec.drafters.sparse import SparseDrafter
 from edgedec.errors import UsageError
 from edgedec.speculation.cost_files import host_costs, survey_of
 from edgedec.speculation.costs import Costs
@@ -32,12 +34,21 @@ def make_speculation(words: str, host: DrafterContext) -> Drafter:
     for part in words.split("+"):
         name, _, rest = part.partition(":")
         if part == "auto":
-            drafters += [(name, make_drafter(name, host)) for name in _auto(host)]
+            drafters += [(name, _considered(make_drafter(name, host), host)) for name in _auto(host)]
             continue
         options = split_options(f"--spec {part}", rest, "recycling:fixed=8")
         fixed = max(fixed, _whole(part, options.pop("fixed", "0")))
         drafters.append((name, make_drafter(name, host, options)))
+    if any(drafter.shift is not None for _, drafter in drafters):
+        return _alone(words, drafters)
     return governor(guided(drafters), host, fixed)
+
+
+def _alone(words: str, drafters: Sequence[tuple[str, Drafter]]) -> Drafter:
+    """A drafter that makes another text: it has to draft at every call, and nothing else may."""
+    if len(drafters) > 1:
+        raise UsageError(f"--spec {words}: a drafter that changes the text (transfer) takes no others beside it")
+    return drafters[0][1]
 
 
 def governor(drafters: Sequence[tuple[str, Drafter]], host: DrafterContext, fixed: int = 0) -> Drafter:
@@ -60,9 +71,22 @@ def _auto(host: DrafterContext) -> list[str]:
         return []
     files = {name: drafter_module(name) for name in drafter_names()}
     ranked = sorted((name for name in files if hasattr(files[name], "AUTO")), key=lambda name: int(files[name].AUTO))
+    ranked = [name for name in ranked if not hasattr(files[name], "fits") or files[name].fits(host)]
     free = [name for name in ranked if not hasattr(files[name], "HEAD") and not hasattr(files[name], "DRAFT")]
     heads = [name for name in ranked if name not in free and _has(host, files[name])]
     return [*free, *heads[:1]]
+
+
+def _considered(drafter: Drafter, host: DrafterContext) -> Drafter:
+    """A drafter of `auto`; one that begins where steps take long is given what they take."""
+    if isinstance(drafter, SparseDrafter):
+        drafter.step_seconds = lambda cells: _step_seconds(host_costs(host.runtime, host.bundle), cells)
+    return drafter
+
+
+def _step_seconds(costs: Costs, cells: int) -> float:
+    """What a row takes after so many tokens; nothing, while that is not known."""
+    return costs.seconds[1] + costs.per_cell * cells if len(costs.seconds) > 1 else 0.0
 
 
 def _has(host: DrafterContext, file: ModuleType) -> bool:

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, overload
 
 from numpy.typing import NDArray
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import StepResult
 from edgedec.drafters import Draft, Drafter
-from edgedec.drafters._compiled import CompiledDrafter, best_shown
+from edgedec.drafters.tables.compiled import CompiledDrafter, best_shown
 from edgedec.runtime import Calibrated, DraftGroup, WatchPrices
 
 # Drafters have a bit each.
 _MOST = 30
+
+
+class _Guesses(Sequence[list[tuple[int, int]]]):
+    """Each node's guesses, made when they are looked at: of most nodes they never are."""
+
+    def __init__(self, by: Sequence[int], numbers: Callable[[int], list[tuple[int, int]]]) -> None:
+        self._by, self._numbers = by, numbers
+
+    def __len__(self) -> int:
+        return len(self._by)
+
+    @overload
+    def __getitem__(self, node: int) -> list[tuple[int, int]]: ...
+    @overload
+    def __getitem__(self, node: slice) -> list[list[tuple[int, int]]]: ...
+    def __getitem__(self, node: int | slice) -> list[tuple[int, int]] | list[list[tuple[int, int]]]:
+        if isinstance(node, slice):
+            return [self._numbers(by) for by in self._by[node]]
+        return self._numbers(self._by[node])
 
 
 class CompiledMerger:
@@ -40,7 +59,7 @@ class CompiledMerger:
         self._group.clear()
         self._found: tuple[list[int], list[int], list[float], list[float], list[int]] | None = None
         self._order: list[int] | None = None
-        self._by: list[list[tuple[int, int]]] | None = None
+        self._by: _Guesses | None = None
 
     def reset(self) -> None:
         """Another text begins."""
@@ -76,10 +95,10 @@ class CompiledMerger:
         return self._nodes()[3]
 
     @property
-    def guesses(self) -> list[list[tuple[int, int]]]:
+    def guesses(self) -> _Guesses:
         """By node: the drafters' numbers, ascending; the kinds of their claims are not known here."""
         if self._by is None:
-            self._by = [self._numbers(by) for by in self._nodes()[4]]
+            self._by = _Guesses(self._nodes()[4], self._numbers)
         return self._by
 
     def add(self, number: int, draft: Draft, estimates: NDArray[Any]) -> list[int]:

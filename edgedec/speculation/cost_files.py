@@ -22,26 +22,27 @@ VERSION = 3
 _ATTENTION = 2.0
 _LARGEST = 1024
 
-_costs: WeakKeyDictionary[Runtime, Costs] = WeakKeyDictionary()
-_surveys: WeakKeyDictionary[Costs, Survey] = WeakKeyDictionary()
+# A survey holds its costs: by these it would never go.
+_known: WeakKeyDictionary[Runtime, tuple[Costs, Survey]] = WeakKeyDictionary()
 
 
 def host_costs(runtime: Runtime, bundle: Bundle) -> Costs:
     """The surface of this runtime on this bundle and host, as far as it is known; its sessions share it."""
-    found = _costs.get(runtime)
-    if found is None:
-        path = _path(runtime, bundle)
-        points, per_cell = _read(path) or ({}, 0.0)
-        found = _costs[runtime] = Costs(points, per_cell, min(runtime.capabilities.largest_call, _LARGEST))
-        found.cell_calls = cell_calls(runtime.spec)
-        known = ref(found)
-        _surveys[found] = Survey(found, lambda: _write(path, known()))
+    if runtime in _known:
+        return _known[runtime][0]
+    path = _path(runtime, bundle)
+    points, per_cell, outside, trial = _read(path) or ({}, 0.0, 0.0, 0.0)
+    found = Costs(points, per_cell, min(runtime.capabilities.largest_call, _LARGEST))
+    found.cell_calls = cell_calls(runtime.spec)
+    found.usual.start(outside, trial)
+    costs = ref(found)
+    _known[runtime] = found, Survey(found, lambda: _write(path, costs()))
     return found
 
 
 def survey_of(costs: Costs) -> Survey | None:
     """What completes these costs; None if they are not a runtime's."""
-    return _surveys.get(costs)
+    return next((survey for known, survey in list(_known.values()) if known is costs), None)
 
 
 def cell_calls(spec: ModelSpec) -> float:
@@ -85,16 +86,21 @@ def _cpu() -> str:
     return next((line for line in lines if line.startswith("model name")), "")
 
 
-def _read(path: Path) -> tuple[dict[int, float], float] | None:
-    """Seconds by rows, and those of a cell; None if nothing was kept, or if the file holds something else."""
+def _read(path: Path) -> tuple[dict[int, float], float, float, float] | None:
+    """Seconds by rows, those of a cell, those outside of a call and those of a proposal (0: not known); None if nothing
+    was kept, or if the file holds something else."""
     try:
         kept = json.loads(path.read_text())
         points = {int(k): float(s) for k, s in kept["rows"].items()}
-        per_cell = float(kept["per_cell"])
+        per_cell, outside, trial = (
+            float(kept["per_cell"]),
+            float(kept.get("outside", 0.0)),
+            float(kept.get("trial", 0.0)),
+        )
     except (OSError, ValueError, AttributeError, TypeError, KeyError):
         return None
     fine = points and 0 <= per_cell < 1 and all(0 < k <= _LARGEST and 0 < s < 3600 for k, s in points.items())
-    return (points, per_cell) if fine else None
+    return (points, per_cell, outside, trial) if fine and 0 <= outside < 1 and 0 <= trial < 60 else None
 
 
 def _write(path: Path, costs: Costs | None) -> None:
@@ -103,6 +109,9 @@ def _write(path: Path, costs: Costs | None) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
-            file.write(json.dumps({"rows": costs.points(), "per_cell": costs.per_cell}).encode())
+            kept = {"rows": costs.points(), "per_cell": costs.per_cell}
+            if costs.usual.known:
+                kept |= {"outside": costs.usual.plain, "trial": costs.usual.trial}
+            file.write(json.dumps(kept).encode())
     except OSError:
         pass  # where the folder cannot be written it is learned anew at the next start

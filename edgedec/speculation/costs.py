@@ -18,6 +18,9 @@ from threading import Lock
 
 import numpy as np
 
+from edgedec.speculation.finds import Finds
+from edgedec.speculation.outside import Usual
+
 # How fast a point follows what is measured, and all others; one outlier counts as no more than a factor of two.
 _RATE, _SHARED, _WILD = 0.15, 0.08, 0.7
 # A new point is compared with so many calls before it: what slowed those down slowed it down as well.
@@ -26,13 +29,15 @@ _LATELY = 5
 _DOUBT, _SETTLED = 0.15, 6
 # A call takes at most so many times as long as calls of fewer rows for as many.
 _FAR = 2.0
-# The curve is written anew when it is off by so much.
-_STEP = 0.05
+# The curve is written anew when it is off by so much, or by more before so many calls.
+_STEP, _LEAP, _SELDOM = 0.05, 0.25, 8
 # Of the regression: how much of the past counts at each call, how strongly the slope is held, the factor beyond which a
 # call was disturbed, and the factor within which the slope stays of what it was at first.
 _KEEP, _HOLD, _ODD, _WITHIN = 0.99, 0.002, 3.0, 8.0
 # The same factor where arithmetic says what a cell adds; and a call without its text is at least such a share of it.
 _WITHIN_ARITHMETIC, _LEAST = 3.0, 0.2
+# What cells take at least, as a share of a call that took less than they were to take.
+_FLAT = 0.02
 # A call so much slower or quicker than expected says nothing of the slope.
 _DISTURBED = 1.5
 # A call is of a point if its rows differ by less; a new point is the least of so many calls, for noise only ever adds.
@@ -45,7 +50,8 @@ _BEYOND = 1.2
 
 class Costs:
     """`seconds[k]` of a call of k rows after no text, k from 1 to `most`; `per_cell`: what each cached token adds to
-    a row alone. Sessions of one runtime share one, in any threads."""
+    a row alone; `usual`: what passes outside of calls; `finds`: what looks in silence brought. Sessions of one runtime
+    share one, in any threads."""
 
     def __init__(self, measured: Mapping[int, float], per_cell: float = 0.0, largest: int = 0) -> None:
         """measured: seconds by rows; largest: the most rows of a call, if they are more."""
@@ -55,6 +61,8 @@ class Costs:
         self._most = max(largest, *self._rows, 1) if self._rows else max(largest, 1)
         self._lock = Lock()
         self._scale, self._drift, self._last, self._slope = 1.0, 0.0, 0.0, Slope()
+        self._unwritten = 0
+        self.usual, self.finds = Usual(), Finds()
         self._lately, self._doubted = deque[float](maxlen=_LATELY), list[int]()
         self.per_cell, self.seconds, self._arithmetic = per_cell, [0.0], per_cell
         # What `per_cell` is likely to be, in calls of one row; 0: that is not known.
@@ -118,6 +126,8 @@ class Costs:
             return
         if cells and self._arithmetic:
             self._bound(self._slope.add(self.seconds[rows], cells, seconds, self.per_cell))
+            if self.per_cell * cells > seconds:
+                self._lower(rows, seconds, cells)
         self._correct(rows, seconds, self.per_cell * cells)
 
     def _bound(self, found: float) -> None:
@@ -128,8 +138,16 @@ class Costs:
             near, within = self.cell_calls * self.seconds[1], _WITHIN_ARITHMETIC
         self.per_cell = max(near / within, min(near * within, found))
 
+    def _lower(self, rows: int, seconds: float, cells: int) -> None:
+        """A call took far less than its text was to take: it attends to a part of that, whatever arithmetic says."""
+        self.per_cell = self._arithmetic = max(seconds - self.seconds[rows], _FLAT * seconds) / cells
+        self.cell_calls, self._slope = 0.0, Slope()
+
     def _correct(self, rows: int, seconds: float, text: float) -> None:
-        wrong = max(-_WILD, min(_WILD, math.log(seconds / (self.seconds[rows] + text))))
+        whole = self.seconds[rows] + text
+        wrong = max(-_WILD, min(_WILD, math.log(seconds / whole)))
+        self.per_cell *= math.exp(_SHARED * wrong * text / whole)
+        wrong *= 1 - text / whole
         self._scale *= math.exp(_SHARED * wrong)
         self._lately.append(wrong)
         high = bisect_left(self._rows, rows)
@@ -144,7 +162,8 @@ class Costs:
         self._drift += _RATE * wrong
         if rows == 1:
             self.seconds[1] = self._points[0] * self._scale
-        if abs(self._drift) > _STEP:
+        self._unwritten += 1
+        if abs(self._drift) > (_STEP if self._unwritten >= _SELDOM else _LEAP):
             self._write()
 
     def _near(self, rows: int) -> int:
@@ -174,7 +193,7 @@ class Costs:
     def _write(self) -> None:
         """The curve through the points: straight lines between them, made to rise, for more rows never cost less:
         points that fall are taken together, those of more calls weighing more."""
-        self._drift = 0.0
+        self._drift, self._unwritten = 0.0, 0
         if not self._rows:
             return
         rows, rising = list(self._rows), _rising(_split(self._rows, self._points), self._calls)

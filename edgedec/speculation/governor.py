@@ -13,37 +13,36 @@ from collections.abc import Callable, Generator, Sequence
 from time import perf_counter
 from typing import Any
 
-from edgedec.decoding.allocation import Grant, Offer, Others, best_of_one
-from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, Request, StepResult
-from edgedec.drafters import Draft, Drafter, Effort, Proposal, State
-from edgedec.runtime import CallResult, Outputs, Rows
+from edgedec.decoding.allocation import Grant, Offer
+from edgedec.decoding.context import Context, unsaid
+from edgedec.decoding.step import Request, StepResult
+from edgedec.drafters import Draft, Drafter, Effort, Proposal
 from edgedec.speculation import members as every
 from edgedec.speculation.accounts import Prices, UsualTime, judge_all, plain_seconds, reading_share, settle
 from edgedec.speculation.backoff import STEPS, DrafterStats
-from edgedec.speculation.budget import ALLOWANCE, Budget
+from edgedec.speculation.budget import Budget
 from edgedec.speculation.calibration import due
-from edgedec.speculation.compiled import compiled_merger
 from edgedec.speculation.costs import Costs
-from edgedec.speculation.cutting import allowed, cut, offer_of, probing
+from edgedec.speculation.cutting import allowed, cut, offer_of, probing, promised
 from edgedec.speculation.drawn import beyond
+from edgedec.speculation.governed import ACTIVE, SILENT, Governed
+from edgedec.speculation.outside import OutsideCalls, Usual
 from edgedec.speculation.own_time import OwnTime
 from edgedec.speculation.proposals import Proposals, drawn_limit
 from edgedec.speculation.prospects import leave_out, unknown
-from edgedec.speculation.readers import Readers, joined
+from edgedec.speculation.quick import QuickDraft
 from edgedec.speculation.selection import UsefulRows
 from edgedec.speculation.shared import SharedLearning
-from edgedec.speculation.silence import Silence
+from edgedec.speculation.silence import RESTING
 from edgedec.speculation.survey import Survey
 
 # A drafter is expensive if its proposal takes such a share of a call.
 _EXPENSIVE = 0.02
-_SILENT, _OBSERVING, _ACTIVE = range(3)
-_NONE, _QUIET = Draft(why="silent, drafting has not paid lately"), Outputs()
+_NONE = Draft(why=RESTING)
 _UNMEASURED = Draft(why="the cost of a call is not measured yet")
 
 
-class Governor:
+class Governor(Governed):
     """A drafter made of drafters. `costs`: what calls cost; `survey` completes that. fixed: so many tokens at each
     call; 0: what pays. trees: False: chains only. `shared`: what other sessions learned."""
 
@@ -56,58 +55,24 @@ class Governor:
         survey: Callable[[Costs], Survey | None] = lambda costs: None,
         shared: SharedLearning | None = None,
     ) -> None:
-        start = shared.calibrations.start if shared else lambda name: None
-        self.members = [DrafterStats(name, drafter, start(name)) for name, drafter in drafters]
-        self._readers = Readers([drafter for _, drafter in drafters])
+        super().__init__(drafters, shared)
         self.effort: Effort | None = None
-        self._names = [member.name for member in self.members]
-        self._measure, self._find_survey, self._shared = costs, survey, shared
+        self._measure, self._find_survey = costs, survey
         self._fixed, self._trees = fixed, trees
         self._costs: Costs | None = None
         self._survey: Survey | None = None
         self._budget = shared.budget if shared else Budget()
-        self._phase, self._calls, self._affords, self._sequences = _ACTIVE, 0, True, 1
+        self._calls, self._sequences = 0, 1
         self._plain, self._length, self._usual, self._useful = 0.0, 0, UsualTime(), UsefulRows(fixed)
-        self._sizes: dict[int, int] = {}
-        self._link()
+        self._outside = OutsideCalls(Usual())
         self._forget()
-
-    def _link(self) -> None:
-        """Use the drafters' tables as they are now."""
-        drafters = [member.drafter for member in self.members]
-        self._compiled = compiled_merger(drafters, [member.calibration for member in self.members])
-        self._silence = Silence(self._compiled, drafters)
 
     def _forget(self) -> None:
         self._found: Proposals | None = None
         self._kept: list[int] = []
         self._drafted, self._read, self._spent, self._probing = 0, 0, 0.0, False
-
-    @property
-    def outputs(self) -> Outputs:
-        wanted = self._readers.wanted(self._phase == _SILENT)
-        return wanted if self._phase == _SILENT else joined((wanted, *[d.outputs for d in self._learners()]))
-
-    @property
-    def reads(self) -> Outputs:
-        return self._readers.reads
-
-    @property
-    def prompt_rows(self) -> int:
-        return max([drafter.prompt_rows for drafter in self._learners()], default=0)
-
-    def _learners(self) -> list[Drafter]:
-        return [m.drafter for m in self.members if self._phase != _SILENT and self._observes(m)]
-
-    def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None]:
-        return self._readers.read(context, rows, result)
-
-    def _observes(self, member: DrafterStats) -> bool:
-        """Does it observe the next call? With no budget left, not if it needs extra outputs now and then."""
-        if member.hopeless:
-            return False
-        affords = self._affords or member.drafter.outputs == _QUIET
-        return member.drafter.reads != _QUIET or (affords and not member.backed_off)
+        self._watching = None
+        self._quick: QuickDraft | None = None
 
     @property
     def costs(self) -> Costs:
@@ -115,32 +80,52 @@ class Governor:
         if self._costs is None:
             self._costs = self._measure()
             self._survey = self._find_survey(self._costs)
+            self._outside.usual = self._costs.usual
         return self._costs
 
     def prepare(self) -> None:
         """Nothing: costs are learned from calls."""
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
-        if self._silence.sleeps():
-            return _NONE
+        if self._silence.sleeps(context.ids):
+            return _NONE if self._readers.any else self._silence.rests
         self._forget()
         costs, self._sequences = self.costs, context.concurrent + 1
+        self._outside.begin(context.gaps, self._sequences)
         self._length, known = context.cache.length, costs.covers(self._sequences)
         self._plain = plain_seconds(costs, self._sequences, self._length)
         if known:
             self._budget.start(self._plain)
+            if not self._calls and not self._fixed and self._budget.lacks(self._needed, self._worth):
+                self._phase = SILENT  # what other texts took is no news here
         probe = 0 if self._fixed or self._survey is None else self._survey.more(self._sequences, nodes)
         self._probing = probe > 0
         self._affords = bool(self._fixed) or self._budget.left > 0 or not known
         if nodes < 1:
             return _NONE
-        if probe and self._phase == _SILENT:
+        if probe and self._phase == SILENT:
+            self._outside.add_draft()
             return probing(Draft(), probe, context, self._trees)
         if not (known or probe or self._fixed):
             return _UNMEASURED
-        active = self._fixed or probe or self._phase == _ACTIVE
-        drafts = active or self._silence.promising(context, nodes, costs, self._budget)
-        return self._propose(context, nodes, min_path_prob, probe) if drafts else _NONE
+        if not self._fixed and self._outside.lacks(self._worth, self._sequences):
+            return _UNMEASURED
+        active = self._fixed or probe or self._phase == ACTIVE
+        look = self._silence.promising
+        found = 0 if active else look(context, nodes, costs, self._budget, self._outside)
+        if found and self._trees and self._sequences == 1 and context.allowed is unsaid:
+            return self._propose_found(found)
+        return self._propose(context, nodes, min_path_prob, probe) if active or found else _NONE
+
+    def _propose_found(self, nodes: int) -> Draft:
+        """So many nodes of what a look found, as they are."""
+        assert self._compiled is not None
+        began = perf_counter()
+        self._quick = QuickDraft.of(self._compiled, nodes, self._names)
+        self._sizes[nodes] = self._sizes.get(nodes, 0) + 1
+        self._outside.add_draft()
+        self._spent = perf_counter() - began
+        return self._quick.draft
 
     def _propose(
         self, context: Context, nodes: int, min_path_prob: float, probe: int
@@ -158,6 +143,9 @@ class Governor:
             )
         draft, waited = yield from self._chosen(found, context, limit, probe)
         self._spent = found.own(watch, waited, draft)
+        self._outside.count(max(self._spent - found.clock.ran, 0.0))
+        if self._kept or found.own_rows:
+            self._outside.add_draft()
         return draft
 
     def _room(self, member: DrafterStats, found: Proposals, context: Context, limit: int) -> int:
@@ -170,7 +158,7 @@ class Governor:
         """Does this drafter propose? An expensive one is judged by how much those before it let expect, and is not
         used while the budget could not pay for it."""
         costs = self.costs
-        if self._phase != _ACTIVE:
+        if self._phase != ACTIVE:
             return member.drafter in self._silence.drafters and member.drafts(0)
         member.expensive = len(costs.seconds) > 1 and member.propose_s > _EXPENSIVE * costs.seconds[1]
         affordable = self._affords and self._budget.left > 2 * member.propose_s
@@ -179,10 +167,13 @@ class Governor:
             return member.skip()
         if not member.expensive:
             return member.drafts(0)
-        order = self._order(found)
-        chances = [found.merger.chances[node] for node in order]
-        size = best_of_one(Offer(chances, self._sequences, 0, costs), Others(), costs.most).nodes
-        return member.drafts(sum(sum(chances[:size]) > step for step in STEPS))
+        tokens = promised(found, self._order(found), self._sequences, costs, self._outside.usual)
+        return member.drafts(sum(tokens > step for step in STEPS))
+
+    @property
+    def _worth(self) -> float:
+        """What a token costs without drafts."""
+        return self._plain / self._sequences + self._outside.usual.plain
 
     def _order(self, found: Proposals) -> list[int]:
         """The nodes to run first."""
@@ -202,34 +193,41 @@ class Governor:
             order = order[:probe]
         elif not self._fixed and (order or drawn is not None):
             since = perf_counter()
-            grant = yield offer_of(found, context, order, self.costs, self._budget.trust)
+            grant = yield offer_of(found, context, order, self.costs, self._budget.trust, self._outside.usual)
             waited = perf_counter() - since
         self._found, self._kept = found, order[: grant.nodes]
         self._drafted = grant.drafted + found.drawn_rows
         self._sizes[len(self._kept)] = self._sizes.get(len(self._kept), 0) + 1
-        if self._phase == _SILENT and not self._kept:
-            self._silence.refused(self._plain)
+        if self._phase == SILENT and not self._kept:
+            self._silence.refused(self._worth)
         why = f"{len(self._kept)} of {len(found.merger)} guesses, {grant.speed:.2f}x expected"
         if probe:
             return probing(cut(found, context, self._kept, self._names, ""), probe, context, self._trees), waited
         return cut(found, context, self._kept, self._names, "fixed" if self._fixed else why), waited
 
     def observe(self, step: StepResult) -> None:
-        if self._silence.asleep or (self._phase == _SILENT and self._found is None):
+        if self._quick is not None:
+            self._observe_found(self._quick, step)
+            return
+        if self._silence.asleep or (self._phase == SILENT and self._found is None):
             self._observe_silently(step)
             return
         watch, costs = OwnTime(), self.costs
+        beyond = self._outside.charge(self._sequences)
         self._measured(step, costs)
         drafted = max(self._drafted, len(step.rows) - step.root - 1 if self._found is not None else 0)
-        prices = Prices.of(costs, self._sequences, step.total, min(drafted, step.total - 1), self._plain)
+        plain, usual = self._plain, self._outside.usual.plain
+        prices = Prices.of(costs, self._sequences, step.total, min(drafted, step.total - 1), plain, usual)
         if self._found is not None:
             judge_all(self._found, self._kept, step, self.members, self._budget, prices)
-        (self._readers.observe if self._phase == _SILENT else self._learn)(step)
+        (self._readers.observe if self._phase == SILENT else self._learn)(step)
         if not self._fixed and prices.token:
-            spent, opening = self._spent + watch.seconds(), 0.0
+            learned, opening = watch.seconds(), 0.0
+            self._outside.count(learned)
+            spent = self._spent + learned + beyond
             if self._found is not None:
                 costly, opening = every.times_apart(self.members)
-                self._usual.proposed(spent, prices.call, costly)
+                self._outside.usual.add_trial(self._usual.proposed(spent, prices.call, costly))
             self._settle(step, prices, self._usual.cut(spent, prices.call, opening))
 
     def _measured(self, step: StepResult, costs: Costs) -> None:
@@ -239,23 +237,39 @@ class Governor:
                 self._survey.add(step.seconds, self._plain)
 
     def _learn(self, step: StepResult) -> None:
+        learners, self._watching = self._learners(), None
         for member in self.members:
-            member.observed = self._observes(member)
+            member.observed = member in learners
         every.observe_all(self.members, step, self._compiled)
         if self._shared is not None and self._found is not None and due(self._calls):
             every.share_calibrations(self.members, self._shared)
+
+    def _observe_found(self, quick: QuickDraft, step: StepResult) -> None:
+        """What came of a look's draft."""
+        assert self._compiled is not None
+        self._quick, outside, drafted = None, self._outside, len(quick.draft.tokens)
+        beyond = outside.charge(1)
+        self._measured(step, self.costs)
+        prices = Prices.of(self.costs, 1, step.total, drafted, self._plain, outside.usual.plain)
+        cut = self._usual.cut(self._spent + beyond, prices.call)
+        spent, gain = quick.settle(self._compiled, self.members, self._budget, prices, step, cut)
+        self._readers.observe(step)
+        outside.count(max(spent - beyond, 0.0))
+        took = max(spent - outside.usual.draft, 0.0)
+        self._silence.drafted(drafted, len(step.picked) - 1, took, gain, self.costs.finds)
 
     def _observe_silently(self, step: StepResult) -> None:
         """As little as possible: what silence costs must be far below the allowance."""
         self._readers.observe(step)
         if self._silence.asleep:
             return
-        self._budget.add_silence(self._plain / self._sequences, self._silence.passed())
-        self._phase += self._budget.left > self._usual.idle
+        self._silence.looked(self._outside.charge(self._sequences), self._budget)
+        self._budget.add_silence(self._worth, self._silence.passed())
+        self._phase += self._budget.left > self._needed
         if self._probing or self._silence.measures():
             self._measured(step, self.costs)
-        if self._phase == _SILENT:
-            self._silence.rest(self._plain / self._sequences, self._budget, self._usual.idle)
+        if self._phase == SILENT:
+            self._silence.rest(self._worth, self._budget, self._needed)
 
     def _settle(self, step: StepResult, prices: Prices, spent: float) -> None:
         """Update the budget, and choose whether drafters are used at the next call."""
@@ -263,36 +277,23 @@ class Governor:
             self._budget.add_forced(len(step.picked) - 1)
         spent = max(0.0, spent - reading_share(step, self._read))
         own = 0 if self._probing or self._found is None else len(self._kept) + self._found.own_rows
-        settle(self._budget, step, own, spent, prices)
+        gain = settle(self._budget, step, own, spent, prices)
+        if self._phase == SILENT and own:
+            took = max(spent - self._outside.usual.draft, 0.0)
+            self._silence.drafted(own, len(step.picked) - 1, took, gain, self.costs.finds)
         # With too little left for another proposal there is none, unless it costs next to nothing.
-        quiet = self._budget.left <= self._usual.idle and self._usual.idle > ALLOWANCE * prices.token
-        self._phase = _SILENT if quiet else min(self._phase + 1, _ACTIVE)
-        self._readers.limit(prices.call, sum(m.observe_s for m in self.members if m.drafter.reads != _QUIET))
+        self._phase = SILENT if self._budget.lacks(self._needed, prices.token) else min(self._phase + 1, ACTIVE)
+        self._readers.limit(prices.call, every.reading_time(self.members))
+
+    @property
+    def _needed(self) -> float:
+        """What trying takes: the least of late of this text, and usually of all texts of this runtime."""
+        return max(self._usual.idle, self._outside.usual.trial)
 
     def reset(self) -> None:
-        for member in self.members:
-            member.drafter.reset()
-            member.restart()
+        every.restart_all(self.members)
         if self._compiled is not None:
             self._compiled.reset()
         self._silence.reset()
         leave_out(self.members, self.costs, self._readers, self._fixed)
         self._forget()
-
-    def own_state(self) -> State:
-        return every.calibration_states(self.members)
-
-    def state(self) -> State:
-        return every.table_states(self.members) | self.own_state()
-
-    def restore(self, state: State) -> None:
-        every.restore_all(self.members, state)
-        self._link()
-
-    def inherit(self, other: Drafter) -> None:
-        if isinstance(other, Governor):
-            every.inherit_all(self.members, other.members, self._shared is None)
-            self._link()
-
-    def report(self) -> dict[str, Any]:
-        return every.reports(self.members, self._silence.calls, self._sizes)

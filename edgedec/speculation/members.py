@@ -40,6 +40,11 @@ def times_apart(members: Sequence[DrafterStats]) -> tuple[float, float]:
     return costly, opening
 
 
+def reading_time(members: Sequence[DrafterStats]) -> float:
+    """What learning of a call takes those that are shown every one."""
+    return sum(member.observe_s for member in members if member.drafter.reads != Outputs())
+
+
 def share_calibrations(members: Sequence[DrafterStats], shared: SharedLearning) -> None:
     """Others may start from what their claims were worth."""
     for member in members:
@@ -60,6 +65,13 @@ def reports(members: Sequence[DrafterStats], silent: int, sizes: Mapping[int, in
     """For people: calls without drafts, drafts by size, and what each drafter did."""
     by_size = {str(size): calls for size, calls in sorted(sizes.items())}
     return {"silent": silent, "sizes": by_size, "drafters": {member.name: member.report() for member in members}}
+
+
+def restart_all(members: Sequence[DrafterStats]) -> None:
+    """Another text begins."""
+    for member in members:
+        member.drafter.reset()
+        member.restart()
 
 
 def restore_all(members: Sequence[DrafterStats], state: State) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from time import get_clock_info, perf_counter, thread_time
+from time import perf_counter, thread_time
 
-# The clock's time counts up to so much of this thread's processor time: a drafter may use further threads.
-_THREADS = 2.0
-# Some systems count processor time in steps of milliseconds only.
-_FINE = get_clock_info("thread_time").resolution <= 1e-5
+from edgedec.decoding.gaps import FINE, THREADS
 
 
 class OwnTime:
@@ -19,4 +16,4 @@ class OwnTime:
     def seconds(self, elsewhere: float = 0.0, forwards: float = 0.0) -> float:
         """What passed, less what was spent `elsewhere`; of it `forwards` was the work of forward passes."""
         own = perf_counter() - self._wall - elsewhere - forwards
-        return forwards + (min(own, _THREADS * (thread_time() - self._busy)) if _FINE else own)
+        return forwards + (min(own, THREADS * (thread_time() - self._busy)) if FINE else own)

@@ -35,6 +35,11 @@ class Readers:
         self._drafters = [drafter for drafter in self._all if drafter not in drafters]
         self.reads = joined(tuple(drafter.reads for drafter in self._drafters))
 
+    @property
+    def any(self) -> bool:
+        """Is any of them shown calls?"""
+        return bool(self._drafters)
+
     def limit(self, call: float, seconds: float) -> None:
         """They take `seconds` to learn of a call, which takes `call`: in silence they spend no more than that."""
         self._patience = min(_PATIENCE, int(call / seconds)) if seconds > 0 else _PATIENCE

@@ -17,8 +17,8 @@ from edgedec.bundle.manifest import DraftFacts
 from edgedec.decoding.step import Completed, ForwardOn, Request
 from edgedec.drafters import DrafterContext
 from edgedec.drafters._calls import TokenEmbeddings, own_seconds
-from edgedec.drafters._draft_model import draft_runtime
-from edgedec.drafters._states import LastNorm, Seen
+from edgedec.drafters.heads.states import LastNorm, Seen
+from edgedec.drafters.models.opening import draft_runtime
 from edgedec.errors import UsageError
 from edgedec.runtime import (
     Call,

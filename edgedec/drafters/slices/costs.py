@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgedec.drafters._stack import block_costs
+from edgedec.drafters.slices.stack import block_costs
 from edgedec.spec import ModelSpec
 
 _PRIOR = np.array([1.0, 1.0, 0.0, 0.04])

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgedec.drafters import State
-from edgedec.drafters._slice_costs import SliceCosts
-from edgedec.drafters._stack import Record
+from edgedec.drafters.slices.costs import SliceCosts
+from edgedec.drafters.slices.stack import Record
 from edgedec.errors import UsageError
 from edgedec.spec import ModelSpec
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.drafters import State
-from edgedec.drafters._block_search import Search, Skipped
+from edgedec.drafters.slices.block_search import Search, Skipped
 from edgedec.errors import UsageError
 from edgedec.spec import ModelSpec
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from edgedec.bundle.manifest import DraftFacts
 from edgedec.drafters import DrafterContext
-from edgedec.drafters._states import LastNorm
+from edgedec.drafters.heads.states import LastNorm
 from edgedec.runtime import Hidden
 from edgedec.speculation.networks import Network, open_network
 

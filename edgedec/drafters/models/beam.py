@@ -22,7 +22,7 @@ import numpy as np
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request
-from edgedec.drafters._reader import ALL, DraftReader, children, drawn_from, size
+from edgedec.drafters.models.reader import ALL, DraftReader, children, drawn_from, size
 from edgedec.sampling import Floats, Probs
 
 

@@ -34,6 +34,11 @@ class Levels:
         """The row of the level before that each node of the frontier came from."""
         return [node[5] for node in self.frontier]
 
+    @property
+    def together(self) -> float:
+        """How likely the text goes on through one of the frontier."""
+        return -sum(node[0] for node in self.frontier)
+
     def add(self, ids: Sequence[Sequence[int]], probs: Sequence[Sequence[float]]) -> None:
         """What may follow each node of the frontier, the likeliest first; a new frontier of them."""
         fresh: list[Node] = []

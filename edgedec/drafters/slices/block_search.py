@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgedec.drafters import State
-from edgedec.drafters._stack import block_costs, payoff
+from edgedec.drafters.slices.stack import block_costs, payoff
 from edgedec.errors import UsageError
 from edgedec.spec import ModelSpec
 

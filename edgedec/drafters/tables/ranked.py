@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edgedec.decoding.step import StepResult
 from edgedec.drafters import Draft, State
-from edgedec.drafters._table_states import checked_table
+from edgedec.drafters.tables.states import checked_table
 from edgedec.errors import UsageError
 from edgedec.runtime import CallResult
 

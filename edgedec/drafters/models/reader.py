@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, ForwardOn, Request
 from edgedec.drafters._calls import own_seconds
+from edgedec.drafters.heads.foreseen import MODEL, drawn
 from edgedec.runtime import Adapter, Call, CallResult, Outputs, Rows, Runtime
 from edgedec.sampling import Probs, Sampling, draw, probs
 
@@ -143,6 +144,13 @@ def shares(result: CallResult, sampling: Sampling, vocab: int) -> list[tuple[int
     worth = [exp((score - top) * sharp) for score in scores]
     total = sum(worth)
     return [(token, p / total) for token, p in zip(ids, worth, strict=True) if 0 <= token < vocab][:_BRANCHES]
+
+
+def foreseen(result: CallResult, sampling: Sampling, vocab: int, u: float) -> list[tuple[int, float]]:
+    """The tokens that the target is likely to draw by the random number u, and how likely each is."""
+    assert result.logits is not None
+    ids, chances = drawn(result.logits[0, :vocab], u, sampling, _BRANCHES, MODEL)
+    return list(zip(ids.tolist(), chances.tolist(), strict=True))
 
 
 def shape(depth: int, width: int, bushy: int, nodes: int) -> list[int]:

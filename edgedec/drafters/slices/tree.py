@@ -16,7 +16,7 @@ import numpy as np
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request
 from edgedec.drafters import Draft
-from edgedec.drafters._stack import Guesses, Record, Slice, SliceCalls, longer
+from edgedec.drafters.slices.stack import Guesses, Record, Slice, SliceCalls, longer
 from edgedec.runtime import Hidden, Rows
 from edgedec.speculation.calibration import Calibration, kind_of
 

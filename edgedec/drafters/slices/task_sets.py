@@ -16,7 +16,7 @@ from copy import deepcopy
 import numpy as np
 
 from edgedec.drafters import State
-from edgedec.drafters._block_search import Search
+from edgedec.drafters.slices.block_search import Search
 
 # A beginning is so many tokens; so many of them are remembered, and of so many tasks the sets.
 _BEGINNING, _SEEN, _TASKS = 24, 256, 16

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from edgedec.bundle.folder import Bundle
 from edgedec.drafters import DrafterContext
-from edgedec.drafters._retokenize import Retokenizer, same_tokens
+from edgedec.drafters.models.retokenize import Retokenizer, same_tokens
 from edgedec.errors import BundleNotFound, UsageError
-from edgedec.runtime import Runtime, RuntimeOptions, choose_runtime, open_runtime, runtime_names
+from edgedec.runtime import Runtime, RuntimeOptions, choose_runtime, open_runtime, runtime_names, unavailable_reason
 from edgedec.speculation.instances import SharedInstances
 from edgedec.text.tokenizer import Tokenizer
 
@@ -14,12 +14,14 @@ KIND = "model"
 _runtimes: SharedInstances[Runtime] = SharedInstances()
 
 
-def open_draft(host: DrafterContext, path: str, threads: int = 0, kv: str = "") -> tuple[Runtime, Retokenizer | None]:
+def open_draft(
+    host: DrafterContext, path: str, threads: int = 0, kv: str = "", device: str = ""
+) -> tuple[Runtime, Retokenizer | None]:
     """The draft model at `path`, or the one in the target's bundle, and what translates its tokens (None: they are the
-    target's)."""
+    target's). device: what computes it, by default what computes the target."""
     bundle = draft_bundle(host, path)
     translator = translator_of(host, bundle)
-    return draft_runtime(host, bundle, threads, kv), translator
+    return draft_runtime(host, bundle, threads, kv, device), translator
 
 
 def draft_bundle(host: DrafterContext, path: str) -> Bundle:
@@ -37,10 +39,13 @@ def draft_bundle(host: DrafterContext, path: str) -> Bundle:
         raise UsageError(f"drafter model: path={path}: {error}") from None
 
 
-def draft_runtime(host: DrafterContext, bundle: Bundle, threads: int = 0, kv: str = "") -> Runtime:
-    """A runtime of the target's own kind on a draft's bundle; threads: as the target by default."""
-    name = choose_runtime(bundle, host.runtime.name if host.runtime.name in runtime_names() else "auto")
-    options = RuntimeOptions(threads=threads or host.runtime.capabilities.threads, kv=kv or None)
+def draft_runtime(host: DrafterContext, bundle: Bundle, threads: int = 0, kv: str = "", device: str = "") -> Runtime:
+    """A runtime of the target's own kind on a draft's bundle, or if that cannot open it any that can, or one on
+    `device`; threads: as the target by default."""
+    own = not device and host.runtime.name in runtime_names()
+    own = own and unavailable_reason(host.runtime.name, bundle) is None
+    name = choose_runtime(bundle, host.runtime.name if own else "auto", device)
+    options = RuntimeOptions(threads=threads or host.runtime.capabilities.threads, kv=kv or None, device=device)
     key = str(bundle.path.resolve()), bundle.digest, name, options
     return _runtimes.get(key, lambda: _loaded(name, bundle, options))
 

@@ -9,11 +9,12 @@ from edgedec.bundle.manifest import DraftFacts
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Proposal
-from edgedec.drafters._head_reader import HeadReader
-from edgedec.drafters._states import SeenStates
+from edgedec.drafters.heads.reader import HeadReader
+from edgedec.drafters.heads.states import SeenStates
 from edgedec.runtime import CallResult, Outputs, Rows
 
-_LEAST = 1e-4
+# The least chance of a path where none is named: the draft is to have a fixed length.
+LEAST = 1e-4
 
 
 class StateDrafter(BaseDrafter):
@@ -39,7 +40,7 @@ class StateDrafter(BaseDrafter):
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
         if nodes < 1 or len(context.ids) < 2:
             return Draft()
-        return self._search(context, nodes, max(min_path_prob, _LEAST))
+        return self._search(context, nodes, max(min_path_prob, LEAST))
 
     def _search(self, context: Context, nodes: int, least: float) -> Generator[Request, Completed, Draft]:
         """The tree of paths with a chance of `least` or more, at most `nodes` of them."""

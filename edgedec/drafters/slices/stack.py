@@ -20,7 +20,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request
 from edgedec.drafters import DrafterContext
 from edgedec.drafters._calls import EdgeCalls, own_seconds
-from edgedec.drafters._exit_adapters import ExitAdapter
+from edgedec.drafters.slices.exit_adapters import ExitAdapter
 from edgedec.errors import UsageError
 from edgedec.runtime import Call, CallResult, Hidden, Outputs, Readout, Rows
 from edgedec.spec import ModelSpec

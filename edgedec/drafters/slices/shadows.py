@@ -13,8 +13,8 @@ import numpy as np
 
 from edgedec.decoding.step import Completed, Request
 from edgedec.drafters._calls import EdgeCalls
-from edgedec.drafters._exit_adapters import ExitAdapter
-from edgedec.drafters._stack import TOP, Record, chances
+from edgedec.drafters.slices.exit_adapters import ExitAdapter
+from edgedec.drafters.slices.stack import TOP, Record, chances
 from edgedec.runtime import Hidden, Readout
 
 # Of the time of all calls, so much may go into reading; and of so many states at once.

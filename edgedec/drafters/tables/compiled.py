@@ -13,7 +13,7 @@ import numpy as np
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import StepResult
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, State
-from edgedec.drafters._table_states import checked_record, checked_recycled, checked_table
+from edgedec.drafters.tables.states import checked_record, checked_recycled, checked_table
 from edgedec.runtime import DraftGroup, DraftingParts, DraftTable, Outputs, TableSettings
 
 # These keep nothing but the text at hand.

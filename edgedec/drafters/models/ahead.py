@@ -7,7 +7,7 @@ from threading import Condition, Thread
 from time import perf_counter
 
 from edgedec.decoding.step import Completed, ForwardOn, run_requests
-from edgedec.drafters._reader import BEST, DraftReader, shares
+from edgedec.drafters.models.reader import BEST, DraftReader, shares
 from edgedec.runtime import CallResult, Runtime
 from edgedec.sampling import Floats, Sampling
 from edgedec.speculation.calibration import kind_of

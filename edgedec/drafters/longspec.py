@@ -1,0 +1,79 @@
+"""LongSpec (S26): a trained head that reads a window of tokens and the target's cache (models/drafts/longspec.py).
+
+Its own state is of one size however long the text, and it is never shown the target's states: it can begin anywhere in
+a text, at the price of reading a window. The tree grows level by level where joint probability is largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from edgedec.decoding.context import Context
+from edgedec.decoding.step import Completed, Request
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Effort, Proposal
+from edgedec.drafters.heads.guesses import guesses, tokens_of
+from edgedec.drafters.heads.levels import Levels
+from edgedec.drafters.heads.reader import facts_of
+from edgedec.drafters.heads.windowed import WindowedReader
+from edgedec.errors import UsageError
+from edgedec.runtime import Outputs
+
+# Its rank in `auto`: of the drafters that need a head only the first whose head the bundle has is used.
+AUTO = 12
+DRAFT = "longspec"
+_LEAST = 1e-4
+
+
+def make(host: DrafterContext, depth: int = 0, beam: int = 4, k: int = 8, least: int = 0) -> LongSpec:
+    """depth: how many tokens ahead at most; 0: what the head was made for. beam: nodes run at once. k: tokens tried
+    after each. least: nothing is drafted before the text has so many tokens."""
+    if depth < 0 or beam < 1 or k < 1 or least < 0:
+        raise UsageError(
+            f"drafter {DRAFT}: depth={depth}, beam={beam}, k={k}, least={least}: must be from 0, 1, 1 and 0"
+        )
+    return LongSpec(host, depth, beam, k, least)
+
+
+class LongSpec(BaseDrafter):
+    """A tree of guesses, level by level."""
+
+    def __init__(self, host: DrafterContext, depth: int, beam: int, k: int, least: int) -> None:
+        facts = facts_of(host, DRAFT)
+        self._depth, self._beam, self._least = depth or facts.depth, beam, least
+        self._head = WindowedReader(host, facts, 1 + beam * self._depth)
+        self._outputs, self._tokens = Outputs(top=k, logsum=True), tokens_of(host, facts.tokens)
+        self.effort = Effort(self._depth, self._head.share())
+
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
+        length = len(context.ids)
+        if nodes < 1 or length < max(self._least, 2) or context.cache.length != length - 1:
+            return Draft()
+        return self._search(context, nodes, max(min_path_prob, _LEAST))
+
+    def _search(self, context: Context, nodes: int, least: float) -> Generator[Request, Completed, Draft]:
+        """The tree of paths with a chance of `least` or more, at most `nodes` of them."""
+        head, levels = self._head, Levels(nodes, self._beam, least)
+        result = yield from head.read(context, self._outputs)
+        levels.add(*guesses(result, self._tokens))
+        before = start = -1  # rows of the level before begin there
+        for _ in range(1, self._depth):
+            if not levels.frontier:
+                break
+            rows = levels.rows
+            parents = [-1 if before < 0 else before + row for row in rows]
+            result = yield from head.grow(levels.tokens, parents, self._outputs)
+            before, start = start + 1, start + len(rows)
+            levels.add(*guesses(result, self._tokens))
+        head.end()
+        return levels.draft()
+
+    def reset(self) -> None:
+        self._head.reset()
+
+    def inherit(self, other: Drafter) -> None:
+        """Nothing is to be had from another one: the state follows from the text."""
+        self._head.reset()
+
+    def report(self) -> dict[str, Any]:
+        return {"steps": self._head.calls, "state_bytes": self._head.nbytes}
