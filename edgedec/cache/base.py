@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,10 @@ from edgedec.errors import UsageError
 from edgedec.spec import Attention, ModelSpec, Opaque
 
 Ints = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
 Arrays = dict[str, NDArray[Any]]
+# So many slots more than tokens a block may hold.
+MOST_ATTACHED = 64
 Weights = Sequence[float] | NDArray[np.float32]
 
 
@@ -46,6 +49,12 @@ class Cache(Protocol):
         a row that is not pending."""
         ...
 
+    def attach(self, rows: int) -> None:
+        """Keep the first so many rows of the pending tree as further slots of the last committed token, in the blocks
+        that were run on them, and forget the others: `length` stays, and truncating below that token forgets them. At
+        most `MOST_ATTACHED` more slots than tokens. UsageError where a block keeps no slots."""
+        ...
+
     def rollback(self) -> None:
         """Forget the pending rows: for a tree that is given up without a commit."""
         ...
@@ -66,15 +75,28 @@ class Cache(Protocol):
         their positions. UsageError for other blocks."""
         ...
 
+    def drop_by_head(self, block: int, slots: Ints) -> None:
+        """Forget of each kv head of an attention block slots of its own, as many of each, ascending [n_kv_heads, n],
+        and the pending rows; for runtimes whose capabilities have `drop_by_head`. Slot i is then that of the latest
+        token that a head has there: its position, and when it is truncated. UsageError for other blocks, and those with
+        a window, which have to know the position of each key."""
+        ...
+
     def merge(self, block: int, into: Sequence[int], slots: Sequence[int], weights: Weights) -> None:
         """Add keys and values of `slots`, weighted, to those of the slots `into`, which keep 1 less these weights of
         their own (`cache.merging`), and forget the pending rows. weights: [n] or [n_kv_heads, n]. The merged slots stay
         until they are dropped. UsageError for other blocks, and for a slot on both sides."""
         ...
 
-    def keys(self, block: int) -> NDArray[np.float32]:
-        """The keys of the committed slots of an attention block [n_kv_heads, slots, head_dim], as they are stored,
-        turned by their positions."""
+    def keys(self, block: int, start: int = 0) -> NDArray[np.float32]:
+        """The keys of the committed slots of an attention block from `start` on [n_kv_heads, slots, head_dim], as they
+        are stored, turned by their positions."""
+        ...
+
+    def offload(self, block: int, pages: Sequence[int] | Ints, folder: str) -> None:
+        """Put full pages of an attention block, by their numbers, into files of a folder, from where they are read when
+        a row sees them; for runtimes whose capabilities have `offload`. The files have no names, and go with the cache.
+        What other caches hold too stays in memory. UsageError for pages that are not full, or without room on disk."""
         ...
 
     def save(self) -> Arrays:
@@ -96,11 +118,37 @@ class Cache(Protocol):
         ...
 
 
+@runtime_checkable
+class GrowingCache(Protocol):
+    """A cache that another one of its kind, which has the beginning of the same text, can follow."""
+
+    def save_rest(self, start: int) -> Bytes | None:
+        """What a cache of the first `start` tokens has to `append` to hold all of them; None where that is not known by
+        token: slots were dropped, attached or come from elsewhere."""
+        ...
+
+    def append(self, rest: Bytes) -> bool:
+        """Hold the tokens after those that are held as well, and forget the pending rows; False for what was not saved
+        after as many tokens by such a cache."""
+        ...
+
+
 def slotted(spec: ModelSpec, block: int, what: str) -> int:
     """The number of a block that keeps slots; UsageError for others. what: is to be done to the slots."""
     if block not in spec.attention:
         raise UsageError(f"block {block} keeps no slots that could be {what}")
     return block
+
+
+def checked_drop(spec: ModelSpec, block: int, slots: Ints) -> Ints:
+    """The slots of `Cache.drop_by_head`, int64 [n_kv_heads, n] in a row; UsageError unless the block can drop so."""
+    facts = spec.attention[slotted(spec, block, "dropped")]
+    gone = np.ascontiguousarray(slots, np.int64)
+    if facts.window is not None:
+        raise UsageError(f"block {block} has a window: its heads drop the same slots")
+    if gone.ndim != 2 or len(gone) != facts.n_kv_heads or (np.diff(gone, axis=1) <= 0).any():
+        raise UsageError(f"slots {list(gone.shape)}: needs as many of each of {facts.n_kv_heads} kv heads, ascending")
+    return gone
 
 
 def kv_bytes_per_token(spec: ModelSpec, kv: str) -> int:

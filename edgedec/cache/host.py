@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.cache.base import Arrays, Ints, Weights, slotted
+from edgedec.cache.base import MOST_ATTACHED, Arrays, Ints, Weights, checked_drop, slotted
 from edgedec.cache.formats import load, store
-from edgedec.cache.merging import checked_merge, merged
+from edgedec.cache.merging import NoOffload, checked_merge, merged
 from edgedec.cache.pending import PendingTree
 from edgedec.cache.recurrent import Recurrent, RecurrentState
-from edgedec.cache.slots import SlotMap
+from edgedec.cache.slots import SlotMap, check_slots, with_slots
 from edgedec.errors import ContextFull, SessionError, UsageError
 from edgedec.runtime.rows import Rows
 from edgedec.spec import KV_FORMATS, ModelSpec
@@ -31,7 +31,7 @@ _storages = count()
 Scales = Mapping[int, NDArray[np.float32]]
 
 
-class HostCache:
+class HostCache(NoOffload):
     """Room for `capacity` tokens, of which the first `length` are committed."""
 
     def __init__(self, spec: ModelSpec, capacity: int, kv: str = "f32", scales: Scales | None = None) -> None:
@@ -128,6 +128,17 @@ class HostCache:
             state.commit(rows, self._length)
         self._join()
 
+    def attach(self, rows: int) -> None:
+        if not 0 < rows <= self._tree.size or self._tree.done or not self._length:
+            raise UsageError(f"{rows} rows cannot be attached: {self._tree.size} are pending")
+        if self._recurrent:
+            raise UsageError("rows cannot be attached: a recurrent block keeps no slots")
+        if any(slots.committed + rows > self._length + MOST_ATTACHED for slots, _ in self._by_map()):
+            raise ContextFull(f"{rows} rows cannot be attached: at most {MOST_ATTACHED} slots more than tokens")
+        for slots, _ in self._by_map():
+            slots.attach(rows, self._length)
+        self.rollback()
+
     def rollback(self) -> None:
         self._tree.reset()
         self._forget_pending()
@@ -158,8 +169,8 @@ class HostCache:
         twin._data = {b: data[:, :, : max(twin.slots(b), 1)].copy() for b, data in self._data.items()}
         return twin
 
-    def keys(self, block: int) -> NDArray[np.float32]:
-        kept = self._data[slotted(self.spec, block, "read")][0][:, : self.slots(block)]
+    def keys(self, block: int, start: int = 0) -> NDArray[np.float32]:
+        kept = self._data[slotted(self.spec, block, "read")][0][:, start : self.slots(block)]
         if self.kv in ("int8", "int4") and self._scales is None:
             raise UsageError(f"keys of a {self.kv} cache: this runtime does not give it the scales")
         return load(kept, self.kv, self._scales[block][0] if self._scales else None)
@@ -179,6 +190,14 @@ class HostCache:
         self._split({block})
         stay = self._maps[block].drop(slots)
         self._data[block][:, :, : len(stay)] = self._data[block][:, :, stay]
+        self._join()
+
+    def drop_by_head(self, block: int, slots: Ints) -> None:
+        gone, data = checked_drop(self.spec, block, slots), self._data[block]
+        self.rollback()
+        self._split({block})
+        for head, kept in enumerate(self._maps[block].drop_by_head(gone)):
+            data[:, head, : len(kept)] = data[:, head, kept]
         self._join()
 
     def save(self) -> Arrays:
@@ -214,12 +233,12 @@ class HostCache:
         for name, array in arrays.items():
             part, _, block = name.partition(".")
             n = arrays[f"slots.{block}"].shape[-1] if part in ("kv", "slots") else 0
-            shape = _with_slots(like[name].shape, part, n)
-            if array.dtype != like[name].dtype or array.shape != shape or n > length:
+            shape = with_slots(like[name].shape, part, n)
+            if array.dtype != like[name].dtype or array.shape != shape or n > length + MOST_ATTACHED:
                 what = f"cached values {name} {array.dtype}{list(array.shape)}"
                 raise SessionError(f"{what} are not of a {self.kind} cache of this model")
             if part == "slots" and n:
-                _check_slots(name, array, length)
+                check_slots(name, array, length)
 
     def _forget_pending(self) -> None:
         for slots, _ in self._by_map():
@@ -276,14 +295,3 @@ class HostCache:
             first = next(other for other, _ in groups[: i + 1] if other is slots or other.same_as(slots))
             if first is not slots:
                 self._assign(blocks, first)
-
-
-def _with_slots(shape: tuple[int, ...], part: str, n: int) -> tuple[int, ...]:
-    """The shape of a saved array of an empty cache, with n slots."""
-    return {"kv": (*shape[:2], n, *shape[3:]), "slots": (2, n)}.get(part, shape)
-
-
-def _check_slots(name: str, slots: Ints, length: int) -> None:
-    """slots [2, n]: positions, and tokens in order, of a text of `length` tokens."""
-    if slots.min() < 0 or (np.diff(slots[1]) <= 0).any() or slots[1, -1] >= length:
-        raise SessionError(f"cached values {name}: slots are not in order")

@@ -19,14 +19,27 @@ Array = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 
-class NoMerging:
+class NoOffload:
+    """For caches of runtimes that declare no `offload`."""
+
+    def offload(self, block: int, pages: object, folder: str) -> None:
+        raise UsageError(f"block {block}: this runtime puts no pages on disk")
+
+
+class NoMerging(NoOffload):
     """For caches of runtimes that declare no `merge`."""
 
     def merge(self, block: int, into: object, slots: object, weights: object) -> None:
         raise UsageError(f"block {block}: this runtime declares no merge")
 
-    def keys(self, block: int) -> Array:
+    def attach(self, rows: int) -> None:
+        raise UsageError(f"{rows} rows: this runtime declares no attach")
+
+    def keys(self, block: int, start: int = 0) -> Array:
         raise UsageError(f"block {block}: this runtime declares no merge, and gives no keys")
+
+    def drop_by_head(self, block: int, slots: object) -> None:
+        raise UsageError(f"block {block}: this runtime drops slots for all kv heads alike")
 
 
 def checked_merge(

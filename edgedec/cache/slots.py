@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.errors import UsageError
+from edgedec.errors import SessionError, UsageError
 from edgedec.runtime.rows import Rows
 
 Ints = NDArray[np.int64]
@@ -86,6 +86,25 @@ class SlotMap:
         moved = [(s, t) for s, t in zip(source, target, strict=True) if s != t]
         return [s for s, _ in moved], [t for _, t in moved]
 
+    def attach(self, n: int, length: int) -> None:
+        """Keep the first n pending rows as further slots of token `length` - 1; where none are pending, nothing."""
+        at = self.committed
+        if not self._numbers:
+            return
+        if self._start != at or self._numbers[:n] != list(range(n)):
+            raise UsageError(f"{n} rows cannot be attached: {len(self._numbers)} are pending in this block")
+        self._tokens[at : at + n] = length - 1
+        self.committed = at + n
+        self.rollback()
+
+    def extend(self, tokens: Ints) -> None:
+        """Hold slots of these tokens, at their positions, after the committed ones."""
+        self._grow(self.committed + len(tokens))
+        for kept in (self._positions, self._tokens):
+            kept[self.committed : self.committed + len(tokens)] = tokens
+        self.committed += len(tokens)
+        self.rollback()
+
     def rollback(self) -> None:
         self._start, self._numbers = self.committed, []
 
@@ -105,6 +124,16 @@ class SlotMap:
         self.rollback()
         return stay
 
+    def drop_by_head(self, slots: Ints) -> Ints:
+        """Forget committed slots of each head [heads, n]: the ones that stay [heads, m]. A slot is then that of the
+        latest one that a head has there."""
+        if slots.size and not (slots.min() >= 0 and slots.max() < self.committed):
+            raise UsageError(f"slots {slots.min()} to {slots.max()}: the block holds {self.committed}")
+        every = np.arange(self.committed)
+        stay = np.stack([np.setdiff1d(every, part) for part in slots])
+        self.drop(np.setdiff1d(every, stay.max(axis=0)))
+        return stay
+
     def load(self, positions: Ints, tokens: Ints) -> None:
         """Hold these committed slots and nothing else."""
         self._grow(len(positions))
@@ -117,3 +146,14 @@ class SlotMap:
             more = np.zeros(max(room, 2 * len(self._positions)) - len(self._positions), np.int64)
             self._positions = np.concatenate([self._positions, more])
             self._tokens = np.concatenate([self._tokens, more])
+
+
+def with_slots(shape: tuple[int, ...], part: str, n: int) -> tuple[int, ...]:
+    """The shape of a saved array of an empty cache, with n slots."""
+    return {"kv": (*shape[:2], n, *shape[3:]), "slots": (2, n)}.get(part, shape)
+
+
+def check_slots(name: str, slots: Ints, length: int) -> None:
+    """slots [2, n]: positions, and tokens in order, of a text of `length` tokens."""
+    if slots.min() < 0 or (np.diff(slots[1]) < 0).any() or slots[1, -1] >= length:
+        raise SessionError(f"cached values {name}: slots are not in order")

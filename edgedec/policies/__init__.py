@@ -7,12 +7,12 @@ Without one nothing here runs.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
@@ -32,11 +32,13 @@ PolicyState = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class PolicyHost:
-    """What a policy is made for: the model, and what its runtime can do. `folder`: the bundle's, if it has one."""
+    """What a policy is made for: the model, and what its runtime can do. `folder`: the bundle's, if it has one;
+    `decode`: the text of tokens, None if that is not known."""
 
     spec: ModelSpec
     capabilities: Capabilities
     folder: str = ""
+    decode: Callable[[Sequence[int]], str] | None = None
 
 
 class Chunk(NamedTuple):
@@ -55,6 +57,10 @@ class CachePolicy(Protocol):
 
     name: str
     words: str
+
+    def follow(self, ids: Sequence[int]) -> None:
+        """The text so far, before anything else of a step."""
+        ...
 
     def prefill(
         self, cache: Cache, ids: Sequence[int], most: int, adapter: Adapter | None
@@ -114,6 +120,15 @@ class CachePolicy(Protocol):
 
     def report(self, cache: Cache) -> dict[str, Any]:
         """What people may want to know, fit for JSON."""
+        ...
+
+
+@runtime_checkable
+class WorkingPolicy(Protocol):
+    """A policy that makes calls of its own while a text is generated."""
+
+    def work(self, cache: Cache, adapter: Adapter | None) -> Generator[Call, Any, None]:
+        """The calls that are due at this length; comes after `settle`."""
         ...
 
 

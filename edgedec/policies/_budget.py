@@ -57,6 +57,11 @@ def dropped(scores: Floats, keep: int, sinks: int, recent: int) -> Ints:
     return np.sort(order).astype(np.int64) + sinks
 
 
+def by_heads(paid: Floats, width: int) -> Floats:
+    """paid [heads, slots], each head smoothed as by `pooled` -> [heads, slots]."""
+    return np.stack([pooled(head[None], width) for head in paid])
+
+
 def pooled(paid: Floats, width: int) -> Floats:
     """paid [heads, slots] smoothed over `width` neighbours (the mean), the heads added up -> [slots]. What stands
     beside a token that is looked at often belongs to it (SnapKV)."""

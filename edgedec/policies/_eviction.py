@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from edgedec.cache import Cache
 from edgedec.errors import SessionError, UsageError
 from edgedec.policies import ANY_ROOM, Chunk, PolicyHost, PolicyState, bytes_held
-from edgedec.policies._budget import CacheBudget, Floats, dropped, pooled
+from edgedec.policies._budget import CacheBudget, Floats, by_heads, dropped, pooled
 from edgedec.runtime import Adapter, Call, CallResult, Outputs
 
 _NONE, _ATTENTION = Outputs(), Outputs(attention=True)
@@ -43,6 +43,9 @@ class BasePolicy:
     """Reads in plain chunks and decides nothing."""
 
     name = words = ""
+
+    def follow(self, ids: Sequence[int]) -> None:
+        pass
 
     def prefill(
         self, cache: Cache, ids: Sequence[int], most: int, adapter: Adapter | None
@@ -95,8 +98,10 @@ class Eviction(BasePolicy):
 
     sinks, recent = 4, 0
 
-    def __init__(self, host: PolicyHost, budget: CacheBudget, looks: Looks) -> None:
+    def __init__(self, host: PolicyHost, budget: CacheBudget, looks: Looks, by_head: bool = False) -> None:
+        """by_head: each kv head keeps slots of its own, where the block has no window."""
         self.spec, self.budget = host.spec, budget
+        self._by_head = {b for b, block in self.spec.attention.items() if by_head and block.window is None}
         self.window, self.every, self.observed, self.width = looks
         self._scores: dict[int, Floats] = {}
 
@@ -142,16 +147,19 @@ class Eviction(BasePolicy):
     def _look(self, result: CallResult) -> None:
         """Add what rows paid to the slots that they saw; what they are themselves among them."""
         for b, paid in result.attention.items():
-            new = pooled(paid, self.width)
+            new = by_heads(paid, self.width) if b in self._by_head else pooled(paid, self.width)
             if (old := self._scores.get(b)) is not None:
-                new[: len(old)] += old
+                new[..., : old.shape[-1]] += old
             self._scores[b] = new
 
     def score(self, cache: Cache, block: int) -> Floats:
-        """How much each slot was looked at [slots]; those that came after the last look count nothing."""
-        found = np.zeros(cache.slots(block), np.float32)
+        """How much each slot was looked at [slots], or [kv_heads, slots] where heads keep slots of their own;
+        those that came after the last look count nothing."""
+        heads = (self.spec.attention[block].n_kv_heads,) if block in self._by_head else ()
+        found = np.zeros((*heads, cache.slots(block)), np.float32)
         if (known := self._scores.get(block)) is not None:
-            found[: len(known)] = known[: len(found)]
+            n = min(known.shape[-1], found.shape[-1])
+            found[..., :n] = known[..., :n]
         return found
 
     def shares(self, cache: Cache) -> dict[int, int]:
@@ -166,11 +174,18 @@ class Eviction(BasePolicy):
         self.decided()
 
     def evict(self, cache: Cache, block: int, keep: int) -> None:
-        scores = self.score(cache, block)
-        gone = dropped(scores, keep, self.sinks, self.kept_recent(keep))
-        cache.drop(block, gone)
+        scores, recent = self.score(cache, block), self.kept_recent(keep)
+        left: Floats
+        if block in self._by_head:
+            by_head = np.stack([dropped(part, keep, self.sinks, recent) for part in scores])
+            cache.drop_by_head(block, by_head)
+            left = np.stack([np.delete(part, gone) for part, gone in zip(scores, by_head, strict=True)])
+        else:
+            gone = dropped(scores, keep, self.sinks, recent)
+            cache.drop(block, gone)
+            left = np.delete(scores, gone)
         if block in self._scores:
-            self._scores[block] = np.delete(scores, gone)
+            self._scores[block] = left
 
     def kept_recent(self, keep: int) -> int:
         """How many of the latest slots stay in any case."""
@@ -186,7 +201,7 @@ class Eviction(BasePolicy):
         self._scores = {}
 
     def trim(self, cache: Cache) -> None:
-        self._scores = {b: scores[: cache.slots(b)] for b, scores in self._scores.items()}
+        self._scores = {b: scores[..., : cache.slots(b)] for b, scores in self._scores.items()}
 
     def fork(self) -> Eviction:
         twin = copy(self)
@@ -201,11 +216,16 @@ class Eviction(BasePolicy):
         for name, scores in state.items():
             part, _, block = name.partition(".")
             b = int(block) if block.isdigit() else -1
-            fits = b in self.spec.attention and scores.dtype == np.float32 and scores.ndim == 1
-            if part != "scores" or not fits or len(scores) > cache.slots(b) or not np.isfinite(scores).all():
+            fits = b in self.spec.attention and scores.dtype == np.float32 and self._shaped(b, scores, cache.slots(b))
+            if part != "scores" or not fits or not np.isfinite(scores).all():
                 raise SessionError(f"{name}: the saved state is not of cache policy {self.name}")
             found[b] = np.array(scores)
         self._scores = found
+
+    def _shaped(self, block: int, scores: NDArray[Any], held: int) -> bool:
+        """Are these scores of a block that holds so many slots?"""
+        heads = (self.spec.attention[block].n_kv_heads,) if block in self._by_head else ()
+        return scores.ndim == len(heads) + 1 and scores.shape[:-1] == heads and scores.shape[-1] <= held
 
     def report(self, cache: Cache) -> dict[str, Any]:
         return {"policy": self.words, "lossy": True, "budget": str(self.budget), **held(cache)}
@@ -216,6 +236,16 @@ def held(cache: Cache) -> dict[str, Any]:
     blocks = cache.spec.attention
     kept, whole = sum(cache.slots(b) for b in blocks), cache.length * len(blocks)
     return {"slots": kept, "of": whole, "share": round(kept / max(whole, 1), 4), "bytes": bytes_held(cache)}
+
+
+def heads_of(name: str, heads: str, host: PolicyHost) -> bool:
+    """Does each kv head keep slots of its own? heads: "alike" or "apart"; UsageError for others, and where the engine
+    cannot."""
+    if heads not in ("alike", "apart"):
+        raise UsageError(f"--cache {name}: heads={heads}: must be alike or apart")
+    if heads == "apart" and not host.capabilities.drop_by_head:
+        raise UsageError(f"--cache {name}: heads=apart: this engine drops slots for all heads alike; use native")
+    return heads == "apart"
 
 
 def checked(name: str, limits: Mapping[str, Sequence[int]]) -> None:

@@ -1,7 +1,7 @@
 """What policies that keep everything and look at some of it have in common.
 
 A row's view depends on the row alone (`View.group` 1), so what is drafted changes nothing as long as no draft is deeper
-than what is seen in any case (`recent`). A share of the tokens is a number of pages that changes every `_STEP` tokens;
+than what is seen in any case (`recent`). A share of the tokens is a number of pages that changes every `STEP` tokens;
 no draft reaches beyond such a change.
 """
 
@@ -17,7 +17,7 @@ from edgedec.policies._budget import CacheBudget
 from edgedec.policies._eviction import BasePolicy, checked, held
 from edgedec.runtime import PAGE, Adapter, Call, CallResult, Outputs, Rows, View
 
-_STEP = 4 * PAGE
+STEP = 4 * PAGE
 NONE = Outputs()
 Views = Mapping[int, View]
 
@@ -53,11 +53,11 @@ class Viewing(BasePolicy):
         """Pages that are searched for beside those that are always seen; None: all."""
         if self.budget.value == 1:
             return None
-        tokens = self.budget.of((length // _STEP + 1) * _STEP)
+        tokens = self.budget.of((length // STEP + 1) * STEP)
         return max(1, -(-tokens // PAGE) - self.always.pages)
 
     def room(self, length: int) -> int:
-        left = _STEP - length % _STEP - 1 if self.budget.value <= 1 else self.always.recent
+        left = STEP - length % STEP - 1 if self.budget.value <= 1 else self.always.recent
         return min(self.always.recent, left)
 
     # ---- what is looked at ---------------------------------------------------------------------

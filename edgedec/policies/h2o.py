@@ -2,7 +2,7 @@
 
 Zhang et al. 2023. Every row of a prompt is looked at, and of generated text the last `observe` rows before each
 decision (all of them with observe = every - 1, at the price of drafts: a row that is looked at is run by itself). Half
-of the budget is the latest slots'. Sums are of all heads of a block.
+of the budget is the latest slots'. Sums are of all heads of a block, or of each (`heads`).
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ from __future__ import annotations
 from edgedec.cache import Cache
 from edgedec.policies import Chunk, PolicyHost
 from edgedec.policies._budget import budget_of
-from edgedec.policies._eviction import Eviction, Looks, looks_of
+from edgedec.policies._eviction import Eviction, Looks, heads_of, looks_of
 
 NEEDS = ("drop", "attention_sums")
 _CHUNKS = 4
 
 
-def make(host: PolicyHost, budget: float = 0.2, every: int = 64, observe: int = 8) -> H2O:
+def make(host: PolicyHost, budget: float = 0.2, every: int = 64, observe: int = 8, heads: str = "alike") -> H2O:
     """budget: a share of the tokens, or a number; every: tokens between decisions; observe: rows before each that are
-    looked at."""
-    return H2O(host, budget_of("h2o", budget), looks_of("h2o", Looks(every=every, observe=observe)))
+    looked at; heads: as of snapkv."""
+    looks = looks_of("h2o", Looks(every=every, observe=observe))
+    return H2O(host, budget_of("h2o", budget), looks, heads_of("h2o", heads, host))
 
 
 class H2O(Eviction):

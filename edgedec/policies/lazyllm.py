@@ -1,44 +1,67 @@
-"""Fewer tokens at each of several depths (LazyLLM, K02): what the latest row does not look at goes no further.
+"""Fewer tokens at each of several depths (LazyLLM, K02): what is not looked at waits there, and goes on once it is.
 
 Fu et al. 2024. A prompt goes through the stack in stages. After each stage the attention that its last block pays from
 the prompt's last rows ranks the tokens, and only the best go on: the share falls in a line from all of them to `keep`
 in the last stage. The blocks of a stage hold no key of what never came there, so a step reads less too.
+
+The states of what stays behind are kept (the auxiliary cache, `_left`). While a text is generated, the last `observe`
+rows before every `every`th token rank the tokens again; those among the best that stayed behind a stage are brought
+back: they go through its blocks from the state that was kept, each seeing what came before it, and their keys and
+values are attached to the cache. So no token goes through a block twice, and none is lost for good.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgedec.cache import Cache
 from edgedec.errors import UsageError
-from edgedec.policies import Chunk, PolicyHost
-from edgedec.policies._budget import LEAST, Floats, dropped, pooled
-from edgedec.policies._eviction import BasePolicy, Looks, checked, held, looks_of
-from edgedec.policies._pruned import Stage
-from edgedec.runtime import Adapter, Call, Rows
+from edgedec.policies import Chunk, PolicyHost, PolicyState
+from edgedec.policies._budget import LEAST, CacheBudget, Floats, dropped, pooled
+from edgedec.policies._eviction import Eviction, Looks, checked, held, looks_of
+from edgedec.policies._left import Left, restored, runs
+from edgedec.policies._pruned import Ints, Stage
+from edgedec.runtime import Adapter, Call, CallResult, Outputs, Rows, View
 
 NEEDS = ("attention_sums", "slices", "selections", "hidden")
 KINDS = ("attention", "mlp", "moe")
 # Its option that is a budget.
 BUDGET = "keep"
+# Rows whose keys and values are all that is wanted see next to nothing.
+_BLIND = View(recent=0)
 
 
 def make(
-    host: PolicyHost, keep: float = 0.3, stages: int = 3, first: float = 0.3, window: int = 8, pool: int = 7
+    host: PolicyHost,
+    keep: float = 0.3,
+    stages: int = 3,
+    first: float = 0.3,
+    window: int = 8,
+    pool: int = 7,
+    every: int = 32,
+    observe: int = 8,
+    back: int = 16,
 ) -> LazyLLM:
     """keep: the share of a prompt's tokens that reaches the last stage; stages: how many times fewer go on; first: the
-    share of the layers that see all of them; window, pool: as of snapkv."""
-    looks = looks_of("lazyllm", Looks(window=window, pool=pool), Looks(window=1))
-    checked("lazyllm", {"stages": (stages, 1, host.spec.n_layers - 1)})
+    share of the layers that see all of them; back: how many tokens come back to a stage at a time; every: how often
+    (0: never); window, pool, observe: as of snapkv."""
+    looks = looks_of("lazyllm", Looks(window, every, observe, pool), Looks(window=1))
+    checked("lazyllm", {"stages": (stages, 1, host.spec.n_layers - 1), "back": (back, 1, 64)})
     if not 0 < keep <= 1 or not 0 < first < 1:
         raise UsageError(
             f"--cache lazyllm: keep={keep:g}, first={first:g}: must be above 0, keep up to 1, first below 1"
         )
-    return LazyLLM(host, keep, _cuts(host, stages, first), looks)
+    if every and not host.capabilities.attach:
+        raise UsageError(
+            f"--cache lazyllm: every={every}: this engine cannot bring tokens back; use native, or every=0"
+        )
+    return LazyLLM(host, keep, _cuts(host, stages, first), looks, back)
 
 
 def _cuts(host: PolicyHost, stages: int, first: float) -> list[int]:
@@ -49,9 +72,17 @@ def _cuts(host: PolicyHost, stages: int, first: float) -> list[int]:
     return [0, *(spec.span(0, layer)[-1] + 1 for layer in cuts), spec.n_blocks]
 
 
-class LazyLLM(BasePolicy):
-    def __init__(self, host: PolicyHost, keep: float, cuts: Sequence[int], looks: Looks) -> None:
-        self.spec, self._keep, self._cuts, self._looks = host.spec, keep, cuts, looks
+class LazyLLM(Eviction):
+    def __init__(self, host: PolicyHost, keep: float, cuts: Sequence[int], looks: Looks, back: int) -> None:
+        super().__init__(host, CacheBudget(keep), looks)
+        self._keep, self._back, self._views = keep, back, host.capabilities.views
+        self._spans = [range(*pair) for pair in pairwise(cuts)]
+        self._shares = np.linspace(1, keep, len(self._spans))
+        self._attention = [[b for b in blocks if b in self.spec.attention] for blocks in self._spans]
+        # By stage: what did not come to it.
+        self._left: dict[int, Left] = {}
+
+    # ---- a prompt ------------------------------------------------------------------------------
 
     def chunk(self, cache: Cache, left: int, most: int) -> Chunk:
         return Chunk(min(left, most))
@@ -59,23 +90,113 @@ class LazyLLM(BasePolicy):
     def prefill(
         self, cache: Cache, ids: Sequence[int], most: int, adapter: Adapter | None
     ) -> Generator[Call, Any, None]:
-        n, spans = len(ids), [range(*pair) for pair in pairwise(self._cuts)]
-        shares = np.linspace(1, self._keep, len(spans))
-        if n * self._keep < self._looks.window + LEAST or self._keep == 1:
+        n, spans = len(ids), self._spans
+        if n * self._keep < self.window + LEAST or self._keep == 1:
             return  # too short a prompt to leave anything out
         stage = Stage(spans[0], Rows.chain(ids, cache.length), None)
-        yield from stage.run(cache, most, self._looks.window, len(spans) > 1, adapter)
+        yield from stage.run(cache, most, self.window, len(spans) > 1, adapter)
         for i, blocks in enumerate(spans[1:], 1):
             scores = self._ranks(stage)
-            gone = dropped(scores, int(np.ceil(shares[i] * n)), 1, self._looks.window)
+            gone = dropped(scores, int(np.ceil(self._shares[i] * n)), 1, self.window)
+            self._leave(i, Left.of(stage, gone))
             stage = stage.above(blocks, np.setdiff1d(np.arange(len(scores)), gone))
-            yield from stage.run(cache, most, self._looks.window, i + 1 < len(spans), adapter)
+            yield from stage.run(cache, most, self.window, i + 1 < len(spans), adapter)
         cache.commit(range(n))
 
     def _ranks(self, stage: Stage) -> Floats:
         """How much the last rows paid to each row of a stage, in its last attention block."""
         assert stage.last is not None
-        return pooled(stage.last.attention[max(stage.last.attention)], self._looks.pool)[-len(stage.rows) :]
+        return pooled(stage.last.attention[max(stage.last.attention)], self.width)[-len(stage.rows) :]
+
+    def _leave(self, stage: int, left: Left) -> None:
+        """Keep these before a stage, where they are to come back."""
+        if self.every and len(left.positions):
+            self._left[stage] = self._left[stage].plus(left) if stage in self._left else left
+
+    def end(self, cache: Cache) -> None:
+        pass
+
+    # ---- while a text is generated -------------------------------------------------------------
+
+    def settle(self, cache: Cache) -> None:
+        pass
+
+    def _look(self, result: CallResult) -> None:
+        wanted = {blocks[-1] for blocks in self._attention[:-1] if blocks}
+        super()._look(replace(result, attention={b: result.attention[b] for b in wanted & result.attention.keys()}))
+
+    def work(self, cache: Cache, adapter: Adapter | None) -> Generator[Call, Any, None]:
+        """Bring back what is looked at again, if that is due."""
+        if not self.every or cache.length % self.every or not self._scores:
+            return
+        for i in range(1, len(self._spans)):
+            wanted = self._wanted(cache, i)
+            if wanted is not None:
+                yield from self._revive(cache, i, wanted, adapter)
+        self.decided()
+
+    def _wanted(self, cache: Cache, stage: int) -> Left | None:
+        """Of those that stayed behind before a stage, the ones that are among the best now; None: none."""
+        below, here, left = self._attention[stage - 1], self._attention[stage], self._left.get(stage)
+        if left is None or not below or not here:
+            return None
+        watched = below[-1]
+        scores, at = self.score(cache, watched), cache.positions(watched)
+        best = np.argsort(-scores, kind="stable")[: int(np.ceil(self._shares[stage] * cache.length))]
+        best = best[scores[best] > 0]
+        there = np.isin(at[best], cache.positions(here[0]))
+        best = best[~there & np.isin(at[best], left.positions)][: self._back]
+        if not len(best):
+            return None
+        best = best[np.argsort(at[best])]
+        chosen = np.concatenate(list(runs(at[best], scores[best])))
+        return left.at(at[best][chosen])
+
+    def _revive(self, cache: Cache, stage: int, back: Left, adapter: Adapter | None) -> Generator[Call, Any, None]:
+        """Run the stage's blocks on them, and attach what they keep there."""
+        blocks, attention = self._spans[stage], self._attention[stage]
+        # The states after each block that is followed by an attention block, and after the last one.
+        after = {b: np.empty_like(back.hidden) for b in (*(b - 1 for b in attention if b > blocks[0]), blocks[-1])}
+        for part in runs(back.positions, np.ones(len(back.positions), np.float32)):
+            # A fork that ends before the first of them: nothing that comes later is seen.
+            twin = cache.fork(int(back.positions[part[0]]))
+            done = yield Call(_rows(back, part), twin, blocks, back.hidden[part], Outputs(hidden=tuple(after)), adapter)
+            for b, states in after.items():
+                states[part] = done.result.hidden[b]
+        rows = _rows(back, np.arange(len(back.positions)))
+        for b in attention:
+            views = {b: _BLIND} if self._views else None
+            yield Call(rows, cache, (b,), after.get(b - 1, back.hidden), adapter=adapter, views=views)
+        cache.attach(len(rows))
+        if stage + 1 < len(self._spans):
+            self._leave(stage + 1, Left(back.positions, back.tokens, after[blocks[-1]]))
+
+    # ---- the life of a text --------------------------------------------------------------------
+
+    def reset(self) -> None:
+        super().reset()
+        self._left = {}
+
+    def fork(self) -> LazyLLM:
+        twin = super().fork()
+        assert isinstance(twin, LazyLLM)
+        twin._left = dict(self._left)
+        return twin
+
+    def state(self) -> PolicyState:
+        return super().state() | {key: x for i, left in self._left.items() for key, x in left.save(i).items()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]], cache: Cache) -> None:
+        left = {name: found for name, found in state.items() if name.startswith("left.")}
+        super().restore({name: found for name, found in state.items() if name not in left}, cache)
+        self._left = restored(left, len(self._spans), self.spec.hidden_size, cache.length)
 
     def report(self, cache: Cache) -> dict[str, Any]:
-        return {"policy": self.words, "lossy": True, "budget": f"{self._keep:.0%} in the last layers", **held(cache)}
+        waiting = sum(left.hidden.nbytes for left in self._left.values())
+        facts = {"policy": self.words, "lossy": True, "budget": f"{self._keep:.0%} in the last layers"}
+        return {**facts, "waiting_bytes": waiting, **held(cache)}
+
+
+def _rows(left: Left, chosen: Ints) -> Rows:
+    """Some of them as a chain."""
+    return Rows(left.tokens[chosen], left.positions[chosen], np.arange(-1, len(chosen) - 1))

@@ -1,9 +1,9 @@
-"""Budgets by head, measured on the prompt (TCA-Attention, K04): each kv head reads as many pages as it needs.
+"""Budgets by head, measured once or on the prompt (TCA-Attention, K04): each kv head reads as many pages as it needs.
 
-Heads differ in how many tokens carry their attention. The last `window` rows of a prompt show it: a
-head gets as many pages as hold the share `mass` of what these rows paid, and in steps reads that many, those with the
-highest bounds (`quest`). The paper calibrates once for a model; here each prompt calibrates for its own answer, so that
-nothing has to be kept beside the weights. A head whose pages would be more than the budget gets the budget.
+Heads differ in how many tokens carry their attention. A bundle that was calibrated (`edgedec calibrate`) says which
+share of a text's pages holds the share `mass` of what each head pays; without that, the last `window` rows of the
+prompt show it. In steps a head reads that many pages, those with the highest bounds (`quest`), which are found for each
+row. A head whose pages would be more than the budget gets the budget.
 """
 
 from __future__ import annotations
@@ -15,36 +15,61 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.cache import Cache
-from edgedec.errors import SessionError
+from edgedec.errors import SessionError, UsageError
 from edgedec.policies import Chunk, PolicyHost, PolicyState
 from edgedec.policies._budget import CacheBudget, budget_of
 from edgedec.policies._eviction import checked
-from edgedec.policies._views import Always, Viewing, always_of, share
+from edgedec.policies._shares import HEAD_SHARES, Array, Pages, needed, pages_for, read_shares
+from edgedec.policies._views import STEP, Always, Viewing, Views, always_of, share
 from edgedec.runtime import PAGE, CallResult, Outputs, View
 
 NEEDS = ("views", "attention_sums")
-Pages = NDArray[np.int64]
 
 
 def make(
-    host: PolicyHost, budget: float = 2048, mass: float = 0.95, window: int = 32, sinks: int = 4, recent: int = 128
+    host: PolicyHost,
+    budget: float = 2048,
+    mass: float = 0.95,
+    window: int = 32,
+    sinks: int = 4,
+    recent: int = 128,
+    measured: str = "",
 ) -> Tca:
     """budget: tokens that a head reads in a step at most, a number or a share of the text; mass: the share of attention
     that its pages hold; window: rows of a prompt's end that are looked at; sinks, recent: the first and the latest
-    tokens, which every head reads."""
+    tokens, which every head reads; measured: once, for the bundle, or on each prompt (by default the bundle's, if it
+    has been calibrated)."""
     checked("tca", {"window": (window, 1, 128)})
-    always = always_of("tca", sinks, recent)
-    return Tca(host, budget_of("tca", budget), always, share("tca", "mass", mass), window)
+    always, mass = always_of("tca", sinks, recent), share("tca", "mass", mass)
+    if measured not in ("", "once", "prompt"):
+        raise UsageError(f"--cache tca: measured={measured}: must be once or prompt")
+    table = None if measured == "prompt" else read_shares(host.folder, host.spec)
+    if table is None and measured == "once":
+        raise UsageError(f"--cache tca: the bundle has no {HEAD_SHARES}: make it with edgedec calibrate")
+    shares = None if table is None else needed(table, host.spec, mass)
+    return Tca(host, budget_of("tca", budget), always, mass, window, shares)
 
 
 class Tca(Viewing):
-    """`_needs`: int64 [kv heads] by attention block: the pages that each needs."""
+    """`_needs`: int64 [kv heads] by attention block: the pages that each needs, as the prompt shows it; `_shares`: of
+    all pages, as the bundle says, None: the prompt decides."""
 
-    def __init__(self, host: PolicyHost, budget: CacheBudget, always: Always, mass: float, window: int) -> None:
+    def __init__(
+        self,
+        host: PolicyHost,
+        budget: CacheBudget,
+        always: Always,
+        mass: float,
+        window: int,
+        shares: Mapping[int, Array] | None,
+    ) -> None:
         super().__init__(host, budget, always)
         self._mass, self._window, self._needs = mass, window, dict[int, Pages]()
+        self._shares, self._whole = shares, 0
 
     def chunk(self, cache: Cache, left: int, most: int) -> Chunk:
+        if self._shares is not None:
+            return super().chunk(cache, left, most)
         if left > self._window:
             return Chunk(min(most, left - self._window))
         return Chunk(min(left, most), Outputs(attention=True))
@@ -54,7 +79,21 @@ class Tca(Viewing):
             self._needs = {b: pages_for(paid, self._mass) for b, paid in result.attention.items()}
             self._made = None, {}
 
+    def views(self, cache: Cache) -> Views:
+        self._whole = (cache.length // STEP + 1) * STEP // PAGE  # pages of the text, about
+        return super().views(cache)
+
+    def key(self, pages: int | None) -> Any:
+        return pages if self._shares is None else (pages, self._whole)
+
+    def room(self, length: int) -> int:
+        most = super().room(length)
+        return most if self._shares is None else min(most, STEP - length % STEP - 1)
+
     def view(self, block: int, pages: int | None) -> View | None:
+        if self._shares is not None and pages is not None:
+            needs = np.ceil(self._shares[block] * self._whole).astype(np.int64)
+            return View(*self.always, tuple(np.minimum(needs, pages).tolist()))
         if block not in self._needs or pages is None:
             return View(*self.always, pages)
         return View(*self.always, tuple(np.minimum(self._needs[block], pages).tolist()))
@@ -78,14 +117,5 @@ class Tca(Viewing):
         self.reset()
         self._needs = {int(name.partition(".")[2]): np.array(pages) for name, pages in state.items()}
 
-
-def pages_for(paid: NDArray[np.float32], mass: float) -> Pages:
-    """How many pages of each head hold the share `mass` of what was paid [kv_heads, slots].
-
-    pages of 64 slots that were paid 6 1 3, mass 0.9 -> 2
-    """
-    starts = np.arange(0, paid.shape[1], PAGE)
-    by_page = -np.sort(-np.add.reduceat(paid.astype(np.float64), starts, axis=1), axis=1)
-    reached = np.cumsum(by_page, axis=1) / by_page.sum(axis=1, keepdims=True)
-    found: Pages = (reached < mass - 1e-9).sum(axis=1) + 1
-    return np.minimum(found, len(starts)).astype(np.int64)
+    def report(self, cache: Cache) -> dict[str, Any]:
+        return {**super().report(cache), "measured": "prompt" if self._shares is None else "once"}

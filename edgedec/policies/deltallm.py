@@ -1,0 +1,145 @@
+"""Keys that hardly differ from those before them (DeltaLLM, K06): rows of a prompt score one for a run of them.
+
+Qi et al. 2025. Neighbouring keys are alike, so that of the difference to the key before only the large ones are kept; a
+difference that is set to zero leaves the score as it was. Here that is decided key by key: a key near the first of its
+run (up to `span` of a page) has the score of that, and their values are added up once for all rows of a chunk. So a
+chunk of a prompt scores and weighs the share `budget` of the keys outside the latest `recent` tokens, instead of
+multiplying sparse differences, which a CPU's vectors would not be quicker with. How near is near is found by bisection,
+for each page and kv head, so that this share is kept. Steps read everything: to add values up they would read them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.cache import Cache
+from edgedec.errors import UsageError
+from edgedec.policies import PolicyHost
+from edgedec.policies._budget import CacheBudget
+from edgedec.policies._eviction import checked
+from edgedec.policies._views import Always, ViewedReading, Views, always_of
+from edgedec.runtime import PAGE, View
+
+NEEDS = ("views", "merge")
+Array = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+# Of the distances of a page's keys, sorted.
+_BISECTIONS = PAGE.bit_length() - 1
+
+
+def make(host: PolicyHost, budget: float = 0.4, sinks: int = 64, recent: int = 256, span: int = 16) -> DeltaLLM:
+    """budget: the share of the keys that is scored, beside the first and the latest ones (sinks, recent); span: keys
+    that one may stand for."""
+    checked("deltallm", {"span": (span, 2, PAGE)})
+    if PAGE % span or not 1 / span <= budget <= 1:
+        raise UsageError(
+            f"--cache deltallm: budget={budget:g}, span={span}: span must divide {PAGE}, budget be from 1/span to 1"
+        )
+    return DeltaLLM(host, CacheBudget(budget), always_of("deltallm", sinks, recent), span)
+
+
+class DeltaLLM(ViewedReading):
+    """`_runs`: of each attention block, the first slots of runs and their lengths, by kv head, of whole pages."""
+
+    def __init__(self, host: PolicyHost, budget: CacheBudget, always: Always, span: int) -> None:
+        super().__init__(host, budget, always)
+        self._span, self._pages = span, 0
+        self._runs: dict[int, list[tuple[Ints, Ints]]] = {}
+
+    def reading(self, cache: Cache) -> Views:
+        if self.budget.value == 1:
+            return {}
+        self._read(cache)
+        return {b: self._view(heads) for b, heads in self._runs.items()}
+
+    def views(self, cache: Cache) -> Views:
+        return {}
+
+    def room(self, length: int) -> int:
+        return 1 << 30
+
+    def _view(self, heads: list[tuple[Ints, Ints]]) -> View:
+        slots, runs = ([head[i] for head in heads] for i in range(2))
+        return View(*self.always, slots=slots, runs=runs, group=0)
+
+    def _read(self, cache: Cache) -> None:
+        """Find the runs of the pages that are full now."""
+        done, pages = self._pages, cache.length // PAGE
+        for b, block in self.spec.attention.items() if pages > done else ():
+            keys = cache.keys(b, done * PAGE)[:, : (pages - done) * PAGE]
+            firsts = run_starts(keys, self._span, self.budget.value)
+            known = self._runs.get(b, [(np.zeros(0, np.int64),) * 2] * block.n_kv_heads)
+            self._runs[b] = [_joined(old, starts, done * PAGE) for old, starts in zip(known, firsts, strict=True)]
+        self._pages = pages
+
+    # ---- the life of a text --------------------------------------------------------------------
+
+    def reset(self) -> None:
+        self._runs, self._pages = {}, 0
+
+    def trim(self, cache: Cache) -> None:
+        self._pages = min(self._pages, cache.length // PAGE)
+        end = self._pages * PAGE
+        self._runs = {b: [(s[s < end], r[s < end]) for s, r in heads] for b, heads in self._runs.items()}
+
+    def fork(self) -> Self:
+        twin = super().fork()
+        assert isinstance(twin, type(self))
+        twin._runs = dict(self._runs)
+        return twin
+
+    def restore(self, state: Mapping[str, NDArray[Any]], cache: Cache) -> None:
+        self.reset()  # runs are found again, in the keys
+        super().restore(state, cache)
+
+    def report(self, cache: Cache) -> dict[str, Any]:
+        scored = sum(len(slots) for heads in self._runs.values() for slots, _ in heads)
+        whole = sum(len(heads) for heads in self._runs.values()) * self._pages * PAGE
+        return {**super().report(cache), "scored": round(scored / whole, 4) if whole else 1.0}
+
+
+def _joined(old: tuple[Ints, Ints], starts: Mask, offset: int) -> tuple[Ints, Ints]:
+    """Runs after those of the pages before. starts [slots]: where runs begin, counted from `offset`."""
+    first = np.flatnonzero(starts)
+    lengths = np.diff(first, append=len(starts))
+    return np.concatenate([old[0], first + offset]), np.concatenate([old[1], lengths])
+
+
+def run_starts(keys: Array, span: int, share: float) -> Mask:
+    """Where runs of keys alike begin: bool [kv_heads, slots], at most `share` of each page and head. keys [kv_heads,
+    slots, d], whole pages.
+
+    A page of 4, keys 0 1 5 5 of one dimension, span 4, share 0.5 -> runs 0-1, 2-3
+    """
+    heads, slots, d = keys.shape
+    pages = keys.reshape(heads, -1, PAGE // span, span, d)
+    apart = np.square(pages - pages[:, :, :, :1]).sum(axis=4).reshape(heads, -1, PAGE)
+    apart.sort(axis=2)
+    low, high = (np.full(apart.shape[:2], end) for end in (-1, PAGE - 1))
+    for _ in range(_BISECTIONS):
+        middle = (low + high) // 2
+        fits = _starts(pages, _at(apart, middle)).mean(axis=(2, 3)) <= share
+        low, high = np.where(fits, low, middle), np.where(fits, middle, high)
+    return _starts(pages, _at(apart, high)).reshape(heads, slots)
+
+
+def _at(values: Array, index: Ints) -> Array:
+    """One of the values [heads, pages, n] for each page."""
+    return np.take_along_axis(values, index[:, :, None], axis=2)[:, :, 0]
+
+
+def _starts(pages: Array, near: Array) -> Mask:
+    """bool [heads, pages, groups, span]: whose squared distance to the first of the run is above near [heads, pages].
+    pages [heads, pages, groups, span, d]."""
+    starts = np.ones(pages.shape[:4], bool)
+    first = pages[:, :, :, 0]
+    for i in range(1, pages.shape[3]):
+        key = pages[:, :, :, i]
+        far = np.square(key - first).sum(axis=3) > near[:, :, None]
+        starts[:, :, :, i], first = far, np.where(far[..., None], key, first)
+    return starts
