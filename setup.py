@@ -15,7 +15,8 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
 ROOT = Path(__file__).parent
-KERNELS = Path("kernels", "cpu")
+KERNELS, CUBINS = Path("kernels", "cpu"), Path("kernels", "cuda", "cubins")
+CUDA = runpy.run_path(str(ROOT / "kernels" / "cuda" / "sources.py"))
 NATIVE = runpy.run_path(str(ROOT / KERNELS / "build.py"))
 
 
@@ -46,6 +47,11 @@ class BuildNative(Command):
             NATIVE["build"](self.out)
         except (NATIVE["BuildFailed"], OSError) as error:
             self.warn(f"edgedec is installed without its native engine: {error}")
+        if not (ROOT / CUBINS / "SOURCES").is_file() or CUDA["stale"](ROOT / CUBINS):
+            again = "python -m edgedec.kernels.cuda.build, which needs NVRTC"
+            self.warn(
+                f"edgedec is installed without kernels for NVIDIA GPUs: {CUBINS} has none of these sources ({again})"
+            )
 
     def get_source_files(self) -> list[str]:
         """For the source distribution."""

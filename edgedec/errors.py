@@ -51,7 +51,11 @@ class CheckpointError(EdgedecError):
 
 
 class UnknownArchitecture(CheckpointError):
-    """No file in ``models/`` knows this ``model_type``."""
+    """No file in ``models/`` knows this ``model_type``. decoder: optimum may know it, as one graph."""
+
+    def __init__(self, message: str, decoder: bool = False) -> None:
+        super().__init__(message)
+        self.decoder = decoder
 
 
 class BadTensor(CheckpointError):

@@ -16,6 +16,7 @@ from edgedec.drafters import Tables
 from edgedec.errors import RuntimeUnavailable, TextError, UsageError
 from edgedec.policies import FULL, CachePolicy, PolicyHost, make_policy
 from edgedec.runtime import Adapter, Runtime, RuntimeOptions, choose_runtime, open_runtime
+from edgedec.runtime.trust import trusting
 from edgedec.sampling import Sampling
 from edgedec.session import Session
 from edgedec.spec import ModelSpec
@@ -113,7 +114,12 @@ class Model:
 
     def policy(self, words: str) -> CachePolicy | None:
         """The cache policy of a new text; None for none."""
-        return make_policy(words, PolicyHost(self.spec, self.runtime.capabilities, str(self.bundle.path)))
+        decode = None if self.bundle.manifest.text.tokenizer is None else self._text
+        return make_policy(words, PolicyHost(self.spec, self.runtime.capabilities, str(self.bundle.path), decode))
+
+    def _text(self, ids: Sequence[int]) -> str:
+        """The text of tokens; the tokenizer is opened when that is first wanted."""
+        return self.tokenizer.decode(ids)
 
     def adapter(self, path: str | os.PathLike[str]) -> LoraAdapter:
         """The LoRA adapter of an adapter file, for `session(adapter=…)`; any number of them may be in use at once."""
@@ -156,6 +162,8 @@ def open(  # noqa: A001
     path_or_name: str | os.PathLike[str] = NANO,
     *,
     engine: str = "auto",
+    device: str = "",
+    device_cache: int = 0,
     threads: int = 0,
     kv: str | None = None,
     verify: bool = False,
@@ -164,16 +172,20 @@ def open(  # noqa: A001
     cache: str = FULL,
     offload: str | os.PathLike[str] | None = None,
     offload_bytes: int = 4 << 30,
+    trust_code: bool = False,
 ) -> Model:
     """Open a bundle: a folder, or `nano`, the model that ships with edgedec.
 
-    engine: a file name in `runtimes/` ("native", "ort", "reference"), or "auto". threads: 0 for all cores.
+    engine: a file name in `runtimes/` ("native", "ort", "reference"), or "auto". device: what computes, "cpu", "cuda",
+    "webgpu", "qnn:SM8650", … (docs/devices.md), "auto" for the quickest that is here, which is measured once; without
+    one the CPU. device_cache: bytes of a GPU's memory that caches may take, what is idle beyond that lies in the
+    host's; 0: all of it. threads: 0 for all cores.
     kv: the cache format; for "ort" and "reference" one the bundle was exported with. verify: check every hash first.
     prefix_tokens: how many tokens of texts, ended ones too, stay cached for sessions that begin with them (4,096 by
     default); 0: none. skip_speed: skip layers, evenly spread, until a token takes that much less time; lossy: the text
     is another one. 1: none. cache: what caches keep of a text: "full", or a policy (`edgedec.policies`): lossy.
     offload: a folder for texts beyond `prefix_tokens`, `offload_bytes` of them at most; they are gone when the program
-    ends.
+    ends. trust_code: run compiled code that lies in the bundle; only if you trust who made it.
     """
     bundle = Bundle.open(find(path_or_name), verify=verify)
     if threads < 0:
@@ -181,7 +193,9 @@ def open(  # noqa: A001
     prefix_tokens = PREFIX_TOKENS if prefix_tokens is None else prefix_tokens
     if prefix_tokens < 0:
         raise UsageError(f"prefix_tokens {prefix_tokens}: must be 0 (none) or more")
-    runtime = open_runtime(choose_runtime(bundle, engine), bundle, RuntimeOptions(threads=threads, kv=kv))
+    options = RuntimeOptions(threads=threads, kv=kv, device=device, device_cache=device_cache)
+    with trusting(trust_code):
+        runtime = open_runtime(choose_runtime(bundle, engine, device), bundle, options)
     runtime.load()
     aside = None if offload is None else Offload(offload, offload_bytes)
     return Model(bundle, skipping(runtime, skip_speed), prefix_tokens, cache, aside)

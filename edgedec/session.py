@@ -20,6 +20,7 @@ from edgedec.cache.memory import check_memory
 from edgedec.cache.prefixes import common
 from edgedec.decoding.batching import Batch, Job
 from edgedec.decoding.context import Context
+from edgedec.decoding.gaps import Gaps
 from edgedec.decoding.loop import StepTrace, decode_loop
 from edgedec.decoding.pieces import TextPiece, pieces
 from edgedec.decoding.saving import load_context, save_context
@@ -71,6 +72,12 @@ class Session:
         return self._context.cache.capacity
 
     @property
+    def between_calls(self) -> float:
+        """Seconds that the generation in progress, or the last one, has spent outside of forward calls, those of draft
+        models among these."""
+        return self._context.gaps.total
+
+    @property
     def finish_reason(self) -> str:
         """Why the last generation ended: eos, stop, length, context; empty if it was not finished."""
         return self.stats.finish
@@ -116,7 +123,8 @@ class Session:
         """
         config = (config or GenerationConfig()).override(options)
         loop = self._loop(ids, config, trace)
-        self._running = self.model.prefixes.share(self._context, run_loop(self.model.runtime, loop))
+        self._context.gaps = Gaps()
+        self._running = self.model.prefixes.share(self._context, run_loop(self.model.runtime, loop, self._context.gaps))
         return self._running
 
     def submit(

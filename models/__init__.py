@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from edgedec.errors import CheckpointError, UnknownArchitecture
-from edgedec.models._kinds import kind
+from edgedec.models._kinds import decoder, kind
 from edgedec.spec import ModelSpec
 
 
@@ -67,6 +67,6 @@ def architecture(config: Mapping[str, Any]) -> Architecture:
         raise CheckpointError(f"config.json: model_type must be a string, found {name!r}")
     if name not in known():
         raise UnknownArchitecture(
-            f"config.json: model_type {name!r} ({kind(config)}) is not one of {', '.join(known())}"
+            f"config.json: model_type {name!r} ({kind(config)}) is not one of {', '.join(known())}", decoder(config)
         )
     return cast(Architecture, importlib.import_module(f"{__name__}.{name}"))

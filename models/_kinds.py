@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "ffn_config")
-_ENCODERS = ("bert", "roberta", "distilbert", "electra", "modernbert", "deberta", "xlm-roberta", "albert", "mpnet")
+_ENCODERS = (
+    *("bert", "roberta", "distilbert", "electra", "modernbert", "deberta", "xlm-roberta", "albert", "mpnet"),
+    *("nomic-bert", "nomic_bert", "jina-bert", "neo-bert", "t5encoder"),
+)
 _RECURRENT = ("mamba", "rwkv", "recurrent_gemma", "xlstm", "zamba", "jamba", "retnet")
 
 
@@ -23,10 +26,15 @@ def kind(config: Mapping[str, Any]) -> str:
         return "an encoder, which generates no text"
     if "vision_config" in config or "audio_config" in config:
         return "a model of text and images or sound; models here read text only"
-    if any(part in name for part in _RECURRENT) or "ssm_cfg" in config:
+    if any(part in name for part in _RECURRENT) or any(key.startswith(("ssm_", "mamba_")) for key in config):
         return (
             "a recurrent or state-space model (Mamba, RWKV); of these the hybrids Bamba and GraniteMoeHybrid are here"
         )
     if any(config.get(key) for key in _EXPERTS):
         return "a mixture of experts; of these Mixtral, Qwen3-MoE, OLMoE, GraniteMoE are here"
     return "a decoder"
+
+
+def decoder(config: Mapping[str, Any]) -> bool:
+    """Is it a decoder with an attention cache, which optimum exports as one graph?"""
+    return kind(config).startswith(("a decoder", "a mixture"))

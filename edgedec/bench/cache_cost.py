@@ -2,19 +2,24 @@
 
 Prompts are random tokens: what is measured does not depend on what they say. Each policy reads the prompt by itself,
 the whole cache first in every round; then all take turns, a generated token each, for one interval between decisions
-(`STEPS`), so that what a decision costs is in the mean.
+(`STEPS`), so that what a decision costs is in the mean. With `steps_only` all but the end of a prompt is filled in
+(`cache_filled`), reading is not measured, and all contexts take turns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
+from math import isnan, nan
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgedec.bench.cache_filled import filled
+from edgedec.bench.cache_peers import Peer, PeerReadings
 from edgedec.decoding.context import Context
 from edgedec.decoding.score import prefill
 from edgedec.decoding.step import run_loop
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
     from edgedec.model import Model
 
 STEPS = 64
+# Of a prompt that is filled in, so much is read: what policies look at.
+_END = 160
 _PROBE = 1024
 
 Progress = Callable[[int, int], None]
@@ -44,10 +51,11 @@ class CostReading:
 
 @dataclass
 class CostResult:
-    """By context and policy, "full" among them; interrupted: not all of it."""
+    """By context and policy, "full" among them; peers: other engines; interrupted: not all of it."""
 
     readings: dict[int, dict[str, CostReading]]
     interrupted: bool = False
+    peers: PeerReadings = field(default_factory=PeerReadings)
 
     def report(self) -> dict[str, Any]:
         """policies.NAME.CONTEXT: ratios are of the whole cache over the policy, the median over rounds."""
@@ -59,10 +67,16 @@ class CostResult:
                     found.setdefault(name, {})[str(context)] = _facts(reading, full)
         return found
 
+    def peer_report(self) -> dict[str, Any]:
+        """peers.NAME.CONTEXT: ratios are of the other engine over our whole cache."""
+        return self.peers.report({n: (r[FULL].prefill, r[FULL].step) for n, r in self.readings.items()})
+
 
 def _facts(own: CostReading, full: CostReading) -> dict[str, float]:
     rounds = list(zip(own.prefill, own.step, full.prefill, full.step, strict=False))
-    return {
+    if not own.prefill:  # filled in
+        rounds = [(nan, step, nan, whole) for step, whole in zip(own.step, full.step, strict=False)]
+    facts = {
         "prefill_ratio": round(median(f / p for p, _, f, _ in rounds), 3),
         "step_ratio": round(median(f / s for _, s, _, f in rounds), 3),
         "prefill_s": round(median(p for p, *_ in rounds), 3),
@@ -70,13 +84,22 @@ def _facts(own: CostReading, full: CostReading) -> dict[str, float]:
         "memory_mb": round(own.nbytes / 2**20, 2),
         "memory_ratio": round(full.nbytes / max(own.nbytes, 1), 3),
     }
+    return {key: value for key, value in facts.items() if not isnan(value)}
 
 
 class CostBench:
-    """One model. `policies` by the words that `--cache` takes."""
+    """One model. `policies` by the words that `--cache` takes; `peers`: other engines, after the policies in each
+    round."""
 
-    def __init__(self, model: Model, contexts: Sequence[int], policies: Sequence[str]) -> None:
-        self.model, self.contexts = model, list(contexts)
+    def __init__(
+        self,
+        model: Model,
+        contexts: Sequence[int],
+        policies: Sequence[str],
+        steps_only: bool = False,
+        peers: Mapping[str, Peer] | None = None,
+    ) -> None:
+        self.model, self.contexts, self.steps_only, self.peers = model, list(contexts), steps_only, peers or {}
         self.policies = [FULL, *(words for words in policies if words != FULL)]
         longest = max(self.contexts, default=1) + STEPS + 2
         if longest > model.spec.context_length:
@@ -90,17 +113,21 @@ class CostBench:
     def measure(self, rounds: int, progress: Progress, expect: Callable[[float], None]) -> CostResult:
         result = CostResult({})
         try:
-            expect(self._estimate() * rounds)
+            if not self.steps_only:
+                expect(self._estimate() * rounds)
             for context in self.contexts:
                 result.readings[context] = {words: CostReading() for words in self.policies}
             total, done = rounds * len(self.contexts) * len(self.policies), 0
-            for round_ in range(rounds):
-                for context in self.contexts:
-                    texts = {}
-                    for words in self.policies:
-                        texts[words] = self._read(context, words, round_, result.readings[context][words])
-                        progress(done := done + 1, total)
-                    self._steps(texts, result.readings[context])
+            together = [self.contexts] if self.steps_only else [[context] for context in self.contexts]
+            for round_, contexts in product(range(rounds), together):
+                texts = dict[tuple[int, str], Context]()
+                for context, words in product(contexts, self.policies):
+                    texts[context, words] = self._read(context, words, round_, result.readings[context][words])
+                    progress(done := done + 1, total)
+                self._steps(texts, result.readings)
+                texts.clear()
+                for context in contexts:
+                    result.peers.add(self.peers, context)
         except KeyboardInterrupt:
             result.interrupted = True
         return result
@@ -112,24 +139,27 @@ class CostBench:
     def _read(self, n: int, words: str, seed: int, into: CostReading) -> Context:
         """The text, read under a policy."""
         runtime = self.model.runtime
-        context = Context(self._ids(n, seed), n, runtime.new_cache(n + STEPS + 2), policy=self.model.policy(words))
+        room = n + STEPS + 2
+        cache = filled(runtime, room, n - _END) if self.steps_only and n > _END else runtime.new_cache(room)
+        context = Context(self._ids(n, seed), n, cache, policy=self.model.policy(words))
         began = perf_counter()
         prefill(runtime, context)
-        into.prefill.append(perf_counter() - began)
+        if not self.steps_only:
+            into.prefill.append(perf_counter() - began)
         into.nbytes = context.cache.nbytes
         return context
 
-    def _steps(self, texts: dict[str, Context], into: dict[str, CostReading]) -> None:
+    def _steps(self, texts: dict[tuple[int, str], Context], into: dict[int, dict[str, CostReading]]) -> None:
         """One token each in turns, `STEPS` times after one to warm up."""
-        loops = {words: self._tokens(context) for words, context in texts.items()}
+        loops = {key: self._tokens(text) for key, text in texts.items()}
         seconds = dict.fromkeys(texts, 0.0)
         for turn in range(STEPS + 1):
-            for words, loop in loops.items():
+            for key, loop in loops.items():
                 began = perf_counter()
                 next(loop)
-                seconds[words] += (perf_counter() - began) * (turn > 0)
-        for words, spent in seconds.items():
-            into[words].step.append(spent / STEPS)
+                seconds[key] += (perf_counter() - began) * (turn > 0)
+        for (context, words), spent in seconds.items():
+            into[context][words].step.append(spent / STEPS)
         for loop in loops.values():
             loop.close()
 
@@ -141,7 +171,8 @@ class CostBench:
         return run_loop(self.model.runtime, decode_loop(context, config, Off(), capabilities=can))
 
     def _estimate(self) -> float:
-        """Seconds of a round, from the first and the last chunk of a short text: as if no policy saved anything."""
+        """Seconds of a round that reads, from the first and the last chunk of a short text: as if nothing were
+        saved."""
         runtime = self.model.runtime
         chunk, n = runtime.capabilities.prefill_chunk, min(_PROBE, min(self.contexts, default=1))
         cache, times, ids = runtime.new_cache(n), list[tuple[int, float]](), self._ids(n, 0)

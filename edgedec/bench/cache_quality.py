@@ -4,6 +4,7 @@ story    perplexity of the last part of a long story, given what came before
 copy     a story is to be said again, word for word: the share of its tokens that were
 needle   one sentence in a long story says a number; the share of its digits that are found at the end
 pairs    a list of names and numbers; the share of the digits of one of them, asked for at the end
+keys     the same of as many pairs as fill the context (256 at most)
 
 The stories are the model's own (or those of a text of the user's). Copying is the hardest: every token of the prompt
 is needed once. A small model cannot do every task with its whole cache either; what it can do is its own line.
@@ -28,10 +29,12 @@ from edgedec.sampling import Sampling
 if TYPE_CHECKING:
     from edgedec.model import Model
 
-TASKS = ("story", "copy", "needle", "pairs")
+TASKS = ("story", "copy", "needle", "pairs", "keys")
 BUDGETS = (0.1, 0.2, 0.3, 0.5)
 # Of a story so many tokens are scored; a copied one has so many; lists have so many pairs.
 _SCORED, _COPIED, _PAIRS, _DIGITS = 96, 160, 12, 4
+_COLOURS = ("red", "blue", "green", "yellow", "black", "white", "pink", "brown", "old", "new", "big", "little")
+_MOST_KEYS, _KEY_TOKENS = 256, 12
 _THINGS = ("boat", "bear", "kite", "hat", "ball", "cake", "drum", "bird", "tree", "cup", "door", "bell", "cart", "frog")
 
 
@@ -193,8 +196,21 @@ def _pairs(stories: Stories, limit: int) -> list[Case]:
     return found
 
 
+def _keys(stories: Stories, limit: int) -> list[Case]:
+    rng, found = np.random.default_rng(9), []
+    names = [f"{colour} {thing}" for colour in _COLOURS for thing in _THINGS]
+    for i in range(limit):
+        n = max(2, min(_MOST_KEYS, len(names), (stories.room - 32) // _KEY_TOKENS))
+        codes = {str(name): _number(rng) for name in rng.permutation(names)[:n]}
+        text = "".join(f" The {name} is {code}." for name, code in codes.items())
+        asked = list(codes)[int(n * (i + 0.5) / limit)]
+        ids = [*stories.encode(text), *stories.plain(f" The {asked} is")]
+        found.append(Case("keys", tuple(ids[-stories.room + 8 :]), tuple(stories.plain(f" {codes[asked]}"))))
+    return found
+
+
 def _number(rng: np.random.Generator) -> str:
-    return "".join(map(str, rng.integers(0, 10, _DIGITS)))
+    return str(rng.integers(10 ** (_DIGITS - 1), 10**_DIGITS))
 
 
 _CASES: dict[str, Callable[[Stories, int], list[Case]]] = {
@@ -202,4 +218,5 @@ _CASES: dict[str, Callable[[Stories, int], list[Case]]] = {
     "copy": _copy,
     "needle": _needle,
     "pairs": _pairs,
+    "keys": _keys,
 }

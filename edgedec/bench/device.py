@@ -54,6 +54,7 @@ class DeviceCosts:
     tensor_rate: float
     weight_bytes: int
     steps: list[StepCost] = field(default_factory=list)
+    used: list[str] = field(default_factory=list)  # what kernels used of the device, in lines
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -87,6 +88,7 @@ def measure(
                 progress(found.steps[-1])
     found.steps.append(meter.prefill(min(prefill, most), tensor))
     progress(found.steps[-1])
+    found.used = getattr(getattr(runtime, "device", None), "summary", list)()
     return found
 
 

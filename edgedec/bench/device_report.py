@@ -2,8 +2,9 @@
 
     python -m edgedec.bench.device_report --out report.json
 
-First what is right: a story of nano in every cache format, as hashes beside the native engine's or, where that is not
-compiled, beside each other; many rows at once against one by one, which holds the tensor cores to the dot products.
+First what is right: golden cases of every kernel, by which a wrong one is named; a story of nano in every cache format,
+as hashes beside the native engine's or, where that is not compiled, beside each other; what cache policies keep; many
+rows at once against one by one, which holds the tensor cores to the dot products.
 Then what it costs: a model of 1.24 billion int4 weights (random ones: the figures are those of any), steps of 1 to 64
 rows, prefill of 4,096 tokens. It needs the driver, the kernels (`python -m edgedec.kernels.cuda.build`) and no network.
 """
@@ -16,8 +17,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,13 +28,17 @@ from numpy.typing import NDArray
 
 import edgedec
 from edgedec.bench.device import StepCost, measure
+from edgedec.bundle import Bundle
+from edgedec.bundle.locate import find
 from edgedec.bundle.manifest import Tensor
-from edgedec.errors import EdgedecError
-from edgedec.runtime import Rows, Runtime, RuntimeOptions, logits_of, open_runtime
+from edgedec.errors import EdgedecError, RuntimeUnavailable, UsageError
+from edgedec.runtime import DeviceName, Rows, Runtime, RuntimeOptions, logits_of, open_runtime, unavailable_reason
 from edgedec.spec import KV_FORMATS, Attention, Mlp, ModelSpec, Rope
 
 _PROMPT = "Once upon a time"
 _STORY = 30
+# Of attention sums, and of views.
+_EVICTING, _SEARCHING = "h2o:budget=16,every=8,observe=5", "quest:budget=128,recent=64,dense=1"
 # The goals of the CUDA engine on an H100: milliseconds of a step of one row, how many times that 8 rows may take, the
 # share of the tensor cores' rate that a prefill reaches.
 GOALS = {
@@ -111,17 +116,35 @@ def rows_agree(runtime: Runtime, n: int = 64) -> bool:
     return together.tobytes() == np.concatenate(apart).tobytes()
 
 
-def correctness(engine: str, formats: Sequence[str]) -> dict[str, Any]:
-    """What of the engine's bytes is as it should be."""
+def kept(engine: str, policy: str, tokens: int) -> str:
+    """The hash of nano's tokens after a text of so many, with a cache policy, and of what its cache holds then."""
+    model = edgedec.open("nano", engine=engine, kv="int8")
+    session = model.session(speculate="off", cache=policy)
+    ids = model.tokenizer.encode(_PROMPT + " there was a little dog." * tokens)[:tokens]
+    told = [int(token) for token in session.tokens(ids, max_tokens=12, ignore_eos=True)]
+    state = session._context.cache.save()["state"]
+    return hashlib.sha256(np.array(told, "<i4").tobytes() + state.tobytes()).hexdigest()
+
+
+def correctness(engine: str, formats: Sequence[str], policies: Mapping[str, int]) -> dict[str, Any]:
+    """What of the engine's bytes is as it should be. policies: cache policies, each with the tokens of a text."""
     found: dict[str, Any] = {}
     for kv in formats:
         found[f"story {kv}"] = story(engine, kv)
-        try:
-            found[f"story {kv} as native"] = found[f"story {kv}"] == story("native", kv)
-        except EdgedecError as error:
-            found[f"story {kv} as native"] = f"unknown: {error}"
+        found[f"story {kv} as native"] = _as_native(found[f"story {kv}"], partial(story, "native", kv))
+    for policy, n in policies.items():
+        native = partial(kept, "native", policy, n)
+        found[f"{policy.partition(':')[0]} as native"] = _as_native(kept(engine, policy, n), native)
     found["64 rows as one by one"] = rows_agree(edgedec.open("nano", engine=engine).runtime)
     return found
+
+
+def _as_native(found: str, native: Callable[[], str]) -> bool | str:
+    """Is a hash the native engine's? Where that is not compiled, why that is not known."""
+    try:
+        return found == native()
+    except EdgedecError as error:
+        return f"unknown: {error}"
 
 
 # ---- what it costs ---------------------------------------------------------------------------------
@@ -142,13 +165,52 @@ def goals(steps: Sequence[StepCost]) -> dict[str, dict[str, float]]:
     return {name: {"goal": GOALS[name], "found": value} for name, value in found.items()}
 
 
-def report(engine: str, small: bool, say: Any) -> dict[str, Any]:
-    """All of it. small: a model of two layers and few steps, for tests of the report itself."""
+def kernels(engine: str, small: bool) -> dict[str, str]:
+    """What is wrong of each golden case on the device, and with which kernel; nothing of those that are right. No model
+    is opened: that one is refused with the first kernel that it needs. small: only the first case."""
+    from edgedec.runtimes import cuda, opencl
+    from edgedec.runtimes._selftest.cases import CASES
+    from edgedec.runtimes._selftest.check import examine
+
+    tested = {"cuda": cuda, "opencl": opencl}
+    if engine not in tested:
+        raise UsageError(f"engine {engine}: golden cases are of {' and '.join(tested)}")
+    findings = examine(tested[engine].open_device(DeviceName()), CASES[:1] if small else CASES)
+    return {found.case: f"{found.kernel}: {found.problem}" for found in findings if found.kernel}
+
+
+def is_well(found: Mapping[str, Any]) -> bool:
+    """Did no part of a report fail, and is no byte wrong?"""
+    return not found["failed"] and not found["wrong kernels"] and False not in found["correctness"].values()
+
+
+def report(engine: str, small: bool, say: Callable[[str], None]) -> dict[str, Any]:
+    """All of it; a part that fails is named in "failed", and the others go on. small: a model of two layers and few
+    steps, for tests of the report itself."""
+    reason = unavailable_reason(engine, Bundle.open(find("nano")))
+    if reason is not None:
+        raise RuntimeUnavailable(f"engine {engine}: {reason}")
+    start, found, failed = time.perf_counter(), dict[str, Any](engine=engine), dict[str, str]()
+    formats, policies = (KV_FORMATS[2:3], {_EVICTING: 40}) if small else (KV_FORMATS, {_EVICTING: 300, _SEARCHING: 300})
+    parts: dict[str, Callable[[], Any]] = {
+        "wrong kernels": lambda: kernels(engine, small),
+        "correctness": lambda: correctness(engine, formats, policies),
+        "costs": lambda: costs(engine, small, say),
+    }
+    for name, make in parts.items():
+        try:
+            found[name] = made = make()
+            say(f"{name}: {json.dumps(made)}")
+        except (EdgedecError, OSError, MemoryError) as error:
+            failed[name] = str(error) or type(error).__name__
+            say(f"{name} failed: {failed[name]}")
+    found["goals"] = goals([StepCost(**step) for step in found.get("costs", {}).get("steps", ())])
+    return found | {"failed": failed, "seconds": time.perf_counter() - start}
+
+
+def costs(engine: str, small: bool, say: Callable[[str], None]) -> dict[str, Any]:
+    """What steps of the model of random weights take."""
     start = time.perf_counter()
-    found: dict[str, Any] = {"engine": engine}
-    say("right?")
-    found["correctness"] = correctness(engine, KV_FORMATS[2:3] if small else KV_FORMATS)
-    say(json.dumps(found["correctness"]))
     spec = llama_1b()
     if small:
         spec = ModelSpec("llama", 512, 64, 512, ((Attention(4, 2, 16, 0.25), Mlp(64)),) * 2, 1e-5, True, spec.ropes[:0])
@@ -162,9 +224,7 @@ def report(engine: str, small: bool, say: Any) -> dict[str, Any]:
     def progress(step: StepCost) -> None:
         say(f"{step.what} {step.rows}: {step.seconds * 1e3:.3f} ms, share {step.share:.1%}, {step.launches} launches")
 
-    costs = measure(runtime, bundle.weight_bytes, rows, context, prefill, 2 if small else 20, progress)
-    found |= {"costs": costs.to_json(), "goals": goals(costs.steps), "seconds": time.perf_counter() - start}
-    return found
+    return measure(runtime, bundle.weight_bytes, rows, context, prefill, 2 if small else 20, progress).to_json()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -174,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--small", action="store_true", help="a tiny model: a test of this command, not of a GPU")
     told = parser.parse_args(arguments)
     try:
-        found = report(told.engine, told.small, lambda text: print(text, file=sys.stderr, flush=True))
+        found = report(told.engine, told.small, lambda said: print(said, file=sys.stderr, flush=True))
     except EdgedecError as error:
         print(f"edgedec: {error}", file=sys.stderr)
         return 1
@@ -184,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         partial.write_text(text + "\n", "utf-8")
         os.replace(partial, told.out)
     print(text)
-    return 0
+    return 0 if is_well(found) else 1
 
 
 if __name__ == "__main__":

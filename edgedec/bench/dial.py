@@ -1,13 +1,15 @@
 """Is drafting ever slower than not drafting? A drafter whose guesses are right as often as a dial says, in batches.
 
 It knows each text from a plain run, and guesses each next token rightly with the chance of the dial. How many of its
-guesses run is decided as always; beside it the same texts are made without drafts and with every fixed length, in
-turns. The clock runs from the first token of the last text until so many tokens were made in all, so that no text's
-end is measured. It claims nothing about its guesses: what they are worth has to be found out.
+guesses run is decided as always; beside it the same texts are made without drafts and with every fixed length, by
+turns of some tokens each, so that what else the machine does slows all of them. The clock runs from the first token
+of the last text until so many tokens were made in all, so that no text's end is measured. It claims nothing about its
+guesses: what they are worth has to be found out.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -35,20 +37,24 @@ OFF, GOVERNED = "off", "governed"
 # A text goes on for so many times what is measured of it, as one may be ahead of the others.
 _AHEAD = 3
 _LONGEST, _CLAIM = 16, 0.5
+# The tokens of a text in one turn.
+_TURN = 2
 
 
 class Dial(BaseDrafter):
-    """Guesses the tokens of `text`, each rightly with the chance `right` if the one before was."""
+    """Guesses the tokens of `text`, each rightly with the chance `right` if the one before was. Which ones the seed
+    settles, so that contestants differ in how much they guess and not in luck."""
 
     def __init__(self, text: Sequence[int], right: float, seed: int, vocab: int) -> None:
-        self._text, self._right, self._vocab = list(text), right, vocab
-        self._rng = np.random.default_rng(seed)
+        self._text, self._vocab = list(text), vocab
+        wrong = np.random.default_rng(seed).random(len(text)) >= right
+        self._wrong: list[int] = np.flatnonzero(wrong).tolist()
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
         at = len(context.ids)
         tokens = self._text[at : at + min(nodes, _LONGEST)]
-        wrong = int(self._rng.geometric(1 - self._right)) - 1 if self._right < 1 else len(tokens)
-        if wrong < len(tokens):
+        next_wrong = bisect_left(self._wrong, at)
+        if next_wrong < len(self._wrong) and (wrong := self._wrong[next_wrong] - at) < len(tokens):
             tokens[wrong] = (tokens[wrong] + 1) % self._vocab
         return Draft.chain(tokens, [_CLAIM] * len(tokens))
 
@@ -84,10 +90,10 @@ class DialBench:
     def __init__(self, model: Model, prompts: Sequence[Prompt], most: int, tokens: int) -> None:
         self.model, self.tokens = model, tokens
         self.prompts = [model.tokenizer.encode(text) for text in texts_of(prompts, most)]
-        self._length = max(map(len, self.prompts)) + _AHEAD * tokens + _LONGEST
-        if self._length > model.spec.context_length:
+        self.length = max(map(len, self.prompts)) + _AHEAD * tokens + _LONGEST
+        if self.length > model.spec.context_length:
             raise UsageError(
-                f"texts of {self._length} tokens do not fit the context of {model.spec.context_length}: ask for fewer"
+                f"texts of {self.length} tokens do not fit the context of {model.spec.context_length}: ask for fewer"
             )
         self.texts: list[list[int]] = []
         # What the rounds of a contestant share, as the requests to a server do.
@@ -107,18 +113,20 @@ class DialBench:
         self.texts = self._plain()
         cells = [Cell(right, n) for n in sequences for right in rights]
         for n in sequences:  # what calls of so many rows cost is learned before anything is measured
-            self._speed(0.7, n, GOVERNED, 0)
+            self._speeds(0.7, n, [GOVERNED], 0)
         self._expect(expect, perf_counter() - began, cells, lengths, rounds)
-        done, total = 0, rounds * sum(len(list(self._contestants(cell.sequences, lengths))) for cell in cells)
+        names = {n: list(self._contestants(n, lengths)) for n in sequences}
+        done, total = 0, rounds * sum(len(names[cell.sequences]) for cell in cells)
         try:
             for round_ in range(rounds):
                 for cell in cells:
-                    for name in self._contestants(cell.sequences, lengths):
-                        speed = self._speed(cell.right, cell.sequences, name, round_)
+                    for name, speed in self._speeds(cell.right, cell.sequences, names[cell.sequences], round_).items():
                         cell.speeds.setdefault(name, []).append(speed)
-                        progress(done := done + 1, total)
+                    progress(done := done + len(names[cell.sequences]), total)
         except KeyboardInterrupt:
-            return _whole(cells, len(list(self._contestants(1, lengths)))), True
+            if not cells[0].speeds:
+                raise
+            return [cell for cell in cells if cell.speeds], True
         return cells, False
 
     def _expect(
@@ -135,10 +143,23 @@ class DialBench:
 
     def _plain(self) -> list[list[int]]:
         """All texts without drafts."""
-        contexts = list(self._run(len(self.prompts), lambda i: Off(), 0)[1])
-        return [context.ids for context in contexts]
+        race = Race(self, len(self.prompts), lambda i: Off())
+        race.run_all()
+        return [context.ids for context in race.contexts]
 
-    def _speed(self, right: float, sequences: int, name: str, seed: int) -> float:
+    def _speeds(self, right: float, sequences: int, names: Sequence[str], seed: int) -> dict[str, float]:
+        """Tokens a second of contestants that take turns."""
+        races = {name: Race(self, sequences, self._drafters(right, sequences, name, seed)) for name in names}
+        for race in races.values():
+            race.begin()
+        for tokens in range(_TURN, self.tokens + _TURN, _TURN):
+            for race in races.values():
+                race.run(min(tokens, self.tokens) * sequences)
+        for name, race in races.items():
+            race.end(name)
+        return {name: race.made / race.seconds for name, race in races.items()}
+
+    def _drafters(self, right: float, sequences: int, name: str, seed: int) -> Callable[[int], Drafter]:
         runtime, tables = self.model.runtime, self._tables.setdefault((right, sequences, name), Tables())
         host = DrafterContext(runtime, self.model.bundle, lambda: self.model.tokenizer, tables)
 
@@ -148,45 +169,52 @@ class DialBench:
             dial = Dial(self.texts[i], right, 1000 * seed + i, self.model.spec.vocab_size)
             return governor([("dial", dial)], host, 0 if name == GOVERNED else int(name.partition("=")[2]))
 
-        speed, contexts = self._run(sequences, drafter, self.tokens * sequences)
-        for context, text in zip(contexts, self.texts, strict=False):
+        return drafter
+
+
+class Race:
+    """One contestant: a batch of the first texts. `seconds`: those that the `made` tokens took, since all had begun."""
+
+    def __init__(self, bench: DialBench, n: int, drafter: Callable[[int], Drafter]) -> None:
+        self._bench, self._batch = bench, Batch(bench.model.runtime)
+        self.contexts: list[Context] = []
+        self.made, self.seconds, self._begun = 0, 0.0, 0
+        for i, prompt in enumerate(bench.prompts[:n]):
+            self._add(prompt, drafter(i))
+
+    def _add(self, prompt: Sequence[int], drafter: Drafter) -> None:
+        runtime, length = self._bench.model.runtime, self._bench.length
+        context = Context(list(prompt), len(prompt), runtime.new_cache(length))
+        config = GenerationConfig(max_tokens=_AHEAD * self._bench.tokens + _LONGEST, ignore_eos=True)
+        loop = decode_loop(context, config, drafter, capabilities=runtime.capabilities)
+        self._batch.add(context, loop, lambda token: self._count(token, context), length)
+        self.contexts.append(context)
+
+    def _count(self, token: Token | None, context: Context) -> None:
+        self.made += token is not None
+        self._begun += token is not None and len(context.ids) == context.n_prompt + 1
+
+    def run_all(self) -> None:
+        while self._batch.step():
+            pass
+
+    def begin(self) -> None:
+        """Until all texts have their first token; what was made by then is not counted."""
+        while self._begun < len(self.contexts) and self._batch.step():
+            pass
+        self.made = 0
+
+    def run(self, until: int) -> None:
+        """Until so many tokens were made."""
+        began = perf_counter()
+        while self.made < until and self._batch.step():
+            pass
+        self.seconds += perf_counter() - began
+
+    def end(self, name: str) -> None:
+        """Every text is what it is without drafts."""
+        for job in list(self._batch.jobs):
+            self._batch.cancel(job)
+        for context, text in zip(self.contexts, self._bench.texts, strict=False):
             if context.ids != text[: len(context.ids)]:
                 raise EdgedecError(f"bench dial: {name}: a text is not what it is without drafts")
-        return speed
-
-    def _run(self, n: int, drafter: Callable[[int], Drafter], until: int) -> tuple[float, list[Context]]:
-        """Tokens a second from the moment when all have begun until so many were made (0: all), and the texts."""
-        runtime = self.model.runtime
-        batch, contexts, made, begun = Batch(runtime), list[Context](), [0], [0]
-        config = GenerationConfig(max_tokens=_AHEAD * self.tokens + _LONGEST, ignore_eos=True)
-
-        def count(token: Token | None, context: Context) -> None:
-            made[0] += token is not None
-            begun[0] += token is not None and len(context.ids) == context.n_prompt + 1
-
-        for i, prompt in enumerate(self.prompts[:n]):
-            context = Context(list(prompt), len(prompt), runtime.new_cache(self._length))
-            loop = decode_loop(context, config, drafter(i), capabilities=runtime.capabilities)
-            batch.add(context, loop, lambda token, context=context: count(token, context), self._length)  # type: ignore[misc]
-            contexts.append(context)
-        while begun[0] < n and batch.step():
-            pass
-        began, before = perf_counter(), made[0]
-        while (not until or made[0] - before < until) and batch.step():
-            pass
-        seconds = perf_counter() - began
-        for job in list(batch.jobs):
-            batch.cancel(job)
-        return (made[0] - before) / seconds, contexts
-
-
-def _whole(cells: Sequence[Cell], contestants: int) -> list[Cell]:
-    """Those that have a whole round; a round that was broken off goes."""
-    found = []
-    for cell in cells:
-        rounds = min(map(len, cell.speeds.values()), default=0)
-        if rounds and GOVERNED in cell.speeds and len(cell.speeds) > min(1, contestants):
-            found.append(Cell(cell.right, cell.sequences, {name: s[:rounds] for name, s in cell.speeds.items()}))
-    if not found:
-        raise KeyboardInterrupt
-    return found

@@ -1,6 +1,6 @@
 """What speculative decoding gains: plain decoding and every drafter on the same prompts, in turns, on one model.
 
-For each prompt everyone decodes once, one after another (plain A B, plain A B, …), so that a machine that slows
+For each prompt everyone decodes once, one after another (plain A B, B A plain, …), so that a machine that slows
 down slows all of them. A repetition begins with new sessions, which go through all of its prompts: what is learned
 on one prompt serves the next, as in use, and no drafter meets a prompt whose answer it has seen. Counted are the
 tokens after the first call, which reads the prompt; a ratio is that of the seconds a token took.
@@ -8,6 +8,7 @@ tokens after the first call, which reads the prompt; a ratio is that of the seco
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,13 +40,15 @@ class Task:
 
 @dataclass
 class Run:
-    """A task done once. Tokens, calls and seconds are those after the first call of each turn."""
+    """A task done once. Tokens, calls and seconds are those after the first call of each turn; between_s: of these
+    seconds, what was in no forward call, of the model or of a draft."""
 
     ids: list[int] = field(default_factory=list)
     tokens: int = 0
     calls: int = 0
     seconds: float = 0.0
     forward_s: float = 0.0
+    between_s: float = 0.0
     proposed: int = 0
     accepted: int = 0
     drafted_at: Counter[int] = field(default_factory=Counter)
@@ -119,9 +122,10 @@ class Bench:
         return Measured(_by_name(rounds, ready), skipped, list(self.notes), len(self.tasks))
 
     def _round(self, found: dict[str, list[Run]], progress: Callable[[int], None]) -> None:
-        sessions = {name: self._session(name) for name in found}
+        sessions = [(name, self._session(name)) for name in found]
+        gc.collect()  # else what earlier sessions left is collected during some text
         for at, task in enumerate(self.tasks):
-            for i, (name, session) in enumerate(sessions.items(), 1):
+            for i, (name, session) in enumerate(sessions if at % 2 == 0 else sessions[::-1], 1):
                 found[name].append(self._run(session, task, self.tokens))
                 progress(at * len(sessions) + i)
 
@@ -168,10 +172,11 @@ class Bench:
         return run
 
     def _turn(self, session: Session, ids: list[int], sampling: Sampling, tokens: int, run: Run) -> list[int]:
-        answer, trace, first = list[int](), list[StepTrace](), 0
+        answer, trace, first, before = list[int](), list[StepTrace](), 0, 0.0
         generation = session.tokens(ids, max_tokens=tokens, sampling=sampling, ignore_eos=self.ignore_eos, trace=trace)
         for token in generation:
-            first = first or len(trace[0].step.picked)
+            if not first:
+                first, before = len(trace[0].step.picked), session.between_calls
             answer.append(int(token))
             run.by[token.by] += 1
             _drain(trace, run)
@@ -183,6 +188,7 @@ class Bench:
         run.calls += stats.calls - 1
         run.seconds += stats.decode_s
         run.forward_s += stats.forward_s
+        run.between_s += session.between_calls - before
         run.proposed += stats.proposed
         run.accepted += stats.accepted
         return answer

@@ -56,6 +56,7 @@ def _drafter(plain: Runs, runs: Runs, tasks: Sequence[Task], usable: Sequence[in
         "accepted": sum(run.accepted for run in some),
         "accepted_by": {name: n for name, n in sum((run.by for run in some), Counter[str]()).items() if name},
         "outside_calls": 1 - sum(run.forward_s for run in some) / sum(run.seconds for run in some),
+        "between_calls": sum(run.between_s for run in some) / sum(run.seconds for run in some),
         **_depths(some),
         "speed_ratios": [ratios.get(i) for i in range(len(tasks))],
     }

@@ -26,7 +26,7 @@ WORKER = "edgedec.cli._bench_worker"
 class Config:
     """What one process runs. `engine`: a runtime's name, or a peer's. threads: 0 for all cores.
 
-    gguf: the same weights in a file for llama.cpp.
+    gguf: the same weights in a file for llama.cpp. trust_code: run compiled code of the bundle.
     """
 
     engine: str
@@ -36,6 +36,7 @@ class Config:
     threads: int = 0
     kv: str | None = None
     gguf: str | None = None
+    trust_code: bool = False
 
     def __post_init__(self) -> None:
         if self.prompt < 1 or self.generate < 1:

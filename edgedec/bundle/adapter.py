@@ -80,9 +80,15 @@ def open_adapter(path: str | os.PathLike[str], spec: ModelSpec) -> LoraAdapter:
         )
     if file.header.get("architecture") != spec.architecture:
         raise UsageError(f"{path}: an adapter for {file.header.get('architecture')!r}, not for {spec.architecture!r}")
-    names = sorted({name.rpartition(".")[0] for name in file.arrays})
-    matrices = {name: _low_rank(path, spec, name, file.arrays) for name in names}
-    return LoraAdapter(str(file.header.get("name", "")), file.digest, matrices)
+    return adapter_of(path, spec, str(file.header.get("name", "")), file.digest, file.arrays)
+
+
+def adapter_of(
+    path: object, spec: ModelSpec, name: str, digest: str, arrays: Mapping[str, NDArray[Any]]
+) -> LoraAdapter:
+    """The adapter of low-rank arrays from the file at `path`; UsageError if they do not fit this spec."""
+    names = sorted({name.rpartition(".")[0] for name in arrays})
+    return LoraAdapter(name, digest, {name: _low_rank(path, spec, name, arrays) for name in names})
 
 
 def _low_rank(path: object, spec: ModelSpec, name: str, arrays: Mapping[str, NDArray[Any]]) -> LowRank:

@@ -78,9 +78,13 @@ class Bundle:
     def verify(self, progress: Callable[[str, int], None] = lambda name, size: None) -> None:
         """Check every file's sha256; BundleCorrupt names the first that differs."""
         for name, file in self.manifest.files.items():
-            if _sha256(self.path / name) != file.sha256:
-                raise BundleCorrupt(f"{self.path / name}: content differs from its hash; export or download it again")
+            self.verify_file(name)
             progress(name, file.size)
+
+    def verify_file(self, name: str) -> None:
+        """Check the sha256 of one file."""
+        if _sha256(self.file(name)) != self.manifest.files[name].sha256:
+            raise BundleCorrupt(f"{self.path / name}: content differs from its hash; export or download it again")
 
     @cached_property
     def weights(self) -> NDArray[np.uint8]:

@@ -16,14 +16,14 @@ from edgedec.errors import BundleNotFound
 
 NANO, GGUF, HUB, PACKED = "nano", ".gguf", "hf:", ".edb"
 Progress = Callable[[str, int, int], None]
-Announce = Callable[[Path, Path], AbstractContextManager[Progress]]
+Announce = Callable[[str, Path], AbstractContextManager[Progress]]
 
 
-def _silent(file: Path, folder: Path) -> AbstractContextManager[Progress]:
+def _silent(what: str, folder: Path) -> AbstractContextManager[Progress]:
     return nullcontext(lambda stage, done, total: None)
 
 
-# Told of a file that is about to be converted, and into which folder; gives what is told of the progress.
+# Told what is about to be done ("m.gguf is converted") and into which folder; gives what is told of the progress.
 announce: ContextVar[Announce] = ContextVar("announce", default=_silent)
 
 

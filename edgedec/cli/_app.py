@@ -34,14 +34,20 @@ VERBS = (
     "add-draft",
     "adapter",
     "pack",
+    "web",
     "train-heads",
+    "train-cache",
     "train-exits",
+    "calibrate",
     "datastore",
     "inspect",
     "verify",
+    "sign",
+    "trust",
     "bench",
     "eval",
     "doctor",
+    "targets",
     "cache",
     "sessions",
     "completion",
@@ -169,11 +175,11 @@ def run_app(argv: list[str]) -> int:
 
 
 @contextmanager
-def _converting(file: Path, folder: Path) -> Iterator[Progress]:
-    """Says that a file is converted, and draws how far it is."""
+def _converting(what: str, folder: Path) -> Iterator[Progress]:
+    """Says that a model is downloaded or converted, and draws how far it is."""
     from edgedec.cli._output import progress_bar
 
-    complain("edgedec", f"{file.name} is converted, this first time only, into {folder}")
+    complain("edgedec", f"{what}, this first time only, into {folder}")
     with progress_bar() as show:
         yield show
 

@@ -1,7 +1,7 @@
 """The arguments of a verb before they are parsed: llama.cpp's flags become ours, and no flag is read as another.
 
 Click reads `-ngl 99` as `-n gl` and `99`. Here a flag of one dash is taken whole: ours, llama.cpp's, or an error that
-says so; a value may stand against a short flag where it cannot be mistaken (`-n128`, `-m./smol`).
+says so; its value may follow `=` (`-ngl=99`), or stand against it where it cannot be mistaken (`-ngl99`, `-m./smol`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,20 @@ from edgedec.errors import UsageError
 
 # Verbs that take llama.cpp's flags; `bench` has llama-bench's.
 VERBS = ("run", "chat", "serve", "batch", "bench")
-_ATTACHED = re.compile(r"(-[A-Za-z])=?([\d./~-].*)")
+# A number against any flag of one dash, a path against one of one letter.
+_ATTACHED = re.compile(r"(-[A-Za-z]+)(-?\d.*)|(-[A-Za-z])([./~].*)")
 # What stands for a flag of ours in another verb; a chat echoes nothing anyway.
 _ELSEWHERE = {("batch", "--slots"): "--batch-size", ("chat", "--no-echo"): ""}
+# Numbers that mean something else in llama.cpp: as many threads as cores, up to the end of the context, all tokens.
+_MEANT = {
+    ("-t", "-1"): "0",
+    ("--threads", "-1"): "0",
+    ("-n", "-2"): "-1",
+    ("--n-predict", "-2"): "-1",
+    ("--top-k", "-1"): "0",
+}
+# What -e is for.
+_PROMPTS, _PROMPTS_IN_ONE = ("-p", "--prompt", "--system"), ("--prompt=", "--system=")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
 
 
@@ -68,29 +79,70 @@ def translate(verb: str, command: Any, arguments: Sequence[str]) -> tuple[str, l
 def _take(read: Reading, rest: list[str]) -> None:
     """Move one flag with its values, or one value, from `rest` to what is read."""
     word = rest.pop(0)
-    flag, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
+    flag, value = _parts(read, word)
     if flag in read.flags:
-        read.done.append(word)
-        count = 0 if equals else read.flags[flag]
-        read.done += [rest.pop(0) for _ in range(min(count, len(rest)))]
+        _own(read, flag, value, rest)
     elif read.verb in VERBS and flag in ("-e", "--escape"):
+        if value is not None:
+            raise typer.BadParameter(f"{flag}={value}: {flag} takes no value")
         read.escape = True
     elif read.verb in VERBS and flag in FLAGS:
-        _foreign(read, flag, FLAGS[flag], [value] if equals else _values(FLAGS[flag], rest, flag))
+        _foreign(read, flag, FLAGS[flag], _values(read, FLAGS[flag], rest, flag, value))
     elif not word.startswith("-") or word == "-" or re.fullmatch(r"-[\d.]+", word):
         _positional(read, word)
-    elif attached := _attached(read, word):
-        read.done += attached
     else:
         raise typer.BadParameter(f"No such option: {flag}{_similar(read, flag)}")
 
 
-def _values(known: Foreign, rest: list[str], flag: str) -> list[str]:
+def _parts(read: Reading, word: str) -> tuple[str, str | None]:
+    """A flag and the value in the same word, if there is one."""
+    if not word.startswith("-") or _known(read, word):
+        return word, None
+    flag, equals, value = word.partition("=")
+    if equals and (flag.startswith("--") or _known(read, flag)):
+        return flag, value
+    found = _ATTACHED.fullmatch(word)
+    flag, value = (found[1] or found[3], found[2] or found[4]) if found else (word, "")
+    takes = read.flags[flag] if flag in read.flags else FLAGS[flag].values if _known(read, flag) else 0
+    return (flag, value) if takes == 1 and found else (word, None)
+
+
+def _known(read: Reading, flag: str) -> bool:
+    return flag in read.flags or (read.verb in VERBS and flag in FLAGS)
+
+
+def _own(read: Reading, flag: str, value: str | None, rest: list[str]) -> None:
+    """A flag of ours, with its values."""
+    if value is None:
+        given = [rest.pop(0) for _ in range(min(read.flags[flag], len(rest)))]
+        read.done += [flag, *(_meant(read, flag, each) for each in given)]
+    elif flag.startswith("--"):
+        read.done.append(f"{flag}={_meant(read, flag, value)}")
+    elif read.flags[flag] == 1:
+        read.done += [flag, _meant(read, flag, value)]
+    else:
+        raise typer.BadParameter(f"{flag}={value}: {flag} takes no value")
+
+
+def _meant(read: Reading, flag: str, value: str) -> str:
+    return _MEANT.get((flag, value), value) if read.verb in VERBS else value
+
+
+def _values(read: Reading, known: Foreign, rest: list[str], flag: str, value: str | None) -> list[str]:
+    """The values of a flag of llama.cpp: in its own word, or the next words that are no flags."""
     if known.values == "switch":
-        return [rest.pop(0)] if rest and is_switch(rest[0]) else []
-    if len(rest) < known.values:
+        value = rest.pop(0) if value is None and rest and is_switch(rest[0]) else value
+        if value is not None and not is_switch(value):
+            raise typer.BadParameter(f"{flag}={value}: must be on, off or auto")
+        return [] if value is None else [value]
+    if value is not None and known.values == 0:
+        raise typer.BadParameter(f"{flag}={value}: {flag} takes no value")
+    given = [] if value is None else [value]
+    while len(given) < known.values and rest and not _known(read, rest[0]):
+        given.append(rest.pop(0))
+    if len(given) < known.values and not known.instead:
         raise typer.BadParameter(f"Option {flag!r} requires {known.values} argument{'s' * (known.values > 1)}")
-    return [rest.pop(0) for _ in range(known.values)]
+    return given
 
 
 def _foreign(read: Reading, flag: str, known: Foreign, values: Sequence[str]) -> None:
@@ -144,15 +196,9 @@ def _positional(read: Reading, word: str) -> None:
     read.done.append(word)
 
 
-def _attached(read: Reading, word: str) -> list[str]:
-    """-n128 -> -n 128; nothing if it is not so. A value that begins with a letter could be another flag."""
-    found = _ATTACHED.fullmatch(word)
-    return [found[1], found[2]] if found and read.flags.get(found[1]) == 1 else []
-
-
 def _similar(read: Reading, word: str) -> str:
     near = get_close_matches(word, [*read.flags, *(FLAGS if read.verb in VERBS else ())], n=2)
-    if word[:2] in read.flags and read.flags[word[:2]] == 1:
+    if word[:2] in ("-p", "-m", "-f") and word[:2] in read.flags:  # those that take a text
         near = [f"{word[:2]} {word[2:]}", *near]
     return f" (did you mean {' or '.join(near)}?)" if near else ""
 
@@ -165,6 +211,6 @@ def _unescaped(arguments: Sequence[str]) -> list[str]:
 def _with_prompts_unescaped(arguments: Sequence[str]) -> Iterator[str]:
     before = ""
     for word in arguments:
-        prompt = before in ("-p", "--prompt", "--system")
+        prompt = before in _PROMPTS or word.startswith(_PROMPTS_IN_ONE)
         yield re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[0]), word) if prompt else word
         before = word

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgedec.cli import _bench_cache_peers as others
 from edgedec.cli import _plot
 from edgedec.cli import options as o
 from edgedec.cli._bench_about import Plot, describe, expect, parse_rows, plural, spec_list
@@ -17,6 +18,7 @@ from edgedec.cli._plot_cache import plot_cache
 
 if TYPE_CHECKING:
     import edgedec
+    from edgedec.bench.cache_peers import Peer
 
 _NAME = "bench cache"
 
@@ -33,12 +35,18 @@ def cache(
     budgets: Annotated[
         str, typer.Option(metavar="X,X,…", help="Of quality: shares of the tokens.")
     ] = "0.1,0.2,0.3,0.5",
-    tasks: Annotated[str, typer.Option(metavar="NAME,…", help="Of quality.")] = "story,copy,needle,pairs",
+    tasks: Annotated[str, typer.Option(metavar="NAME,…", help="Of quality.")] = "story,copy,needle,pairs,keys",
     text: Annotated[
         Path | None, typer.Option(metavar="FILE", show_default=False, help="Stories; default: the model's own.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Cases of a task.")] = 4,
+    steps: Annotated[
+        bool, typer.Option("--steps", help="Costs of steps only: long prompts are filled in, not read.")
+    ] = False,
     repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Rounds of costs.")] = 1,
+    peers: Annotated[
+        str, typer.Option(metavar="NAME,…", show_default=False, help="Other engines beside costs: llama.cpp.")
+    ] = "",
     engine: o.Engine = "auto",
     threads: o.Threads = 0,
     kv: o.KVFormat = None,
@@ -56,12 +64,14 @@ def cache(
       edgedec bench cache
       edgedec bench cache --tasks copy --policies snapkv,h2o --limit 1
       edgedec bench cache --as smollm-135m --context 8192,32768 --kv int8 --json
+      edgedec bench cache --as smollm-135m --context 8192,32768 --policies lserve,quest,sentencekv --steps
+      edgedec bench cache --as smollm-135m --context 8192 --kv int8 --policies fastkv --peers llama.cpp
     """
     _plot.check(plot)
     contexts = parse_rows(context, "--context") if context else ()
     if geometry and not contexts:
         contexts = (2048, 8192)
-    names, shares, chosen = spec_list(policies), _shares(budgets), _tasks(tasks)
+    names, shares, chosen, beside = spec_list(policies), _shares(budgets), _tasks(tasks), others.checked(peers)
     with progress_bar() as show:
         path = str(padded(model, geometry, show, max(contexts) + 128).path) if geometry else model
         opened = o.open_model(path, engine, threads, kv)
@@ -81,7 +91,8 @@ def cache(
             told = "" if text is None else o.read_text(text)
             _quality(opened, chosen, limit, told, names, shares, show, report)
         if contexts and not report["interrupted"]:
-            _costs(opened, contexts, names, repetitions, show, report)
+            with others.opened(opened, path, beside, steps, report) as engines:
+                _costs(opened, contexts, names, (repetitions, steps), engines, show, report)
     if plot is not None:
         plot_cache(report, plot)
     if json:
@@ -158,13 +169,24 @@ def _quality(
 
 
 def _costs(
-    model: edgedec.Model, contexts: tuple[int, ...], names: list[str], rounds: int, show: Any, report: dict[str, Any]
+    model: edgedec.Model,
+    contexts: tuple[int, ...],
+    names: list[str],
+    how: tuple[int, bool],
+    engines: dict[str, Peer],
+    show: Any,
+    report: dict[str, Any],
 ) -> None:
+    """how: rounds, and whether only steps are measured."""
     from edgedec.bench.cache_cost import CostBench
 
-    bench = CostBench(model, contexts, names)
-    result = bench.measure(rounds, lambda done, total: show("costs", done, total), expect(_NAME))
+    bench = CostBench(model, contexts, names, how[1], engines)
+    result = bench.measure(how[0], lambda done, total: show("costs", done, total), expect(_NAME))
     report["policies"], report["interrupted"] = result.report(), result.interrupted
+    if engines:
+        report["peers"] = result.peer_report()
+    for name, reason in result.peers.left_out.items():
+        others.leave_out(report, name, reason)
 
 
 def _print(r: dict[str, Any], plot: Path | None) -> None:
@@ -184,9 +206,9 @@ def _print(r: dict[str, Any], plot: Path | None) -> None:
         (
             name,
             context,
-            f"{f['prefill_ratio']:.2f}",
+            f"{f['prefill_ratio']:.2f}" if "prefill_ratio" in f else "",
             f"{f['step_ratio']:.2f}",
-            duration(f["prefill_s"]),
+            duration(f["prefill_s"]) if "prefill_s" in f else "",
             f"{f['step_ms']:.2f}",
             f"{f['memory_mb']:.1f}",
         )
@@ -196,5 +218,6 @@ def _print(r: dict[str, Any], plot: Path | None) -> None:
     if costs:
         header = ("policy", "context", "prefill ratio", "step ratio", "prefill", "step ms", "memory MB")
         print_table(costs, header, "Costs; ratios: whole cache over policy")
+    others.show(r)
     if plot is not None:
         print(f"plot: {plot}")

@@ -9,6 +9,7 @@ import typer
 from edgedec.cli import options as o
 from edgedec.cli._bench_about import RowList, parse_rows
 from edgedec.cli._output import print_json, print_table, progress_bar
+from edgedec.cli._place import DeviceWord
 
 if TYPE_CHECKING:
     from edgedec.bench.device import DeviceCosts
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 def device(
     model: o.ModelName = "nano",
-    engine: o.Engine = "cuda",
+    engine: o.Engine = "auto",
+    place: DeviceWord = "",
     kv: o.KVFormat = None,
     rows: RowList = "1,2,4,8,16,32,64",
     context: Annotated[int, typer.Option(min=1, help="Tokens before the rows of a step.")] = 256,
@@ -30,12 +32,15 @@ def device(
     \b
     Examples:
       edgedec bench device -m ./smol
+      edgedec bench device -m ./smol --device cuda:1
       edgedec bench device -m ./smol --rows 1,8,64 --context 1024 --json
     """
     from edgedec.bench.device import StepCost, measure
 
     counts = parse_rows(rows)
-    opened = o.open_model(model, engine, 0, kv)
+    # Without either, the GPU that most of this is about.
+    engine = "cuda" if (engine, place) == ("auto", "") else engine
+    opened = o.open_model(model, engine, 0, kv, device=place)
     stored = sum(t.stored_bytes for name, t in opened.bundle.manifest.tensors.items() if _is_read(name, opened.spec))
     total, done = 2 * len(counts), 0
     with progress_bar(quiet=json) as show:
@@ -59,7 +64,7 @@ def _is_read(name: str, spec: ModelSpec) -> bool:
 
 def show_costs(found: DeviceCosts) -> None:
     """A table of steps."""
-    print(f"{found.device}: {found.weight_bytes / 1e6:.0f} MB of weights a step")
+    print("\n".join([f"{found.device}: {found.weight_bytes / 1e6:.0f} MB of weights a step", *found.used]))
     if not found.memory_rate:
         print("Shares are not known: no figures of this device.")
     lines = [

@@ -8,9 +8,10 @@ from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgedec.bench.timing import Config
+from edgedec.cli._bench_llama_context import LLAMA_KV, LlamaContext
+from edgedec.cli._bench_llama_filled import fill
 from edgedec.cli._bench_together import LlamaBatch
 from edgedec.errors import RuntimeUnavailable
 from edgedec.extras import install_command
@@ -45,7 +46,14 @@ class Edgedec:
     def __init__(self, config: Config, threads: int) -> None:
         import edgedec
 
-        self._model = edgedec.open(config.model, engine=config.engine, threads=threads, kv=config.kv, prefix_tokens=0)
+        self._model = edgedec.open(
+            config.model,
+            engine=config.engine,
+            threads=threads,
+            kv=config.kv,
+            prefix_tokens=0,
+            trust_code=config.trust_code,
+        )
         kv = self._model.runtime.new_cache(1).kv
         self.facts = {"engine_name": self._model.runtime.name, "kv": kv, "threads": threads}
 
@@ -131,7 +139,8 @@ class Genai(Undrafted):
 
 
 class LlamaCpp(Undrafted):
-    """llama.cpp on the bundle's weights as GGUF (`Config.gguf`), with its own defaults: its cache is f16."""
+    """llama.cpp on the bundle's weights as GGUF (`Config.gguf`), with its own defaults: its cache is f16, or what
+    `Config.kv` says in its words."""
 
     all_logits = True
 
@@ -142,7 +151,9 @@ class LlamaCpp(Undrafted):
             raise RuntimeUnavailable(f"needs llama-cpp-python: {install_command('peers')}") from None
         if config.gguf is None:
             raise RuntimeUnavailable("needs the weights as GGUF, which `edgedec bench peers` makes")
-        self._lib, self._threads = llama_cpp, threads
+        if config.kv is not None and config.kv not in LLAMA_KV:
+            raise RuntimeUnavailable(f"llama.cpp has no cache of {config.kv}; there are: {', '.join(LLAMA_KV)}")
+        self._lib, self._threads, self._kv = llama_cpp, threads, config.kv
         # Kept: it is called as long as the process lives.
         self._log = llama_cpp.llama_log_callback(lambda level, text, data: None)
         llama_cpp.llama_log_set(self._log, None)
@@ -152,7 +163,7 @@ class LlamaCpp(Undrafted):
             raise RuntimeUnavailable(f"llama.cpp cannot load {config.gguf}")
         self._context = self._open(config.prompt + config.generate + 1)
         name = f"llama.cpp (llama-cpp-python {llama_cpp.__version__})"
-        self.facts = {"engine_name": name, "kv": "f16", "threads": threads}
+        self.facts = {"engine_name": name, "kv": config.kv or "f16", "threads": threads}
 
     def run(self, ids: list[int], n: int) -> tuple[float, float]:
         context = self._context
@@ -178,6 +189,17 @@ class LlamaCpp(Undrafted):
 
         return call
 
+    def filled(self, ids: list[int], n: int) -> float:
+        """Seconds of n steps after so many tokens, most of which are filled in."""
+        fill(self._lib, self._context, ids, len(ids))
+        last = ids
+
+        def step() -> None:
+            nonlocal last
+            last = [int(self._context.feed(last[-1:], all_logits=False)[-1].argmax())]
+
+        return _timed(step, step, n)[1]
+
     def together(self, prompts: list[list[int]], tokens: int, size: int) -> float:
         """Seconds for so many tokens after each prompt, `size` texts at a time."""
         texts = LlamaBatch(self._lib, self._model, size, max(map(len, prompts)) + tokens, self._threads)
@@ -187,49 +209,7 @@ class LlamaCpp(Undrafted):
             texts.close()
 
     def _open(self, capacity: int) -> LlamaContext:
-        return LlamaContext(self._lib, self._model, capacity, self._threads)
-
-
-class LlamaContext:
-    """One sequence in llama.cpp."""
-
-    def __init__(self, lib: Any, model: Any, capacity: int, threads: int) -> None:
-        params = lib.llama_context_default_params()
-        params.n_ctx = params.n_batch = capacity
-        params.n_threads = params.n_threads_batch = threads
-        self._lib, self._context = lib, lib.llama_init_from_model(model, params)
-        if not self._context:
-            raise RuntimeUnavailable(f"llama.cpp cannot open a context of {capacity}")
-        self._batch = lib.llama_batch_init(capacity, 0, 1)
-        self._vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
-        self._length = 0
-
-    def feed(self, ids: list[int], all_logits: bool) -> NDArray[np.float32]:
-        """Run these tokens after the others: logits [n or 1, vocab_size], good until the next call."""
-        batch, last = self._batch, len(ids) - 1
-        batch.n_tokens = len(ids)
-        for i, token in enumerate(ids):
-            batch.token[i], batch.pos[i] = token, self._length + i
-            batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
-            batch.logits[i] = all_logits or i == last
-        code = self._lib.llama_decode(self._context, batch)
-        if code:
-            raise RuntimeUnavailable(f"llama.cpp: llama_decode of {len(ids)} tokens gave {code}")
-        self._length += len(ids)
-        rows = len(ids) if all_logits else 1
-        logits: NDArray[np.float32] = np.ctypeslib.as_array(
-            self._lib.llama_get_logits(self._context), (rows, self._vocab)
-        )
-        return logits
-
-    def forget(self, length: int) -> None:
-        """All but the first `length` tokens."""
-        self._lib.llama_memory_seq_rm(self._lib.llama_get_memory(self._context), 0, length, -1)
-        self._length = length
-
-
-PEERS: dict[str, type[BenchEngine]] = {"genai": Genai}
-ENGINES: dict[str, type[BenchEngine]] = PEERS | {"llama.cpp": LlamaCpp}
+        return LlamaContext(self._lib, self._model, capacity, self._threads, self._kv)
 
 
 def _timed(first: Callable[[], object], step: Callable[[], object], n: int) -> tuple[float, float]:
@@ -240,3 +220,7 @@ def _timed(first: Callable[[], object], step: Callable[[], object], n: int) -> t
     for _ in range(n):
         step()
     return between - began, perf_counter() - between
+
+
+PEERS: dict[str, type[BenchEngine]] = {"genai": Genai}
+ENGINES: dict[str, type[BenchEngine]] = PEERS | {"llama.cpp": LlamaCpp}

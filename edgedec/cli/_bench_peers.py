@@ -93,14 +93,14 @@ def _with_gguf(configs: Mapping[str, Config], bundle: Bundle) -> Iterator[tuple[
         return
     with TemporaryDirectory(prefix="edgedec-") as folder:
         path = Path(folder) / "weights.gguf"
-        reason = _convert(bundle, path)
+        reason = convert(bundle, path)
         if reason is None:
             yield {other: replace(c, gguf=str(path)) if other == name else c for other, c in configs.items()}, {}
         else:
             yield others, {name: reason}
 
 
-def _convert(bundle: Bundle, path: Path) -> str | None:
+def convert(bundle: Bundle, path: Path) -> str | None:
     """Write the weights for llama.cpp's library; why not, if not."""
     if find_spec("llama_cpp") is None:
         return f"needs llama-cpp-python: {install_command('peers')}"

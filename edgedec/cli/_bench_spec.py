@@ -171,13 +171,15 @@ def _show(r: dict[str, Any], plot: Path | None) -> None:
             f"{d['speed_ratio_min']:.2f}",
             f"{d['tokens_per_call']:.2f}",
             f"{d['tok_s']:.1f}",
+            f"{d['between_calls']:.1%}",
             _percent(d["accepted"], d["proposed"]),
             " ".join(f"{share:.2f}" for share in d["acceptance_by_depth"][:6]),
             "yes" if d["identical"] else f"no ({len(d['differ'])} differ)",
         )
         for name, d in drafters.items()
     ]
-    header = ("drafter", "speed ratio", "least", "tokens/call", "tokens/s", "accepted", "by depth", "same text")
+    drafted = ("between calls", "accepted", "by depth", "same text")
+    header = ("drafter", "speed ratio", "least", "tokens/call", "tokens/s", *drafted)
     print_table(rows, header, "Speed over plain decoding beside it: mean over prompts (95% interval)")
     if drafters:
         categories = list(next(iter(drafters.values()))["by_category"])

@@ -8,11 +8,13 @@ It prints {"load_s", …} and answers
     {"do": "rows", "context": 64, "counts": [1, 8]}   with {"rows_s": {"1": …, "8": …}, "all_logits": true}
     {"do": "together", "size": 4, "tokens": 8,
      "prompts": [[1, 2], …]}                          with {"seconds"}
+    {"do": "filled"}                                  with {"decode_s"}
     {"do": "end"}                                     with {"peak_bytes"}
 
 and ends with its input. Prefill runs up to the first new token, decoding is `generate` calls of one token
 each after it; `drafted_s` are the same tokens with drafts, as `--spec auto` makes them; `rows` are calls of so
-many tokens after a cached prefix, each forgotten again; `together` generates many texts at a time.
+many tokens after a cached prefix, each forgotten again; `together` generates many texts at a time; `filled`
+decodes after a prompt that was not read. The last two are for llama.cpp.
 """
 
 from __future__ import annotations
@@ -71,6 +73,8 @@ def _serve(config: Config, out: TextIO) -> None:
             _write(out, {"peak_bytes": peak_memory()})
         elif request["do"] == "together" and isinstance(engine, LlamaCpp):
             _write(out, {"seconds": engine.together(request["prompts"], request["tokens"], request["size"])})
+        elif request["do"] == "filled" and isinstance(engine, LlamaCpp):
+            _write(out, {"decode_s": engine.filled(ids, config.generate)})
         elif request["do"] == "rows":
             _write(out, rows.turn(request["context"], request["counts"]))
         else:

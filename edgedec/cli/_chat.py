@@ -77,7 +77,8 @@ class Chat:
             if not pieces:
                 raise
             print()
-            complain("edgedec", f"the answer ends here: {error}")
+            why = _full(self.session.capacity) if isinstance(error, ContextFull) else error
+            complain("edgedec", f"the answer ends here: {why}")
             self.failed = True
         self.messages.append({"role": "assistant", "content": "".join(pieces)})
         if self.show_stats:

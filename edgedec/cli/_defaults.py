@@ -51,6 +51,8 @@ def read_config() -> dict[str, Any]:
 def defaults(verb: str, command: Any, verbs: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
     """The defaults of a command's parameters, by parameter."""
     named, found = _names(command), dict[str, Any]()
+    if verb == "doctor":
+        named.pop("device", None)  # there it names what is tested
     config = read_config()
     for key, value in config.items():
         if isinstance(value, dict):

@@ -42,7 +42,7 @@ def distill(
     show: Progress,
 ) -> dict[str, Any]:
     """Train, write the checkpoint folder, import it into the bundle (a copy at `target`) -> the report."""
-    from edgedec.export import heads_distill
+    from edgedec.export import heads_distill, training_loop
 
     if keep is not None and keep.exists() and not force:
         raise UsageError(f"{keep}: exists already; choose another place with --checkpoint, or pass --force")
@@ -53,7 +53,7 @@ def distill(
         trainer = heads_distill.Distiller(model.bundle, model.runtime, files, model.tokenizer.encode, plan)
         key = heads_distill.key_of(model.bundle, model.runtime, files, plan)
         path = None if work is None else work / f"{plan.kind}.checkpoint.safetensors"
-        loss = heads_distill.train(trainer, path, key, show)
+        loss = training_loop.train(trainer, path, key, show)
         with replacing_folder(keep or room / f"{plan.kind}-checkpoint", force=force or keep is None) as folder:
             trainer.write(folder, model.bundle.manifest.name)
         bundle, kind = heads_distill.imported(model.bundle, keep or room / f"{plan.kind}-checkpoint", target, force)
@@ -126,7 +126,7 @@ def continued(model: edgedec.Model, texts: list[list[int]], n: int, seed: int, s
 def plan_of(training: Any, **options: Any) -> Any:
     """The plan of the options that were given."""
     plan = training.DistillPlan(**{name: value for name, value in options.items() if value is not None})
-    if plan.kind == "eagle3":
+    if training.trimmed(plan.kind):
         return plan
     width = plan.width if training.wide(plan.kind) else 0
     return replace(plan, keep=0, width=width, depth=plan.depth if not plan.layer else 1)

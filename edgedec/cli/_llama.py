@@ -33,7 +33,7 @@ class Foreign:
 
 
 def _seed(value: str) -> str | None:
-    return None if value == "-1" else value
+    return None if value == "-1" else _number(value)
 
 
 def _cache_type(value: str) -> str:
@@ -42,18 +42,45 @@ def _cache_type(value: str) -> str:
     return _CACHE_TYPES[value]
 
 
+def _number(value: str) -> str:
+    try:
+        int(value)
+    except ValueError:
+        raise UsageError(f"{value}: must be a whole number") from None
+    return value
+
+
 def _layers(value: str) -> str | None:
     """Anything but no layer on a GPU deserves a word."""
-    return None if value == "0" else value
+    if value in ("auto", "all"):
+        return value
+    return None if int(_number(value)) == 0 else value
+
+
+def _own_number(value: str) -> str | None:
+    """A number; below 1 it is left to edgedec, as llama.cpp does."""
+    return _number(value) if int(_number(value)) > 0 else None
+
+
+def _whole_text(value: str) -> None:
+    """-1 is the context, which is what the penalties look at."""
+    if _number(value) != "-1":
+        raise UsageError(f"{value}: --repeat-penalty looks at the whole text; leave it out")
+
+
+def _device(value: str) -> str:
+    """llama.cpp's names of devices: none, CUDA0."""
+    name, number = value.rstrip("0123456789").lower(), value[len(value.rstrip("0123456789")) :]
+    return "cpu" if name == "none" else f"{name}:{number}" if number else name
 
 
 def _takes(to: str, convert: Callable[[str], str | None] = str) -> Foreign:
     return Foreign(1, to, convert)
 
 
-_GPU = Foreign(1, convert=_layers, note="no GPU is used, all layers run on the CPU")
-_ONE_DEVICE = Foreign(1, instead="there is one device, the CPU; leave it out")
-_PROMPT_CHUNK = Foreign(1, note="the engine chooses how many tokens of a prompt it reads at a time")
+_GPU = Foreign(1, convert=_layers, note="--device names what computes; it computes all layers")
+_ONE_DEVICE = Foreign(1, instead="one device computes, which --device names; leave it out")
+_PROMPT_CHUNK = Foreign(1, convert=_number, note="the engine chooses how many tokens of a prompt it reads at a time")
 _NO_SAMPLER = "is not carried; there are --temp, --top-k, --top-p, --min-p, --typical and the penalties"
 _ROPE = Foreign(1, instead="positions are fixed when a model is exported: edgedec export --ctx-size N")
 _CHAT = Foreign(verb="chat")
@@ -131,10 +158,10 @@ FLAGS: dict[str, Foreign] = {
     "--batch-size": _PROMPT_CHUNK,
     "-ub": _PROMPT_CHUNK,
     "--ubatch-size": _PROMPT_CHUNK,
-    "-tb": Foreign(1, note="--threads serves prompts too"),
-    "--threads-batch": Foreign(1, note="--threads serves prompts too"),
-    "-np": _takes("--slots"),
-    "--parallel": _takes("--slots"),
+    "-tb": Foreign(1, convert=_number, note="--threads serves prompts too"),
+    "--threads-batch": Foreign(1, convert=_number, note="--threads serves prompts too"),
+    "-np": _takes("--slots", _own_number),
+    "--parallel": _takes("--slots", _own_number),
     "-cb": Foreign(),
     "--cont-batching": Foreign(),
     "-nocb": Foreign(instead="texts are always batched; --slots 1 runs one at a time"),
@@ -143,8 +170,7 @@ FLAGS: dict[str, Foreign] = {
     "--numa": Foreign(1, instead="start edgedec under numactl"),
     "-nkvo": Foreign(),
     "--no-kv-offload": Foreign(),
-    "-dev": _ONE_DEVICE,
-    "--device": _ONE_DEVICE,
+    "-dev": _takes("--device", _device),
     "-sm": _ONE_DEVICE,
     "--split-mode": _ONE_DEVICE,
     "-ts": _ONE_DEVICE,
@@ -174,7 +200,7 @@ FLAGS: dict[str, Foreign] = {
     "--sampling-seq": Foreign(
         1, instead="the order is fixed: bias, penalties, temperature, top-k, top-p, min-p, typical"
     ),
-    "--repeat-last-n": Foreign(1, instead="--repeat-penalty looks at the whole text"),
+    "--repeat-last-n": Foreign(1, convert=_whole_text),
     "-l": _takes("--logit-bias", lambda value: value.replace("+", "=").replace("-", "=-", 1)),
     "--rope-scaling": _ROPE,
     "--rope-scale": _ROPE,

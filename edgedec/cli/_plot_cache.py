@@ -13,7 +13,8 @@ from edgedec.cli._plot import STYLES, new_figure
 def plot_cache(report: Mapping[str, Any], path: Path) -> None:
     """Quality by budget, a panel a task; ratios of reading and of a step by context."""
     quality, costs = report.get("quality", {}), report.get("policies", {})
-    ratios = ("prefill_ratio", "step_ratio") if costs else ()
+    known = {key for found in costs.values() for facts in found.values() for key in facts}
+    ratios = tuple(key for key in ("prefill_ratio", "step_ratio") if key in known)
     panels = len(quality) + len(ratios)
     if not panels:
         return
@@ -37,7 +38,7 @@ def plot_cache(report: Mapping[str, Any], path: Path) -> None:
         panel.set_title(key.replace("_ratio", ": whole cache over policy"), fontsize=10)
     for panel in axes:
         panel.grid(True, color="0.9")
-    axes[-1].legend(frameon=False, fontsize=7)
+    axes[-1].legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1))
     figure.suptitle(f"{report['model']}: {report['host']['cpu']}, {plural(report['threads'], 'thread')}", fontsize=11)
     figure.savefig(path, dpi=150)
 

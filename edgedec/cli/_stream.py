@@ -67,6 +67,7 @@ def stats_line(stats: dict[str, Any]) -> str:
     seed = "" if stats["seed"] is None else f", seed {stats['seed']}"
     skipped = f"\n{stats['skipped']}" if "skipped" in stats else ""
     skipped += _kept(stats["cache"]) if "cache" in stats else ""
+    skipped += f"\nlossy: {stats['speculation']['lossy']}" if "lossy" in stats["speculation"] else ""
     return (
         f"prompt {stats['prompt_tokens']} tokens ({stats['cached_tokens']} cached), "
         f"generated {stats['generated_tokens']} in {stats['calls']} calls, {', '.join(speeds)}, "
@@ -76,6 +77,8 @@ def stats_line(stats: dict[str, Any]) -> str:
 
 def _kept(cache: dict[str, Any]) -> str:
     """A line about the cache policy."""
+    if not cache["lossy"]:
+        return f"\ncache policy {cache['policy']}: nothing at {cache['absent']}, so this is the text of the whole cache"
     share = f"{cache['slots']} of {cache['of']} slots ({cache['share']:.0%})"
     return f"\nlossy: cache policy {cache['policy']} keeps {share}"
 

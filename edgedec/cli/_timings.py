@@ -6,6 +6,8 @@ import sys
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from edgedec.runtime import why_chosen
+
 if TYPE_CHECKING:
     import edgedec
 
@@ -40,4 +42,7 @@ def about(model: edgedec.Model) -> str:
     """The engine that was opened."""
     can = model.runtime.capabilities
     isa = f", {can.isa}" if can.isa else ""
-    return f"{model.runtime.name}{isa}, {can.threads} threads, KV {model.runtime.new_cache(1).kv}"
+    why = why_chosen(model.runtime)
+    return f"{model.runtime.name}{isa}, {can.threads} threads, KV {model.runtime.new_cache(1).kv}" + (
+        f"\n{'':13}--device auto: {why}" if why else ""
+    )

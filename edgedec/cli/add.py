@@ -1,14 +1,16 @@
-"""`edgedec add`: files that another runtime needs, into a bundle that is there."""
+"""`edgedec add`: files that another target needs, into a bundle that is there."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edgedec.cli import options as o
 from edgedec.cli._exporting import export_module, names
-from edgedec.cli._output import print_json, progress_bar, size
+from edgedec.cli._output import duration, print_json, progress_bar, size
 
 if TYPE_CHECKING:
     from edgedec.bundle import Bundle
@@ -18,26 +20,46 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def add(
-    runtime: Annotated[str, typer.Argument(metavar="RUNTIME", help="The runtime: ort, genai, ...")],
-    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle folder, or `nano`.")],
+    first: Annotated[
+        str, typer.Argument(metavar="TARGET", help="The target (edgedec targets): ort, tvm:x86-64-v3, ...")
+    ],
+    second: Annotated[
+        str, typer.Argument(metavar="BUNDLE", show_default=False, help="Bundle folder; with --for the only argument.")
+    ] = "",
+    target: Annotated[str, typer.Option("--for", metavar="TARGET", show_default=False, help="The target.")] = "",
     kv: Annotated[
         str, typer.Option(metavar="FORMATS", show_default=False, help="Cache formats besides the bundle's own.")
     ] = "",
+    tune: Annotated[
+        bool,
+        typer.Option("--tune", show_default=False, help="Of tvm: measure schedules here, and keep them."),
+    ] = False,
+    tuning: Annotated[
+        Path | None, typer.Option(metavar="FILE", show_default=False, help="Of tvm: the tuning database.")
+    ] = None,
     json: o.Json = False,
 ) -> None:
-    """Add the files that a runtime needs to a bundle.
+    """Add the files that a target needs to a bundle.
 
     \b
     Examples:
       edgedec add ort ./smol
       edgedec add ort ./smol --kv f16
-      edgedec add genai ./smol --json
+      edgedec add qnn:SM8650 ./smol
+      edgedec add ./smol --for tvm:x86-64-v3 --tune
     """
     from edgedec.bundle.locate import find
 
-    amend = export_module("amend", "add")
+    if bool(second) == bool(target):
+        raise typer.BadParameter("give TARGET BUNDLE, or BUNDLE --for TARGET")
+    runtime, bundle = (target, first) if target else (first, second)
+    if (tune or tuning) and not runtime.startswith("tvm:"):
+        raise typer.BadParameter("--tune and --tuning are for targets tvm:...")
+    amend, artifacts = export_module("amend", "add"), export_module("artifacts", "add")
+    began = monotonic()
     with progress_bar(quiet=json) as show:
-        found: Bundle = amend.add_artifact(find(bundle), runtime, names(kv) if kv else (), show)
+        how = artifacts.Tuning(tune, tuning)
+        found: Bundle = amend.add_artifact(find(bundle), runtime, names(kv) if kv else (), show, how)
     artifact = found.manifest.artifacts.get(runtime)
     files = () if artifact is None else artifact.files
     total = sum(found.manifest.files[name].size for name in files)
@@ -52,6 +74,7 @@ def add(
             }
         )
     elif files:
-        print(f"{found.path}: {len(files)} files for {runtime}, {size(total)}")
+        count = "a file" if len(files) == 1 else f"{len(files)} files"
+        print(f"{found.path}: {count} for {runtime}, {size(total)}, in {duration(monotonic() - began)}")
     else:
         print(f"{found.path}: {runtime} needs no files")

@@ -15,6 +15,7 @@ from edgedec.cli import options as o
 from edgedec.cli._groups import grouped
 from edgedec.cli._lossy_flags import CacheWords
 from edgedec.cli._output import print_json
+from edgedec.cli._place import DeviceWord
 
 if TYPE_CHECKING:
     import edgedec
@@ -52,6 +53,7 @@ def batch(
             "--engine", metavar="NAME", help="Runtime: auto (default), native, ort, reference; or ray: see below."
         ),
     ] = "auto",
+    device: DeviceWord = "",
     lora: o.Lora = None,
     speculate: o.Speculate = "auto",
     cache: CacheWords = "full",
@@ -84,7 +86,9 @@ def batch(
     on_ray = workers > 0 or engine == "ray"
     engine = "auto" if engine == "ray" else engine
     adapter = str(lora.absolute()) if lora else None
-    opening = Opening(model, engine, threads, kv and kv.value, ctx_size or None, mode, speculate, adapter, cache)
+    opening = Opening(
+        model, engine, threads, kv and kv.value, ctx_size or None, mode, speculate, adapter, cache, device
+    )
     opened = opening.open()
     job = BatchJob(
         Path(source),

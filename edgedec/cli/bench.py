@@ -11,6 +11,7 @@ import typer
 from edgedec.cli import options as o
 from edgedec.cli._bench_about import describe
 from edgedec.cli._bench_batch import batch
+from edgedec.cli._bench_c import c
 from edgedec.cli._bench_cache import cache
 from edgedec.cli._bench_device import device
 from edgedec.cli._bench_dial import dial
@@ -18,6 +19,7 @@ from edgedec.cli._bench_kernels import kernels
 from edgedec.cli._bench_peers import peers
 from edgedec.cli._bench_scaling import scaling
 from edgedec.cli._bench_spec import spec
+from edgedec.cli._bench_targets import targets_command
 from edgedec.cli._output import print_json, print_table, progress_bar, size
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 app.command()(batch)
+app.command()(c)
 app.command()(cache)
 app.command()(device)
 app.command()(dial)
@@ -155,3 +158,6 @@ def _speed(s: Spread) -> str:
 
 def _ratio(s: Spread) -> str:
     return f"{s.median:.2f} ({s.min:.2f} to {s.max:.2f})"
+
+
+app.command("targets")(targets_command(_show))

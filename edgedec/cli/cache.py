@@ -20,6 +20,8 @@ KINDS = {
     "learned": "what drafters learned (--learn)",
     "padded": "models at another's size (bench --as)",
     "converted": "GGUF files converted to bundles",
+    "engines": "what calls take on each engine (--device auto)",
+    "tuning.json": "schedules of compiled libraries (--tune)",
 }
 
 

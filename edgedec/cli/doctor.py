@@ -6,15 +6,25 @@ import os
 import platform
 import sys
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from edgedec.cli import _doctor_device
 from edgedec.cli._output import print_json, print_table, size
-from edgedec.cli.options import Json
+from edgedec.cli.options import Json, ModelName
 from edgedec.extras import install_command
 from edgedec.storage.files import cache_folder
 
+TestedWord = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="NAME",
+        show_default=False,
+        help="Test the kernels of cuda or opencl (cuda:1, opencl:0); auto: measure the engines at hand anew.",
+    ),
+]
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _ESSENTIAL = ("numpy", "onnxruntime", "tokenizers", "jinja2")
@@ -22,21 +32,30 @@ _ISA = "EDGEDEC_ISA"
 
 
 @app.command()
-def doctor(json: Json = False) -> None:
-    """Show what this machine has and what will be used.
+def doctor(device: TestedWord = None, model: ModelName = "nano", json: Json = False) -> None:
+    """Show what this machine has, or test a GPU.
 
-    Exits with 1 if something essential is broken.
+    Exits with 1 if something essential is broken, or if a kernel's bytes are not those of the CPU engine.
 
     \b
     Examples:
       edgedec doctor
       edgedec doctor --json
+      edgedec doctor --device cuda
+      edgedec doctor --device auto -m smol
     """
-    report = examine()
+    if device == "auto":
+        report = _doctor_device.survey(model)
+    else:
+        report = examine() if device is None else _doctor_device.test_device(device)
     if json:
         print_json(report)
-    else:
+    elif device == "auto":
+        _doctor_device.show_survey(report)
+    elif device is None:
         _show(report)
+    else:
+        _doctor_device.show(report)
     if report["problems"]:
         raise typer.Exit(1)
 

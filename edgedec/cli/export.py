@@ -24,7 +24,7 @@ class Via(StrEnum):
     optimum = "optimum"
 
 
-class Target(StrEnum):
+class Machine(StrEnum):
     """The machine whose layout quantized matrices are stored in."""
 
     portable = "portable"
@@ -52,8 +52,8 @@ def export(
         str, typer.Option(metavar="FORMATS", help="Cache formats, comma-separated: f32, f16, int8, int4.")
     ] = "f32",
     target: Annotated[
-        Target, typer.Option(help="cpu: weights packed for the native engine; portable: plain rows.")
-    ] = Target.cpu,
+        Machine, typer.Option(help="cpu: weights packed for the native engine; portable: plain rows.")
+    ] = Machine.cpu,
     ctx_size: Annotated[
         int, typer.Option("--ctx-size", "-c", min=0, show_default=False, help="Shorten the context to this.")
     ] = 0,
@@ -134,6 +134,8 @@ def export(
         try:
             bundle: Bundle = exporter.export(checkpoint, out, chosen, show)
         except UnknownArchitecture as error:
+            if not error.decoder:
+                raise
             way = f"edgedec export {checkpoint} --via optimum -o {out}"
             raise UnknownArchitecture(f"{error}; `{way}` may run it through ONNX Runtime") from None
     _show(bundle, perf_counter() - began, json)

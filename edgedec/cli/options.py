@@ -6,7 +6,6 @@ Those that verbs take together are groups: one parameter stands for all of them 
 from __future__ import annotations
 
 import secrets
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -16,7 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from edgedec.cli._lossy_flags import CacheWords, SkipSpeed
-from edgedec.errors import UsageError
+from edgedec.cli._place import DeviceWord
+from edgedec.cli._prompt_texts import read_prompt as read_prompt
+from edgedec.cli._prompt_texts import read_text as read_text
+from edgedec.cli._trust import TrustCode
 from edgedec.generation import OPTIONS, GenerationConfig
 
 if TYPE_CHECKING:
@@ -126,12 +128,14 @@ class MachineFlags:
     on_full: OnFullMode = OnFull.error
     kv: KVFormat = None
     engine: Engine = "auto"
+    device: DeviceWord = ""
     lora: Lora = None
     skip_speed: SkipSpeed = 1.0
     cache: CacheWords = "full"
+    trust_code: TrustCode = False
 
     def open(self, name: str) -> edgedec.Model:
-        return open_model(name, self.engine, self.threads, self.kv, self.skip_speed, self.cache)
+        return open_model(name, self.engine, self.threads, self.kv, self.skip_speed, self.cache, self.device)
 
     def session(self, model: edgedec.Model, speculate: str, learn: bool = False) -> edgedec.Session:
         mode: Literal["error", "slide"] = "slide" if self.on_full is OnFull.slide else "error"
@@ -227,13 +231,29 @@ class ConstraintFlags:
 
 
 def open_model(
-    name: str, engine: str, threads: int, kv: KV | None, skip_speed: float = 1.0, cache: str = "full"
+    name: str,
+    engine: str,
+    threads: int,
+    kv: KV | None,
+    skip_speed: float = 1.0,
+    cache: str = "full",
+    device: str = "",
+    device_cache: int = 0,
 ) -> edgedec.Model:
     """A model for a command: one text, texts that are timed, or texts that a batch shares by itself."""
     from edgedec import open  # noqa: A004
 
-    kv_name = kv and kv.value
-    return open(name, engine=engine, threads=threads, kv=kv_name, prefix_tokens=0, skip_speed=skip_speed, cache=cache)
+    return open(
+        name,
+        engine=engine,
+        device=device,
+        device_cache=device_cache,
+        threads=threads,
+        kv=kv and kv.value,
+        prefix_tokens=0,
+        skip_speed=skip_speed,
+        cache=cache,
+    )
 
 
 def open_lora(model: edgedec.Model, file: Path | None) -> Adapter | None:
@@ -259,36 +279,3 @@ def parse_bias(item: str) -> tuple[int, float]:
         return int(token), float(bias)
     except ValueError:
         raise typer.BadParameter(f"--logit-bias {item!r}: must be TOKEN=BIAS, as in 15043=-1.5") from None
-
-
-def read_prompt(prompt: str | None, file: Path | None, *, optional: bool = False) -> str | None:
-    """The prompt that the flags mean; None if there is none and it is `optional`.
-
-    One newline at the end of a file or of piped text is the editor's or echo's, and dropped.
-    """
-    if prompt is not None and file is not None:
-        raise typer.BadParameter("--prompt and --file: give one of them")
-    if file is not None:
-        return read_text(file).removesuffix("\n")
-    if prompt is not None and prompt != "-":
-        return prompt
-    if prompt is None and sys.stdin.isatty():
-        if optional:
-            return None
-        raise typer.BadParameter("no prompt: give -p TEXT, -f FILE, or pipe it in")
-    text = _utf8(sys.stdin.buffer.read(), "stdin").removesuffix("\n")
-    return None if optional and prompt is None and not text else text
-
-
-def read_text(file: Path) -> str:
-    try:
-        return _utf8(file.read_bytes(), str(file))
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror or error}") from None
-
-
-def _utf8(raw: bytes, where: str) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{where}: not UTF-8 text (byte {error.start})") from None

@@ -66,6 +66,8 @@ def train_exits(
       edgedec train-exits ./smol-hf texts.jsonl -o ./smol-exits --exits 4,6,8 --threads 4 --force
     """
     models, training = _training()
+    from edgedec.export import training_loop
+
     if out.exists() and not force:
         raise UsageError(f"{out}: exists already; choose another place or pass --force")
     with progress_bar(quiet=json) as show:
@@ -89,7 +91,7 @@ def train_exits(
         trainer = training.ExitTrainer(model, data, _encoder(checkpoint), plan)
         key = training.key_of(checkpoint, data, plan)
         before = trainer.measure()
-        training.train(trainer, work / "exits.safetensors" if work else None, key, show)
+        training_loop.train(trainer, work / "exits.safetensors" if work else None, key, show, training.SAVE_EVERY)
         with replacing_folder(out, force=force) as folder:
             models.write(model, checkpoint, folder)
     _report(out, plan, trainer.steps, before, trainer.measure(), json)

@@ -53,7 +53,9 @@ def train_heads(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing copy.")] = False,
     kind: Annotated[
         str,
-        typer.Option(help="eagle3, hydra++, hydra, medusa and prompt draft tokens; exit, kangaroo, m2r2 end early."),
+        typer.Option(
+            help="eagle3, longspec, hydra++, hydra, medusa, prompt draft tokens; exit, kangaroo, m2r2 end early."
+        ),
     ] = "hydra",
     heads: Annotated[int, typer.Option(min=1, max=16, help="How many tokens ahead a head drafts.")] = 4,
     layer: Annotated[
@@ -80,6 +82,9 @@ def train_heads(
     minutes: Annotated[float, typer.Option(min=0.0, help="Minutes of training.")] = 5.0,
     steps: Annotated[int, typer.Option(min=0, help="At most so many steps; 0: the minutes alone.")] = 0,
     width: Annotated[int, typer.Option(min=0, help="Inner width of the head; 0: by the model's size.")] = 0,
+    length: Annotated[
+        int, typer.Option(min=16, help="Of kinds that are trained on streams: tokens of a row of text.")
+    ] = 512,
     keep: Annotated[
         Path | None,
         typer.Option(
@@ -125,7 +130,7 @@ def train_heads(
         wanted |= {"keep": _kept(vocab_trim, model.spec.vocab_size), "threads": threads or available_cores()}
         after = _layer(early, layer, model.spec.n_layers)
         if distilling.trains(kind):
-            plan = plan_of(distilling, **wanted, layer=after)
+            plan = plan_of(distilling, **wanted, layer=after, length=length)
             report(distill(model, data, plan, self_distill, work, keep, target, force, show), json)
             return
         plan = training.TrainingPlan(**wanted, layer=after, labels=labels.value)

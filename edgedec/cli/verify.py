@@ -12,6 +12,7 @@ from edgedec.errors import EdgedecError
 
 if TYPE_CHECKING:
     from edgedec.bundle.folder import Bundle
+    from edgedec.signing import Signed
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -30,19 +31,30 @@ def verify(
     """
     from edgedec.bundle.folder import Bundle
     from edgedec.bundle.locate import find
+    from edgedec.signing import signed_by
 
     try:
         opened = Bundle.open(find(bundle))
         n, total = len(opened.manifest.files), _check(opened, quiet=json)
+        signed = signed_by(opened)
     except EdgedecError as error:
         if json:
             print_json({"ok": False, "bundle": bundle, "error": str(error)})
         raise
     if json:
         facts = {"bundle": str(opened.path), "digest": opened.digest, "files": n, "bytes": total}
-        print_json({"ok": True, **facts})
+        print_json({"ok": True, **facts, **({} if signed is None else {"key": signed.id, "signer": signed.signer})})
     else:
-        print(f"{opened.path}: ok, {n} files, {size(total)}")
+        print(f"{opened.path}: ok, {n} files, {size(total)}{_signer(signed)}")
+
+
+def _signer(signed: Signed | None) -> str:
+    """What there is to say of a signature."""
+    if signed is None:
+        return ""
+    if signed.signer is None:
+        return f"; signed by key {signed.id}, which is not trusted here, so the signature was not checked"
+    return f"; signed by {signed.signer} (key {signed.id}): {signed.comment}"
 
 
 def _check(bundle: Bundle, quiet: bool) -> int:

@@ -86,5 +86,7 @@ def choices(model: Model, options: Sequence[str]) -> GrammarConstraint:
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise UsageError("json schema: is nested too deeply") from None
+    except ValueError as error:
         raise UsageError(f"json schema: not JSON: {one_line(error)}") from None

@@ -57,6 +57,29 @@ class GrammarConstraint:
             found = self._masks[key] = self._computed(key)
         return found
 
+    def begun(self, path: Sequence[int]) -> bool:
+        """Is what may follow drafted tokens known, or nearly? If not, it is being computed from now on. `mask` of those
+        before each of them comes first."""
+        key, ahead = tuple(path), self._ahead
+        if key in self._masks or not self._sure(key):
+            return True
+        shared = _common(ahead, key)
+        if shared < len(ahead):
+            self._matcher.rollback(len(ahead) - shared)
+            del ahead[shared:]
+        if shared < len(key):
+            self._matcher.hand_on(key[shared:])
+            ahead += key[shared:]
+        return self._matcher.ready()
+
+    def _sure(self, path: tuple[int, ...]) -> bool:
+        """Is it known that the text may take this path, and that it does not end there?"""
+        eos, known = self.vocabulary.eos, self.vocabulary.known
+        if self._over or max(path) >= known or not eos.isdisjoint(path):
+            return False
+        masks = (self._masks.get(path[:i]) for i in range(len(path)))
+        return all(mask is not None and mask[token] for mask, token in zip(masks, path, strict=True))
+
     def accept(self, token: int) -> None:
         ahead, masks = self._ahead, self._masks
         # Mostly that of the accepted tokens alone; those after other tokens are dropped.
@@ -100,7 +123,7 @@ class GrammarConstraint:
         if deep and fine and not self._over and seconds * len(deep) / len(tokens) * _SAVED > self._check_s:
             began = perf_counter()
             if self._follow(()):
-                found = self._matcher.check(tokens, parents)
+                found = self._matcher.check(tokens, parents) or found
             self._check_s += (perf_counter() - began - self._check_s) * _PACE
         for i in deep:
             found[i] = found[i] and found[parents[i]]
@@ -128,9 +151,8 @@ class GrammarConstraint:
 
     def _follow(self, path: tuple[int, ...]) -> bool:
         """Bring the matcher to the end of `path`, or as far as it is allowed: did it get there?"""
-        ahead, matcher, shared = self._ahead, self._matcher, 0
-        while shared < len(ahead) and shared < len(path) and ahead[shared] == path[shared]:
-            shared += 1
+        ahead, matcher = self._ahead, self._matcher
+        shared = _common(ahead, path)
         if shared < len(ahead):
             matcher.rollback(len(ahead) - shared)
             del ahead[shared:]
@@ -162,6 +184,11 @@ class GrammarConstraint:
         """A grammar may outgrow the matcher's limits in the middle of a text."""
         if wrong := self._matcher.error():
             raise UsageError(f"{self.what}: too complex to follow further: {reason(wrong)}")
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two paths begin with together."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def check_size(kind: str, text: str) -> None:

@@ -22,6 +22,8 @@ from edgedec.sandbox import Reply
 _PATIENCE = 0.0005
 # Seconds of processor time for a mask.
 _STEP = 0.5
+# Seconds that the check of a draft tree is waited for, by all texts of a batch too.
+_CHECK = 0.002
 # Seconds on the clock after which a text is slow: it gets no drafts any more, whose masks would be waited for.
 _SLOW = 0.05
 
@@ -163,6 +165,11 @@ class Matcher:
         self._optimistic = sure
         return 1 if sure else int(self._settle()["taken"])
 
+    def hand_on(self, tokens: Sequence[int]) -> None:
+        """Tokens that are known to be allowed: nothing is waited for."""
+        self._step(tokens)
+        self._optimistic = True
+
     def _has(self, token: int) -> bool:
         mask = self.bits()
         return token < 8 * len(mask) and bool(mask[token >> 3] >> (token & 7) & 1)
@@ -189,11 +196,13 @@ class Matcher:
         """Is its mask known without waiting?"""
         return not (self._back or self._reset) and self._group.ready(self, 0.0)
 
-    def check(self, tokens: Sequence[int], parents: Sequence[int]) -> list[bool]:
-        """Which nodes of a tree below what it has taken are allowed, parents before children."""
+    def check(self, tokens: Sequence[int], parents: Sequence[int]) -> list[bool] | None:
+        """Which nodes of a tree below what it has taken are allowed, parents first; None if that takes long."""
         self._settle()
         self.waits += 1
-        self._group.send(self, "check", tokens=list(tokens), parents=list(parents))
+        self._group.send(self, "check", tokens=list(tokens), parents=list(parents), seconds=_STEP)
+        if not self._group.ready(self, _CHECK):
+            return None
         return list(self._settle().get("allowed", [True] * len(tokens)))
 
     def ready(self) -> bool:

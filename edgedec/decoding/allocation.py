@@ -5,7 +5,8 @@ all sequences those with the largest chances run, as many as give the call the m
 
     maximise over n:  (tokens + c_1 + … + c_n) / seconds(rows + n),     c_1 ≥ c_2 ≥ … of all sequences merged
 
-tokens, rows: what the call brings and has without drafts. A node's chance is never above its parent's, so the n first
+tokens, rows: what the call brings and has without drafts; seconds: what passes outside of the call counts as well, and
+what verifying a draft takes there. A node's chance is never above its parent's, so the n first
 nodes are a tree in every sequence; and no other n nodes have a larger sum, so of all choices of n nodes these are the
 best. Where seconds(rows) is convex the ratio has one peak; measured curves have steps, so every n is tried.
 
@@ -24,6 +25,9 @@ from numpy.typing import NDArray
 from edgedec.runtime import Capabilities
 
 _SMALL = 48
+# Drafted rows are to promise so many times the tokens that their time is worth: of many choices that are worth about
+# nothing, the one that looks best is worth less.
+MARGIN = 1.2
 # Of what a row alone takes to attend to a text, so much is reading the keys and values, which the further rows of its
 # sequence share. On the CPU engine 8 rows take 3.2 times as long as one at 3 million weights, 2.1 times at 135 million;
 # this says 2.75.
@@ -49,7 +53,8 @@ def text_cells(rows: int, context: int) -> int:
 class Offer(NamedTuple):
     """A draft before it is cut: how likely each node's whole path is to be accepted, descending. Answered by a `Grant`:
     how many of the first of them may be run. rows, tokens: of its call without them; reading: how many of these rows
-    are of a prompt and give no token; context: cached tokens."""
+    are of a prompt and give no token; context: cached tokens; outside: seconds that pass outside of the call for each
+    sequence, and extra: what drafted rows add to that, however many."""
 
     chances: Sequence[float]
     rows: int
@@ -57,6 +62,8 @@ class Offer(NamedTuple):
     costs: CostSurface
     reading: int = 0
     tokens: float = 1.0
+    outside: float = 0.0
+    extra: float = 0.0
 
 
 class Grant(NamedTuple):
@@ -105,9 +112,10 @@ def allocate(offers: Sequence[Offer], others: Others, largest: int, buckets: Seq
     plain, tokens = _plain(costs, offers, others, rows, cells, buckets)
     with_rows = _seconds(costs, rows + 1 + np.arange(len(order)), buckets)
     with_rows += costs.per_cell * (cells + (1 - READING) * np.cumsum(context[owner[order]]))
+    with_rows += sum(offer.outside for offer in offers) + _extra(offers, owner[order])
     speeds = (tokens + np.cumsum(chances[order])) / with_rows / plain
     best = int(np.argmax(speeds)) if len(order) else -1
-    if best < 0 or speeds[best] <= 1.0:
+    if best < 0 or not _worth(float(speeds[best]), tokens + float(chances[order[: best + 1]].sum()), tokens):
         return [_NOTHING] * len(offers)
     counts = np.bincount(owner[order[: best + 1]], minlength=len(offers)).tolist()
     return [Grant(count, best + 1, float(speeds[best])) for count in counts]
@@ -121,16 +129,25 @@ def best_of_one(offer: Offer, others: Others, largest: int, buckets: Sequence[in
     if room < 1 or not len(offer.chances):
         return _NOTHING
     plain, tokens = _plain(costs, (offer,), others, rows, cells, buckets)
-    seconds, each, extra = costs.seconds, (1 - READING) * costs.per_cell * offer.context, costs.per_cell * cells
-    best, nodes = plain, 0
+    seconds, each = costs.seconds, (1 - READING) * costs.per_cell * offer.context
+    extra = costs.per_cell * cells + offer.outside + offer.extra
+    best, nodes, found, without = plain, 0, tokens, tokens
     for n, chance in enumerate(offer.chances[:room], 1):
         tokens += chance
         extra += each
         took = seconds[_bucket(rows + n, buckets)] if buckets else seconds[rows + n]
         rate = tokens / (took + extra)
         if rate > best:
-            best, nodes = rate, n
-    return Grant(nodes, nodes, best / plain)
+            best, nodes, found = rate, n, tokens
+    return Grant(nodes, nodes, best / plain) if _worth(best / plain, found, without) else _NOTHING
+
+
+def _worth(speed: float, tokens: float, without: float) -> bool:
+    """Do drafts pay, with a margin, that give so many `tokens` instead of `without` at so many times the speed?
+
+    tokens / speed is what the time of the call is worth: 3.0 tokens for the time of 2.0 instead of 1.0 -> 2.0 for 1.0.
+    """
+    return speed > 1.0 and tokens - without >= MARGIN * (tokens / speed - without)
 
 
 def _plain(
@@ -139,11 +156,20 @@ def _plain(
     """Tokens a second of the call without drafts, and its tokens, rows of prompts among them as the docstring says."""
     tokens = sum(offer.tokens for offer in offers) + others.tokens
     decoding = sum(offer.rows - offer.reading for offer in offers) + others.decoding
-    whole = _at(costs, rows, buckets) + costs.per_cell * cells
+    outside = sum(offer.outside for offer in offers)
+    whole = _at(costs, rows, buckets) + costs.per_cell * cells + outside
     if decoding == rows:
         return tokens / whole, tokens
-    alone = _at(costs, decoding, buckets) + costs.per_cell * cells * decoding / rows
+    alone = _at(costs, decoding, buckets) + costs.per_cell * cells * decoding / rows + outside
     return tokens / alone, tokens * whole / alone
+
+
+def _extra(offers: Sequence[Offer], owners: NDArray[np.int64]) -> NDArray[np.float64]:
+    """What drafted rows add outside of the call: each sequence counts once it has one. owners: by node, in order."""
+    found, first = np.zeros(len(owners)), np.unique(owners, return_index=True)
+    for owner, at in zip(*first, strict=True):
+        found[at] = offers[owner].extra
+    return np.cumsum(found)
 
 
 def _at(costs: CostSurface, rows: int, buckets: Sequence[int]) -> float:

@@ -16,15 +16,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from time import sleep
+from time import perf_counter, sleep
 
 import numpy as np
 
 from edgedec.cache.prefixes import common
 from edgedec.decoding.context import Context
+from edgedec.decoding.forwarding import run_jobs
+from edgedec.decoding.gaps import Gaps
 from edgedec.decoding.job import Job, grant_offers
 from edgedec.decoding.sharing import FoundPrefix, SharedPrefixes, adapter_key
-from edgedec.decoding.step import DecodeLoop, ForkLoop, Token, run_requests
+from edgedec.decoding.step import DecodeLoop, ForkLoop, Token
 from edgedec.runtime import Runtime
 
 __all__ = ["Batch", "Job"]
@@ -51,6 +53,8 @@ class Batch:
         self._runtime, self._tokens, self._most = runtime, tokens, most
         self._waiting: deque[Job] = deque()
         self._running: list[Job] = []
+        # The time between forwards, and of it what passed since the last one.
+        self._gaps, self._since_last = Gaps(), 0.0
         self.prefixes = SharedPrefixes(runtime.capabilities) if prefixes is None else prefixes
         self._paged, self._page = runtime.capabilities.page_slots > 0, max(runtime.capabilities.page_slots, 1)
 
@@ -88,21 +92,29 @@ class Batch:
     def step(self) -> bool:
         """One forward for the sequences that wait for a call; False if there is nothing left to do."""
         self._admit()
+        began = perf_counter()
         for job in (parked := [job for job in self._running if job.parked]):
+            verifying = job.verifying
             job.resume()
+            if verifying:
+                self._index_prompt(job)
         jobs = self._next_jobs()
         if not jobs:
             sleep(_PAUSE if parked else 0)
             return bool(parked)
         grant_offers(jobs, self._runtime.spec.n_blocks, self._runtime.capabilities)
-        done = iter(run_requests(self._runtime, [request for job in jobs for request in job.requests]))
-        for job in jobs:
-            completed = list(islice(done, len(job.requests)))
+        self._gaps.add_forward(self._since_last + perf_counter() - began)
+        answers = run_jobs(self._runtime, jobs, self._drop_idle)
+        if self._gaps.watched:
+            self._gaps.end_forward()
+        ended = perf_counter()
+        for job, completed in answers:
             job.context.concurrent = len(self._running) - 1
             if completed:
                 job.complete(completed)
                 self._index_prompt(job)
         self._retire()
+        self._since_last = perf_counter() - ended
         return True
 
     def run(self) -> None:
@@ -174,7 +186,8 @@ class Batch:
     def _start(self, job: Job, match: FoundPrefix) -> None:
         context = job.context
         self.prefixes.reuse(context, match)
-        context.concurrent, job.started = len(self._running), True
+        context.concurrent, context.gaps, context.parks = len(self._running), self._gaps, True
+        job.started = True
         job.on_start()
         job.advance()
         if not job.done:
@@ -193,12 +206,19 @@ class Batch:
         """A prompt that has just been read can be continued from at once: its whole pages, which copies nothing; all of
         it if one that waits begins with more."""
         context = job.context
-        if job.shares and self._paged and not job.done and context.n_prompt <= len(context.ids) <= context.n_prompt + 1:
+        read = context.n_prompt <= len(context.ids) <= context.n_prompt + 1 and not job.verifying
+        if job.shares and self._paged and not job.done and read:
             n = min(context.cache.length, context.n_prompt)
             whole = n // self._page * self._page
             waiting = (other.context.ids for other in islice(self._waiting, _LOOKS))
             more = any(common(ids, context.ids) >= whole + self.prefixes.least for ids in waiting)
             self._index(context, n if more else whole)
+
+    def _drop_idle(self) -> bool:
+        """Let go of all idle prefixes; were there any?"""
+        held = len(self.prefixes) > 0
+        self.prefixes.evict(lambda: False)
+        return held
 
     def _index(self, context: Context, n: int) -> None:
         if self.prefixes.keep(context, n) and self._bound() > self._tokens:

@@ -17,7 +17,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.logits import ConstraintMask, LogitsChain, LogitsProcessor, MinTokens, Penalties
 from edgedec.errors import UsageError
 from edgedec.generation import GenerationConfig
-from edgedec.runtime import CallResult, Capabilities, Logits, Outputs, TokenSampler
+from edgedec.runtime import CallResult, Capabilities, Drawing, Logits, Outputs, TokenSampler
 from edgedec.sampling import Probs, draw_at, logprob, top_logprobs
 from edgedec.sampling.best import Best, decided, quick_distribution
 from edgedec.sampling.logprobs import best_logprobs
@@ -55,6 +55,10 @@ class Chooser:
         self._hidden = self.chain.early
         self._context = context
         self._sampler = None if self.takes_largest else self._make_sampler(capabilities)
+        # Is it all in the sampler, so that a call without drafts can draw?
+        self._draws = (
+            capabilities.draws and self._sampler is not None and not self._adjusted and config.logprobs is None
+        )
         # Penalties widen the bounds of the k best; a sampler that reads all logits is quicker then.
         all_logits = self.takes_largest or (self._sampler is not None and config.sampling.adjusts)
         k = 0 if all_logits else best_needed(config, self.chain, capabilities, self._vocab)
@@ -87,6 +91,23 @@ class Chooser:
         if found is None:
             raise Undecided
         return found
+
+    def drawing(self) -> Drawing | None:
+        """The draw of the next token in the call itself; None where that takes more than its logits and the text."""
+        if not self._draws or not Drawing.possible(rng := self._context.rng):
+            return None
+        assert self._sampler is not None
+        self._sampler.read(self._context.ids, self._context.n_prompt)
+        return Drawing(self._sampler, rng if self.config.sampling.temperature > 0 else None)
+
+    def drawn(self, result: CallResult, drawing: Drawing) -> int:
+        """The token that a call drew after its last row; where it could not decide, Python does, with the same
+        number."""
+        assert result.drawn is not None
+        if result.drawn >= 0:
+            return result.drawn
+        rows = Verified(CallResult(logits=drawing.sampler.row()), {})
+        return draw_at(self.distribution(rows, 0, ()), drawing.number())
 
     def draw(self, rows: Verified, at: int, path: Sequence[int]) -> int:
         """The token that follows row `at`, to which `path` leads: one random number, unless greedy."""
@@ -155,7 +176,7 @@ def make_chain(config: GenerationConfig, context: Context, ends: frozenset[int])
     if config.min_tokens and ends:
         found.append(MinTokens(ends, config.min_tokens))
     if config.constraint is not None:
-        found.append(ConstraintMask(config.constraint))
+        found.append(ConstraintMask(config.constraint, context))
     return LogitsChain(found)
 
 

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 class Constraint(Protocol):
     """A set of allowed texts, followed token by token. It belongs to one generation at a time.
 
-    Three more methods may be there: `ready()`, false while what follows the accepted tokens is still being computed,
-    lets the other sequences of a batch go on meanwhile; `slow`, true where that has happened, keeps drafts from
-    waiting; `allowed(tokens, parents, seconds)` says which nodes of a draft tree are worth running, in less than the
-    `seconds` that their rows would cost, or None. What it leaves out must be forbidden.
+    Four more methods may be there: `ready()`, false while what follows the accepted tokens is still being computed,
+    lets the other sequences of a batch go on meanwhile; `begun(path)` has what follows drafted tokens computed, and
+    says whether it is known; `slow`, true where one took long, keeps drafts from waiting; `allowed(tokens, parents,
+    seconds)` says which nodes of a draft tree are worth running, in less than the `seconds` that their rows would cost,
+    or None. What it leaves out must be forbidden.
     """
 
     def mask(self, path: Sequence[int]) -> NDArray[np.bool_]:

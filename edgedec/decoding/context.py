@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from edgedec.cache import Cache
+from edgedec.decoding.gaps import Gaps
 from edgedec.errors import ContextFull
 from edgedec.policies import CachePolicy
 from edgedec.runtime import Adapter
@@ -30,7 +31,9 @@ class Context:
     sequences share its calls; `jump_forward()`: the tokens that its constraint leaves no choice about; `ready()`: may
     the generation go on, or does its constraint still compute? `allowed(tokens, parents, seconds)`: which nodes of a
     draft tree, whose rows would cost so much, its constraint allows, None if it does not say; `adapter`: the low-rank
-    weights that its calls use; `policy`: what its cache keeps, None: everything (`edgedec.decoding.keeping`).
+    weights that its calls use; `parks`: does whoever runs its loop take `Waiting` for an item, and go on with others
+    meanwhile? `policy`: what its cache keeps, None: everything (`edgedec.decoding.keeping`); `gaps`: the time between
+    its calls.
     """
 
     ids: list[int]
@@ -44,14 +47,16 @@ class Context:
     ready: Callable[[], bool] = always
     allowed: Callable[[Sequence[int], Sequence[int], float], Sequence[bool] | None] = unsaid
     adapter: Adapter | None = None
+    parks: bool = False
     policy: CachePolicy | None = None
+    gaps: Gaps = field(default_factory=Gaps)
 
     def fork(self) -> Context:
         """An independent text in the making, at the same place."""
         rng = np.random.default_rng()
         rng.bit_generator.state = self.rng.bit_generator.state
         policy = None if self.policy is None else self.policy.fork()
-        return replace(self, ids=list(self.ids), cache=self.cache.fork(), rng=rng, policy=policy)
+        return replace(self, ids=list(self.ids), cache=self.cache.fork(), rng=rng, policy=policy, parks=False)
 
     def forget(self, length: int) -> None:
         """Cut the cache to the first `length` tokens. What a policy dropped because of those after them is not

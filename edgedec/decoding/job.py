@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 from edgedec.cache import Cache
 from edgedec.decoding.allocation import Offer, Others, allocate, text_cells
-from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, DecodeLoop, ForkLoop, ForwardOn, Request, Together, Token
-from edgedec.errors import EdgedecError
+from edgedec.decoding.context import Context, always
+from edgedec.decoding.step import Completed, DecodeLoop, ForkLoop, ForwardOn, Request, Together, Token, Waiting
+from edgedec.errors import ContextFull, EdgedecError
 from edgedec.runtime import Call, Capabilities
 
 
@@ -19,8 +20,8 @@ class Job:
     """A sequence in a batch. `on_token` gets each token, and None at the end; `error` is what ended it, if anything
     did. `need`: tokens that its caches may come to hold, all forks together; `shares`: may it continue from the pages
     of others, and they from its? `forks`: further contexts that its loop has made. `parked`: its constraint still
-    computes what may follow its last token, while the others go on. `offer`: the draft that it could run in the next
-    call.
+    computes what may follow its last token, or drafted ones (`verifying`), while the others go on. `offer`: the draft
+    that it could run in the next call.
     """
 
     context: Context
@@ -35,27 +36,46 @@ class Job:
     done: bool = False
     error: EdgedecError | None = None
     parked: bool = False
+    verifying: bool = False
     offer: Offer | None = None
     _several: bool = False
+    _ready: Callable[[], bool] = always
 
     def advance(self, answer: Any = None) -> None:
         """On to the next calls or to the next offer, or to the end."""
         try:
             item = self.loop.send(answer) if answer is not None else next(self.loop)
-            while isinstance(item, Token):
-                self.on_token(item)
-                if self.done:
-                    return
-                self.parked = not self.context.ready()
+            while isinstance(item, Token | Waiting):
+                if isinstance(item, Token):
+                    given = perf_counter()
+                    self.on_token(item)
+                    self.context.gaps.consumed(perf_counter() - given)
+                    if self.done:
+                        return
+                self.verifying = isinstance(item, Waiting)
+                self._ready = item.ready if isinstance(item, Waiting) else self.context.ready
+                self.parked = not self._ready()
                 if self.parked:
                     return
                 item = next(self.loop)
+            self.verifying = False
             self._take(item)
         except StopIteration:
             self.end()
-        except EdgedecError as error:
-            self.error = error
+        except (EdgedecError, MemoryError) as error:
+            self.fail(error)
+
+    def fail(self, error: EdgedecError | MemoryError) -> None:
+        """At its end, because of what one of its calls met."""
+        if not self.done:
+            self.error = error if isinstance(error, EdgedecError) else self._without_room(error)
             self.end()
+
+    def _without_room(self, error: MemoryError) -> ContextFull:
+        said = f"{len(self.context.ids)} tokens: memory is short ({str(error) or 'out of memory'})"
+        full = ContextFull(f"{said}; run fewer texts at a time, or allow their caches more")
+        full.__cause__ = error
+        return full
 
     def _take(self, item: Together | Request | Offer) -> None:
         self.offer = item if isinstance(item, Offer) else None
@@ -73,7 +93,7 @@ class Job:
 
     def resume(self) -> None:
         """On from where it was parked, if it can."""
-        if not self.done and self.context.ready():
+        if not self.done and self._ready():
             self.parked = False
             self.advance()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from edgedec.cache.base import Arrays
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request
-from edgedec.policies import CachePolicy, PolicyState
+from edgedec.policies import CachePolicy, PolicyState, WorkingPolicy
 from edgedec.runtime import Call, Outputs, Rows
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def settle(context: Context, most: int, drafter: Drafter | None = None) -> Gener
     policy, cache = context.policy, context.cache
     if policy is None:
         return
+    policy.follow(context.ids)
     if cache.length >= len(context.ids):
         cache.truncate(len(context.ids) - 1)
         policy.trim(cache)
@@ -31,6 +32,8 @@ def settle(context: Context, most: int, drafter: Drafter | None = None) -> Gener
         yield from _read(context, policy, most, drafter)
         policy.end(cache)
     policy.settle(cache)
+    if isinstance(policy, WorkingPolicy):
+        yield from policy.work(cache, context.adapter)
 
 
 def _read(

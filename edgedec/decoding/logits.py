@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgedec.decoding.constraint import Constraint
 from edgedec.decoding.context import Context
@@ -109,20 +110,32 @@ class MinTokens(BaseProcessor):
         self._left -= 1
 
 
+class MaskPending(Exception):
+    """What a constraint allows after drafted tokens is still being computed."""
+
+
 class ConstraintMask:
-    """A `Constraint` as a processor: what it does not allow gets the probability 0."""
+    """A `Constraint` as a processor: what it does not allow gets the probability 0. Where `context.parks`, a mask after
+    drafted tokens that is not known yet is MaskPending."""
 
     early: tuple[int, ...] = ()
 
-    def __init__(self, constraint: Constraint) -> None:
-        self.constraint = constraint
+    def __init__(self, constraint: Constraint, context: Context | None = None) -> None:
+        self.constraint, self._context = constraint, context
+        self._begun = getattr(constraint, "begun", None)
 
     def process(self, logits: Logits, path: Sequence[int], early: Early) -> Logits:
-        return np.where(self.constraint.mask(path), logits, np.float32(-np.inf))
+        return np.where(self._mask(path), logits, np.float32(-np.inf))
 
     def process_best(self, best: Best, path: Sequence[int]) -> Best:
-        allowed = self.constraint.mask(path)[best.ids]
+        allowed = self._mask(path)[best.ids]
         return best.lower(np.where(allowed, best.scores, np.float32(-np.inf)))
+
+    def _mask(self, path: Sequence[int]) -> NDArray[np.bool_]:
+        parks = self._context is not None and self._context.parks
+        if path and parks and self._begun is not None and not self._begun(path):
+            raise MaskPending
+        return self.constraint.mask(path)
 
     def accept(self, token: int) -> None:
         self.constraint.accept(token)

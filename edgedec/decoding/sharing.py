@@ -79,13 +79,20 @@ class SharedPrefixes:
             context.cache = forked
 
     def _taken(self, match: FoundPrefix, like: Cache) -> Cache | None:
-        if match.stored is not None and self.offload is not None:
-            return self.offload.load(match.stored, match.n, like)
-        return None if match.cache is None else match.cache.fork(match.n, like.capacity)
+        """A cache that begins with what was found; None without memory for it, which costs reading only."""
+        try:
+            if match.stored is not None and self.offload is not None:
+                return self.offload.load(match.stored, match.n, like)
+            return None if match.cache is None else match.cache.fork(match.n, like.capacity)
+        except MemoryError:
+            return None
 
     def keep(self, context: Context, n: int) -> bool:
         """Hold a text's first `n` tokens, if they are enough; whether it is held."""
-        fork = context.cache.fork(n) if n >= self.least else None
+        try:
+            fork = context.cache.fork(n) if n >= self.least else None
+        except MemoryError:  # what runs is in more need of it
+            return False
         if fork is None or fork.length < self.least:  # a recurrent block may have kept no state there
             return False
         with self._lock:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
 
 from edgedec.decoding.allocation import Offer, grant_alone, text_cells
+from edgedec.decoding.gaps import Gaps
 from edgedec.runtime import Call, CallResult, Rows, Runtime
 
 
@@ -53,6 +54,12 @@ class Completed(NamedTuple):
     whole: bool = True
 
 
+class Waiting(NamedTuple):
+    """What a loop waits for other than calls: it goes on, without an answer, once `ready()`."""
+
+    ready: Callable[[], bool]
+
+
 Request = Call | ForwardOn
 
 
@@ -63,10 +70,10 @@ class Together(NamedTuple):
 
 
 # Yields the calls that a text needs, the drafts that it could run, and the tokens that it gets; each call is answered
-# by what came of it, each offer by a grant.
-DecodeLoop = Generator[Request | Offer | Token, Any, None]
+# by what came of it, each offer by a grant. Of a context that parks also what it waits for.
+DecodeLoop = Generator[Request | Offer | Token | Waiting, Any, None]
 # The same of a job that holds several forks: a search, best of n.
-ForkLoop = Generator[Together | Request | Offer | Token, Any, None]
+ForkLoop = Generator[Together | Request | Offer | Token | Waiting, Any, None]
 
 
 @dataclass(slots=True)
@@ -168,13 +175,18 @@ def runs_whole(call: Call) -> bool:
     return call.blocks is None and call.hidden is None and call.outputs.logits_from == 0 and call.outputs.head
 
 
-def run_loop(runtime: Runtime, loop: DecodeLoop) -> Generator[Token]:
-    """The tokens of one loop, its calls run one at a time."""
+def run_loop(runtime: Runtime, loop: DecodeLoop, gaps: Gaps | None = None) -> Generator[Token]:
+    """The tokens of one loop, its calls run one at a time. gaps: counts the time between them."""
+    gaps, since = gaps or Gaps(), perf_counter()
     try:
         item = next(loop)
         while True:
             if isinstance(item, Token):
+                given = perf_counter()
                 yield item
+                since += perf_counter() - given
+                gaps.tokens += 1
+            if isinstance(item, Token | Waiting):
                 item = next(loop)
                 continue
             if isinstance(item, Offer):
@@ -183,7 +195,11 @@ def run_loop(runtime: Runtime, loop: DecodeLoop) -> Generator[Token]:
             owner, call = item if isinstance(item, ForwardOn) else (runtime, item)
             began = perf_counter()
             result = owner.forward((call,))[0]
-            seconds, rows = perf_counter() - began, call.rows.count
+            gaps.add_forward(began - since)
+            since = perf_counter()
+            if gaps.watched:
+                gaps.end_forward()
+            seconds, rows = since - began, call.rows.count
             item = loop.send(Completed(result, rows, seconds, text_cells(rows, call.cache.length), runs_whole(call)))
     except StopIteration:
         return

@@ -37,12 +37,19 @@ class Opening:
     speculate: str = "auto"
     lora: str | None = None
     cache: str = "full"
+    device: str = ""
 
     def open(self) -> Model:
         from edgedec.model import open as open_model
 
         return open_model(
-            self.model, engine=self.engine, threads=self.threads, kv=self.kv, prefix_tokens=0, cache=self.cache
+            self.model,
+            engine=self.engine,
+            device=self.device,
+            threads=self.threads,
+            kv=self.kv,
+            prefix_tokens=0,
+            cache=self.cache,
         )
 
     def sessions(self, model: Model) -> Callable[[], Session]:

@@ -16,6 +16,8 @@ from edgedec.runtime.call import (
 )
 from edgedec.runtime.capabilities import Capabilities
 from edgedec.runtime.checks import check_calls, check_readout, check_views
+from edgedec.runtime.chosen import note_choice, why_chosen
+from edgedec.runtime.devices import DEVICE_NAMES, DeviceName, parse_device
 from edgedec.runtime.drafting import (
     Calibrated,
     DraftGroup,
@@ -34,22 +36,26 @@ from edgedec.runtime.registry import (
     lacking_kinds,
     open_runtime,
     runtime_names,
+    unavailable_reason,
 )
 from edgedec.runtime.rows import Rows
-from edgedec.runtime.sampler import MakeSampler, SamplingSettings, TokenSampler
+from edgedec.runtime.sampler import Drawing, MakeSampler, SamplingSettings, TokenSampler
 from edgedec.runtime.view import PAGE, View
 
 __all__ = [
     "ALL_LOGITS",
+    "DEVICE_NAMES",
     "PAGE",
     "Adapter",
     "Calibrated",
     "Call",
     "CallResult",
     "Capabilities",
+    "DeviceName",
     "DraftGroup",
     "DraftTable",
     "DraftingParts",
+    "Drawing",
     "Hidden",
     "Logits",
     "MakeSampler",
@@ -75,6 +81,10 @@ __all__ = [
     "head_outputs",
     "lacking_kinds",
     "logits_of",
+    "note_choice",
     "open_runtime",
+    "parse_device",
     "runtime_names",
+    "unavailable_reason",
+    "why_chosen",
 ]

@@ -13,6 +13,7 @@ from edgedec.runtime.best import best
 from edgedec.runtime.capabilities import Capabilities
 from edgedec.runtime.readout import Readout
 from edgedec.runtime.rows import Rows
+from edgedec.runtime.sampler import Drawing
 from edgedec.runtime.view import View
 from edgedec.spec import ModelSpec
 
@@ -31,7 +32,8 @@ class Outputs(NamedTuple):
     capabilities have `temperatures`); hidden: blocks after which the state of all computed rows is returned (-1: the
     embedding); attention: what the rows pay to each slot, in every attention block of the call; readout: `top` is of
     these tokens only, and there are no logits and no logsum; queries: attention blocks whose queries are returned, as
-    they score keys.
+    they score keys; draw: a token is drawn after the last row, and its logits stay in the engine (only if the runtime's
+    capabilities have `draws`).
     """
 
     logits: bool = False
@@ -43,6 +45,7 @@ class Outputs(NamedTuple):
     temperature: float = 1.0
     readout: Readout | None = None
     queries: tuple[int, ...] = ()
+    draw: Drawing | None = None
 
     def __or__(self, other: Outputs) -> Outputs:
         """What either of them returns; of the rows that both are about."""
@@ -58,12 +61,13 @@ class Outputs(NamedTuple):
             self.temperature if self.logsum else other.temperature,
             _joined(self, other),
             tuple(sorted({*self.queries, *other.queries})),
+            self.draw or other.draw,
         )
 
     @property
     def head(self) -> bool:
         """Does the head run?"""
-        return self.logits or self.top > 0 or self.logsum
+        return self.logits or self.top > 0 or self.logsum or self.draw is not None
 
 
 def _joined(one: Outputs, other: Outputs) -> Readout | None:
@@ -79,7 +83,7 @@ class CallResult:
     logits [m, vocab_size]; ids int32 [m, top]: the best tokens, the best first, the lowest id of equals first, -1
     where a logit is not finite; scores [m, top]: their logits; logsum float64 [m]; hidden: [count, hidden_size] by
     block; attention: [n_kv_heads, slots] by block, summed over rows and the query heads of a kv head; queries: [count,
-    n_heads, head_dim] by block.
+    n_heads, head_dim] by block. drawn: the token that was drawn; -1: the logits do not decide it (`TokenSampler.row`).
     """
 
     logits: Logits | None = None
@@ -89,6 +93,7 @@ class CallResult:
     hidden: dict[int, Hidden] = field(default_factory=dict)
     attention: dict[int, NDArray[np.float32]] = field(default_factory=dict)
     queries: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    drawn: int | None = None
 
 
 class Adapter(Protocol):

@@ -98,6 +98,8 @@ def _check_outputs(call: Call, spec: ModelSpec, can: Capabilities) -> None:
         raise UsageError(f"temperature {wanted.temperature} of a log-sum: must be above 0")
     if wanted.head and not 0 <= wanted.logits_from < n:
         raise UsageError(f"logits_from {wanted.logits_from}: the call computes {n} rows")
+    if wanted.draw is not None and not can.draws:
+        _refuse("draws")
     if wanted.readout is not None:
         check_readout(wanted, spec)
     for block in wanted.hidden:
@@ -118,7 +120,7 @@ def _check_queries(call: Call, spec: ModelSpec, can: Capabilities) -> None:
 def check_readout(wanted: Outputs, spec: ModelSpec) -> Readout:
     """The readout that is wanted; UsageError unless it is of this vocabulary and nothing else is wanted of the head."""
     readout = wanted.readout
-    if readout is None or wanted.logits or wanted.logsum or not wanted.top:
+    if readout is None or wanted.logits or wanted.logsum or wanted.draw or not wanted.top:
         raise UsageError("a readout gives the best tokens only: no logits and no logsum with it, and top from 1 on")
     if not len(readout) or readout.ids[0] < 0 or readout.ids[-1] >= spec.vocab_size:
         raise UsageError(f"a readout of {len(readout)} tokens: needs some, all in the vocabulary of {spec.vocab_size}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from edgedec.errors import RuntimeUnavailable
 from edgedec.runtime.call import Runtime
+from edgedec.runtime.devices import AUTO, CPU, UNNAMED, DeviceName, parse_device
 
 if TYPE_CHECKING:
     from edgedec.bundle import Bundle
@@ -18,10 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RuntimeOptions:
-    """threads: 0 lets the runtime choose; kv: cache format, None for the bundle's default."""
+    """threads: 0 lets the runtime choose; kv: cache format, None for the bundle's default; device: what computes
+    (`edgedec.runtime.devices`), "" for what the runtime itself prefers; device_cache: bytes of a device's memory that
+    pages of caches may take, others lie in the host's memory until they are wanted (0: all that the device has)."""
 
     threads: int = 0
     kv: str | None = None
+    device: str = UNNAMED
+    device_cache: int = 0
 
 
 def runtime_names() -> list[str]:
@@ -30,28 +35,61 @@ def runtime_names() -> list[str]:
     return sorted(m.name for m in iter_modules(package.__path__) if not m.name.startswith("_"))
 
 
-def choose_runtime(bundle: Bundle, wanted: str = "auto") -> str:
+def choose_runtime(bundle: Bundle, wanted: str = "auto", device: str = UNNAMED) -> str:
     """The runtime that a name means on this bundle; "auto" is the first of `runtimes.PREFERRED` that can run it
-    here."""
+    here, or, for a device, the first that computes there."""
     if wanted != "auto":
         return wanted
-    reasons = []
-    for name in import_module("edgedec.runtimes").PREFERRED:
-        reason = _module(name).unavailable_reason(bundle)
+    place, reasons = parse_device(device), []
+    for name in _candidates(place):
+        reason = _reason(name, bundle, place)
         if reason is None:
-            return str(name)
+            return name
         reasons.append(f"{name}: {reason}")
-    raise RuntimeUnavailable(f"{bundle.path}: no runtime can open it here ({'; '.join(reasons)})")
+    on = f" on {place}" if place.name else ""
+    raise RuntimeUnavailable(f"{bundle.path}: no runtime can open it here{on} ({'; '.join(reasons)})")
+
+
+def unavailable_reason(name: str, bundle: Bundle, device: str = UNNAMED) -> str | None:
+    """Why the runtime `name` cannot open the bundle here, or on this device, in one line; None if it can."""
+    reason: str | None = (
+        _reason(name, bundle, parse_device(device)) if device else _module(name).unavailable_reason(bundle)
+    )
+    return reason
 
 
 def open_runtime(name: str, bundle: Bundle, options: RuntimeOptions | None = None) -> Runtime:
     """The runtime `runtimes/<name>.py` on `bundle`; RuntimeUnavailable says what it lacks."""
-    module = _module(name)
-    reason = module.unavailable_reason(bundle)
+    options = options or RuntimeOptions()
+    reason = _reason(name, bundle, parse_device(options.device))
     if reason is not None:
         raise RuntimeUnavailable(f"engine {name}: {reason}")
-    runtime: Runtime = module.open(bundle, options or RuntimeOptions())
+    runtime: Runtime = _module(name).open(bundle, options)
     return runtime
+
+
+def _candidates(device: DeviceName) -> list[str]:
+    """The runtimes that compute on a device: those made for it before those that serve many, then as preferred."""
+    preferred: list[str] = list(import_module("edgedec.runtimes").PREFERRED)
+    if device.name in (UNNAMED, CPU):
+        return preferred
+    own = [name for name in runtime_names() if name not in preferred]
+    return [name for name in [*own, *preferred] if device.name in _devices(name)]
+
+
+def _devices(name: str) -> tuple[str, ...]:
+    """The devices that a runtime computes on."""
+    return tuple(getattr(_module(name), "DEVICES", (CPU,)))
+
+
+def _reason(name: str, bundle: Bundle, device: DeviceName) -> str | None:
+    """Why a runtime cannot open a bundle here, on this device; None if it can."""
+    module = _module(name)
+    if device.name not in (UNNAMED, AUTO, *_devices(name)):
+        return f"computes on {', '.join(_devices(name))}, not on {device.name}"
+    own = getattr(module, "device_reason", None)
+    reason: str | None = module.unavailable_reason(bundle) if own is None else own(bundle, device)
+    return reason
 
 
 def _module(name: str) -> ModuleType:

@@ -46,5 +46,36 @@ class TokenSampler(Protocol):
         text and then `path`; -1 where that is within rounding of another one."""
         ...
 
+    def row(self) -> NDArray[np.float32]:
+        """The logits [1, vocab] of the last row that a call drew from and that was not decided."""
+        ...
+
+
+class Drawing:
+    """A draw that a call makes after its last row, before its logits leave the engine (`Outputs.draw`). `rng` None: the
+    largest is taken. Its one random number is drawn when the call runs, for the first time if it is run again."""
+
+    __slots__ = ("_number", "_rng", "sampler")
+
+    def __init__(self, sampler: TokenSampler, rng: np.random.Generator | None) -> None:
+        self.sampler, self._rng, self._number = sampler, rng, -1.0
+
+    @staticmethod
+    def possible(rng: np.random.Generator) -> bool:
+        """Can a number of these be taken back?"""
+        return isinstance(rng.bit_generator, np.random.PCG64)
+
+    def number(self) -> float:
+        """In [0, 1)."""
+        if self._number < 0:
+            self._number = 0.0 if self._rng is None else self._rng.random()
+        return self._number
+
+    def take_back(self) -> None:
+        """The call came to nothing: `rng` is as if it had not been made."""
+        if self._rng is not None and self._number >= 0:
+            self._rng.bit_generator.advance(-1)  # type: ignore[attr-defined]
+        self._number = -1.0
+
 
 MakeSampler = Callable[[SamplingSettings, int], TokenSampler]

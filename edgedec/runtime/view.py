@@ -10,6 +10,8 @@ Of a group of rows, and of each kv head, are seen
     chosen     pages by their numbers
     slots      slots by their numbers
     theta      slots left over, whose score is at most `theta` below the anchor
+    runs       with `slots`: each stands for so many from there on (itself among them), which have its score (DeltaLLM).
+               A run lies in one page; one of a page that is seen anyway stands for nothing
 
 The *bound* of a page (Quest, LServe) is the most that a query can score there: the sum over dimensions of
 max(q * min, q * max), min and max over the page's keys, rounded outward to bfloat16; of several queries (rows of the
@@ -54,6 +56,7 @@ class View:
     chosen: Sequence[Ints] | None = None
     slots: Sequence[Ints] | None = None
     theta: float | None = None
+    runs: Sequence[Ints] | None = None
     group: int = 1
 
     def numbers(self, name: str, kv_heads: int) -> tuple[int, ...]:
@@ -66,6 +69,11 @@ class View:
         """`chosen` or `slots` of a kv head, ascending, each once."""
         lists: Sequence[Ints] | None = getattr(self, name)
         return np.zeros(0, np.int64) if lists is None else np.unique(np.asarray(lists[head], np.int64))
+
+    def stands_for(self, head: int) -> Ints:
+        """How many slots each of those listed stands for, of a kv head."""
+        slots = self.listed("slots", head)
+        return np.ones(len(slots), np.int64) if self.runs is None else np.asarray(self.runs[head], np.int64)
 
     def groups(self, rows: int) -> Iterator[slice]:
         """The groups of so many computed rows."""
@@ -100,10 +108,21 @@ class View:
                 found = self.listed(name, head)
                 if len(found) and not (found[0] >= 0 and found[-1] < most):
                     raise _wrong(block, f"{name} {found[0]} to {found[-1]} of kv head {head}: the block holds {most}")
+        for head in range(0 if self.runs is None else kv_heads):
+            self._check_runs(block, head, slots)
         if self.theta is not None and self.slots is not None:
             raise _wrong(block, "theta and slots: give one of them")
         if self.group < 0:
             raise _wrong(block, f"group {self.group}: needs a number of rows, 0 for all of a call")
+
+    def _check_runs(self, block: int, head: int, held: int) -> None:
+        first = self.listed("slots", head)
+        if self.slots is None or self.runs is None or len(self.runs) <= head or len(self.runs[head]) != len(first):
+            raise _wrong(block, f"runs of kv head {head}: needs one for each of its slots")
+        ends = first + self.stands_for(head)
+        next_ = np.append(first[1:], held)
+        if ((ends <= first) | (ends > next_) | ((ends - 1) // PAGE != first // PAGE)).any():
+            raise _wrong(block, f"runs of kv head {head}: each from 1 on, in one page, up to the next slot")
 
 
 def _wrong(block: int, what: str) -> UsageError:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
 from typing import Any, NamedTuple
 
 from edgedec.errors import LimitExceeded
 from edgedec.sandbox.channel import Channel
 from edgedec.sandbox.limits import GuestLimits
 
-# Seconds after which a request is one of those that take long.
-_QUICK = 0.1
+# Priorities of a worker, by the seconds that a request has taken: most take a tenth of the first.
+LOWEST = 19
+_PRIORITIES = (0.02, 10), (0.2, LOWEST)
 
 
 class Reply(NamedTuple):
@@ -31,6 +33,7 @@ class GuestWorker:
         self._channel, self.limits, self._end, self._pid = channel, limits, end, pid
         self._alive = True
         self._waiting = 0
+        self._since, self._priority = 0.0, 0
 
     @property
     def alive(self) -> bool:
@@ -49,6 +52,7 @@ class GuestWorker:
             self._channel.send({"seconds": self.limits.seconds, **message}, blob)
         except EOFError:
             raise self._gone(None) from None
+        self._since = self._since if self._waiting else monotonic()
         self._waiting += 1
 
     def ready(self, seconds: float = 0.0) -> bool:
@@ -62,12 +66,14 @@ class GuestWorker:
         if not self._alive:
             raise LimitExceeded("its worker process has ended")
         try:
-            if not self._channel.ready(_QUICK):
-                self._lower()
+            for seconds, _ in _PRIORITIES:
+                if not self._channel.ready(max(self._since + seconds - monotonic(), 0.0)):
+                    self._lower()
             values, blob = self._channel.receive(self.limits.patience)
         except (TimeoutError, EOFError, ValueError) as error:
             raise self._gone(error) from None
         self._waiting -= 1
+        self._since = monotonic()
         if values.get("memory"):
             self.close()
             raise self.limits.exhausted()
@@ -87,10 +93,14 @@ class GuestWorker:
 
     def _lower(self) -> None:
         """What takes long leaves the processor to those who generate."""
-        if self._pid and hasattr(os, "setpriority"):
+        taken = monotonic() - self._since
+        priority = max((found for seconds, found in _PRIORITIES if taken >= seconds), default=0)
+        if self._pid and priority > self._priority and hasattr(os, "setpriority"):
+            self._priority = priority
             with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, self._pid, 10)
-        self._pid = 0
+                os.setpriority(os.PRIO_PROCESS, self._pid, priority)
+                if priority == LOWEST and hasattr(os, "SCHED_IDLE"):  # who wakes up need not wait for its turn to end
+                    os.sched_setscheduler(self._pid, os.SCHED_IDLE, os.sched_param(0))
 
     def _gone(self, error: Exception | None) -> LimitExceeded:
         self._alive = False

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from math import isinf
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgedec.server.errors import APIError
 from edgedec.server.schema import Schema, check
 
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
 # Deeper than any request needs, and far from where a recursion in Python ends.
 MOST_DEPTH = 100
+
+
+async def read_body(request: Request, most: int, seconds: float) -> bytes:
+    """The bytes of a request's body; APIError 413 for more than `most`, 408 if they take too long."""
+    body = bytearray()
+    if int(request.headers.get("content-length", "0")) > most:
+        raise _too_large(most)
+    try:
+        async with asyncio.timeout(seconds):
+            async for part in request.stream():
+                body += part
+                if len(body) > most:
+                    raise _too_large(most)
+    except TimeoutError:
+        raise APIError(408, "the request's body came too slowly", code="timeout") from None
+    return bytes(body)
 
 
 def parse(raw: bytes) -> dict[str, Any]:
@@ -55,3 +75,7 @@ def depth(value: Any) -> int:
         inside = [item for box in level for item in (box.values() if isinstance(box, dict) else box)]
         level = [item for item in inside if isinstance(item, dict | list)]
     return found
+
+
+def _too_large(most: int) -> APIError:
+    return APIError(413, f"the request's body is larger than {most} bytes", code="body_too_large")

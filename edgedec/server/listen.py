@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from edgedec.errors import UsageError
-from edgedec.server.app import build
 
 if TYPE_CHECKING:
-    from edgedec.server.service import Server
+    from starlette.types import ASGIApp
 
 GRACE = 10
 _BACKLOG = 512
@@ -24,9 +23,9 @@ _BACKLOG = 512
 class _Uvicorn(uvicorn.Server):
     """Refuses new requests from the signal on; running ones continue."""
 
-    def __init__(self, config: uvicorn.Config, server: Server) -> None:
+    def __init__(self, config: uvicorn.Config, drain: Callable[[], None]) -> None:
         super().__init__(config)
-        self._server, self._own_loop = server, None  # type: tuple[Server, asyncio.AbstractEventLoop | None]
+        self._drain, self._own_loop = drain, None  # type: tuple[Callable[[], None], asyncio.AbstractEventLoop | None]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._own_loop = asyncio.get_running_loop()
@@ -35,14 +34,14 @@ class _Uvicorn(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # Not here: the signal may have come while this very thread holds the engine's lock.
         if self._own_loop is not None:
-            self._own_loop.call_soon_threadsafe(self._server.drain)
+            self._own_loop.call_soon_threadsafe(self._drain)
         super().handle_exit(sig, frame)
 
 
-def make(server: Server, grace: int = GRACE) -> uvicorn.Server:
-    """Not yet running: `run(sockets=[bound(...)])`."""
+def make(app: ASGIApp, drain: Callable[[], None], grace: int = GRACE) -> uvicorn.Server:
+    """Not yet running: `run(sockets=[bound(...)])`. drain: refuses new requests; called at a signal."""
     config = uvicorn.Config(
-        build(server),
+        app,
         log_level=logging.WARNING,
         access_log=False,
         server_header=False,
@@ -52,7 +51,7 @@ def make(server: Server, grace: int = GRACE) -> uvicorn.Server:
         timeout_keep_alive=30,
         ws="none",
     )
-    return _Uvicorn(config, server)
+    return _Uvicorn(config, drain)
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -67,9 +66,9 @@ def bound(host: str, port: int) -> socket.socket:
     return place
 
 
-def listen(server: Server, host: str, port: int, ready: Callable[[int], None]) -> None:
+def listen(app: ASGIApp, drain: Callable[[], None], host: str, port: int, ready: Callable[[int], None]) -> None:
     """Serve until a signal."""
     with bound(host, port) as place:
         place.listen(_BACKLOG)  # connections wait until the server accepts them
         ready(place.getsockname()[1])
-        make(server).run(sockets=[place])
+        make(app, drain).run(sockets=[place])

@@ -130,7 +130,8 @@ class EngineRequest:
         # Breaks a reference cycle, so that the cache is freed at once.
         self.job = None
         seconds = (self.started - self.came, self.first - self.started, self.last - self.first)
-        self.post(self, EndEvent(self.index, finish, stats, why, False, seconds, vector))
+        short = error is not None and isinstance(error.__cause__, MemoryError)
+        self.post(self, EndEvent(self.index, finish, stats, why, short, seconds, vector))
 
 
 @dataclass(eq=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +14,7 @@ from starlette.responses import Response
 from edgedec.server.access import AccessPolicy
 from edgedec.server.answers import JsonAnswer, StreamAnswer, while_connected
 from edgedec.server.api import TextRequest
+from edgedec.server.bodies import read_body
 from edgedec.server.completions import Completion, completions, tokens_of
 from edgedec.server.engine import EngineThread, ServerLimits
 from edgedec.server.errors import APIError
@@ -119,18 +119,7 @@ class Server:
         """The body, which must be JSON: a browser sends a form of any page without a CORS check."""
         if not _is_json(request):
             raise APIError(415, "the request's Content-Type must be application/json", code="wrong_content_type")
-        body, most = bytearray(), self.settings.body
-        if int(request.headers.get("content-length", "0")) > most:
-            raise _too_large(most)
-        try:
-            async with asyncio.timeout(self.settings.body_seconds):
-                async for part in request.stream():
-                    body += part
-                    if len(body) > most:
-                        raise _too_large(most)
-        except TimeoutError:
-            raise APIError(408, "the request's body came too slowly", code="timeout") from None
-        return bytes(body)
+        return await read_body(request, self.settings.body, self.settings.body_seconds)
 
 
 def _is_json(request: Request) -> bool:
@@ -140,7 +129,3 @@ def _is_json(request: Request) -> bool:
     if headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json":
         return True
     return request.url.path.startswith("/api/") and not {"origin", "sec-fetch-site"} & set(headers.keys())
-
-
-def _too_large(most: int) -> APIError:
-    return APIError(413, f"the request's body is larger than {most} bytes", code="body_too_large")

@@ -97,7 +97,8 @@ class TextShape:
         if self._logprobs is None:
             return {"logprobs": None}
         texts = [self._tokenizer.decode([token], special=True) for token in tokens]
-        starts = list(accumulate(map(len, texts[:-1]), initial=at)) if texts else []
+        lengths = [len(self._tokenizer.decode([token])) for token in tokens[:-1]]  # special ones are not in the text
+        starts = list(accumulate(lengths, initial=at)) if texts else []
         return {
             "logprobs": {
                 "tokens": texts,

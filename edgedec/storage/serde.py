@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -42,7 +43,7 @@ def from_json(cls: type[T], data: Any, where: str) -> T:
     """
     if not isinstance(data, dict):
         raise BundleCorrupt(f"{where}: expected an object, found {type(data).__name__}")
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]
     unknown = sorted(set(data) - set(hints))
     if unknown:
         raise BundleCorrupt(f"{where}: unknown key {unknown[0]!r}")
@@ -55,6 +56,11 @@ def from_json(cls: type[T], data: Any, where: str) -> T:
     if missing:
         raise BundleCorrupt(f"{where}: missing key {missing[0]!r}")
     return cls(**values)
+
+
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
@@ -92,7 +98,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
 
 def _tagged(union: tuple[Any, ...], value: Any, where: str) -> Any:
     """The dataclass of a union that a JSON object says it is."""
-    kinds = {typing.get_args(typing.get_type_hints(cls)[TAG])[0]: cls for cls in union}
+    kinds = {typing.get_args(_hints(cls)[TAG])[0]: cls for cls in union}
     found = value.get(TAG) if isinstance(value, dict) else None
     if not isinstance(found, str) or found not in kinds:
         raise BundleCorrupt(f"{where}: {TAG} {found!r} is not one of {', '.join(map(repr, kinds))}")

@@ -1,6 +1,6 @@
 """The last part of the recipe: answers to any prompt, and early exits, in one run.
 
-python models/nano/finetune.py --text ../shared/data/text --work build/nano --minutes 45
+python models/nano/finetune.py --text TEXTS --work build/nano --minutes 45
 
 Goes on from build/nano/hf (or from the bundle, if that folder is not there) with a mix of stories, lessons and
 answers to odd prompts (`prompts.py`), with layer dropout and losses at early exits (`exits.py`). What is kept is the

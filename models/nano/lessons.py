@@ -1,6 +1,6 @@
 """Lessons after the stories: nano learns to say a text again, with small changes.
 
-python models/nano/lessons.py --text ../shared/data/text --work build/nano --minutes 30
+python models/nano/lessons.py --text TEXTS --work build/nano --minutes 30
 
 Stories alone teach no copying (a story hardly repeats itself), and without it nothing could be edited,
 quoted or rewritten. So the trained model reads on for a while: one part stories as before, two parts documents

@@ -1,6 +1,6 @@
 """The whole recipe: text, corpus, tokenizer, training, lessons, answers and exits, Hugging Face folder, bundle.
 
-python models/nano/recipe.py --text ../shared/data/text --work build/nano --minutes 110
+python models/nano/recipe.py --text TEXTS --work build/nano --minutes 110
 """
 
 import argparse

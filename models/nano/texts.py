@@ -1,6 +1,6 @@
 """Writes the texts that nano's draft heads learn from: stories, lessons and answers, as in its last training.
 
-python models/nano/texts.py --text ../shared/data/text --work build/nano -o build/nano/heads.txt
+python models/nano/texts.py --text TEXTS --work build/nano -o build/nano/heads.txt
 """
 
 import argparse

@@ -7,7 +7,14 @@ refused. The suite builds its own small bundles of random weights; for a runtime
 come from the exporter.
 """
 
-from edgedec.testing.conformance import check_caches, check_calls, check_parity, check_trees, check_views
+from edgedec.testing.conformance import (
+    check_attached,
+    check_caches,
+    check_calls,
+    check_parity,
+    check_trees,
+    check_views,
+)
 from edgedec.testing.conformance.suite import CHECKS, Check, Finding, Report, Subject, check, run_suite
 
 __all__ = [
@@ -17,6 +24,7 @@ __all__ = [
     "Report",
     "Subject",
     "check",
+    "check_attached",
     "check_caches",
     "check_calls",
     "check_parity",

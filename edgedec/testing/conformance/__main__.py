@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from edgedec.bundle import Bundle
 from edgedec.errors import EdgedecError
 from edgedec.runtime import Runtime, RuntimeOptions, open_runtime, runtime_names
+from edgedec.runtime.devices import DEVICE_NAMES
 from edgedec.testing.conformance import Finding, run_suite
 
 _MARKS = {"passed": "ok", "failed": "FAILED", "not declared": "-"}
@@ -18,14 +20,20 @@ _MARKS = {"passed": "ok", "failed": "FAILED", "not declared": "-"}
 def main(arguments: list[str] | None = None) -> int:
     """0 if the runtime passes, 1 if it fails a check, 2 if it cannot be tested here."""
     parser = argparse.ArgumentParser("python -m edgedec.testing.conformance", description=__doc__)
-    parser.add_argument("--runtime", required=True, help=f"a file name in runtimes/: {', '.join(runtime_names())}")
+    names = ", ".join(runtime_names())
+    parser.add_argument(
+        "--runtime", required=True, help=f"a file name in runtimes/: {names}; ort:webgpu, cuda:emulated: on a device"
+    )
     parser.add_argument("--bundle", type=Path, help="a bundle to run on, instead of the suite's own small ones")
     parser.add_argument("--reference", type=Path, help="the same model for the reference, if it cannot open BUNDLE")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     given = parser.parse_args(arguments)
 
+    name, _, detail = str(given.runtime).partition(":")
+    device = f"{name}:{detail}" if detail and name in DEVICE_NAMES else detail
+
     def opened(bundle: Bundle, options: RuntimeOptions) -> Runtime:
-        return open_runtime(given.runtime, bundle, options)
+        return open_runtime(name, bundle, replace(options, device=device or options.device))
 
     try:
         bundle = Bundle.open(given.bundle) if given.bundle else None

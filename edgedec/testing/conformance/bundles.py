@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 from edgedec.bundle import Bundle
 from edgedec.bundle.manifest import Text, WeightFormat
 from edgedec.spec import KV_FORMATS, ModelSpec
+
+if TYPE_CHECKING:
+    from edgedec.export.weights import Kept
 
 Array = NDArray[np.float32]
 # Keys and values of these models stay below this in absolute value, mostly.
@@ -39,13 +43,15 @@ def write_bundle(
     fmt: WeightFormat = "f32",
     runtimes: tuple[str, ...] = (),
     kv: tuple[str, ...] = KV_FORMATS,
+    kept: Callable[[str], Kept | None] = lambda name: None,
 ) -> Bundle:
-    """A bundle of these weights in the empty or missing `folder`, with the artifacts of `runtimes`."""
+    """A bundle of these weights in the empty or missing `folder`, with the artifacts of `runtimes`. kept: a matrix as
+    it is stored, of those that are quantized already."""
     from edgedec.export.writer import Add, BundleWriter, Contents, Scales
 
     def fill(add: Add) -> Scales:
         for name in spec.tensors():
-            add(name, _rows_of(weights[name]))
+            add(name, _rows_of(weights[name]), kept(name))
         return {kv: _scales(spec, steps) for kv, steps in (("int8", 127), ("int4", 7))}
 
     folder.mkdir(parents=True, exist_ok=True)

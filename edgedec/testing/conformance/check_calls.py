@@ -236,7 +236,7 @@ def wrong_calls(subject: Subject, model: str) -> None:
     runtime = subject.runtime(model)
     spec, rows = runtime.spec, Rows.chain([1, 2, 3], 0)
     cache, n = runtime.new_cache(8), runtime.spec.n_blocks
-    others = (name for name in subject.models() if name != model and subject.bundle(name).spec.kinds == spec.kinds)
+    others = (name for name in subject.models() if name != model and subject.kinds(name) == spec.kinds)
     other = next(others, "")
     states = np.zeros((3, spec.hidden_size), np.float32)
     wrong: dict[str, Callable[[], object]] = {

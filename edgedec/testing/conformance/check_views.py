@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgedec.cache import Cache
+from edgedec.cache.base import Ints
 from edgedec.errors import UsageError
 from edgedec.runtime import ALL_LOGITS, PAGE, Call, Outputs, Rows, Runtime, View, forward_one
 from edgedec.testing.conformance.compare import ROOM, close, logits, read, run, same, text, tokens, tree
@@ -47,7 +48,14 @@ def _some(runtime: Runtime, n: int) -> list[dict[int, View]]:
         },
         {b: View(recent=0, slots=lists[b], pages=1, group=3) for b in heads},
         dict.fromkeys(heads, View(sinks=1, recent=4, theta=1.0, group=0)),
+        {b: View(recent=0, slots=lists[b], runs=[_runs(one, n) for one in lists[b]], group=3) for b in heads},
     ]
+
+
+def _runs(slots: Ints, n: int) -> Ints:
+    """Runs from these slots on, up to 5 each, to the next one or the end of a page."""
+    room = np.minimum(np.append(slots[1:], n) - slots, PAGE - slots % PAGE)
+    return np.minimum(room, 5)
 
 
 @check("views: what is seen, beside the reference", needs="views")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from edgedec.cache import Cache
 from edgedec.runtime import ALL_LOGITS, Call, CallResult, Outputs, Rows, Runtime, forward_one
 from edgedec.spec import ModelSpec
+from edgedec.testing.conformance.rounding import allowed
 from edgedec.testing.conformance.suite import Subject
 
 # float32 sums in another order, of logits that spread by about 1.
@@ -74,7 +75,7 @@ def close(found: Array, expected: Array, what: str, within: float = EXACT) -> No
     """AssertionError unless the arrays differ by at most `within` times their spread."""
     assert found.shape == expected.shape, f"{what}: shape {list(found.shape)}, expected {list(expected.shape)}"
     off = float(np.abs(found.astype(np.float64) - expected).max(initial=0.0))
-    limit = within * max(1.0, float(expected.std()) if expected.size else 0.0)
+    limit = allowed(within) * max(1.0, float(expected.std()) if expected.size else 0.0)
     assert off <= limit, f"{what}: off by {off:.2g}, at most {limit:.2g} is rounding"
 
 
@@ -82,7 +83,8 @@ def near(found: Array, expected: Array, what: str, within: float) -> None:
     """AssertionError unless the root mean square of the difference is at most `within` times the arrays' spread."""
     assert found.shape == expected.shape, f"{what}: shape {list(found.shape)}, expected {list(expected.shape)}"
     off = float(np.sqrt(np.mean((found.astype(np.float64) - expected) ** 2)) / expected.std())
-    assert off <= within, f"{what}: off by {off:.2g} of the spread, at most {within:.2g} is rounding"
+    limit = allowed(within)
+    assert off <= limit, f"{what}: off by {off:.2g} of the spread, at most {limit:.2g} is rounding"
 
 
 def same(subject: Subject, found: Array, expected: Array, what: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgedec.spec import Attention, Block, Mlp, ModelSpec, Moe, Rope, Ssm
+from edgedec.spec import Attention, Block, Mlp, ModelSpec, Moe, PowerLaw, Rope, Ssm
 
 HIDDEN, VOCAB, CONTEXT = 64, 101, 384
 
@@ -19,6 +19,7 @@ def _spec(name: str, *layers: tuple[Block, ...]) -> ModelSpec:
 
 _HEADS = Attention(n_heads=4, n_kv_heads=2, head_dim=32, scale=32**-0.5)
 _SSM = Ssm(n_heads=4, head_dim=16, state_size=16, n_groups=2, norm_groups=2, dt_min=0.001, dt_max=0.5)
+_POWER = PowerLaw(2, 2, 32, 32**-0.5, norm="none", inner_size=96, entry=True)
 _MOE = Moe(n_experts=6, top_k=2, inner_size=16)
 
 MODELS: dict[str, ModelSpec] = {
@@ -59,6 +60,7 @@ MODELS: dict[str, ModelSpec] = {
         (_HEADS, replace(_MOE, router="sigmoid", router_bias=True, scale=0.7)),
         (_HEADS, replace(_MOE, router="sigmoid", normalize=False, activation="gelu_tanh")),
     ),
+    "power law": replace(_spec("power law", (_POWER,), (replace(_POWER, entry=False),)), final_norm="none"),
     "state space": _spec("state space", (_SSM,), (replace(_SSM, n_groups=1, norm_groups=1, proj_bias=True),)),
     "hybrid": _spec("hybrid", (_SSM, Mlp(96)), (replace(_HEADS, window=7), _MOE), (_SSM,), (_HEADS, Mlp(96))),
 }

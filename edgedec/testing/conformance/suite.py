@@ -13,8 +13,10 @@ from typing import Literal, TypeVar
 from edgedec.bundle import Bundle
 from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.runtime import Capabilities, Runtime, RuntimeOptions
+from edgedec.spec import ModelSpec
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
 from edgedec.testing.conformance.models import MODELS
+from edgedec.testing.conformance.rounding import rounded
 
 Open = Callable[[Bundle, RuntimeOptions], Runtime]
 T = TypeVar("T")
@@ -49,6 +51,10 @@ class Subject:
         """The models that the suite runs on; a bundle of the user's instead of them if one was given."""
         return ["bundle"] if self._own is not None else list(MODELS)
 
+    def kinds(self, model: str) -> tuple[str, ...]:
+        """The kinds of blocks of a model."""
+        return self._own.spec.kinds if self._own is not None else MODELS[model].kinds
+
     def bundle(self, model: str, fmt: str = "f32") -> Bundle:
         if self._own is not None:
             return self._own
@@ -56,7 +62,7 @@ class Subject:
             folder = self._folder / f"{model.replace(' ', '-')}-{fmt}"
             spec = MODELS[model]
             weights = random_weights(spec)
-            self._bundles[model, fmt] = write_bundle(folder, spec, weights, fmt, _with_files(self.name))  # type: ignore[arg-type]
+            self._bundles[model, fmt] = write_bundle(folder, spec, weights, fmt, _with_files(self.name, spec))  # type: ignore[arg-type]
         return self._bundles[model, fmt]
 
     def runtime(self, model: str, kv: str | None = None, fmt: str = "f32") -> Runtime:
@@ -81,11 +87,11 @@ class Subject:
         return self._runtimes[key]
 
 
-def _with_files(name: str) -> tuple[str, ...]:
-    """The runtimes to make artifacts for: this one, if it needs any."""
-    from edgedec.export.artifacts import makers
+def _with_files(name: str, spec: ModelSpec) -> tuple[str, ...]:
+    """The artifacts that the runtime needs, or its device."""
+    from edgedec.export.artifacts import files_for
 
-    return (name,) if name in makers() else ()
+    return files_for(name, spec)
 
 
 @dataclass(frozen=True)
@@ -181,7 +187,7 @@ def _subject(name: str, opened: Open, bundle: Bundle | None, expected: Bundle | 
 
 
 def _finding(one: Check, subject: Subject, model: str) -> Finding:
-    lacking = [kind for kind in subject.bundle(model).spec.kinds if kind not in subject.capabilities.kinds]
+    lacking = [kind for kind in subject.kinds(model) if kind not in subject.capabilities.kinds]
     missing = one.needs and not getattr(subject.capabilities, one.needs)
     try:
         if lacking:
@@ -189,7 +195,8 @@ def _finding(one: Check, subject: Subject, model: str) -> Finding:
         elif missing:
             _refuses_call(REFUSED[one.needs], subject, model)
         else:
-            one.run(subject, model)
+            with rounded(subject.capabilities.rounding):
+                one.run(subject, model)
     except Exception as error:
         return Finding(one.name, model, "failed", _message(error))
     if lacking or missing:

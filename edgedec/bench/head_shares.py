@@ -1,0 +1,54 @@
+"""How many pages of a text each kv head of a model needs, measured on texts: what `edgedec calibrate` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edgedec.errors import UsageError
+from edgedec.policies._shares import Array, shares_of
+from edgedec.runtime import PAGE, Call, Outputs, Rows, forward_one
+
+if TYPE_CHECKING:
+    from edgedec.model import Model
+
+# With fewer pages there is nothing to choose from.
+_LEAST = 4 * PAGE
+_WINDOW = 32
+
+
+def measure_shares(
+    model: Model, ids: Sequence[int], length: int, limit: int, progress: Callable[[int, int], None] = lambda *_: None
+) -> tuple[Array, int]:
+    """The mean over texts of `length` tokens, `limit` of them at most, of what their last rows pay: a table of
+    `edgedec.policies._shares`, and how many texts there were. UsageError for a text that is too short."""
+    can, spec = model.runtime.capabilities, model.spec
+    if not can.attention_sums or not spec.attention:
+        raise UsageError(f"calibrate: engine {model.runtime.name} gives no attention sums of this model; use native")
+    if not _LEAST <= length <= spec.context_length:
+        raise UsageError(f"calibrate: length {length}: must be from {_LEAST} to {spec.context_length}")
+    texts = [ids[at : at + length] for at in range(0, len(ids) - length + 1, length)][:limit]
+    if not texts:
+        raise UsageError(
+            f"calibrate: {len(ids)} tokens: the text must have {length} at least, or take a shorter length"
+        )
+    found = []
+    for i, text in enumerate(texts):
+        found.append(shares_of(_paid(model, text)))
+        progress(i + 1, len(texts))
+    mean: Array = np.stack(found).mean(axis=0, dtype=np.float64).astype(np.float32)
+    return mean, len(texts)
+
+
+def _paid(model: Model, text: Sequence[int]) -> dict[int, Array]:
+    """What the last rows of a text pay to each slot, by attention block."""
+    runtime, edge = model.runtime, len(text) - _WINDOW
+    cache, chunk = runtime.new_cache(len(text)), runtime.capabilities.prefill_chunk
+    starts = [*range(0, edge, chunk), edge]
+    for start, stop in zip(starts, [*starts[1:], len(text)], strict=True):
+        outputs = Outputs(attention=stop == len(text))
+        done = forward_one(runtime, Call(Rows.chain(text[start:stop], start), cache, outputs=outputs))
+        cache.commit(range(stop - start))
+    return done.attention

@@ -1,0 +1,18 @@
+"""`--device`: what computes, of whichever engine serves it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+DeviceWord = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        metavar="NAME",
+        show_default=False,
+        help="What computes: cpu (default), auto (the quickest that is here, measured once; one may prefill and "
+        "another decode), cuda, opencl, webgpu, dml, coreml, openvino, qnn:SOC; picks the engine too.",
+    ),
+]

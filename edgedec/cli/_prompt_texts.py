@@ -1,0 +1,43 @@
+"""Texts that flags mean: a prompt, a file, what is piped in."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+
+from edgedec.errors import UsageError
+
+
+def read_prompt(prompt: str | None, file: Path | None, *, optional: bool = False) -> str | None:
+    """The prompt that the flags mean; None if there is none and it is `optional`.
+
+    One newline at the end of a file or of piped text is the editor's or echo's, and dropped.
+    """
+    if prompt is not None and file is not None:
+        raise typer.BadParameter("--prompt and --file: give one of them")
+    if file is not None:
+        return read_text(file).removesuffix("\n")
+    if prompt is not None and prompt != "-":
+        return prompt
+    if prompt is None and sys.stdin.isatty():
+        if optional:
+            return None
+        raise typer.BadParameter("no prompt: give -p TEXT, -f FILE, or pipe it in")
+    text = _utf8(sys.stdin.buffer.read(), "stdin").removesuffix("\n")
+    return None if optional and prompt is None and not text else text
+
+
+def read_text(file: Path) -> str:
+    try:
+        return _utf8(file.read_bytes(), str(file))
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror or error}") from None
+
+
+def _utf8(raw: bytes, where: str) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{where}: not UTF-8 text (byte {error.start})") from None

@@ -1,0 +1,71 @@
+"""`edgedec serve --replicas N`: which command each replica is, and the router in front of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from edgedec.server.replicas.processes import Replica
+
+# Options that are the router's own, or not the same for every replica.
+_OWN = {"replicas", "host", "port", "api_key", "cors", "log_requests", "threads", "offload", "models_memory", "device"}
+# Devices of which a machine may have several.
+_COUNTED = ("cuda", "opencl")
+
+
+@dataclass(frozen=True)
+class ReplicaCommand:
+    """words: options that all replicas share; `threads` and `memory` (bytes of loaded models, 0: not said): of each;
+    offload: the folder in which each has one of its own, "" for none; device: of each, or of which each has one."""
+
+    words: tuple[str, ...]
+    threads: int
+    memory: int = 0
+    offload: str = ""
+    device: str = ""
+
+    def arguments(self, number: int) -> list[str]:
+        """Of one replica. The last of two options counts, so what the configuration file says does not."""
+        own = ["--replicas", "1", "--host", "127.0.0.1", "--port", "0", "--threads", str(self.threads)]
+        if self.memory:
+            own += ["--models-memory", f"{self.memory / 2**30:.6f}"]
+        if self.offload:
+            own += ["--offload", os.path.join(self.offload, f"replica-{number}")]
+        device = f"{self.device}:{number}" if self.device in _COUNTED else self.device
+        return [*self.words, *own, "--device", device]
+
+    def make(self, number: int, key: str) -> Replica:
+        from edgedec.server.replicas.processes import Replica
+
+        return Replica(number, self.arguments(number), {"EDGEDEC_API_KEY": key})
+
+
+def shared_words(context: typer.Context) -> tuple[str, ...]:
+    """The options of this command that were given and that all replicas take alike."""
+    words = list[str]()
+    for parameter in context.command.params:
+        if parameter.name in _OWN or parameter.name is None:
+            continue
+        source = context.get_parameter_source(parameter.name)
+        if source is not None and source.name == "COMMANDLINE":  # typer does not export the enumeration
+            words += _said(parameter, context.params[parameter.name])
+    return tuple(words)
+
+
+def _said(parameter: Any, value: Any) -> list[str]:
+    """An option with its value, as it is written."""
+    name = max(parameter.opts, key=len)
+    if isinstance(value, bool):
+        return [name] if value else []
+    values: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
+    return [word for item in values for word in (name, str(getattr(item, "value", item)))]
+
+
+def threads_of_each(threads: int, replicas: int) -> int:
+    """As many as were asked for, else an equal share of the cores."""
+    return threads or max(1, (os.cpu_count() or 1) // replicas)

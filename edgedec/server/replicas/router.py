@@ -1,0 +1,254 @@
+"""The application in front of the replicas: one address, one key; each request goes to the replica that suits it.
+
+What only one replica knows, a response that is continued from or fetched, is found by asking them. A replica that is
+gone before it answered costs nothing but time, as another one is asked. A stream that was begun ends with an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from edgedec.errors import EdgedecError
+from edgedec.server.access import AccessMiddleware, AccessPolicy
+from edgedec.server.answers import JsonAnswer, dumps, sse
+from edgedec.server.bodies import parse, read_body
+from edgedec.server.errors import APIError
+from edgedec.server.replicas.balancer import Balancer, beginning, pieces
+from edgedec.server.replicas.exchange import Answer, Header, ReplicaGone, ask
+from edgedec.server.replicas.merging import merged, router_lines
+from edgedec.server.replicas.processes import Replica
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
+
+_METHODS = ["GET", "POST", "DELETE", "PUT", "PATCH"]
+# Of the connection, not of the request; and what the replicas must not be told: their key is another one.
+_OWN = {b"host", b"authorization", b"connection", b"content-length", b"transfer-encoding", b"keep-alive", b"expect"}
+_GONE = "the replica that made this text is gone; send the request again"
+
+
+@dataclass(frozen=True)
+class RouterSettings:
+    """slots: of each replica; body, body_seconds: bytes of a request and the time for them."""
+
+    access: AccessPolicy = field(default_factory=AccessPolicy)
+    slots: int = 4
+    body: int = 4 << 20
+    body_seconds: float = 30.0
+
+
+class Router:
+    """Replicas behind one address. `key`: what they want to be sent; nobody else knows it."""
+
+    def __init__(
+        self, make: Callable[[int, str], Replica], count: int, settings: RouterSettings, grace: float = 0.0
+    ) -> None:
+        """make: a replica that wants this key."""
+        self.settings, self.draining, self._grace, self._key = settings, False, grace, token_hex(24)
+        self.replicas = [make(number, self._key) for number in range(count)]
+        self.balancer = Balancer([replica.load for replica in self.replicas], settings.slots)
+
+    def start(self) -> None:
+        """Returns when all take requests; EdgedecError if one cannot, and then none is left."""
+        for replica in self.replicas:
+            replica.start()
+        try:
+            for replica in self.replicas:
+                replica.wait()
+        except (EdgedecError, KeyboardInterrupt):
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for replica in self.replicas:
+            replica.close(self._grace)
+
+    def drain(self) -> None:
+        """Refuse what is new; what runs continues."""
+        self.draining = True
+
+    def app(self) -> Starlette:
+        @asynccontextmanager
+        async def lifespan(app: Starlette) -> AsyncIterator[None]:
+            try:
+                yield
+            finally:
+                await asyncio.to_thread(self.close)
+
+        routes = [
+            Route("/health", self.health),
+            Route("/metrics", self.metrics),
+            Route("/v1/responses/{name}", self.kept, methods=_METHODS),
+            Route("/v1/responses/{name}/{rest:path}", self.kept, methods=_METHODS),
+            Route("/{path:path}", self.forward, methods=_METHODS),
+        ]
+        return Starlette(
+            routes=routes,
+            middleware=[Middleware(AccessMiddleware, policy=self.settings.access, on_answer=lambda path, status: None)],
+            exception_handlers={APIError: _api_error},
+            lifespan=lifespan,
+        )
+
+    async def health(self, request: Request) -> Response:
+        if self.draining:
+            return JsonAnswer({"status": "shutting down"}, 503)
+        loads = [replica.load for replica in self.replicas]
+        up, running = sum(load.up for load in loads), sum(load.running for load in loads)
+        busy = {"slots": self.settings.slots * len(loads), "running": running, "replicas": len(loads), "up": up}
+        return JsonAnswer({"status": "ok" if up else "no replica", **busy}, 200 if up else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        numbers = [replica.number for replica in self.replicas if replica.load.up]
+        texts = await asyncio.gather(*(self._body(number, b"/metrics") for number in numbers))
+        own = router_lines(
+            {replica.number: replica.load for replica in self.replicas},
+            {replica.number: replica.starts for replica in self.replicas},
+        )
+        found = {number: text.decode() for number, text in zip(numbers, texts) if text}
+        return PlainTextResponse(merged(found) + own, media_type="text/plain; version=0.0.4")
+
+    async def kept(self, request: Request) -> Response:
+        """A response that one replica has kept."""
+        body = await read_body(request, self.settings.body, self.settings.body_seconds)
+        number = await self._holder(request.path_params["name"])
+        return Forwarded(self, request, body, [], number)
+
+    async def forward(self, request: Request) -> Response:
+        self._check_open()
+        body = await read_body(request, self.settings.body, self.settings.body_seconds)
+        wanted = _object(body)
+        before = wanted.get("previous_response_id")
+        number = await self._holder(before) if isinstance(before, str) else None
+        return Forwarded(self, request, body, list(pieces(beginning(wanted))) if wanted else [], number)
+
+    @asynccontextmanager
+    async def ask(self, number: int, method: str, target: bytes, headers: Sequence[Header], body: bytes) -> Any:
+        """The answer of a replica, which counts as busy until the end."""
+        replica = self.replicas[number]
+        own = [*((name, value) for name, value in headers if name not in _OWN), *self._authorization()]
+        replica.load.running += 1
+        try:
+            async with ask(replica.port, method, target, own, body) as answer:
+                yield answer
+        finally:
+            replica.load.running -= 1
+
+    def _authorization(self) -> list[Header]:
+        return [(b"authorization", b"Bearer " + self._key.encode())]
+
+    async def _body(self, number: int, target: bytes) -> bytes:
+        """What a replica answers to a GET; nothing if that is not 200."""
+        try:
+            async with ask(self.replicas[number].port, "GET", target, self._authorization()) as answer:
+                body = await answer.body()
+                return body if answer.status == 200 else b""
+        except ReplicaGone:
+            return b""
+
+    async def _holder(self, name: str) -> int | None:
+        """The replica that has kept a response, if any has."""
+        target = b"/v1/responses/" + quote(name, safe="").encode()
+        up = [replica.number for replica in self.replicas if replica.load.up]
+        found = await asyncio.gather(*(self._body(number, target) for number in up))
+        return next((number for number, body in zip(up, found) if body), None)
+
+    def _check_open(self) -> None:
+        if self.draining:
+            raise APIError(503, "the server is shutting down", code="shutting_down", wait=5)
+
+
+class Forwarded(Response):
+    """What a replica answers. number: the only one that can, None if any can."""
+
+    def __init__(self, router: Router, request: Request, body: bytes, keys: list[int], number: int | None) -> None:
+        super().__init__()
+        self._router, self._request, self._body = router, request, body
+        self._keys, self._number = keys, number
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def gone() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        sending = asyncio.create_task(self._send(scope, send))
+        leaving = asyncio.create_task(gone())
+        try:
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (leaving, sending):
+                task.cancel()
+            results = await asyncio.gather(sending, return_exceptions=True)
+        failure = results[0]
+        if isinstance(failure, Exception) and not isinstance(failure, OSError):
+            raise failure
+
+    async def _send(self, scope: Scope, send: Send) -> None:
+        tried = set[int]()
+        while True:
+            number = self._number
+            if number is None:
+                number = self._router.balancer.choose(self._keys, frozenset(tried))
+            if number is None or number in tried:
+                raise APIError(503, "no replica takes requests; see the server's log", code="no_replica", wait=1)
+            tried.add(number)
+            path = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+            try:
+                headers = self._request.headers.raw
+                async with self._router.ask(number, scope["method"], path, headers, self._body) as answer:
+                    await _pass_on(answer, send)
+                return
+            except ReplicaGone:
+                continue
+
+
+async def _pass_on(answer: Answer, send: Send) -> None:
+    """An answer to the client. ReplicaGone only if nothing of it was sent."""
+    kind = next((value for name, value in answer.headers if name == b"content-type"), b"")
+    ending = _error_at_end(kind.partition(b";")[0])
+    whole = b"" if ending else await answer.body()
+    headers = [(name, value) for name, value in answer.headers if name not in (b"connection", b"date")]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    try:
+        async for piece in answer.pieces if ending else _once(whole):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        ending = b""
+    except ReplicaGone:
+        pass
+    await send({"type": "http.response.body", "body": ending})
+
+
+async def _once(whole: bytes) -> AsyncIterator[bytes]:
+    yield whole
+
+
+def _error_at_end(kind: bytes) -> bytes:
+    """What a stream of this kind ends with when its replica is gone; nothing for what is no stream."""
+    error = APIError(502, _GONE, code="replica_gone")
+    if kind == b"text/event-stream":
+        return sse(error.body).encode()
+    return dumps(error.body_for("/api/")).encode() + b"\n" if kind == b"application/x-ndjson" else b""
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """The body as JSON; empty if it is none, which a replica will say."""
+    try:
+        return parse(body)
+    except APIError:
+        return {}
+
+
+async def _api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, APIError)
+    return JsonAnswer(error.body_for(request.url.path), error.status, error.headers)
