@@ -1,4 +1,4 @@
-"""Writes docs/troubleshooting.md: every message that edgedec raises on purpose, by kind, with what to do.
+"""Writes docs/troubleshooting.md: every message that edgedec gives on purpose, by kind, with what to do.
 
 python docs/site/troubleshooting.py           # write it
 python docs/site/troubleshooting.py --check   # exit with 1 if it is not what the sources say
@@ -6,98 +6,63 @@ python docs/site/troubleshooting.py --check   # exit with 1 if it is not what th
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(Path(__file__).parent))  # also where Python keeps the script's folder out
+
+import other_messages  # noqa: E402
+import python_messages  # noqa: E402
+from message_kinds import HEAD, KINDS, LANGUAGES, REASONS  # noqa: E402
+from python_messages import Message  # noqa: E402
+from python_sources import Sources  # noqa: E402
+
 PAGE = ROOT / "docs" / "troubleshooting.md"
 SOURCES = ("edgedec", "export", "runtimes", "models", "kernels")
-HEAD = """# Troubleshooting
-
-Every message that edgedec raises on purpose, by kind; `…` stands for what differs. Made from the sources by
-`docs/site/troubleshooting.py`. In Python all are `edgedec.EdgedecError`; on the command line each is one line on stderr, and the
-exit code is 1 (2 for flags that are misused, 130 after Ctrl-C).
-
-**Where to look first:** `edgedec doctor` says what this machine has and what is missing; `edgedec verify BUNDLE` whether a bundle is whole;
-`edgedec run --verbose` where the time goes; `edgedec cache` what is kept on disk.
-
-| symptom | |
-| --- | --- |
-| slow, and `doctor` says that `auto` is ort | the CPU engine was not compiled: [installing](install.md) |
-| the first text of a model begins after a pause | the weights are read from disk for the first time; `--verbose` shows it |
-| a chat ends in the middle of a sentence | the context is full: `/compact`, `/reset`, or `--on-full slide` |
-| text is noise | a base model without its chat template, or formats that are too small: [choosing formats](choosing-formats.md) |
-| JSON that is cut off | `--max-tokens` ended it; give more |
-"""
-# What the errors of a kind have in common.
-KINDS = {
-    "BundleNotFound": "There is no bundle at that place. `edgedec export CHECKPOINT -o BUNDLE` makes one; `nano` is always there.",
-    "BundleVersion": "The bundle was made by another version of edgedec: export it again, or update edgedec.",
-    "BundleCorrupt": "A file is missing, cut short or changed. `edgedec verify` names it; export or download the bundle again.",
-    "BundleUnsafe": "The bundle names files outside its folder. Do not use it.",
-    "CheckpointError": "The checkpoint cannot be exported as it is.",
-    "UnknownArchitecture": "No file in `models/` knows this `model_type`: [adding one](add-an-architecture.md).",
-    "BadTensor": "A tensor of the checkpoint is missing, too many, of another shape, or not finite: download it again, or it was "
-    "saved wrongly.",
-    "RuntimeUnavailable": "A package or an engine is missing here, or the engine cannot run what was asked.",
-    "ContextFull": "The text has no room: a shorter prompt, fewer tokens, a larger `-c`, or `--on-full slide`.",
-    "SessionError": "A saved session is of another bundle, cache format or engine, or damaged: start a new one.",
-    "TextError": "The tokenizer or the chat template cannot do what was asked.",
-    "UsageError": "An argument is out of range, or contradicts another.",
-    "BadParameter": "A flag is misused: `edgedec COMMAND --help`.",
-    "EdgedecError": "Something failed while measuring.",
-}
+SECTIONS = (*KINDS, *LANGUAGES, "Reasons")
 
 
-def messages() -> dict[str, dict[str, str]]:
-    """{kind: {message: file}}; the text of an f-string with … for its values."""
-    found: dict[str, dict[str, str]] = {}
-    for folder in SOURCES:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            if "testing" not in path.parts:
-                for kind, text in raised(path.read_text("utf-8")):
-                    found.setdefault(kind, {}).setdefault(text, path.relative_to(ROOT).as_posix())
-    return found
+def messages() -> dict[str, list[Message]]:
+    """The messages by section; each once, with the first file that has it."""
+    found: dict[str, dict[tuple[str, str], Message]] = {section: {} for section in SECTIONS}
+    for message in (
+        *_python(),
+        *(m for language in other_messages.LANGUAGES for m in other_messages.messages(ROOT, language)),
+    ):
+        section = "Reasons" if message.kind in REASONS else message.kind
+        found[section].setdefault((message.text, message.status), message)
+    return {section: [of[key] for key in sorted(of)] for section, of in found.items() if of}
 
 
-def raised(source: str) -> Iterator[tuple[str, str]]:
-    """(kind, message) of every `raise Kind("…")`.
-
-    >>> list(raised('raise UsageError(f"seed {x}: must be 0")'))
-    [('UsageError', 'seed …: must be 0')]
-    """
-    for node in ast.walk(ast.parse(source)):
-        call = node.exc if isinstance(node, ast.Raise) else None
-        if isinstance(call, ast.Call) and call.args:
-            name = ast.unparse(call.func).rpartition(".")[2]
-            text = _text(call.args[0])
-            if name in KINDS and re.search(r"[A-Za-z]{3}", text):
-                yield name, " ".join(text.split())
-
-
-def _text(node: ast.expr) -> str:
-    if isinstance(node, ast.Constant):
-        return str(node.value)
-    if isinstance(node, ast.JoinedStr):
-        return "".join(_text(part) for part in node.values)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _text(node.left) + _text(node.right)
-    return "…"
+def _python() -> Iterable[Message]:
+    sources = Sources.read(ROOT, SOURCES)
+    kept = [module for module in sources.modules.values() if "edgedec/testing/conformance/" not in module.file]
+    return python_messages.messages(Sources(kept), {*KINDS, *REASONS})
 
 
 def page() -> str:
     """The whole page."""
-    found = messages()
     parts = [HEAD]
-    for kind, advice in KINDS.items():
-        if kind in found:
-            rows = sorted((text, file) for text, file in found[kind].items())
-            lines = [f"| {_cell(text)} | `{file}` |" for text, file in rows]
-            parts.append(f"## {kind}\n\n{advice}\n\n| message | from |\n| --- | --- |\n" + "\n".join(lines) + "\n")
+    for section, found in messages().items():
+        if section == "Reasons":
+            named = ", ".join(sorted(set(REASONS.values())))
+            advice = f"They stand after the colon or in the brackets of a message above: {named}."
+        else:
+            advice = KINDS.get(section) or LANGUAGES[section]
+        title = "Notes" if section == "print" else section
+        parts.append(f"## {title}\n\n{advice}\n\n{_table(found)}")
     return "\n".join(parts)
+
+
+def _table(found: Sequence[Message]) -> str:
+    """A row a message; a column of statuses where there are any."""
+    status = any(message.status for message in found)
+    head = ["message", *["status"] * status, "from"]
+    rows = [[_cell(m.text), *[f"`{m.status}`" if m.status else ""] * status, f"`{m.file}`"] for m in found]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *rows))
 
 
 def _cell(text: str) -> str:
