@@ -73,6 +73,10 @@ class Target:
             self.known[tuple(ids)] = [x[0] for x in found]
         return self.known[tuple(ids)]
 
+    def entering(self, ids: Sequence[int]) -> Tensor:
+        """The states that enter its last layer [n, hidden]."""
+        return self.states(ids)[-2]
+
     def embed(self, tokens: Sequence[int]) -> Tensor:
         return self.model.model.embed_tokens.weight.detach()[list(tokens)]
 
@@ -105,8 +109,8 @@ def rms(x: Tensor, weight: Tensor) -> Tensor:
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS) * weight
 
 
-def attention(x: Tensor, t: dict[str, Tensor], p: str, theta: float) -> Tensor:
-    """Causal, of rows at positions 0 .. n-1; x [n, in]."""
+def attention(x: Tensor, t: dict[str, Tensor], p: str, theta: float, window: int = 1 << 20, sinks: int = 0) -> Tensor:
+    """Causal, of rows at positions 0 .. n-1; x [n, in]. A row sees the `window` latest ones and the first `sinks`."""
     n = len(x)
     q, k, v = (F.linear(x, t[f"{p}{name}_proj.weight"], t.get(f"{p}{name}_proj.bias")) for name in "qkv")
     q, k, v = q.view(n, HEADS, DIM), k.view(n, KV_HEADS, DIM), v.view(n, KV_HEADS, DIM)
@@ -120,7 +124,9 @@ def attention(x: Tensor, t: dict[str, Tensor], p: str, theta: float) -> Tensor:
     q, k = turned(q), turned(k)
     k, v = (y.repeat_interleave(HEADS // KV_HEADS, 1) for y in (k, v))
     scores = torch.einsum("ihd,jhd->hij", q, k) / DIM**0.5
-    scores = scores.masked_fill(~torch.ones(n, n, dtype=torch.bool).tril(), float("-inf"))
+    sees = torch.ones(n, n, dtype=torch.bool).tril()
+    sees &= torch.ones(n, n, dtype=torch.bool).triu(1 - window) | (torch.arange(n) < sinks)
+    scores = scores.masked_fill(~sees, float("-inf"))
     mixed = torch.einsum("hij,jhd->ihd", scores.softmax(-1), v).reshape(n, -1)
     return F.linear(mixed, t[f"{p}o_proj.weight"])
 
@@ -341,6 +347,35 @@ def m2r2(layer: int = 3, rank: int = 20) -> Oracle:
     return Oracle(t, {"hidden_size": HIDDEN, "exit_layer": layer, "rank": rank}, after, 6)
 
 
+def longspec(window: int = 9, sinks: int = 4) -> Oracle:
+    """Attention over a window, the target's last attention with the head's own state in the place of its input, an
+    MLP. The target's keys are of the text but its last token; a drafted row's and those of the rows before it are of
+    the head's states."""
+    p = "layers.0."
+    t = layer_tensors(p, norms=("input_layernorm",))
+    t |= named(norm__weight=(HIDDEN,), lm_head__weight=(DRAFT_VOCAB, HIDDEN), cross_attn__query__weight=(HIDDEN,) * 2)
+    t |= named(cross_attn__merge__weight=(HIDDEN, 2 * HIDDEN))
+    known = torch.randperm(VOCAB)[:DRAFT_VOCAB].sort().values
+    t["d2t"] = known - torch.arange(DRAFT_VOCAB)
+
+    def after(target: Target, ids: Sequence[int], path: Path_) -> Tensor:
+        text, n = [*ids, *path], len(ids) - 1
+        x, last = target.embed(text), target.model.model.layers[-1]
+        x = x + attention(rms(x, t[f"{p}input_layernorm.weight"]), t, f"{p}self_attn.", 5000.0, window, sinks)
+        asked = F.linear(x, t["cross_attn.query.weight"])
+        entering = torch.cat([target.entering(ids[:-1])[:n], asked[n:]])
+        own = {f"self_attn.{name}": w.detach() for name, w in last.self_attn.named_parameters()}
+        crossed = asked + attention(rms(entering, last.input_layernorm.weight.detach()), own, "self_attn.", 10000.0)
+        x = F.linear(torch.cat([x, crossed], -1)[-1], t["cross_attn.merge.weight"])
+        x = x + mlp(rms(x, t[f"{p}post_attention_layernorm.weight"]), t, f"{p}mlp.")
+        found = torch.full((VOCAB,), float("-inf"))
+        found[known] = F.linear(rms(x, t["norm.weight"]), t["lm_head.weight"]).log_softmax(-1)
+        return found
+
+    more = {"draft_vocab_size": DRAFT_VOCAB, "sliding_window": window, "num_sinks": sinks, "cross_block": 14}
+    return Oracle(t, CONFIG | more, after, 5)
+
+
 def prompt(depth: int = 3) -> Oracle:
     """What the target itself says after a text and some prompt embeddings: guess k of a text hangs on no token between
     (`path` is only counted)."""
@@ -363,6 +398,7 @@ PUBLISHED: dict[str, tuple[str, Callable[[], Oracle], str]] = {
     "kangaroo": ("kangaroo", kangaroo, "pytorch_model.bin"),
     "kangaroo of two layers": ("kangaroo", lambda: kangaroo(3, 2), "model.safetensors"),
     "m2r2": ("m2r2", m2r2, "model.safetensors"),
+    "longspec": ("longspec", longspec, "model.safetensors"),
     "prompt": ("prompt", prompt, "model.safetensors"),
     "mtp as DeepSeek-V3 and GLM-4.5": ("mtp", lambda: mtp("deepseek"), "model.safetensors"),
     "mtp as Qwen3-Next": ("mtp", lambda: mtp("qwen3_next"), "model.safetensors"),

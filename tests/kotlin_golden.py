@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from edgedec.text.template import render_chat
 
 GOLDEN = Path(__file__).parents[1] / "android_demo" / "edgedec-kotlin" / "src" / "test" / "resources" / "golden.json"
 PROMPTS = ["Once upon a time", "One day, a little fox", '"Can I help you?" asked']
+REPEATS = "The cat sat on the mat. The dog sat on the mat. The cat sat on the"
+CACHES = ("f32", "f16", "int8", "int4")
 SETTINGS: list[dict[str, Any]] = [
     {"temperature": 0.8, "seed": 7},
     {"temperature": 1.2, "top_k": 20, "seed": 1},
@@ -59,27 +62,51 @@ def drawn(session: Any) -> list[dict[str, Any]]:
     ]
 
 
-def requests(session: Any, n: int = 200) -> list[dict[str, Any]]:
-    """Random settings on random prompts, a few tokens each."""
-    rng = np.random.default_rng(15)
+def settings(pick: Any, seed: int) -> dict[str, Any]:
+    """Random sampling settings."""
+    return {
+        "temperature": pick(0.0, 0.5, 0.8, 1.0, 1.3),
+        "top_k": pick(0, 0, 5, 40),
+        "top_p": pick(1.0, 0.95, 0.7),
+        "min_p": pick(0.0, 0.0, 0.02),
+        "typical_p": pick(1.0, 1.0, 0.9),
+        "repetition_penalty": pick(1.0, 1.0, 1.1),
+        "presence_penalty": pick(0.0, 0.0, 0.3),
+        "frequency_penalty": pick(0.0, 0.0, 0.2),
+        "seed": seed,
+    }
+
+
+def requests(n: int = 200) -> list[dict[str, Any]]:
+    """Random settings, cache formats and drafters on random prompts, a few tokens each; `more`: what follows, in the
+    session itself, a fork, one that loaded it from a file, or on its text but for 3 tokens."""
+    rng, models = np.random.default_rng(15), {kv: edgedec.open("nano", engine="native", kv=kv) for kv in CACHES}
     found = []
     for i in range(n):
         pick = lambda *values: values[rng.integers(len(values))]  # noqa: E731
-        sampling = {
-            "temperature": pick(0.0, 0.5, 0.8, 1.0, 1.3),
-            "top_k": pick(0, 0, 5, 40),
-            "top_p": pick(1.0, 0.95, 0.7),
-            "min_p": pick(0.0, 0.0, 0.02),
-            "typical_p": pick(1.0, 1.0, 0.9),
-            "repetition_penalty": pick(1.0, 1.0, 1.1),
-            "presence_penalty": pick(0.0, 0.0, 0.3),
-            "frequency_penalty": pick(0.0, 0.0, 0.2),
-            "seed": i,
-        }
-        ids = session.model.tokenizer.encode(pick(*PROMPTS, "The dog", "Tom and Ben", "It was dark."))
+        kv, drafts, then = pick(*CACHES), pick("off", "copy", "auto"), pick("on", "fork", "saved", "cut")
+        sampling = settings(pick, i)
+        session = models[kv].session(speculate=drafts)
+        ids = models[kv].tokenizer.encode(pick(*PROMPTS, "The dog", "Tom and Ben", "It was dark.", REPEATS))
         tokens = [int(t) for t in session.tokens(ids, max_tokens=16, sampling=Sampling(**sampling))]
-        found.append({"ids": ids, "sampling": sampling, "tokens": tokens})
+        goes_on, text = continued(session, then, drafts), session.ids[:-3] if then == "cut" else None
+        more = [int(t) for t in goes_on.tokens(text, max_tokens=10, sampling=Sampling(**(sampling | {"seed": None})))]
+        found.append({"ids": ids, "kv": kv, "drafts": drafts, "sampling": sampling, "tokens": tokens,
+                      "then": then, "more": more})  # fmt: skip
     return found
+
+
+def continued(session: Any, then: str, drafts: str) -> Any:
+    """The session in which the text goes on."""
+    if then == "fork":
+        return session.fork()
+    if then != "saved":
+        return session
+    with tempfile.TemporaryDirectory() as folder:
+        session.save(Path(folder) / "s")
+        other = session.model.session(speculate=drafts)
+        other.load(Path(folder) / "s")
+        return other
 
 
 def rendered() -> list[dict[str, Any]]:
@@ -103,7 +130,7 @@ def golden() -> dict[str, Any]:
     return {
         "stories": stories(session),
         "drawn": drawn(session),
-        "requests": requests(session),
+        "requests": requests(),
         "random": [{"seed": s, "values": np.random.default_rng(s).random(5).tolist()} for s in SEEDS],
         "encoded": [
             {"text": t, "ids": tokenizer.encode(t), "plain": tokenizer.encode(t, special=False)} for t in TEXTS

@@ -13,7 +13,8 @@ from edgedec.runtime import Runtime, forward_one
 EVICTING = [
     "streaming:budget=0.2,every=32",
     *(f"{name}:budget=0.2,every=32,observe=5" for name in ("h2o", "snapkv", "pyramidkv", "prefixkv", "fastkv", "d2o")),
-    "lazyllm",
+    *(f"{name}:budget=0.2,every=32,observe=5,heads=apart" for name in ("h2o", "snapkv")),
+    "lazyllm:keep=0.2,every=32,observe=5",
 ]
 # Drafts that are always made, right or wrong.
 DRAFTS = "copy:fixed=5+recycling:fixed=5"

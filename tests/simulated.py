@@ -1,9 +1,11 @@
 """Decoding in simulated time: a runtime whose calls take what a cost surface says, and whose next token follows from
-the last one. Drafters' own time is real, and counted."""
+the last one. What Python takes between calls is simulated as well, in the proportions that were measured: no clock of
+this machine is read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,21 +13,41 @@ import numpy as np
 import pytest
 
 from edgedec.bench.dial import Dial
-from edgedec.decoding import step as step_module
+from edgedec.decoding import batching, gaps, job, loop, step
 from edgedec.decoding.batching import Batch
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode_loop
-from edgedec.drafters import Drafter
+from edgedec.decoding.step import StepResult
+from edgedec.drafters import Draft, Drafter, _calls
 from edgedec.drafters.off import Off
 from edgedec.generation import GenerationConfig
 from edgedec.runtime import Call, CallResult, Capabilities
+from edgedec.speculation import governor as governor_module
+from edgedec.speculation import members, own_time, silence
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
 from edgedec.speculation.shared import SharedLearning
 from edgedec.speculation.survey import Survey
 
 VOCAB = 997
+COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 Seconds = Callable[[int, int], float]
+# Where a clock is read while a text is generated.
+CLOCKS = (batching, gaps, job, loop, step, _calls, governor_module, members, own_time, silence)
+
+
+@dataclass(frozen=True)
+class Python:
+    """Seconds that Python takes: for each sequence and call, whatever is drafted; a proposal, and to learn of its call,
+    which the drafter's own clock sees; to verify a drafted call and each of its rows, which it does not see; and for
+    each accepted token."""
+
+    step: float = 40e-6
+    propose: float = 60e-6
+    observe: float = 20e-6
+    verify: float = 50e-6
+    row: float = 5e-6
+    token: float = 8e-6
 
 
 def large(rows: int, cells: int = 0) -> float:
@@ -38,17 +60,28 @@ def small(rows: int, cells: int = 0) -> float:
     return 0.0035 + 0.0006 * (rows - 1) + 1.4e-6 * cells
 
 
+def tiny(rows: int, cells: int = 0) -> float:
+    """One of 3 million: a call takes as long as some lines of Python."""
+    return 0.00016 + 0.000045 * (rows - 1) + 0.5e-7 * cells
+
+
 class Slots:
-    """A cache that counts."""
+    """A cache that counts; the first commit after a call stands for what Python does then."""
 
     kind = "counted"
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity, self.length = capacity, 0
+    def __init__(self, runtime: Simulated, capacity: int) -> None:
+        self.runtime, self.capacity, self.length = runtime, capacity, 0
         self.spec = SimpleNamespace(vocab_size=VOCAB, n_blocks=2)
+        self.rows = 0
 
     def commit(self, rows: Sequence[int]) -> None:
         self.length += len(rows)
+        takes, drafted = self.runtime.python, max(self.rows - 1, 0) if len(rows) == 1 else 0
+        if self.rows:
+            self.runtime.now += takes.step + bool(drafted) * takes.verify + drafted * takes.row
+        self.runtime.now += takes.token
+        self.rows = 0
 
     def truncate(self, n: int) -> None:
         self.length = n
@@ -61,11 +94,12 @@ class Slots:
 
 
 class Simulated:
-    """`now`: the seconds that calls took; noise: by how much they scatter."""
+    """`now`: the seconds that calls and Python took; noise: by how much calls scatter."""
 
     name = "simulated"
 
-    def __init__(self, seconds: Seconds, noise: float = 0.03, seed: int = 0) -> None:
+    def __init__(self, seconds: Seconds, noise: float = 0.03, seed: int = 0, python: Python | None = None) -> None:
+        self.python = python or Python()
         self.capabilities = Capabilities((), (), batch_invariant=True, best_k=8)
         self.spec: Any = SimpleNamespace(n_blocks=2, vocab_size=VOCAB)
         self._seconds, self._noise, self._rng = seconds, noise, np.random.default_rng(seed)
@@ -77,6 +111,8 @@ class Simulated:
         cells = sum(call.rows.count * call.cache.length for call in calls)
         self.now += self._seconds(rows, cells) * float(np.exp(self._noise * abs(self._rng.standard_normal())))
         self.rows.append(rows)
+        for call in calls:
+            call.cache.rows = call.rows.count  # type: ignore[attr-defined]
         return [self._result(call) for call in calls]
 
     def _result(self, call: Call) -> CallResult:
@@ -95,21 +131,40 @@ def text_from(token: int, n: int) -> list[int]:
     return found
 
 
-class Simulation:
-    """n texts with guesses that are right as often as `right`; `make`: the drafter of each text around its dial."""
+class TimedDial(Dial):
+    """A dial that takes simulated time."""
 
-    def __init__(self, seconds: Seconds, monkeypatch: pytest.MonkeyPatch, noise: float = 0.03) -> None:
-        self.runtime = Simulated(seconds, noise)
-        monkeypatch.setattr(step_module, "perf_counter", lambda: self.runtime.now)
+    def __init__(self, runtime: Simulated, text: Sequence[int], right: float, seed: int) -> None:
+        super().__init__(text, right, seed, VOCAB)
+        self._runtime = runtime
+
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
+        self._runtime.now += self._runtime.python.propose
+        return super().propose(context, nodes, min_path_prob)
+
+    def observe(self, step: StepResult) -> None:
+        self._runtime.now += self._runtime.python.observe
+
+
+class Simulation:
+    """n texts with guesses that are right as often as `right`; python: what Python takes between calls."""
+
+    def __init__(
+        self, seconds: Seconds, monkeypatch: pytest.MonkeyPatch, noise: float = 0.03, python: Python | None = None
+    ) -> None:
+        self.runtime = Simulated(seconds, noise, python=python)
+        for module in CLOCKS:
+            for clock in ("perf_counter", "thread_time"):
+                if hasattr(module, clock):
+                    monkeypatch.setattr(module, clock, lambda: self.runtime.now)
         self.costs = Costs({}, largest=256)
         self.survey = Survey(self.costs)
-        self.drafting = 0.0
 
     def run(self, n: int, right: float, tokens: int, fixed: int = -1) -> float:
-        """Tokens a second, drafters' time among it; fixed: 0 governed, -1 no drafts."""
+        """Tokens a second; fixed: 0 governed, -1 no drafts."""
         shared = SharedLearning()
         texts = [text_from(3 + i, 3 * tokens + 20) for i in range(n)]
-        dials = [Dial(text, right, i, VOCAB) for i, text in enumerate(texts)]
+        dials = [TimedDial(self.runtime, text, right, i) for i, text in enumerate(texts)]
         governors = [
             Governor([("dial", dial)], lambda: self.costs, fixed, survey=lambda costs: self.survey, shared=shared)
             for dial in dials
@@ -117,21 +172,32 @@ class Simulation:
         drafters: list[Drafter] = [Off() if fixed < 0 else governor for governor in governors]
         began = self.runtime.now
         made = self._step(texts, drafters, n * tokens)
-        self.drafting = sum(governor.members[0].seconds for governor in governors)
-        return made / (self.runtime.now - began + self.drafting)
+        return made / (self.runtime.now - began)
 
     def _step(self, texts: Sequence[list[int]], drafters: Sequence[Drafter], until: int) -> int:
         batch, made = Batch(self.runtime), [0]  # type: ignore[arg-type]
         contexts = []
         for text, drafter in zip(texts, drafters, strict=True):
-            context = Context(text[:3], 3, Slots(len(text) + 4))  # type: ignore[arg-type]
+            context = Context(text[:3], 3, Slots(self.runtime, len(text) + 4))  # type: ignore[arg-type]
             config = GenerationConfig(max_tokens=len(text) - 3)
-            loop = decode_loop(context, config, drafter, capabilities=self.runtime.capabilities)
-            batch.add(context, loop, lambda token: made.__setitem__(0, made[0] + (token is not None)), len(text))
+            decoding = decode_loop(context, config, drafter, capabilities=self.runtime.capabilities)
+            batch.add(context, decoding, lambda token: made.__setitem__(0, made[0] + (token is not None)), len(text))
             contexts.append(context)
         while made[0] < until and batch.step():
             pass
         assert all(context.ids == text[: len(context.ids)] for context, text in zip(contexts, texts, strict=True))
-        for job in batch.jobs:
-            batch.cancel(job)
+        for left in batch.jobs:
+            batch.cancel(left)
         return made[0]
+
+
+def measured(seconds: Seconds, monkeypatch: pytest.MonkeyPatch, python: Python | None = None) -> Simulation:
+    """On a host where costs are known."""
+    simulation = Simulation(seconds, monkeypatch, python=python)
+    simulation.costs = Costs(
+        {k: seconds(k, 0) for k in COUNTS}, per_cell=seconds(1, 1000) / 1000 - seconds(1, 0) / 1000
+    )
+    simulation.costs.usual.start(simulation.runtime.python.step)
+    simulation.survey = Survey(simulation.costs)
+    simulation.survey.due = lambda rows, most: 0  # type: ignore[method-assign]
+    return simulation

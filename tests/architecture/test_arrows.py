@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import pytest
 from architecture.figures import circles, imports
 
 import edgedec
+from edgedec.extras import import_name
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
@@ -31,6 +31,7 @@ HEAVY = (
     "onnx",
     "onnxruntime",
     "tvm",
+    "tvm_ffi",
     "tokenizers",
     "jinja2",
     "typer",
@@ -44,8 +45,11 @@ HEAVY = (
     "huggingface_hub",
     "matplotlib",
     "playwright",
+    "onnxruntime_ep_webgpu",
     "onnxruntime_genai",
+    "onnxruntime_qnn",
     "llama_cpp",
+    "cryptography",
     "lm_eval",
     "optimum",
     "optimum_onnx",
@@ -55,6 +59,7 @@ HEAVY = (
     "instructor",
     "llm",
     "schemathesis",
+    "ziglang",
 )
 
 
@@ -76,9 +81,10 @@ class Rule:
         return sorted(name for name in imports if _under(name, self.forbidden) and not _under(name, self.but))
 
 
+SERVE = ("edgedec.cli.serve", "edgedec.cli._model_opening", "edgedec.cli._replicas")
 _TRAINERS = (
     *("heads_trainer", "heads_distill", "heads_features", "students"),
-    *("exits_model", "exits_train", "drafts.files"),
+    *("exits_model", "exits_train", "drafts.files", "coprocessor", "checkpointing"),
 )
 ABOVE = ("edgedec.export", "edgedec.models", "edgedec.runtimes", "edgedec.kernels")
 LOOP = (
@@ -98,24 +104,46 @@ RULES = [
             *ABOVE,
             *(
                 f"edgedec.cli.{verb}"
-                for verb in ("_exporting", "_distilling", "train_heads", "train_exits", "_bench_peers")
+                for verb in (
+                    "_exporting",
+                    "_distilling",
+                    "train_heads",
+                    "train_exits",
+                    "train_cache",
+                    "_bench_peers",
+                )
             ),
             "edgedec.testing.conformance",
             "edgedec.bundle.locate",
         ),
     ),
-    # Who chooses the engine asks its loader why not; doctor and bench report what was compiled in.
+    # Who chooses the engine asks its loader why not; doctor and bench report what was compiled in;
+    # CUDA's sources are checked on the emulation of the CUDA engine.
     Rule(
         "edgedec",
         ("edgedec.models", "edgedec.kernels"),
-        exempt=(*ABOVE, "edgedec.cli.doctor", "edgedec.cli._ceilings"),
+        exempt=(
+            *ABOVE,
+            "edgedec.cli.doctor",
+            "edgedec.cli._doctor_device",
+            "edgedec.cli._ceilings",
+            "edgedec.testing.sources.emulated_cuda",
+        ),
     ),
     Rule("edgedec", ("torch", "transformers", "onnx", "tvm", "safetensors"), exempt=ABOVE),
-    # A runtime is opened by name; the bench times its import, the fakes for tests are made of one.
+    # A runtime is opened by name; the bench times its import, the fakes for tests are made of one; doctor and the
+    # report of a GPU test devices without a model.
     Rule(
         "edgedec",
         ("edgedec.runtimes",),
-        exempt=(*ABOVE, "edgedec.runtime.registry", "edgedec.cli._bench_worker", "edgedec.testing"),
+        exempt=(
+            *ABOVE,
+            "edgedec.runtime.registry",
+            "edgedec.cli._bench_worker",
+            "edgedec.cli._doctor_device",
+            "edgedec.bench.device_report",
+            "edgedec.testing",
+        ),
     ),
     Rule("edgedec.runtimes", (*LOOP, "edgedec.export", "edgedec.models", "torch", "transformers", "onnx")),
     # The recipe of the bundled model is scripts; it reads back what it exported.
@@ -138,10 +166,10 @@ RULES = [
         exempt=tuple(f"edgedec.export.{name}" for name in _TRAINERS),
     ),
     # The server is one of the things made of the core; the core knows nothing of it, nor of what it alone needs.
-    Rule("edgedec", ("edgedec.server",), exempt=("edgedec.server", "edgedec.cli.serve")),
+    Rule("edgedec", ("edgedec.server",), exempt=("edgedec.server", *SERVE)),
     Rule("edgedec", ("starlette", "uvicorn"), exempt=("edgedec.server",)),
     Rule("edgedec", ("llguidance",), exempt=("edgedec.constraints",)),
-    Rule("edgedec", ("pyarrow", "ray"), exempt=("edgedec.offline",)),
+    Rule("edgedec", ("pyarrow", "ray"), exempt=("edgedec.offline", "edgedec.server.ray_serve")),
 ]
 PLANTED = [
     ("edgedec.session", "import edgedec.export.exporter"),
@@ -323,8 +351,10 @@ def test_the_types_ship() -> None:
     assert "py.typed" in SETUPTOOLS["package-data"]["edgedec"]
     for package, patterns in SETUPTOOLS["package-data"].items():
         folder = MODULES[package].parent
-        optional = package == "edgedec.models.nano"  # the trained bundle may not be in a checkout
-        assert all(optional or list(folder.glob(pattern)) for pattern in patterns), package
+        # The trained bundle may not be in a checkout; kernels for GPUs and browsers are compiled before a wheel is.
+        optional = package in ("edgedec.models.nano", "edgedec.kernels.cuda")
+        kept = [pattern for pattern in patterns if not (optional or pattern.endswith(".wasm"))]
+        assert all(list(folder.glob(pattern)) for pattern in kept), package
 
 
 IMPORT = """
@@ -339,8 +369,7 @@ def test_what_the_extras_bring_is_heavy() -> None:
     """An import of edgedec is watched for all of it."""
     extras = PROJECT["project"]["optional-dependencies"]
     lines = [line for name in set(extras) - {"test", "dev", "docs"} for line in extras[name]]
-    named = {re.split(r"[\[><=]", line)[0].replace("-", "_") for line in lines}
-    assert {"llama_cpp" if name == "llama_cpp_python" else name for name in named} <= set(HEAVY)
+    assert {import_name(line) for line in lines} <= set(HEAVY)
 
 
 def test_importing_is_light() -> None:

@@ -153,11 +153,12 @@ def main() -> int:
     ask.add_argument("--slots", type=int, default=16)
     ask.add_argument("--threads", type=int, default=1)
     ask.add_argument("--spec", default="auto")
+    ask.add_argument("--replicas", type=int, default=1)
     ask.add_argument("--max-total-tokens", type=int, default=0)
     given = ask.parse_args()
     expected, longest = alone(edgedec.open(given.model, threads=given.threads))
     sizes = f"--slots {given.slots} --queue {given.streams} --max-total-tokens {given.max_total_tokens}"
-    options = f"--port 0 -c 512 {sizes} -t {given.threads} --spec {given.spec}".split()
+    options = f"--port 0 -c 512 {sizes} -t {given.threads} --spec {given.spec} --replicas {given.replicas}".split()
     command = [sys.executable, "-m", "edgedec", "serve", "-m", given.model, *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ) as server:
         assert server.stderr is not None
@@ -183,7 +184,7 @@ def main() -> int:
             }
         )
     )
-    return int(bool(tally.wrong or tally.why or health["running"] or health["waiting"]))
+    return int(bool(tally.wrong or tally.why or health["running"] or health.get("waiting")))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What zero points cost: steps of the same random weights with and without them, in turns, in one process.
 
-    python tests/bench/zero_points.py [--layers 4] [--threads 1] [--rounds 40] [--isa avx2]
+    python tests/bench/zero_points.py [--layers 4] [--threads 1] [--rounds 40] [--isa avx2] [--rows 1,4] [--only int4]
 
 The geometry is that of Llama-3.2-1B, with fewer layers and without its vocabulary.
 """
@@ -25,6 +25,7 @@ from edgedec.runtime import Rows, RuntimeOptions, logits_of, open_runtime
 from edgedec.spec import Attention, Mlp, ModelSpec, Rope
 
 VOCAB = 2048
+KINDS: tuple[tuple[Format, int], ...] = (("int4", 32), ("int4", 64), ("int4", 128), ("int8", 32), ("int8", 128))
 
 
 def spec(layers: int) -> ModelSpec:
@@ -83,15 +84,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, value in (("layers", 4), ("threads", 1), ("rounds", 40)):
         parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--isa", default="")
+    for text, usual in (("isa", ""), ("only", ""), ("rows", "1,4,8,64")):
+        parser.add_argument(f"--{text}", default=usual)
     options = parser.parse_args()
     if options.isa:
         os.environ["EDGEDEC_ISA"] = options.isa
     with tempfile.TemporaryDirectory() as folder:
-        for fmt, block in (("int4", 32), ("int4", 64), ("int4", 128), ("int8", 128)):
+        for fmt, block in KINDS:
+            if options.only not in f"{fmt}-{block}":
+                continue
             names = [Path(folder) / f"{fmt}-{block}-{with_}" for with_ in ("symmetric", "zeros")]
             bundles = [bundle(path, options.layers, fmt, block, i == 1) for i, path in enumerate(names)]
-            for rows in (1, 4, 8, 64):
+            for rows in map(int, options.rows.split(",")):
                 plain, zeros = measure(bundles, rows, options.threads, options.rounds // (4 if rows > 8 else 1))
                 ratio = np.array(zeros) / np.array(plain) - 1  # of neighbours in time
                 low, median, high = np.percentile(ratio, [25, 50, 75])

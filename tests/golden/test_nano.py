@@ -20,8 +20,9 @@ import numpy as np
 import pytest
 
 import edgedec
+from edgedec.bundle import Bundle
 from edgedec.kernels.cpu import loader
-from edgedec.runtime import Rows, logits_of, runtime_names
+from edgedec.runtime import Rows, logits_of, runtime_names, unavailable_reason
 from edgedec.spec import KV_FORMATS
 
 GOLDEN = Path(__file__).with_name("nano.json")
@@ -70,6 +71,8 @@ def test_golden(nano, engine, prompt, monkeypatch):
         monkeypatch.setenv("EDGEDEC_CUDA", "emulated")
         if reason := import_module("edgedec.kernels.cuda.emulated").why_not():
             pytest.skip(f"cuda engine: {reason}")
+    elif engine not in ("native", "ort", "reference") and (reason := unavailable_reason(engine, Bundle.open(nano))):
+        pytest.skip(f"{engine} engine: {reason}")
     model = edgedec.open(nano, engine=engine)
     ids = model.tokenizer.encode(prompt)
     rows = Rows.chain([*ids, *golden], 0)

@@ -5,7 +5,7 @@ judge is a bigram model of real stories: for each of their frequent words, which
 (`stories.json.xz`, with the scores that real stories held out have). An answer must be likelier a word than a
 quarter of the real stories: shuffled words, even frequent ones, are not.
 
-    python tests/golden/test_prompts.py ../shared/data/text     writes the judge anew
+    python tests/golden/test_prompts.py TEXTS     writes the judge anew
     python tests/golden/test_prompts.py                         prints the answers, to be read
 """
 

@@ -21,8 +21,8 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode, decode_loop
 from edgedec.decoding.step import Completed, Request, Stats, StepResult, run_loop
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, make_drafter
-from edgedec.drafters._slice_costs import SliceCosts
 from edgedec.drafters.off import Off
+from edgedec.drafters.slices.costs import SliceCosts
 from edgedec.export.drafts import DraftOptions, add_draft
 from edgedec.export.exporter import ExportOptions, export
 from edgedec.generation import GenerationConfig

@@ -33,6 +33,7 @@ LLAMA = {
     **ENDS,
 }
 PLAIN = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
+HEADS = {**LLAMA, "num_key_value_heads": 4}
 MODELS: dict[str, Any] = {
     "gpt2": ("GPT2Config", {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256, **ENDS}),
     "gpt_neox": ("GPTNeoXConfig", PLAIN),
@@ -41,6 +42,11 @@ MODELS: dict[str, Any] = {
     "qwen2": ("Qwen2Config", LLAMA),
     "opt": ("OPTConfig", {**PLAIN, "ffn_dim": 96, "word_embed_proj_dim": 64}),
     "phi": ("PhiConfig", PLAIN),
+    # optimum's own model gives graphs of some of these caches of all heads: they are without groups.
+    # Mixtral it does not export.
+    "phi3": ("Phi3Config", HEADS),
+    "qwen3": ("Qwen3Config", {**HEADS, "head_dim": 16}),
+    "gemma3": ("Gemma3TextConfig", {**HEADS, "head_dim": 16, "sliding_window": 256}),
 }
 TOKENS = 64
 PROMPTS = [[7], list(range(20, 31)), np.random.default_rng(1).integers(0, VOCAB, 150).tolist()]

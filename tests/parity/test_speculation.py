@@ -231,7 +231,7 @@ def test_on_measured_costs_the_text_is_the_same(monkeypatch: pytest.MonkeyPatch,
     """On nano's own costs little is drafted: what is, changes nothing."""
     monkeypatch.undo()
     monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path))
-    monkeypatch.setattr(cost_files, "_costs", WeakKeyDictionary())  # as if no other test had used this runtime
+    monkeypatch.setattr(cost_files, "_known", WeakKeyDictionary())  # as if no other test had used this runtime
     model = nano("f32")
     live = model.session(speculate="auto")
     for prompt, expected in zip(PROMPTS, plain("f32", Sampling()), strict=True):

@@ -54,26 +54,6 @@ def test_no_page_asks_another_host(site: Path) -> None:
         assert [url for url in loaded if "canonical" not in url] == [], page.name
 
 
-def test_the_troubleshooting_page_has_every_message() -> None:
-    done = run(SITE / "troubleshooting.py", "--check")
-    assert done.returncode == 0, "messages have changed: python docs/site/troubleshooting.py"
-    assert (ROOT / "docs" / "troubleshooting.md").read_text("utf-8").count("| `") > 250
-
-
-def test_messages_of_a_source() -> None:
-    sys.path.insert(0, str(SITE))
-    try:
-        from troubleshooting import raised
-    finally:
-        sys.path.remove(str(SITE))
-    source = (
-        'def f(x):\n    raise UsageError(f"seed {x}: must be " "0")\n'
-        'def g(x):\n    raise ValueError("none of ours")\n'
-        'def h(x):\n    raise errors.TextError("nothing " + x)\n'
-    )
-    assert sorted(raised(source)) == [("TextError", "nothing …"), ("UsageError", "seed …: must be 0")]
-
-
 def test_the_terminal_picture_is_made_of_what_commands_print(nano: Path, tmp_path: Path) -> None:
     pytest.importorskip("llguidance", reason="an extra")
     done = run(SITE / "record.py", "--out", tmp_path / "demo.svg", "--cast", tmp_path / "demo.cast")

@@ -14,7 +14,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from edgedec.decoding import choice, draft_rows, logits, verify
+from edgedec.decoding import choice, draft_rows, logits, verified_step, verify
 from edgedec.decoding import loop as decode
 from edgedec.decoding.context import Context
 from edgedec.drafters import Drafter
@@ -81,24 +81,30 @@ MUTANTS = [
     (verify, "pick(row, list(picked))", "pick(accepted[0], list(picked))", "draws again from the parent"),
     (verify, "pick(row, list(picked))", "pick(row, [])", "forgets the path"),
     (draft_rows, "start = int(first.positions[0])", "start = int(first.positions[0]) + 1", "a place too far"),
-    (decode, "chooser.draw(verified, row - root", "chooser.draw(verified, 0", "takes the logits of the root for all"),
+    (
+        verified_step,
+        "chooser.draw(verified, row - root",
+        "chooser.draw(verified, 0",
+        "takes the logits of the root for all",
+    ),
     (logits, "[*self._context.ids, *path] if path", "self._context.ids if path", "penalties without the path"),
-    (logits, "constraint.mask(path), logits", "constraint.mask([]), logits", "the constraint of the root for all"),
+    (logits, "constraint.mask(path)", "constraint.mask([])", "the constraint of the root for all"),
 ]
 
 
 @pytest.mark.parametrize(("where", "old", "new"), [m[:3] for m in MUTANTS], ids=[m[3] for m in MUTANTS])
 def test_seeded_bugs_are_caught(where: ModuleType, old: str, new: str) -> None:
     mutant, loop, choosing = reworded(where, old, new), reworded(decode, "", ""), reworded(choice, "", "")
+    step = mutant if where is verified_step else reworded(verified_step, "", "")
+    vars(loop)["VerifiedStep"] = vars(step)["VerifiedStep"]
     if where is verify:
-        vars(loop)["walk"] = vars(mutant)["walk"]
+        vars(step)["walk"] = vars(mutant)["walk"]
     elif where is draft_rows:
-        vars(loop)["with_draft"] = vars(mutant)["with_draft"]
+        vars(step)["with_draft"] = vars(mutant)["with_draft"]
     elif where is logits:
         vars(choosing).update({name: vars(mutant)[name] for name in ("Penalties", "ConstraintMask")})
-        vars(loop)["Chooser"] = vars(choosing)["Chooser"]
-    fitted = mutant if where is decode else loop
-    statistic, critical = fit(fitted, RandomDrafter(3, VOCAB), constrained="constraint" in old)
+        vars(step)["Chooser"] = vars(choosing)["Chooser"]
+    statistic, critical = fit(loop, RandomDrafter(3, VOCAB), constrained="constraint" in old)
     assert statistic > critical
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edgedec.drafters import Draft
-from edgedec.drafters._levels import Levels
+from edgedec.drafters.heads.levels import Levels
 from edgedec.drafters.medusa import chosen
 from edgedec.speculation.tree import grow
 

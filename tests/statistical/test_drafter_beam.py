@@ -15,10 +15,10 @@ from statistical.test_drafter_model import DRAWS, PROMPT, SPEC, VOCAB, fit, targ
 
 import edgedec
 from edgedec.decoding.context import Context
-from edgedec.drafters import _beam
-from edgedec.drafters._beam import beam_draft, perturbed
-from edgedec.drafters._reader import DraftReader
 from edgedec.drafters.model import ModelDrafter
+from edgedec.drafters.models import beam as beams
+from edgedec.drafters.models.beam import beam_draft, perturbed
+from edgedec.drafters.models.reader import DraftReader
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import logits_of
@@ -45,13 +45,13 @@ def test_the_distribution_is_kept(beam: int, vocab: int) -> None:
 @pytest.mark.parametrize("wrong", ["rising", "choosy"])
 def test_lies_are_caught(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     """Siblings in the wrong order; a token that is liked better than its law says."""
-    honest = _beam.perturbed
+    honest = beams.perturbed
 
-    def lie(phi: _beam.Floats, most: float, rng: np.random.Generator) -> _beam.Floats:
+    def lie(phi: beams.Floats, most: float, rng: np.random.Generator) -> beams.Floats:
         values = honest(phi, most, rng)
         return -values if wrong == "rising" else values + 2.0 * (np.arange(len(values)) == 0)
 
-    monkeypatch.setattr(_beam, "perturbed", lie)
+    monkeypatch.setattr(beams, "perturbed", lie)
     statistic, critical, _ = fit(drafter(2))
     assert statistic > critical
 
@@ -78,7 +78,7 @@ def test_the_first_sequence_is_a_draw_of_the_draft_model() -> None:
     assert statistic < critical
 
 
-def _finish(runtime: FakeRuntime, generator: object) -> _beam.Drawn:
+def _finish(runtime: FakeRuntime, generator: object) -> beams.Drawn:
     from drafting import finish
 
     return finish(runtime, generator)  # type: ignore[arg-type]

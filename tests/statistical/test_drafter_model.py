@@ -18,7 +18,8 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
 from edgedec.decoding.step import Completed, Request, Stats
 from edgedec.drafters import Draft
-from edgedec.drafters.model import VERIFY, ModelDrafter
+from edgedec.drafters.model import ModelDrafter
+from edgedec.drafters.models.options import VERIFY
 from edgedec.generation import GenerationConfig
 from edgedec.runtime import logits_of
 from edgedec.runtime.rows import Rows

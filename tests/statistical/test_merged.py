@@ -19,7 +19,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode
 from edgedec.decoding.step import Stats
 from edgedec.drafters import Draft
-from edgedec.drafters.model import VERIFY
+from edgedec.drafters.models.options import VERIFY
 from edgedec.generation import GenerationConfig
 from edgedec.speculation import cutting
 from edgedec.speculation.costs import Costs

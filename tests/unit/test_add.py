@@ -101,8 +101,9 @@ def test_a_runtime_that_needs_no_files(bare: Path) -> None:
 
 
 def test_what_cannot_be_added(bare: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no such runtime; there are: cuda, genai, native, ort, reference"):
-        add_artifact(bare, "tvm")
+    names = "cuda, devices, genai, native, opencl, ort, reference, tvm, web"
+    with pytest.raises(UsageError, match=f"no such runtime; there are: {names}"):
+        add_artifact(bare, "mlc")
     odd = export(str(write_llama(tmp_path / "odd", head_dim=24)), tmp_path / "bundle", ExportOptions(check=False))
     before = content(odd.path)
     with pytest.raises(UsageError, match="cannot run this llama: head_dim 24 is not a multiple of 16"):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec.decoding.allocation import Grant, Offer, Others, allocate, best_of_one, grant_alone
+from edgedec.decoding.allocation import MARGIN, Grant, Offer, Others, allocate, best_of_one, grant_alone
 from edgedec.runtime import Capabilities
 from edgedec.speculation.costs import Costs
 
@@ -75,9 +75,17 @@ def test_no_other_choice_gives_more_tokens_a_second(situation: tuple[list[Offer]
     many, costs = situation
     grants = allocate(many, Others(), 256)
     found = rate(costs, many, [grant.nodes for grant in grants])
-    choices = product(*(range(len(offer.chances) + 1) for offer in many))
-    best = max(rate(costs, many, counts) for counts in choices if len(many) + sum(counts) <= costs.most)
-    assert found == pytest.approx(best, rel=1e-9)
+    every = product(*(range(len(offer.chances) + 1) for offer in many))
+    choices = [counts for counts in every if len(many) + sum(counts) <= costs.most]
+    best = max(rate(costs, many, counts) for counts in choices)
+    assert found <= best * (1 + 1e-9)
+    plain = rate(costs, many, [0] * len(many))
+    if found != pytest.approx(best, rel=1e-9):  # what the best one promises is too near to what it costs
+        assert found == plain
+        chosen = max(choices, key=lambda counts: rate(costs, many, counts))
+        tokens = sum(sum(offer.chances[:n]) for offer, n in zip(many, chosen, strict=True))
+        extra = costs.seconds[len(many) + sum(chosen)] - costs.seconds[len(many)]
+        assert tokens < (MARGIN + 1e-9) * plain * extra
     assert sum(grant.nodes for grant in grants) == grants[0].drafted
 
 
@@ -104,7 +112,7 @@ def test_a_batch_is_never_slower_and_near_the_best_fixed_length(n: int, p: float
     lengths = [length for length in range(13) if n * (1 + length) <= 256]
     best = max(rate(LARGE, many, [length] * n) for length in lengths)
     assert found >= plain
-    assert found >= best * (1 - 1e-9)
+    assert found >= 0.98 * best
 
 
 def test_drafts_are_given_out_beside_more_than_32_rows() -> None:
@@ -123,7 +131,7 @@ def test_who_guesses_well_gets_the_rows() -> None:
 
 def test_rows_of_prompts_do_not_make_poor_guesses_worth_it() -> None:
     """Beside a long prompt a drafted row adds little to the call; it still has to pay by what tokens cost else."""
-    slope = Costs({1: 1.0, 2: 1.9, 256: 230.0})
+    slope = Costs({1: 1.0, 2: 1.6, 256: 154.0})
     poor = offers([0.3, 0.2], [0.3, 0.2], costs=slope)
     reading = Others(120, 0, 0, 0)
     assert [grant.nodes for grant in allocate(poor, Others(), 256)] == [0, 0]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import edgedec
-from edgedec import UsageError
+from edgedec import EdgedecError, UsageError
 from edgedec.bench.cache_cost import CostBench, CostReading, CostResult
+from edgedec.bench.cache_filled import filled
+from edgedec.bench.cache_peers import PeerReadings
 from edgedec.bench.cache_quality import QualityBench, alike, budget_option, right, worded
+from edgedec.cli._bench_llama_filled import stretched
 from edgedec.cli.bench import app
 from edgedec.kernels.cpu import loader
 from edgedec.policies import policy_names
@@ -52,6 +56,27 @@ def test_the_report(tmp_path: Path) -> None:
     assert report["policies"]["full"]["400"]["prefill_ratio"] == 1
     assert report["policies"]["snapkv"]["400"]["memory_ratio"] > 1.5
     assert plot.stat().st_size > 5000
+
+
+def test_steps_alone_after_caches_that_were_filled_in() -> None:
+    words = ["cache", "--as", "smollm-135m", "--context", "700", "--steps", "--policies", "lserve,snapkv", "-t", "1"]
+    done = CliRunner().invoke(app, [*words, "--json"])
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)["policies"]
+    assert set(report["lserve"]["700"]) == FACTS - {"prefill_ratio", "prefill_s"}
+    assert report["snapkv"]["700"]["memory_ratio"] > 2
+
+
+@pytest.mark.parametrize("kv", ["f32", "int8", "int4"])
+def test_a_cache_that_is_filled_in(nano: Path, kv: str) -> None:
+    runtime = edgedec.open(nano, engine="native", threads=1, kv=kv).runtime
+    cache = filled(runtime, 1024, 1000)
+    assert cache.length == 1000
+    for block in cache.spec.attention:
+        assert cache.positions(block).tolist() == list(range(1000))
+        np.testing.assert_array_equal(cache.keys(block)[:, 512:], cache.keys(block)[:, :488])
+    with pytest.raises(UsageError, match="use --engine native"):
+        filled(edgedec.open(nano, engine="reference").runtime, 1024, 1000)
 
 
 def test_the_table(nano: Path) -> None:
@@ -131,3 +156,46 @@ def test_refusals(model: edgedec.Model) -> None:
         done = CliRunner().invoke(app, ["cache", *words.split()])
         assert done.exit_code != 0
         assert said in done.output + str(done.exception)
+
+
+def test_another_engine_beside_it() -> None:
+    pytest.importorskip("llama_cpp", reason="compares with llama-cpp-python")
+    for steps in ((), ("--steps",)):
+        words = ["cache", "--as", "smollm-135m", "--context", "700", "--kv", "int8", "--policies", "snapkv", "-t", "1"]
+        done = CliRunner().invoke(app, [*words, "--peers", "llama.cpp", "--json", *steps])
+        assert done.exit_code == 0, done.output
+        report = json.loads(done.stdout)
+        facts = {"step_ratio", "step_ms"} | (set() if steps else {"prefill_ratio", "prefill_s"})
+        assert set(report["peers"]["llama.cpp"]["700"]) == facts
+        assert report["peers"]["llama.cpp"]["700"]["step_ms"] > 0
+        assert "skipped" not in report
+
+
+def test_another_engine_that_cannot_take_part() -> None:
+    def missing(context: int) -> tuple[float, float]:
+        raise UsageError(f"no {context}")
+
+    readings = PeerReadings()
+    for _ in range(2):
+        readings.add({"one": missing, "two": lambda context: (6.0, 0.2)}, 64)
+    assert readings.left_out == {"one": "no 64"}
+    assert readings.report({64: ([2.0, 3.0], [0.1, 0.4])}) == {
+        "two": {"64": {"prefill_ratio": 2.5, "prefill_s": 6.0, "step_ratio": 1.25, "step_ms": 200.0}}
+    }
+
+
+def test_states_of_llama_cpp_that_are_saved_in_another_way() -> None:
+    held, row = 3, 4
+    cells = np.stack([np.arange(held), np.ones(held), np.zeros(held)], 1).astype(np.int32)
+    parts = [np.array([7, 0, 1, held], np.uint32), cells, np.array([0, 1], np.uint32)]
+    for _ in range(2):
+        parts += [np.array([8], np.int32), np.array([row], np.uint64), np.arange(held * row, dtype=np.uint8)]
+    state = np.concatenate([part.reshape(-1).view(np.uint8) for part in parts])
+    long = np.concatenate(list(stretched(state, 7)))
+    assert len(long) == 16 + 7 * 12 + 8 + 2 * (12 + 7 * row)
+    assert long[-7 * row :].tolist() == [*range(12), *range(12), *range(4)]
+    for at, value in ((8, 2), (20, 7), (52, 1), (56, 2)):
+        wrong = state.copy()
+        wrong[at] = value
+        with pytest.raises(EdgedecError, match="in another way"):
+            list(stretched(wrong, 7))

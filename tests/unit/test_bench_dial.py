@@ -10,7 +10,7 @@ import pytest
 from drafting import reading
 from typer.testing import CliRunner
 
-from edgedec.bench.dial import GOVERNED, OFF, Cell, Dial, DialBench
+from edgedec.bench.dial import GOVERNED, OFF, Cell, Dial, DialBench, Race
 from edgedec.bench.prompts import Prompt
 from edgedec.cli._app import app
 from edgedec.errors import EdgedecError, UsageError
@@ -23,19 +23,27 @@ PROMPTS = [Prompt("story", ("Once upon a time there was a little fox who lived i
 
 @pytest.mark.parametrize("right", [0.0, 0.3, 0.9, 1.0])
 def test_a_guess_is_right_as_often_as_the_dial_says(right: float) -> None:
-    text = list(range(100, 140))
-    dial, came, asked = Dial(text, right, 1, 1000), 0, 0
-    for _ in range(2000):
-        draft = dial.propose(reading(text[:10]), 6, 0.0)
+    text = list(range(100, 5100))
+    dial, came, asked = Dial(text, right, 1, 10000), 0, 0
+    for at in range(10, 4500):
+        draft = dial.propose(reading(text[:at]), 6, 0.0)
         assert isinstance(draft.tokens, tuple)
         assert len(draft.tokens) == 6
-        for token, truth in zip(draft.tokens, text[10:], strict=False):
+        for token, truth in zip(draft.tokens, text[at:], strict=False):
             asked += 1
             came += token == truth
             if token != truth:
                 break
     assert came / asked == pytest.approx(right, abs=0.02)
     assert not dial.propose(reading(text), 6, 0.0).tokens
+
+
+def test_the_same_tokens_are_guessed_rightly_however_many_are_guessed() -> None:
+    text = list(range(100, 200))
+    few, many = (Dial(text, 0.5, 3, 1000) for _ in range(2))
+    for at in range(80):
+        short = few.propose(reading(text[:at]), 2, 0.0).tokens
+        assert short == many.propose(reading(text[:at]), 9, 0.0).tokens[:2]
 
 
 def test_ratios_are_of_a_round() -> None:
@@ -61,27 +69,49 @@ def test_cells_of_a_small_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @needs_native
+def test_contestants_take_turns_of_as_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = DialBench(open_model("nano", threads=2), PROMPTS, 2, 24)
+    bench.texts = bench._plain()
+    run, turns = Race.run, list[tuple[int, int, bool]]()
+
+    def noted(race: Race, until: int) -> None:
+        before = race.made
+        run(race, until)
+        turns.append((id(race), until, race.made > before))
+
+    monkeypatch.setattr(Race, "run", noted)
+    speeds = bench._speeds(0.9, 2, [OFF, "fixed=2"], 0)
+    assert set(speeds) == {OFF, "fixed=2"}
+    assert [until for _, until, _ in turns] == [2 * tokens for tokens in range(2, 25, 2) for _ in range(2)]
+    assert [race for race, _, _ in turns] == [turns[0][0], turns[1][0]] * 12
+    assert all(more for race, _, more in turns if race == turns[0][0])
+
+
+@needs_native
 def test_another_text_is_an_error_and_an_interrupt_keeps_what_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = DialBench(open_model("nano", threads=2), PROMPTS, 1, 4)
-    speed, made = bench._speed, [0]
+    speeds, made = bench._speeds, [0]
 
-    def broken(*arguments: Any) -> float:
+    def broken(*arguments: Any) -> dict[str, float]:
         made[0] += 1
-        if made[0] == 7:
+        if made[0] == 5:  # after the warm-up, a round, and half of another
             raise KeyboardInterrupt
-        return speed(*arguments)
+        return speeds(*arguments)
 
-    monkeypatch.setattr(bench, "_speed", broken)
+    monkeypatch.setattr(bench, "_speeds", broken)
     cells, interrupted = bench.measure([0.0, 0.5], [1], [2], 2)
     assert interrupted
     assert [cell.right for cell in cells] == [0.0, 0.5]
-    assert all(len(speeds) == 1 for cell in cells for speeds in cell.speeds.values())
+    assert [[len(speeds) for speeds in cell.speeds.values()] for cell in cells] == [[2, 2, 2], [1, 1, 1]]
+    made[0] = 3
+    with pytest.raises(KeyboardInterrupt):
+        bench.measure([0.0, 0.5], [1], [2], 2)
     bench.texts[0][-1] += 1
     bench.texts[0][-5] += 1
     monkeypatch.undo()
     bench.texts = [[*text[:12], *(0 for _ in text[12:])] for text in bench.texts]
     with pytest.raises(EdgedecError, match="not what it is without drafts"):
-        bench._speed(0.5, 1, GOVERNED, 0)
+        bench._speeds(0.5, 1, [GOVERNED], 0)
     with pytest.raises(UsageError, match="do not fit the context"):
         DialBench(bench.model, PROMPTS, 1, 4000)
 

@@ -306,6 +306,14 @@ def test_nano_decodes_them(nano: Path) -> None:
     assert report["drafters"]["copy"]["by_category"].keys() == {"story", "edit"}
 
 
+def test_time_between_calls_is_without_those_of_a_draft(nano: Path) -> None:
+    """What passes outside of the model's calls has the head's calls in it; what passes between calls has not."""
+    bench = Bench(edgedec.open(nano, threads=1), tasks_of(read_prompts(None)[:2], GREEDY, 0), 24)
+    found = results(bench.measure(["eagle3:fixed=5"], 1), bench.tasks)["drafters"]["eagle3:fixed=5"]
+    assert found["proposed"] > 20
+    assert 0 < found["between_calls"] < 0.9 * found["outside_calls"]
+
+
 def test_prompts_are_chosen(prompts: Path) -> None:
     found = read_prompts(prompts)
     assert [p.category for p in choose_prompts([*found, *found], limit=1)] == ["story", "chat", "random"]

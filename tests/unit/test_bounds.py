@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 import edgedec
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, StepResult, run_requests
-from edgedec.drafters import Drafter, DrafterContext, _tables, recycling, stand, trigram
+from edgedec.drafters import Drafter, DrafterContext, recycling, stand, trigram
 from edgedec.drafters import _calls as calls_file
-from edgedec.drafters._automaton import Automaton
 from edgedec.drafters._calls import TokenEmbeddings
-from edgedec.drafters._datastore import Store
 from edgedec.drafters.copy import Copy
 from edgedec.drafters.recycling import Recycling
 from edgedec.drafters.stand import Stand
 from edgedec.drafters.suffix import Suffix
+from edgedec.drafters.tables import ranked
+from edgedec.drafters.tables.automaton import Automaton
+from edgedec.drafters.tables.datastore import Store
 from edgedec.drafters.trigram import Trigram
 from edgedec.runtime import CallResult
 from edgedec.runtime.rows import Rows
@@ -54,10 +55,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a short test reaches."""
     for file, name in ((recycling, "_CAP"), (trigram, "_PAIRS"), (trigram, "_SINGLES"), (stand, "_CAP")):
         monkeypatch.setattr(file, name, CAP)
-    monkeypatch.setattr(_tables, "_FIRST", 4)
+    monkeypatch.setattr(ranked, "_FIRST", 4)
 
 
-def held(table: _tables.Table) -> int:
+def held(table: ranked.Table) -> int:
     """Its keys, if all that belongs to them has a place for each and not more."""
     assert len(table.index) == len(table) <= len(table.keys) == len(table.ids) == len(table.p) == len(table.visits)
     assert table.ids.shape[1] == table.p.shape[1] == table.k

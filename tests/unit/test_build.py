@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import runpy
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ native = SimpleNamespace(**runpy.run_path(str(KERNELS / "build.py")))  # the che
 COMPILER = next((name for name in ("c++", "g++", "clang++") if shutil.which(name)), None)
 CROSS = "aarch64-linux-gnu-g++"
 X86 = native.ARCHITECTURES.get(platform.machine().lower()) == "x86_64"
+slow = pytest.mark.skipif("EDGEDEC_SLOW_TESTS" not in os.environ, reason="a minute; set EDGEDEC_SLOW_TESTS")
 needs_compiler = pytest.mark.skipif(COMPILER is None or os.name == "nt", reason="no C++ compiler here")
 
 ENGINE = """
@@ -83,7 +85,7 @@ def test_units_are_the_sources() -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("compiler", ["g++", "clang++", CROSS])
+@pytest.mark.parametrize("compiler", ["c++", pytest.param("clang++", marks=slow), pytest.param(CROSS, marks=slow)])
 def test_the_engine_compiles_without_a_warning(
     compiler: str, tmp_path: Path, use: Callable[[Path], str | None], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -266,6 +268,45 @@ def test_only_what_changed_is_compiled_again(
     assert compiled() == first
     monkeypatch.setenv("EDGEDEC_OBJECT_CACHE", "0")
     assert compiled() == first
+
+
+@needs_compiler
+def test_an_object_that_the_compiler_warned_of_is_not_kept(
+    stubs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path / "cache"))
+    (stubs / "engine.cpp").write_text(ENGINE % loader.ABI + "\nstatic int nobody;\n")
+    for _ in range(2):
+        native.build(tmp_path / "t.so", sources=stubs)
+        assert "nobody" in capfd.readouterr().err
+    assert len(list((tmp_path / "cache" / "objects").glob("*.o"))) >= 2, "the others are"
+
+
+@needs_compiler
+def test_a_build_says_how_far_it_is(
+    stubs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By hand, and in `make demo`; nothing of what is done at once."""
+    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path / "cache"))
+    slow_compiler = tmp_path / "slow-c++"
+    slow_compiler.write_text(f'#!/bin/sh\ncase "$@" in *unit_scalar*) sleep 0.3;; esac\nexec {COMPILER} "$@"\n')
+    slow_compiler.chmod(0o755)
+    own = native.main.__globals__
+    monkeypatch.setitem(own, "_run_all", lambda *given: native._run_all(*given, every=0.05))
+    told = ["--out", str(tmp_path / "t.so"), "--sources", str(stubs), "--cxx", str(slow_compiler)]
+    assert native.main(told) == 0
+    lines = capfd.readouterr().err.splitlines()
+    found = [re.fullmatch(r"compiling the CPU engine: (\d+) of (\d+) files, \d+ s(, at .*)?", line) for line in lines]
+    assert len(lines) >= 3
+    assert all(found)
+    assert any("unit_scalar.cpp" in line for line in lines)
+    done = [int(line[1]) for line in found if line]
+    assert done == sorted(done)
+    assert found[-1] is not None
+    assert done[-1] == int(found[-1][2]) > 1
+    monkeypatch.setitem(own, "_run_all", native._run_all)
+    assert native.main(told) == 0
+    assert capfd.readouterr().err == "", "objects were at hand"
 
 
 def test_the_latest_objects_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,9 +165,9 @@ def test_what_is_asked_for() -> None:
     sampled = GenerationConfig(Sampling(temperature=0.8, top_p=0.9))
     last = (SPEC.n_blocks - 1,)
     assert outputs(GenerationConfig()) == LARGEST
-    assert outputs(sampled) == (False, 64, True, last, False, 0, 0.8, None, ())
+    assert outputs(sampled) == (False, 64, True, last, False, 0, 0.8, None, (), None)
     assert outputs(GenerationConfig(Sampling(temperature=0.8, top_k=10, top_p=0.9))) == (
-        *(False, 64, False, last, False, 0, 1.0, None, ()),
+        *(False, 64, False, last, False, 0, 1.0, None, (), None),
     )
     assert outputs(replace(sampled, sampling=Sampling(temperature=1.0, top_p=0.9)), temperatures=False).top == 64
     for config, more in (
@@ -191,7 +191,7 @@ def test_the_engine_gives_the_same_texts(nano: Path) -> None:
     for sampling in (Sampling(temperature=0.8, top_p=0.95, seed=1), Sampling(temperature=1.0, min_p=0.05, seed=2)):
         texts, sufficed = [], []
         for best_k in (0, 128):
-            model.runtime.capabilities = replace(can, best_k=best_k)
+            model.runtime.capabilities = replace(can, best_k=best_k, draws=False)
             session = model.session(speculate="off")
             texts.append(list(session.tokens(ids, max_tokens=120, sampling=sampling)))
             sufficed.append(session.stats.sufficed)

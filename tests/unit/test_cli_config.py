@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -112,7 +113,10 @@ def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("words", "at", "expected"),
-    [("edgedec tr", 1, {"trace", "train-exits", "train-heads"}), ("edgedec run --max", 2, {"--max-tokens"})],
+    [
+        ("edgedec tr", 1, {"trace", "train-cache", "train-exits", "train-heads", "trust"}),
+        ("edgedec run --max", 2, {"--max-tokens"}),
+    ],
 )
 def test_a_shell_completes(words: str, at: int, expected: set[str]) -> None:
     env = {**os.environ, "_EDGEDEC_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(at)}
@@ -185,3 +189,16 @@ def test_ranges_that_do_not_overlap_are_apart() -> None:
     assert found["rows"]["n"]["apart"] is None
     assert _bench_compare.compare(report(10, 9, 11), report(11, 10, 12))["rows"]["speed"]["apart"] is False
     assert found["differences"] == []
+
+
+def test_every_variable_is_on_the_page() -> None:
+    """Those that are read by name; each option has one besides."""
+    root = Path(__file__).parents[2]
+    sources = [
+        path for folder in ("edgedec", "export", "runtimes", "kernels") for path in (root / folder).rglob("*.py")
+    ]
+    read = {name for path in sources for name in re.findall(r'"(EDGEDEC_[A-Z_]+)"', path.read_text("utf-8"))}
+    page = (root / "docs" / "configuration.md").read_text("utf-8")
+    macros = {"EDGEDEC_API", "EDGEDEC_BUILD", "EDGEDEC_WASM"}  # of the C header
+    assert len(read) > 10
+    assert {name for name in read - macros if f"`{name}" not in page} == set()

@@ -46,6 +46,13 @@ def test_a_full_context_says_what_to_do_and_compact_and_reset_do_it(nano: Path) 
     assert "context of" not in after, "after /compact there is room again"
 
 
+def test_an_answer_that_fills_the_context_says_what_to_do_in_a_chat(nano: Path) -> None:
+    lines = "One day a fox found a ball in the park and it was very big and red and nice."
+    result = call("-m", nano, "-c", 64, "-n", 60, "--temp", 0, "--ignore-eos", stdin=lines)
+    assert "the answer ends here: the context of 64 tokens is full; /compact" in result.stderr
+    assert "on_full=" not in result.stderr
+
+
 def test_sliding_drops_the_oldest_turns_and_says_so(nano: Path, tmp_path: Path) -> None:
     turn = "One day, a little fox found a red ball in the park and played with it."
     file = tmp_path / "talk.json"

@@ -31,7 +31,7 @@ OPTIONS: dict[str, list[dict[str, str]]] = {
 
 def pair(name: str, options: dict[str, str], vocab: int, tables: Any = None) -> tuple[Drafter, Drafter]:
     """A Python drafter and the engine's."""
-    from edgedec.drafters._compiled import CompiledDrafter
+    from edgedec.drafters.tables.compiled import CompiledDrafter
     from edgedec.runtimes._native_drafting import PARTS
 
     found = []

@@ -16,8 +16,8 @@ from edgedec import Sampling
 from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.verify import walk
 from edgedec.drafters import Draft
-from edgedec.drafters._compiled import CompiledDrafter, CompiledRecycling
 from edgedec.drafters.off import Off
+from edgedec.drafters.tables.compiled import CompiledDrafter, CompiledRecycling
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import TableSettings
 from edgedec.runtime.rows import Rows

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
 
+from edgedec.decoding.allocation import text_cells
 from edgedec.model import open as open_model
 from edgedec.speculation import cost_files
 from edgedec.speculation.cost_files import cell_calls, host_costs, survey_of
@@ -99,6 +102,33 @@ def test_the_slope_begins_with_what_arithmetic_says() -> None:
     for i in range(300):  # whatever disturbed calls say, it stays near that
         costs.add(1, true(1, 200) * (1 + i % 7), 200)
     assert 0.0004 / 3 <= costs.per_cell / costs.seconds[1] <= 0.0004 * 3
+
+
+@pytest.mark.parametrize("arithmetic", [True, False])
+def test_a_slope_that_is_far_too_steep_takes_nothing_from_the_curve(arithmetic: bool) -> None:
+    """Where a call attends to a part of its text only, what its cells take by arithmetic is more than the whole call:
+    the curve once went to nothing, and drafts had a budget of many calls."""
+    costs = Costs({k: true(k) for k in (1, 4, 8)}, per_cell=40e-6)
+    if arithmetic:
+        costs.cell_calls = 40e-6 / true(1)
+    for context in range(100, 3000, 2):
+        costs.add(1, true(1, 100) * (1 + 1e-6 * context), context)  # equal seconds are of one call
+        assert context < 200 or costs.per_cell * context < true(1, 100)
+    assert costs.seconds[1] == pytest.approx(true(1), rel=0.5)
+    assert costs.seconds[1] + costs.per_cell * 3000 == pytest.approx(true(1, 100), rel=0.1)
+
+
+@pytest.mark.parametrize("arithmetic", [0.5, 1.0, 2.0])
+def test_after_a_long_text_an_error_is_the_slopes(arithmetic: float) -> None:
+    """After 30,000 tokens a call is nearly all text: what is wrong says next to nothing of the curve."""
+    costs, rng = Costs({k: true(k) for k in (1, 2, 4, 8)}, per_cell=arithmetic * 1.4e-6), np.random.default_rng(0)
+    for context in range(30000, 32000, 2):
+        rows = int(rng.choice([1, 1, 1, 4]))
+        cells = text_cells(rows, context)
+        costs.add(rows, true(rows, cells) * rng.uniform(0.95, 1.05), cells)
+    assert costs.per_cell == pytest.approx(1.4e-6, rel=0.1)
+    for rows in (1, 4, 8):
+        assert costs.seconds[rows] == pytest.approx(true(rows), rel=0.25)
 
 
 def test_a_row_of_many() -> None:
@@ -229,6 +259,18 @@ def test_nothing_is_measured_before_the_first_token(cached: Path) -> None:
     assert host_costs(model.runtime, model.bundle).points() == {}
     list(tokens)
     assert host_costs(model.runtime, model.bundle).covers(1)
+
+
+def test_what_a_closed_model_cost_is_forgotten(cached: Path) -> None:
+    """A server that loads and unloads models kept all of it: a survey holds its costs."""
+    model = open_model("nano")
+    costs = host_costs(model.runtime, model.bundle)
+    assert survey_of(costs) is not None
+    assert host_costs(model.runtime, model.bundle) is costs
+    kept = ref(costs)
+    del model, costs
+    gc.collect()
+    assert kept() is None
 
 
 def test_sessions_in_several_threads_share_a_surface() -> None:

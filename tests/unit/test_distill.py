@@ -29,16 +29,17 @@ from edgedec.errors import UsageError
 from edgedec.export import exits_model, students
 from edgedec.export.exits_data import END, is_held
 from edgedec.export.exits_train import ExitPlan, ExitTrainer
-from edgedec.export.exits_train import train as train_model
 from edgedec.export.exporter import ExportOptions, export
 from edgedec.export.heads_data import collect, windows
-from edgedec.export.heads_distill import DECAY, Distiller, DistillPlan, key_of, train
+from edgedec.export.heads_distill import DECAY, Distiller, DistillPlan, key_of
 from edgedec.export.heads_features import most_used
 from edgedec.export.heads_train import train as train_head
 from edgedec.export.heads_trainer import TrainingPlan
+from edgedec.export.students import eagle3
 from edgedec.export.students._layers import Unrolled, UnrolledAttention
+from edgedec.export.training_loop import train
 
-KINDS = ("eagle3", "hydra_plus", "kangaroo", "m2r2")
+KINDS = ("eagle3", "hydra_plus", "kangaroo", "longspec", "m2r2")
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +65,7 @@ def model(text: Path, tmp_path_factory: pytest.TempPathFactory) -> edgedec.Model
     encode = _encoder(source)
     how = ExitPlan((), drop=0.0, minutes=1e6, steps=150, batch=4, length=48, rate=5e-3)
     learning = ExitTrainer(network, [text], encode, how)
-    train_model(learning, None, "", quiet)
+    train(learning, None, "", quiet)
     assert learning.measure().loss < 1.0
     (folder / "hf").mkdir()
     exits_model.write(network, source, folder / "hf")
@@ -326,14 +327,14 @@ def test_the_most_used_are_kept(tmp_path: Path) -> None:
 
 
 def test_the_depths_of_eagle3() -> None:
-    assert students.depths("eagle3", 32) == (2, 16, 29)
-    assert students.depths("eagle3", 3) == (2, 2, 2)
+    assert eagle3.levels(32) == (2, 16, 29)
+    assert eagle3.levels(3) == (2, 2, 2)
     assert students.depths("hydra_plus", 32) == ()
 
 
 def test_unknown_kinds_name_those_there_are(tiny: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["train-heads", str(tiny), str(text), "--in-place", "--kind", "eagle"]) == 1
-    message = "no draft head 'eagle'; there are: eagle3, exit, hydra, hydra++, kangaroo, m2r2, medusa, prompt"
+    message = "no draft head 'eagle'; there are: eagle3, exit, hydra, hydra++, kangaroo, longspec, m2r2, medusa, prompt"
     assert message in capsys.readouterr().err
 
 

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 import edgedec
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import StepResult
-from edgedec.drafters import Draft, DrafterContext, _exit_adapters, _shadows, make_drafter
-from edgedec.drafters._slice_costs import SliceCosts
-from edgedec.drafters._stack import Record, confidence, judged, payoff
+from edgedec.drafters import Draft, DrafterContext, make_drafter
 from edgedec.drafters.off import Off
+from edgedec.drafters.slices import exit_adapters, shadows
+from edgedec.drafters.slices.costs import SliceCosts
+from edgedec.drafters.slices.stack import Record, confidence, judged, payoff
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import Call, CallResult, Hidden
@@ -34,7 +35,7 @@ needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"native 
 def proportional(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls cost what their multiply-adds say: the seconds of a fake say nothing."""
     monkeypatch.setattr(SliceCosts, "add", lambda *args: None)
-    monkeypatch.setattr(_shadows, "_SHARE", 1e9)
+    monkeypatch.setattr(shadows, "_SHARE", 1e9)
 
 
 class Shallow(FakeRuntime):
@@ -233,7 +234,7 @@ def test_an_adapter_stands_before_the_head_of_its_layer_only(monkeypatch: pytest
         asked.append(hidden.shape)
         return [hidden]
 
-    monkeypatch.setattr(_exit_adapters, "open_head", lambda bundle, interface: SimpleNamespace(run=adapt))
+    monkeypatch.setattr(exit_adapters, "open_head", lambda bundle, interface: SimpleNamespace(run=adapt))
     runtime = Shallow(2)
     with_head = host(runtime, {"exit": SimpleNamespace(layer=7)})
     drafter = make_drafter("exit", with_head)

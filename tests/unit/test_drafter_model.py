@@ -20,9 +20,10 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
 from edgedec.decoding.step import Completed, ForwardOn, Stats, run_requests
 from edgedec.drafters import Draft, Drafter, DrafterContext, Sampled, make_drafter
-from edgedec.drafters._reader import DraftReader, Reading, children, shape, shares
-from edgedec.drafters._retokenize import Inside, Retokenizer, _shared, same_tokens
-from edgedec.drafters.model import VERIFY, ModelDrafter
+from edgedec.drafters.model import ModelDrafter
+from edgedec.drafters.models.options import VERIFY
+from edgedec.drafters.models.reader import DraftReader, Reading, children, shape, shares
+from edgedec.drafters.models.retokenize import Inside, Retokenizer, _shared, same_tokens
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
 from edgedec.generation import GenerationConfig

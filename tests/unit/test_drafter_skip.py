@@ -18,10 +18,10 @@ import edgedec
 from edgedec.cache import HostCache
 from edgedec.decoding.context import Context
 from edgedec.drafters import DrafterContext, make_drafter
-from edgedec.drafters._block_search import Search, even
-from edgedec.drafters._slice_costs import SliceCosts
 from edgedec.drafters.off import Off
 from edgedec.drafters.skip import Skip
+from edgedec.drafters.slices.block_search import Search, even
+from edgedec.drafters.slices.costs import SliceCosts
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import Call, Hidden, Logits, Runtime, logits_of

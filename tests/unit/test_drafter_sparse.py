@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 
 import edgedec
 from edgedec import Sampling, UsageError
+from edgedec.drafters import sparse
 from edgedec.kernels.cpu import loader
+from edgedec.speculation import choose
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
 
@@ -117,3 +120,24 @@ def test_pruned_forks_take_little_memory(model: edgedec.Model, ids: list[int]) -
 def test_refusals(model: edgedec.Model, how: str) -> None:
     with pytest.raises(UsageError, match=r"sparse|no policy|budget=7"):
         model.session(speculate=how)
+
+
+def test_auto_considers_it_where_contexts_are_long(
+    model: edgedec.Model, ids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it drafts nothing before a step takes twice as long as one that reads a part, by what was measured."""
+    found, session = generate(model, ids, "auto", 20)
+    assert "sparse" not in session.report()["drafters"]
+    monkeypatch.setattr(sparse, "_LONG", 1024)
+    monkeypatch.setattr(choose, "_step_seconds", lambda costs, cells: 1.0)
+    again, session = generate(model, ids, "auto", 20)
+    assert again == found
+    assert session.report()["drafters"]["sparse"]["proposed"] == 0
+    drafter = sparse.SparseDrafter.__new__(sparse.SparseDrafter)
+    drafter._least, drafter._sparse = 2048, SimpleNamespace(seen=1024)
+    drafter.step_seconds = None
+    assert [drafter.pays(n) for n in (2047, 2048)] == [False, True], "as it was named"
+    drafter.step_seconds = lambda cells: 0.0
+    assert not drafter.pays(9999), "nothing is known yet"
+    drafter.step_seconds = lambda cells: 1.0 + cells / 1024
+    assert [drafter.pays(n) for n in (1500, 2500, 3072)] == [False, False, True]

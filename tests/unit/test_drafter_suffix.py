@@ -18,10 +18,10 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
 from edgedec.decoding.step import Stats
 from edgedec.drafters import DrafterContext, make_drafter
-from edgedec.drafters._automaton import MOST, Automaton
-from edgedec.drafters._datastore import END, Index, Store, read_texts, write_texts
 from edgedec.drafters.off import Off
 from edgedec.drafters.suffix import Suffix
+from edgedec.drafters.tables.automaton import MOST, Automaton
+from edgedec.drafters.tables.datastore import END, Index, Store, read_texts, write_texts
 from edgedec.errors import UsageError
 from edgedec.generation import GenerationConfig
 from edgedec.testing.fakes import FakeRuntime, Limited

@@ -20,11 +20,11 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
 from edgedec.decoding.step import Stats, StepResult
 from edgedec.drafters import Drafter, DrafterContext, make_drafter, recycling
-from edgedec.drafters._corpus import tables_of
-from edgedec.drafters._tables import Table, Tail, best_of, grow_ranked, keys_of
 from edgedec.drafters.off import Off
 from edgedec.drafters.recycling import Recycling
 from edgedec.drafters.stand import Stand
+from edgedec.drafters.tables.corpus import tables_of
+from edgedec.drafters.tables.ranked import Table, Tail, best_of, grow_ranked, keys_of
 from edgedec.drafters.trigram import Trigram
 from edgedec.errors import UsageError
 from edgedec.generation import GenerationConfig

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="needs torch and transformers to write checkpoints")
 import torch
-from draft_checkpoints import PUBLISHED, eagle, eagle3, hydra, kangaroo, m2r2, medusa, mtp, prompt, target
+from draft_checkpoints import PUBLISHED, eagle, eagle3, hydra, kangaroo, longspec, m2r2, medusa, mtp, prompt, target
 from typer.testing import CliRunner
 
 import edgedec
@@ -28,7 +28,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode, decode_loop
 from edgedec.decoding.step import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, make_drafter
-from edgedec.drafters._slice_costs import SliceCosts
+from edgedec.drafters.slices.costs import SliceCosts
 from edgedec.errors import BundleCorrupt, EdgedecError, UsageError
 from edgedec.export.drafts import DraftOptions, add_draft
 from edgedec.export.exporter import ExportOptions, export, put_draft
@@ -48,6 +48,7 @@ KINDS = {
     "medusa": medusa,
     "kangaroo": kangaroo,
     "m2r2": m2r2,
+    "longspec": longspec,
     "prompt": prompt,
 }
 ENGINE = "native" if why_not() is None else "reference"

@@ -195,7 +195,7 @@ def test_bad_options(options: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize("name", ["gpu", "", "onnx"])
 def test_a_runtime_that_does_not_exist(good: Path, place: Path, name: str) -> None:
     options = ExportOptions(runtimes=("native", name), check=False)
-    known = "cuda, genai, native, ort, reference"
+    known = "cuda, devices, genai, native, opencl, ort, reference, tvm, web"
     refused(good, place, options, UsageError, f"^--for {name}: no such runtime; there are: {known}$")
 
 

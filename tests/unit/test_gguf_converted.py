@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,8 +43,8 @@ def test_a_file_is_converted_once(cache: Path, tmp_path: Path) -> None:
     path, told = llama(tmp_path / "m.gguf"), []
 
     @contextmanager
-    def telling(file: Path, folder: Path) -> Iterator[Progress]:
-        told.append((file, folder))
+    def telling(what: str, folder: Path) -> Iterator[Progress]:
+        told.append((what, folder))
         yield lambda stage, done, total: None
 
     token = announce.set(telling)
@@ -52,7 +54,7 @@ def test_a_file_is_converted_once(cache: Path, tmp_path: Path) -> None:
         copy.write_bytes(path.read_bytes())
         os.utime(path)  # the same bytes with another time
         assert find(path) == first == again
-        assert told == [(path, first)]
+        assert told == [(f"{path.name} is converted", first)]
         assert first.parent == cache
         other = find(llama(path, seed=1))
         assert other != first
@@ -61,6 +63,62 @@ def test_a_file_is_converted_once(cache: Path, tmp_path: Path) -> None:
         announce.reset(token)
     assert sorted([first.name, other.name]) == bundles(cache)
     assert find(copy).name.startswith("copy-")
+
+
+def test_the_progress_of_a_conversion(cache: Path, tmp_path: Path) -> None:
+    """Told stage by stage, from less to all of it, and only while a bundle is made."""
+    path, told = llama(tmp_path / "m.gguf"), list[tuple[str, int, int]]()
+
+    @contextmanager
+    def telling(what: str, folder: Path) -> Iterator[Progress]:
+        yield lambda stage, done, total: told.append((stage, done, total))
+
+    token = announce.set(telling)
+    try:
+        find(path)
+        count = len(told)
+        find(path)
+    finally:
+        announce.reset(token)
+    assert count == len(told)
+    weights = [(done, total) for stage, done, total in told if stage == "weights"]
+    assert weights == sorted(weights)
+    assert len(weights) > 5  # a step for each tensor
+    assert weights[-1][0] == weights[-1][1] > weights[0][0] > 0
+    assert {stage for stage, done, total in told if done == total} == {stage for stage, _, _ in told}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="terminals of POSIX")
+def test_a_bar_is_drawn_in_a_terminal(cache: Path, tmp_path: Path) -> None:
+    path = llama(tmp_path / "m.gguf")
+    first, again = (drawn("run", "-m", str(path), "-p", "ab", "-n", "2", "--temp", "0") for _ in range(2))
+    assert "m.gguf is converted, this first time only, into" in " ".join(first.split())
+    assert "weights" in first
+    assert "100%" in first
+    assert "━" in first
+    assert "weights" not in again
+    assert "%" not in again
+
+
+def drawn(*command: str) -> str:
+    """What a command writes to a terminal that shows its errors."""
+    import pty
+
+    ours, its = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "200", "LANG": "C.UTF-8", "PYTHONUTF8": "1"}
+    running = subprocess.Popen(
+        [sys.executable, "-m", "edgedec", *command], stdout=subprocess.DEVNULL, stderr=its, env=environment
+    )
+    os.close(its)
+    found = b""
+    try:
+        while part := os.read(ours, 1 << 16):
+            found += part
+    except OSError:  # Linux's word for the end
+        pass
+    os.close(ours)
+    assert running.wait(60) == 0, found
+    return found.decode()
 
 
 def test_a_file_generates(cache: Path, tmp_path: Path) -> None:

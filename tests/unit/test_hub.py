@@ -101,7 +101,10 @@ def test_the_cache_is_that_of_other_clients(world: World) -> None:
 def test_run_downloads_and_exports_when_it_is_first_asked_for(world: World) -> None:
     done = world.run("run", "-m", f"hf:{ID}", "-p", "the", "-n", "4", "--temp", "0")
     assert done.returncode == 0
-    assert "converted, this first time only" in done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("edgedec: ")]
+    first, second = said
+    assert first.startswith(f"edgedec: hf:{ID} is downloaded, this first time only, into {world.home / 'hf'}")
+    assert second.startswith(f"edgedec: hf:{ID} is converted, this first time only, into {world.home / 'cache'}")
     again = world.run("run", "-m", f"hf:{ID}", "-p", "the", "-n", "4", "--temp", "0")
     assert (again.stdout, again.stderr) == (done.stdout, "")
     assert len(world.hub.fetched(WEIGHTS)) == 1
@@ -166,6 +169,7 @@ def test_one_gguf_file_of_a_repository(world: World) -> None:
     name = f"hf:{ID}/{file.name}"
     first = world.run("run", "-m", name, "-p", "a", "-n", "4", "--temp", "0")
     assert first.returncode == 0, first.stderr
+    assert first.stderr.index(f"{name} is downloaded") < first.stderr.index(f"{file.name} is converted")
     taken = {path.rpartition("/")[2] for method, path, _ in world.hub.asked if method == "GET" and "/resolve/" in path}
     assert taken == {file.name}
     assert world.ok("run", "-m", name, "-p", "a", "-n", "4", "--temp", "0", HF_HUB_OFFLINE="1") == first.stdout
@@ -179,7 +183,6 @@ def test_errors_say_what_to_do(world: World) -> None:
     assert "no such model on http://127.0.0.1" in world.fails("pull", "nobody/nothing")
     assert "no such revision" in world.fails("pull", f"{ID}@missing")
     assert "HF_HUB_OFFLINE is set" in world.fails("pull", ID, HF_HUB_OFFLINE="1")
-    assert "cannot be reached" in world.fails("run", "-m", f"hf:{ID}", "-p", "x", HF_ENDPOINT="http://127.0.0.1:9")
     assert "expected ORG/NAME" in world.fails("pull", "just-a-name")
     assert "`edgedec list` shows them" in world.fails("rm", "nobody/nothing")
     folder = world.hub.repositories[ID]
@@ -189,6 +192,33 @@ def test_errors_say_what_to_do(world: World) -> None:
     (folder / WEIGHTS).unlink()
     assert "no safetensors" in world.fails("pull", ID)
     assert json.loads(world.ok("list", "--json")) == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "why"),
+    [({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"), ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "cannot be reached")],
+    ids=["told so", "no network"],
+)
+@pytest.mark.parametrize("command", ["run", "pull", "export", "one file"])
+def test_offline_nothing_is_said_to_be_downloaded(
+    world: World, command: str, environment: dict[str, str], why: str
+) -> None:
+    """One line: what is missing, why it cannot come, what to do."""
+    name = f"hf:{ID}/a.gguf" if command == "one file" else f"hf:{ID}"
+    words = {"pull": ["pull", ID], "export": ["export", name, "-o", "out"]}.get(command, ["run", "-m", name, "-p", "x"])
+    done = world.run(*words, **environment)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"edgedec: {name}: not in the cache, and ")
+    assert why in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert [path for path in (world.home / "cache").rglob("*") if path.is_file()] == []
+
+
+def test_what_the_hub_refuses_is_not_announced_either(world: World) -> None:
+    done = world.run("run", "-m", "hf:nobody/nothing", "-p", "x")
+    assert done.stderr.startswith("edgedec: hf:nobody/nothing: no such model on http://127.0.0.1")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -276,6 +276,18 @@ def test_damaged_graphs_are_one_line(source: Path, tmp_path_factory: pytest.Temp
         assert "partial" not in str(sorted(folder.iterdir()))
 
 
+@pytest.mark.parametrize("name", [b"input_ids", b"logits", b"past_key_values.0.key"])
+def test_names_that_are_not_text(source: Path, tmp_path: Path, name: bytes) -> None:
+    """ONNX Runtime opens such a graph and fails when it is asked for the names."""
+    folder = shutil.copytree(source, tmp_path / "damaged")
+    raw = (folder / "model.onnx").read_bytes()
+    (folder / "model.onnx").write_bytes(raw.replace(name, b"\x80" + name[1:]))
+    with pytest.raises(CheckpointError, match=r"model\.onnx: .*(UTF-8|utf-8)") as caught:
+        import_graph(folder, tmp_path / "out", ImportOptions(context=8))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
 def test_other_runtimes_and_tools_say_why_not(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for engine in ("native", "ort", "reference"):
         assert main(["run", "-m", str(bundle), "-p", "x", "--engine", engine]) == 1

@@ -130,10 +130,12 @@ def test_what_does_not_fit_is_refused_by_name(long: Path, monkeypatch: pytest.Mo
 def test_a_server_takes_what_fits_and_refuses_more(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("uvicorn", reason="serving needs uvicorn")
     from edgedec.cli._app import app
+    from edgedec.server import app as applications
     from edgedec.server import listen
 
     heard: list[int] = []
-    monkeypatch.setattr(listen, "listen", lambda server, *_: heard.append(server.settings.limits.tokens))
+    monkeypatch.setattr(applications, "build", lambda server: heard.append(server.settings.limits.tokens))
+    monkeypatch.setattr(listen, "listen", lambda *_: None)
     monkeypatch.setattr(memory, "available_memory", lambda: 70 << 20)
     command = ["serve", "-m", str(long), "--slots", "64"]
     assert CliRunner().invoke(app, command).exit_code == 0

@@ -177,7 +177,7 @@ def numpy_sums(bundle: Bundle, rows: Rows, before: list[int]) -> dict[int, np.nd
         if isinstance(block, Attention):
             w = BlockWeights(spec, b, reference._weights, None)
             q = attention._qkv(block, w, w.norm(hidden, block.norm))[0]
-            q = attention._rotate(block, spec, q, rows.positions).astype(np.float64)
+            q = attention.rotate(block, spec, q, rows.positions).astype(np.float64)
             keys = cache.data(b)[0][:, : len(before) + len(rows)].astype(np.float64)
             keys = np.repeat(keys, block.n_heads // block.n_kv_heads, axis=0)
             scores = q @ keys.transpose(0, 2, 1) * block.scale
@@ -511,11 +511,12 @@ def test_structures_lie_in_memory_as_the_compilers_do(tmp_path: Path) -> None:
 
 def test_every_refusal_has_words() -> None:
     """The numbers that checks of calls (`check.cpp`) and methods of caches (`cache.cpp`) return, and no others."""
-    sources = [HEADER.with_name(name).read_text("utf-8") for name in ("check.cpp", "cache.cpp")]
+    sources = [HEADER.with_name(name).read_text("utf-8") for name in ("check.cpp", "cache.cpp", "attention_state.cpp")]
     caches = sources[1]
     methods = re.findall(r"^int (?:Cache::(?:commit|drop|reserve|load)|ed_cache_adopt)\(.*?^\}", caches, re.M | re.S)
     assert len(methods) == 5
     returned = {int(n) for text in (sources[0], *methods) for n in re.findall(r"(?:return|:) (\d+);", text)}
+    returned |= {int(n) for n in re.findall(r"return (1\d);", sources[2])}
     assert returned == {0, *(n for n in cpu.ERRORS if n > 0)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from dataclasses import replace
@@ -196,6 +197,25 @@ def test_it_is_kept_in_the_cache(small: Bundle, tmp_path: Path, monkeypatch: pyt
     path = padded_path(small, "llama-1b")
     monkeypatch.setattr(padding, "VERSION", padding.VERSION + 1)
     assert padded_path(small, "llama-1b") != path
+
+
+def test_old_ones_of_its_name_go(small: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path))
+    monkeypatch.setitem(GEOMETRIES, "little", wider(small))
+    folder, name = padded_path(small, "little").parent, f"{small.manifest.name}-as-little"
+    forgotten, of_late, other = (folder / each for each in (f"{name}-0", f"{name}-1", "another-as-little-0"))
+    for path in (forgotten, of_late, other):
+        path.mkdir(parents=True)
+    for path in (forgotten, other):
+        os.utime(path, (0, 0))
+    made = padded(small, "little").path
+    assert made.is_dir()
+    assert of_late.is_dir()
+    assert other.is_dir()
+    assert not forgotten.exists()
+    os.utime(made, (0, 0))
+    padded(small, "little")
+    assert made.stat().st_mtime > 0  # opened of late
 
 
 def test_the_geometries_are_those_that_are_measured_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -144,3 +146,33 @@ def test_a_saved_prefix_of_fewer_rows_is_the_same_after_loading(model: edgedec.M
     logits_of(runtime, rows, full)
     full.commit(range(96))
     assert logits_of(runtime, step, full).tobytes() != found[0]
+
+
+# Less memory is left than the text needs: some blocks have all of it before another one fails.
+_SHORT = """
+import re, resource, struct, sys
+import numpy as np, edgedec
+from edgedec.runtime import Rows, logits_of
+runtime = edgedec.open(sys.argv[1], engine="native", kv="f32", threads=1).runtime
+cache = runtime.new_cache(1 << 20)
+logits_of(runtime, Rows.chain(range(20), 0), cache)
+cache.commit(range(20))
+before, head, heads = cache.save()["state"].tobytes(), bytearray(cache.save_rest(20)), runtime.spec.attention.values()
+tokens = (64 << 20) // sum(8 * block.kv_dim for block in heads)
+struct.pack_into("=q", head, 24, 20 + tokens)
+rest = np.zeros(len(head) + tokens * sum(8 * block.kv_dim for block in heads), np.uint8)
+rest[: len(head)] = head
+held = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
+resource.setrlimit(resource.RLIMIT_AS, (held + (40 << 20), resource.RLIM_INFINITY))
+try:
+    cache.append(rest)
+except MemoryError:
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+    print("short", {cache.length, *map(cache.slots, runtime.spec.attention)}, cache.save()["state"].tobytes() == before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux counts a process's memory there")
+def test_a_text_that_memory_is_too_short_for_is_not_begun(nano: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", _SHORT, str(nano)], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("short {20} True\n", "")

@@ -37,7 +37,7 @@ def test_every_policy_is_tested() -> None:
     assert all(summary_of(name) for name in policy_names())
 
 
-WHOLE = [f"{words.partition(':')[0]}:budget=1" for words in EVICTING if words != "lazyllm"]
+WHOLE = [f"{words.partition(':')[0]}:budget=1" for words in EVICTING if not words.startswith("lazyllm")]
 
 
 @pytest.mark.parametrize("words", [*WHOLE, "lazyllm:keep=1"])
@@ -54,7 +54,7 @@ def test_drafts_change_nothing(model: edgedec.Model, ids: list[int], words: str)
     stats, report = drafted[1].stats, drafted[1].cache_report()
     assert stats.proposed > 20
     assert stats.accepted > 5
-    assert report["slots"] < 0.75 * report["of"]
+    assert report["slots"] < 0.8 * report["of"]
     assert drafted[0] == plain[0]
     assert same(drafted[1], plain[1])
 
@@ -207,6 +207,7 @@ BAD = {
     "fastkv:layer=14": "layer from 1 to 13",
     "lazyllm:stages=14": "stages=14: must be from 1 to 13",
     "lazyllm:keep=0": "keep=0.*above 0",
+    "lazyllm:back=65": "back=65: must be from 1 to 64",
     "pyramidkv:slope=3": "from 1 \\(equal budgets\\) to 2",
     "../x": "no policy '../x'",
     "_budget": "no policy '_budget'",

@@ -85,6 +85,28 @@ def test_budgets_of_layers(model: edgedec.Model, ids: list[int]) -> None:
     assert abs(sum(found["pyra"]) - sum(found["snap"])) <= len(found["snap"])
 
 
+def test_heads_keep_slots_of_their_own(model: edgedec.Model, ids: list[int]) -> None:
+    """The keys that each head holds are those of the whole cache that its own scores say."""
+    session = generate(model, ids, "snapkv:budget=0.2,heads=apart", 1)[1]
+    cache, dense = session._context.cache, generate(model, ids, "full", 1)[1]._context.cache
+    apart = 0
+    for b in model.spec.attention:
+        held, whole = cache.keys(b), dense.keys(b)
+        assert cache.slots(b) == generate(model, ids, "snapkv:budget=0.2", 1)[1]._context.cache.slots(b)
+        where = [[int(np.flatnonzero((whole[h] == key).all(axis=1))[0]) for key in held[h][:-1]] for h in range(2)]
+        assert all(found == sorted(set(found)) for found in where)
+        assert np.maximum(*where).tolist() == cache.positions(b)[:-1].tolist()
+        apart += where[0] != where[1]
+    assert apart > 10
+
+
+def test_heads_alike_only_where_the_engine_cannot(nano: Path) -> None:
+    with pytest.raises(edgedec.UsageError, match="heads=apart: this engine drops slots for all heads alike"):
+        edgedec.open(nano, engine="ort").session(cache="snapkv:heads=apart")
+    with pytest.raises(edgedec.UsageError, match="heads=both: must be alike or apart"):
+        edgedec.open(nano).session(cache="h2o:heads=both")
+
+
 def test_streaming_keeps_the_first_and_the_latest(model: edgedec.Model, ids: list[int]) -> None:
     session = generate(model, ids, "streaming:budget=50,sinks=6,every=25", 1)[1]
     n = len(ids) - 1

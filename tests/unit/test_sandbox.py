@@ -261,3 +261,25 @@ def test_a_finalizer_sends_nothing_and_waits_for_nothing(nano: Path) -> None:
     one.accept(int(one.mask(()).nonzero()[0][0]))
     assert one.mask(()).any()
     assert not group.dropped, "told with the next request"
+
+
+@forks
+@pytest.mark.skipif(not hasattr(os, "getpriority"), reason="no priorities here")
+def test_what_takes_long_gets_a_lower_priority(tmp_path: Path) -> None:
+    sandbox = made(tmp_path)
+    quick, slow = sandbox.worker(), sandbox.worker()
+    assert quick.call(do="echo", say="a").values["pid"]
+    slow_pid = slow.call(do="echo", say="a").values["pid"]
+    before = os.getpriority(os.PRIO_PROCESS, slow_pid)
+    slow.send(do="spin", seconds=5)
+    found = [before]
+    while found[-1] < 19 and not slow.ready(0.01):
+        found.append(os.getpriority(os.PRIO_PROCESS, slow_pid))
+    assert found[-1] == 19
+    assert found == sorted(found)
+    assert 10 in found or before > 10
+    if hasattr(os, "SCHED_IDLE"):
+        assert os.sched_getscheduler(slow_pid) == os.SCHED_IDLE
+    for worker in (quick, slow):
+        worker.close()
+    sandbox.close()

@@ -142,6 +142,34 @@ def test_a_chat_streamed_and_whole_says_the_same(client: openai.OpenAI, model: e
     assert {chunk.id for chunk in chunks} == {chunks[0].id}
 
 
+def test_default_sampling_is_drawn_by_the_engine(nano: Any) -> None:
+    """Of a client, and of the page, that name no setting: the model's own, each token that was not drafted drawn in its
+    call."""
+    model = edgedec.open(nano, engine="native", threads=1)
+    run, drawn = model.runtime.forward, list[int | None]()
+
+    def watched(calls: Any) -> Any:
+        results = run(calls)
+        drawn.extend(result.drawn for call, result in zip(calls, results, strict=True) if call.outputs.head)
+        return results
+
+    model.runtime.forward = watched  # type: ignore[method-assign]
+    assert model.sampling.temperature > 0
+    with serving(model, speculate="off") as (place, _):
+        client = openai.OpenAI(base_url=f"{place}/v1", api_key="none")
+        asked = {"model": "nano", "messages": [{"role": "user", "content": "Once upon a time"}], "stream": True}
+        for body in (
+            {**asked, "max_tokens": 30},
+            {**asked, "stream_options": {"include_usage": True}},
+        ):  # a client, the page
+            before = len(drawn)
+            assert list(client.chat.completions.create(**body))  # type: ignore[call-overload]
+            assert len(drawn) - before >= 10
+        found = client.completions.create(model="nano", prompt="One day", max_tokens=12, n=3)
+    assert len(found.choices) == 3
+    assert None not in drawn
+
+
 def test_a_chunk_says_who_had_guessed_it(model: edgedec.Model) -> None:
     text = "The fox ran to the barn and the dog slept. "
     with serving(model, speculate="copy:fixed=4") as (place, _):
@@ -192,6 +220,17 @@ def test_logprobs(client: openai.OpenAI, model: edgedec.Model) -> None:
         text.text.index(t, at) for t, at in zip(text.logprobs.tokens, text.logprobs.text_offset or ())
     ]
     assert all(len(top) == 2 for top in text.logprobs.top_logprobs or ())
+
+
+def test_offsets_of_an_echoed_prompt_are_places_in_its_text(client: openai.OpenAI) -> None:
+    found = client.completions.create(model="nano", prompt="Once upon", max_tokens=3, logprobs=1, echo=True, **GREEDY)
+    (choice,) = found.choices
+    assert choice.logprobs is not None
+    tokens, places = choice.logprobs.tokens or [], choice.logprobs.text_offset or []
+    assert tokens[0].startswith("<|"), "a special token is listed, and not in the text"
+    shown = list(zip(tokens[1:], places[1:], strict=True))
+    assert len(shown) >= 4
+    assert [choice.text[at : at + len(token)] for token, at in shown] == [token for token, _ in shown]
 
 
 def test_bias_and_penalties_reach_the_model(client: openai.OpenAI, model: edgedec.Model) -> None:
@@ -489,6 +528,7 @@ def test_texts_beyond_the_room_in_the_caches_wait(model: edgedec.Model) -> None:
 
 def test_one_who_waits_for_room_may_leave(model: edgedec.Model) -> None:
     with crowd(model) as (_, server, hold, streams):
+        wait_for(lambda: all(request.job for request in server.engine._requests))
         job = next(request.job for request in server.engine._requests if not request.started)
         streams[2].close()
         wait_for(lambda: server.engine.waiting == 1)
@@ -619,8 +659,8 @@ def test_the_prompt_of_an_ended_request_is_not_read_again_until_it_is_evicted(
         assert read(0) == (2002, 0)
 
 
-def test_sessions_learn_in_common(model: edgedec.Model) -> None:
-    with serving(model, slots=3) as (place, server):
+def test_sessions_learn_in_common(nano: Any) -> None:
+    with serving(edgedec.open(nano, threads=1), slots=3) as (place, server):
         with ThreadPoolExecutor(3) as pool:
             bodies = [{"prompt": prompt, "max_tokens": 40} for prompt in PROMPTS[:3]]
             list(pool.map(lambda body: httpx.post(f"{place}/v1/completions", json=body), bodies))

@@ -329,7 +329,7 @@ def test_gguf_files_of_the_folder_are_served(
     pytest.importorskip("gguf", reason="GGUF files are written with the package gguf")
     import vocabularies
 
-    from edgedec.cli.serve import _bundles
+    from edgedec.cli._model_opening import bundles
 
     monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path / "cache"))
     mixed = tmp_path / "mixed"
@@ -337,7 +337,7 @@ def test_gguf_files_of_the_folder_are_served(
     vocabularies.tiny(mixed / "small-Q8_0.gguf")
     (mixed / "split-00002-of-00002.gguf").write_bytes(b"a later part")
     (mixed / "broken.gguf").write_bytes(b"GGUX")
-    assert [path.name.partition("-")[0] for path in _bundles(mixed)] == ["first", "small"]
+    assert [path.name.partition("-")[0] for path in bundles(mixed)] == ["first", "small"]
     said = [line for line in capsys.readouterr().err.splitlines() if "is not served" in line]
     assert len(said) == 1
     assert said[0].startswith("edgedec: broken.gguf is not served: ")

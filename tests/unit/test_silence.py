@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from edgedec.decoding.allocation import READING, Offer, Others, allocate, best_o
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
 from edgedec.drafters import BaseDrafter, Draft, Effort
-from edgedec.drafters._compiled import CompiledDrafter
+from edgedec.drafters.tables.compiled import CompiledDrafter
 from edgedec.generation import GenerationConfig
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import Outputs, TableSettings, WatchPrices
@@ -28,7 +29,9 @@ from edgedec.speculation.budget import ALLOWANCE, Budget
 from edgedec.speculation.calibration import Calibration
 from edgedec.speculation.compiled import CompiledMerger
 from edgedec.speculation.costs import Costs, _split
+from edgedec.speculation.finds import Finds
 from edgedec.speculation.governor import Governor
+from edgedec.speculation.outside import OutsideCalls, Usual
 from edgedec.speculation.prospects import hopeless, unknown
 from edgedec.speculation.readers import Readers
 from edgedec.speculation.silence import Silence
@@ -129,11 +132,11 @@ def silent_calls(look: float, plain: float, calls: int, monkeypatch: pytest.Monk
     budget.left, ids = -1.0, list(range(50))
     for _ in range(calls):
         context: Any = SimpleNamespace(ids=ids, n_prompt=40, cache=SimpleNamespace(length=len(ids) - 1))
-        if not silence.sleeps():
-            silence.promising(context, 8, Costs(NANO), budget)
+        if not silence.sleeps(ids):
+            silence.promising(context, 8, Costs(NANO), budget, OutsideCalls(Usual()))
             budget.add_silence(plain, silence.passed())
             silence.rest(plain, budget, 0.0)
-        ids.append(0)
+        ids.append(1000 + len(ids))
     assert silence.calls <= calls < silence.calls + 16, "every call is counted"
     return looks, budget
 
@@ -155,7 +158,7 @@ def test_it_wakes_as_soon_as_drafting_is_paid_for() -> None:
     budget.left, silence._interval = -2.5 * ALLOWANCE * 150 * US, 16
     silence.rest(150 * US, budget, 0.0)
     slept = 0
-    while silence.sleeps():
+    while silence.sleeps([]):
         slept += 1
     assert slept == 2
 
@@ -166,24 +169,26 @@ def test_after_a_find_intervals_grow_from_one_call(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(silence_module, "perf_counter", lambda: looks.now)
     silence._merger = looks  # type: ignore[assignment]
     context: Any = SimpleNamespace(ids=[0] * 9, n_prompt=4, cache=SimpleNamespace(length=8))
-    budget.left, looks.finds = -1.0, 3
-    assert silence.promising(context, 8, Costs(NANO), budget)
+    budget.left, looks.finds, costs = -1.0, 3, Costs(NANO)
+    costs.finds.add(US, 500 * US)
+    assert silence.promising(context, 8, costs, budget, OutsideCalls(Usual()))
     looks.finds, at = 0, list[int]()
     for call in range(40):
-        if not silence.sleeps():
+        if not silence.sleeps([]):
             at.append(call)
-            assert not silence.promising(context, 8, Costs(NANO), budget)
+            assert not silence.promising(context, 8, costs, budget, OutsideCalls(Usual()))
             silence.rest(150 * US, budget, 0.0)
-    assert at[:5] == [0, 1, 3, 7, 15]
+    assert at[:3] == [0, 1, 5]
+    assert at[3] > 12, "and then those that a look is paid by"
     assert max(np.diff(at)) <= 16
 
 
 def test_a_prompt_is_looked_at_before_its_first_token() -> None:
     silence = Silence(None, [])
     silence.refused(150 * US)
-    assert silence.sleeps()
+    assert silence.sleeps([])
     silence.reset()
-    assert not silence.sleeps()
+    assert not silence.sleeps([])
 
 
 # ── the governor ──
@@ -240,9 +245,9 @@ def test_a_copy_is_drafted_though_the_budget_is_used_up(nano: Path, monkeypatch:
     assert session.stats.accepted > 30
     assert session.stats.generated / session.stats.calls > 1.5
     assert governor._budget.left < 0, "nothing but looks found it"
-    proposals = {member.name: member.proposals for member in governor.members}
-    assert proposals["copy"] > 0
-    assert proposals["recycling"] == proposals["trigram"] == 0
+    proposed = {member.name: member.proposed for member in governor.members}
+    assert proposed["copy"] > 0
+    assert proposed["recycling"] == proposed["trigram"] == 0
 
 
 # ── drafters that cannot pay ──
@@ -348,3 +353,104 @@ def test_a_point_is_compared_with_the_calls_before_it() -> None:
     for i in range(60):
         costs.add(1, 1.0 + i * 1e-9)
     assert costs.seconds[8] == pytest.approx(3.0, rel=0.25)
+
+
+# ── finds that lose ──
+
+
+def test_finds_that_lose_rest_for_longer_each_time() -> None:
+    finds = Finds()
+    rests = [finds.add(US, -1.0) for _ in range(18)]
+    assert rests[:8] == [0] * 7 + [64], "eight of them are a judgement"
+    assert [rest for rest in rests if rest] == [64, 128, 256, 512, 1024, 2048]
+    assert max(finds.add(US, -1.0) for _ in range(80)) == 8192
+
+
+def test_finds_that_gain_never_rest() -> None:
+    finds = Finds()
+    for _ in range(20):
+        assert finds.add(US, -1.0) >= 0
+    for _ in range(40):
+        finds.add(US, 2.0)
+    assert finds.rest == 64, "what was held against them is forgotten"
+    assert [finds.add(US, gain) for gain in (1.0, -0.5, -0.5, 1.0)] == [0] * 4, "one loss among gains is none"
+
+
+def test_a_rest_goes_on_in_the_next_text_until_a_long_run() -> None:
+    silence, finds = Silence(None, []), Finds()
+    silence._merger = Looks(6 * US)  # type: ignore[assignment]
+    for _ in range(8):
+        silence.drafted(4, 0, 60 * US, -100 * US, finds)
+    silence.reset()
+    text = list(range(40))
+    slept = [silence.sleeps([]) for _ in range(3)]
+    assert slept == [True] * 3, "a text that begins is not looked at"
+    assert not any(silence._over([*text, *text[:n]]) for n in range(20)), "a few tokens that come again are not enough"
+    assert any(silence._over([*text, *text[:n]]) for n in range(20, 32)), "a copy is"
+
+
+def test_a_look_counts_what_a_draft_takes_of_python() -> None:
+    """Where drafters take as long as a call, guesses that save less than that are left alone."""
+    looks, silence, budget = Prices(), Silence(None, []), Budget()
+    silence._merger = looks  # type: ignore[assignment]
+    context: Any = SimpleNamespace(ids=[0] * 9, n_prompt=4, cache=SimpleNamespace(length=8))
+    costs, none = Costs(NANO), OutsideCalls(Usual())
+    silence.promising(context, 8, costs, budget, none)
+    before, takes = looks.seconds, costs.finds.takes
+    costs.finds.takes += 110 * US
+    silence.promising(context, 8, costs, budget, none)
+    assert looks.seconds[1] == before[1]
+    assert looks.seconds[4] == pytest.approx(before[4] + 110 * US)
+    for _ in range(40):
+        silence.drafted(4, 4, takes / 2, 1.0, costs.finds)
+    assert costs.finds.takes == pytest.approx(takes / 2, rel=0.01)
+
+
+def test_a_first_find_of_a_text_is_small_and_later_ones_grow_while_they_come_true() -> None:
+    looks, silence, finds = Prices(), Silence(None, []), Finds()
+    silence._merger = looks  # type: ignore[assignment]
+    context: Any = SimpleNamespace(ids=[0] * 9, n_prompt=4, cache=SimpleNamespace(length=8))
+
+    def most() -> int:
+        silence.promising(context, 64, Costs(NANO), Budget(), OutsideCalls(Usual()))
+        return looks.nodes
+
+    sizes = [most()]
+    for accepted in (4, 8, 16, 0, 0, 0, 0):
+        silence.drafted(sizes[-1], accepted, US, 1.0, finds)
+        sizes.append(most())
+    assert sizes == [4, 8, 16, 16, 8, 4, 3, 3]
+    silence.reset()
+    assert most() == 4, "what came true in another text says little of this one"
+
+
+def test_looks_soon_after_a_find_end_where_they_bring_nothing() -> None:
+    finds = Finds()
+    assert finds.worth == 0.0, "at first nothing is known"
+    finds.add(US, 1.0)
+    assert finds.worth > 0.2
+    for _ in range(60):
+        finds.looked_again(False)
+    assert finds.worth < 1e-3
+
+
+class Prices:
+    """A merger that keeps what a look was told calls cost."""
+
+    seconds: Sequence[float] = ()
+    nodes = 0
+
+    def watch(self, context: Any, nodes: int, least: float, enabled: int, prices: WatchPrices) -> int:
+        self.seconds, self.nodes = prices.seconds, nodes
+        return 0
+
+
+def test_a_text_that_repeats_itself_wakes_it_beside_heads_that_are_shown_every_call() -> None:
+    """These keep the loop from resting: the governor is asked at each call, and looks at the text itself."""
+    silence = Silence(None, [])
+    silence._merger = Looks(6 * US)  # type: ignore[assignment]
+    text = list(range(40))
+    silence.refused(150 * US)
+    assert silence.sleeps(text)
+    assert silence.sleeps([*text, *text[:2]])
+    assert not silence.sleeps([*text, *text[:6]]), "five tokens came as they did before"

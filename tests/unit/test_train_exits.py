@@ -24,7 +24,8 @@ from training import quiet, write_sentences
 from edgedec.export import exits_data
 from edgedec.export.exits_data import Place, TokenStream, documents, is_held
 from edgedec.export.exits_model import Early, load, write
-from edgedec.export.exits_train import ExitPlan, ExitTrainer, default_exits, drop_rates, key_of, shares, train
+from edgedec.export.exits_train import ExitPlan, ExitTrainer, default_exits, drop_rates, key_of, shares
+from edgedec.export.training_loop import train
 
 
 @pytest.fixture(autouse=True)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from pruning import DRAFTS, generate, same
+from typer.testing import CliRunner
 
 import edgedec
-from edgedec import SessionError, UsageError
+from edgedec import BundleCorrupt, SessionError, UsageError
+from edgedec.cli._app import app
 from edgedec.decoding.batching import Batch
 from edgedec.kernels.cpu import loader
 from edgedec.policies import actqkv
+from edgedec.policies._probes import worth_of
+from edgedec.policies._shares import needed, pages_for, read_shares
 from edgedec.policies._views import Always
 from edgedec.policies.lserve import streaming_heads
-from edgedec.policies.tca import pages_for
 from edgedec.runtime import PAGE, Call, CallResult
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
@@ -28,6 +33,8 @@ WORDS = [
     "tca:budget=160,recent=64,mass=0.8",
     "anchor:theta=1,recent=64,sinks=4",
     "actqkv:budget=256,recent=64,every=32,window=4",
+    "sentencekv:budget=256,recent=64,every=32,window=4",
+    "deltallm:budget=0.4,recent=64,sinks=4",
 ]
 
 
@@ -77,6 +84,8 @@ def test_less_is_read(model: edgedec.Model, ids: list[int], words: str, forwarde
         "lserve:budget=1,stream=0",
         "tca:mass=1,budget=1",
         "actqkv:budget=1",
+        "sentencekv:budget=1",
+        "deltallm:budget=1",
         "anchor:theta=1e9",
     ],
 )
@@ -155,7 +164,7 @@ def test_options_that_cannot_be(model: edgedec.Model, words: str, said: str) -> 
         model.session(cache=words)
 
 
-@pytest.mark.parametrize("words", ["lserve", "tca", "actqkv"])
+@pytest.mark.parametrize("words", ["lserve", "tca", "actqkv", "sentencekv", "deltallm"])
 def test_states_of_other_policies_are_refused(model: edgedec.Model, words: str) -> None:
     policy, cache = model.policy(words), model.runtime.new_cache(8)
     assert policy is not None
@@ -178,11 +187,48 @@ def test_the_heads_that_look_least_elsewhere_stream() -> None:
     assert {b: heads.tolist() for b, heads in found.items()} == {0: [True, False], 2: [True, False]}
 
 
+def test_budgets_of_heads_kept_in_the_bundle(nano: Path, tmp_path: Path, ids: list[int]) -> None:
+    """`edgedec calibrate` measures them once; they are used wherever the bundle is, and damage is named."""
+    folder, text = tmp_path / "b", tmp_path / "t.txt"
+    shutil.copytree(nano, folder)
+    with pytest.raises(UsageError, match=r"the bundle has no head_shares.bin: make it with edgedec calibrate"):
+        edgedec.open(folder, engine="native").session(cache="tca:measured=once")
+    opened = edgedec.open(folder, engine="native", threads=1)
+    text.write_text(opened.tokenizer.decode(ids) * 3)
+    words = ["calibrate", str(folder), str(text), "--length", "512", "--limit", "2", "-t", "1", "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    facts = json.loads(done.stdout)
+    assert facts["pieces"] == 2
+    assert list(facts["share"].values()) == sorted(facts["share"].values())
+    model = edgedec.open(folder, engine="native", threads=1, verify=True)
+    _, session = generate(model, ids, "tca:recent=64,mass=0.9", 5)
+    assert session.cache_report()["measured"] == "once"
+    assert generate(model, ids, "tca:recent=64,mass=0.9,measured=prompt", 5)[1].cache_report()["measured"] == "prompt"
+    view = session._context.policy._made[1][0]  # type: ignore[union-attr]
+    table = read_shares(str(folder), model.spec)
+    assert table is not None
+    shares = needed(table, model.spec, 0.9)[0]
+    assert view.pages == tuple(np.ceil(shares * (768 // PAGE)).astype(int).tolist())
+    plain, drafted = (generate(model, ids, "tca:recent=64,mass=0.9", 90, spec) for spec in ("off", DRAFTS))
+    assert drafted[1].stats.accepted > 3
+    assert drafted[0] == plain[0]
+    (folder / "head_shares.bin").write_bytes(b"\0" * 8)
+    with pytest.raises(BundleCorrupt, match=r"head_shares.bin"):
+        edgedec.open(folder, engine="native").session(cache="tca")
+
+
+@pytest.mark.parametrize(("length", "said"), [("9", "must be from 256"), ("1024", "the text must have 1024")])
+def test_texts_that_calibrate_nothing(nano: Path, tmp_path: Path, length: str, said: str) -> None:
+    (tmp_path / "t").write_text("Once upon a time.")
+    done = CliRunner().invoke(app, ["calibrate", str(nano), str(tmp_path / "t"), "--length", length])
+    assert done.exit_code != 0
+    assert said in f"{done.output} {done.exception}"
+
+
 def test_probes_and_pages_of_actqkv() -> None:
     assert actqkv.probes(np.array([[[0.0]], [[0.0]], [[3.0]]], np.float32)).tolist() == [[1.5]]
-    keys = np.repeat(np.array([[[1.0], [3.0]]], np.float32), PAGE, axis=1)
-    assert actqkv.page_means(np.concatenate([keys, keys[:, :5]], axis=1)).tolist() == [[[1.0], [3.0]]]
-    worth = actqkv.worth_of(np.array([[0.0], [0.0]], np.float32), np.zeros((1, 2, 1), np.float32), 1.0)
+    worth = worth_of(np.array([[0.0], [0.0]], np.float32), np.zeros((1, 2, 1), np.float32), 1.0)
     assert worth.tolist() == [[0.5, 0.5]]
     assert [p.tolist() for p in actqkv.best_pages(np.array([[0.5, 0.5, 0.0]], np.float32), 3)] == [[0, 1]]
     assert [p.tolist() for p in actqkv.best_pages(np.array([[0.1, 0.4, 0.5]], np.float32), 2)] == [[1, 2]]
