@@ -1,17 +1,22 @@
 # Two commands do all the set-up on a fresh machine:
 #   make demo   installs edgedec into .venv and generates a story with the bundled model
 #   make test   installs what the tests need, lints, type-checks, runs pytest
-# The C library:  make demo-c
+# The C library:  make demo-c; in the browser:  make demo-web
 # Soaks, sanitizers and exhaustive sweeps: make test-slow
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Says what it downloads; of what a build does pip shows nothing, so the engine is compiled before, with progress, and the
+# build finds its objects in the cache folder.
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
+COMPILE := test "$$EDGEDEC_OBJECT_CACHE" = 0 || test "$${EDGEDEC_NO_NATIVE:-0}" != 0 || { mkdir -p build && \
+	$(BIN)/python kernels/cpu/build.py --out build/engine > /dev/null; } || true
 # The newest version whose plain install is the CPU build; the extras accept it and then add nothing.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo demo-c test test-slow lint types pytest clients android clean
+.PHONY: android demo demo-c demo-web lib-cross test test-slow lint types pytest clients android clean
 
 demo: $(VENV)/.base
 	$(BIN)/edgedec run -p "Once upon a time"
@@ -24,6 +29,20 @@ demo-c:
 	$(CC) -std=c99 -Wall -Wextra examples/c/story.c -o build/lib/story \
 		-I build/lib/installed/include $$(PKG_CONFIG_PATH=build/lib/installed/lib/pkgconfig pkg-config --libs edgedec 2>/dev/null || echo -L build/lib/installed/lib -ledgedec) -Wl,-rpath,'$$ORIGIN/installed/lib'
 	build/lib/story models/nano/bundle
+
+# libedgedec for other machines, by zig out of PyPI (90 MB), below build/cross.
+lib-cross: $(VENV)/.base
+	$(PIP) ziglang
+	$(BIN)/python kernels/lib/cross.py
+
+# The chat page of nano that decodes in the browser, and a server of its files.
+demo-web: $(VENV)/bin/python
+	$(PIP) "ziglang>=0.17"
+	$(BIN)/python kernels/wasm/build.py --out runtimes/web
+	$(PIP) .
+	$(BIN)/edgedec web nano -o build/site --force
+	@echo "open http://localhost:8000 (Ctrl+C ends the server)"
+	$(BIN)/python -m http.server -d build/site 8000
 
 test: $(VENV)/.dev lint types pytest
 
@@ -40,7 +59,7 @@ types: $(VENV)/.dev
 pytest: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist loadfile
 
-test-slow: $(VENV)/.dev clients
+test-slow: $(VENV)/.dev clients .venv-optimum
 	EDGEDEC_SLOW_TESTS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 # What the slow tests run beside: packages that speak to the server (100 MB, and node's), a fuzzer.
@@ -57,19 +76,24 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.base: $(VENV)/bin/python $(SOURCES)
-	$(PIP) .
+	@echo "the CPU engine: half a minute to two where it has to be compiled"
+	@$(COMPILE)
+	$(INSTALL) .
 	touch $@
 
 $(VENV)/.dev: $(VENV)/bin/python $(SOURCES)
-	$(PIP) $(TORCH)
-	$(PIP) --editable ".[dev]"
+	@echo "the CPU engine: half a minute to two where it has to be compiled"
+	@$(COMPILE)
+	$(INSTALL) $(TORCH)
+	$(INSTALL) --editable ".[dev]"
 	command -v npm > /dev/null && cd tests/browser && npm install --silent --no-audit --no-fund || true
 	touch $@
 
 # A signed APK of the app in android_demo/, without the Android SDK; says where it is. With the tests of library and app:
 # make android TESTS=--test
-android:
-	$(PYTHON) android_demo/build.py $(TESTS)
+android: $(VENV)/bin/python
+	$(PIP) "ziglang>=0.17" || echo "make android: no zig, which compiles libedgedec for phones"
+	$(BIN)/python android_demo/build.py $(TESTS)
 
 # optimum-onnx needs an older transformers than the tests: an environment beside the other, which lends it torch.
 .venv-optimum: $(VENV)/.dev
