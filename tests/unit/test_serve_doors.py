@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,7 @@ def test_a_response_continues_an_earlier_one(client: openai.OpenAI, model: edged
 
 
 def test_kept_responses_take_bounded_memory(model: edgedec.Model) -> None:
-    with serving(model, kept=20_000) as (place, _):
+    with serving(model, kept=10_000) as (place, _):
         made = [ask((place, None), "/v1/responses", input="Hi " * 100, max_output_tokens=1) for _ in range(12)]
         statuses = [httpx.get(f"{place}/v1/responses/{one['id']}").status_code for one in made]
     assert statuses[-1] == 200
@@ -148,19 +149,42 @@ def test_a_store_drops_what_was_used_least_recently() -> None:
     from edgedec.server.errors import APIError
     from edgedec.server.responses.store import KeptResponse, ResponseStore
 
-    store = ResponseStore(3 * 2200)
+    store = ResponseStore(3 * 664)
     for name in "abc":
         store.add(KeptResponse({"id": name}, ({"content": "x" * 100},)))
     store.get("a")
     store.add(KeptResponse({"id": "d"}, ()))
     assert [name for name in "abcd" if name in store._kept] == ["a", "c", "d"]
+    held = store.held
     store.add(KeptResponse({"id": "huge", "text": "x" * 9000}, ()))
-    assert (len(store), store.held) == (0, 0)
-    store.add(KeptResponse({"id": "e"}, ()))
-    store.remove("e")
+    assert (len(store), store.held) == (3, held), "too large itself, and no reason to drop others"
+    assert store.get("c") == KeptResponse({"id": "c"}, ({"content": "x" * 100},))
+    for name in "acd":
+        store.remove(name)
     assert (len(store), store.held) == (0, 0)
     with pytest.raises(APIError, match="not kept"):
-        store.get("e")
+        store.get("d")
+
+
+def test_what_a_store_counts_is_what_it_takes() -> None:
+    from edgedec.server.responses.store import KeptResponse, ResponseStore
+
+    def response(i: int) -> KeptResponse:
+        message = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": f"{i}" * 200}]}
+        return KeptResponse(
+            {"id": f"resp_{i}", "output": [message], "metadata": {}}, ({"role": "user", "content": "Hi"},)
+        )
+
+    store = ResponseStore(1 << 20)
+    tracemalloc.start()
+    try:
+        for i in range(2000):
+            store.add(response(i))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 100 < len(store) < 2000
+    assert 0.5 * store.held < taken < 1.1 * store.held
 
 
 def test_a_response_with_functions_and_schemas(client: openai.OpenAI) -> None:

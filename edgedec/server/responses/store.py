@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from edgedec.server.answers import dumps
 from edgedec.server.errors import APIError
 
 Json = dict[str, Any]
-_OVERHEAD = 2048  # bytes of the objects that a kept response is made of, besides its text
+_OVERHEAD = 512  # bytes of what holds a kept response, besides its JSON
 
 
 @dataclass(frozen=True)
@@ -20,17 +21,14 @@ class KeptResponse:
     response: Json
     history: tuple[Json, ...]
 
-    @property
-    def size(self) -> int:
-        return len(dumps([self.response, self.history])) + _OVERHEAD
-
 
 class ResponseStore:
-    """Responses by id. Beyond `most` bytes those that were used least recently are dropped."""
+    """Responses by id, as JSON: as objects they would take several times as much. Beyond `most` bytes those that were
+    used least recently are dropped."""
 
     def __init__(self, most: int) -> None:
         self._most, self._held = most, 0
-        self._kept: OrderedDict[str, tuple[KeptResponse, int]] = OrderedDict()
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -42,22 +40,31 @@ class ResponseStore:
 
     def add(self, kept: KeptResponse) -> None:
         """Keep a response; one larger than the store is not kept."""
-        size = kept.size
-        self._kept[kept.response["id"]] = kept, size
-        self._held += size
+        written = dumps([kept.response, kept.history]).encode()
+        if _size(written) > self._most:
+            return
+        self._kept[kept.response["id"]] = written
+        self._held += _size(written)
         while self._held > self._most:
-            _, (_, dropped) = self._kept.popitem(last=False)
-            self._held -= dropped
+            self._held -= _size(self._kept.popitem(last=False)[1])
 
     def get(self, name: str, param: str | None = None) -> KeptResponse:
         """A response; APIError 404 if it is not kept (any more)."""
+        response, history = json.loads(self._find(name, param))
+        return KeptResponse(response, tuple(history))
+
+    def remove(self, name: str) -> None:
+        """Drop a response; APIError 404 if there is none."""
+        self._held -= _size(self._find(name))
+        del self._kept[name]
+
+    def _find(self, name: str, param: str | None = None) -> bytes:
         if name not in self._kept:
             what = f"{param or 'response'}: {name!r} is not kept here (any more); send the whole conversation"
             raise APIError(404, what, param, "response_not_found")
         self._kept.move_to_end(name)
-        return self._kept[name][0]
+        return self._kept[name]
 
-    def remove(self, name: str) -> None:
-        """Drop a response; APIError 404 if there is none."""
-        self.get(name)
-        self._held -= self._kept.pop(name)[1]
+
+def _size(written: bytes) -> int:
+    return len(written) + _OVERHEAD
