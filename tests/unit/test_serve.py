@@ -660,7 +660,7 @@ def test_the_prompt_of_an_ended_request_is_not_read_again_until_it_is_evicted(
 
 
 def test_sessions_learn_in_common(nano: Any) -> None:
-    with serving(edgedec.open(nano, threads=1), slots=3) as (place, server):
+    with serving(edgedec.open(nano, threads=1), slots=3, speculate="trigram:fixed=2") as (place, server):
         with ThreadPoolExecutor(3) as pool:
             bodies = [{"prompt": prompt, "max_tokens": 40} for prompt in PROMPTS[:3]]
             list(pool.map(lambda body: httpx.post(f"{place}/v1/completions", json=body), bodies))
