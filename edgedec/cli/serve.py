@@ -169,6 +169,7 @@ def serve(
     from edgedec.server.access import AccessPolicy, is_local
     from edgedec.server.app import build
     from edgedec.server.engine import ServerLimits
+    from edgedec.server.memory import share_pools
     from edgedec.server.replicas.router import RouterSettings
     from edgedec.server.service import MOST, Server, Settings
 
@@ -187,6 +188,7 @@ def serve(
         )
         _listen_for(command, replicas, RouterSettings(access, slots, max_body), host, port)
         return
+    share_pools()
     template.start()
     pages = int(device_cache * 2**30)
     opening = ModelOpening(engine, threads, kv, speculate, (chat_template, chat_template_file), cache, device, pages)

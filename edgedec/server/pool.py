@@ -8,7 +8,6 @@ it meanwhile loads it again. Loading runs in a thread: texts of other models go 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -24,6 +23,7 @@ from edgedec.errors import EdgedecError
 from edgedec.runtime import Adapter
 from edgedec.server.engine import EngineThread, ServerLimits
 from edgedec.server.errors import APIError
+from edgedec.server.memory import release_memory
 from edgedec.server.requests import EndEvent
 from edgedec.spec import ModelSpec
 
@@ -240,15 +240,6 @@ class ModelPool:
 
     def _names(self) -> str:
         return ", ".join(repr(name) for name in (*self.sources, *self._adapters))
-
-
-def release_memory() -> None:
-    """Give memory that was freed back to the system, where the C library can (glibc): it keeps an unloaded model's
-    otherwise, in pieces that the next one does not fit into."""
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError, TypeError):
-        pass
 
 
 def fitted(limits: ServerLimits, model: Model) -> ServerLimits:
