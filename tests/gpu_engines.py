@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,12 @@ import pytest
 
 from edgedec.kernels.cuda import emulated
 from edgedec.kernels.opencl import driver
-from edgedec.runtime import Runtime, RuntimeOptions, open_runtime
+from edgedec.runtime import Call, Outputs, Rows, Runtime, RuntimeOptions, forward_one, logits_of, open_runtime
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
 from edgedec.testing.conformance.models import MODELS
+
+# All that a head can show.
+ALL = Outputs(True, 5, True, (-1, 0), False, 0, 0.7)
 
 
 def both(folder: Path, engine: str, model: str, kv: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Runtime, Runtime]:
@@ -30,3 +34,19 @@ def both(folder: Path, engine: str, model: str, kv: str, monkeypatch: pytest.Mon
 def tokens(n: int, seed: int = 0) -> list[int]:
     found: list[int] = np.random.default_rng(seed).integers(0, 101, n).tolist()
     return found
+
+
+def told(runtime: Runtime, ids: list[int]) -> Iterator[np.ndarray]:
+    """All that a runtime says of a text in one call, of a tree, of a path of it, and of a later row."""
+    cache = runtime.new_cache(80)
+    yield logits_of(runtime, Rows.chain(ids, 0), cache)
+    cache.commit(range(len(ids)))
+    n = len(ids)
+    tree = Rows.tree([1, 2, 3, 4, 5], [-1, 0, 0, 2, 2], n)
+    yield logits_of(runtime, tree, cache)
+    yield logits_of(runtime, tree.extend([6, 7], [1, 4]), cache)
+    cache.commit([0, 2, 4, 6])
+    result = forward_one(runtime, Call(Rows.chain([5], n + 4), cache, outputs=ALL))
+    yield from (result.logits, result.ids, result.scores, result.logsum, result.hidden[-1], result.hidden[0])
+    cache.commit([0])
+    yield cache.save()["state"]

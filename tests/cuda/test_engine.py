@@ -7,18 +7,18 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from gpu_engines import ALL, told
 
 import edgedec
 from edgedec.decoding.loop import StepTrace
 from edgedec.errors import ContextFull, RuntimeUnavailable, SessionError, UsageError
 from edgedec.kernels.cpu import loader
 from edgedec.kernels.cuda import emulated
-from edgedec.runtime import Call, Outputs, Rows, Runtime, RuntimeOptions, forward_one, logits_of, open_runtime
+from edgedec.runtime import Call, Rows, Runtime, RuntimeOptions, logits_of, open_runtime
 from edgedec.spec import KV_FORMATS, WEIGHT_FORMATS
 from edgedec.testing.conformance import run_suite
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
@@ -29,7 +29,6 @@ pytestmark = pytest.mark.skipif(REASON is not None, reason=f"engines: {REASON}")
 slow = pytest.mark.skipif("EDGEDEC_SLOW_TESTS" not in os.environ, reason="minutes; set EDGEDEC_SLOW_TESTS")
 cuda = pytest.importorskip("edgedec.runtimes.cuda")
 native = pytest.importorskip("edgedec.runtimes.native")
-ALL = Outputs(True, 5, True, (-1, 0), False, 0, 0.7)
 RUNS = tuple(name for name in MODELS if name != "power law")  # the reference's alone
 
 
@@ -55,22 +54,6 @@ def bundle(tmp_path_factory: pytest.TempPathFactory):
 def both(bundle, kv: str) -> tuple[Runtime, Runtime]:
     options = RuntimeOptions(threads=1, kv=kv)
     return cuda.open(bundle, options), native.open(bundle, options)
-
-
-def told(runtime: Runtime, ids: list[int]) -> Iterator[np.ndarray]:
-    """All that a runtime says of a text in one call, of a tree, of a path of it, and of a later row."""
-    cache = runtime.new_cache(80)
-    yield logits_of(runtime, Rows.chain(ids, 0), cache)
-    cache.commit(range(len(ids)))
-    n = len(ids)
-    tree = Rows.tree([1, 2, 3, 4, 5], [-1, 0, 0, 2, 2], n)
-    yield logits_of(runtime, tree, cache)
-    yield logits_of(runtime, tree.extend([6, 7], [1, 4]), cache)
-    cache.commit([0, 2, 4, 6])
-    result = forward_one(runtime, Call(Rows.chain([5], n + 4), cache, outputs=ALL))
-    yield from (result.logits, result.ids, result.scores, result.logsum, result.hidden[-1], result.hidden[0])
-    cache.commit([0])
-    yield cache.save()["state"]
 
 
 @pytest.mark.parametrize(

@@ -6,19 +6,19 @@ import ctypes
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import opencl_devices
 import pytest
+from gpu_engines import told
 
 import edgedec
 from edgedec.errors import RuntimeUnavailable
 from edgedec.kernels.cpu import loader
 from edgedec.kernels.device.interface import DeviceError
 from edgedec.kernels.opencl import driver, library
-from edgedec.runtime import Call, Outputs, Rows, Runtime, RuntimeOptions, forward_one, logits_of, open_runtime
+from edgedec.runtime import Rows, RuntimeOptions, logits_of, open_runtime
 from edgedec.spec import KV_FORMATS, WEIGHT_FORMATS
 from edgedec.testing.conformance import run_suite
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
@@ -31,7 +31,6 @@ native = pytest.importorskip("edgedec.runtimes.native")
 REASON = opencl_devices.why_not() or loader.why_not()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=f"engines: {REASON} (Debian: pocl-opencl-icd)")
 slow = pytest.mark.skipif("EDGEDEC_SLOW_TESTS" not in os.environ, reason="minutes; set EDGEDEC_SLOW_TESTS")
-ALL = Outputs(True, 5, True, (-1, 0), False, 0, 0.7)
 GUARD = 1024
 
 
@@ -78,22 +77,6 @@ class Guarded(driver.OpenclDevice):
         for at, size in self.sizes.items():
             if any(ctypes.string_at(guard, GUARD) != b"\xa5" * GUARD for guard in (at - GUARD, at + size)):
                 self.overrun.append(name)
-
-
-def told(runtime: Runtime, ids: list[int]) -> Iterator[np.ndarray]:
-    """All that a runtime says of a text in one call, of a tree, of a path of it, and of a later row."""
-    cache = runtime.new_cache(80)
-    yield logits_of(runtime, Rows.chain(ids, 0), cache)
-    cache.commit(range(len(ids)))
-    n = len(ids)
-    tree = Rows.tree([1, 2, 3, 4, 5], [-1, 0, 0, 2, 2], n)
-    yield logits_of(runtime, tree, cache)
-    yield logits_of(runtime, tree.extend([6, 7], [1, 4]), cache)
-    cache.commit([0, 2, 4, 6])
-    result = forward_one(runtime, Call(Rows.chain([5], n + 4), cache, outputs=ALL))
-    yield from (result.logits, result.ids, result.scores, result.logsum, result.hidden[-1], result.hidden[0])
-    cache.commit([0])
-    yield cache.save()["state"]
 
 
 def check_bytes(bundle: edgedec.bundle.Bundle, kv: str) -> None:
@@ -153,14 +136,14 @@ def test_a_text_goes_on_on_the_other_engine(bundle) -> None:
 
 
 def test_nano_tells_its_story_with_drafts(nano: Path) -> None:
-    told = []
+    stories = []
     for engine, spec in (("native", "off"), ("opencl", "off"), ("opencl", "copy:fixed=3")):
         session = edgedec.open(nano, engine=engine, kv="int8").session(context=256, speculate=spec)
         text = "Tom had a red ball. Tom had a red ball. Tom had a"
-        told.append("".join(session.generate(text, max_tokens=12, sampling=edgedec.Sampling())))
+        stories.append("".join(session.generate(text, max_tokens=12, sampling=edgedec.Sampling())))
         drafted = session.report()["drafters"]["copy"]["proposed"] if spec != "off" else 0
     assert drafted > 3
-    assert told[0] == told[1] == told[2]
+    assert stories[0] == stories[1] == stories[2]
 
 
 def test_a_device_is_chosen_by_number_or_name_and_refused_by_name(bundle, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from bundles import offset
 
 from edgedec.bundle import Bundle
+from edgedec.runtimes.tvm.plans import source_of
 from edgedec.spec import Attention, Mlp, ModelSpec, Moe, Rope, Ssm
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
+from edgedec.testing.sources import MachineMissing, SourceMachine, SourceModel, machine_for
 
 _ROPE = Rope(tuple(1e4 ** (-j / 16) for j in range(16)))
 _HEADS = Attention(4, 2, 32, 32**-0.5)
@@ -53,3 +57,24 @@ def bundle_of(folder: Path, model: str, how: str, languages: tuple[str, ...]) ->
     bundle = write_bundle(folder, spec, weights, fmt, wanted, kept=kept)  # type: ignore[arg-type]
     assert {bool(bundle.manifest.tensors[name].zeros) for name in zeroed} == {bool(block)}
     return bundle
+
+
+@cache
+def _machine(language: str, path: Path) -> SourceMachine | str:
+    try:
+        return machine_for(language, *source_of(Bundle.open(path), language))
+    except MachineMissing as error:
+        return str(error)
+
+
+def machine_of(language: str, path: Path) -> SourceMachine:
+    """What runs a bundle's sources in a language; a test is skipped where nothing here does."""
+    found = _machine(language, path)
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
+
+
+def opened(bundle: Bundle, language: str, kv: str, capacity: int) -> SourceModel:
+    """The model by its sources in a language."""
+    return SourceModel(bundle, source_of(bundle, language)[1], machine_of(language, bundle.path), kv, capacity)

@@ -6,17 +6,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
-from sources.models import EXPERTS, MODELS, bundle_of
+from sources.models import EXPERTS, MODELS, bundle_of, machine_of, opened
 
 from edgedec.bundle import Bundle
 from edgedec.kernels.cuda import nvrtc
 from edgedec.runtimes.tvm.plans import source_of
 from edgedec.spec import KV_FORMATS, Moe
-from edgedec.testing.sources import MachineMissing, SourceModel, machine_for, prompt_rows
+from edgedec.testing.sources import prompt_rows
 from edgedec.testing.sources.check import check, largest, side_by_side
 
 pytest.importorskip("tvm")
@@ -35,21 +34,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Bundl
     return make
 
 
-@cache
-def _machine(language: str, path: Path) -> object:
-    try:
-        return machine_for(language, *source_of(Bundle.open(path), language))
-    except MachineMissing as error:
-        return str(error)
-
-
-def opened(bundle: Bundle, language: str, kv: str, capacity: int) -> SourceModel:
-    found = _machine(language, bundle.path)
-    if isinstance(found, str):
-        pytest.skip(found)
-    return SourceModel(bundle, source_of(bundle, language)[1], found, kv, capacity)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("language", "model", "how", "kv"),
     [
@@ -62,9 +46,7 @@ def test_bytes_are_the_cpu_engines(
 ) -> None:
     """A prompt, a draft tree, single tokens."""
     bundle = made(model, how)
-    machine = _machine(language, bundle.path)
-    if isinstance(machine, str):
-        pytest.skip(machine)
+    machine = machine_of(language, bundle.path)
     found = check(bundle, source_of(bundle, language)[1], machine, kv, 3, 40)  # type: ignore[arg-type]
     assert len(found.states) == 5 * bundle.spec.n_blocks
     assert largest(found.states) == largest(found.logits) == 0.0

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sources.models import machine_of, opened
 
 from edgedec.bundle import Bundle
 from edgedec.bundle.locate import NANO, find
@@ -24,7 +25,7 @@ from edgedec.runtimes.tvm.plans import MARK, source_of
 from edgedec.spec import KV_FORMATS, Attention, Mlp, ModelSpec, Moe, Rope, Ssm
 from edgedec.storage.serde import to_json
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
-from edgedec.testing.sources import MachineMissing, SourceModel, machine_for, prompt_rows
+from edgedec.testing.sources import MachineMissing, machine_for, prompt_rows
 from edgedec.testing.sources.__main__ import main
 from edgedec.testing.sources.check import check, largest, side_by_side
 
@@ -69,22 +70,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Bundl
     return make
 
 
-@cache
-def _machine(language: str, path: Path) -> object:
-    source, plan = source_of(Bundle.open(path), language)
-    try:
-        return machine_for(language, source, plan)
-    except MachineMissing as error:
-        return str(error)
-
-
-def opened(bundle: Bundle, language: str, kv: str, capacity: int) -> SourceModel:
-    found = _machine(language, bundle.path)
-    if isinstance(found, str):
-        pytest.skip(found)
-    return SourceModel(bundle, source_of(bundle, language)[1], found, kv, capacity)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("language", "model", "fmt", "kv"),
     [("cuda", "many", "int4", "f32"), ("cuda", "layers", "f16", "int8"), ("opencl", "many", "int4", "int4"),
@@ -95,9 +80,7 @@ def test_bytes_are_the_cpu_engines(
 ) -> None:
     """A prompt of more than a chunk of keys, a draft tree, single tokens."""
     bundle = made(model, fmt)
-    machine = _machine(language, bundle.path)
-    if isinstance(machine, str):
-        pytest.skip(machine)
+    machine = machine_of(language, bundle.path)
     found = check(bundle, source_of(bundle, language)[1], machine, kv, 3, 270)  # type: ignore[arg-type]
     assert len(found.states) == 7 * bundle.spec.n_blocks
     assert largest(found.states) == largest(found.logits) == 0.0
@@ -107,9 +90,7 @@ def test_bytes_are_the_cpu_engines(
 def test_the_order_of_threads_changes_nothing(made: Callable[[str, str], Bundle]) -> None:
     """Between barriers a thread reads nothing that another writes."""
     bundle = made("many", "int4")
-    machine = _machine("cuda", bundle.path)
-    if isinstance(machine, str):
-        pytest.skip(machine)
+    machine = machine_of("cuda", bundle.path)
     backwards = machine.reversed()  # type: ignore[attr-defined]
     found = check(bundle, source_of(bundle, "cuda")[1], backwards, "int8", 1, 20)
     assert len(found.states) > 0
@@ -156,9 +137,7 @@ def test_nano_tells_its_story(tmp_path: Path, language: str) -> None:
     folder = tmp_path / "nano"
     shutil.copytree(find(NANO), folder)
     bundle = add_artifact(folder, f"tvm:{language}")
-    machine = _machine(language, bundle.path)
-    if isinstance(machine, str):
-        pytest.skip(machine)
+    machine = machine_of(language, bundle.path)
     found = check(bundle, source_of(bundle, language)[1], machine, "f32", 24)  # type: ignore[arg-type]
     assert found.equal == found.decoded == 24
     assert language != "opencl" or largest(found.logits) == 0.0
@@ -267,8 +246,7 @@ def test_sources_of_others_are_compiled_only_on_request(
 
 def test_the_check_is_a_program(made: Callable[[str, str], Bundle], capsys: pytest.CaptureFixture[str]) -> None:
     bundle = made("many", "int4")
-    if isinstance(reason := _machine("cuda", bundle.path), str):
-        pytest.skip(reason)
+    machine_of("cuda", bundle.path)
     assert main([str(bundle.path), "--language", "cuda", "-n", "2", "--trust-code"]) == 0
     said = capsys.readouterr().out
     assert "greedy tokens as the CPU engine's: 2 of 2" in said
