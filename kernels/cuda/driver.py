@@ -16,6 +16,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from edgedec.kernels.cuda import captures
 from edgedec.kernels.cuda.sources import HERE, cubin_name, stale
 from edgedec.kernels.device.interface import DeviceError, Recorded
 
@@ -115,13 +116,6 @@ def driver_version() -> str:
     return f"CUDA {version.value // 1000}.{version.value % 1000 // 10}" + (f", {own[0]}" if own else "")
 
 
-class _Capture:
-    """Is a stream recorded, and what was freed meanwhile?"""
-
-    def __init__(self) -> None:
-        self.running, self.freed = False, list[int]()
-
-
 class Gpu:
     """`Device` number `number` of the driver. Everything goes through one stream."""
 
@@ -142,7 +136,6 @@ class Gpu:
         self.kernels = hashlib.sha256(image).hexdigest()
         _check(self._lib.cuModuleLoadData(byref(self._module), image), "loading kernels")
         _check(self._lib.cuStreamCreate(byref(self._stream), 1), "making a stream")
-        self._capture = _Capture()
         self._functions: dict[str, c_void_p] = {}
         self._shared: dict[str, int] = {}
         self._pinned = c_void_p()
@@ -166,8 +159,7 @@ class Gpu:
 
     def free(self, address: int) -> None:
         """A garbage collection may come while launches are recorded, which would not stand it."""
-        if self._capture.running:
-            self._capture.freed.append(address)
+        if captures.defer(lambda: self.free(address)):
             return
         self._enter()
         self._lib.cuMemFree_v2(c_uint64(address))
@@ -218,16 +210,17 @@ class Gpu:
     def record(self, launches: Callable[[], None]) -> Recorded:
         self._enter()
         graph = c_void_p()
-        # Relaxed: other threads may take memory meanwhile; what they free waits.
-        _check(self._lib.cuStreamBeginCapture_v2(self._stream, _RELAXED), "recording launches")
-        self._capture.running = True
+        captures.begin()
         try:
-            launches()
+            # Relaxed: other threads may take memory meanwhile; what they free waits.
+            _check(self._lib.cuStreamBeginCapture_v2(self._stream, _RELAXED), "recording launches")
+            try:
+                launches()
+            finally:
+                code = self._lib.cuStreamEndCapture(self._stream, byref(graph))
         finally:
-            code = self._lib.cuStreamEndCapture(self._stream, byref(graph))
-            self._capture.running = False
-            while self._capture.freed:
-                self.free(self._capture.freed.pop())
+            captures.end()
+            self._enter()
         _check(code, "recording launches")
         return _Graph(self, graph)
 
