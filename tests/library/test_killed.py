@@ -58,9 +58,9 @@ for line in sys.stdin:
 
 
 def until(folder: Path | None, seconds: float) -> None:
-    """Waits for an unfinished file in a folder, or so long."""
-    end = time.monotonic() + (10 if folder else seconds)
-    while time.monotonic() < end and not (folder and any(".partial-" in name for name in os.listdir(folder))):
+    """Waits for an unfinished file in a folder, no longer than so."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not (folder and any(folder.glob(".*.partial-*"))):
         pass
 
 
@@ -85,7 +85,7 @@ def test_saving_a_session(nano: Path, tmp_path: Path) -> None:
             assert process.stdout is not None
             assert process.stdout.readline() == b"begun\n"
             # Hashing takes most of the time: every other kill waits until the file is being written.
-            until(file.parent if kill % 2 else None, r.random() * 0.2)
+            until(file.parent, 10) if kill % 2 else until(None, r.random() * 0.2)
             time.sleep(r.random() * 0.001)
             process.kill()
         interrupted += cut_off(file.parent)
@@ -108,10 +108,10 @@ def test_packing_and_unpacking_a_bundle(kind: str, nano: Path, tmp_path: Path, m
     monkeypatch.setenv("EDGEDEC_CACHE", str(folder))
     if kind == "unpack":
         edgedec.bundle.packed.pack(Bundle.open(nano), packed)
-        work = [str(packed), str(folder)]
+        work, place = [str(packed), str(folder)], folder / "packed"
         whole: Callable[[], int] = lambda: opened_folders(folder)  # noqa: E731
     else:
-        work = [str(nano), str(folder / "nano.edb")]
+        work, place = [str(nano), str(folder / "nano.edb")], folder
         whole = lambda: opened_pack(folder / "nano.edb", tmp_path, monkeypatch)  # noqa: E731
     interrupted, finished, longest, r = 0, 0, 0.2, random.Random(5)
     with subprocess.Popen(
@@ -125,12 +125,13 @@ def test_packing_and_unpacking_a_bundle(kind: str, nano: Path, tmp_path: Path, m
             process.stdin.write("go\n")
             process.stdin.flush()
             child = int(process.stdout.readline())
-            time.sleep(r.random() * longest)
+            waits = kill % 2 > 0
+            until(place if waits else None, 1.0 if waits else r.random() * longest)
             os.kill(child, signal.SIGKILL)
             assert process.stdout.readline() == "ended\n"
             interrupted += cut_off(folder)
-            done = whole()
-            finished, longest = finished + done, longest * (0.7 if done else 1.5)
+            finished += (done := whole())
+            longest *= 1 if waits else 0.7 if done else 1.5
         process.stdin.close()
     assert interrupted, "nothing was cut off"
     assert finished, "nothing was finished"
