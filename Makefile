@@ -15,6 +15,8 @@ COMPILE := test "$$EDGEDEC_OBJECT_CACHE" = 0 || test "$${EDGEDEC_NO_NATIVE:-0}" 
 	$(BIN)/python kernels/cpu/build.py --out build/engine > /dev/null; } || true
 # The newest version whose plain install is the CPU build; the extras accept it and then add nothing.
 TORCH ?= torch==2.13.0
+# As many tests at a time as there are cores, four at most: each process takes up to 1.7 GB.
+JOBS ?= -n logical --maxprocesses 4
 
 .PHONY: android demo demo-c demo-web lib-cross test test-slow lint types pytest clients android clean
 
@@ -57,7 +59,7 @@ types: $(VENV)/.dev
 	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p edgedec
 
 pytest: $(VENV)/.dev
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest $(JOBS) --dist loadfile
 
 test-slow: $(VENV)/.dev clients .venv-optimum
 	EDGEDEC_SLOW_TESTS=1 $(BIN)/pytest -n 2 --dist loadfile
