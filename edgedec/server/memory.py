@@ -1,7 +1,7 @@
 """What the C library keeps of a server's memory, where it lets itself be told (glibc).
 
 Each thread allocates from one of up to eight pools a core, and threads come and go with models and requests: what one
-pool has freed is of no use to the others, so a server's memory grows for hours although what it uses does not.
+pool has freed is of no use to the others, so a server's memory grows although what it uses does not.
 """
 
 from __future__ import annotations

@@ -57,10 +57,10 @@ for line in sys.stdin:
 """
 
 
-def until(folder: Path | None, seconds: float) -> None:
-    """Waits for an unfinished file in a folder, no longer than so."""
+def await_unfinished(folder: Path, seconds: float) -> None:
+    """Waits until an unfinished file lies in a folder, no longer than so."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end and not (folder and any(folder.glob(".*.partial-*"))):
+    while time.monotonic() < end and not any(folder.glob(".*.partial-*")):
         pass
 
 
@@ -85,7 +85,10 @@ def test_saving_a_session(nano: Path, tmp_path: Path) -> None:
             assert process.stdout is not None
             assert process.stdout.readline() == b"begun\n"
             # Hashing takes most of the time: every other kill waits until the file is being written.
-            until(file.parent, 10) if kill % 2 else until(None, r.random() * 0.2)
+            if kill % 2:
+                await_unfinished(file.parent, 10)
+            else:
+                time.sleep(r.random() * 0.2)
             time.sleep(r.random() * 0.001)
             process.kill()
         interrupted += cut_off(file.parent)
@@ -125,8 +128,10 @@ def test_packing_and_unpacking_a_bundle(kind: str, nano: Path, tmp_path: Path, m
             process.stdin.write("go\n")
             process.stdin.flush()
             child = int(process.stdout.readline())
-            waits = kill % 2 > 0
-            until(place if waits else None, 1.0 if waits else r.random() * longest)
+            if waits := kill % 2 > 0:
+                await_unfinished(place, 1.0)
+            else:
+                time.sleep(r.random() * longest)
             os.kill(child, signal.SIGKILL)
             assert process.stdout.readline() == "ended\n"
             interrupted += cut_off(folder)

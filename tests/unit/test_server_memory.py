@@ -44,7 +44,11 @@ def pools(file: str, how: str, **environment: str) -> int:
         return text.read().count("<heap ")
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="the C library is not glibc")
+def is_glibc() -> bool:
+    return sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_info")
+
+
+@pytest.mark.skipif(not is_glibc(), reason="the C library is not glibc")
 def test_threads_of_a_server_share_two_pools(tmp_path_factory: pytest.TempPathFactory) -> None:
     file = str(tmp_path_factory.mktemp("pools") / "pools.xml")
     assert pools(file, "apart") > 2
