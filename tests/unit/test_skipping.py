@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import edgedec
 from edgedec.cli import _app
+from edgedec.drafters.slices.block_search import Skipped
 from edgedec.drafters.slices.stack import block_costs
 from edgedec.errors import UsageError
 from edgedec.runtime import ALL_LOGITS, Call, Hidden, Rows, Runtime, forward_one
@@ -62,12 +63,55 @@ def test_it_is_as_fast_as_asked(speed: float, odd: float, monkeypatch: pytest.Mo
 def test_a_speed_that_is_not_to_be_had_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = Timed()
     monkeypatch.setattr(file, "perf_counter", lambda: runtime.clock)
-    with pytest.raises(UsageError, match=r"skip_speed=16.*the nearest is"):
+    with pytest.raises(UsageError, match=r"skip_speed=16.*the most is"):
         skipping(runtime, 16.0)
     for speed in (0.9, 17.0, float("nan")):
         with pytest.raises(UsageError, match="must be from 1"):
             skipping(runtime, speed)
     assert skipping(runtime, 1.0) is runtime
+
+
+@pytest.mark.parametrize("times", [0.6, 0.9, 1.2, 2.0])
+def test_measurements_beside_other_work_refuse_nothing(times: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured is said, whatever it is; a speed that no set has is refused by the smallest one alone."""
+    told: list[float] = []
+
+    def measured(runtime: Runtime, skipped: Skipped) -> float:
+        told.append(times / (1 - 0.9 * len(skipped) / runtime.spec.n_blocks))
+        return told[-1]
+
+    monkeypatch.setattr(file, "measured", measured)
+    faster = skipping(FakeRuntime(SPEC), 1.2)
+    assert isinstance(faster, SkippingRuntime)
+    assert 1 < len(told) < 9
+    assert faster.speed in (1.0, *told)
+    monkeypatch.setattr(file, "measured", lambda runtime, skipped: 1.0)
+    with pytest.raises(UsageError, match=r"skip_speed=1.2.*the most is 1.00"):
+        skipping(FakeRuntime(SPEC), 1.2)
+
+
+def test_delayed_calls_do_not_move_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three calls of ten take twenty times as long."""
+    runtime, random = Timed(), np.random.default_rng(3)
+    clock = [0.0, 0.0]
+
+    def now() -> float:
+        took, clock[1] = runtime.clock - clock[1], runtime.clock
+        clock[0] += took * (20.0 if random.random() < 0.3 else 1.0)
+        return clock[0]
+
+    skipped = candidates(SPEC)[9]
+    monkeypatch.setattr(file, "perf_counter", lambda: runtime.clock)
+    quiet = file.measured(runtime, skipped)
+    monkeypatch.setattr(file, "perf_counter", now)
+    assert quiet > 1.05
+    for _ in range(20):
+        assert file.measured(runtime, skipped) == pytest.approx(quiet, rel=0.02)
+
+
+def test_a_model_without_layers_to_spare_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"the most is 1.00"):
+        skipping(FakeRuntime(tiny_spec(n_layers=1)), 1.5)
 
 
 def test_sets_grow_by_blocks_and_keep_the_ends() -> None:

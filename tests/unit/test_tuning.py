@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -105,7 +106,25 @@ def test_products_are_measured() -> None:
     schedule, ns = best(MACHINES[machines_here()[0]], PRODUCT)
     assert 1 <= schedule.rows <= 8
     assert sorted(ns) == [1, 2, 4, 8]
-    assert 0 < ns[1] < ns[8]
+    assert all(0 < time < inf for time in ns.values())
+
+
+@compiles
+def test_the_fastest_schedule_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By rows: two vectors for one and two rows, one for more; tiles of eight rows; 1,024 ahead."""
+    from edgedec.export.compiled import tuner
+
+    def measured(machine: object, product: object, candidates: Sequence[Schedule]) -> dict[Schedule, dict[int, float]]:
+        def time(one: Schedule, rows: int) -> float:
+            right = one.vectors[rows - 1 if rows <= one.rows else -1] == (2 if rows <= 2 else 1)
+            return rows * (1.0 if right else 2.0) * (1.0 if one.ahead == 1024 else 1.1) * (8 / one.rows) ** 0.1
+
+        return {one: {rows: time(one, rows) for rows in (1, 2, 4, 8)} for one in candidates}
+
+    monkeypatch.setattr(tuner, "measured", measured)
+    schedule, ns = tuner.best(MACHINES[machines_here()[0]], PRODUCT)
+    assert schedule == Schedule((2, 2, 1, 1, 1, 1, 1, 1), 1024)
+    assert ns == {1: 1.0, 2: 2.0, 4: 4.0, 8: 8.0}
 
 
 @compiles
