@@ -29,6 +29,8 @@ from edgedec.speculation.merger import TreeMerger
 from edgedec.testing.fakes import RandomDrafter
 from edgedec.testing.stats import chi_square
 
+pytestmark = pytest.mark.usefixtures("ticking")
+
 DRAWN = [name for name in VERIFY if name != "match"]
 
 

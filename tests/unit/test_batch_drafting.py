@@ -22,6 +22,8 @@ from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
 
+pytestmark = pytest.mark.usefixtures("ticking")
+
 N, TOKENS = 8, 40
 SPEC = tiny_spec(n_layers=6, context_length=512)
 PROMPTS = [[i % 13, (3 * i + 1) % 13, 5] for i in range(N)]

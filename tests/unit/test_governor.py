@@ -33,6 +33,8 @@ from edgedec.speculation.merger import TreeMerger, resume
 from edgedec.speculation.selection import chain_length, useful
 from edgedec.testing.fakes import FakeRuntime, PerfectDrafter, RandomDrafter, tiny_spec
 
+pytestmark = pytest.mark.usefixtures("ticking")
+
 # Calls take milliseconds, as those of a model of 135 million weights; drafters take microseconds.
 CALL = 4e-3
 FLAT = {1: CALL, 8: 1.3 * CALL, 32: 5 * CALL}

@@ -30,6 +30,8 @@ from edgedec.speculation.following import Following
 from edgedec.speculation.outside import OutsideCalls, Usual, with_outside
 from edgedec.testing.fakes import FakeRuntime, SetConstraint, tiny_spec
 
+pytestmark = pytest.mark.usefixtures("ticking")
+
 US = 1e-6
 
 

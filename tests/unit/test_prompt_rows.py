@@ -24,6 +24,8 @@ from edgedec.sampling import Sampling
 from edgedec.speculation.governor import Governor
 from edgedec.testing.fakes import FakeRuntime
 
+pytestmark = pytest.mark.usefixtures("ticking")
+
 VOCAB = FakeRuntime().spec.vocab_size
 PROMPT = np.random.default_rng(3).integers(0, VOCAB, 40).tolist()
 

@@ -18,6 +18,8 @@ from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
 from edgedec.testing.fakes import FakeRuntime, RandomDrafter, SetConstraint, tiny_spec
 
+pytestmark = pytest.mark.usefixtures("ticking")
+
 FOLLOWERS = {-1: {1, 2, 3, 4}, **{i: {(i * 5) % 13, (i + 1) % 13, (i + 4) % 13} for i in range(13)}}
 needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"no native engine: {loader.why_not()}")
 

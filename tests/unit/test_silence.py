@@ -37,6 +37,8 @@ from edgedec.speculation.readers import Readers
 from edgedec.speculation.silence import Silence
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
 
+pytestmark = pytest.mark.usefixtures("ticking")
+
 native = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
 # A model of three million weights: a call takes as long as some lines of Python.
 US = 1e-6
