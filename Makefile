@@ -59,10 +59,10 @@ types: $(VENV)/.dev
 	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p edgedec
 
 pytest: $(VENV)/.dev
-	$(BIN)/pytest $(JOBS) --dist loadfile
+	$(BIN)/pytest $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-slow: $(VENV)/.dev clients .venv-optimum
-	EDGEDEC_SLOW_TESTS=1 $(BIN)/pytest -n 2 --dist loadfile
+	EDGEDEC_SLOW_TESTS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # What the slow tests run beside: packages that speak to the server (100 MB, and node's), a fuzzer.
 clients: $(VENV)/.dev

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import Counter
 from itertools import count
 from pathlib import Path
 
@@ -22,7 +23,15 @@ os.environ["EDGEDEC_CONFIG"] = os.devnull
 # What is compared reads its prompt itself; tests of shared prefixes say how much they share.
 edgedec.model.PREFIX_TOKENS = 0
 
+# What takes long for its few tests begins first, so that nothing is waited for at the end.
+LONGEST = ("test_conformance", "test_tvm_kinds", "test_harness", "test_template_bounds", "test_driver", "test_formats")
+
 DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    sizes = Counter(item.path for item in items)
+    items.sort(key=lambda item: (item.path.stem not in LONGEST, -sizes[item.path]))
 
 
 @pytest.fixture(scope="session")
