@@ -216,7 +216,7 @@ class Session:
     def drafter_state_path(self) -> Path:
         """Where `save_drafters` writes: a file for this bundle and these drafters."""
         names = hashlib.sha256(self._speculate.encode()).hexdigest()[:8]
-        return cache_folder() / "learned" / f"{self.model.bundle.digest[:32]}-{names}.npz"
+        return cache_folder() / "learned" / f"{self.model.bundle.origin[:32]}-{names}.npz"
 
     def save_drafters(self) -> None:
         """Save what the drafters learned for later sessions of this bundle: `Model.session(learn=True)` loads it."""
@@ -237,12 +237,12 @@ class Session:
         """Write the text, its cache, the state of the random draws and what the drafter learned to a file; in a store
         (`edgedec sessions`) what it begins with as others do is there once. reread: without the cache, which `load`
         makes again by reading the text, and checks."""
-        save_context(path, self.model.bundle.digest, self._context, self._drafter, reread)
+        save_context(path, self.model.bundle.origin, self._context, self._drafter, reread)
 
     def load(self, path: str | PathLike[str]) -> None:
         """Become the session that was saved; it continues exactly as that one would have."""
         self._stop()
-        load_context(path, self.model.bundle.digest, self.model.runtime, self._context, self._drafter)
+        load_context(path, self.model.bundle.origin, self.model.runtime, self._context, self._drafter)
 
     def _stop(self) -> None:
         """End the generation that still runs: the text under it is about to change."""

@@ -106,8 +106,18 @@ def _install(
         _write(bundle, _without(old, altered))
     for name in new:
         os.replace(folder / name, bundle.path / name)
-    _write(bundle, change(replace(old, files={**old.files, **new})))
+    amended = change(replace(old, files={**old.files, **new}))
+    _write(bundle, replace(amended, origin=bundle.origin if _same_model(old, amended) else ""))
     return Bundle.open(bundle.path)
+
+
+def _same_model(a: Manifest, b: Manifest) -> bool:
+    """Do both say the same text from the same cache?"""
+    facts = ("spec", "weights", "tensors", "ropes", "kv_scales", "text")
+    names = (a.weights, a.text.tokenizer)
+    return all(getattr(a, name) == getattr(b, name) for name in facts) and all(
+        name is None or a.files[name] == b.files[name] for name in names
+    )
 
 
 def _without(manifest: Manifest, names: set[str]) -> Manifest:

@@ -49,7 +49,7 @@ class Case:
 
 @dataclass
 class QualityResult:
-    """The mean over cases, by task, policy and budget; "full" has the budget 1."""
+    """The mean over cases, by task, policy and budget; "full", and policies that have none, are under the budget 1."""
 
     values: dict[str, dict[str, dict[float, float]]] = field(default_factory=dict)
     interrupted: bool = False
@@ -76,8 +76,10 @@ class QualityBench:
         budgets: Sequence[float],
         progress: Callable[[int, int], None],
     ) -> QualityResult:
-        """Every policy at every budget, the whole cache first."""
-        runs = [(FULL, 1.0, FULL), *((name, b, worded(name, b)) for b in budgets for name in names)]
+        """Every policy at every budget, the whole cache first; one without a budget as it is."""
+        fixed = [name for name in names if budget_option(name) is None]
+        runs = [(FULL, 1.0, FULL), *((name, 1.0, name) for name in fixed)]
+        runs += [(name, b, worded(name, b)) for b in budgets for name in names if name not in fixed]
         result, done, total = QualityResult(), 0, len(runs) * len(self.cases)
         try:
             for name, budget, words in runs:

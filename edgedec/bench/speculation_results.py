@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import exp, log
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from edgedec.bench.speculation import PLAIN, Measured, Run, Runs, Task
 from edgedec.errors import UsageError
 
 _RESAMPLES = 2000
+# Prompts whose answers say again what is there; `random` goes round in a loop.
+COPIES = ("edit", "quotes", "code", "random")
 
 
 def results(measured: Measured, tasks: Sequence[Task]) -> dict[str, Any]:
@@ -45,6 +48,7 @@ def _drafter(plain: Runs, runs: Runs, tasks: Sequence[Task], usable: Sequence[in
     return {
         **_summary(runs, ratios, usable),
         "speed_ratio_interval": [low, high],
+        "not_copied": _not_copied([ratios[i] for i in usable if tasks[i].category not in COPIES]),
         "tok_s": _speed(runs, usable),
         "identical": not differ,
         "differ": differ,
@@ -70,6 +74,15 @@ def _summary(runs: Runs, ratios: Mapping[int, float], tasks: Sequence[int]) -> d
         "speed_ratio_min": min(ratios[i] for i in tasks),
         "tokens_per_call": sum(run.tokens for run in some) / sum(run.calls for run in some),
     }
+
+
+def _not_copied(ratios: Sequence[float]) -> dict[str, Any]:
+    """Of prompts whose answers are new: how many, the geometric mean of their ratios, and where it lies."""
+    if not ratios:
+        return {"prompts": 0, "speed_ratio_geometric": None, "interval": None}
+    low, high = interval([log(ratio) for ratio in ratios])
+    mean = exp(statistics.fmean(map(log, ratios)))
+    return {"prompts": len(ratios), "speed_ratio_geometric": mean, "interval": [exp(low), exp(high)]}
 
 
 def _ratio(plain: Runs, runs: Runs, task: int) -> float:

@@ -29,6 +29,7 @@ from edgedec.storage.serde import from_json
 ALIGN = 64
 MANIFEST_LIMIT = 8 << 20
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*\Z")
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,11 @@ class Bundle:
     @property
     def spec(self) -> ModelSpec:
         return self.manifest.spec
+
+    @property
+    def origin(self) -> str:
+        """What names the model: the same before and after files are added, so that saved texts stay its own."""
+        return self.manifest.origin or self.digest
 
     def file(self, name: str) -> Path:
         """The path of a file of this bundle."""
@@ -211,6 +217,8 @@ def _check_references(manifest: Manifest, path: Path) -> None:
             raise BundleCorrupt(f"{where}: names {name!r}, which is not among its files")
     if not manifest.kv_formats:
         raise BundleCorrupt(f"{where}: names no KV format")
+    if manifest.origin and not _SHA256.match(manifest.origin):
+        raise BundleCorrupt(f"{where}: origin: {manifest.origin[:60]!r} is not a sha256")
     _check_heads(manifest, where)
     _check_drafts(manifest, where)
     shapes = {name: t.shape for name, t in manifest.tensors.items()}

@@ -210,3 +210,5 @@ class Manifest:
     source: dict[str, Any] = field(default_factory=dict)
     heads: dict[str, Head] = field(default_factory=dict)
     drafts: dict[str, DraftFacts] = field(default_factory=dict)
+    # The sha256 of the manifest as it was exported, where files were added to the bundle since.
+    origin: str = ""

@@ -84,7 +84,7 @@ def read_snapshot(
 
 
 def share_file(path: Path, bundle: str, spec: ModelSpec) -> bool:
-    """Write a whole session of a store anew, its beginning in parts; False if it is of another bundle, and stays."""
+    """Write a whole session of a store anew, its beginning in parts; False if it is of another model, and stays."""
     snapshot, file = read_file(path)
     if snapshot.bundle != bundle:
         return False
@@ -155,7 +155,7 @@ def _check_policy(path: object, saved: str, policy: str) -> None:
 def _check_origin(path: object, snapshot: Snapshot, bundle: str, cache: Cache, adapter: str) -> None:
     """The snapshot is of this bundle, this adapter and such a cache."""
     if snapshot.bundle != bundle:
-        raise SessionError(f"{path}: saved from another bundle; open that one, or start anew")
+        raise SessionError(f"{path}: saved from another model; open that one, or start anew")
     if snapshot.adapter != adapter:
         raise SessionError(
             f"{path}: saved with another adapter than this session's; open the session with the same one"

@@ -84,7 +84,7 @@ def write_shared(
         tokens = tuple(ids[start : start + CHUNK])
         name = _name(above, tokens, parts.rows, start)
         path = _path(folder, name)
-        if path.is_file():
+        if _is_whole(folder, path, above, tokens):
             os.utime(path)
         else:
             path.parent.mkdir(exist_ok=True)
@@ -183,6 +183,28 @@ def _name(above: str, tokens: tuple[int, ...], rows: Mapping[int, Rows], start: 
 
 def _path(folder: Path, name: str) -> Path:
     return folder / _PARTS / name[:2] / (name + _SUFFIX)
+
+
+def _is_whole(folder: Path, path: Path, above: str, tokens: Sequence[int]) -> bool:
+    """Is a part there, as it was written? One that a failing disk has damaged is written again."""
+    if not path.is_file():
+        return False
+    try:
+        _read_part(folder, path, above, tokens)
+    except SessionError:
+        return False
+    return True
+
+
+def damaged_parts(folder: Path, parts: Sequence[str]) -> list[str]:
+    """Those that are missing, or not as they were written."""
+    found = list[str]()
+    for name in parts:
+        try:
+            read_arrays(_path(folder, name), PART, "a part of a saved session", SessionError)
+        except SessionError:
+            found.append(name)
+    return found
 
 
 def _read_part(session: Path, path: Path, above: str, tokens: Sequence[int]) -> NDArray[np.uint8]:

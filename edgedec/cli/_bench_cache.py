@@ -152,14 +152,8 @@ def _quality(
 ) -> None:
     from time import perf_counter
 
-    from edgedec.bench.cache_quality import QualityBench, budget_option
+    from edgedec.bench.cache_quality import QualityBench
 
-    for name in [name for name in names if budget_option(name) is None]:
-        print(
-            f"edgedec {_NAME}: {name} has no budget: its quality is not compared, --context measures it",
-            file=sys.stderr,
-        )
-    names = [name for name in names if budget_option(name) is not None]
     bench, began = QualityBench(model, tasks, model.spec.context_length, limit, text), perf_counter()
     one = bench.measure([], [], lambda done, total: None)
     if not one.interrupted:
@@ -193,15 +187,14 @@ def _print(r: dict[str, Any], plot: Path | None) -> None:
     print(f"{r['host']['cpu']}, {r['host']['cores']} cores, {r['host']['os']}")
     print(f"{r['model']}: {r['engine']}, {plural(r['threads'], 'thread')}, KV {r['kv']}. Lossy: {r['lossy']}")
     for task, found in r.get("quality", {}).items():
-        budgets = sorted({budget for values in found.values() for budget in values if budget != "1"}, key=float)
-        whole = found["full"]["1"]
+        whole, policies = found["full"]["1"], {name: values for name, values in found.items() if name != "full"}
+        budgets = sorted({budget for values in policies.values() for budget in values}, key=float)
         rows = [
-            (name, *(f"{values[b]:.3f}" if b in values else "" for b in budgets))
-            for name, values in found.items()
-            if name != "full"
+            (name, *(f"{values[b]:.3f}" if b in values else "" for b in budgets)) for name, values in policies.items()
         ]
         unit = "perplexity, lower is better" if task == "story" else "share that is right"
-        print_table(rows, ("policy", *(f"{float(b):.0%}" for b in budgets)), f"{task}: {unit}; whole cache {whole:.3f}")
+        header = ("policy", *("no budget" if b == "1" else f"{float(b):.0%}" for b in budgets))
+        print_table(rows, header, f"{task}: {unit}; whole cache {whole:.3f}")
     costs = [
         (
             name,

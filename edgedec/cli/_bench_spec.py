@@ -168,6 +168,7 @@ def _show(r: dict[str, Any], plot: Path | None) -> None:
         (
             name,
             f"{d['speed_ratio_mean']:.2f} ({d['speed_ratio_interval'][0]:.2f} to {d['speed_ratio_interval'][1]:.2f})",
+            _geometric(d["not_copied"]),
             f"{d['speed_ratio_min']:.2f}",
             f"{d['tokens_per_call']:.2f}",
             f"{d['tok_s']:.1f}",
@@ -179,8 +180,10 @@ def _show(r: dict[str, Any], plot: Path | None) -> None:
         for name, d in drafters.items()
     ]
     drafted = ("between calls", "accepted", "by depth", "same text")
-    header = ("drafter", "speed ratio", "least", "tokens/call", "tokens/s", *drafted)
-    print_table(rows, header, "Speed over plain decoding beside it: mean over prompts (95% interval)")
+    header = ("drafter", "speed ratio", "not copies", "least", "tokens/call", "tokens/s", *drafted)
+    print_table(
+        rows, header, "Speed over plain decoding beside it: mean, geometric mean without copies (95% intervals)"
+    )
     if drafters:
         categories = list(next(iter(drafters.values()))["by_category"])
         table = [(name, *(_pair(d["by_category"][c]) for c in categories)) for name, d in drafters.items()]
@@ -189,6 +192,12 @@ def _show(r: dict[str, Any], plot: Path | None) -> None:
         print(f"\nleft out {name}: {reason}")
     if plot is not None:
         print(f"plot: {plot}")
+
+
+def _geometric(found: dict[str, Any]) -> str:
+    if not found["prompts"]:
+        return ""
+    return f"{found['speed_ratio_geometric']:.2f} ({found['interval'][0]:.2f} to {found['interval'][1]:.2f})"
 
 
 def _pair(numbers: dict[str, float]) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from edgedec.errors import RuntimeUnavailable
+from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.extras import install_command
 
 
@@ -19,6 +20,16 @@ def export_module(name: str, what: str) -> Any:
         if package == "edgedec":
             raise
         raise RuntimeUnavailable(f"{what} needs {package}: {install_command('export')}") from None
+
+
+def changeable(bundle: str) -> Path:
+    """The folder of a bundle that is to be changed; not of the one that all programs of this installation share."""
+    from edgedec.bundle.locate import NANO, find
+
+    folder = find(bundle)
+    if bundle == NANO and folder.name != NANO:
+        raise UsageError(f"{NANO}: is part of the installed package; change a copy: cp -r {folder} ./{NANO}-own")
+    return folder
 
 
 def names(text: str) -> tuple[str, ...]:

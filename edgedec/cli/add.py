@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgedec.cli import options as o
-from edgedec.cli._exporting import export_module, names
+from edgedec.cli._exporting import changeable, export_module, names
 from edgedec.cli._output import duration, print_json, progress_bar, size
 
 if TYPE_CHECKING:
@@ -48,8 +48,6 @@ def add(
       edgedec add qnn:SM8650 ./smol
       edgedec add ./smol --for tvm:x86-64-v3 --tune
     """
-    from edgedec.bundle.locate import find
-
     if bool(second) == bool(target):
         raise typer.BadParameter("give TARGET BUNDLE, or BUNDLE --for TARGET")
     runtime, bundle = (target, first) if target else (first, second)
@@ -59,7 +57,7 @@ def add(
     began = monotonic()
     with progress_bar(quiet=json) as show:
         how = artifacts.Tuning(tune, tuning)
-        found: Bundle = amend.add_artifact(find(bundle), runtime, names(kv) if kv else (), show, how)
+        found: Bundle = amend.add_artifact(changeable(bundle), runtime, names(kv) if kv else (), show, how)
     artifact = found.manifest.artifacts.get(runtime)
     files = () if artifact is None else artifact.files
     total = sum(found.manifest.files[name].size for name in files)

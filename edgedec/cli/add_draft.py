@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from edgedec.cli import options as o
-from edgedec.cli._exporting import export_module
+from edgedec.cli._exporting import changeable, export_module
 from edgedec.cli._output import print_json, progress_bar, size
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -35,12 +35,11 @@ def add_draft(
       edgedec add-draft ./SmolLM2-135M-Instruct ./smol-1.7b --json
     """
     from edgedec.bundle import Bundle
-    from edgedec.bundle.locate import find
 
     exporter = export_module("exporter", "add-draft")
     options = exporter.DraftOptions(weights=weights and weights.value)
     with progress_bar(quiet=json) as show:
-        found, kind = exporter.put_draft(Bundle.open(find(bundle)), draft, options, show)
+        found, kind = exporter.put_draft(Bundle.open(changeable(bundle)), draft, options, show)
     files = [name for name in found.manifest.files if name.startswith(f"draft_{kind}.")]
     total = sum(found.manifest.files[name].size for name in files)
     if json:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from edgedec.cli import options as o
-from edgedec.cli._exporting import export_module
+from edgedec.cli._exporting import changeable, export_module
 from edgedec.cli._output import print_json, progress_bar
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -16,7 +16,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def calibrate(
-    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle folder, or `nano`.")],
+    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle folder.")],
     text: Annotated[Path, typer.Argument(metavar="TEXT", help="A text file, long and like what will be read.")],
     length: Annotated[
         int, typer.Option(min=1, metavar="TOKENS", help="Tokens of each piece of it; the context or 4096 at most.")
@@ -39,7 +39,7 @@ def calibrate(
     from edgedec.policies._shares import HEAD_SHARES, MASSES
 
     writer = export_module("head_shares", "calibrate")
-    model = o.open_model(bundle, "auto", threads, None)
+    model = o.open_model(str(changeable(bundle)), "auto", threads, None)
     length = min(length, model.spec.context_length)
     ids = model.tokenizer.encode(o.read_text(text))
     with progress_bar(quiet=json) as show:

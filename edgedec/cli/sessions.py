@@ -64,7 +64,7 @@ def _share(folder: Path, model: str) -> None:
     bundle = Bundle.open(find(model))
     whole = [path for path in store.sessions(folder) if store.magic_of(path) == store.WHOLE]
     store.make_store(folder)
-    others = [path for path in whole if not share_file(path, bundle.digest, bundle.spec)]
+    others = [path for path in whole if not share_file(path, bundle.origin, bundle.spec)]
     if others:
         names = ", ".join(path.name for path in others[:5])
         raise UsageError(f"{names}: of another model than {bundle.manifest.name}; name it with --model")
@@ -80,7 +80,9 @@ def _report(folder: Path) -> dict[str, Any]:
         parts = store.shared_cache(path, file).parts if "session" in file.header else ()
         held |= {name: store.part_size(folder, name) for name in parts if name not in held}
         own, shared = path.stat().st_size, sum(held[name] for name in parts)
-        rows.append({"name": path.name, "tokens": len(snapshot.ids), "own_bytes": own, "part_bytes": shared})
+        damaged = store.damaged_parts(folder, parts)
+        facts = {"own_bytes": own, "part_bytes": shared, "damaged_parts": damaged}
+        rows.append({"name": path.name, "tokens": len(snapshot.ids), **facts})
     total = sum(row["own_bytes"] for row in rows) + sum(held.values())
     alone = sum(row["own_bytes"] + row["part_bytes"] for row in rows)
     return {"folder": str(folder), "sessions": rows, "parts": len(held), "bytes": total, "unshared_bytes": alone}
@@ -92,5 +94,8 @@ def _show(r: dict[str, Any]) -> None:
     )
     rows = [(s["name"], f"{s['tokens']} tokens", size(s["own_bytes"]), size(s["part_bytes"])) for s in r["sessions"]]
     print_table(rows, ("session", "text", "of its own", "in parts"))
+    for row in r["sessions"]:
+        if bad := row["damaged_parts"]:
+            print(f"{row['name']}: cannot be loaded: {len(bad)} of its parts damaged or missing, {bad[0][:12]} first")
     if r["freed_bytes"]:
         print(f"{size(r['freed_bytes'])} freed")

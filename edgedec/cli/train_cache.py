@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from edgedec.cli import options as o
+from edgedec.cli._exporting import changeable
 from edgedec.cli._output import print_json, progress_bar
 from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.runtime import available_cores
@@ -49,8 +50,8 @@ def train_cache(
     import edgedec
 
     training, loop = _training()
+    file = out or Path(f"{changeable(bundle)}.coprocessor")
     model = edgedec.open(bundle, threads=threads)
-    file = out or Path(f"{model.bundle.path}.coprocessor")
     if file.exists() and not force:
         raise UsageError(f"{file}: exists already; choose another place with --out, or pass --force")
     plan = training.CoprocessorPlan(

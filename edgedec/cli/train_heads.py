@@ -13,6 +13,7 @@ import typer
 
 from edgedec.cli import options as o
 from edgedec.cli._distilling import continued, distill, kind_of, plan_of, report
+from edgedec.cli._exporting import changeable
 from edgedec.cli._output import print_json, progress_bar, size
 from edgedec.errors import UsageError
 from edgedec.runtime import available_cores
@@ -145,6 +146,7 @@ def _target(bundle: str, kind: str, out: Path | None, in_place: bool, force: boo
     if in_place:
         if out is not None:
             raise typer.BadParameter("--out and --in-place: give one of them")
+        changeable(bundle)
         return None
     target = out or Path(f"{Path(bundle).name}-{kind}")
     if target.exists() and not force:

@@ -41,7 +41,7 @@ def make(host: DrafterContext, store: str = "") -> Drafter:
     """store: a file that keeps finished texts for later ones; empty: no text outlives itself."""
     if not store and (found := compiled(host, TableSettings("suffix"), CompiledSuffix)):
         return found
-    digest, vocab = host.bundle.digest, host.bundle.spec.vocab_size
+    digest, vocab = host.bundle.origin, host.bundle.spec.vocab_size
     return Suffix(Store(digest, vocab, Path(store)) if store else None, digest, vocab)
 
 

@@ -40,6 +40,8 @@ def make(host: PolicyHost, path: str = "", n: int = 4, after: int = 0) -> Latent
     if n < 1 or after < 0:
         raise UsageError(f"--cache latent: n={n}, after={after}: must be from 1 on and from 0 on")
     file = Path(path or f"{host.folder}.coprocessor")
+    if path and not file.exists():
+        raise UsageError(f"--cache latent: path={path}: no such file; make it with edgedec train-cache")
     found = open_coprocessor(file, host.spec) if file.exists() else None
     if found is not None and n > len(found.soft):
         raise UsageError(f"--cache latent: n={n}: {file} was trained for {len(found.soft)} entries")

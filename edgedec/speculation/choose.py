@@ -36,6 +36,8 @@ def make_speculation(words: str, host: DrafterContext) -> Drafter:
         if part == "auto":
             drafters += [(name, _considered(make_drafter(name, host), host)) for name in _auto(host)]
             continue
+        if name == "auto":
+            raise UsageError(f"--spec {part}: auto takes no options; others beside it do, as in auto+copy:fixed=3")
         options = split_options(f"--spec {part}", rest, "recycling:fixed=8")
         fixed = max(fixed, _whole(part, options.pop("fixed", "0")))
         drafters.append((name, make_drafter(name, host, options)))

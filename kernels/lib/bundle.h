@@ -33,7 +33,7 @@ struct TextFacts {
 };
 
 struct Manifest {
-  std::string name, weights;
+  std::string name, weights, origin;
   ModelSpec spec;
   std::map<std::string, Tensor> tensors;
   std::vector<std::pair<uint64_t, uint64_t>> ropes;
@@ -50,6 +50,8 @@ class Bundle {
   const Container& container() const { return *container_; }
   // The content of a file, which must have its hash.
   SharedBytes file(const std::string& name) const;
+  // What names the model: its manifest as it was exported, whatever was added to the bundle since.
+  const std::string& origin() const { return manifest.origin.empty() ? digest : manifest.origin; }
 
   Manifest manifest;
   std::string digest;  // of the manifest

@@ -241,6 +241,9 @@ Manifest read_manifest(const Json& value, const std::string& where) {
   Manifest m;
   f.string("format"), f.integer("version"), f.string("producer");
   m.name = f.string("name");
+  m.origin = f.string("origin", "");
+  if (!m.origin.empty() && (m.origin.size() != 64 || m.origin.find_first_not_of("0123456789abcdef") != std::string::npos))
+    corrupt(f.path("origin") + ": not a sha256");
   m.spec = read_spec(f.need("spec"), "spec");
   m.weights = f.string("weights");
   m.files = read_files(f.need("files"), f.path("files"));

@@ -33,7 +33,7 @@ Pcg64 read_random(const Json& value, const std::string& path) {
 void Session::save(const std::string& path) {
   std::string ids;
   for (const int32_t id : ids_) ids += (ids.empty() ? "" : ", ") + std::to_string(id);
-  std::string header = "{\"bundle\": " + json_string(model_->bundle().digest) + ", \"ids\": [" + ids +
+  std::string header = "{\"bundle\": " + json_string(model_->bundle().origin()) + ", \"ids\": [" + ids +
                        "], \"n_prompt\": " + std::to_string(prompt_) + ", \"kv\": " + json_string("native-" + model_->kv()) +
                        ", \"rng\": " + random_state(rng) + ", \"length\": " + std::to_string(cached());
   if (adapter_) header += ", \"adapter\": " + json_string(adapter_->digest());
@@ -54,7 +54,7 @@ void Session::load(const std::string& path) {
   const int64_t n_prompt = f.integer("n_prompt"), length = f.integer("length");
   const Json &ids = f.need("ids"), &rng_state = f.need("rng");
   f.done();
-  if (bundle != model_->bundle().digest) fail("saved from another bundle; open that one, or start anew");
+  if (bundle != model_->bundle().origin()) fail("saved from another model; open that one, or start anew");
   if (adapter != (adapter_ ? adapter_->digest() : ""))
     fail("saved with another adapter than this session's; open the session with the same one");
   if (kv != "native-" + model_->kv())

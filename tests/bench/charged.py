@@ -43,6 +43,13 @@ SIZES = GEOMETRIES | {
 }
 
 
+def _new(found: dict[str, Any]) -> str:
+    if not found["prompts"]:
+        return ""
+    low, high = found["interval"]
+    return f", {found['speed_ratio_geometric']:.2f} ({low:.2f} to {high:.2f}) of answers that are no copies"
+
+
 class Clock:
     """Seconds: the thread's own, without those of forward calls, and what calls were charged."""
 
@@ -126,7 +133,8 @@ def main() -> None:
         by = ", ".join(f"{k} {v['speed_ratio_mean']:.2f}" for k, v in drafter["by_category"].items())
         print(
             f"{name}: {drafter['speed_ratio_mean']:.2f} in the mean, "
-            f"{statistics.geometric_mean(ratios):.2f} geometric, {min(ratios):.2f} at least, "
+            f"{statistics.geometric_mean(ratios):.2f} geometric{_new(drafter['not_copied'])}, "
+            f"{min(ratios):.2f} at least, "
             f"{drafter['tokens_per_call']:.2f} tokens a call, {drafter['between_calls']:.1%} between calls, "
             f"{'the same text' if drafter['identical'] else 'ANOTHER TEXT'}; {by}",
             flush=True,

@@ -14,9 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checkpoints import write_llama
+from typer.testing import CliRunner
 
+import edgedec
 from edgedec.bundle import MANIFEST, Bundle
-from edgedec.errors import BundleError, BundleUnsafe, RuntimeUnavailable, UsageError
+from edgedec.cli._app import app
+from edgedec.errors import BundleCorrupt, BundleError, BundleUnsafe, RuntimeUnavailable, SessionError, UsageError
 from edgedec.runtime import Rows, RuntimeOptions, logits_of, open_runtime
 
 pytest.importorskip("onnx", reason="adding needs onnx")
@@ -45,6 +48,43 @@ def bare(whole: Path, tmp_path: Path) -> Path:
         (folder / name).unlink()
     (folder / MANIFEST).write_text(json.dumps(manifest))
     return folder
+
+
+@pytest.mark.parametrize("verb", [["add", "ort", "nano"], ["calibrate", "nano", "t"], ["add-draft", "d", "nano"]])
+def test_the_bundle_of_the_package_stays_as_it_is(verb: list[str], nano: Path) -> None:
+    before = content(nano)
+    done = CliRunner().invoke(app, verb)
+    assert done.exit_code == 1
+    assert "nano: is part of the installed package; change a copy: cp -r" in " ".join(done.stderr.split())
+    assert content(nano) == before
+
+
+def test_saved_texts_survive_what_is_added(bare: Path, tmp_path: Path) -> None:
+    """They name the model, not the files that are there; another model is another, whatever it says it was made of."""
+    model = edgedec.open(bare, engine="reference", threads=1)
+    session = model.session()
+    list(session.tokens(IDS, max_tokens=5))
+    session.save(tmp_path / "saved")
+    origin = Bundle.open(bare).digest
+    for kv in ((), ("int8",)):
+        found = add_artifact(bare, "ort", kv)
+        assert found.digest != origin == found.origin
+    again = edgedec.open(bare, engine="reference", threads=1).session()
+    again.load(tmp_path / "saved")
+    assert again.ids == session.ids
+    assert again.drafter_state_path() == session.drafter_state_path()
+    changed = amend.add_files(found, {"t.bin": b"1"}, lambda m: replace(m, text=replace(m.text, bos=3)))
+    assert changed.origin == changed.digest
+    with pytest.raises(SessionError, match="saved from another model"):
+        edgedec.open(bare, engine="reference", threads=1).session().load(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("origin", ["..", "A" * 64, "a" * 63, "a" * 64 + "\n"])
+def test_an_origin_is_a_hash(bare: Path, origin: str) -> None:
+    manifest = json.loads((bare / MANIFEST).read_bytes())
+    (bare / MANIFEST).write_text(json.dumps(manifest | {"origin": origin}))
+    with pytest.raises(BundleCorrupt, match="origin"):
+        Bundle.open(bare)
 
 
 def logits(path: Path, kv: str = "f32") -> np.ndarray:

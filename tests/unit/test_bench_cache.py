@@ -14,7 +14,7 @@ from edgedec import EdgedecError, UsageError
 from edgedec.bench.cache_cost import CostBench, CostReading, CostResult
 from edgedec.bench.cache_filled import filled
 from edgedec.bench.cache_peers import PeerReadings
-from edgedec.bench.cache_quality import QualityBench, alike, budget_option, right, worded
+from edgedec.bench.cache_quality import QualityBench, alike, right, worded
 from edgedec.cli._bench_llama_filled import stretched
 from edgedec.cli.bench import app
 from edgedec.kernels.cpu import loader
@@ -103,9 +103,10 @@ def test_every_policy_takes_part() -> None:
     words = ["cache", "--tasks", "pairs", "--limit", "1", "--budgets", "0.5", "-t", "1", "--json"]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
-    found = set(json.loads(done.stdout)["quality"]["pairs"])
-    assert found == {"full", *(name for name in policy_names() if name != "vision" and budget_option(name))}
-    assert {"snapkv", "lazyllm"} < found
+    found = json.loads(done.stdout)["quality"]["pairs"]
+    assert set(found) == {"full", *(name for name in policy_names() if name != "vision")}
+    assert {"snapkv", "lazyllm", "anchor"} < set(found)
+    assert [sorted(found[name]) for name in ("full", "anchor", "snapkv")] == [["1"], ["1"], ["0.5"]]
 
 
 def test_interrupted_measurements_are_kept(model: edgedec.Model) -> None:

@@ -221,6 +221,10 @@ def test_json(tiny: Path, prompts: Path, fakes: Any) -> None:
     assert found["speed_ratio_min"] == min(ratios)
     low, high = found["speed_ratio_interval"]
     assert low <= found["speed_ratio_mean"] <= high
+    new = found["not_copied"]  # all but the loop of random words
+    assert new["prompts"] == 3
+    assert new["speed_ratio_geometric"] == pytest.approx((ratios[0] * ratios[1] * ratios[3]) ** (1 / 3))
+    assert new["interval"][0] <= new["speed_ratio_geometric"] <= new["interval"][1]
     assert list(found["by_category"]) == ["story", "chat", "random", HOT]
     for category, ratio in zip(found["by_category"].values(), ratios, strict=True):
         assert category["prompts"] == 1

@@ -155,7 +155,7 @@ def test_a_saved_session_of_another_kind_is_refused(tiny: Path, ort: Model, tmp_
     manifest = json.loads((tmp_path / "other" / "edgedec.json").read_text())
     (tmp_path / "other" / "edgedec.json").write_text(json.dumps(manifest | {"name": "other"}))
     for target, says in (
-        (edgedec.open(tmp_path / "other", engine="ort").session(), "saved from another bundle"),
+        (edgedec.open(tmp_path / "other", engine="ort").session(), "saved from another model"),
         (
             edgedec.open(tiny, engine="ort", kv="int8").session(),
             "saved with a f32 cache, this session has int8; open the model with the cache format and engine it was",

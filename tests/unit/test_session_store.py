@@ -254,6 +254,23 @@ def test_damage_is_named(model: Model, saved: Path) -> None:
     assert session.ids[: len(COMMON)] == COMMON
 
 
+@pytest.mark.parametrize("raw", [b"", None])
+def test_a_damaged_part_is_written_again(model: Model, saved: Path, raw: bytes | None) -> None:
+    """By the next session that begins as the one it is of; until then both are named as damaged."""
+    path = saved.parent / "parts" / store.parts_of(saved)[0][:2] / f"{store.parts_of(saved)[0]}.part"
+    before = path.read_bytes()
+    path.write_bytes(before[:-9] + bytes([before[-9] ^ 1]) + before[-8:] if raw is None else raw)
+    told = CliRunner().invoke(app, ["sessions", str(saved.parent)])
+    assert "a.session: cannot be loaded: 1 of its parts damaged or missing" in " ".join(told.stdout.split())
+    session = model.session()
+    take(session, 9, COMMON)
+    session.save(saved.parent / "b.session")
+    assert path.read_bytes() == before
+    for name in ("a.session", "b.session"):
+        model.session().load(saved.parent / name)
+    assert "cannot be loaded" not in CliRunner().invoke(app, ["sessions", str(saved.parent)]).stdout
+
+
 def test_forged_files_are_refused_and_never_crash(model: Model, saved: Path) -> None:
     """Files whose hashes are right, but not what they say."""
     file = read_arrays(saved, store.SHARED, "", SessionError)

@@ -32,11 +32,11 @@ def draft_bundle(host: DrafterContext, path: str) -> Bundle:
     if not path and inside is not None:
         return host.bundle.part(inside.stack)
     if not path:
-        raise UsageError("drafter model: no draft model; name its bundle, as in model:path=./small")
+        raise UsageError("no draft model is in the bundle; name one by the option path, as in model:path=./small")
     try:
         return Bundle.open(find(path))
     except BundleNotFound as error:
-        raise UsageError(f"drafter model: path={path}: {error}") from None
+        raise UsageError(f"draft model: path={path}: {error}") from None
 
 
 def draft_runtime(host: DrafterContext, bundle: Bundle, threads: int = 0, kv: str = "", device: str = "") -> Runtime:

@@ -18,6 +18,9 @@ fun interface Progress {
 class Bundle private constructor(val folder: File, val manifest: Manifest, val digest: String) {
     val name: String get() = manifest.name
 
+    /** What names the model: its manifest as it was exported, whatever was added to the bundle since. */
+    val origin: String get() = manifest.origin.ifEmpty { digest }
+
     /** The path of a file that the manifest lists. */
     fun file(name: String): File {
         if (name !in manifest.files) throw CorruptException("$folder: the manifest does not list '$name'; export it again")

@@ -34,6 +34,7 @@ data class TextFacts(
 class Manifest internal constructor(
     val name: String,
     val source: String,
+    val origin: String,
     val vocabSize: Int,
     val hiddenSize: Int,
     val contextLength: Int,
@@ -89,6 +90,7 @@ private class Reading(private val json: JsonObject, private val where: String) {
         return Manifest(
             name = json.text("name") ?: "",
             source = json.text("source") ?: "",
+            origin = json.text("origin") ?: "",
             vocabSize = spec.whole("vocab_size"),
             hiddenSize = spec.whole("hidden_size"),
             contextLength = spec.whole("context_length"),

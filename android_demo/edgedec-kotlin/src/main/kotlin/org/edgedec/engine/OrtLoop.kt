@@ -72,10 +72,10 @@ internal class OrtText(private val model: OrtModel, override val capacity: Int, 
 
     /** The tokens, the random state and the cache. */
     override fun save(file: File) =
-        OrtSaved(model.bundle.digest, model.kv, ids.toIntArray(), prompt, random.saved(), cached, forward.saved(cached)).write(file)
+        OrtSaved(model.bundle.origin, model.kv, ids.toIntArray(), prompt, random.saved(), cached, forward.saved(cached)).write(file)
 
     override fun load(file: File) {
-        val saved = OrtSaved.read(file, model.bundle.digest, model.kv, capacity, model.bundle.manifest.vocabSize)
+        val saved = OrtSaved.read(file, model.bundle.origin, model.kv, capacity, model.bundle.manifest.vocabSize)
         if (!forward.restore(saved.cache, saved.cached, capacity)) throw SessionException("$file: damaged; start a new session")
         ids.clear()
         saved.ids.forEach { ids.add(it) }

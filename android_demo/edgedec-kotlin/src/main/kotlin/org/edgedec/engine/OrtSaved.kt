@@ -61,7 +61,7 @@ internal class OrtSaved(
             } catch (e: IllegalArgumentException) {
                 throw SessionException("$file: damaged; start a new session", e)
             }
-            if (saved.bundle != bundle) throw SessionException("$file: saved from another bundle; open that one, or start anew")
+            if (saved.bundle != bundle) throw SessionException("$file: saved from another model; open that one, or start anew")
             if (saved.kv != kv) throw SessionException("$file: saved with KV ${saved.kv}, this model has $kv; open it with the other")
             if (saved.ids.size > capacity) throw SessionException("$file: ${saved.ids.size} tokens do not fit into a context of $capacity")
             if (saved.ids.any { it !in 0 until vocab } || saved.prompt !in 0..saved.ids.size || saved.cached !in 0..saved.ids.size) throw SessionException("$file: damaged; start a new session")
