@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from onnx_sessions import session as session_of
 
 pytest.importorskip("onnx", reason="making graphs needs onnx")
 
@@ -30,7 +30,7 @@ def computed(left: Floats, right: NDArray[np.int8], product: Any) -> Floats:
     g.output("y", FLOAT, [1, 1, "rows", "m"])
     stored = (right.astype(np.int16) + 128).astype(np.uint8)
     feed = {"left": left[None, None], "past": stored[None, None, :half], "new": stored[None, None, half:]}
-    session = ort.InferenceSession(g.model().SerializeToString(), providers=["CPUExecutionProvider"])
+    session = session_of(g.model().SerializeToString())
     found: Floats = session.run(None, feed)[0][0, 0]
     return found
 

@@ -9,9 +9,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from onnx_sessions import session as session_of
 
 zoo = pytest.importorskip("zoo", reason="needs torch and transformers to build the models compared with")
-import onnxruntime as ort  # noqa: E402
 import torch  # noqa: E402
 
 from edgedec.bundle import Bundle  # noqa: E402
@@ -305,7 +305,7 @@ def test_the_whole_model_graph_gives_the_same_last_row(case: Case) -> None:
     assert ("model.onnx" in artifacts["ort"].files, "genai" in artifacts) == (plain, plain)
     if not plain:
         return
-    session = ort.InferenceSession(str(case.bundle.file("model.onnx")), providers=["CPUExecutionProvider"])
+    session = session_of(str(case.bundle.file("model.onnx")))
     expected = case.expected(TOKENS)
     names = [f"{i}.{part}" for i in range(len(spec.attention)) for part in ("key", "value")]
     block = spec.attention[0]
@@ -319,7 +319,7 @@ def test_the_whole_model_graph_gives_the_same_last_row(case: Case) -> None:
 
 
 def test_the_embed_graph_is_the_runtimes_embedding(case: Case) -> None:
-    session = ort.InferenceSession(str(case.bundle.file("embed.onnx")), providers=["CPUExecutionProvider"])
+    session = session_of(str(case.bundle.file("embed.onnx")))
     found = session.run(None, {"input_ids": np.array([TOKENS])})[0][0]
     for engine in THREE:
         runtime = case.runtime(engine)

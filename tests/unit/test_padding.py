@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 from checkpoints import write_llama
+from onnx_sessions import session as session_of
 
 import edgedec
 from edgedec.bundle.folder import Bundle
@@ -265,6 +265,6 @@ def test_draft_heads_come_along(small: Bundle, tmp_path: Path, kind: str) -> Non
 
 def run(path: Path, hidden: np.ndarray) -> dict[str, np.ndarray]:
     """What a head says of hidden states, whatever its inputs are called."""
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    session = session_of(str(path))
     outputs = [output.name for output in session.get_outputs()]
     return dict(zip(outputs, session.run(None, {i.name: hidden for i in session.get_inputs()}), strict=True))

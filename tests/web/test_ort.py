@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx_sessions import session as session_of
 from weblibrary import WEB
 
 import edgedec
@@ -48,9 +49,8 @@ def bundle(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def python_story(bundle: Path, ids: list[int], n: int) -> list[int]:
     """The likeliest tokens by onnxruntime on the same graph."""
-    import onnxruntime
 
-    session = onnxruntime.InferenceSession(bundle / "web.onnx", providers=["CPUExecutionProvider"])
+    session = session_of(str(bundle / "web.onnx"))
     names = [each.name for each in session.get_outputs()]
     block = next(iter(edgedec.open(bundle).spec.attention.values()))
     empty = np.zeros((1, block.n_kv_heads, 0, block.head_dim), np.float32)
