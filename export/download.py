@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.bundle.cached import HubName
+from edgedec.bundle.locate import GGUF, HUB
 from edgedec.errors import CheckpointError, RuntimeUnavailable
+from edgedec.export.gguf.file import MAX_PARTS, PART
 
 Progress = Callable[[str, int, int], None]
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
@@ -39,7 +41,9 @@ def download(model: HubName, progress: Progress = lambda *_: None, torch_files: 
     except Exception as error:  # the client and its HTTP library raise kinds that change by version
         raise CheckpointError(f"{model}: {_why(hub, error)}") from None
     if not list(folder.glob("*.safetensors")) and not any((folder / name).is_file() for name in torch_files):
-        raise CheckpointError(f"{model}: no safetensors among its files, and edgedec reads no pickles; choose another")
+        raise CheckpointError(
+            f"{model}: no safetensors among its files, and edgedec reads no pickles; {_other(hub, model)}"
+        )
     files = [path for path in sorted(folder.iterdir()) if path.is_file()]
     for i, path in enumerate(files):
         progress("hashes", i, len(files))
@@ -50,16 +54,39 @@ def download(model: HubName, progress: Progress = lambda *_: None, torch_files: 
     return Fetched(folder, folder.name)
 
 
-def download_file(model: HubName) -> Path:
-    """One file of a repository, in the shared cache, against its hash."""
-    hub = _client(model)
+def _other(hub: Any, model: HubName) -> str:
+    """What to take in the place of a repository that holds no checkpoint: its GGUF files, if it has some."""
     try:
-        path = Path(hub.hf_hub_download(model.id, model.file, revision=model.revision))
-    except Exception as error:
-        raise CheckpointError(f"{model}: {_why(hub, error)}") from None
-    for name in _damaged(path):
-        raise CheckpointError(f"{model}: {name}: content differs from its hash, and was removed; pull it again")
-    return path
+        names = [name for name in hub.list_repo_files(model.id, revision=model.revision) if name.endswith(GGUF)]
+    except Exception:  # a hint only
+        names = []
+    at = "" if model.revision == "main" else f"@{model.revision}"
+    files = [f"{HUB}{model.id}/{name}{at}" for name in sorted(names)]
+    more = f" and {len(files) - 8} more" if len(files) > 8 else ""
+    return f"name one of its GGUF files: {', '.join(files[:8])}{more}" if files else "choose another"
+
+
+def download_file(model: HubName) -> Path:
+    """One file of a repository, in the shared cache, against its hash; of a GGUF file in parts all of them."""
+    assert model.file is not None
+    hub, found = _client(model), list[Path]()
+    for file in _parts(model.file):
+        try:
+            found.append(Path(hub.hf_hub_download(model.id, file, revision=model.revision)))
+        except Exception as error:
+            raise CheckpointError(f"{model}: {file}: {_why(hub, error)}") from None
+        for name in _damaged(found[-1]):
+            raise CheckpointError(f"{model}: {name}: content differs from its hash, and was removed; pull it again")
+    return next(path for path in found if path.name == Path(model.file).name)
+
+
+def _parts(file: str) -> list[str]:
+    """The names of all parts of a GGUF file, by the name of one; the file itself if it is whole."""
+    named = PART.fullmatch(Path(file).name)
+    if named is None or not 0 < (count := int(named[3])) <= MAX_PARTS:
+        return [file]
+    folder = file[: len(file) - len(Path(file).name)]
+    return [f"{folder}{named[1]}-{i:05}-of-{count:05}{GGUF}" for i in range(1, count + 1)]
 
 
 def ask(model: HubName) -> None:

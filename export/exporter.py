@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import MANIFEST, Bundle
+from edgedec.bundle.locate import GGUF, is_gguf
 from edgedec.bundle.manifest import Text, WeightFormat, WeightLayout
 from edgedec.cache.host import HostCache
 from edgedec.errors import BundleError, UsageError
@@ -30,7 +31,7 @@ from edgedec.export.drafts.model import add_model
 from edgedec.export.kv_heads import SmallerHeads, smaller
 from edgedec.export.kv_heads_text import smaller_heads
 from edgedec.export.layers import through_layer
-from edgedec.export.opening import GGUF, open_source
+from edgedec.export.opening import open_source
 from edgedec.export.parity import parity
 from edgedec.export.weights import Kept, format_of
 from edgedec.export.writer import Add, BundleWriter, Contents, Progress, Scales, write_manifest
@@ -127,7 +128,7 @@ def put_draft(
 
 def _is_model(place: str) -> bool:
     """Is it a model by itself, and no draft of a known kind?"""
-    if Path(place).suffix == GGUF:
+    if is_gguf(Path(place)) or Path(place).suffix == GGUF:
         return True
     checkpoint = open_draft(place)
     kind = known_kind(checkpoint.config, checkpoint.tensors)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgedec.bundle.cached import HubName
-from edgedec.bundle.locate import HUB
+from edgedec.bundle.locate import GGUF, HUB, is_gguf
 from edgedec.errors import CheckpointError, UsageError
 from edgedec.export.checkpoint import Checkpoint, open_checkpoint
 from edgedec.export.download import download, download_file
 from edgedec.export.gguf.checkpoint import GgufCheckpoint
-
-GGUF = ".gguf"
 
 
 def open_source(place: str | Path) -> Checkpoint:
@@ -24,7 +22,7 @@ def open_source(place: str | Path) -> Checkpoint:
         if files and not (path / "config.json").exists():
             raise CheckpointError(f"{path}: holds GGUF files and no config.json; name the file: {files[0]}")
         return open_checkpoint(path)
-    return GgufCheckpoint.of(path) if path.suffix == GGUF else open_checkpoint(path)
+    return GgufCheckpoint.of(path) if is_gguf(path) else open_checkpoint(path)
 
 
 def _downloaded(place: str) -> Path:

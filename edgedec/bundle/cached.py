@@ -35,6 +35,8 @@ class HubName:
         """ "hf:ORG/NAME@REVISION" -> its parts; "hf:" and "@REVISION" may be missing."""
         found = _ID.match(text.removeprefix(HUB))
         if found is None or ".." in text:
+            if ":" in text.removeprefix(HUB):
+                raise UsageError(f"{text}: a colon names nothing; name the file: ORG/NAME/FILE.gguf")
             raise UsageError(
                 f"{text}: not a model of the Hub; expected ORG/NAME, ORG/NAME@REVISION or ORG/NAME/FILE.gguf"
             )

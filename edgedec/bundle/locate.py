@@ -4,6 +4,7 @@ asked for: a GGUF file, a name on the Hugging Face Hub."""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
@@ -15,6 +16,8 @@ from edgedec.bundle.manifest import MANIFEST
 from edgedec.errors import BundleNotFound
 
 NANO, GGUF, HUB, PACKED = "nano", ".gguf", "hf:", ".edb"
+# A name on the Hub without its prefix.
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 Progress = Callable[[str, int, int], None]
 Announce = Callable[[str, Path], AbstractContextManager[Progress]]
 
@@ -40,13 +43,40 @@ def find(path_or_name: str | os.PathLike[str]) -> Path:
         # A bundle folder, or a file of another format that has been downloaded, which is looked for in its turn.
         found: Path = import_module("edgedec.export.hub").fetched(str(path_or_name), announce.get())
         return found if found.is_dir() else find(found)
-    if path.suffix == GGUF and path.is_file():
+    if is_gguf(path):
         converted: Path = import_module("edgedec.export.gguf.converted").bundle_of(path, announce.get())
         return converted
-    if path.suffix == PACKED and path.is_file():
-        content: Path = import_module("edgedec.bundle.packed").unpacked(path)
-        return content
+    if path.is_file():
+        packed = import_module("edgedec.bundle.packed")
+        if path.suffix == PACKED or packed.is_packed(path):
+            content: Path = packed.unpacked(path)
+            return content
+        raise BundleNotFound(f"{path}: neither a GGUF file nor a packed bundle; {_instead_of(path)}")
     if not path.is_dir():
         what = "file" if path.suffix in (GGUF, PACKED) else "bundle folder"
+        if what == "bundle folder" and _ID.fullmatch(str(path_or_name)):
+            raise BundleNotFound(f"{path}: no such bundle folder; a model of the Hugging Face Hub is {HUB}{path}")
         raise BundleNotFound(f"{path}: no such {what}; make a bundle with `edgedec export`, or use {NANO!r}")
     return path
+
+
+def is_gguf(path: Path) -> bool:
+    """By its name, or by what it begins with: other programs keep such files under names of their own."""
+    if not path.is_file():
+        return False
+    try:
+        with path.open("rb") as file:
+            return path.suffix == GGUF or file.read(4) == b"GGUF"
+    except OSError:
+        return path.suffix == GGUF
+
+
+def _instead_of(path: Path) -> str:
+    """What to do with a file that is no model by itself."""
+    if path.name == MANIFEST:
+        return f"name its folder: {path.parent}"
+    if path.suffix == ".onnx":
+        return f"edgedec import {path.parent} -o BUNDLE makes a bundle of a decoder"
+    if path.suffix == ".safetensors" or path.name == "config.json":
+        return f"edgedec export {path.parent} -o BUNDLE makes one of its folder"
+    return "make a bundle with `edgedec export`"

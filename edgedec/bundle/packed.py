@@ -86,6 +86,22 @@ def unpacked(path: Path, show: Progress = lambda stage, done, total: None) -> Pa
     return folder
 
 
+def verify_packed(path: Path) -> None:
+    """Check every file in a packed bundle against its hash: BundleCorrupt names the first that differs. What is
+    unpacked of it already is another copy."""
+    with path.open("rb") as file:
+        index = _read_index(file, path)
+        folder = unpacked(path)
+        hashes = {name: facts.sha256 for name, facts in Bundle.open(folder).manifest.files.items()}
+        for name, (offset, size) in index.files.items():
+            file.seek(offset)
+            digest = hashlib.sha256()
+            for piece in _pieces(file, size):
+                digest.update(piece)
+            if digest.hexdigest() != (index.manifest if name == MANIFEST else hashes.get(name)):
+                raise BundleCorrupt(f"{path}: {name}: content differs from its hash; pack or download it again")
+
+
 def _laid_out(digest: str, sizes: dict[str, int]) -> tuple[bytes, dict[str, int], int]:
     """The index, the files' offsets and the size of all: numbers of offsets that do not move when they are written."""
     index = b""
@@ -155,7 +171,11 @@ def _unpack(file: BinaryIO, path: Path, index: PackedIndex, folder: Path, show: 
                         show("unpack", done, total)
                 if name == MANIFEST and digest.hexdigest() != index.manifest:
                     raise BundleCorrupt(f"{path}: {name}: content differs from its hash; pack or download it again")
-            Bundle.open(staging, verify=True)
+            try:
+                Bundle.open(staging, verify=True)
+            except BundleError as wrong:
+                said = str(wrong).removeprefix(f"{staging}{os.sep}").removeprefix(f"{staging}: ")
+                raise type(wrong)(f"{path}: {said}") from None
     except (UsageError, BundleError):
         if not (folder / MANIFEST).is_file():  # somebody else was faster
             raise

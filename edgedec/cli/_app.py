@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +12,7 @@ from functools import partial
 from importlib import import_module
 from keyword import iskeyword
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Annotated, Any
 
 import typer
@@ -54,7 +56,7 @@ VERBS = (
 )
 # A shell that completes a line sets it.
 COMPLETE = "_EDGEDEC_COMPLETE"
-FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
+FAILED, USAGE, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 130, 141, 143
 # Typer's own UsageError, wherever this version of it keeps that class.
 _Misuse: type[Exception] = typer.BadParameter.__bases__[0]
 
@@ -115,9 +117,11 @@ class Verbs(TyperGroup):
             raise typer.Exit(FAILED) from None
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        """Typer's `main`, with a usage error as one line instead of a box."""
+        """Typer's `main`, with a usage error as one line instead of a box. SIGTERM ends it as an interrupt does, so
+        that what is half-written goes."""
         try:
-            code = super().main(*args, **{**extra, "standalone_mode": False})
+            with _terminated_as_interrupted():
+                code = super().main(*args, **{**extra, "standalone_mode": False})
         except typer.Abort:
             code = INTERRUPTED
         except _Misuse as error:
@@ -194,6 +198,19 @@ def _misuse(error: Any) -> tuple[str, str]:
     path = error.ctx.command_path if getattr(error, "ctx", None) else "edgedec"
     message = error.format_message().rstrip(".").replace("Value error, ", "").removeprefix("Invalid value: ")
     return path, f"{message} (see {path} --help)"
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM raises SystemExit meanwhile."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _drop_stdout() -> None:

@@ -145,8 +145,8 @@ class Chat:
 
     def do_compact(self, count: str) -> None:
         """/compact [N]          drop the oldest turns: keep the last N, or what fits half of the context"""
-        if count and not (count.isdecimal() and int(count)):
-            raise UsageError(f"/compact {count}: must be a number of turns, 1 or more")
+        if count and not count.isdecimal():
+            raise UsageError(f"/compact {count}: must be a number of turns")
         before, model = len(turns(self.messages)[1]), self.session.model
         room = self.session.capacity // 2
         n = int(count) if count else latest_that_fit(self.messages, lambda m: len(model.chat_ids(m)), room)

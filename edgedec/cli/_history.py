@@ -30,8 +30,8 @@ def keep_latest(messages: Sequence[Message], n: int) -> list[Message]:
 
 
 def latest_that_fit(messages: Sequence[Message], length: Callable[[Sequence[Message]], int], room: int) -> int:
-    """How many of the last turns have at most `room` tokens together with the system messages; at least one."""
+    """How many of the last turns have at most `room` tokens together with the system messages."""
     count = len(turns(messages)[1])
-    while count > 1 and length(keep_latest(messages, count)) > room:
+    while count > 0 and length(keep_latest(messages, count)) > room:
         count -= 1
     return count

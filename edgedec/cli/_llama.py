@@ -124,10 +124,8 @@ FLAGS: dict[str, Foreign] = {
     "-hf": _takes("--model", "hf:{}".format),
     "-hfr": _takes("--model", "hf:{}".format),
     "--hf-repo": _takes("--model", "hf:{}".format),
-    "-hff": Foreign(1, instead="name the file with the model: -m hf:ORG/NAME, or export a file: edgedec export FILE"),
-    "--hf-file": Foreign(
-        1, instead="name the file with the model: -m hf:ORG/NAME, or export a file: edgedec export FILE"
-    ),
+    "-hff": Foreign(1, instead="name the file with the model: -m hf:ORG/NAME/FILE.gguf"),
+    "--hf-file": Foreign(1, instead="name the file with the model: -m hf:ORG/NAME/FILE.gguf"),
     "-hft": Foreign(1, instead="set HF_TOKEN"),
     "--hf-token": Foreign(1, instead="set HF_TOKEN"),
     "-mu": Foreign(1, instead="download the file, then edgedec export FILE -o BUNDLE"),

@@ -59,7 +59,9 @@ class ModelOpening:
         if not paths:
             raise UsageError(f"--models {folder}: no bundle and no GGUF file in it; make one with `edgedec export`")
         files = _named_files(lora)
-        sources = [self._source(path, files, limits) for path in paths]
+        sources = [source for path in paths if (source := self._served(path, files, limits)) is not None]
+        if not sources:
+            raise UsageError(f"--models {folder}: none of its models can be served")
         names = [source.name for source in sources]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -69,6 +71,14 @@ class ModelOpening:
         if unknown:
             raise UsageError(f"--lora {unknown[0]}: with --models it is MODEL/NAME=FILE; models: {', '.join(names)}")
         return sources
+
+    def _served(self, path: Path, lora: Mapping[str, Path], limits: ServerLimits) -> ModelSource | None:
+        """One that cannot be opened is named and passed over: the others are served."""
+        try:
+            return self._source(path, lora, limits)
+        except EdgedecError as error:
+            print(f"edgedec: {path.name} is not served: {error}", file=sys.stderr)
+            return None
 
     def _source(self, path: Path, lora: Mapping[str, Path], limits: ServerLimits) -> ModelSource:
         from edgedec.bundle import Bundle
@@ -108,15 +118,15 @@ class ModelOpening:
 
 
 def bundles(folder: Path) -> Iterator[Path]:
-    """The bundles in a folder, and those of its GGUF files, which are converted now if they never were; a file that
-    cannot be is named and passed over."""
-    from edgedec.bundle.locate import GGUF, find
+    """The bundles in a folder, those in its packed files, and those of its GGUF files, which are converted now if they
+    never were; a file that cannot be is named and passed over."""
+    from edgedec.bundle.locate import GGUF, PACKED, find
     from edgedec.bundle.manifest import MANIFEST
 
     for path in sorted(folder.iterdir()):
         if (path / MANIFEST).is_file():
             yield path
-        elif path.suffix == GGUF and path.is_file() and not _LATER_PART.search(path.stem):
+        elif path.suffix in (GGUF, PACKED) and path.is_file() and not _LATER_PART.search(path.stem):
             try:
                 yield find(path)
             except EdgedecError as error:

@@ -72,7 +72,7 @@ ModelName = Annotated[
 Engine = Annotated[
     str, _option("--engine", metavar="NAME", help="What computes: auto (default), native, ort, reference.")
 ]
-Threads = Annotated[int, _option("--threads", "-t", min=0, help="CPU threads; 0 (default) uses all cores.")]
+Threads = Annotated[int, _option("--threads", "-t", min=0, max=1024, help="CPU threads; 0 (default) uses all cores.")]
 KVFormat = Annotated[KV | None, _option("--kv", help="KV cache format; the bundle's first by default.")]
 CtxSize = Annotated[
     int,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,11 +31,15 @@ def verify(
       edgedec verify nano --json
     """
     from edgedec.bundle.folder import Bundle
-    from edgedec.bundle.locate import find
+    from edgedec.bundle.locate import PACKED, find
+    from edgedec.bundle.packed import verify_packed
     from edgedec.signing import signed_by
 
     try:
-        opened = Bundle.open(find(bundle))
+        path = find(bundle)
+        if Path(bundle).suffix == PACKED and Path(bundle).is_file():
+            verify_packed(Path(bundle))
+        opened = Bundle.open(path)
         n, total = len(opened.manifest.files), _check(opened, quiet=json)
         signed = signed_by(opened)
     except EdgedecError as error:

@@ -77,7 +77,10 @@ def write_arrays(
 def read_arrays(path: str | os.PathLike[str], magic: bytes, what: str, error: type[EdgedecError]) -> ArrayFile:
     """The content of a file of the kind `magic`, which people call `what`; `error` if it is none or damaged."""
     try:
-        raw = Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            raw = file.read(_PREFIX)
+            if raw[:_MAGIC] == magic:  # another file may be of any size
+                raw += file.read()
     except OSError as wrong:
         raise error(f"{path}: {wrong.strerror or wrong}") from None
     size = int.from_bytes(raw[_PREFIX - 8 : _PREFIX], "little")

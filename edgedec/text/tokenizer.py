@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgedec.errors import TextError, UsageError
+from edgedec.text.surrogates import check_unicode
 
 if TYPE_CHECKING:
     import tokenizers
@@ -51,6 +52,7 @@ class Tokenizer:
         """Token ids. `special`: read special tokens in the text; without it "<|end|>" is seven characters,
         so text from strangers cannot forge one. `around`: add what the model expects around text (BOS);
         a rendered chat template brings its own."""
+        check_unicode(text)
         with self._lock, _named(f"text of {len(text)} characters cannot be encoded"):
             self._raw.encode_special_tokens = not special
             return list(self._raw.encode(text, add_special_tokens=special and around).ids)

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 
 from edgedec.bundle.locate import Announce, Progress
@@ -16,11 +17,13 @@ from edgedec.storage.files import cache_folder, replacing
 
 # Raised when a file is converted to something else than before.
 REVISION = 1
+# A file of so many bytes is hashed with progress; pieces of so many.
+_LARGE, _PIECE = 1 << 30, 16 << 20
 
 
 def bundle_of(path: Path, announce: Announce) -> Path:
     """The folder of the bundle that the file is converted to; it is there already but for the first time."""
-    folder = cache_folder() / "gguf" / f"{path.stem}-{_key(path)}"
+    folder = cache_folder() / "gguf" / f"{path.stem}-{_key(path, announce)}"
     if (folder / MANIFEST).is_file():
         return folder
     _convert(path, folder, announce)
@@ -56,8 +59,9 @@ def _announcing(start: Callable[[], Progress]) -> Progress:
     return show
 
 
-def _key(path: Path) -> str:
-    """The hash of the file or files, remembered by their sizes and times."""
+def _key(path: Path, announce: Announce) -> str:
+    """The hash of the file or files, remembered by their sizes and times. Of a large one it is said that it is read,
+    which takes seconds, and not before it was found to be one to convert."""
     parts = [path.resolve()]
     if (named := PART.fullmatch(path.name)) is not None:
         parts = [part.resolve() for part in split_paths(path, int(named[3]))]
@@ -67,7 +71,12 @@ def _key(path: Path) -> str:
     found = _noted(note)
     if found and found[0] == seen:
         return found[1]
-    key = _digest(parts)
+    with ExitStack() as stack:
+        show: Progress = lambda *_: None  # noqa: E731
+        if sum(part.stat().st_size for part in parts) >= _LARGE:
+            import_module("edgedec.export.opening").open_source(path)
+            show = stack.enter_context(announce(f"{path.name} is read", note.parent.parent))
+        key = _digest(parts, show)
     note.parent.mkdir(parents=True, exist_ok=True)
     with replacing(note) as file:
         file.write(json.dumps([seen, key]).encode())
@@ -82,9 +91,15 @@ def _noted(note: Path) -> tuple[object, str] | None:
         return None
 
 
-def _digest(parts: list[Path]) -> str:
+def _digest(parts: list[Path], show: Progress) -> str:
     whole = hashlib.sha256(f"{REVISION} {VERSION}".encode())
+    done, total = 0, sum(part.stat().st_size for part in parts)
     for part in parts:
+        digest = hashlib.sha256()
         with part.open("rb") as file:
-            whole.update(hashlib.file_digest(file, "sha256").digest())
+            while piece := file.read(_PIECE):
+                digest.update(piece)
+                done += len(piece)
+                show("read", done, total)
+        whole.update(digest.digest())
     return whole.hexdigest()[:24]

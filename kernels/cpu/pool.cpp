@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 
 #if defined(__x86_64__) || defined(_M_X64)
 #include <immintrin.h>
@@ -54,12 +55,11 @@ std::chrono::nanoseconds next_idle(std::chrono::nanoseconds idle, std::chrono::n
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) : size_(threads < 1 ? 1 : threads) {
+  threads_.reserve(size_ - 1);
   try {
     for (int i = 1; i < size_; i++) threads_.emplace_back([this, i] { serve(i); });
-  } catch (...) {
-    stop_ = true;
-    for (auto& t : threads_) t.join();
-    throw;
+  } catch (const std::system_error&) {  // the system makes no more: these are enough
+    size_ = 1 + (int)threads_.size();
   }
 }
 

@@ -48,7 +48,7 @@ class ThreadPool {
   void serve(int thread);
   bool help(int thread);
 
-  const int size_;
+  int size_;  // with the caller; fewer than asked for where the system makes no more
   // Which phase it is (upper half) and how many of its tasks are left to take (lower half). Taking one is
   // one exchange of both: who succeeds has a task of the phase that `phase_` describes, for that phase
   // cannot end before the task is done.

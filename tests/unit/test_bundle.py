@@ -18,9 +18,12 @@ import pytest
 from checkpoints import write_llama
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from edgedec.bundle.folder import Bundle
 from edgedec.bundle.manifest import MANIFEST, Manifest
+from edgedec.bundle.packed import pack
+from edgedec.cli._app import app
 from edgedec.errors import (
     BundleCorrupt,
     BundleNotFound,
@@ -28,8 +31,10 @@ from edgedec.errors import (
     BundleVersion,
     EdgedecError,
     RuntimeUnavailable,
+    SessionError,
 )
 from edgedec.runtime import open_runtime
+from edgedec.storage.arrays import read_arrays
 from edgedec.storage.serde import from_json, to_json
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
@@ -518,3 +523,27 @@ def test_noise_for_a_graph(bundle: Path) -> None:
     with pytest.raises(BundleCorrupt, match=r"model.onnx: ONNX Runtime cannot open it") as caught:
         open_runtime("ort", Bundle.open(bundle)).load()
     assert "\n" not in str(caught.value)
+
+
+def test_a_packed_bundle_is_verified_itself(nano: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what was unpacked of it; and one that was never unpacked is named by its own path."""
+    monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "nano.edb"
+    pack(Bundle.open(nano), file)
+    assert CliRunner().invoke(app, ["verify", str(file)]).exit_code == 0
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    for name in ("nano.edb", "other.edb"):
+        (tmp_path / name).write_bytes(raw)
+        told = CliRunner().invoke(app, ["verify", str(tmp_path / name)])
+        assert told.exit_code == 1
+        assert f"{name}: " in told.stderr
+        assert "content differs" in told.stderr
+        assert "partial" not in told.stderr
+
+
+def test_a_large_file_that_is_no_session_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(SessionError, match="not a saved session"):
+        read_arrays(tmp_path / "large", b"EDGESESS", "a saved session", SessionError)

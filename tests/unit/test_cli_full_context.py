@@ -30,7 +30,8 @@ def test_turns_are_dropped_whole_and_the_system_message_stays() -> None:
     assert keep_latest(messages, 2) == [messages[0], *messages[3:]]
     assert keep_latest(messages, 9) == messages
     assert latest_that_fit(messages, lambda m: 10 * len(m), 40) == 2
-    assert latest_that_fit(messages, lambda m: 10 * len(m), 5) == 1
+    assert latest_that_fit(messages, lambda m: 10 * len(m), 20) == 1
+    assert latest_that_fit(messages, lambda m: 10 * len(m), 5) == 0
 
 
 def test_a_full_context_says_what_to_do_and_compact_and_reset_do_it(nano: Path) -> None:
@@ -44,6 +45,15 @@ def test_a_full_context_says_what_to_do_and_compact_and_reset_do_it(nano: Path) 
     assert "turns kept" in result.stderr
     after = result.stderr.split("turns kept")[1]
     assert "context of" not in after, "after /compact there is room again"
+
+
+def test_one_turn_that_fills_the_context_goes_too(nano: Path) -> None:
+    story = "One day, a little fox found a red ball in the park and played with it. " * 14
+    result = call(
+        "-m", nano, "-c", 256, "-n", 4, "--temp", 0, "--ignore-eos", stdin="\n".join([story, "/compact", "Hi"])
+    )
+    assert "context of 256" in result.stderr.split("0 of 1 turns kept")[0]
+    assert "context of 256" not in result.stderr.split("0 of 1 turns kept")[1]
 
 
 def test_an_answer_that_fills_the_context_says_what_to_do_in_a_chat(nano: Path) -> None:

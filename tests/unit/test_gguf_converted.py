@@ -22,6 +22,7 @@ from edgedec.bundle.locate import Progress, announce, find
 from edgedec.cli import main
 from edgedec.errors import BundleNotFound, CheckpointError
 from edgedec.export.exporter import ExportOptions, export
+from edgedec.export.gguf import converted
 from edgedec.export.gguf.file import GgufFile
 from edgedec.runtime import Rows, logits_of, open_runtime
 
@@ -63,6 +64,57 @@ def test_a_file_is_converted_once(cache: Path, tmp_path: Path) -> None:
         announce.reset(token)
     assert sorted([first.name, other.name]) == bundles(cache)
     assert find(copy).name.startswith("copy-")
+
+
+def test_a_file_of_any_name(cache: Path, tmp_path: Path) -> None:
+    """Other programs keep them under a hash."""
+    blob = llama(tmp_path / "m.gguf").rename(tmp_path / "sha256-abc")
+    assert find(blob).parent == cache
+    assert export(str(blob), tmp_path / "out", ExportOptions(check=False)).spec == Bundle.open(find(blob)).spec
+
+
+def test_a_large_file_is_read_with_progress_and_only_if_it_can_be_converted(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    @contextmanager
+    def telling(what: str, folder: Path) -> Iterator[Progress]:
+        told.append(what)
+        yield lambda stage, done, total: told.append(f"{stage} {done == total}")
+
+    monkeypatch.setattr(converted, "_LARGE", 1)
+    token = announce.set(telling)
+    try:
+        find(llama(tmp_path / "m.gguf"))
+        assert told[:3] == ["m.gguf is read", "read True", "m.gguf is converted"]
+        told.clear()
+        (tmp_path / "bad.gguf").write_bytes(b"GGUX" + bytes(100))
+        with pytest.raises(CheckpointError, match="is not a GGUF file"):
+            find(tmp_path / "bad.gguf")
+        assert told == []
+    finally:
+        announce.reset(token)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("edgedec.json", "name its folder: "),
+        ("model.safetensors", r"edgedec export .* -o BUNDLE"),
+        ("model.onnx", r"edgedec import .* -o BUNDLE"),
+        ("notes.txt", "neither a GGUF file nor a packed bundle"),
+    ],
+)
+def test_a_file_that_is_no_model_by_itself(tmp_path: Path, name: str, says: str) -> None:
+    (tmp_path / name).write_text("x")
+    with pytest.raises(BundleNotFound, match=says):
+        find(tmp_path / name)
+
+
+def test_a_name_of_the_hub_without_its_prefix() -> None:
+    with pytest.raises(BundleNotFound, match=r"a model of the Hugging Face Hub is hf:someone/tiny"):
+        find("someone/tiny")
 
 
 def test_the_progress_of_a_conversion(cache: Path, tmp_path: Path) -> None:

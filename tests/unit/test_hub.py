@@ -179,6 +179,29 @@ def test_one_gguf_file_of_a_repository(world: World) -> None:
     assert "no such file" in world.fails("run", "-m", f"hf:{ID}/other.gguf", "-p", "a")
 
 
+def test_a_gguf_file_in_parts_is_fetched_whole(world: World) -> None:
+    folder = world.hub.repositories[ID]
+    parts = [f"m-{i:05}-of-00002.gguf" for i in (1, 2)]
+    for part in parts:
+        (folder / part).write_bytes(part.encode())
+    world.ok("pull", f"{ID}/{parts[1]}")
+    assert [world.hub.fetched(part) for part in parts] == [[""], [""]]
+    (folder / parts[0]).unlink()
+    assert f"{parts[0]}: no such file in it" in world.fails("pull", f"{ID}@main/{parts[0]}".replace("@main", ""))
+
+
+def test_a_repository_of_gguf_files_names_them(world: World) -> None:
+    folder = world.hub.repositories[ID]
+    for path in folder.iterdir():
+        path.unlink()
+    assert "reads no pickles; choose another" in world.fails("pull", ID)
+    for kind in ("Q4_0", "Q8_0"):
+        (folder / f"tiny-{kind}.gguf").write_bytes(b"GGUF")
+    said = world.fails("run", "-hf", ID, "-p", "a")
+    assert f"name one of its GGUF files: hf:{ID}/tiny-Q4_0.gguf, hf:{ID}/tiny-Q8_0.gguf" in said
+    assert "name the file: ORG/NAME/FILE.gguf" in world.fails("run", "-hf", f"{ID}:Q4_0", "-p", "a")
+
+
 def test_errors_say_what_to_do(world: World) -> None:
     assert "no such model on http://127.0.0.1" in world.fails("pull", "nobody/nothing")
     assert "no such revision" in world.fails("pull", f"{ID}@missing")

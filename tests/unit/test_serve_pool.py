@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 
 import edgedec
+from edgedec.bundle import Bundle
+from edgedec.bundle.packed import pack
 
 for package in ("starlette", "uvicorn", "httpx"):
     pytest.importorskip(package, reason=f"the server's tests need {package}")
@@ -346,6 +348,28 @@ def test_gguf_files_of_the_folder_are_served(
         assert [card["id"] for card in httpx.get(f"{place}/v1/models").json()["data"]] == ["first", "small-Q8_0"]
         assert complete(place, "small-Q8_0")["usage"]["completion_tokens"] > 0
         assert loaded(place) == ["small-Q8_0"]
+
+
+def test_a_bundle_that_cannot_be_opened_is_passed_over(folder: Path, tmp_path: Path) -> None:
+    """As a file that cannot be converted; what is packed is served."""
+    mixed = tmp_path / "mixed"
+    for name in ("first", "second"):
+        shutil.copytree(folder / name, mixed / name, copy_function=os.link)
+    pack(Bundle.open(folder / "second"), mixed / "second.edb")
+    shutil.rmtree(mixed / "second")
+    shutil.copytree(folder / "first", mixed / "broken", copy_function=os.link)
+    (mixed / "broken" / "tokenizer.json").unlink()
+    with started(mixed, "--slots", "2", "-c", "64", models=True) as (place, _):
+        assert [card["id"] for card in httpx.get(f"{place}/v1/models").json()["data"]] == ["first", "second"]
+        assert complete(place, "second")["usage"]["completion_tokens"] > 0
+    shutil.rmtree(mixed / "first")
+    (mixed / "second.edb").unlink()
+    command = [sys.executable, "-m", "edgedec", "serve", "--port", "0", "--models", str(mixed)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    first, second = done.stderr.splitlines()
+    assert first.startswith("edgedec: broken is not served: ")
+    assert second == f"edgedec: --models {mixed}: none of its models can be served"
 
 
 @pytest.mark.parametrize(
