@@ -64,14 +64,23 @@ class Target:
 
     model: Any
     known: dict[tuple[int, ...], list[Tensor]] = field(default_factory=dict)
+    last: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
 
     def states(self, ids: Sequence[int]) -> list[Tensor]:
         """After 0, 1, ... layers [n, hidden]; the last after the norm too."""
         if tuple(ids) not in self.known:
+            before: list[Tensor] = []
+            hook = self.model.model.norm.register_forward_pre_hook(lambda _, given: before.append(given[0][0]))
             with torch.no_grad():
                 found = self.model.model(torch.tensor([list(ids)]), output_hidden_states=True).hidden_states
-            self.known[tuple(ids)] = [x[0] for x in found]
+            hook.remove()
+            self.known[tuple(ids)], self.last[tuple(ids)] = [x[0] for x in found], before[0]
         return self.known[tuple(ids)]
+
+    def before_norm(self, ids: Sequence[int]) -> Tensor:
+        """After all layers, before the norm [n, hidden]."""
+        self.states(ids)
+        return self.last[tuple(ids)]
 
     def entering(self, ids: Sequence[int]) -> Tensor:
         """The states that enter its last layer [n, hidden]."""
@@ -247,10 +256,11 @@ def mtp(layout: str) -> Oracle:
             x = F.linear(torch.cat(parts[::-1] if layout == "mimo" else parts, -1), t[f"{proj}.weight"])
             x = x + attention(norm(x, f"{layer}input_layernorm"), t, f"{layer}self_attn.", 5000.0)
             x = x + mlp(norm(x, f"{layer}post_attention_layernorm"), t, f"{layer}mlp.")
-            return x if layout == "deepseek" else norm(x, last)
+            return norm(x, last) if layout == "qwen3_next" else x
 
-        state = drafted_on(step, target.states(ids[:-1])[-1], ids, path)
-        state = norm(state, last) if layout == "deepseek" else state
+        first = target.before_norm(ids[:-1]) if layout == "mimo" else target.states(ids[:-1])[-1]
+        state = drafted_on(step, first, ids, path)
+        state = state if layout == "qwen3_next" else norm(state, last)
         return F.linear(state, t.get(f"{layer}shared_head.head.weight", target.head)).log_softmax(-1)
 
     return Oracle(t, CONFIG | {"num_hidden_layers": 8, "model_type": "llama"}, after, 3)

@@ -13,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the model zoo is built with torch")
 transformers = pytest.importorskip("transformers", reason="the model zoo is built with transformers")
+import mimo  # noqa: E402
 
 SIZES = {
     "vocab_size": 101,
@@ -124,6 +125,7 @@ ZOO: dict[str, Callable[[], Any]] = {
     "mistral_no_window": _causal("Mistral", 1, sliding_window=None),
     "qwen2": _causal("Qwen2", use_sliding_window=True, sliding_window=6, max_window_layers=1),
     "qwen2_tied": _causal("Qwen2", 1, tie_word_embeddings=True, sliding_window=6),
+    "mimo": lambda: mimo.random(bos_token_id=1, eos_token_id=2),
     "qwen3": _causal("Qwen3", head_dim=16, tie_word_embeddings=True),
     "qwen3_bias_window": _causal(
         "Qwen3",

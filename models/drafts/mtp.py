@@ -6,6 +6,9 @@ model's own and a norm follow, then the model's readout. Only the first such lay
 Layouts, as vLLM reads them: `model.layers.N.*` after the model's N layers, with `enorm`, `hnorm`, `eh_proj` and
 `shared_head` (DeepSeek-V3, GLM-4.5); `mtp.*` (Qwen3-Next); `model.mtp_layers.0.*` (MiMo). Latent attention (DeepSeek's
 own) and gated attention (Qwen3-Next's own) are no blocks of this engine and are refused by name.
+
+What enters is the state after the model's last norm, of MiMo the one before it; a drafted row hands on to the next one
+its state before the layer's last norm, of Qwen3-Next after it.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ _DEPTH = 3
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where the parts are. order: of the columns of `matrix`; feeds: as in `DraftFacts`; readouts: names to try."""
+    """Where the parts are. order: of the columns of `matrix`; feeds: as in `DraftFacts`, target_normed: its `normed`;
+    readouts: names to try."""
 
     layer: str
     matrix: str
@@ -36,6 +40,7 @@ class _Layout:
     readouts: tuple[str, ...]
     feeds: Literal["state", "normed"]
     norm_add: float = 0.0
+    target_normed: bool = True
 
 
 def _layouts(config: Mapping[str, Any]) -> list[_Layout]:
@@ -69,7 +74,8 @@ def _layouts(config: Mapping[str, Any]) -> list[_Layout]:
             ("hidden", "embedding"),
             f"{mimo}final_layernorm.weight",
             readouts,
-            "normed",
+            "state",
+            target_normed=False,  # in its authors' engine the model gives its states before the last norm
         ),
     ]
 
@@ -111,7 +117,7 @@ def plan(config: Mapping[str, Any], names: Collection[str], target: ModelSpec) -
         spec=spec,
         sources=sources,
         merges={"entry": Merge(layout.order, layout.matrix, norms, norm_add=layout.norm_add)},
-        normed=True,
+        normed=layout.target_normed,
         feeds=layout.feeds,
         ignored=(".*",),  # it comes inside a whole model
     )

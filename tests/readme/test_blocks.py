@@ -52,6 +52,7 @@ SKIPPED = {
     r"lm_eval run|edgedec\.harness": "downloads its tasks; tests/unit/test_harness.py runs local ones",
     r"optimum|gpt2": "needs optimum in an environment of its own; tests/parity/test_imported.py has one",
     r"--draft |add-draft|-m llama ": "needs a published draft; tests/unit/test_drafts.py makes small ones",
+    r"-m mimo ": "needs the weights of MiMo-7B; tests/parity/test_mimo.py runs a small one of its shape",
     r"train-exits|smol-exits": "trains for hours; tests/unit/test_train_exits.py trains a small one",
     r"train-heads .*--minutes 60|smol-(kangaroo|m2r2|prompt|longspec)": "trains for an hour; see test_distill.py",
     r"train-cache|--cache latent": "trains for an hour; tests/unit/test_latent.py trains a small one",

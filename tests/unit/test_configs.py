@@ -68,7 +68,8 @@ def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
         changes: dict[str, Any] = {"num_attention_heads": 32, "hidden_size": 128} | ASKED.get(name, {})
         changes.pop("mamba_n_heads", None)
         spec, config = _spec(model_type=name, **changes), {k: v for k, v in LLAMA.items() if k != "model_type"}
-        theirs = transformers.AutoConfig.for_model(name, **config | changes)
+        remote = {"mimo": "qwen2"}  # code of the checkpoint, on top of this one
+        theirs = transformers.AutoConfig.for_model(remote.get(name, name), **config | changes)
         block = next(iter(spec.attention.values()))
         assert block.n_kv_heads == theirs.num_key_value_heads, name
         assert block.head_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // 32), name
@@ -126,6 +127,8 @@ def test_gemma3_text_config_may_be_almost_empty() -> None:
             "embd_pdrop": 0.1,
         },
         {"model_type": "qwen2", "use_mrope": False, "max_window_layers": 28, "num_key_value_heads": 2},
+        {"model_type": "mimo", "attention_bias": True, "num_nextn_predict_layers": 1, "num_key_value_heads": 2},
+        {"model_type": "mimo", "num_key_value_heads": 2, "sliding_window": 32, "use_mrope": False},
         {"model_type": "mixtral", "num_key_value_heads": 2, "router_aux_loss_coef": 0.02, "sliding_window": None},
         {"model_type": "qwen3_moe", "max_window_layers": 48, "sliding_window": 8, "num_local_experts": 4},
         {"model_type": "olmoe", "clip_qkv": None, "output_router_logits": True},
@@ -221,6 +224,7 @@ def test_ropes_of_real_sizes(table: dict[str, Any]) -> None:
         ),
         (ASKED["qwen3_moe"] | {"model_type": "qwen3_moe", "mlp_only_layers": ["0"]}, "mlp_only_layers must be a list"),
         (ASKED["olmoe"] | {"model_type": "olmoe", "clip_qkv": 8.0}, "clip_qkv is set"),
+        ({"model_type": "mimo", "attention_bias": False}, "attention_bias is false"),
         (ASKED["granitemoe"] | {"model_type": "granitemoe", "logits_scaling": 0}, "must be a positive number"),
         (HYBRID_CONFIG | {"layer_types": ["mamba"]}, "layer_types names 1 layers of 2"),
         (HYBRID_CONFIG | {"layer_types": ["mamba", "moe"]}, "layer_types 'moe' is not supported"),
