@@ -27,12 +27,20 @@ class NativeDraftTable:
         if not handle:
             raise MemoryError("no memory for a drafter")
         self.handle, self._settings, self._lib = handle, settings, library()
+        self._indexed: list[NDArray[Any]] = []  # the library reads these where they lie
 
     def share(self, owner: NativeDraftTable) -> None:
         _raise(self._lib.ed_drafter_share(self.handle, owner.handle))
 
     def fork(self) -> NativeDraftTable:
-        return NativeDraftTable(self._lib.ed_drafter_fork(self.handle), self._settings)
+        twin = NativeDraftTable(self._lib.ed_drafter_fork(self.handle), self._settings)
+        twin._indexed = list(self._indexed)
+        return twin
+
+    def index(self, tokens: NDArray[Any], order: NDArray[Any]) -> None:
+        arrays = [np.ascontiguousarray(array, np.int32) for array in (tokens, order)]
+        self._indexed += arrays
+        _raise(self._lib.ed_drafter_index(self.handle, *map(address, arrays), min(map(len, arrays))))
 
     def figure(self, what: int = 0) -> int:
         return int(self._lib.ed_drafter_figure(self.handle, what))

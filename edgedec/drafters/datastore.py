@@ -3,7 +3,7 @@
 `edgedec datastore build` makes the file: tokens and a suffix array, memory-mapped. The places with the longest match
 vote for what comes next, those with half of it have what is left, as in PPM; the tree grows where it is likeliest
 (DySpec, S42). Beside a drafter that is a model (`model`, a trained head) the tree is pruned by that one's
-probabilities: `edgedec.speculation.guide`.
+probabilities: `edgedec.speculation.guide`. The native runtime does the same in C++ (`kernels/cpu/spec_datastore.cpp`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext
+from edgedec.drafters.tables.compiled import CompiledDrafter, compiled
 from edgedec.errors import UsageError
+from edgedec.runtime import TableSettings
 from edgedec.speculation.instances import SharedInstances
 from edgedec.speculation.tree import Follower, grow
 from edgedec.storage.datastore import END, Datastore, Match, identity
@@ -30,7 +32,7 @@ _stores: SharedInstances[Datastore] = SharedInstances()
 State = list[tuple[int, list[Match]]]
 
 
-def make(host: DrafterContext, path: str = "", least: int = 2) -> DatastoreDrafter:
+def make(host: DrafterContext, path: str = "", least: int = 2) -> Drafter:
     """path: the file. least: the shortest match that is drafted from."""
     if not path:
         raise UsageError(
@@ -40,7 +42,16 @@ def make(host: DrafterContext, path: str = "", least: int = 2) -> DatastoreDraft
     if not 1 <= least <= 12:
         raise UsageError(f"drafter datastore: least={least}: must be from 1 to 12")
     file, digest, vocab = Path(path), tokenizer_digest(host), host.bundle.spec.vocab_size
-    return DatastoreDrafter(_stores.get((*identity(file), digest), lambda: Datastore(file, digest, vocab)), least)
+    return drafter_of(host, _stores.get((*identity(file), digest), lambda: Datastore(file, digest, vocab)), least)
+
+
+def drafter_of(host: DrafterContext, store: Datastore, least: int) -> Drafter:
+    """The runtime's own drafter of a datastore if it has one, else Python's."""
+    found = compiled(host, TableSettings("datastore", store.vocab, ngram=least), CompiledDatastore)
+    if found is None:
+        return DatastoreDrafter(store, least)
+    found.open(store)
+    return found
 
 
 def tokenizer_digest(host: DrafterContext) -> str:
@@ -65,6 +76,22 @@ class DatastoreDrafter(BaseDrafter):
 
     def report(self) -> dict[str, Any]:
         return {"stored": self._store.tokens, "lookups": self._lookups, "matches": self._matches}
+
+
+class CompiledDatastore(CompiledDrafter):
+    """The runtime's own, which reads the file where it is mapped."""
+
+    def open(self, store: Datastore) -> None:
+        self._store = store
+        for segment in store.segments:
+            self.table.index(*segment.arrays)
+
+    def inherit(self, other: Drafter) -> None:
+        pass  # nothing is learned
+
+    def report(self) -> dict[str, Any]:
+        lookups, matches = self.table.figure(0), self.table.figure(1)
+        return {"stored": self._store.tokens, "lookups": lookups, "matches": matches}
 
 
 def _followers(places: State) -> list[Follower[State]]:

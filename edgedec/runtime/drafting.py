@@ -51,6 +51,10 @@ class DraftTable(Protocol):
         """Another one that has learned as much, for a text of its own; tables are copied where either writes."""
         ...
 
+    def index(self, tokens: NDArray[Any], order: NDArray[Any]) -> None:
+        """One more segment of documents for a datastore (`edgedec.storage.datastore`), read where it lies: int32."""
+        ...
+
     def figure(self, what: int = 0) -> int:
         """A count of what it did, or the size of its table `what`."""
         ...

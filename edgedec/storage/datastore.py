@@ -62,6 +62,7 @@ class Segment:
     """Some documents and their suffix array."""
 
     def __init__(self, tokens: Ids, order: Ids) -> None:
+        self.arrays = tokens, order
         self.tokens: memoryview[int] = tokens.data
         self._order: memoryview[int] = order.data
 

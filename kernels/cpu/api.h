@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#define ED_ABI 11
+#define ED_ABI 12
 
 #if defined(ED_API)  // such as extern "C" only: in a library that has an interface of its own (kernels/lib)
 #elif defined(_WIN32)
@@ -252,7 +252,7 @@ ED_API const float* ed_sampler_row(const ed_sampler* sampler);
 #define ED_DRAFT_REFUSED -2
 
 // kind 0: copy (ngram 1 to 8, length), 1: suffix, 2: recycling (nodes, k), 3: trigram (nodes, k, rate, explore), 4: stand
-// (nodes, k). vocab: tokens are from 0 to vocab - 1.
+// (nodes, k), 5: datastore (ngram 1 to 12: the shortest match). vocab: tokens are from 0 to vocab - 1.
 struct ed_drafter_options {
   int32_t kind, vocab, nodes, k, ngram, length;
   double rate, explore;
@@ -269,13 +269,16 @@ ED_API void ed_drafter_free(ed_drafter* drafter);
 ED_API ed_drafter* ed_drafter_fork(const ed_drafter* drafter);
 // From now on it learns and drafts with the tables of `owner`, of the same kind and k.
 ED_API int ed_drafter_share(ed_drafter* drafter, ed_drafter* owner);
-// copy: tokens, edits, replacements so far; else entries of table 0, 1.
+// copy: tokens, edits, replacements so far; datastore: lookups, those that found something; else entries of table 0, 1.
 ED_API int64_t ed_drafter_figure(const ed_drafter* drafter, int what);
 // The rows of table `part` (trigram: pairs, tokens; stand 1: its record, in p), oldest first: keys [n], ids, p [n, k],
 // visits [n]. To load is to replace, parts in order; values are checked by the caller.
 ED_API int ed_drafter_save(const ed_drafter* drafter, int part, int64_t* keys, int32_t* ids, float* p, int32_t* visits);
 ED_API int ed_drafter_load(ed_drafter* drafter, int part, int n, const int64_t* keys, const int32_t* ids,
                            const float* p, const int32_t* visits);
+// Documents for a datastore, a segment after another: n tokens, last first, -1 after each document, and their suffix
+// array, places in the order of the 12 tokens from there on. Both outlive it and its forks.
+ED_API int ed_drafter_index(ed_drafter* drafter, const int32_t* tokens, const int32_t* order, int64_t n);
 
 // A verified call: a tree of rows, of which `root` is the last known token and the later ones are drafted.
 struct ed_verified {

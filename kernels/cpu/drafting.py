@@ -13,7 +13,7 @@ from edgedec.kernels.cpu.structs import (
     WatchStruct,
 )
 
-KINDS = {"copy": 0, "suffix": 1, "recycling": 2, "trigram": 3, "stand": 4}
+KINDS = {"copy": 0, "suffix": 1, "recycling": 2, "trigram": 3, "stand": 4, "datastore": 5}
 # Kinds of claims (`ED_DRAFT_KINDS`).
 BINS = 24
 
@@ -30,6 +30,7 @@ def signatures() -> dict[str, tuple[Any, list[Any]]]:
         "ed_drafter_figure": (c_int64, [c_void_p, c_int]),
         "ed_drafter_save": (c_int, [c_void_p, c_int, *rows]),
         "ed_drafter_load": (c_int, [c_void_p, c_int, c_int, *rows]),
+        "ed_drafter_index": (c_int, [c_void_p, c_void_p, c_void_p, c_int64]),
         "ed_drafting_new": (c_void_p, [c_void_p, c_int]),
         "ed_drafting_free": (None, [c_void_p]),
         "ed_drafting_reset": (None, [c_void_p]),

@@ -46,6 +46,8 @@ std::unique_ptr<edgedec::TableDrafter> make(const ed_drafter_options& o) {
       return table ? edgedec::make_trigram(o) : nullptr;
     case 4:
       return table ? edgedec::make_stand(o) : nullptr;
+    case 5:
+      return edgedec::make_datastore(o);
   }
   return nullptr;
 }
@@ -122,6 +124,10 @@ int ed_drafter_save(const ed_drafter* drafter, int part, int64_t* keys, int32_t*
 int ed_drafter_load(ed_drafter* drafter, int part, int n, const int64_t* keys, const int32_t* ids, const float* p,
                     const int32_t* visits) {
   return guarded([&] { return drafter->drafter->load(part, n, keys, ids, p, visits); });
+}
+
+int ed_drafter_index(ed_drafter* drafter, const int32_t* tokens, const int32_t* order, int64_t n) {
+  return guarded([&] { return drafter->drafter->index(tokens, order, n) ? 0 : ED_DRAFT_REFUSED; });
 }
 
 ed_drafting* ed_drafting_new(ed_drafter* const* drafters, int n) {

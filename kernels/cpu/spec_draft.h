@@ -1,5 +1,5 @@
-// The table drafters in C++: what `edgedec/drafters/{copy,suffix,recycling,trigram,stand}.py` propose, number for number.
-// Those files say what each does and why; a property test holds the two together.
+// The table drafters in C++: what `copy`, `suffix`, `recycling`, `trigram`, `stand` and `datastore` of `edgedec/drafters`
+// propose, number for number. Those files say what each does and why; a property test holds the two together.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -38,6 +38,8 @@ class TableDrafter {
   virtual int64_t figure(int) const { return 0; }
   virtual int save(int, int64_t*, int32_t*, float*, int32_t*) const { return ED_DRAFT_REFUSED; }
   virtual int load(int, int, const int64_t*, const int32_t*, const float*, const int32_t*) { return ED_DRAFT_REFUSED; }
+  // Documents to draft from: their tokens and suffix array, which outlive it and its forks.
+  virtual bool index(const int32_t*, const int32_t*, int64_t) { return false; }
   // Of `other`, a drafter of the same kind and k, from now on both use the tables.
   virtual bool share(TableDrafter&) { return false; }
 };
@@ -48,6 +50,7 @@ std::unique_ptr<TableDrafter> make_suffix(const ed_drafter_options&);
 std::unique_ptr<TableDrafter> make_recycling(const ed_drafter_options&);
 std::unique_ptr<TableDrafter> make_trigram(const ed_drafter_options&);
 std::unique_ptr<TableDrafter> make_stand(const ed_drafter_options&);
+std::unique_ptr<TableDrafter> make_datastore(const ed_drafter_options&);
 
 // Up to three last tokens, the latest at the end, and how deep in a draft they end.
 struct History {

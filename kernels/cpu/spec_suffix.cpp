@@ -1,13 +1,11 @@
 // Suffix matching within the text: edgedec/drafters/suffix.py without a store, and its automaton, `_automaton.py`.
-#include <cmath>
-
-#include "spec_draft.h"
+#include "spec_grow.h"
 
 namespace edgedec {
 
 namespace {
 
-constexpr int MOST = 64, LEVELS = 3, CROWD = 32, LONG = 64;
+constexpr int MOST = 64, LEVELS = 3, CROWD = 32;
 constexpr double LEAST = 0.04;
 
 // Every substring of a text is a path, and its state knows how often it came, up to MOST.
@@ -125,18 +123,15 @@ class Automaton {
 
 class Suffix final : public TableDrafter {
  public:
-  Suffix() {
-    open_.push_back(8.0);
-    for (int length = 1; length <= LONG; length++) open_.push_back(2.6 * std::pow((double)length, -1.1));
-  }
-
   void propose(const DraftText& text, int nodes, double least, DraftTree& draft) override {
     if (text.ids.size() < read_) reset();
     for (; read_ < text.ids.size(); read_++) automaton_.add(text.ids[read_]);
     if (nodes <= 0) return;
     const int state = std::max(0, automaton_.state(automaton_.last()).link);
     least = std::max(least, LEAST);
-    grow({state, automaton_.state(state).length, least}, nodes, least, draft);
+    const Match root = {state, automaton_.state(state).length, least};
+    grower_.grow(root, nodes, least, draft,
+                 [this](const Match& match, Grower::Followers& after) { follow(match, after); });
   }
 
   void reset() override { automaton_ = Automaton(), read_ = 0; }
@@ -148,60 +143,28 @@ class Suffix final : public TableDrafter {
     int state, length;
     double least;
   };
-  struct Waiting {
-    double path, p;
-    int count, parent;
-    int32_t token;
-    Match match;
-  };
-  static bool later(const Waiting& a, const Waiting& b) {
-    return a.path < b.path || (a.path == b.path && a.count > b.count);
-  }
-
-  // `edgedec.speculation.tree.grow`.
-  void grow(Match match, int nodes, double least, DraftTree& draft) {
-    heap_.clear();
-    int count = 0, parent = -1;
-    for (double worth = 1;;) {
-      followers(match);
-      for (Waiting& found : found_) {
-        found.path = worth * found.p;
-        if (found.path < least || found.path <= 0) continue;
-        found.count = count++, found.parent = parent;
-        heap_.push_back(found);
-        std::push_heap(heap_.begin(), heap_.end(), later);
-      }
-      if (heap_.empty() || (int)draft.size() >= nodes) return;
-      std::pop_heap(heap_.begin(), heap_.end(), later);
-      const Waiting next = heap_.back();
-      heap_.pop_back();
-      parent = (int)draft.size(), worth = next.path, match = next.match;
-      draft.add(next.token, next.parent, next.p);
-      if ((int)draft.size() >= nodes) return;
-    }
-  }
+  using Grower = TreeGrower<Match>;
 
   // What may follow, by the longest suffix that came before, then by shorter ones, as far as that leaves it open.
-  void followers(const Match& match) {
-    found_.clear();
+  void follow(const Match& match, Grower::Followers& after) {
     int state = match.state, length = match.length;
     double left = 1;
     for (int level = 0; level < LEVELS && state > 0 && left > match.least; level++) {
       const Automaton::State& s = automaton_.state(state);
-      const double unseen = open_[(size_t)std::min(length, LONG)];
+      const double unseen = unforeseen_(length);
       if (s.degree == 1) {
         const Automaton::Edge& only = automaton_.edge(s.first);
         const int n = automaton_.state(only.target).count;
         const double p = left * n / (n + unseen);
         left -= p;
-        if (p > match.least) found(only, length, p, match.least);
+        if (p > match.least) found(after, only, length, p, match.least);
       } else if (s.degree && s.degree <= CROWD) {
         int counted = 0;
         for (int e = s.first; e >= 0; e = automaton_.edge(e).next) counted += automaton_.state(automaton_.edge(e).target).count;
         const double total = counted + unseen, enough = match.least * total / left;
         for (int e = enough < total ? s.first : -1; e >= 0; e = automaton_.edge(e).next) {
           const int n = automaton_.state(automaton_.edge(e).target).count;
-          if (n > enough) found(automaton_.edge(e), length, left * n / total, match.least);
+          if (n > enough) found(after, automaton_.edge(e), length, left * n / total, match.least);
         }
         left *= unseen / total;
       }
@@ -210,16 +173,16 @@ class Suffix final : public TableDrafter {
     }
   }
 
-  void found(const Automaton::Edge& edge, int length, double p, double least) {
-    for (const Waiting& known : found_)
+  static void found(Grower::Followers& after, const Automaton::Edge& edge, int length, double p, double least) {
+    for (const auto& known : after)
       if (known.token == edge.token) return;
-    found_.push_back({0, p, 0, 0, edge.token, {edge.target, length + 1, least / p}});
+    after.push_back({edge.token, p, {edge.target, length + 1, least / p}});
   }
 
-  std::vector<double> open_;
+  const Unforeseen unforeseen_;
   Automaton automaton_;
   size_t read_ = 0;
-  std::vector<Waiting> heap_, found_;
+  Grower grower_;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Table drafters, forks and the merged tree under the sanitizers: random texts and calls, forks that several threads go
 // on with while their tables' pages are shared, and nonsense that has to be refused.
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <random>
@@ -23,12 +24,27 @@ struct Random {
   int below(int n) { return (int)(bits() % (unsigned)n); }
 };
 
-constexpr int KINDS = 5, ROOM = 400;
+constexpr int KINDS = 6, ROOM = 400, DATASTORE = 5;
 
 ed_drafter* make(int kind, int vocab) {
-  const ed_drafter_options options = {kind, vocab, 16, 4, 4, 32, 0.3, 0.05};
+  const ed_drafter_options options = {kind, vocab, 16, 4, kind == DATASTORE ? 1 : 4, 32, 0.3, 0.05};
   return ed_drafter_new(&options);
 }
+
+// Tokens, last first, and their suffix array. wrong: some of its places, and some tokens, are none.
+struct Segment {
+  std::vector<int32_t> tokens, order;
+  Segment(int n, int vocab, unsigned seed, bool wrong) {
+    Random r(seed);
+    for (int i = 0; i < n; i++) tokens.push_back(i > 9 && r.below(4) ? tokens[(size_t)i - 7] : r.below(vocab + 1) - 1);
+    for (int i = 0; i < n; i++) order.push_back(i);
+    std::sort(order.begin(), order.end(), [&](int a, int b) {
+      return std::lexicographical_compare(tokens.begin() + a, tokens.end(), tokens.begin() + b, tokens.end());
+    });
+    const int32_t none[] = {-2147483647 - 1, -1, n, 2147483647};
+    for (int i = 0; wrong && i < n / 5; i++) (i % 2 ? tokens : order)[(size_t)r.below(n)] = none[r.below(4)];
+  }
+};
 
 struct Tree {
   std::vector<int32_t> ids = std::vector<int32_t>(4 * ROOM);
@@ -102,6 +118,8 @@ void refusals() {
   check(!ed_drafter_new(&options), "an unknown kind");
   options = {0, 50, 16, 4, 9, 32, 0, 0};
   check(!ed_drafter_new(&options), "n-grams too long");
+  options = {5, 50, 16, 4, 13, 32, 0, 0};
+  check(!ed_drafter_new(&options), "matches too long");
   options = {3, 50, 16, 51, 4, 32, 0.3, 0};
   check(!ed_drafter_new(&options), "more than the vocabulary");
   ed_drafter *a = make(2, 50), *b = make(3, 50);
@@ -122,6 +140,13 @@ int main() {
   const int vocab = 60;
   std::vector<ed_drafter*> first;
   for (int kind = 0; kind < KINDS; kind++) first.push_back(make(kind, vocab));
+  const std::vector<Segment> documents = {{400, vocab, 1, false}, {1, vocab, 2, false}, {0, vocab, 3, false},
+                                          {300, vocab, 4, true},  {90, 3, 5, false}};
+  for (const Segment& each : documents)
+    check(ed_drafter_index(first[DATASTORE], each.tokens.data(), each.order.data(), (int64_t)each.tokens.size()) == 0,
+          "documents");
+  check(ed_drafter_index(first[DATASTORE], nullptr, nullptr, -1) == ED_DRAFT_REFUSED, "fewer than no documents");
+  check(ed_drafter_index(first[0], nullptr, nullptr, 0) == ED_DRAFT_REFUSED, "documents for copy");
   play(first, vocab, 1, 300);
   // Forks share pages with the first ones and with each other; each goes its own way on a thread of its own.
   std::vector<std::vector<ed_drafter*>> forks(4);
@@ -131,6 +156,7 @@ int main() {
   for (size_t i = 0; i < forks.size(); i++) threads.emplace_back(play, forks[i], vocab, (unsigned)i + 2, 300);
   play(first, vocab, 9, 300);
   for (std::thread& thread : threads) thread.join();
+  check(ed_drafter_figure(first[DATASTORE], 0) > 100 && ed_drafter_figure(first[DATASTORE], 1) > 50, "documents found");
   for (auto& fork : forks)
     for (ed_drafter* each : fork) ed_drafter_free(each);
   for (ed_drafter* each : first) ed_drafter_free(each);

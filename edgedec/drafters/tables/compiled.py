@@ -6,7 +6,7 @@ Their states are those of the Python drafters: a session saved with one is conti
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,8 +16,10 @@ from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, State
 from edgedec.drafters.tables.states import checked_record, checked_recycled, checked_table
 from edgedec.runtime import DraftGroup, DraftingParts, DraftTable, Outputs, TableSettings
 
-# These keep nothing but the text at hand.
-_OF_THE_TEXT = ("copy", "suffix")
+C = TypeVar("C", bound="CompiledDrafter")
+
+# These learn nothing of the model.
+_OF_THE_TEXT = ("copy", "suffix", "datastore")
 
 
 class CompiledDrafter(BaseDrafter):
@@ -145,10 +147,10 @@ class CompiledStand(CompiledDrafter):
 def compiled(
     host: DrafterContext,
     settings: TableSettings,
-    kind: type[CompiledDrafter],
+    kind: type[C],
     start: State | None = None,
     name: str = "",
-) -> CompiledDrafter | None:
+) -> C | None:
     """The runtime's own drafter of these settings, if it has one; what it learns is shared as `host` says, between
     those of one `name`. start: what it knows at first."""
     parts = host.runtime.capabilities.drafting
