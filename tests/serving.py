@@ -53,9 +53,7 @@ def started(bundle: Path, *more: str, models: bool = False) -> Iterator[tuple[st
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
-            said = next(
-                line for line in process.stderr if " at " in line
-            )  # models that are not served are named before
+            said = next(line for line in process.stderr if " at " in line)  # after models that are not served
             place = said.partition(" at ")[2].split()[0].removesuffix("/v1")
             wait_for(lambda: answers(place))
             yield place, process
