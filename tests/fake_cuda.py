@@ -20,14 +20,16 @@ NON_BLOCKING, RELAXED, SHARED_BYTES, REGISTERS = 1, 2, 8, 4
 
 
 class FakeCuda:
-    """Functions return CUresult. `called`: their names, in order; `memory`: bytes that allocations may take."""
+    """Functions return CUresult. `called`: their names, in order; `memory`: bytes that allocations may take; `started`:
+    what starting the driver returns."""
 
-    def __init__(self, memory: int = 1 << 40) -> None:
+    def __init__(self, memory: int = 1 << 40, started: int = 0) -> None:
         self._device, self._lib, self._threads = emulated.Emulated(), emulated._library(), threading.local()
         self.called, self.memory, self.held = list[str](), memory, dict[int, int]()
         self._handles, self._of = count(0x1000, 16), dict[int, Any]()
         self._sizes, self._allowed, self._loaded = dict[str, int](), dict[str, int](), set[str]()
         self.capture: list[Any] | None = None
+        self.started = started
         self.broken = False
 
     def __getattribute__(self, name: str) -> Any:
@@ -53,7 +55,7 @@ class FakeCuda:
     # ---- the driver, the device, the context ----
 
     def cuInit(self, flags: int) -> int:
-        return 0
+        return self.started
 
     def cuDriverGetVersion(self, version: Any) -> int:
         version._obj.value = 13000

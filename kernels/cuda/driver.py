@@ -5,42 +5,38 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-import re
-import sys
 from collections.abc import Callable, Collection
 from copy import copy
-from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
-from functools import cache
+from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from edgedec.kernels.cuda import captures
+from edgedec.kernels.cuda import captures, library
+from edgedec.kernels.cuda.library import attribute, check
 from edgedec.kernels.cuda.sources import HERE, cubin_name, stale
 from edgedec.kernels.device.interface import DeviceError, Recorded
 
 CUBINS = "EDGEDEC_CUDA_CUBINS"  # another folder of cubins, for tests and checkouts
-_MAJOR, _MINOR, _SHARED, _PROCESSORS, _CLOCK_KHZ, _BUS_BITS = 75, 76, 97, 16, 36, 37
+_SHARED, _PROCESSORS, _CLOCK_KHZ, _BUS_BITS = 97, 16, 36, 37
 _DYNAMIC_SHARED = 8  # a function's attribute: the most dynamic shared memory it may be given
 _REGISTERS = 4  # another one: how many a thread takes
 _RELAXED = 2  # a way of recording: other threads may call functions that could wait for the GPU
 _FREELY_GIVEN = 48 << 10
 _PINNED = 1 << 22
-_VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
 
 
 def why_not(number: int = 0) -> str | None:
     """None if there is such a GPU and this engine has kernels for it, else the reason in one line."""
     try:
-        lib = _library()
         count = c_int()
-        _check(lib.cuDeviceGetCount(byref(count)), "counting GPUs")
+        check(library.libcuda().cuDeviceGetCount(byref(count)), "counting GPUs")
         if not count.value:
             return "no NVIDIA GPU"
         if number >= count.value:
             return f"no GPU {number}: the driver knows {count.value}, from 0 on"
-        kernels_for(_capability(lib, number))
+        kernels_for(library.capability(number))
     except DeviceError as error:
         return str(error)
     return None
@@ -70,52 +66,6 @@ def _version(path: Path) -> int:
     return int(path.name.split("_")[1].split(".")[0])
 
 
-@cache
-def _library() -> ctypes.CDLL:
-    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-    try:
-        lib = ctypes.CDLL(name)
-    except OSError:
-        raise DeviceError(f"no NVIDIA driver ({name})") from None
-    _check(lib.cuInit(0), "starting the driver")
-    return lib
-
-
-def _check(code: int, what: str) -> None:
-    if not code:
-        return
-    text = c_char_p()
-    try:
-        _library().cuGetErrorString(code, byref(text))
-    except DeviceError:
-        pass
-    said = (text.value or b"unknown error").decode()
-    if code == 2:
-        raise MemoryError(f"GPU: {what}: {said}")
-    raise DeviceError(f"GPU: {what}: {said} (CUDA error {code})")
-
-
-def _attribute(lib: ctypes.CDLL, which: int, device: int) -> int:
-    value = c_int()
-    _check(lib.cuDeviceGetAttribute(byref(value), which, device), "reading an attribute")
-    return value.value
-
-
-def _capability(lib: ctypes.CDLL, device: int) -> tuple[int, int]:
-    return _attribute(lib, _MAJOR, device), _attribute(lib, _MINOR, device)
-
-
-def driver_version() -> str:
-    """The driver's version: of CUDA, and where the system tells it, its own."""
-    version = c_int()
-    _check(_library().cuDriverGetVersion(byref(version)), "reading the driver's version")
-    try:
-        own = _VERSION.search(Path("/proc/driver/nvidia/version").read_text("utf-8"))
-    except OSError:
-        own = None
-    return f"CUDA {version.value // 1000}.{version.value % 1000 // 10}" + (f", {own[0]}" if own else "")
-
-
 class Gpu:
     """`Device` number `number` of the driver. Everything goes through one stream."""
 
@@ -123,23 +73,23 @@ class Gpu:
     variants: tuple[str, ...] = ("matrix", "fused")
 
     def __init__(self, number: int = 0) -> None:
-        self._lib, self._context, self._module, self._stream = _library(), c_void_p(), c_void_p(), c_void_p()
-        self.number, self.driver = number, driver_version()
+        self._lib, self._context, self._module, self._stream = library.libcuda(), c_void_p(), c_void_p(), c_void_p()
+        self.number, self.driver = number, library.driver_version()
         name = ctypes.create_string_buffer(256)
-        _check(self._lib.cuDeviceGetName(name, len(name), number), f"opening GPU {number}")
-        self.capability, self.name = _capability(self._lib, number), name.value.decode()
-        self.processors = _attribute(self._lib, _PROCESSORS, number)
-        self._most_shared = _attribute(self._lib, _SHARED, number)
-        _check(self._lib.cuDevicePrimaryCtxRetain(byref(self._context), number), f"opening GPU {number}")
+        check(self._lib.cuDeviceGetName(name, len(name), number), f"opening GPU {number}")
+        self.capability, self.name = library.capability(number), name.value.decode()
+        self.processors = attribute(_PROCESSORS, number)
+        self._most_shared = attribute(_SHARED, number)
+        check(self._lib.cuDevicePrimaryCtxRetain(byref(self._context), number), f"opening GPU {number}")
         self._enter()
         image = kernels_for(self.capability).read_bytes() + b"\0"
         self.kernels = hashlib.sha256(image).hexdigest()
-        _check(self._lib.cuModuleLoadData(byref(self._module), image), "loading kernels")
-        _check(self._lib.cuStreamCreate(byref(self._stream), 1), "making a stream")
+        check(self._lib.cuModuleLoadData(byref(self._module), image), "loading kernels")
+        check(self._lib.cuStreamCreate(byref(self._stream), 1), "making a stream")
         self._functions: dict[str, c_void_p] = {}
         self._shared: dict[str, int] = {}
         self._pinned = c_void_p()
-        _check(self._lib.cuMemAllocHost_v2(byref(self._pinned), c_size_t(_PINNED)), "taking pinned memory")
+        check(self._lib.cuMemAllocHost_v2(byref(self._pinned), c_size_t(_PINNED)), "taking pinned memory")
 
     def without(self, parts: Collection[str]) -> Gpu:
         """The GPU without tensor cores, or without products that make their rows ready themselves."""
@@ -149,12 +99,12 @@ class Gpu:
 
     def _enter(self) -> None:
         """The context belongs to a thread: a call may come from any."""
-        _check(self._lib.cuCtxSetCurrent(self._context), "entering the context")
+        check(self._lib.cuCtxSetCurrent(self._context), "entering the context")
 
     def allocate(self, size: int) -> int:
         self._enter()
         found = c_uint64()
-        _check(self._lib.cuMemAlloc_v2(byref(found), c_size_t(size)), f"taking {size} bytes")
+        check(self._lib.cuMemAlloc_v2(byref(found), c_size_t(size)), f"taking {size} bytes")
         return found.value
 
     def free(self, address: int) -> None:
@@ -174,36 +124,36 @@ class Gpu:
             source = self._pinned
         # In this stream: without one a copy from pageable memory returns before it is done, and nothing waits for it.
         size = c_size_t(array.nbytes)
-        _check(self._lib.cuMemcpyHtoDAsync_v2(c_uint64(address), source, size, self._stream), "copying to the GPU")
+        check(self._lib.cuMemcpyHtoDAsync_v2(c_uint64(address), source, size, self._stream), "copying to the GPU")
         if array.nbytes > _PINNED:
             self.synchronize()
 
     def read(self, address: int, array: NDArray[Any]) -> None:
         self._enter()
         data, size = c_void_p(array.ctypes.data), c_size_t(array.nbytes)
-        _check(self._lib.cuMemcpyDtoHAsync_v2(data, c_uint64(address), size, self._stream), "copying from the GPU")
+        check(self._lib.cuMemcpyDtoHAsync_v2(data, c_uint64(address), size, self._stream), "copying from the GPU")
         self.synchronize()
 
     def copy(self, to: int, source: int, size: int) -> None:
         self._enter()
         code = self._lib.cuMemcpyDtoDAsync_v2(c_uint64(to), c_uint64(source), c_size_t(size), self._stream)
-        _check(code, "copying on the GPU")
+        check(code, "copying on the GPU")
 
     def launch(self, kernel: str, grid: tuple[int, int, int], threads: int, shared: int, arguments: bytes) -> None:
         data = ctypes.create_string_buffer(arguments, len(arguments))
         given = (c_void_p * 1)(ctypes.addressof(data))
         sizes = [c_uint(n) for n in (*grid, threads, 1, 1, shared)]
         function = self._function(kernel, shared)
-        _check(self._lib.cuLaunchKernel(function, *sizes, self._stream, given, None), f"launching {kernel}")
+        check(self._lib.cuLaunchKernel(function, *sizes, self._stream, given, None), f"launching {kernel}")
 
     def _function(self, kernel: str, shared: int) -> c_void_p:
         if kernel not in self._functions:
             found = c_void_p()
-            _check(self._lib.cuModuleGetFunction(byref(found), self._module, kernel.encode()), f"kernel {kernel}")
+            check(self._lib.cuModuleGetFunction(byref(found), self._module, kernel.encode()), f"kernel {kernel}")
             self._functions[kernel] = found
         if shared > self._shared.get(kernel, _FREELY_GIVEN):
             code = self._lib.cuFuncSetAttribute(self._functions[kernel], _DYNAMIC_SHARED, c_int(shared))
-            _check(code, f"{shared} bytes of shared memory for {kernel} (this GPU has {self._most_shared})")
+            check(code, f"{shared} bytes of shared memory for {kernel} (this GPU has {self._most_shared})")
             self._shared[kernel] = shared
         return self._functions[kernel]
 
@@ -213,7 +163,7 @@ class Gpu:
         captures.begin()
         try:
             # Relaxed: other threads may take memory meanwhile; what they free waits.
-            _check(self._lib.cuStreamBeginCapture_v2(self._stream, _RELAXED), "recording launches")
+            check(self._lib.cuStreamBeginCapture_v2(self._stream, _RELAXED), "recording launches")
             try:
                 launches()
             finally:
@@ -221,7 +171,7 @@ class Gpu:
         finally:
             captures.end()
             self._enter()
-        _check(code, "recording launches")
+        check(code, "recording launches")
         return _Graph(self, graph)
 
     def prepare(self, kernel: str, shared: int) -> None:
@@ -229,24 +179,24 @@ class Gpu:
         self._enter()
         registers = c_int()
         code = self._lib.cuFuncGetAttribute(byref(registers), _REGISTERS, self._function(kernel, shared))
-        _check(code, f"loading {kernel}")
+        check(code, f"loading {kernel}")
 
     def synchronize(self) -> None:
         self._enter()
-        _check(self._lib.cuStreamSynchronize(self._stream), "running kernels")
+        check(self._lib.cuStreamSynchronize(self._stream), "running kernels")
 
     def timed(self, work: Callable[[], None]) -> float:
         """Seconds that the GPU took for what `work` launched."""
         self._enter()
         events = [c_void_p(), c_void_p()]
         for event in events:
-            _check(self._lib.cuEventCreate(byref(event), 0), "making an event")
-        _check(self._lib.cuEventRecord(events[0], self._stream), "noting a time")
+            check(self._lib.cuEventCreate(byref(event), 0), "making an event")
+        check(self._lib.cuEventRecord(events[0], self._stream), "noting a time")
         work()
-        _check(self._lib.cuEventRecord(events[1], self._stream), "noting a time")
+        check(self._lib.cuEventRecord(events[1], self._stream), "noting a time")
         self.synchronize()
         ms = ctypes.c_float()
-        _check(self._lib.cuEventElapsedTime(byref(ms), *events), "reading a time")
+        check(self._lib.cuEventElapsedTime(byref(ms), *events), "reading a time")
         for event in events:
             self._lib.cuEventDestroy_v2(event)
         return ms.value / 1e3
@@ -257,12 +207,12 @@ class _Graph:
 
     def __init__(self, gpu: Gpu, graph: c_void_p) -> None:
         self._gpu, self._run = gpu, c_void_p()
-        _check(gpu._lib.cuGraphInstantiateWithFlags(byref(self._run), graph, c_uint64(0)), "making a graph")
+        check(gpu._lib.cuGraphInstantiateWithFlags(byref(self._run), graph, c_uint64(0)), "making a graph")
         gpu._lib.cuGraphDestroy(graph)
 
     def replay(self) -> None:
         self._gpu._enter()
-        _check(self._gpu._lib.cuGraphLaunch(self._run, self._gpu._stream), "running kernels")
+        check(self._gpu._lib.cuGraphLaunch(self._run, self._gpu._stream), "running kernels")
 
     def __del__(self) -> None:
         if getattr(self, "_run", None):
@@ -271,6 +221,5 @@ class _Graph:
 
 def memory_rate(gpu: Gpu) -> float:
     """Bytes a second that the GPU's memory is specified for (0: the driver does not say)."""
-    lib = _library()
-    khz, bits = _attribute(lib, _CLOCK_KHZ, gpu.number), _attribute(lib, _BUS_BITS, gpu.number)
+    khz, bits = attribute(_CLOCK_KHZ, gpu.number), attribute(_BUS_BITS, gpu.number)
     return 2e3 * khz * bits / 8

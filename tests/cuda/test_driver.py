@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ from fake_cuda import FakeCuda
 import edgedec
 from edgedec.bench import device_report
 from edgedec.kernels.cpu import loader
-from edgedec.kernels.cuda import driver, emulated
+from edgedec.kernels.cuda import driver, emulated, library
 from edgedec.kernels.device.interface import Buffer, DeviceError
-from edgedec.runtime import Rows, RuntimeOptions, logits_of, open_runtime
+from edgedec.runtime import Rows, RuntimeOptions, logits_of, open_runtime, why_chosen
 from edgedec.runtimes._device import paged
 from edgedec.testing.conformance.bundles import random_weights, write_bundle
 from edgedec.testing.conformance.models import MODELS
@@ -30,7 +31,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeCuda]:
     """A machine with a GPU, as far as the driver's functions tell."""
     fake = FakeCuda()
     (tmp_path / "engine.sm_90.cubin").write_bytes(b"kernels")
-    monkeypatch.setattr(driver, "_library", lambda: fake)
+    monkeypatch.setattr(library, "libcuda", lambda: fake)
     monkeypatch.setattr(driver, "kernels_for", lambda capability: tmp_path / "engine.sm_90.cubin")
     monkeypatch.setenv("EDGEDEC_CUDA", "0")
     monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path / "cache"))
@@ -158,3 +159,25 @@ def test_the_report_runs_to_its_end(cuda: FakeCuda, monkeypatch: pytest.MonkeyPa
     out = tmp_path / "report.json"
     assert device_report.main(["--small", "--out", str(out)]) == 0
     assert "cuEventElapsedTime" in cuda.called
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (100, "no NVIDIA GPU: the driver finds none, or CUDA_VISIBLE_DEVICES hides it"),
+        (803, "GPU: starting the driver: fake error 803 (CUDA error 803)"),
+        (2, "GPU: starting the driver: fake error 2 (CUDA error 2)"),
+    ],
+)
+def test_a_driver_that_does_not_start_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, nano: Path, code: int, said: str
+) -> None:
+    monkeypatch.delenv("EDGEDEC_CUDA", raising=False)
+    monkeypatch.setenv("EDGEDEC_OPENCL", "no such device")
+    fake = FakeCuda(started=code)
+    monkeypatch.setattr(library, "ctypes", SimpleNamespace(CDLL=lambda name: fake))
+    monkeypatch.setattr(library, "libcuda", library.libcuda.__wrapped__)
+    assert driver.why_not() == said
+    model = edgedec.open(nano, device="auto")
+    assert model.runtime.name == "native"
+    assert f"cuda: {said}" in why_chosen(model.runtime)

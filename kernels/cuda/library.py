@@ -1,0 +1,71 @@
+"""The NVIDIA driver's library by ctypes: its errors, what it says of itself and of GPUs."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+from ctypes import byref, c_char_p, c_int
+from functools import cache
+from pathlib import Path
+
+from edgedec.kernels.device.interface import DeviceError
+
+_MAJOR, _MINOR = 75, 76
+_OUT_OF_MEMORY, _NO_DEVICE = 2, 100
+_VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
+
+
+@cache
+def libcuda() -> ctypes.CDLL:
+    """The library, started; DeviceError if there is none or it finds no GPU."""
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        lib = ctypes.CDLL(name)
+    except OSError:
+        raise DeviceError(f"no NVIDIA driver ({name})") from None
+    code = lib.cuInit(0)
+    if code == _NO_DEVICE:
+        raise DeviceError("no NVIDIA GPU: the driver finds none, or CUDA_VISIBLE_DEVICES hides it")
+    if code:
+        raise DeviceError(f"GPU: starting the driver: {_said(lib, code)} (CUDA error {code})")
+    return lib
+
+
+def check(code: int, what: str) -> None:
+    """DeviceError (MemoryError where that is what lacks) unless the code is that of success."""
+    if not code:
+        return
+    said = _said(libcuda(), code)
+    if code == _OUT_OF_MEMORY:
+        raise MemoryError(f"GPU: {what}: {said}")
+    raise DeviceError(f"GPU: {what}: {said} (CUDA error {code})")
+
+
+def _said(lib: ctypes.CDLL, code: int) -> str:
+    text = c_char_p()
+    lib.cuGetErrorString(code, byref(text))
+    return (text.value or b"unknown error").decode()
+
+
+def attribute(which: int, device: int) -> int:
+    """A number that the driver knows of a GPU."""
+    value = c_int()
+    check(libcuda().cuDeviceGetAttribute(byref(value), which, device), "reading an attribute")
+    return value.value
+
+
+def capability(device: int) -> tuple[int, int]:
+    """A GPU's compute capability."""
+    return attribute(_MAJOR, device), attribute(_MINOR, device)
+
+
+def driver_version() -> str:
+    """The driver's version: of CUDA, and where the system tells it, its own."""
+    version = c_int()
+    check(libcuda().cuDriverGetVersion(byref(version)), "reading the driver's version")
+    try:
+        own = _VERSION.search(Path("/proc/driver/nvidia/version").read_text("utf-8"))
+    except OSError:
+        own = None
+    return f"CUDA {version.value // 1000}.{version.value % 1000 // 10}" + (f", {own[0]}" if own else "")
