@@ -158,7 +158,8 @@ struct AttendArgs {
   int64_t offset;
   int32_t heads, kv_heads, dim, window, sinks, format, view, row_bytes;
   float scale, softcap;
-  int32_t tile, head0, kept_heads, reserved;  // rows of an item; the launch's first kv head; how many keep their weights
+  // Rows of an item; the launch's first kv head; how many keep their weights; keys that lie in shared memory at once.
+  int32_t tile, head0, kept_heads, keys;
   float *kept;    // [items, kept_heads, queries of an item, CHUNK]: exp(score - the chunk's largest); null: not kept
   float *totals;  // [rows, heads, 2]: the largest score of a query and its sum of exp; null: not kept
 };

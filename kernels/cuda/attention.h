@@ -7,7 +7,7 @@
 #include "kv.h"
 #include "prepare.h"
 
-constexpr int TILE_KEYS = 32;     // keys or values that lie in shared memory at once
+constexpr int TILE_KEYS = 32;     // keys or values that lie in shared memory at once, at most
 constexpr int MOST_QUERIES = 16;  // of an item
 
 DEVICE uint8_t* kv_row(const Step* step, const View* view, int slot, int64_t offset, int64_t row_bytes) {
@@ -99,7 +99,7 @@ struct Item {
   Seen sight;
   int row0, rows, base, head, group, dim, width;  // width: dim in whole sixteens
   float *query, *score, *sum, *factor;            // [n, width], [n, CHUNK], [n, dim], [TILE_KEYS]
-  uint8_t* tile;                                  // [TILE_KEYS, row_bytes]
+  uint8_t* tile;                                  // [keys, row_bytes]
 
   DEVICE_METHOD int row(int query) const { return row0 + query / group; }
   DEVICE_METHOD int queries() const { return rows * group; }
@@ -171,10 +171,10 @@ DEVICE void over_tiles(const AttendArgs& a, const Item<Seen>& t, bool values) {
   int top = 0;
   for (int r = 0; r < t.rows; r++) top = max_(top, t.sight.rank(t.row0 + r) + 1);
   const int end = min_(top, t.base + CHUNK), dense = t.sight.dense(t.row0);
-  for (int rank0 = t.base; rank0 < end; rank0 += TILE_KEYS) {
-    const bool shared = min_(rank0 + TILE_KEYS, end) <= dense;
+  for (int rank0 = t.base; rank0 < end; rank0 += a.keys) {
+    const bool shared = min_(rank0 + a.keys, end) <= dense;
     for (int r = 0; r < (shared ? 1 : t.rows); r++) {
-      const int most = shared ? end : min_(end, t.sight.rank(t.row0 + r) + 1), n = min_(TILE_KEYS, most - rank0);
+      const int most = shared ? end : min_(end, t.sight.rank(t.row0 + r) + 1), n = min_(a.keys, most - rank0);
       if (n <= 0) continue;
       const int q0 = shared ? 0 : r * t.group, q1 = shared ? t.queries() : (r + 1) * t.group;
       bring<FORMAT>(a, t, t.row0 + r, rank0, n, values);

@@ -79,7 +79,7 @@ class Gpu:
         check(self._lib.cuDeviceGetName(name, len(name), number), f"opening GPU {number}")
         self.capability, self.name = library.capability(number), name.value.decode()
         self.processors = attribute(_PROCESSORS, number)
-        self._most_shared = attribute(_SHARED, number)
+        self.shared_bytes = attribute(_SHARED, number)
         check(self._lib.cuDevicePrimaryCtxRetain(byref(self._context), number), f"opening GPU {number}")
         self._enter()
         image = kernels_for(self.capability).read_bytes() + b"\0"
@@ -153,7 +153,7 @@ class Gpu:
             self._functions[kernel] = found
         if shared > self._shared.get(kernel, _FREELY_GIVEN):
             code = self._lib.cuFuncSetAttribute(self._functions[kernel], _DYNAMIC_SHARED, c_int(shared))
-            check(code, f"{shared} bytes of shared memory for {kernel} (this GPU has {self._most_shared})")
+            check(code, f"{shared} bytes of shared memory for {kernel} (this GPU has {self.shared_bytes})")
             self._shared[kernel] = shared
         return self._functions[kernel]
 

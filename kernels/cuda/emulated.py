@@ -20,7 +20,7 @@ class Emulated(NotedLaunches):
     """`Device` on the CPU. `launches` counts what was run. reverse: lanes and warps run in the opposite order; library:
     other kernels than the engine's."""
 
-    name, has_matrix, fused_bytes = "emulated", True, 48 << 10
+    name, has_matrix, fused_bytes, shared_bytes = "emulated", True, 48 << 10, 227 << 10
     driver, kernels = "", ""
     variants: tuple[str, ...] = ("matrix", "fused")
 
@@ -57,6 +57,9 @@ class Emulated(NotedLaunches):
         ctypes.memmove(to, source, size)
 
     def _run(self, kernel: str, grid: tuple[int, int, int], threads: int, shared: int, arguments: bytes) -> None:
+        if shared > self.shared_bytes:
+            has = f"{shared} bytes, of {self.shared_bytes}"
+            raise DeviceError(f"emulated device: {kernel}: more shared memory than a block has: {has}")
         self.launches += 1
         self._lib.ed_cuda_order(int(self._reverse))
         sizes = (ctypes.c_uint * 3)(*grid)

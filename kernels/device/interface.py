@@ -71,11 +71,12 @@ class Device(Protocol):
     """One GPU, or the emulation of one. Launches and copies happen in their order.
 
     has_matrix: has it kernels for products of many rows? fused_bytes: shared memory that a product may take to make its
-    rows ready itself; 0: it cannot."""
+    rows ready itself; 0: it cannot. shared_bytes: shared memory that a block may take."""
 
     name: str
     has_matrix: bool
     fused_bytes: int
+    shared_bytes: int
 
     def allocate(self, size: int) -> int:
         """The address of `size` new bytes, 256-byte aligned, not cleared."""

@@ -166,10 +166,11 @@ class KeptWeights:
 
 def attend(
     step: int, qkv: int, parts: int, out: int, offset: int, heads: int, kv_heads: int, dim: int, window: int,
-    sinks: int, kv_format: int, view: int, row_bytes: int, scale: float, softcap: float, tile: int, kept: KeptWeights,
+    sinks: int, kv_format: int, view: int, row_bytes: int, scale: float, softcap: float, tile: int, keys: int,
+    kept: KeptWeights,
 ) -> bytes:  # fmt: skip
     numbers = heads, kv_heads, dim, window, sinks, kv_format, view, row_bytes
-    places = kept.head0, kept.heads, 0, kept.weights, kept.totals
+    places = kept.head0, kept.heads, keys, kept.weights, kept.totals
     return _attend.pack(step, qkv, parts, out, offset, *numbers, scale, softcap, tile, *places)
 
 

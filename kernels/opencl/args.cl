@@ -36,7 +36,7 @@ typedef struct {
   long offset;
   int heads, kv_heads, dim, window, sinks, format, view, row_bytes;
   float scale, softcap;
-  int tile, head0, kept_heads, reserved;
+  int tile, head0, kept_heads, keys;
   ulong kept, totals;
 } AttendArgs;
 typedef struct { AttendArgs attend; ulong sums; long width; } SumsArgs;

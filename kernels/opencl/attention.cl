@@ -1,6 +1,6 @@
 // Attention (kernels/cuda/attention.h): heads normed and turned, keys and values into the pages, then rows by heads over
 // chunks of 256 keys, each with a maximum and a sum of its own; chunks are merged in order.
-#define TILE_KEYS 32  // keys or values that lie in local memory at once
+#define TILE_KEYS 32  // keys or values that lie in local memory at once, at most
 
 // ---- what a row sees: ranks --------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ typedef struct {
   Sight sight;
   int row0, rows, base, head, group, dim, width;
   __local float *query, *score, *sum, *factor;  // [n, width], [n, CHUNK], [n, dim], [TILE_KEYS]
-  __local uchar* tile;                          // [TILE_KEYS, row_bytes]
+  __local uchar* tile;                          // [keys, row_bytes]
 } Item;
 
 static inline int item_queries(const Item* t) { return t->rows * t->group; }
@@ -156,11 +156,11 @@ static inline void over_tiles(const AttendArgs* a, const Item* t, bool values, i
   int top = 0;
   for (int r = 0; r < t->rows; r++) top = max(top, rank_of_row(t->sight, t->row0 + r) + 1);
   const int end = min(top, t->base + CHUNK), dense = dense_of(t->sight, t->row0);
-  for (int rank0 = t->base; rank0 < end; rank0 += TILE_KEYS) {
-    const bool shared = min(rank0 + TILE_KEYS, end) <= dense;
+  for (int rank0 = t->base; rank0 < end; rank0 += a->keys) {
+    const bool shared = min(rank0 + a->keys, end) <= dense;
     for (int r = 0; r < (shared ? 1 : t->rows); r++) {
       const int most = shared ? end : min(end, rank_of_row(t->sight, t->row0 + r) + 1);
-      const int n = clamp(most - rank0, 0, TILE_KEYS);  // none is no reason to leave out barriers: drivers do not like it
+      const int n = clamp(most - rank0, 0, a->keys);  // none is no reason to leave out barriers: drivers do not like it
       const int q0 = shared ? 0 : r * t->group, q1 = shared ? item_queries(t) : (r + 1) * t->group;
       bring(a, t, t->row0 + r, rank0, n, values, format);
       if (values) value_tile(a, t, rank0, n, q0, q1, format);

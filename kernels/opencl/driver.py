@@ -24,6 +24,8 @@ DEVICE = "EDGEDEC_OPENCL"  # which device: its number in the list of all, or a p
 _KERNEL_THREADS = 0x11B0
 _BINARY_SIZES, _BINARIES = 0x1165, 0x1166
 _DIGEST = 32
+# Bytes of local memory of a kernel's own, of which the host does not know: some lanes' floats, what drivers keep there.
+_OWN_LOCAL = 256
 # PoCL compiles a kernel when it is first launched and keeps it itself; asked for the program it compiles all of them.
 _OWN_CACHE = ("Portable Computing Language",)
 
@@ -69,6 +71,7 @@ class OpenclDevice(NotedLaunches):
         """text: another program than the engine's; without: `variants` that are not to be used."""
         super().__init__()
         self._lib, self.facts, self.name, self.launches = library(), facts, facts.name, 0
+        self.shared_bytes = max(facts.local - _OWN_LOCAL, 0)
         handle, code = c_void_p(facts.handle), c_int32()
         self._context = self._lib.clCreateContext(None, 1, byref(handle), None, None, byref(code))
         check(code.value, f"opening {facts.name}")

@@ -12,6 +12,7 @@ from edgedec.runtimes._device.formats import kv_format
 from edgedec.runtimes._device.pages import SLOTS, PagePool
 from edgedec.runtimes._device.stack import PlanSize, Stack, StepShape
 from edgedec.runtimes._device.sums import heads_at_once
+from edgedec.runtimes._device.tiles import attend_bytes, group_of, keys_at_once
 from edgedec.spec import Attention
 
 _FORMATS = {number: name for name, number in structs.FORMATS.items()}
@@ -38,11 +39,13 @@ class _Attending:
     ) -> None:  # fmt: skip
         self._stack, self._step, self._shape, self._number, self._block = stack, step, shape, number, block
         self._pool, self._view, self._qkv, self._out = pool, view, qkv, out
-        self._heads, self._group = block.n_kv_heads, block.n_heads // block.n_kv_heads
+        self._heads, self._group = block.n_kv_heads, group_of(block)
         self._queries = shape.tile * self._group
         self._format = kv_format(block, pool.kv)
         self._threads = min(_THREADS, -(-self._group * block.head_dim // 32) * 32)
-        self._shared = attend_bytes(self._queries, block.head_dim, pool.rows[number])
+        row_bytes = pool.rows[number]
+        self._keys = keys_at_once(self._queries, block.head_dim, row_bytes, stack.device.shared_bytes)
+        self._shared = attend_bytes(self._queries, block.head_dim, row_bytes, self._keys)
 
     def whole(self) -> None:
         """Of all slots."""
@@ -109,7 +112,7 @@ class _Attending:
         return structs.attend(
             self._step, self._qkv, parts, self._out, self._pool.offsets[self._number], block.n_heads, self._heads,
             block.head_dim, block.window or 0, block.sinks, self._format, self._view, self._pool.rows[self._number],
-            block.scale, block.softcap, self._shape.tile, kept,
+            block.scale, block.softcap, self._shape.tile, self._keys, kept,
         )  # fmt: skip
 
     def _kept(self, items: int) -> Iterator[KeptWeights]:
@@ -128,9 +131,3 @@ class _Attending:
         sums = self._stack.floats(f"paid {self._number}", self._heads, width)
         arguments = structs.attention_sums(arguments, sums, width)
         self._stack.launch(kernel, (-(-width // _THREADS), kept.heads), _THREADS, 0, arguments)
-
-
-def attend_bytes(queries: int, dim: int, row_bytes: int) -> int:
-    """Shared memory of a block: queries, scores and sums, factors, a tile of keys."""
-    floats = queries * (-(-dim // 16) * 16 + structs.CHUNK + dim) + structs.TILE_KEYS
-    return 4 * floats + structs.TILE_KEYS * row_bytes

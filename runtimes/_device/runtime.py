@@ -20,6 +20,7 @@ from edgedec.runtimes._device.pages import SLOTS
 from edgedec.runtimes._device.ssm import ssm
 from edgedec.runtimes._device.stack import Stack, StepShape, Workspace, bucket, known
 from edgedec.runtimes._device.step import StepMemory, tile_rows
+from edgedec.runtimes._device.tiles import check_fits, most_rows
 from edgedec.runtimes._device.viewing import PlanMaker
 from edgedec.spec import Attention, Mlp, Ssm
 
@@ -34,6 +35,8 @@ class LaunchedRuntime(PagedRuntime):
     def __init__(self, bundle: Bundle, kv: str, device: Device, memory: int = 0) -> None:
         super().__init__(bundle.spec, kv, device, memory)
         self.device, self._bundle = device, bundle
+        check_fits(device, ((block, self._pool.rows[b]) for b, block in self.spec.attention.items()), kv)
+        self._most_rows = dict[tuple[int, ...], int]()
         self.launches = 0  # of the last step
         self._start()
         self.capabilities = self._declared(
@@ -84,9 +87,7 @@ class LaunchedRuntime(PagedRuntime):
     ) -> list[CallResult]:
         self._stack.adapter = adapter
         views, attending = Views.make(blocks, caches), [b for b in blocks if b in self.spec.attention]
-        facts = [self.spec.attention[b] for b in attending]
-        group = max((block.n_heads // block.n_kv_heads for block in facts), default=1)
-        tile = tile_rows(group, calls)
+        tile = tile_rows(self._rows_at_once(blocks), calls)
         maker = PlanMaker(calls, tile)
         viewed = tuple(self._plan(maker, b, views) if b in (calls[0].views or ()) else -1 for b in attending)
         size = self._step.write(calls, caches, blocks, views, tile, maker.plans)
@@ -111,6 +112,13 @@ class LaunchedRuntime(PagedRuntime):
         results = heads.results(self._stack, shape, calls)
         sums.fill(self._stack, shape, calls, views.tables, results)
         return results
+
+    def _rows_at_once(self, blocks: tuple[int, ...]) -> int:
+        """How many rows of a sequence may share an item of attention in these blocks."""
+        if blocks not in self._most_rows:
+            facts = {b: self.spec.attention[b] for b in blocks if b in self.spec.attention}
+            self._most_rows[blocks] = most_rows(facts, self._pool.rows, self.device.shared_bytes)
+        return self._most_rows[blocks]
 
     def _plan(self, maker: PlanMaker, block: int, views: Views) -> int:
         """The number of a viewed block's plan; pages that are searched have their bounds then."""
@@ -169,6 +177,7 @@ class _Counted:
     def __init__(self, device: Device) -> None:
         self._device, self.launches, self.name = device, 0, device.name
         self.has_matrix, self.fused_bytes = device.has_matrix, device.fused_bytes
+        self.shared_bytes = device.shared_bytes
         self.allocate, self.free, self.write = device.allocate, device.free, device.write
         self.read, self.copy, self.record, self.synchronize, self.prepare = (
             device.read,

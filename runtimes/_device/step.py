@@ -32,11 +32,11 @@ class StepSize:
     paid: int
 
 
-def tile_rows(group: int, calls: Sequence[Call]) -> int:
-    """How many rows of a sequence share an item of attention: those that see the same, where they have views."""
+def tile_rows(most: int, calls: Sequence[Call]) -> int:
+    """How many rows of a sequence, `most` of them, share an item of attention: those that see the same, where they have
+    views."""
     seen = [view.group or call.rows.count for call in calls for view in (call.views or {}).values()]
-    most = max(seen or [call.rows.count for call in calls])
-    return max(1, min(structs.MOST_QUERIES // group, most))
+    return max(1, min(most, max(seen or [call.rows.count for call in calls])))
 
 
 class StepMemory:
