@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edgedec.kernels.cuda import captures, library
 from edgedec.kernels.cuda.library import attribute, check
 from edgedec.kernels.cuda.sources import HERE, cubin_name, stale
-from edgedec.kernels.device.interface import DeviceError, Recorded
+from edgedec.kernels.device.interface import MOST_THREADS, DeviceError, Recorded
 
 CUBINS = "EDGEDEC_CUDA_CUBINS"  # another folder of cubins, for tests and checkouts
 _SHARED, _PROCESSORS, _CLOCK_KHZ, _BUS_BITS = 97, 16, 36, 37
@@ -69,7 +69,7 @@ def _version(path: Path) -> int:
 class Gpu:
     """`Device` number `number` of the driver. Everything goes through one stream."""
 
-    has_matrix, fused_bytes = True, 48 << 10
+    has_matrix, fused_bytes, most_threads = True, 48 << 10, MOST_THREADS
     variants: tuple[str, ...] = ("matrix", "fused")
 
     def __init__(self, number: int = 0) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from edgedec.kernels.cuda import build
 from edgedec.kernels.cuda.sources import CudaBuildFailed
-from edgedec.kernels.device.interface import DeviceError, NotedLaunches
+from edgedec.kernels.device.interface import MOST_THREADS, DeviceError, NotedLaunches
 
 
 class Emulated(NotedLaunches):
@@ -21,7 +21,7 @@ class Emulated(NotedLaunches):
     other kernels than the engine's."""
 
     name, has_matrix, fused_bytes, shared_bytes = "emulated", True, 48 << 10, 227 << 10
-    driver, kernels = "", ""
+    most_threads, driver, kernels = MOST_THREADS, "", ""
     variants: tuple[str, ...] = ("matrix", "fused")
 
     def __init__(self, reverse: bool = False, library: Path | None = None) -> None:

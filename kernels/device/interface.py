@@ -19,6 +19,8 @@ class Recorded(Protocol):
     def replay(self) -> None: ...
 
 
+# Threads of a block of a product, at most.
+MOST_THREADS = 256
 # A kernel, its grid, threads and bytes of shared memory of a block, its arguments.
 Launch = tuple[str, tuple[int, int, int], int, int, bytes]
 
@@ -77,6 +79,11 @@ class Device(Protocol):
     has_matrix: bool
     fused_bytes: int
     shared_bytes: int
+
+    @property
+    def most_threads(self) -> int:
+        """Threads that a block of a product may have."""
+        ...
 
     def allocate(self, size: int) -> int:
         """The address of `size` new bytes, 256-byte aligned, not cleared."""

@@ -7,6 +7,7 @@ import hashlib
 import os
 from collections.abc import Collection, Sequence
 from ctypes import byref, c_char_p, c_int32, c_size_t, c_ubyte, c_void_p
+from functools import cached_property
 from itertools import chain, combinations
 from typing import Any
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from edgedec.kernels.cuda.sources import cache_folder
 from edgedec.kernels.device.interface import DeviceError, NotedLaunches
 from edgedec.kernels.opencl import sources
-from edgedec.kernels.opencl.images import WeightImages
+from edgedec.kernels.opencl.images import READERS, WeightImages
 from edgedec.kernels.opencl.library import DeviceFacts, build_log, check, devices, library
 from edgedec.kernels.opencl.memory import ArenaMemory, DeviceMemory, SharedMemory
 from edgedec.kernels.opencl.variants import EXTRA, SHARED, asked, language, offered
@@ -26,6 +27,8 @@ _BINARY_SIZES, _BINARIES = 0x1165, 0x1166
 _DIGEST = 32
 # Bytes of local memory of a kernel's own, of which the host does not know: some lanes' floats, what drivers keep there.
 _OWN_LOCAL = 256
+# Whatever a kernel does in strides, it needs a thread a key of a tile.
+_LEAST_THREADS = 32
 # PoCL compiles a kernel when it is first launched and keeps it itself; asked for the program it compiles all of them.
 _OWN_CACHE = ("Portable Computing Language",)
 
@@ -108,6 +111,14 @@ class OpenclDevice(NotedLaunches):
         made, lib, queue = self._kernel("find_arenas"), self._lib, self._queue
         return ArenaMemory(self._context, queue, facts, lambda handles: _find_arenas(lib, queue, made, handles))
 
+    @cached_property
+    def most_threads(self) -> int:
+        """Threads of a work-group that the driver allows each product, in whole thirty-twos."""
+        names = [*READERS, "product_f32"] + [of.kernel for of in READERS.values() if sources.IMAGES in self.variants]
+        for name in names:
+            self._kernel(name)
+        return max(min(self._most[name] for name in names) // 32, 1) * 32
+
     def summary(self) -> list[str]:
         """What kernels use of the device, in lines for reports."""
         uses = f"variants: {', '.join(self.variants).lower() or 'none'}"
@@ -145,7 +156,12 @@ class OpenclDevice(NotedLaunches):
         made, own = self._kernel(name), 1 + len(image)
         if shared > self.facts.local:
             raise DeviceError(f"{self.name}: {name} needs {shared} bytes of local memory, of {self.facts.local}")
-        lib, threads = self._lib, min(threads, self._most[name])
+        # Products count on so many threads; others go through their work in strides of as many as there are.
+        lib, need = self._lib, threads if kernel.startswith("product_") else min(threads, _LEAST_THREADS)
+        if self._most[name] < need:
+            most = self._most[name]
+            raise DeviceError(f"{self.name}: {name} needs work-groups of {need} threads; the driver allows it {most}")
+        threads = min(threads, self._most[name])
         check(lib.clSetKernelArg(made, 0, len(arguments), arguments), f"arguments of {name}")
         for i, handle in enumerate(image):
             check(lib.clSetKernelArg(made, 1 + i, 8, byref(c_void_p(handle))), f"the image of {name}")

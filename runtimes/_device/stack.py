@@ -151,7 +151,7 @@ class Stack:
         """`p` of rows x [rows, p.w.k], normed first; `normed`: where the normed rows are wanted."""
         n, w = rows * p.copies, p.w
         source_rows = rows if p.spread else n
-        tile = 1 if p.experts else next(m for m in (1, 2, 4, 8) if m >= min(n, 8))
+        tile = self._tile(p, n)
         if w.quantized and not normed and not p.head and not p.spread and tile <= _FUSED_ROWS:
             shared = fused_bytes(w, tile, norm.kind != 0)
             if shared <= self.device.fused_bytes:
@@ -183,16 +183,22 @@ class Stack:
 
     def ready(self, step: int, rows: int, p: Product) -> None:
         """`p` of rows that are ready: prepared, or floats at p.x."""
-        n, tile = rows * p.copies, 1 if p.experts else next(m for m in (1, 2, 4, 8) if m >= min(rows * p.copies, 8))
+        n = rows * p.copies
+        tile = self._tile(p, n)
         if p.w.quantized:
             return self._quantized(step, n, p, tile, 4096 * tile)
         self._float(step, n, _with(p, tile=min(tile, 4)))
+
+    def _tile(self, p: Product, rows: int) -> int:
+        """How many rows a block of a product takes: sixteen threads add up the outputs of each."""
+        most = min(8, self.device.most_threads // 16)
+        return 1 if p.experts else next(m for m in (8, 4, 2, 1) if m <= most and (m == 1 or m // 2 < rows))
 
     def _quantized(self, step: int, rows: int, p: Product, tile: int, shared: int) -> None:
         if rows >= MATRIX_ROWS and p.w.block != 16 and not p.experts and self.device.has_matrix:
             return self._matrix(step, rows, p)
         groups = p.w.groups // (2 if p.epilogue == "glu" else 1)
-        threads = -(-min(_THREADS, max(4 * p.w.steps, 16 * tile)) // 32) * 32
+        threads = -(-min(self.device.most_threads, max(4 * p.w.steps, 16 * tile)) // 32) * 32
         name = "int4" if p.w.format == structs.FORMATS["int4"] else "int8"
         self.launch(f"product_{name}_{tile}", (groups, -(-rows // tile)), threads, shared, p.pack(step))
 
@@ -205,7 +211,7 @@ class Stack:
 
     def _float(self, step: int, rows: int, p: Product) -> None:
         outputs = p.w.n // (2 if p.epilogue == "glu" else 1)
-        threads = min(_THREADS, -(-16 * outputs // 32) * 32)
+        threads = min(self.device.most_threads, -(-16 * outputs // 32) * 32)
         name = "f32" if p.w.format == structs.FORMATS["f32"] else "f16"
         self.launch(f"product_{name}", (-(-16 * outputs // threads), -(-rows // p.tile)), threads, 0, p.pack(step))
 

@@ -24,7 +24,7 @@ class Watched(NotedLaunches):
         super().__init__()
         self._device, self.name = device, device.name
         self.has_matrix, self.fused_bytes = device.has_matrix, device.fused_bytes
-        self.shared_bytes = device.shared_bytes
+        self.shared_bytes, self.most_threads = device.shared_bytes, device.most_threads
         self.read, self.copy, self.synchronize = device.read, device.copy, device.synchronize
         self._sizes, self._given = dict[int, int](), set[int]()
         self.seen, self.running = list[tuple[str, str]](), "?"

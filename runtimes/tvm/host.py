@@ -101,7 +101,7 @@ class Library:
 class HostDevice:
     """`Device` in the host's memory; what moves slots and advances states is the library's."""
 
-    name, has_matrix, fused_bytes, shared_bytes = "cpu", False, 0, 0
+    name, has_matrix, fused_bytes, shared_bytes, most_threads = "cpu", False, 0, 0, 0
 
     def __init__(self, library: Library) -> None:
         self._held: dict[int, NDArray[np.uint8]] = {}

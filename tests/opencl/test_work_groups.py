@@ -1,0 +1,50 @@
+"""Drivers that allow a kernel fewer threads than others do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import opencl_devices
+import pytest
+
+from edgedec.kernels.device.interface import DeviceError
+from edgedec.kernels.opencl import driver
+from edgedec.runtimes._selftest.cases import CASES
+from edgedec.runtimes._selftest.check import is_right
+
+pytestmark = pytest.mark.skipif(
+    opencl_devices.why_not() is not None, reason=f"opencl: {opencl_devices.why_not()} (Debian: pocl-opencl-icd)"
+)
+
+
+class Limited(driver.OpenclDevice):
+    """A device whose driver allows every kernel so many threads."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        super().__init__(driver.chosen())
+
+    def _kernel(self, name: str) -> Any:
+        made = super()._kernel(name)
+        self._most[name] = min(self._most[name], self._limit)
+        return made
+
+
+@pytest.fixture(autouse=True)
+def first_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(driver.DEVICE, "0")
+
+
+@pytest.mark.parametrize("limit", [160, 64, 32])
+def test_the_bytes_do_not_depend_on_it(limit: int) -> None:
+    device = Limited(limit)
+    assert device.most_threads == limit
+    assert [case.name for case in CASES if case.kv == "int8" and not is_right(device, case)] == []
+
+
+def test_what_a_kernel_cannot_do_with_is_named() -> None:
+    device = Limited(64)
+    with pytest.raises(DeviceError, match=r"product_int4_8 needs work-groups of 128 threads; the driver allows it 64$"):
+        device.launch("product_int4_8", (1, 1, 1), 128, 4096 * 8, bytes(8))
+    with pytest.raises(DeviceError, match=r"attend_f32 needs work-groups of 32 threads; the driver allows it 16$"):
+        Limited(16).launch("attend_f32", (1, 1, 1), 128, 4096, bytes(8))
