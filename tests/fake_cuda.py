@@ -117,6 +117,10 @@ class FakeCuda:
         self.held[place._obj.value] = size.value
         return 0
 
+    def cuMemGetInfo_v2(self, free: Any, whole: Any) -> int:
+        free._obj.value, whole._obj.value = self.memory - sum(self.held.values()), self.memory
+        return self._barred()
+
     def cuMemFree_v2(self, at: ctypes.c_uint64) -> int:
         barred = self._barred()
         if not barred:

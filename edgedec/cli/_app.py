@@ -106,6 +106,9 @@ class Verbs(TyperGroup):
         except EdgedecError as error:
             complain("edgedec", str(error))
             raise typer.Exit(FAILED) from None
+        except MemoryError as error:
+            complain("edgedec", f"out of memory: {error}" if str(error) else "out of memory")
+            raise typer.Exit(FAILED) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:

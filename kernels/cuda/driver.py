@@ -114,6 +114,13 @@ class Gpu:
         self._enter()
         self._lib.cuMemFree_v2(c_uint64(address))
 
+    def free_bytes(self) -> int:
+        """As the driver tells, of all programs."""
+        self._enter()
+        free, whole = c_size_t(), c_size_t()
+        check(self._lib.cuMemGetInfo_v2(byref(free), byref(whole)), "asking for free memory")
+        return free.value
+
     def write(self, address: int, array: NDArray[Any]) -> None:
         self._enter()
         # What was copied before has left the pinned memory when the stream has come here.

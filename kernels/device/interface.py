@@ -37,6 +37,10 @@ class NotedLaunches:
     def prepare(self, kernel: str, shared: int) -> None:
         """Kernels are ready."""
 
+    def free_bytes(self) -> int:
+        """No driver to ask."""
+        return 0
+
     def outside(self, what: str) -> None:
         """DeviceError while launches are recorded, where a GPU would refuse this too."""
         if self._noted is not None:
@@ -90,6 +94,10 @@ class Device(Protocol):
         ...
 
     def free(self, address: int) -> None: ...
+
+    def free_bytes(self) -> int:
+        """Bytes of memory that nobody has taken; 0 where the driver does not tell."""
+        ...
 
     def write(self, address: int, array: NDArray[Any]) -> None:
         """Copy a contiguous array to the device."""

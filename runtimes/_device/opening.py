@@ -26,9 +26,12 @@ def opened(
     try:
         device = open_device(parse_device(options.device))
         device = checked(kind.name, device, bundle.spec, matrix_formats(bundle), kv)
+        return kind(bundle, kv, device, options.device_cache)
     except DeviceError as error:
         raise RuntimeUnavailable(f"engine {kind.name}: {error}") from None
-    return kind(bundle, kv, device, options.device_cache)
+    except MemoryError as error:
+        said = f"{error}; other programs may hold its memory: end them, or use another device, as --device cpu"
+        raise RuntimeUnavailable(f"engine {kind.name}: {said}") from None
 
 
 def matrix_formats(bundle: Bundle) -> frozenset[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgedec.bundle import Bundle
+from edgedec.errors import RuntimeUnavailable
 from edgedec.kernels.device.interface import Device, Recorded
 from edgedec.runtime import Call, CallResult
 from edgedec.runtimes._device import head as heads
@@ -58,11 +59,30 @@ class LaunchedRuntime(PagedRuntime):
         self._recorded: dict[tuple[StepShape, int, int], tuple[Recorded, int]] = {}
 
     def load(self) -> None:
-        """Bring the weights to the device."""
+        """Bring the weights to the device; RuntimeUnavailable if it has no memory for them."""
         with self._lock:
-            for name in self.spec.tensors():
-                if len(self._bundle.manifest.tensors[name].shape) == 2:
-                    self._stack.model.weights(name)
+            try:
+                self._bring()
+            except MemoryError as error:
+                free = self.device.free_bytes()
+                free += self._stack.model.nbytes if free else 0
+                self._stack.model, self._recorded, self._last = DeviceModel(self._bundle, self.device), {}, None
+                raise RuntimeUnavailable(self._too_large(free, error)) from None
+
+    def _bring(self) -> None:
+        for name in self.spec.tensors():
+            if len(self._bundle.manifest.tensors[name].shape) == 2:
+                self._stack.model.weights(name)
+
+    def _too_large(self, free: int, error: MemoryError) -> str:
+        """Why the weights are not on the device, and what to do. free: bytes that they could take; 0: unknown."""
+        need = sum(tensor.stored_bytes for tensor in self._bundle.manifest.tensors.values())
+        has = f"{free >> 20:,} MiB are free" if free else "how much is free its driver does not say"
+        return (
+            f"engine {self.name}: {self.device.name} has no memory for the weights of {self._bundle.path}: they need "
+            f"{-(-need >> 20):,} MiB, {has} ({error}); export the model with fewer bits (--weights int4), or use "
+            "another device, as --device cpu"
+        )
 
     def release(self) -> None:
         """Give the weights' and the working memory back; caches stay."""
@@ -179,6 +199,7 @@ class _Counted:
         self.has_matrix, self.fused_bytes = device.has_matrix, device.fused_bytes
         self.shared_bytes, self.most_threads = device.shared_bytes, device.most_threads
         self.allocate, self.free, self.write = device.allocate, device.free, device.write
+        self.free_bytes = device.free_bytes
         self.read, self.copy, self.record, self.synchronize, self.prepare = (
             device.read,
             device.copy,

@@ -52,10 +52,10 @@ def examine(device: Device, cases: Iterable[GoldenCase] = CASES) -> Iterator[Ker
 
 
 def is_right(device: Device, case: GoldenCase) -> bool:
-    """Are the case's results the CPU engine's? Launches go as they always do."""
+    """Are the case's results the CPU engine's? Launches go as they always do. MemoryError says nothing of kernels."""
     try:
         found = run(_runtime(device, case))
-    except (DeviceError, MemoryError):
+    except DeviceError:
         return False
     return found == golden()[case.name].result
 

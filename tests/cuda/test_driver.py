@@ -14,6 +14,9 @@ from fake_cuda import FakeCuda
 
 import edgedec
 from edgedec.bench import device_report
+from edgedec.bundle import Bundle
+from edgedec.cli import main
+from edgedec.errors import RuntimeUnavailable
 from edgedec.kernels.cpu import loader
 from edgedec.kernels.cuda import driver, emulated, library
 from edgedec.kernels.device.interface import Buffer, DeviceError
@@ -181,3 +184,31 @@ def test_a_driver_that_does_not_start_is_one_line(
     model = edgedec.open(nano, device="auto")
     assert model.runtime.name == "native"
     assert f"cuda: {said}" in why_chosen(model.runtime)
+
+
+def test_weights_that_do_not_fit_are_one_line(cuda: FakeCuda, nano: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, need = Bundle.open(nano).path, Bundle.open(nano).manifest.tensors.values()
+    mib = -(-sum(tensor.stored_bytes for tensor in need) >> 20)
+    edgedec.open(nano, engine="cuda")  # tested, and remembered
+    gc.collect()
+    cuda.memory = sum(cuda.held.values()) + (1 << 20)
+    assert main(["run", "-m", str(nano), "--engine", "cuda", "-p", "Once"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(
+        f"edgedec: engine cuda: NVIDIA H100 of a test has no memory for the weights of {path}: they "
+    )
+    assert f"they need {mib:,} MiB, 0 MiB are free (GPU: taking " in said
+    assert said.endswith("export the model with fewer bits (--weights int4), or use another device, as --device cpu\n")
+    gc.collect()
+    assert sum(cuda.held.values()) <= cuda.memory - (1 << 20)
+
+
+def test_no_memory_for_the_self_test_says_nothing_of_kernels(cuda: FakeCuda, nano: Path) -> None:
+    """It was remembered as wrong kernels."""
+    cuda.memory = 1 << 10
+    with pytest.raises(
+        RuntimeUnavailable, match=r"engine cuda: GPU: taking \d+ bytes: .*; other programs may hold its"
+    ):
+        edgedec.open(nano, engine="cuda")
+    cuda.memory = 1 << 40
+    assert edgedec.open(nano, engine="cuda").runtime.name == "cuda"
