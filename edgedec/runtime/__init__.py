@@ -35,6 +35,7 @@ from edgedec.runtime.registry import (
     choose_runtime,
     lacking_kinds,
     open_runtime,
+    opened_with,
     runtime_names,
     unavailable_reason,
 )
@@ -83,6 +84,7 @@ __all__ = [
     "logits_of",
     "note_choice",
     "open_runtime",
+    "opened_with",
     "parse_device",
     "runtime_names",
     "unavailable_reason",

@@ -8,6 +8,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from edgedec.errors import RuntimeUnavailable
 from edgedec.runtime.call import Runtime
@@ -27,6 +28,9 @@ class RuntimeOptions:
     kv: str | None = None
     device: str = UNNAMED
     device_cache: int = 0
+
+
+_opened: WeakKeyDictionary[Runtime, RuntimeOptions] = WeakKeyDictionary()
 
 
 def runtime_names() -> list[str]:
@@ -65,7 +69,14 @@ def open_runtime(name: str, bundle: Bundle, options: RuntimeOptions | None = Non
     if reason is not None:
         raise RuntimeUnavailable(f"engine {name}: {reason}")
     runtime: Runtime = _module(name).open(bundle, options)
+    # Of a runtime that chose another and opened that one, the other's own are known already.
+    _opened.setdefault(runtime, options)
     return runtime
+
+
+def opened_with(runtime: Runtime) -> RuntimeOptions:
+    """What a runtime was opened with; what is usual for one that was not opened here."""
+    return _opened.get(runtime, RuntimeOptions())
 
 
 def _candidates(device: DeviceName) -> list[str]:

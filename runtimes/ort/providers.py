@@ -21,6 +21,8 @@ from edgedec.runtime import DeviceName
 _ONLY_HERE = "session.disable_cpu_ep_fallback"
 _RECORD = "session.record_ep_graph_assignment_info"
 _NAMED = 4
+# The option of providers of several devices that says which of them.
+_NUMBER = "device_id"
 # Of logits whose sums are of float16 numbers.
 HALF = 0.05
 _registered: set[str] = set()
@@ -47,8 +49,10 @@ class Provider:
 
 
 PROVIDERS: dict[str, Provider] = {
-    "cuda": Provider("CUDAExecutionProvider", "onnxruntime-gpu", wants="an NVIDIA driver with CUDA and cuDNN"),
-    "dml": Provider("DmlExecutionProvider", "onnxruntime-directml", wants="Windows with DirectX 12"),
+    "cuda": Provider(
+        "CUDAExecutionProvider", "onnxruntime-gpu", wants="an NVIDIA driver with CUDA and cuDNN", soc=_NUMBER
+    ),
+    "dml": Provider("DmlExecutionProvider", "onnxruntime-directml", wants="Windows with DirectX 12", soc=_NUMBER),
     "coreml": Provider(
         "CoreMLExecutionProvider",
         "onnxruntime",
@@ -104,7 +108,8 @@ class Placed:
 
     def __init__(self, device: DeviceName) -> None:
         self.device, self.provider = device, PROVIDERS[device.name]
-        named = {self.provider.soc: device.detail} if self.provider.soc and device.detail else {}
+        detail = str(device.number) if self.provider.soc == _NUMBER and device.detail else device.detail
+        named = {self.provider.soc: detail} if self.provider.soc and detail else {}
         self.options = {**self.provider.options, **named}
         self._devices = _found(device, self.provider) if self.provider.plugin else []
 

@@ -111,3 +111,11 @@ def test_devices_of_llama_cpp() -> None:
     convert = FLAGS["-dev"].convert
     assert convert is not None
     assert [convert(word) for word in ("none", "CUDA0", "cuda")] == ["cpu", "cuda:0", "cuda"]
+
+
+@pytest.mark.parametrize("name", ["cuda", "dml"])
+def test_the_number_of_a_device_reaches_its_provider(name: str) -> None:
+    assert providers.Placed(parse_device(f"{name}:1")).options == {"device_id": "1"}
+    assert providers.Placed(parse_device(name)).options == {}
+    with pytest.raises(UsageError, match=f"device {name}:fast: 'fast' is not the number of a device, as in {name}:0"):
+        providers.Placed(parse_device(f"{name}:fast"))

@@ -6,7 +6,15 @@ from edgedec.bundle.folder import Bundle
 from edgedec.drafters import DrafterContext
 from edgedec.drafters.models.retokenize import Retokenizer, same_tokens
 from edgedec.errors import BundleNotFound, UsageError
-from edgedec.runtime import Runtime, RuntimeOptions, choose_runtime, open_runtime, runtime_names, unavailable_reason
+from edgedec.runtime import (
+    Runtime,
+    RuntimeOptions,
+    choose_runtime,
+    open_runtime,
+    opened_with,
+    runtime_names,
+    unavailable_reason,
+)
 from edgedec.speculation.instances import SharedInstances
 from edgedec.text.tokenizer import Tokenizer
 
@@ -40,12 +48,16 @@ def draft_bundle(host: DrafterContext, path: str) -> Bundle:
 
 
 def draft_runtime(host: DrafterContext, bundle: Bundle, threads: int = 0, kv: str = "", device: str = "") -> Runtime:
-    """A runtime of the target's own kind on a draft's bundle, or if that cannot open it any that can, or one on
-    `device`; threads: as the target by default."""
+    """A runtime of the target's own kind on a draft's bundle, on the target's own device and with its limit of that
+    device's memory for caches; or if that cannot open it any that can, or one on `device`; threads: as the target by
+    default."""
+    target = opened_with(host.runtime)
     own = not device and host.runtime.name in runtime_names()
-    own = own and unavailable_reason(host.runtime.name, bundle) is None
+    own = own and unavailable_reason(host.runtime.name, bundle, target.device) is None
+    device, room = (target.device, target.device_cache) if own else (device, 0)
     name = choose_runtime(bundle, host.runtime.name if own else "auto", device)
-    options = RuntimeOptions(threads=threads or host.runtime.capabilities.threads, kv=kv or None, device=device)
+    threads = threads or host.runtime.capabilities.threads
+    options = RuntimeOptions(threads=threads, kv=kv or None, device=device, device_cache=room)
     key = str(bundle.path.resolve()), bundle.digest, name, options
     return _runtimes.get(key, lambda: _loaded(name, bundle, options))
 
