@@ -21,7 +21,7 @@ NON_BLOCKING, RELAXED, SHARED_BYTES, REGISTERS = 1, 2, 8, 4
 
 class FakeCuda:
     """Functions return CUresult. `called`: their names, in order; `memory`: bytes that allocations may take; `started`:
-    what starting the driver returns."""
+    what starting the driver returns; `version`: of CUDA, as the driver has it."""
 
     def __init__(self, memory: int = 1 << 40, started: int = 0) -> None:
         self._device, self._lib, self._threads = emulated.Emulated(), emulated._library(), threading.local()
@@ -29,7 +29,7 @@ class FakeCuda:
         self._handles, self._of = count(0x1000, 16), dict[int, Any]()
         self._sizes, self._allowed, self._loaded = dict[str, int](), dict[str, int](), set[str]()
         self.capture: list[Any] | None = None
-        self.started = started
+        self.started, self.version = started, 13000
         self.broken = False
 
     def __getattribute__(self, name: str) -> Any:
@@ -58,7 +58,7 @@ class FakeCuda:
         return self.started
 
     def cuDriverGetVersion(self, version: Any) -> int:
-        version._obj.value = 13000
+        version._obj.value = self.version
         return 0
 
     def cuGetErrorString(self, code: int, text: Any) -> int:

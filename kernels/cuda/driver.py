@@ -36,6 +36,9 @@ def why_not(number: int = 0) -> str | None:
             return "no NVIDIA GPU"
         if number >= count.value:
             return f"no GPU {number}: the driver knows {count.value}, from 0 on"
+        old = library.too_old()
+        if old is not None:
+            return old
         kernels_for(library.capability(number))
     except DeviceError as error:
         return str(error)

@@ -13,6 +13,7 @@ from edgedec.kernels.device.interface import DeviceError
 
 _MAJOR, _MINOR = 75, 76
 _OUT_OF_MEMORY, _NO_DEVICE = 2, 100
+_OLDEST = 13000  # the version of CUDA whose compiler makes the kernels (NVRTC, in nvrtc.py)
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
 
 
@@ -60,12 +61,26 @@ def capability(device: int) -> tuple[int, int]:
     return attribute(_MAJOR, device), attribute(_MINOR, device)
 
 
-def driver_version() -> str:
-    """The driver's version: of CUDA, and where the system tells it, its own."""
+def too_old() -> str | None:
+    """Why the driver cannot load this engine's kernels, and what to do; None if it can."""
+    if _cuda_version() >= _OLDEST:
+        return None
+    kernels = "older than the kernels, which are of CUDA 13.0"
+    return f"the NVIDIA driver ({driver_version()}) is {kernels}: install driver 580 or later"
+
+
+def _cuda_version() -> int:
+    """12080 is 12.8."""
     version = c_int()
     check(libcuda().cuDriverGetVersion(byref(version)), "reading the driver's version")
+    return version.value
+
+
+def driver_version() -> str:
+    """The driver's version: of CUDA, and where the system tells it, its own."""
+    version = _cuda_version()
     try:
         own = _VERSION.search(Path("/proc/driver/nvidia/version").read_text("utf-8"))
     except OSError:
         own = None
-    return f"CUDA {version.value // 1000}.{version.value % 1000 // 10}" + (f", {own[0]}" if own else "")
+    return f"CUDA {version // 1000}.{version % 1000 // 10}" + (f", {own[0]}" if own else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -184,6 +185,19 @@ def test_a_driver_that_does_not_start_is_one_line(
     model = edgedec.open(nano, device="auto")
     assert model.runtime.name == "native"
     assert f"cuda: {said}" in why_chosen(model.runtime)
+
+
+def test_a_driver_older_than_the_kernels_is_named(cuda: FakeCuda, nano: Path) -> None:
+    cuda.version = 12080
+    with pytest.raises(RuntimeUnavailable) as caught:
+        edgedec.open(nano, engine="cuda")
+    assert re.fullmatch(
+        r"engine cuda: the NVIDIA driver \(CUDA 12\.8(, [\d.]+)?\) is older than the kernels, which are of CUDA 13\.0: "
+        "install driver 580 or later",
+        str(caught.value),
+    )
+    cuda.version = 13010
+    assert driver.why_not() is None
 
 
 def test_weights_that_do_not_fit_are_one_line(cuda: FakeCuda, nano: Path, capsys: pytest.CaptureFixture[str]) -> None:
