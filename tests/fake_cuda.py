@@ -31,6 +31,7 @@ class FakeCuda:
         self.capture: list[Any] | None = None
         self.started, self.version = started, 13000
         self.broken = False
+        self.retained, self._context, self.left_behind = 0, 0, list[str]()
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("cu"):
@@ -78,14 +79,41 @@ class FakeCuda:
         return 0 if size >= 64 else INVALID
 
     def cuDevicePrimaryCtxRetain(self, context: Any, device: int) -> int:
-        return self._new(context, "context")
+        """A device has one."""
+        if not self.retained:
+            self._new(context, "context")
+            self._context = context._obj.value
+        self.retained += 1
+        context._obj.value = self._context
+        return 0
+
+    def cuDevicePrimaryCtxRelease_v2(self, device: Any) -> int:
+        """The last one ends all that lives there: tests want it gone before."""
+        self.retained -= 1
+        if not self.retained:
+            self.left_behind += self.living()
+            del self._of[self._context]
+        return 0
+
+    def living(self) -> list[str]:
+        """What was made and not given back."""
+        things = [thing for thing in self._of.values() if thing in ("module", "stream") or not isinstance(thing, str)]
+        return [thing if isinstance(thing, str) else type(thing).__name__ for thing in things] + ["memory"] * len(
+            self.held
+        )
 
     def cuCtxSetCurrent(self, context: c_void_p) -> int:
         self._threads.context = context.value
-        return 0 if self._of[context.value or 0] == "context" else INVALID
+        return 0 if self._of.get(context.value or 0) == "context" else INVALID
 
     def cuModuleLoadData(self, module: Any, image: bytes) -> int:
         return self._barred() or (INVALID if image[-1] else self._new(module, "module"))
+
+    def cuModuleUnload(self, module: c_void_p) -> int:
+        return self._barred() or self._gone(module, "module")
+
+    def _gone(self, place: c_void_p, kind: str) -> int:
+        return 0 if self._of.pop(place.value or 0) == kind else INVALID
 
     def cuModuleGetFunction(self, function: Any, module: c_void_p, name: bytes) -> int:
         return self._new(function, name.decode()) if self._lib.ed_cuda_has(name) else NOT_FOUND
@@ -103,9 +131,13 @@ class FakeCuda:
     # ---- memory ----
 
     def cuMemAllocHost_v2(self, place: Any, size: ctypes.c_size_t) -> int:
-        made = ctypes.create_string_buffer(size.value)
-        self._of[next(self._handles)] = made
+        made = (ctypes.c_ubyte * size.value)()
         place._obj.value = ctypes.addressof(made)
+        self._of[place._obj.value] = made
+        return self._barred()
+
+    def cuMemFreeHost(self, place: c_void_p) -> int:
+        del self._of[place.value or 0]
         return self._barred()
 
     def cuMemAlloc_v2(self, place: Any, size: ctypes.c_size_t) -> int:
@@ -153,6 +185,9 @@ class FakeCuda:
 
     def cuStreamCreate(self, stream: Any, flags: int) -> int:
         return self._new(stream, "stream") if flags == NON_BLOCKING else INVALID
+
+    def cuStreamDestroy_v2(self, stream: c_void_p) -> int:
+        return self._barred() or self._gone(stream, "stream")
 
     def cuStreamSynchronize(self, stream: c_void_p) -> int:
         return self._barred()

@@ -14,6 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgedec.kernels.cuda import captures, library
+from edgedec.kernels.cuda.handles import Handles, Use
 from edgedec.kernels.cuda.library import attribute, check
 from edgedec.kernels.cuda.sources import HERE, cubin_name, stale
 from edgedec.kernels.device.interface import MOST_THREADS, DeviceError, Recorded
@@ -76,23 +77,19 @@ class Gpu:
     variants: tuple[str, ...] = ("matrix", "fused")
 
     def __init__(self, number: int = 0) -> None:
-        self._lib, self._context, self._module, self._stream = library.libcuda(), c_void_p(), c_void_p(), c_void_p()
-        self.number, self.driver = number, library.driver_version()
+        self._lib, self.number, self.driver = library.libcuda(), number, library.driver_version()
         name = ctypes.create_string_buffer(256)
         check(self._lib.cuDeviceGetName(name, len(name), number), f"opening GPU {number}")
         self.capability, self.name = library.capability(number), name.value.decode()
         self.processors = attribute(_PROCESSORS, number)
         self.shared_bytes = attribute(_SHARED, number)
-        check(self._lib.cuDevicePrimaryCtxRetain(byref(self._context), number), f"opening GPU {number}")
-        self._enter()
         image = kernels_for(self.capability).read_bytes() + b"\0"
         self.kernels = hashlib.sha256(image).hexdigest()
-        check(self._lib.cuModuleLoadData(byref(self._module), image), "loading kernels")
-        check(self._lib.cuStreamCreate(byref(self._stream), 1), "making a stream")
+        self._handles = Handles(number, image, _PINNED)
+        self._use, self._enter = Use(self._handles), self._handles.enter
+        self._module, self._stream, self._pinned = self._handles.module, self._handles.stream, self._handles.pinned
         self._functions: dict[str, c_void_p] = {}
         self._shared: dict[str, int] = {}
-        self._pinned = c_void_p()
-        check(self._lib.cuMemAllocHost_v2(byref(self._pinned), c_size_t(_PINNED)), "taking pinned memory")
 
     def without(self, parts: Collection[str]) -> Gpu:
         """The GPU without tensor cores, or without products that make their rows ready themselves."""
@@ -100,14 +97,11 @@ class Gpu:
         other.has_matrix, other.fused_bytes = "matrix" not in parts, 0 if "fused" in parts else self.fused_bytes
         return other
 
-    def _enter(self) -> None:
-        """The context belongs to a thread: a call may come from any."""
-        check(self._lib.cuCtxSetCurrent(self._context), "entering the context")
-
     def allocate(self, size: int) -> int:
         self._enter()
         found = c_uint64()
         check(self._lib.cuMemAlloc_v2(byref(found), c_size_t(size)), f"taking {size} bytes")
+        self._handles.took()
         return found.value
 
     def free(self, address: int) -> None:
@@ -116,6 +110,7 @@ class Gpu:
             return
         self._enter()
         self._lib.cuMemFree_v2(c_uint64(address))
+        self._handles.gave()
 
     def free_bytes(self) -> int:
         """As the driver tells, of all programs."""
@@ -217,8 +212,10 @@ class _Graph:
 
     def __init__(self, gpu: Gpu, graph: c_void_p) -> None:
         self._gpu, self._run = gpu, c_void_p()
-        check(gpu._lib.cuGraphInstantiateWithFlags(byref(self._run), graph, c_uint64(0)), "making a graph")
+        code = gpu._lib.cuGraphInstantiateWithFlags(byref(self._run), graph, c_uint64(0))
         gpu._lib.cuGraphDestroy(graph)
+        check(code, "making a graph")
+        gpu._handles.took()
 
     def replay(self) -> None:
         self._gpu._enter()
@@ -227,6 +224,7 @@ class _Graph:
     def __del__(self) -> None:
         if getattr(self, "_run", None):
             self._gpu._lib.cuGraphExecDestroy(self._run)
+            self._gpu._handles.gave()
 
 
 def memory_rate(gpu: Gpu) -> float:

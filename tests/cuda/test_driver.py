@@ -226,3 +226,57 @@ def test_no_memory_for_the_self_test_says_nothing_of_kernels(cuda: FakeCuda, nan
         edgedec.open(nano, engine="cuda")
     cuda.memory = 1 << 40
     assert edgedec.open(nano, engine="cuda").runtime.name == "cuda"
+
+
+def test_a_model_that_goes_leaves_nothing_with_the_driver(cuda: FakeCuda, nano: Path) -> None:
+    for _ in range(10):
+        model = edgedec.open(nano, engine="cuda")
+        assert len(list(model.session(speculate="off").generate("Once", max_tokens=2))) > 0
+        assert cuda.retained == 1
+        del model
+        gc.collect()
+    assert (cuda.retained, cuda.living(), cuda.left_behind) == (0, [], [])
+
+
+def test_devices_of_one_gpu_end_one_by_one(cuda: FakeCuda) -> None:
+    first, second = driver.Gpu(), driver.Gpu()
+    plain = first.without(["matrix"])
+    held = Buffer(first, 1000)
+    del first
+    assert cuda.retained == 2
+    del plain
+    assert cuda.retained == 2  # memory is there
+    del held
+    assert (cuda.retained, cuda.living()) == (1, ["module", "stream", "c_ubyte_Array_4194304"])
+    del second
+    assert (cuda.retained, cuda.living(), cuda.left_behind) == (0, [], [])
+
+
+def test_memory_and_graphs_go_before_their_device_in_whatever_order_they_are_found(cuda: FakeCuda) -> None:
+    ring: list[Any] = [driver.Gpu()]
+    ring += [Buffer(ring[0], 1000), ring[0].record(lambda: None), ring]
+    other = driver.Gpu()
+
+    def launches() -> None:
+        ring.clear()
+        gc.collect()
+        assert cuda.retained == 2
+
+    ring[3].append(ring[:3])  # a collection finds them all at once
+    ring[1].ring = ring[0].ring = ring[:3]
+    other.record(launches)
+    gc.collect()
+    assert (cuda.retained, cuda.left_behind) == (1, [])
+    del other, launches
+    gc.collect()
+    assert (cuda.retained, cuda.living(), cuda.left_behind) == (0, [], [])
+
+
+@pytest.mark.parametrize("failing", ["cuModuleLoadData", "cuStreamCreate", "cuMemAllocHost_v2"])
+def test_a_device_that_cannot_be_opened_leaves_nothing(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    monkeypatch.setattr(cuda, failing, lambda *_: 999)
+    with pytest.raises(DeviceError, match="CUDA error 999"):
+        driver.Gpu()
+    assert (cuda.retained, cuda.living(), cuda.left_behind) == (0, [], [])
