@@ -83,10 +83,13 @@ async function download(url, { onProgress, cache = true, signal, piece = PIECE }
   whole.set(first.bytes);
   for (let at = first.bytes.length; at < whole.length; ) {
     const next = await part(url, at, Math.min(piece, whole.length - at), store, signal, first.tag);
-    if (next.total !== first.total || next.tag !== first.tag)
+    if (next.total !== first.total || next.tag !== first.tag) {
+      if (store) await forget(url).catch(() => {});  // else the next load would begin with the old pieces again
       throw new EdgedecError(`${url}: changed while it was loaded; load it again`, "corrupt");
+    }
     whole.set(next.bytes, at);
-    onProgress?.(at += next.bytes.length, whole.length);
+    at += next.bytes.length;
+    onProgress?.(at, whole.length);
   }
   return whole;
 }
