@@ -26,7 +26,8 @@ WORKER = "edgedec.cli._bench_worker"
 class Config:
     """What one process runs. `engine`: a runtime's name, or a peer's. threads: 0 for all cores.
 
-    gguf: the same weights in a file for llama.cpp. trust_code: run compiled code of the bundle.
+    gguf: the same weights in a file for llama.cpp. trust_code: run compiled code of the bundle. device: what computes,
+    "" for what the engine prefers.
     """
 
     engine: str
@@ -37,6 +38,7 @@ class Config:
     kv: str | None = None
     gguf: str | None = None
     trust_code: bool = False
+    device: str = ""
 
     def __post_init__(self) -> None:
         if self.prompt < 1 or self.generate < 1:
@@ -44,7 +46,7 @@ class Config:
 
     @property
     def label(self) -> str:
-        name = "edgedec" if self.engine == "auto" else self.engine
+        name = " ".join(filter(None, ("edgedec" if self.engine == "auto" else self.engine, self.device)))
         return name if self.kv is None else f"{name} kv {self.kv}"
 
 
@@ -102,23 +104,39 @@ def bench(
     configs: Sequence[Config],
     repetitions: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    refused: Callable[[Config, str], None] | None = None,
 ) -> tuple[list[TimingResult], list[Ratio]]:
-    """Run `repetitions` of every configuration by turns, after one to warm up."""
+    """Run `repetitions` of every configuration by turns, after one to warm up. refused: told of each that does not open
+    or fails in its first run, and why; the others are measured then. Without it that is an error."""
     if repetitions < 1:
         raise UsageError(f"repetitions {repetitions}: must be 1 or more")
-    times: list[list[dict[str, float]]] = [[] for _ in configs]
     with ExitStack() as stack:
-        workers = [stack.enter_context(BenchWorker(config)) for config in configs]
-        for repetition in range(repetitions + 1):
+        workers = list[BenchWorker]()
+        for i, config in enumerate(configs):
+            try:
+                with ExitStack() as opening:
+                    worker = opening.enter_context(BenchWorker(config))
+                    worker.request({"do": "run"})
+                    stack.enter_context(opening.pop_all())
+                workers.append(worker)
+            except EdgedecError as error:
+                if refused is None:
+                    raise
+                refused(config, str(error).removeprefix(f"{config.label}: "))
+            progress(i + 1, (repetitions + 1) * len(configs))
+        if not workers:
+            return [], []
+        times: list[list[dict[str, float]]] = [[] for _ in workers]
+        for repetition in range(repetitions):
             for i, worker in enumerate(workers):
                 times[i].append(worker.request({"do": "run"}))
-                progress(repetition * len(workers) + i + 1, (repetitions + 1) * len(workers))
+                progress(len(configs) + repetition * len(workers) + i + 1, (repetitions + 1) * len(configs))
         ends = [worker.request({"do": "end"}) for worker in workers]
         facts = [worker.facts for worker in workers]
-    kept = [rows[1:] for rows in times]
-    results = [_result(*args) for args in zip(configs, kept, facts, ends, strict=True)]
-    others = zip(configs[1:], kept[1:], strict=True)
-    return results, [_ratio(kept[0], rows, config.label) for config, rows in others]
+    ran = [worker.config for worker in workers]
+    results = [_result(*args) for args in zip(ran, times, facts, ends, strict=True)]
+    others = zip(ran[1:], times[1:], strict=True)
+    return results, [_ratio(times[0], rows, config.label) for config, rows in others]
 
 
 class BenchWorker:

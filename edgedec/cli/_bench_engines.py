@@ -53,6 +53,7 @@ class Edgedec:
             kv=config.kv,
             prefix_tokens=0,
             trust_code=config.trust_code,
+            device=config.device,
         )
         kv = self._model.runtime.new_cache(1).kv
         self.facts = {"engine_name": self._model.runtime.name, "kv": kv, "threads": threads}

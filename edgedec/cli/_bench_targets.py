@@ -1,4 +1,4 @@
-"""`edgedec bench targets`: every engine that is here, on one bundle, in one run."""
+"""`edgedec bench targets`: every engine that is here, on every device of it, on one bundle, in one run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def targets_command(show_results: Show) -> Callable[..., None]:
         trust_code: TrustCode = False,
         json: o.Json = False,
     ) -> None:
-        """Measure every engine that is here on one bundle, in turns.
+        """Measure every engine that is here on one bundle, in turns: ort on each of its devices.
 
         \b
         Examples:
@@ -48,12 +48,20 @@ def targets_command(show_results: Show) -> Callable[..., None]:
 
         bundle = Bundle.open(find(model))
         present, absent = engines_here(bundle, trust_code)
-        if not present:
-            raise RuntimeUnavailable(f"{bundle.path}: no engine can open it here; see edgedec targets")
-        configs = [Config(name, model, prompt, generate, threads, trust_code=trust_code) for name in present]
+        configs = [
+            Config(engine, model, prompt, generate, threads, trust_code=trust_code, device=device)
+            for engine, device in present
+        ]
         about = {**describe(bundle), "prompt": prompt, "generate": generate, "repetitions": repetitions}
         with progress_bar(quiet=json) as show:
-            results, ratios = bench(configs, repetitions, lambda done, total: show("bench", done, total))
+            results, ratios = bench(
+                configs,
+                repetitions,
+                lambda done, total: show("bench", done, total),
+                lambda config, why: absent.update({config.label: why}),
+            )
+        if not results:
+            raise RuntimeUnavailable(f"{bundle.path}: no engine can open it here; see edgedec targets")
         if json:
             rows = [result.to_json() for result in results]
             print_json({**about, "results": rows, "ratios": [asdict(ratio) for ratio in ratios], "absent": absent})
@@ -64,15 +72,29 @@ def targets_command(show_results: Show) -> Callable[..., None]:
     return targets
 
 
-def engines_here(bundle: Bundle, trust_code: bool = False) -> tuple[list[str], dict[str, str]]:
-    """The engines that can run the bundle here, and why the others cannot."""
+def engines_here(bundle: Bundle, trust_code: bool = False) -> tuple[list[tuple[str, str]], dict[str, str]]:
+    """The engines, each with the device that it is opened with ("": its usual one), that can run the bundle here; why
+    the others, named by both words, cannot."""
     from edgedec.runtime import unavailable_reason
     from edgedec.runtime.trust import why_not_run
     from edgedec.targets import all_targets
 
-    names = dict.fromkeys(target.engine for target in all_targets() if target.engine not in ("", _ORACLE))
-    reasons = {name: unavailable_reason(name, bundle) for name in names}
-    if reasons.get("tvm", "") is None and not trust_code and why_not_run(bundle) is not None:
-        reasons["tvm"] = "it is machine code in the bundle: --trust-code"
-    present = [name for name in sorted(names, key=lambda name: (name != "native", name)) if reasons[name] is None]
-    return present, {name: reason for name, reason in reasons.items() if reason is not None}
+    names = sorted(
+        {target.engine for target in all_targets()} - {"", _ORACLE}, key=lambda name: (name != "native", name)
+    )
+    pairs = [(name, device) for name in names for device in ("", *_further_devices(name, bundle))]
+    reasons = {pair: unavailable_reason(pair[0], bundle, pair[1]) for pair in pairs}
+    if reasons.get(("tvm", ""), "") is None and not trust_code and why_not_run(bundle) is not None:
+        reasons["tvm", ""] = "it is machine code in the bundle: --trust-code"
+    present = [pair for pair, reason in reasons.items() if reason is None]
+    return present, {" ".join(pair).strip(): reason for pair, reason in reasons.items() if reason is not None}
+
+
+def _further_devices(engine: str, bundle: Bundle) -> list[str]:
+    """The devices of an engine beside its usual one, by what the bundle has files for: `qnn:SM8650`."""
+    from edgedec.runtime.registry import devices_of
+
+    found = list[str]()
+    for device in devices_of(engine)[1:]:
+        found += [name for name in bundle.manifest.artifacts if name.startswith(f"{device}:")] or [device]
+    return found

@@ -109,7 +109,7 @@ def _import(config: Config, bundle: Bundle) -> None:
 
     from edgedec.runtime import choose_runtime, runtime_names
 
-    name = choose_runtime(bundle, config.engine)
+    name = choose_runtime(bundle, config.engine, config.device)
     if name in runtime_names():
         import_module(f"edgedec.runtimes.{name}")
     elif name in _PACKAGES:

@@ -79,25 +79,25 @@ def opened_with(runtime: Runtime) -> RuntimeOptions:
     return _opened.get(runtime, RuntimeOptions())
 
 
+def devices_of(name: str) -> tuple[str, ...]:
+    """The devices that a runtime computes on."""
+    return tuple(getattr(_module(name), "DEVICES", (CPU,)))
+
+
 def _candidates(device: DeviceName) -> list[str]:
     """The runtimes that compute on a device: those made for it before those that serve many, then as preferred."""
     preferred: list[str] = list(import_module("edgedec.runtimes").PREFERRED)
     if device.name in (UNNAMED, CPU):
         return preferred
     own = [name for name in runtime_names() if name not in preferred]
-    return [name for name in [*own, *preferred] if device.name in _devices(name)]
-
-
-def _devices(name: str) -> tuple[str, ...]:
-    """The devices that a runtime computes on."""
-    return tuple(getattr(_module(name), "DEVICES", (CPU,)))
+    return [name for name in [*own, *preferred] if device.name in devices_of(name)]
 
 
 def _reason(name: str, bundle: Bundle, device: DeviceName) -> str | None:
     """Why a runtime cannot open a bundle here, on this device; None if it can."""
     module = _module(name)
-    if device.name not in (UNNAMED, AUTO, *_devices(name)):
-        return f"computes on {', '.join(_devices(name))}, not on {device.name}"
+    if device.name not in (UNNAMED, AUTO, *devices_of(name)):
+        return f"computes on {', '.join(devices_of(name))}, not on {device.name}"
     own = getattr(module, "device_reason", None)
     reason: str | None = module.unavailable_reason(bundle) if own is None else own(bundle, device)
     return reason

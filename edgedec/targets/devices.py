@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from importlib.util import find_spec
+
 from edgedec.targets.target import Target, lacking_packages
 
 _KINDS = ("attention", "mlp")
 
+_DEVICES = ("webgpu", "openvino", "cuda", "dml", "coreml")
+
+
+def _missing() -> str | None:
+    """Why none of the devices can be used here; None if the package of one is here."""
+    if find_spec("onnxruntime") is None:
+        return "onnxruntime is not installed"
+    from edgedec.runtime import DeviceName
+
+    providers = import_module("edgedec.runtimes.ort.providers")
+    if any(providers.missing(DeviceName(name)) is None for name in _DEVICES):
+        return None
+    return f"onnxruntime has no provider here but the CPU's: none for {', '.join(_DEVICES)}"
+
+
 TARGETS = (
     Target(
         "devices", "ort", "ONNX Runtime on --device webgpu, openvino, cuda, dml or coreml", _KINDS, ("f32", "f16"),
-        "emulated", needs="the device's package: [devices](devices.md)", device="webgpu", add=True,
+        "emulated", needs="the device's package: [devices](devices.md)", missing=_missing, device="webgpu",
+        add=True,
     ),
     Target(
         "qnn:SM8650", "ort", "Qualcomm's NPU, and those of other SoCs by name", _KINDS, ("f32", "f16", "int8"),

@@ -21,8 +21,9 @@ def nothing_missing() -> str | None:
 class Target:
     """name: as `--for` takes it. engine: what opens it (`--engine`; empty: it is opened elsewhere, as by a browser).
     about: one line. kinds, kv, trees: what it runs, as its runtime declares it. needs: what has to be installed, in
-    words (empty: nothing). missing: why it cannot be run here, in one line; None if it can. device: one that the engine
-    is opened with (empty: its usual one). add: must files be added to a bundle?"""
+    words (empty: nothing). missing: why it cannot be run here, in one line; None if it can. unmade: why its files
+    cannot be made here, where that is said. device: one that the engine is opened with (empty: its usual one). add:
+    must files be added to a bundle?"""
 
     name: str
     engine: str
@@ -32,6 +33,7 @@ class Target:
     tried: Tried
     needs: str = ""
     missing: Callable[[], str | None] = nothing_missing
+    unmade: Callable[[], str | None] = nothing_missing
     trees: bool = True
     device: str = ""
     add: bool = False
