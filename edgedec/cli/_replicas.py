@@ -9,25 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from edgedec.errors import RuntimeUnavailable, UsageError
+
 if TYPE_CHECKING:
     from edgedec.server.replicas.processes import Replica
 
 # Options that are the router's own, or not the same for every replica.
 _OWN = {"replicas", "host", "port", "api_key", "cors", "log_requests", "threads", "offload", "models_memory", "device"}
-# Devices of which a machine may have several.
+# Devices of which a machine may have several; their engines have the same names.
 _COUNTED = ("cuda", "opencl")
 
 
 @dataclass(frozen=True)
 class ReplicaCommand:
     """words: options that all replicas share; `threads` and `memory` (bytes of loaded models, 0: not said): of each;
-    offload: the folder in which each has one of its own, "" for none; device: of each, or of which each has one."""
+    offload: the folder in which each has one of its own, "" for none; device: of each, or of which each has one;
+    engine: it says that too where no device is named."""
 
     words: tuple[str, ...]
     threads: int
     memory: int = 0
     offload: str = ""
     device: str = ""
+    engine: str = "auto"
 
     def arguments(self, number: int) -> list[str]:
         """Of one replica. The last of two options counts, so what the configuration file says does not."""
@@ -36,13 +40,36 @@ class ReplicaCommand:
             own += ["--models-memory", f"{self.memory / 2**30:.6f}"]
         if self.offload:
             own += ["--offload", os.path.join(self.offload, f"replica-{number}")]
-        device = f"{self.device}:{number}" if self.device in _COUNTED else self.device
-        return [*self.words, *own, "--device", device]
+        return [*self.words, *own, "--device", self._device(number)]
+
+    def _device(self, number: int) -> str:
+        """Of one replica: a GPU of its own, unless EDGEDEC_CUDA or EDGEDEC_OPENCL names one for all."""
+        device = self.device or self.engine
+        if device not in _COUNTED or os.environ.get(f"EDGEDEC_{device.upper()}"):
+            return self.device
+        return f"{device}:{_opencl_gpu(number) if device == 'opencl' else number}"
 
     def make(self, number: int, key: str) -> Replica:
         from edgedec.server.replicas.processes import Replica
 
         return Replica(number, self.arguments(number), {"EDGEDEC_API_KEY": key})
+
+
+def _opencl_gpu(number: int) -> int:
+    """The number of a GPU in the list of all OpenCL devices; UsageError if there are not so many."""
+    from edgedec.kernels.device.interface import DeviceError
+    from edgedec.kernels.opencl.library import devices
+
+    try:
+        gpus = [i for i, facts in enumerate(devices()) if facts.gpu and not facts.lacks()]
+    except DeviceError as error:
+        raise RuntimeUnavailable(str(error)) from None
+    if number < len(gpus):
+        return gpus[number]
+    raise UsageError(
+        f"--replicas: replica {number} has no OpenCL GPU of its own, there are {len(gpus)} here; "
+        "--device opencl:0 names one device for all"
+    )
 
 
 def shared_words(context: typer.Context) -> tuple[str, ...]:

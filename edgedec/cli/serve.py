@@ -183,9 +183,8 @@ def serve(
         logging.getLogger("edgedec.requests").setLevel(logging.INFO)
     memory = 0 if models is None else int(models_memory * 2**30) or three_quarters()
     if replicas > 1:
-        command = ReplicaCommand(
-            shared_words(context), threads_of_each(threads, replicas), memory // replicas, str(offload or ""), device
-        )
+        each, folder = threads_of_each(threads, replicas), str(offload or "")
+        command = ReplicaCommand(shared_words(context), each, memory // replicas, folder, device, engine)
         _listen_for(command, replicas, RouterSettings(access, slots, max_body), host, port)
         return
     share_pools()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Deployment:
     """What one replica serves, and how many there are; the names of `edgedec serve`'s options. gpus: of each replica.
-    api_key: EDGEDEC_API_KEY of the program that deploys."""
+    device_cache: GiB. api_key: EDGEDEC_API_KEY of the program that deploys."""
 
     model: str = "nano"
     replicas: int = 1
@@ -35,6 +35,8 @@ class Deployment:
     max_total_tokens: int = 0
     kv: str = ""
     engine: str = "auto"
+    device: str = ""
+    device_cache: float = 0.0
     spec: str = "auto"
     api_key: str = ""
 
@@ -61,7 +63,14 @@ class Deployment:
         from edgedec.server.pool import ModelSource, fitted
         from edgedec.server.service import Server, Settings
 
-        model = edgedec.open(self.model, engine=self.engine, threads=self.threads, kv=self.kv or None)
+        model = edgedec.open(
+            self.model,
+            engine=self.engine,
+            threads=self.threads,
+            kv=self.kv or None,
+            device=self.device,
+            device_cache=int(self.device_cache * 2**30),
+        )
         limits = ServerLimits(self.slots, self.ctx_size, self.queue, self.timeout, self.spec, self.max_total_tokens)
         # Ray's proxy stands before it, under whatever name.
         access = AccessPolicy(self.api_key or None, local=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,18 @@ def test_options_are_those_of_serve() -> None:
     for name, value in (("slot", "8"), ("slots", "many")):
         with pytest.raises(UsageError, match=name):
             Deployment.of({name: value})
+
+
+def test_a_replica_opens_its_model_on_the_device_that_is_named(nano: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, given = edgedec.open, dict[str, Any]()
+
+    def noted(model: str, **options: Any) -> edgedec.Model:
+        given.update(options)
+        return real(model, **{**options, "device": ""})
+
+    monkeypatch.setattr(edgedec, "open", noted)
+    Deployment.of({"model": str(nano), "device": "cuda:1", "device_cache": "1.5"}).app()
+    assert (given["device"], given["device_cache"]) == ("cuda:1", 3 << 29)
 
 
 @pytest.fixture(scope="module")

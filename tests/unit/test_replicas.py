@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,11 +25,15 @@ import httpx  # noqa: E402
 from serving import metrics, started, wait_for  # noqa: E402
 
 import edgedec  # noqa: E402
+from edgedec.cli._replicas import ReplicaCommand  # noqa: E402
+from edgedec.errors import UsageError  # noqa: E402
 from edgedec.sampling import Sampling  # noqa: E402
 from edgedec.server.replicas.balancer import Balancer, Load, ReadTexts, beginning, pieces  # noqa: E402
 from edgedec.server.replicas.exchange import ReplicaGone, ask  # noqa: E402
 from edgedec.server.replicas.merging import merged  # noqa: E402
 
+# Of OpenCL devices: is it a GPU, and what it lacks.
+PLACES = [(False, None), (True, None), (False, None), (True, "has the embedded profile of OpenCL only"), (True, None)]
 LONG = "Once upon a time there was a girl who liked to play in the garden with her friend Tom, all day long. " * 3
 
 
@@ -339,12 +344,35 @@ def test_the_key_is_the_routers(nano: Path) -> None:
         assert httpx.get(f"{place}/v1/models", headers=allowed).status_code == 200
 
 
+def last(words: list[str], option: str) -> str:
+    return words[len(words) - 1 - words[::-1].index(option) + 1]
+
+
+def test_the_engine_says_too_of_which_device_each_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("EDGEDEC_CUDA", "EDGEDEC_OPENCL"):
+        monkeypatch.delenv(name, raising=False)
+    assert last(ReplicaCommand((), 2, engine="cuda").arguments(1), "--device") == "cuda:1"
+    assert last(ReplicaCommand((), 2, engine="native").arguments(1), "--device") == ""
+    assert last(ReplicaCommand((), 2, device="cuda:3", engine="cuda").arguments(1), "--device") == "cuda:3"
+    monkeypatch.setenv("EDGEDEC_CUDA", "2")  # one for all
+    assert last(ReplicaCommand((), 2, engine="cuda").arguments(1), "--device") == ""
+    assert last(ReplicaCommand((), 2, device="cuda").arguments(1), "--device") == "cuda"
+
+
+def test_replicas_on_opencl_count_gpus_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of `opencl:0` are those of all devices, processors with a driver among them."""
+    monkeypatch.delenv("EDGEDEC_OPENCL", raising=False)
+    listed = [SimpleNamespace(gpu=gpu, lacks=lambda why=why: why) for gpu, why in PLACES]
+    monkeypatch.setattr("edgedec.kernels.opencl.library.devices", lambda: listed)
+    for command in (ReplicaCommand((), 2, device="opencl"), ReplicaCommand((), 2, engine="opencl")):
+        assert [last(command.arguments(k), "--device") for k in range(2)] == ["opencl:1", "opencl:4"]
+        with pytest.raises(UsageError, match="replica 2 has no OpenCL GPU of its own, there are 2 here"):
+            command.arguments(2)
+    monkeypatch.setenv("EDGEDEC_OPENCL", "pocl")
+    assert last(ReplicaCommand((), 2, device="opencl").arguments(1), "--device") == "opencl"
+
+
 def test_each_replica_has_its_own_device_and_folder() -> None:
-    from edgedec.cli._replicas import ReplicaCommand
-
-    def last(words: list[str], option: str) -> str:
-        return words[len(words) - 1 - words[::-1].index(option) + 1]
-
     command = ReplicaCommand(("-m", "smol", "--slots", "8"), 2, 3 << 30, "aside", "cuda")
     second = command.arguments(1)
     assert second[:4] == ["-m", "smol", "--slots", "8"]
