@@ -21,6 +21,7 @@ from edgedec.cache.prefixes import common
 from edgedec.decoding.batching import Batch, Job
 from edgedec.decoding.context import Context
 from edgedec.decoding.gaps import Gaps
+from edgedec.decoding.keeping import most_held
 from edgedec.decoding.loop import StepTrace, decode_loop
 from edgedec.decoding.pieces import TextPiece, pieces
 from edgedec.decoding.saving import load_context, save_context
@@ -169,7 +170,8 @@ class Session:
         model, cache = self.model, self._context.cache
         capabilities = model.runtime.capabilities
         most = min(cache.capacity, len(self._context.ids) + (config.max_tokens or 0))
-        check_memory(cache, most, capabilities)
+        held = None if self._context.policy is None else most_held(self._context, most, capabilities)
+        check_memory(cache, most, capabilities, held)
         return decode_loop(self._context, config, self._drafter, self.stats, trace, model.eos, capabilities)
 
     def append(self, ids: Sequence[int]) -> None:

@@ -81,20 +81,24 @@ def tokens_that_fit(spec: ModelSpec, kv: str, page_slots: int = 0) -> int | None
     return None if free is None or not each else free * 3 // 4 // each * (page_slots or 1)
 
 
-def check_memory(cache: Cache, tokens: int, can: Capabilities) -> None:
-    """ContextFull if a cache that comes to hold so many tokens takes more memory than there is. can: those of its
-    engine; memory of a device is not known here."""
+def check_memory(cache: Cache, tokens: int, can: Capabilities, held: int | None = None) -> None:
+    """ContextFull if the cache of a text that comes to so many tokens takes more memory than there is. can: those of
+    its engine; memory of a device is not known here; held: tokens that a policy keeps at most at a time, None: it has
+    none."""
     if can.device != "cpu":
         return
     page_slots, formats = can.page_slots, can.kv_formats
     spec, kv = cache.spec, cache.kv
-    need = cache_bytes(spec, kv, tokens, page_slots)
+    most = tokens if held is None else held
+    need = cache_bytes(spec, kv, most, page_slots)
     free = None if need < _SMALL else available_memory()
     if free is None or need - cache.nbytes <= free:
         return
     smaller = [other for other in KV_FORMATS[KV_FORMATS.index(kv) + 1 :] if other in formats]
-    fits = [f"{other} {_size(cache_bytes(spec, other, tokens, page_slots))}" for other in smaller]
+    fits = [f"{other} {_size(cache_bytes(spec, other, most, page_slots))}" for other in smaller]
     instead = f", or a smaller cache format (--kv: {', '.join(fits)})" if fits else ""
+    pruned = ", or keep only a part of the text (--cache streaming, lossy)"
+    instead += pruned if held is None and can.drop and spec.attention else ""
     raise ContextFull(
         f"{tokens} tokens take {_size(need)} of cache in {kv}, and {_size(free)} of memory are free: shorten the "
         f"text, take a smaller context (--ctx-size){instead}"

@@ -25,6 +25,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.forwarding import run_jobs
 from edgedec.decoding.gaps import Gaps
 from edgedec.decoding.job import Job, grant_offers
+from edgedec.decoding.keeping import most_held
 from edgedec.decoding.sharing import FoundPrefix, SharedPrefixes, adapter_key
 from edgedec.decoding.step import DecodeLoop, ForkLoop, Token
 from edgedec.runtime import Runtime
@@ -126,9 +127,12 @@ class Batch:
         """Tokens of cache in use or promised: pages of running sequences and idle prefixes once each, and what running
         sequences may still fill."""
         page = self._page
-        pages = [np.concatenate([cache.page_ids() for cache in job.caches]) for job in self._running]
-        promised = sum(
-            max(self._in_pages(job.need) - page * len(ids), 0) for job, ids in zip(self._running, pages, strict=True)
+        # What a policy drops is written over: pages that it shares with forks do not stay shared.
+        pruned = sum(self._need(job) for job in self._running if job.context.policy is not None)
+        whole = [job for job in self._running if job.context.policy is None]
+        pages = [np.concatenate([cache.page_ids() for cache in job.caches]) for job in whole]
+        promised = pruned + sum(
+            max(self._need(job) - page * len(ids), 0) for job, ids in zip(whole, pages, strict=True)
         )
         idle = [cache.page_ids() for cache in self.prefixes.caches()]
         unpaged = 0 if self._paged else sum(cache.length for cache in self.prefixes.caches())
@@ -146,7 +150,7 @@ class Batch:
             if match is None:
                 continue
             shared = match.n // self._page * self._page if self._paged and match.cache is not None else 0
-            if not self._fits(self._in_pages(job.need) - shared):
+            if not self._fits(self._need(job) - shared):
                 return
             self._waiting.remove(job)
             self._start(job, match)
@@ -154,8 +158,12 @@ class Batch:
     def _bound(self) -> int:
         """At least what `held` returns, and quick: as if nothing were shared."""
         idle = sum(self._in_pages(cache.length) for cache in self.prefixes.caches())
-        running = sum(self._in_pages(job.need) + self._page * len(job.caches) for job in self._running)
+        running = sum(self._need(job) + self._page * len(job.caches) for job in self._running)
         return idle + running
+
+    def _need(self, job: Job) -> int:
+        """Tokens of cache, in whole pages, that a sequence takes at most from here on."""
+        return self._in_pages(most_held(job.context, job.need, self._runtime.capabilities))
 
     def _in_pages(self, tokens: int) -> int:
         """The tokens that as many whole pages hold."""

@@ -18,10 +18,10 @@ from edgedec.runtime import Call, Capabilities
 @dataclass(eq=False)
 class Job:
     """A sequence in a batch. `on_token` gets each token, and None at the end; `error` is what ended it, if anything
-    did. `need`: tokens that its caches may come to hold, all forks together; `shares`: may it continue from the pages
-    of others, and they from its? `forks`: further contexts that its loop has made. `parked`: its constraint still
-    computes what may follow its last token, or drafted ones (`verifying`), while the others go on. `offer`: the draft
-    that it could run in the next call.
+    did. `need`: tokens that its caches may come to hold, all forks together, if no policy drops any; `shares`: may it
+    continue from the pages of others, and they from its? `forks`: further contexts that its loop has made. `parked`:
+    its constraint still computes what may follow its last token, or drafted ones (`verifying`), while the others go on.
+    `offer`: the draft that it could run in the next call.
     """
 
     context: Context

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from edgedec.cache.base import Arrays
 from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request
-from edgedec.policies import CachePolicy, PolicyState, WorkingPolicy
-from edgedec.runtime import Call, Outputs, Rows
+from edgedec.policies import CachePolicy, PolicyState, TextSize, WorkingPolicy
+from edgedec.runtime import Call, Capabilities, Outputs, Rows
 
 if TYPE_CHECKING:
     from edgedec.drafters import Drafter
@@ -50,6 +50,27 @@ def _read(
         policy.read(cache, done.result)
         if reads != _NONE and drafter is not None and (reading := drafter.read(context, rows, done.result)) is not None:
             yield from reading
+
+
+def most_held(context: Context, length: int, can: Capabilities) -> int:
+    """The tokens of cache that a text takes at most from here on, if it comes to `length` tokens. Where pages lie on a
+    device they are of all blocks, and what a policy keeps of each takes others: there everything counts."""
+    policy, cache = context.policy, context.cache
+    if policy is None or can.device != "cpu":
+        return length
+    held = max(cache.slots(b) for b in cache.spec.attention)
+    most = policy.peak(TextSize(held, cache.length, min(len(context.ids), length), length, can.prefill_chunk))
+    if context.sinks is None or length < cache.capacity:
+        return most
+    again = max(cache.capacity // 2, context.sinks + 1)  # what `Context.make_room` leaves is read anew
+    return max(most, policy.peak(TextSize(0, 0, again, length, can.prefill_chunk)))
+
+
+def most_of_any(policy: CachePolicy | None, length: int, can: Capabilities) -> int:
+    """The same of any text of `length` tokens, however much of it is prompt."""
+    if policy is None or can.device != "cpu":
+        return length
+    return max(policy.peak(TextSize(0, 0, prompt, length, can.prefill_chunk)) for prompt in (1, length))
 
 
 def restored(context: Context, arrays: Arrays, known: PolicyState) -> CachePolicy:

@@ -48,6 +48,18 @@ class Chunk(NamedTuple):
     outputs: Outputs = Outputs()
 
 
+class TextSize(NamedTuple):
+    """What a text takes and may come to. held: slots of its fullest block; cached: its committed tokens; prompt: tokens
+    of it so far, of which the last is run by itself; length: tokens that it may come to; chunk: rows of a prompt's
+    call at most."""
+
+    held: int
+    cached: int
+    prompt: int
+    length: int
+    chunk: int
+
+
 class CachePolicy(Protocol):
     """One object for one text. `words`: as it was given, with every option; `name`: of its file.
 
@@ -88,6 +100,11 @@ class CachePolicy(Protocol):
     def room(self, length: int) -> int:
         """How many rows may be drafted after `length` committed tokens: none that would see what a decision after
         fewer tokens drops."""
+        ...
+
+    def peak(self, text: TextSize) -> int:
+        """The most slots that any block comes to hold from here on, pending rows among them: never too few, as caches
+        are admitted by it."""
         ...
 
     def shape(self, call: Call) -> Call:

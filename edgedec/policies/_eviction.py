@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from edgedec.cache import Cache
 from edgedec.errors import SessionError, UsageError
-from edgedec.policies import ANY_ROOM, Chunk, PolicyHost, PolicyState, bytes_held
+from edgedec.policies import ANY_ROOM, Chunk, PolicyHost, PolicyState, TextSize, bytes_held
 from edgedec.policies._budget import CacheBudget, Floats, by_heads, dropped, pooled
+from edgedec.policies._peak import evicted_peak, whole_peak
 from edgedec.runtime import Adapter, Call, CallResult, Outputs
 
 _NONE, _ATTENTION = Outputs(), Outputs(attention=True)
@@ -67,6 +68,9 @@ class BasePolicy:
     def room(self, length: int) -> int:
         return ANY_ROOM
 
+    def peak(self, text: TextSize) -> int:
+        return whole_peak(text)
+
     def shape(self, call: Call) -> Call:
         return call
 
@@ -97,6 +101,8 @@ class Eviction(BasePolicy):
     """Evicts what was looked at least."""
 
     sinks, recent = 4, 0
+    # Chunks of a prompt between two decisions; 0: none before its end.
+    chunks = 0
 
     def __init__(self, host: PolicyHost, budget: CacheBudget, looks: Looks, by_head: bool = False) -> None:
         """by_head: each kv head keeps slots of its own, where the block has no window."""
@@ -165,6 +171,13 @@ class Eviction(BasePolicy):
     def shares(self, cache: Cache) -> dict[int, int]:
         """How many slots each attention block may keep: as many each."""
         return dict.fromkeys(self.spec.attention, self.budget.of(cache.length))
+
+    def most_kept(self, length: int) -> int:
+        """At least what a decision leaves in any block, in a text of up to so many tokens (`shares`)."""
+        return self.budget.of(length)
+
+    def peak(self, text: TextSize) -> int:
+        return evicted_peak(text, self.most_kept, self.every, self.chunks * text.chunk)
 
     def decide(self, cache: Cache) -> None:
         """Evict what is above the budget."""

@@ -10,7 +10,7 @@ by weights exp(similarity) against e for the slot that stays.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import e
+from math import ceil, e
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,11 @@ class D2O(Eviction):
         spread = np.array([spread_of(self.score(cache, b)) for b in blocks])
         wanted = np.clip(spread / max(float(spread.mean()), 1e-9), _LEAST, _MOST)
         return dict(zip(blocks, level(wanted / wanted.mean() * keep, cache.length), strict=True))
+
+    def most_kept(self, length: int) -> int:
+        n = len(self.spec.attention)
+        fullest = _MOST / ((_MOST + (n - 1) * _LEAST) / n)  # one block of `_MOST`, the others of `_LEAST`
+        return ceil(fullest * self.budget.of(length))
 
     def kept_recent(self, keep: int) -> int:
         return keep // 2

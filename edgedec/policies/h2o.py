@@ -13,7 +13,6 @@ from edgedec.policies._budget import budget_of
 from edgedec.policies._eviction import Eviction, Looks, heads_of, looks_of
 
 NEEDS = ("drop", "attention_sums")
-_CHUNKS = 4
 
 
 def make(host: PolicyHost, budget: float = 0.2, every: int = 64, observe: int = 8, heads: str = "alike") -> H2O:
@@ -24,8 +23,10 @@ def make(host: PolicyHost, budget: float = 0.2, every: int = 64, observe: int = 
 
 
 class H2O(Eviction):
+    chunks = 4
+
     def chunk(self, cache: Cache, left: int, most: int) -> Chunk:
-        if cache.length and cache.length % (_CHUNKS * most) == 0:
+        if cache.length and cache.length % (self.chunks * most) == 0:
             self.decide(cache)
         plain = super().chunk(cache, left, most)
         return plain._replace(rows=min(plain.rows, most - cache.length % most))

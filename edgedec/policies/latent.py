@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from edgedec.bundle.coprocessor import Coprocessor, open_coprocessor
 from edgedec.cache import Cache
 from edgedec.errors import SessionError, UsageError
-from edgedec.policies import ANY_ROOM, PolicyHost, PolicyState
+from edgedec.policies import ANY_ROOM, PolicyHost, PolicyState, TextSize
 from edgedec.policies._eviction import BasePolicy, held
 from edgedec.runtime import Adapter, Call, Outputs, Rows
 
@@ -85,6 +85,9 @@ class Latent(BasePolicy):
 
     def room(self, length: int) -> int:
         return ANY_ROOM if self._due == _NEVER else max(self._due - 1 - length, 0)
+
+    def peak(self, text: TextSize) -> int:
+        return super().peak(text) + (0 if self._coprocessor is None else self._n)
 
     def _forget(self, cache: Cache) -> None:
         """Drop the entries of an earlier prompt."""

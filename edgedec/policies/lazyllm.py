@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 
 from edgedec.cache import Cache
 from edgedec.errors import UsageError
-from edgedec.policies import Chunk, PolicyHost, PolicyState
+from edgedec.policies import Chunk, PolicyHost, PolicyState, TextSize
 from edgedec.policies._budget import LEAST, CacheBudget, Floats, dropped, pooled
 from edgedec.policies._eviction import Eviction, Looks, checked, held, looks_of
 from edgedec.policies._left import Left, restored, runs
+from edgedec.policies._peak import whole_peak
 from edgedec.policies._pruned import Ints, Stage
-from edgedec.runtime import Adapter, Call, CallResult, Outputs, Rows, View
+from edgedec.runtime import PAGE, Adapter, Call, CallResult, Outputs, Rows, View
 
 NEEDS = ("attention_sums", "slices", "selections", "hidden")
 KINDS = ("attention", "mlp", "moe")
@@ -151,6 +152,10 @@ class LazyLLM(Eviction):
         best = best[np.argsort(at[best])]
         chosen = np.concatenate(list(runs(at[best], scores[best])))
         return left.at(at[best][chosen])
+
+    def peak(self, text: TextSize) -> int:
+        # Forks of what comes back: a page that it goes on in, and one more.
+        return whole_peak(text) + (2 * PAGE if self.every else 0)
 
     def _revive(self, cache: Cache, stage: int, back: Left, adapter: Adapter | None) -> Generator[Call, Any, None]:
         """Run the stage's blocks on them, and attach what they keep there."""

@@ -38,6 +38,9 @@ class PrefixKV(SnapKV):
         carried = {b: shares_carried(self.score(cache, b)) for b in self.spec.attention}
         return prefixes(carried, keep * len(carried), least)
 
+    def most_kept(self, length: int) -> int:
+        return len(self.spec.attention) * self.budget.of(length)
+
 
 def shares_carried(scores: NDArray[np.float32]) -> NDArray[np.float64]:
     """The share of the whole that the first 1, 2, ... slots carry, the most paid first [slots]."""

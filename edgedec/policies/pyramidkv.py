@@ -6,6 +6,8 @@ to the last, and add up to the same as equal ones. `slope`: how many times the m
 
 from __future__ import annotations
 
+from math import ceil
+
 import numpy as np
 
 from edgedec.cache import Cache
@@ -46,6 +48,9 @@ class PyramidKV(SnapKV):
             return dict.fromkeys(blocks, keep)
         line = np.linspace(self._slope, 2 - self._slope, len(blocks)) * keep
         return dict(zip(blocks, level(line, cache.length), strict=True))
+
+    def most_kept(self, length: int) -> int:
+        return ceil(self._slope * self.budget.of(length))
 
 
 def level(wanted: np.ndarray[tuple[int], np.dtype[np.float64]], most: int) -> list[int]:

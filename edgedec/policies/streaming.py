@@ -12,8 +12,6 @@ from edgedec.policies._budget import CacheBudget, Floats, budget_of
 from edgedec.policies._eviction import Eviction, Looks, checked, looks_of
 
 NEEDS = ("drop",)
-# A prompt is evicted from after so many chunks: the slots that stay are moved each time.
-_CHUNKS = 4
 
 
 def make(host: PolicyHost, budget: float = 1024, sinks: int = 4, every: int = 64) -> Streaming:
@@ -25,12 +23,14 @@ def make(host: PolicyHost, budget: float = 1024, sinks: int = 4, every: int = 64
 
 
 class Streaming(Eviction):
+    chunks = 4  # the slots that stay are moved each time
+
     def __init__(self, host: PolicyHost, budget: CacheBudget, looks: Looks, sinks: int) -> None:
         super().__init__(host, budget, looks)
         self.sinks = sinks
 
     def chunk(self, cache: Cache, left: int, most: int) -> Chunk:
-        if cache.length % (_CHUNKS * most) == 0:
+        if cache.length % (self.chunks * most) == 0:
             self.decide(cache)
         return Chunk(min(left, most - cache.length % most))
 

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from edgedec.cache import Cache
 from edgedec.errors import SessionError, UsageError
-from edgedec.policies import PolicyHost, PolicyState
+from edgedec.policies import PolicyHost, PolicyState, TextSize
 from edgedec.policies._budget import LEAST, CacheBudget, Floats, Ints, budget_of, dropped, pooled
 from edgedec.policies._eviction import Eviction, Looks, looks_of
+from edgedec.policies._peak import whole_peak
 from edgedec.policies._pruned import Stage
 from edgedec.runtime import Adapter, Call, Hidden, Rows
 
@@ -100,6 +101,9 @@ class Vision(Eviction):
                 cache.drop(b, drop)
                 self._scores[b] = np.delete(scores, drop)
         self.decided()
+
+    def peak(self, text: TextSize) -> int:
+        return whole_peak(text)
 
     def _least(self, block: int, cache: Cache, these: NDArray[np.bool_], keep: float, recent: int) -> Ints:
         """Of these slots the ones that go so that `keep` stay."""

@@ -39,7 +39,8 @@ log = logging.getLogger("edgedec.server")
 class ServerLimits:
     """slots: texts at a time, of `context` tokens each; tokens: what all caches together may hold, 0: as many as the
     slots; queue: how many more may wait; seconds: for a request; offload: a folder for ended texts that the caches
-    have no room for, and the bytes that it may take, 0: none."""
+    have no room for, and the bytes that it may take, 0: none; held: tokens of a text that are in the cache at a time at
+    most, 0: all."""
 
     slots: int = 4
     context: int = 1024
@@ -48,18 +49,24 @@ class ServerLimits:
     speculate: str = "auto"
     tokens: int = 0
     offload: tuple[str, int] = ("", 0)
+    held: int = 0
 
     def __post_init__(self) -> None:
-        if 0 < self.tokens < self.context:
+        if 0 < self.tokens < self.each:
             raise UsageError(
                 f"{self.tokens} tokens for all caches: a text of {self.context} would never fit; allow more, or take "
                 "a smaller context"
             )
 
     @property
+    def each(self) -> int:
+        """Tokens of cache that a text takes at most."""
+        return self.held or self.context
+
+    @property
     def room(self) -> int:
         """Tokens in all caches."""
-        return self.tokens or self.slots * self.context
+        return self.tokens or self.slots * self.each
 
 
 class EngineThread:

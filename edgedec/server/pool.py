@@ -19,7 +19,9 @@ from starlette.concurrency import run_in_threadpool
 
 from edgedec.bundle import Bundle
 from edgedec.cache.memory import check_memory, tokens_that_fit
+from edgedec.decoding.keeping import most_of_any
 from edgedec.errors import EdgedecError
+from edgedec.policies import FULL
 from edgedec.runtime import Adapter
 from edgedec.server.engine import EngineThread, ServerLimits
 from edgedec.server.errors import APIError
@@ -185,7 +187,7 @@ class ModelPool:
             log.error("%s: %s", source.name, error)
             raise APIError(500, f"model {source.name!r} cannot be opened; see the server's log", "model") from None
         self._check_open()  # loading takes a while
-        engine = EngineThread(model, limits_of(self.limits, model.spec), lambda end: self._on_end(source.name, end))
+        engine = EngineThread(model, limits_under(self.limits, model), lambda end: self._on_end(source.name, end))
         engine.start()
         self.loads += 1
         served = self.loaded[source.name] = ServedModel(source, model, adapters, engine)
@@ -245,17 +247,27 @@ class ModelPool:
 def fitted(limits: ServerLimits, model: Model) -> ServerLimits:
     """The limits of a server of one model: caches for fewer texts at a time where memory has no room for all slots.
     ContextFull if it has none for what was asked for, or for one text."""
-    own, can, cache = limits_of(limits, model.spec), model.runtime.capabilities, model.runtime.new_cache(1)
+    own, can, cache = limits_under(limits, model), model.runtime.capabilities, model.runtime.new_cache(1)
     fits = tokens_that_fit(model.spec, cache.kv, can.page_slots)
     if fits is None or own.room <= fits or can.device != "cpu":
         return limits
-    if limits.tokens or fits < own.context:
-        check_memory(cache, own.room if limits.tokens else own.context, can)
-        return limits if limits.tokens else replace(limits, tokens=own.context)
-    return replace(limits, tokens=fits)
+    if limits.tokens or fits < own.each:
+        most = own.room if limits.tokens else own.each
+        check_memory(cache, limits.tokens or own.context, can, None if model.cache == FULL else most)
+        return limits if limits.tokens else replace(limits, tokens=own.each, held=own.held)
+    return replace(limits, tokens=fits, held=own.held)
 
 
 def limits_of(limits: ServerLimits, spec: ModelSpec) -> ServerLimits:
     """The limits of one model's engine: its context is at most the model's own."""
     most = spec.context_length
     return replace(limits, context=min(limits.context or most, most))
+
+
+def limits_under(limits: ServerLimits, model: Model) -> ServerLimits:
+    """The same of an open model, whose cache policy may keep a part of each text: in whole pages."""
+    own, policy, can = limits_of(limits, model.spec), model.policy(model.cache), model.runtime.capabilities
+    if own.tokens or policy is None:
+        return own
+    page = max(can.page_slots, 1)
+    return replace(own, held=-(-most_of_any(policy, own.context, can) // page) * page)
