@@ -37,7 +37,7 @@ def pair(name: str, options: dict[str, str], vocab: int, tables: Any = None) -> 
     found = []
     for parts in (None, PARTS):
         runtime: Any = SimpleNamespace(capabilities=SimpleNamespace(drafting=parts))
-        bundle: Any = SimpleNamespace(spec=SimpleNamespace(vocab_size=vocab), digest="")
+        bundle: Any = SimpleNamespace(spec=SimpleNamespace(vocab_size=vocab), origin="")
         found.append(
             make_drafter(name, DrafterContext(runtime, bundle, lambda: pytest.fail("no text"), tables), options)
         )
@@ -200,5 +200,5 @@ def make_stand_of(vocab: int) -> Drafter:
     from edgedec.runtimes._native_drafting import PARTS
 
     runtime: Any = SimpleNamespace(capabilities=SimpleNamespace(drafting=PARTS))
-    bundle: Any = SimpleNamespace(spec=SimpleNamespace(vocab_size=vocab), digest="")
+    bundle: Any = SimpleNamespace(spec=SimpleNamespace(vocab_size=vocab), origin="")
     return make_drafter("stand", DrafterContext(runtime, bundle, lambda: pytest.fail("no text")))

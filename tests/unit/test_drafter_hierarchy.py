@@ -90,5 +90,5 @@ def test_the_small_model_is_called_less_often(nano: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("options", ["", "path=nano,inner=hydra", "path=nano,nodes=0"])
 def test_a_wrong_spec_is_refused(nano: Path, options: str) -> None:
-    with pytest.raises(UsageError, match="drafter"):
+    with pytest.raises(UsageError, match="draft"):
         edgedec.open("nano").session(speculate=f"hierarchy:{options}".rstrip(":"))

@@ -50,5 +50,5 @@ def test_passages() -> None:
 
 @pytest.mark.parametrize("how", ["rapid:chunk=4", "rapid:budget=100", "rapid:budget=600", "rapid:path=./nowhere"])
 def test_refusals(model: edgedec.Model, how: str) -> None:
-    with pytest.raises(UsageError, match=r"drafter (rapid|model)"):
+    with pytest.raises(UsageError, match=r"drafter rapid|draft model"):
         model.session(speculate=how)

@@ -178,7 +178,7 @@ def _common(head: list[int], query: list[int]) -> int:
 
 
 def host(vocab: int = 1000, digest: str = DIGEST) -> DrafterContext:
-    bundle = SimpleNamespace(digest=digest, spec=SimpleNamespace(vocab_size=vocab))
+    bundle = SimpleNamespace(origin=digest, spec=SimpleNamespace(vocab_size=vocab))
     return DrafterContext(None, bundle, None)  # type: ignore[arg-type]
 
 
