@@ -14,7 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from edgedec.kernels.cuda.sources import cache_folder
-from edgedec.kernels.device.interface import DeviceError, NotedLaunches
+from edgedec.kernels.device.interface import MOST_THREADS, DeviceError, NotedLaunches
 from edgedec.kernels.opencl import sources
 from edgedec.kernels.opencl.images import READERS, WeightImages
 from edgedec.kernels.opencl.library import DeviceFacts, build_log, check, devices, library
@@ -115,9 +115,12 @@ class OpenclDevice(NotedLaunches):
     def most_threads(self) -> int:
         """Threads of a work-group that the driver allows each product, in whole thirty-twos."""
         names = [*READERS, "product_f32"] + [of.kernel for of in READERS.values() if sources.IMAGES in self.variants]
+        most = MOST_THREADS
         for name in names:
-            self._kernel(name)
-        return max(min(self._most[name] for name in names) // 32, 1) * 32
+            made = self._made(name)
+            most = min(most, self._allowed(made))
+            self._lib.clReleaseKernel(made)
+        return max(most // 32, 1) * 32
 
     def summary(self) -> list[str]:
         """What kernels use of the device, in lines for reports."""
@@ -178,12 +181,21 @@ class OpenclDevice(NotedLaunches):
 
     def _kernel(self, name: str) -> int:
         if name not in self._kernels:
-            code, most = c_int32(), c_size_t()
-            made = self._lib.clCreateKernel(self._program, name.encode(), byref(code))
-            check(code.value, f"kernel {name}")
-            self._lib.clGetKernelWorkGroupInfo(made, self.facts.handle, _KERNEL_THREADS, 8, byref(most), None)
-            self._kernels[name], self._most[name] = made, min(most.value or 256, 256)
+            made = self._made(name)
+            self._kernels[name], self._most[name] = made, self._allowed(made)
         return self._kernels[name]
+
+    def _made(self, name: str) -> int:
+        code = c_int32()
+        made: int = self._lib.clCreateKernel(self._program, name.encode(), byref(code))
+        check(code.value, f"kernel {name}")
+        return made
+
+    def _allowed(self, kernel: int) -> int:
+        """Threads of a work-group that the driver allows a kernel."""
+        most = c_size_t()
+        self._lib.clGetKernelWorkGroupInfo(kernel, self.facts.handle, _KERNEL_THREADS, 8, byref(most), None)
+        return min(most.value or MOST_THREADS, MOST_THREADS)
 
     def synchronize(self) -> None:
         check(self._lib.clFinish(self._queue), "running kernels")

@@ -101,6 +101,7 @@ def _declared(lib: ctypes.CDLL) -> ctypes.CDLL:
         "clEnqueueWriteBuffer": [p, p, u, n, n, p, u, p, p],
         "clEnqueueCopyBuffer": [p, p, p, n, n, n, u, p, p],
         "clReleaseMemObject": [p],
+        "clReleaseKernel": [p],
         "clFinish": [p],
     }
     for name, arguments in pointers.items():

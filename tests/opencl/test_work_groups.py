@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import opencl_devices
 import pytest
 
@@ -24,10 +22,8 @@ class Limited(driver.OpenclDevice):
         self._limit = limit
         super().__init__(driver.chosen())
 
-    def _kernel(self, name: str) -> Any:
-        made = super()._kernel(name)
-        self._most[name] = min(self._most[name], self._limit)
-        return made
+    def _allowed(self, kernel: int) -> int:
+        return min(super()._allowed(kernel), self._limit)
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +44,10 @@ def test_what_a_kernel_cannot_do_with_is_named() -> None:
         device.launch("product_int4_8", (1, 1, 1), 128, 4096 * 8, bytes(8))
     with pytest.raises(DeviceError, match=r"attend_f32 needs work-groups of 32 threads; the driver allows it 16$"):
         Limited(16).launch("attend_f32", (1, 1, 1), 128, 4096, bytes(8))
+
+
+def test_asking_what_is_allowed_makes_no_kernels() -> None:
+    device = driver.OpenclDevice(driver.chosen())
+    before = set(device._kernels)
+    assert device.most_threads > 0
+    assert set(device._kernels) == before
