@@ -7,7 +7,8 @@ It runs on the first GPU; `EDGEDEC_OPENCL` names another device by its number or
 from __future__ import annotations
 
 from edgedec.bundle import Bundle
-from edgedec.kernels.opencl import driver
+from edgedec.kernels.device.interface import DeviceError
+from edgedec.kernels.opencl import driver, library
 from edgedec.runtime import DeviceName, RuntimeOptions, lacking_kinds
 from edgedec.runtimes._device.opening import opened
 from edgedec.runtimes._device.runtime import KINDS, LaunchedRuntime
@@ -32,6 +33,14 @@ def unavailable_reason(bundle: Bundle) -> str | None:
 def device_reason(bundle: Bundle, device: DeviceName) -> str | None:
     """None if this runtime can open the bundle on this device, else the reason in one line."""
     return driver.why_not(device.detail) or lacking_kinds(bundle, KINDS)
+
+
+def gpu_numbers() -> list[int]:
+    """The GPUs that this engine can use, by their numbers in the list of all devices; empty without a driver."""
+    try:
+        return [i for i, facts in enumerate(library.devices()) if facts.gpu and not facts.lacks()]
+    except DeviceError:
+        return []
 
 
 def open(bundle: Bundle, options: RuntimeOptions) -> OpenclRuntime:  # noqa: A001

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from edgedec.errors import RuntimeUnavailable, UsageError
+from edgedec.errors import UsageError
 
 if TYPE_CHECKING:
     from edgedec.server.replicas.processes import Replica
@@ -47,7 +47,7 @@ class ReplicaCommand:
         device = self.device or self.engine
         if device not in _COUNTED or os.environ.get(f"EDGEDEC_{device.upper()}"):
             return self.device
-        return f"{device}:{_opencl_gpu(number) if device == 'opencl' else number}"
+        return f"{device}:{_gpu(device, number)}"
 
     def make(self, number: int, key: str) -> Replica:
         from edgedec.server.replicas.processes import Replica
@@ -55,20 +55,18 @@ class ReplicaCommand:
         return Replica(number, self.arguments(number), {"EDGEDEC_API_KEY": key})
 
 
-def _opencl_gpu(number: int) -> int:
-    """The number of a GPU in the list of all OpenCL devices; UsageError if there are not so many."""
-    from edgedec.kernels.device.interface import DeviceError
-    from edgedec.kernels.opencl.library import devices
+def _gpu(engine: str, number: int) -> int:
+    """The number of a GPU among all devices; UsageError if there are not so many."""
+    from edgedec.runtime.registry import gpu_numbers
 
-    try:
-        gpus = [i for i, facts in enumerate(devices()) if facts.gpu and not facts.lacks()]
-    except DeviceError as error:
-        raise RuntimeUnavailable(str(error)) from None
-    if number < len(gpus):
-        return gpus[number]
+    numbers = gpu_numbers(engine)
+    if numbers is None:
+        return number
+    if number < len(numbers):
+        return numbers[number]
     raise UsageError(
-        f"--replicas: replica {number} has no OpenCL GPU of its own, there are {len(gpus)} here; "
-        "--device opencl:0 names one device for all"
+        f"--replicas: replica {number} has no GPU of its own, {engine} has {len(numbers)} here; "
+        f"--device {engine}:0 names one device for all"
     )
 
 

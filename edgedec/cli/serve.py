@@ -200,7 +200,10 @@ def serve(
     else:
         sources = opening.folder(models, model, lora or [], limits)
     server = Server(sources, Settings(limits, access, max_body, max_tokens or MOST, memory=memory))
-    _listen(build(server), server.drain, server.title, host, port)
+    _listen(build(server), server.drain, server.title, host, port, lambda: bool(server.lost))
+    if server.lost:
+        print(f"edgedec: {server.lost}; the server ends", file=sys.stderr, flush=True)
+        os._exit(1)  # nothing can be freed there, and trying may wait for ever
 
 
 def _listen_for(command: ReplicaCommand, count: int, settings: RouterSettings, host: str, port: int) -> None:
@@ -213,8 +216,16 @@ def _listen_for(command: ReplicaCommand, count: int, settings: RouterSettings, h
     _listen(router.app(), router.drain, f"{count} replicas", host, port)
 
 
-def _listen(app: Callable[..., Awaitable[None]], drain: Callable[[], None], title: str, host: str, port: int) -> None:
-    """Serve until SIGTERM or SIGINT; then refuse new requests, and give running ones ten seconds."""
+def _listen(
+    app: Callable[..., Awaitable[None]],
+    drain: Callable[[], None],
+    title: str,
+    host: str,
+    port: int,
+    failed: Callable[[], bool] = lambda: False,
+) -> None:
+    """Serve until SIGTERM or SIGINT, or until it has failed; then refuse new requests, and give running ones ten
+    seconds."""
     from edgedec.server.listen import listen
 
     def ready(port: int) -> None:
@@ -226,4 +237,4 @@ def _listen(app: Callable[..., Awaitable[None]], drain: Callable[[], None], titl
             flush=True,
         )
 
-    listen(app, drain, host, port, ready)
+    listen(app, drain, host, port, ready, failed)

@@ -84,6 +84,29 @@ def devices_of(name: str) -> tuple[str, ...]:
     return tuple(getattr(_module(name), "DEVICES", (CPU,)))
 
 
+def missing_device(name: str, device: str) -> str | None:
+    """Why a device of a runtime is not here, whatever the bundle has files for, in one line; None if it is."""
+    reason: str | None = _module(name).missing(parse_device(device))
+    return reason
+
+
+def gpu_numbers(name: str) -> list[int] | None:
+    """The numbers of a runtime's GPUs, where these are not simply counted; None where they are."""
+    own = getattr(_module(name), "gpu_numbers", None)
+    return None if own is None else list(own())
+
+
+def device_said(error: Exception) -> str | None:
+    """What a device said that failed, in one line; None for an error of anything else."""
+    said: str | None = import_module("edgedec.runtimes._lost").said(error)
+    return said
+
+
+def device_lost(runtime: Runtime) -> bool:
+    """After an error of a runtime's device: does it stay, whatever is called next in this process?"""
+    return bool(import_module("edgedec.runtimes._lost").is_lost(runtime))
+
+
 def _candidates(device: DeviceName) -> list[str]:
     """The runtimes that compute on a device: those made for it before those that serve many, then as preferred."""
     preferred: list[str] = list(import_module("edgedec.runtimes").PREFERRED)

@@ -70,6 +70,8 @@ class Monitoring:
         pool = self._server.pool
         if pool.draining:
             return JsonAnswer({"status": "shutting down"}, 503)
+        if self._server.lost:
+            return JsonAnswer({"status": "device lost", "reason": self._server.lost}, 503)
         engines = [served.engine for served in pool.loaded.values()]
         running, waiting = sum(engine.running for engine in engines), sum(engine.waiting for engine in engines)
         busy = {"slots": self._server.settings.limits.slots, "running": running, "waiting": waiting}

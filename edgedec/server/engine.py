@@ -2,7 +2,7 @@
 
 Every text is a session of its own, submitted to one `Batch`, which decides what runs: at most `slots` texts, whose
 caches hold at most `room` tokens, in the order they came. A text that begins as an earlier one continues from its
-cache. More requests than may wait are refused at once.
+cache. More requests than may wait are refused at once. When the device is lost nothing more is accepted.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from edgedec.decoding.step import Stats
 from edgedec.drafters import Tables
 from edgedec.errors import UsageError
 from edgedec.runtime import Adapter
+from edgedec.runtime.registry import device_lost, device_said
 from edgedec.server.completions import Completion
 from edgedec.server.errors import APIError
 from edgedec.server.requests import EmbeddingRequest, EndEvent, EngineRequest, Event, GenerationRequest, Submission
@@ -90,6 +91,8 @@ class EngineThread:
         self._posts: list[tuple[Submission, Event]] = []
         self._held, self._counts = 0, (0, 0)
         self._draining = self._closed = False
+        # Why the device is lost, in one line; "" while it is not.
+        self.lost = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._work, name="edgedec-engine", daemon=True)
 
@@ -160,6 +163,8 @@ class EngineThread:
             message = f"{len(requests)} texts at once: this server allows {most} at most"
             raise APIError(400, message, "n", "invalid_value")
         with self._changed:
+            if self.lost:
+                raise APIError(503, self.lost, code="device_lost", wait=5)
             if self._draining:
                 raise APIError(503, "the server is shutting down", code="shutting_down", wait=5)
             if len(self._requests) + len(requests) > most:
@@ -187,6 +192,7 @@ class EngineThread:
                 self._batch.step()
             except Exception as error:
                 log.exception("the engine failed; its texts are lost")
+                self._note_lost(error)
                 self._fail(error)
             self._flush()
         for request in self._requests:
@@ -208,7 +214,10 @@ class EngineThread:
                     request.submit(self.model, self._new_session, self._batch)
             except Exception as error:
                 log.exception("a text could not be started")
+                self._note_lost(error)
                 self._lose(request, error)
+                if self.lost:
+                    self._fail(error)
 
     def _end_overdue(self) -> None:
         """End those that were cancelled, and those past their deadline."""
@@ -228,17 +237,25 @@ class EngineThread:
                 self._requests.remove(request)
             self._on_end(event)
 
+    def _note_lost(self, error: Exception) -> None:
+        """Some errors of a GPU stay for as long as the process does: whatever is called next fails too."""
+        said = device_said(error)
+        if said is not None and not self.lost and device_lost(self.model.runtime):
+            with self._changed:
+                self.lost = f"the device is lost: {said}"
+
     def _fail(self, error: Exception) -> None:
         """Lose all texts: nothing of what ran can be trusted."""
-        if self.offload is not None:
-            self.offload.clear()
-        self._tables, self._kept, self._batch = {}, None, self._new_batch()
+        if not self.lost:  # nothing can be freed there
+            if self.offload is not None:
+                self.offload.clear()
+            self._tables, self._kept, self._batch = {}, None, self._new_batch()
         for request in self._requests.copy():
             self._lose(request, error)
 
     def _lose(self, request: EngineRequest, error: Exception) -> None:
         request.job, request.finish = None, "failed"
-        self._post(request, EndEvent(request.index, "failed", Stats(), type(error).__name__, True))
+        self._post(request, EndEvent(request.index, "failed", Stats(), _told(error), True))
 
     def _flush(self) -> None:
         """Wake the event loop once for all events of a step."""
@@ -261,6 +278,11 @@ class EngineThread:
     def _open_session(self, context: int, adapter: Adapter | None = None) -> Session:
         speculate = self.limits.speculate
         return self.model.session(context=context, speculate=speculate, tables=self._tables, adapter=adapter)
+
+
+def _told(error: Exception) -> str:
+    """What clients are told of an error: what a device said; of others, which may say anything, only the kind."""
+    return device_said(error) or type(error).__name__
 
 
 def _deliver(posts: Sequence[tuple[Submission, Event]]) -> None:

@@ -21,15 +21,19 @@ _BACKLOG = 512
 
 
 class _Uvicorn(uvicorn.Server):
-    """Refuses new requests from the signal on; running ones continue."""
+    """Refuses new requests from the signal on; running ones continue. Ends by itself when it has failed."""
 
-    def __init__(self, config: uvicorn.Config, drain: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, drain: Callable[[], None], failed: Callable[[], bool]) -> None:
         super().__init__(config)
+        self._failed = failed
         self._drain, self._own_loop = drain, None  # type: tuple[Callable[[], None], asyncio.AbstractEventLoop | None]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._own_loop = asyncio.get_running_loop()
         await super().startup(sockets=sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self._failed()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # Not here: the signal may have come while this very thread holds the engine's lock.
@@ -38,8 +42,11 @@ class _Uvicorn(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def make(app: ASGIApp, drain: Callable[[], None], grace: int = GRACE) -> uvicorn.Server:
-    """Not yet running: `run(sockets=[bound(...)])`. drain: refuses new requests; called at a signal."""
+def make(
+    app: ASGIApp, drain: Callable[[], None], grace: int = GRACE, failed: Callable[[], bool] = lambda: False
+) -> uvicorn.Server:
+    """Not yet running: `run(sockets=[bound(...)])`. drain: refuses new requests; called at a signal. failed: is there
+    nothing that it can still do?"""
     config = uvicorn.Config(
         app,
         log_level=logging.WARNING,
@@ -51,7 +58,7 @@ def make(app: ASGIApp, drain: Callable[[], None], grace: int = GRACE) -> uvicorn
         timeout_keep_alive=30,
         ws="none",
     )
-    return _Uvicorn(config, drain)
+    return _Uvicorn(config, drain, failed)
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -66,9 +73,16 @@ def bound(host: str, port: int) -> socket.socket:
     return place
 
 
-def listen(app: ASGIApp, drain: Callable[[], None], host: str, port: int, ready: Callable[[int], None]) -> None:
-    """Serve until a signal."""
+def listen(
+    app: ASGIApp,
+    drain: Callable[[], None],
+    host: str,
+    port: int,
+    ready: Callable[[int], None],
+    failed: Callable[[], bool] = lambda: False,
+) -> None:
+    """Serve until a signal, or until it has failed."""
     with bound(host, port) as place:
         place.listen(_BACKLOG)  # connections wait until the server accepts them
         ready(place.getsockname()[1])
-        make(app, drain).run(sockets=[place])
+        make(app, drain, failed=failed).run(sockets=[place])

@@ -74,6 +74,11 @@ class Server:
         """Of the model that was loaded first."""
         return next(iter(self.pool.loaded.values())).engine
 
+    @property
+    def lost(self) -> str:
+        """Why an engine's device is lost, which only another process can use again; "" while none is."""
+        return next((served.engine.lost for served in list(self.pool.loaded.values()) if served.engine.lost), "")
+
     def drain(self) -> None:
         """Refuse what is new and what waits; what runs continues."""
         self.pool.drain()

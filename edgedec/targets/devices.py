@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from importlib.util import find_spec
 
 from edgedec.targets.target import Target, lacking_packages
@@ -16,10 +15,9 @@ def _missing() -> str | None:
     """Why none of the devices can be used here; None if the package of one is here."""
     if find_spec("onnxruntime") is None:
         return "onnxruntime is not installed"
-    from edgedec.runtime import DeviceName
+    from edgedec.runtime.registry import missing_device
 
-    providers = import_module("edgedec.runtimes.ort.providers")
-    if any(providers.missing(DeviceName(name)) is None for name in _DEVICES):
+    if any(missing_device("ort", name) is None for name in _DEVICES):
         return None
     return f"onnxruntime has no provider here but the CPU's: none for {', '.join(_DEVICES)}"
 

@@ -33,13 +33,13 @@ from edgedec.runtimes.ort import device as on_device
 from edgedec.runtimes.ort.device import DeviceRuntime
 from edgedec.runtimes.ort.graphs import ARTIFACT, Graphs, graphs_of
 from edgedec.runtimes.ort.plan import Array, Plan, Step
-from edgedec.runtimes.ort.providers import PROVIDERS
+from edgedec.runtimes.ort.providers import PROVIDERS, missing
 from edgedec.runtimes.ort.sessions import Sessions, default_threads, session_options
 from edgedec.runtimes.reference import kv_scales
 from edgedec.runtimes.reference.attention import paid
 from edgedec.spec import KV_FORMATS
 
-__all__ = ["KINDS", "OnnxRuntime", "default_threads", "open", "session_options", "unavailable_reason"]
+__all__ = ["KINDS", "OnnxRuntime", "default_threads", "missing", "open", "session_options", "unavailable_reason"]
 
 KINDS = ("attention", "mlp", "moe", "ssm")
 DEVICES = ("cpu", *PROVIDERS)

@@ -361,12 +361,14 @@ def test_the_engine_says_too_of_which_device_each_has_one(monkeypatch: pytest.Mo
 
 def test_replicas_on_opencl_count_gpus_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers of `opencl:0` are those of all devices, processors with a driver among them."""
+    from edgedec.runtimes import opencl
+
     monkeypatch.delenv("EDGEDEC_OPENCL", raising=False)
     listed = [SimpleNamespace(gpu=gpu, lacks=lambda why=why: why) for gpu, why in PLACES]
-    monkeypatch.setattr("edgedec.kernels.opencl.library.devices", lambda: listed)
+    monkeypatch.setattr(opencl.library, "devices", lambda: listed)
     for command in (ReplicaCommand((), 2, device="opencl"), ReplicaCommand((), 2, engine="opencl")):
         assert [last(command.arguments(k), "--device") for k in range(2)] == ["opencl:1", "opencl:4"]
-        with pytest.raises(UsageError, match="replica 2 has no OpenCL GPU of its own, there are 2 here"):
+        with pytest.raises(UsageError, match="replica 2 has no GPU of its own, opencl has 2 here"):
             command.arguments(2)
     monkeypatch.setenv("EDGEDEC_OPENCL", "pocl")
     assert last(ReplicaCommand((), 2, device="opencl").arguments(1), "--device") == "opencl"

@@ -83,12 +83,12 @@ def test_linkers_are_those_of_the_compiler() -> None:
 
 
 def test_devices_are_here_if_one_of_them_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    from edgedec.runtimes.ort import providers
+    from edgedec.runtimes import ort
 
     devices = next(target for target in TARGETS if target.name == "devices")
-    monkeypatch.setattr(providers, "missing", lambda device: f"{device} is not installed")
+    monkeypatch.setattr(ort, "missing", lambda device: f"{device} is not installed")
     assert "none for webgpu" in (devices.missing() or "")
-    monkeypatch.setattr(providers, "missing", lambda device: None if device.name == "openvino" else "not installed")
+    monkeypatch.setattr(ort, "missing", lambda device: None if device.name == "openvino" else "not installed")
     assert devices.missing() is None
 
 
