@@ -28,6 +28,18 @@ class CudaRuntime(LaunchedRuntime):
 
     name = "cuda"
 
+    @property
+    def memory_rate(self) -> float:
+        """Bytes a second that the GPU's memory is specified for, as its driver says; 0 if it does not."""
+        if isinstance(self.device, emulated.Emulated):
+            return 0.0
+        from edgedec.kernels.cuda import driver
+
+        try:
+            return driver.memory_rate(self.device) if isinstance(self.device, driver.Gpu) else 0.0
+        except DeviceError:
+            return 0.0
+
 
 def unavailable_reason(bundle: Bundle) -> str | None:
     """None if this runtime can open the bundle here, else the reason in one line."""

@@ -18,13 +18,18 @@ from edgedec.cache import Cache
 from edgedec.runtime import Call, Outputs, Rows, Runtime
 from edgedec.spec import ModelSpec
 
-# By what a GPU's name begins with: bytes a second of its memory, int8 operations a second of its tensor cores, dense.
+# By the words that a GPU's name begins with: bytes a second of its memory (0: as its driver says), int8 operations a
+# second of its tensor cores, dense.
 KNOWN = {
     "NVIDIA H200": (4.8e12, 1979e12),
     "NVIDIA H100 NVL": (3.9e12, 1671e12),
     "NVIDIA H100 PCIe": (2.0e12, 1513e12),
     "NVIDIA H100": (3.35e12, 1979e12),
-    "NVIDIA A100": (2.0e12, 624e12),
+    "NVIDIA A100-SXM4-40GB": (1.555e12, 624e12),
+    "NVIDIA A100-PCIE-40GB": (1.555e12, 624e12),
+    "NVIDIA A100-SXM4-80GB": (2.039e12, 624e12),
+    "NVIDIA A100 80GB PCIe": (1.935e12, 624e12),
+    "NVIDIA A100": (0.0, 624e12),
     "NVIDIA L4": (0.3e12, 242e12),
     "Tesla T4": (0.32e12, 130e12),
 }
@@ -60,9 +65,16 @@ class DeviceCosts:
         return asdict(self)
 
 
-def rates(device: str) -> tuple[float, float]:
-    """Bytes a second of memory and int8 operations a second; zeros for a device that is not known."""
-    return next((found for name, found in KNOWN.items() if device.startswith(name)), (0.0, 0.0))
+def rates(device: str, memory: float = 0.0) -> tuple[float, float]:
+    """Bytes a second of memory and int8 operations a second; zeros where they are not known. memory: what the driver
+    says of it, 0 if it says nothing.
+
+    >>> rates("NVIDIA L4"), rates("NVIDIA L40S", 8.64e11)
+    ((300000000000.0, 242000000000000.0), (864000000000.0, 0.0))
+    """
+    begins = (found for name, found in KNOWN.items() if device == name or device.startswith((f"{name} ", f"{name}-")))
+    known, tensor = next(begins, (0.0, 0.0))
+    return known or memory, tensor
 
 
 def measure(
@@ -76,7 +88,7 @@ def measure(
 ) -> DeviceCosts:
     """Steps of each number of rows after `context` tokens, as many texts and as one; then the prefill of a text.
     weight_bytes: what one row has to read."""
-    memory, tensor = rates(runtime.capabilities.device)
+    memory, tensor = rates(runtime.capabilities.device, getattr(runtime, "memory_rate", 0.0))
     found = DeviceCosts(runtime.capabilities.device, memory, tensor, weight_bytes)
     meter = _Meter(runtime, repetitions)
     most = runtime.spec.context_length

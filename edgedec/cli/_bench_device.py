@@ -67,6 +67,8 @@ def show_costs(found: DeviceCosts) -> None:
     print("\n".join([f"{found.device}: {found.weight_bytes / 1e6:.0f} MB of weights a step", *found.used]))
     if not found.memory_rate:
         print("Shares are not known: no figures of this device.")
+    elif not found.tensor_rate:
+        print(f"Shares are of {found.memory_rate / 1e9:,.0f} GB/s of memory; of prefill they are not known.")
     lines = [
         [
             step.what,

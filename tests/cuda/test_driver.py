@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_cuda import FakeCuda
+from fake_cuda import ATTRIBUTES, FakeCuda
 
 import edgedec
-from edgedec.bench import device_report
+from edgedec.bench import device, device_report
 from edgedec.bundle import Bundle
 from edgedec.cli import main
 from edgedec.errors import RuntimeUnavailable
@@ -41,6 +41,20 @@ def cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeCuda]:
     monkeypatch.setenv("EDGEDEC_CACHE", str(tmp_path / "cache"))
     yield fake
     gc.collect()
+
+
+def test_shares_of_an_unknown_gpu_are_of_what_its_driver_says(
+    cuda: FakeCuda, nano: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "KNOWN", {})
+    runtime = open_runtime("cuda", Bundle.open(nano), RuntimeOptions(threads=1))
+    found = device.measure(runtime, 1000, rows=(1,), context=4, prefill=4, repetitions=1)
+    assert (found.memory_rate, found.tensor_rate) == (2e3 * ATTRIBUTES[36] * ATTRIBUTES[37] / 8, 0)
+    step, prefill = found.steps
+    assert step.share == pytest.approx(step.bandwidth / found.memory_rate)
+    assert prefill.share == 0
+    monkeypatch.setattr(FakeCuda, "cuDeviceGetAttribute", lambda self, value, which, number: 1)
+    assert runtime.memory_rate == 0
 
 
 def bundle_of(folder: Path, model: str) -> Any:

@@ -14,6 +14,7 @@ from bundles import random_weights, write_bundle
 from typer.testing import CliRunner, Result
 
 from edgedec.bench import peers
+from edgedec.bench.device import rates
 from edgedec.bench.experts import chosen_experts, expert_costs, rows_choosing
 from edgedec.bench.timing import Config
 from edgedec.bundle.folder import Bundle
@@ -312,6 +313,26 @@ def test_who_fails_leaves_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) 
     assert report["prefill_tok_s"] == np.median([12 / 6, 12 / 9])
     assert (report["peak_rss_mb"], report["load_s"], report["logits"]) == (3.0, 0.5, "last row only")
     assert shown == [(i + 1, 7) for i in range(7)]
+
+
+@pytest.mark.parametrize(
+    ("name", "memory"),
+    [
+        ("NVIDIA A100-SXM4-40GB", 1.555e12),
+        ("NVIDIA A100-PCIE-40GB", 1.555e12),
+        ("NVIDIA A100-SXM4-80GB", 2.039e12),
+        ("NVIDIA A100 80GB PCIe", 1.935e12),
+        ("NVIDIA A100-SXM-64GB", 7e11),
+        ("NVIDIA H100 80GB HBM3", 3.35e12),
+        ("NVIDIA H100 PCIe", 2.0e12),
+        ("NVIDIA L4", 0.3e12),
+        ("NVIDIA L40S", 7e11),
+        ("NVIDIA GeForce RTX 4090", 7e11),
+    ],
+)
+def test_the_rate_of_a_gpu_s_memory(name: str, memory: float) -> None:
+    """Of those that are not known what the driver says."""
+    assert rates(name, 7e11)[0] == memory
 
 
 # -- plots
