@@ -163,8 +163,8 @@ class EngineThread:
             message = f"{len(requests)} texts at once: this server allows {most} at most"
             raise APIError(400, message, "n", "invalid_value")
         with self._changed:
-            if self.lost:
-                raise APIError(503, self.lost, code="device_lost", wait=5)
+            if reason := self.lost:
+                raise APIError(503, reason, code="device_lost", wait=5)
             if self._draining:
                 raise APIError(503, "the server is shutting down", code="shutting_down", wait=5)
             if len(self._requests) + len(requests) > most:
