@@ -202,7 +202,7 @@ def serve(
     server = Server(sources, Settings(limits, access, max_body, max_tokens or MOST, memory=memory))
     _listen(build(server), server.drain, server.title, host, port, lambda: bool(server.lost))
     if server.lost:
-        print(f"edgedec: {server.lost}; the server ends", file=sys.stderr, flush=True)
+        print(f"edgedec: the device is lost: {server.lost}; the server ends", file=sys.stderr, flush=True)
         os._exit(1)  # nothing can be freed there, and trying may wait for ever
 
 

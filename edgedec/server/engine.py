@@ -91,7 +91,7 @@ class EngineThread:
         self._posts: list[tuple[Submission, Event]] = []
         self._held, self._counts = 0, (0, 0)
         self._draining = self._closed = False
-        # Why the device is lost, in one line; "" while it is not.
+        # What the device said when it was lost, in one line; "" while it is not.
         self.lost = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._work, name="edgedec-engine", daemon=True)
@@ -163,8 +163,8 @@ class EngineThread:
             message = f"{len(requests)} texts at once: this server allows {most} at most"
             raise APIError(400, message, "n", "invalid_value")
         with self._changed:
-            if reason := self.lost:
-                raise APIError(503, reason, code="device_lost", wait=5)
+            if self.lost:
+                raise APIError(503, f"the device is lost: {self.lost}", code="device_lost", wait=5)
             if self._draining:
                 raise APIError(503, "the server is shutting down", code="shutting_down", wait=5)
             if len(self._requests) + len(requests) > most:
@@ -239,10 +239,9 @@ class EngineThread:
 
     def _note_lost(self, error: Exception) -> None:
         """Some errors of a GPU stay for as long as the process does: whatever is called next fails too."""
-        said = device_said(error)
-        if said is not None and not self.lost and device_lost(self.model.runtime):
+        if device_said(error) is not None and not self.lost and device_lost(self.model.runtime):
             with self._changed:
-                self.lost = f"the device is lost: {said}"
+                self.lost = _told(error)
 
     def _fail(self, error: Exception) -> None:
         """Lose all texts: nothing of what ran can be trusted."""

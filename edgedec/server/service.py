@@ -76,7 +76,7 @@ class Server:
 
     @property
     def lost(self) -> str:
-        """Why an engine's device is lost, which only another process can use again; "" while none is."""
+        """What an engine's device said when it was lost, which only another process can use again; "" while none is."""
         return next((served.engine.lost for served in list(self.pool.loaded.values()) if served.engine.lost), "")
 
     def drain(self) -> None:
