@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -237,4 +239,6 @@ def _listen(
             flush=True,
         )
 
+    if current_thread() is main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # what was asked to end, and did, failed nothing
     listen(app, drain, host, port, ready, failed)

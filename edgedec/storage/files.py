@@ -36,8 +36,8 @@ def replacing_folder(path: Path, *, force: bool = False) -> Iterator[Path]:
         raise UsageError(f"{path}: exists already; choose another place or pass --force")
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = _beside(path)
-    staging.mkdir()
     try:
+        staging.mkdir()
         yield staging
         _swap(staging, path)
     except BaseException:

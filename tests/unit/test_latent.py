@@ -133,12 +133,14 @@ def test_a_later_prompt_has_entries_of_its_own(native: edgedec.Model, trained: t
     assert report["slots"] - report["of"] == 4 * blocks
 
 
-def test_without_a_coprocessor_nothing_changes(native: edgedec.Model, tmp_path: Path) -> None:
-    found, session = text(native, f"latent:path={tmp_path}/none")
+def test_without_a_coprocessor_nothing_changes(native: edgedec.Model) -> None:
+    found, session = text(native, "latent")
     assert found == text(native, "full")[0]
     report = session.cache_report()
     assert (report["lossy"], report["latents"]) == (False, 0)
-    assert report["absent"].endswith("none")
+    assert report["absent"].endswith(".coprocessor")
+    with pytest.raises(UsageError, match=r"path=./none: no such file; make it with edgedec train-cache"):
+        native.session(cache="latent:path=./none")
 
 
 def test_refusals(
