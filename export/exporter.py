@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.bundle import MANIFEST, Bundle
-from edgedec.bundle.locate import GGUF, is_gguf
+from edgedec.bundle.locate import is_gguf
 from edgedec.bundle.manifest import Text, WeightFormat, WeightLayout
 from edgedec.cache.host import HostCache
 from edgedec.errors import BundleError, UsageError
@@ -128,7 +128,7 @@ def put_draft(
 
 def _is_model(place: str) -> bool:
     """Is it a model by itself, and no draft of a known kind?"""
-    if is_gguf(Path(place)) or Path(place).suffix == GGUF:
+    if is_gguf(Path(place)):
         return True
     checkpoint = open_draft(place)
     kind = known_kind(checkpoint.config, checkpoint.tensors)

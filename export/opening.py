@@ -22,7 +22,7 @@ def open_source(place: str | Path) -> Checkpoint:
         if files and not (path / "config.json").exists():
             raise CheckpointError(f"{path}: holds GGUF files and no config.json; name the file: {files[0]}")
         return open_checkpoint(path)
-    return GgufCheckpoint.of(path) if path.suffix == GGUF or is_gguf(path) else open_checkpoint(path)
+    return GgufCheckpoint.of(path) if is_gguf(path) else open_checkpoint(path)
 
 
 def _downloaded(place: str) -> Path:

@@ -44,16 +44,16 @@ PUBLISHED = {
     "use_mrope": False,
     "use_sliding_window": False,
 }
-SIZES = {
+SMALL = {
     "vocab_size": 101,
     "hidden_size": 48,
     "intermediate_size": 72,
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 16,
     "max_position_embeddings": 96,
 }
+SIZES = SMALL | {"head_dim": 16}
 
 
 class MtpAttention(nn.Module):

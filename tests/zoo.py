@@ -15,14 +15,7 @@ torch = pytest.importorskip("torch", reason="the model zoo is built with torch")
 transformers = pytest.importorskip("transformers", reason="the model zoo is built with transformers")
 import mimo  # noqa: E402
 
-SIZES = {
-    "vocab_size": 101,
-    "hidden_size": 48,
-    "intermediate_size": 72,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 96,
+SIZES: dict[str, Any] = mimo.SMALL | {
     "pad_token_id": None,
     "bos_token_id": 1,
     "eos_token_id": 2,

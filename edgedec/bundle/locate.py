@@ -43,7 +43,7 @@ def find(path_or_name: str | os.PathLike[str]) -> Path:
         # A bundle folder, or a file of another format that has been downloaded, which is looked for in its turn.
         found: Path = import_module("edgedec.export.hub").fetched(str(path_or_name), announce.get())
         return found if found.is_dir() else find(found)
-    if is_gguf(path):
+    if path.is_file() and is_gguf(path):
         converted: Path = import_module("edgedec.export.gguf.converted").bundle_of(path, announce.get())
         return converted
     if path.is_file():
@@ -62,13 +62,13 @@ def find(path_or_name: str | os.PathLike[str]) -> Path:
 
 def is_gguf(path: Path) -> bool:
     """By its name, or by what it begins with: other programs keep such files under names of their own."""
-    if not path.is_file():
-        return False
+    if path.suffix == GGUF:
+        return True
     try:
         with path.open("rb") as file:
-            return path.suffix == GGUF or file.read(4) == b"GGUF"
+            return file.read(4) == b"GGUF"
     except OSError:
-        return path.suffix == GGUF
+        return False
 
 
 def _instead_of(path: Path) -> str:

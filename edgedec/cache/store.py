@@ -187,8 +187,6 @@ def _path(folder: Path, name: str) -> Path:
 
 def _is_whole(folder: Path, path: Path, above: str, tokens: Sequence[int]) -> bool:
     """Is a part there, as it was written? One that a failing disk has damaged is written again."""
-    if not path.is_file():
-        return False
     try:
         _read_part(folder, path, above, tokens)
     except SessionError:

@@ -74,14 +74,15 @@ def _report(folder: Path) -> dict[str, Any]:
     from edgedec.cache import store
     from edgedec.cache.snapshot import read_file
 
-    rows, held = list[dict[str, Any]](), dict[str, int]()
+    rows, held, damaged = list[dict[str, Any]](), dict[str, int](), set[str]()
     for path in store.sessions(folder):
         snapshot, file = read_file(path)
         parts = store.shared_cache(path, file).parts if "session" in file.header else ()
-        held |= {name: store.part_size(folder, name) for name in parts if name not in held}
+        new = [name for name in parts if name not in held]  # each is looked at once, however many share it
+        held |= {name: store.part_size(folder, name) for name in new}
+        damaged.update(store.damaged_parts(folder, new))
         own, shared = path.stat().st_size, sum(held[name] for name in parts)
-        damaged = store.damaged_parts(folder, parts)
-        facts = {"own_bytes": own, "part_bytes": shared, "damaged_parts": damaged}
+        facts = {"own_bytes": own, "part_bytes": shared, "damaged_parts": [name for name in parts if name in damaged]}
         rows.append({"name": path.name, "tokens": len(snapshot.ids), **facts})
     total = sum(row["own_bytes"] for row in rows) + sum(held.values())
     alone = sum(row["own_bytes"] + row["part_bytes"] for row in rows)

@@ -31,13 +31,13 @@ def verify(
       edgedec verify nano --json
     """
     from edgedec.bundle.folder import Bundle
-    from edgedec.bundle.locate import PACKED, find
-    from edgedec.bundle.packed import verify_packed
+    from edgedec.bundle.locate import find
+    from edgedec.bundle.packed import is_packed, verify_packed
     from edgedec.signing import signed_by
 
     try:
         path = find(bundle)
-        if Path(bundle).suffix == PACKED and Path(bundle).is_file():
+        if is_packed(Path(bundle)):
             verify_packed(Path(bundle))
         opened = Bundle.open(path)
         n, total = len(opened.manifest.files), _check(opened, quiet=json)

@@ -10,6 +10,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.step import Completed, Request
 from edgedec.policies import CachePolicy, PolicyState, TextSize, WorkingPolicy
 from edgedec.runtime import Call, Capabilities, Outputs, Rows
+from edgedec.runtime.devices import CPU
 
 if TYPE_CHECKING:
     from edgedec.drafters import Drafter
@@ -56,7 +57,7 @@ def most_held(context: Context, length: int, can: Capabilities) -> int:
     """The tokens of cache that a text takes at most from here on, if it comes to `length` tokens. Where pages lie on a
     device they are of all blocks, and what a policy keeps of each takes others: there everything counts."""
     policy, cache = context.policy, context.cache
-    if policy is None or can.device != "cpu":
+    if policy is None or can.device != CPU:
         return length
     held = max(cache.slots(b) for b in cache.spec.attention)
     most = policy.peak(TextSize(held, cache.length, min(len(context.ids), length), length, can.prefill_chunk))
@@ -68,7 +69,7 @@ def most_held(context: Context, length: int, can: Capabilities) -> int:
 
 def most_of_any(policy: CachePolicy | None, length: int, can: Capabilities) -> int:
     """The same of any text of `length` tokens, however much of it is prompt."""
-    if policy is None or can.device != "cpu":
+    if policy is None or can.device != CPU:
         return length
     return max(policy.peak(TextSize(0, 0, prompt, length, can.prefill_chunk)) for prompt in (1, length))
 

@@ -533,7 +533,7 @@ def test_a_packed_bundle_is_verified_itself(nano: Path, tmp_path: Path, monkeypa
     assert CliRunner().invoke(app, ["verify", str(file)]).exit_code == 0
     raw = bytearray(file.read_bytes())
     raw[len(raw) // 2] ^= 1
-    for name in ("nano.edb", "other.edb"):
+    for name in ("nano.edb", "other.edb", "blob"):
         (tmp_path / name).write_bytes(raw)
         told = CliRunner().invoke(app, ["verify", str(tmp_path / name)])
         assert told.exit_code == 1
