@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from edgedec.version import __version__
 
 if TYPE_CHECKING:
-    from edgedec.decoding.step import Stats, Token
+    from edgedec.decoding.config import GenerationConfig
+    from edgedec.decoding.messages import Stats, Token
     from edgedec.errors import (
         BadTensor,
         BundleCorrupt,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
         UnknownArchitecture,
         UsageError,
     )
-    from edgedec.generation import GenerationConfig
     from edgedec.model import Model, open  # noqa: A004
     from edgedec.sampling import Sampling
     from edgedec.session import Session
@@ -65,12 +65,12 @@ __all__ = [
 # Where the names are that are not errors. Each is imported when first used: the command line starts at once, and an
 # interrupt in its first moments finds it ready.
 _HOMES = {
-    "GenerationConfig": "generation",
+    "GenerationConfig": "decoding.config",
     "Model": "model",
     "Sampling": "sampling",
     "Session": "session",
-    "Stats": "decoding.step",
-    "Token": "decoding.step",
+    "Stats": "decoding.messages",
+    "Token": "decoding.messages",
     "open": "model",
 }
 

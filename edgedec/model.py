@@ -1,10 +1,9 @@
-"""An opened bundle: runtime, tokenizer, and the sessions made from them."""
+"""`open` and `Model`: an opened bundle and the sessions made from it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Sequence
 from typing import Literal
 
 from edgedec.bundle import Bundle
@@ -13,26 +12,21 @@ from edgedec.bundle.locate import NANO, find
 from edgedec.cache.offload import Offload
 from edgedec.decoding.sharing import ModelPrefixes
 from edgedec.drafters import Tables
-from edgedec.errors import RuntimeUnavailable, TextError, UsageError
+from edgedec.errors import RuntimeUnavailable, UsageError
+from edgedec.opened import OpenedModel
 from edgedec.policies import FULL, CachePolicy, PolicyHost, make_policy
 from edgedec.runtime import Adapter, Runtime, RuntimeOptions, choose_runtime, open_runtime
 from edgedec.runtime.trust import trusting
-from edgedec.sampling import Sampling
 from edgedec.session import Session
-from edgedec.spec import ModelSpec
 from edgedec.speculation.skipping import skipping
-from edgedec.text.template import render_chat
-from edgedec.text.tokenizer import Tokenizer
 
-# What a template is given anyway.
-_TEMPLATE_NAMES = frozenset({"template", "messages", "tools", "add_generation_prompt", "documents"})
 # Of a text that other sessions may begin with: instructions, examples, a conversation.
 PREFIX_TOKENS = 4096
 
 
-class Model:
-    """Weights and a runtime, shared by any number of sessions. `prefixes`: what its sessions have read, to continue
-    from; `cache`: what their caches keep, unless they are made with another policy (`edgedec.policies`)."""
+class Model(OpenedModel):
+    """Weights and a runtime, shared by any number of sessions. `cache`: what their caches keep, unless they are made
+    with another policy (`edgedec.policies`)."""
 
     def __init__(
         self,
@@ -42,37 +36,12 @@ class Model:
         cache: str = FULL,
         offload: Offload | None = None,
     ) -> None:
-        self.bundle, self.runtime, self.cache = bundle, runtime, cache
+        super().__init__(bundle, runtime, ModelPrefixes(runtime.capabilities, prefix_tokens, offload))
+        self.cache = cache
         self.policy(cache)  # what would be refused for every session is refused now
-        # The bundle's own; another one may be set.
-        self.chat_template = bundle.manifest.text.chat_template
-        self.prefixes = ModelPrefixes(runtime.capabilities, prefix_tokens, offload)
 
     def __repr__(self) -> str:
         return f"<edgedec.Model {self.bundle.manifest.name!r} on {self.runtime.name}>"
-
-    @property
-    def spec(self) -> ModelSpec:
-        return self.bundle.spec
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        name = self.bundle.manifest.text.tokenizer
-        if name is None:
-            raise TextError(f"{self.bundle.path}: the bundle has no tokenizer; use session.tokens(ids)")
-        return Tokenizer.load(self.bundle.file(name))
-
-    @property
-    def eos(self) -> frozenset[int]:
-        return frozenset(self.bundle.manifest.text.eos)
-
-    @cached_property
-    def sampling(self) -> Sampling:
-        """What the model's makers suggest; greedy if they say nothing."""
-        suggested = self.bundle.manifest.text.sampling
-        known = {"temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty"}
-        values = {key: int(v) if key == "top_k" else v for key, v in suggested.items() if key in known}
-        return Sampling(**values)  # type: ignore[arg-type]
 
     def session(
         self,
@@ -126,36 +95,6 @@ class Model:
         if not self.runtime.capabilities.adapters:
             raise RuntimeUnavailable(f"engine {self.runtime.name} cannot use adapters; use --engine native")
         return open_adapter(path, self.spec)
-
-    def chat_prompt(
-        self,
-        messages: Sequence[Mapping[str, object]],
-        *,
-        tools: Sequence[Mapping[str, object]] | None = None,
-        add_generation_prompt: bool = True,
-        variables: Mapping[str, object] | None = None,
-    ) -> str:
-        """The messages ({"role": …, "content": …}) as the model's template writes them; `tools`: the functions that
-        the model may call, as OpenAI describes them; `variables`: further names for the template, such as
-        enable_thinking."""
-        text = self.bundle.manifest.text
-        taken = _TEMPLATE_NAMES & set(variables or ())
-        if taken:
-            raise TextError(f"chat template: {min(taken)!r} is set by the chat itself; choose other variables")
-        if self.chat_template is None:
-            raise TextError(f"{self.bundle.manifest.name}: the bundle has no chat template; use a plain prompt")
-        return render_chat(
-            self.chat_template,
-            messages,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            **{**(variables or {}), "bos_token": text.bos_token, "eos_token": text.eos_token},
-        )
-
-    def chat_ids(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
-        """The messages as tokens. The template writes the special tokens, so none are added; one that
-        stands in a message is read as such, as everywhere."""
-        return self.tokenizer.encode(self.chat_prompt(messages), around=False)
 
 
 def open(  # noqa: A001

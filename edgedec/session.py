@@ -11,33 +11,32 @@ import zipfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.cache.memory import check_memory
 from edgedec.cache.prefixes import common
-from edgedec.decoding.batching import Batch, Job
+from edgedec.decoding.apply_policy import most_held
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.gaps import Gaps
-from edgedec.decoding.keeping import most_held
+from edgedec.decoding.host_time import Gaps
 from edgedec.decoding.loop import StepTrace, decode_loop
+from edgedec.decoding.messages import DecodeLoop, Stats, Token
 from edgedec.decoding.pieces import TextPiece, pieces
+from edgedec.decoding.runner import run_loop
 from edgedec.decoding.saving import load_context, save_context
-from edgedec.decoding.score import next_probs, score, scored
-from edgedec.decoding.step import DecodeLoop, Stats, Token, run_loop
+from edgedec.decoding.scheduler.batch import Batch, Job
+from edgedec.decoding.scoring import next_probs, score, scored
 from edgedec.drafters import DrafterContext, Tables
 from edgedec.errors import UsageError
-from edgedec.generation import GenerationConfig
+from edgedec.opened import OpenedModel
 from edgedec.policies import CachePolicy
 from edgedec.runtime import Adapter
+from edgedec.runtime.memory import check_memory
 from edgedec.speculation.choose import make_speculation
 from edgedec.storage.files import cache_folder, replacing
 from edgedec.text.stream import TextStream
-
-if TYPE_CHECKING:
-    from edgedec.model import Model
 
 
 class Session:
@@ -45,7 +44,7 @@ class Session:
 
     def __init__(
         self,
-        model: Model,
+        model: OpenedModel,
         capacity: int,
         sinks: int | None,
         speculate: str,

@@ -1,4 +1,4 @@
-"""How many pages the heads of a model need, into its bundle (`edgedec/policies/_shares.py`)."""
+"""How many pages the heads of a model need, into its bundle (`edgedec/policies/_head_calibration.py`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from edgedec.bundle.folder import Bundle
 from edgedec.export.amend import add_files
-from edgedec.policies._shares import HEAD_SHARES
+from edgedec.policies._head_calibration import HEAD_SHARES
 
 
 def put_shares(bundle: Bundle, table: NDArray[np.float32]) -> Bundle:

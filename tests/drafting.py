@@ -12,11 +12,12 @@ import pytest
 
 from edgedec.cache import Cache, HostCache
 from edgedec.decoding.allocation import Offer, grant_alone
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode
-from edgedec.decoding.step import Request, Stats, run_requests
+from edgedec.decoding.messages import Request, Stats
+from edgedec.decoding.runner import run_requests
 from edgedec.drafters import Draft, Drafter, DrafterContext, Proposal, drafter_module, drafter_names
-from edgedec.generation import GenerationConfig
 from edgedec.runtime import Runtime
 from edgedec.sampling import Sampling
 from edgedec.testing.fakes import tiny_spec

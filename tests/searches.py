@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgedec.drafters.slices.block_search import Search, even
+from edgedec.drafters._slices.block_search import Search, even
 from edgedec.testing.fakes import tiny_spec
 
 

@@ -13,14 +13,17 @@ import numpy as np
 import pytest
 
 from edgedec.bench.dial import Dial
-from edgedec.decoding import batching, gaps, job, loop, step
-from edgedec.decoding.batching import Batch
+from edgedec.decoding import host_time as gaps
+from edgedec.decoding import loop, runner
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode_loop
-from edgedec.decoding.step import StepResult
+from edgedec.decoding.messages import StepResult
+from edgedec.decoding.scheduler import batch as batching
+from edgedec.decoding.scheduler import job
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.drafters import Draft, Drafter, _calls
 from edgedec.drafters.off import Off
-from edgedec.generation import GenerationConfig
 from edgedec.runtime import Call, CallResult, Capabilities
 from edgedec.speculation import governor as governor_module
 from edgedec.speculation import members, own_time, silence
@@ -33,7 +36,7 @@ VOCAB = 997
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 Seconds = Callable[[int, int], float]
 # Where a clock is read while a text is generated.
-CLOCKS = (batching, gaps, job, loop, step, _calls, governor_module, members, own_time, silence)
+CLOCKS = (batching, gaps, job, loop, runner, _calls, governor_module, members, own_time, silence)
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from edgedec.bench.trace import Tape
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode
 from edgedec.decoding.pieces import TextPiece
 from edgedec.drafters import Draft
 from edgedec.drafters.off import Off
-from edgedec.generation import GenerationConfig
 from edgedec.testing.fakes import FakeRuntime, Limited, PerfectDrafter
 
 # One for each token of the fake vocabulary.

@@ -18,11 +18,11 @@ extend edgedec.
 ::: edgedec.model.Model
 ::: edgedec.session.Session
 ::: edgedec.session.TextPiece
-::: edgedec.generation.GenerationConfig
+::: edgedec.decoding.config.GenerationConfig
 ::: edgedec.sampling.settings.Sampling
-::: edgedec.decoding.step.Token
-::: edgedec.decoding.step.Stats
-::: edgedec.decoding.batching.Batch
+::: edgedec.decoding.messages.Token
+::: edgedec.decoding.messages.Stats
+::: edgedec.decoding.scheduler.batch.Batch
 ::: edgedec.constraints.kinds
 ::: edgedec.text.tokenizer.Tokenizer
 ::: edgedec.errors

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from edgedec.bench.prompts import Prompt
 from edgedec.bench.timing import Spread
+from edgedec.decoding.config import GenerationConfig
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.generation import GenerationConfig
 from edgedec.offline.parser import RequestParser
 from edgedec.offline.row import Defaults, RowRequest
 from edgedec.offline.runner import BatchRunner

@@ -20,12 +20,12 @@ import numpy as np
 
 from edgedec.bench.cache_filled import filled
 from edgedec.bench.cache_peers import Peer, PeerReadings
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.score import prefill
-from edgedec.decoding.step import run_loop
+from edgedec.decoding.runner import run_loop
+from edgedec.decoding.scoring import prefill
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
-from edgedec.generation import GenerationConfig
 from edgedec.policies import FULL
 from edgedec.runtime import Call, Rows, forward_one
 

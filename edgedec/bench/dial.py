@@ -20,14 +20,14 @@ import numpy as np
 
 from edgedec.bench.batch import texts_of
 from edgedec.bench.prompts import Prompt
-from edgedec.decoding.batching import Batch
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode_loop
-from edgedec.decoding.step import Token
+from edgedec.decoding.messages import Token
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Tables
 from edgedec.drafters.off import Off
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.generation import GenerationConfig
 from edgedec.speculation.choose import governor
 
 if TYPE_CHECKING:

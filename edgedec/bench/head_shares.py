@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgedec.errors import UsageError
-from edgedec.policies._shares import Array, shares_of
+from edgedec.policies._head_calibration import Array, shares_of
 from edgedec.runtime import PAGE, Call, Outputs, Rows, forward_one
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def measure_shares(
     model: Model, ids: Sequence[int], length: int, limit: int, progress: Callable[[int, int], None] = lambda *_: None
 ) -> tuple[Array, int]:
     """The mean over texts of `length` tokens, `limit` of them at most, of what their last rows pay: a table of
-    `edgedec.policies._shares`, and how many texts there were. UsageError for a text that is too short."""
+    `edgedec.policies._head_calibration`, and how many texts there were. UsageError for a text that is too short."""
     can, spec = model.runtime.capabilities, model.spec
     if not can.attention_sums or not spec.attention:
         raise UsageError(f"calibrate: engine {model.runtime.name} gives no attention sums of this model; use native")

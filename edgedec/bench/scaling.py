@@ -21,7 +21,7 @@ import numpy as np
 
 from edgedec.bench.speculation import Bench, Task
 from edgedec.drafters import DrafterContext
-from edgedec.drafters.models.opening import open_draft
+from edgedec.drafters._models.opening import open_draft
 from edgedec.errors import UsageError
 from edgedec.runtime import Call, Outputs, Rows, Runtime, forward_one
 from edgedec.spec import ModelSpec

@@ -20,9 +20,9 @@ from edgedec.cache.formats import load, store
 from edgedec.cache.merging import NoOffload, checked_merge, merged
 from edgedec.cache.pending import PendingTree
 from edgedec.cache.recurrent import Recurrent, RecurrentState
+from edgedec.cache.rows import Rows
 from edgedec.cache.slots import SlotMap, check_slots, with_slots
 from edgedec.errors import ContextFull, SessionError, UsageError
-from edgedec.runtime.rows import Rows
 from edgedec.spec import KV_FORMATS, ModelSpec
 
 _DTYPES: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "int8": np.int8, "int4": np.uint8}

@@ -1,17 +1,13 @@
-"""Memory that a cache of so many tokens takes, and whether this machine has it: known before anything is read."""
+"""Bytes that a cache of so many tokens takes, and bytes that are free on this machine."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from edgedec.cache.base import Cache, kv_bytes_per_token
-from edgedec.errors import ContextFull
-from edgedec.runtime import Capabilities
-from edgedec.spec import KV_FORMATS, Attention, ModelSpec, Opaque
+from edgedec.cache.base import kv_bytes_per_token
+from edgedec.spec import Attention, ModelSpec, Opaque
 
-# Less than this is allocated without a look at what is free.
-_SMALL = 64 << 20
 # int4 heads of so few values are kept as int8 (kernels/cpu/attention_block.cpp).
 NARROW, _GROUP = 16, 16
 _MEMINFO, _CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
@@ -79,31 +75,3 @@ def tokens_that_fit(spec: ModelSpec, kv: str, page_slots: int = 0) -> int | None
     """Tokens whose caches take three quarters of the memory that is free; None where nobody says how much is."""
     free, each = available_memory(), cache_bytes(spec, kv, page_slots or 1, page_slots) - cache_bytes(spec, kv, 0)
     return None if free is None or not each else free * 3 // 4 // each * (page_slots or 1)
-
-
-def check_memory(cache: Cache, tokens: int, can: Capabilities, held: int | None = None) -> None:
-    """ContextFull if the cache of a text that comes to so many tokens takes more memory than there is. can: those of
-    its engine; memory of a device is not known here; held: tokens that a policy keeps at most at a time, None: it has
-    none."""
-    if can.device != "cpu":
-        return
-    page_slots, formats = can.page_slots, can.kv_formats
-    spec, kv = cache.spec, cache.kv
-    most = tokens if held is None else held
-    need = cache_bytes(spec, kv, most, page_slots)
-    free = None if need < _SMALL else available_memory()
-    if free is None or need - cache.nbytes <= free:
-        return
-    smaller = [other for other in KV_FORMATS[KV_FORMATS.index(kv) + 1 :] if other in formats]
-    fits = [f"{other} {_size(cache_bytes(spec, other, most, page_slots))}" for other in smaller]
-    instead = f", or a smaller cache format (--kv: {', '.join(fits)})" if fits else ""
-    pruned = ", or keep only a part of the text (--cache streaming, lossy)"
-    instead += pruned if held is None and can.drop and spec.attention else ""
-    raise ContextFull(
-        f"{tokens} tokens take {_size(need)} of cache in {kv}, and {_size(free)} of memory are free: shorten the "
-        f"text, take a smaller context (--ctx-size){instead}"
-    )
-
-
-def _size(n: int) -> str:
-    return f"{n / 2**30:.1f} GiB" if n >= 2**30 else f"{n / 2**20:.0f} MiB"

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edgedec.cache.rows import Rows
 from edgedec.errors import UsageError
-from edgedec.runtime.rows import Rows
 
 
 class PendingTree:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.runtime.rows import Rows
+from edgedec.cache.rows import Rows
 from edgedec.spec import Ssm
 
 Array = NDArray[np.float32]

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.cache.rows import Rows
 from edgedec.errors import SessionError, UsageError
-from edgedec.runtime.rows import Rows
 
 Ints = NDArray[np.int64]
 Moves = tuple[list[int], list[int]]

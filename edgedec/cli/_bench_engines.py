@@ -72,7 +72,7 @@ class Edgedec:
         return _timed(step, step, n)
 
     def after(self, prefix: list[int], longest: int) -> TimedCall:
-        from edgedec.speculation.rowcost import RowCall
+        from edgedec.bench.row_costs import RowCall
 
         return RowCall(self._model.runtime, prefix, longest)
 

@@ -14,9 +14,9 @@ from edgedec.cli._bench_about import Context, Plot, RowList, describe, parse_row
 from edgedec.cli._output import print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
+    from edgedec.bench.row_costs import Work
     from edgedec.cli._ceilings import Ceilings
     from edgedec.model import Model
-    from edgedec.speculation.rowcost import Work
 
 # Rows of the calls by number of experts.
 _EXPERT_ROWS = 16
@@ -43,10 +43,10 @@ def kernels(
       edgedec bench kernels -m ./smol --engine ort -t 2 --rows 1,4,16 --plot cost.png
       edgedec bench kernels -m ./smol --json
     """
+    from edgedec.bench.row_costs import Work, row_costs
     from edgedec.bench.timing import Spread
     from edgedec.cli._ceilings import Ceilings
     from edgedec.runtime import available_cores
-    from edgedec.speculation.rowcost import Work, row_costs
 
     counts = parse_rows(rows)
     _plot.check(plot)

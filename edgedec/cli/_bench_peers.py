@@ -49,11 +49,11 @@ def peers(
       edgedec bench peers -m ./smol --engines native,llama.cpp --json
     """
     from edgedec.bench.peers import Rounds, compare
+    from edgedec.bench.row_costs import check_rows
     from edgedec.bench.timing import Config
     from edgedec.bundle.folder import Bundle
     from edgedec.bundle.locate import find
     from edgedec.runtime import available_cores
-    from edgedec.speculation.rowcost import check_rows
 
     names, rounds = _names(engines), Rounds(parse_rows(rows), context, repetitions)
     _plot.check(plot)

@@ -25,12 +25,12 @@ import sys
 from time import perf_counter, sleep
 from typing import Any, TextIO
 
+from edgedec.bench.row_costs import prompt_ids
 from edgedec.bench.timing import Config, peak_memory
 from edgedec.bundle.folder import Bundle
 from edgedec.cli._bench_engines import ENGINES, BenchEngine, Edgedec, LlamaCpp, TimedCall
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.runtime import available_cores
-from edgedec.speculation.rowcost import prompt_ids
 
 # Threads of the engine before may spin for a while; calls of few rows are short.
 _SETTLE_S = 0.05

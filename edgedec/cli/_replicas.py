@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,8 @@ class ReplicaCommand:
     def make(self, number: int, key: str) -> Replica:
         from edgedec.server.replicas.processes import Replica
 
-        return Replica(number, self.arguments(number), {"EDGEDEC_API_KEY": key})
+        command = [sys.executable, "-m", "edgedec.cli._replica", "serve", *self.arguments(number)]
+        return Replica(number, command, {"EDGEDEC_API_KEY": key})
 
 
 def _gpu(engine: str, number: int) -> int:

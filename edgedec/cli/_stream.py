@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from edgedec.decoding.step import Token
-from edgedec.generation import GenerationConfig
+from edgedec.decoding.config import GenerationConfig
+from edgedec.decoding.messages import Token
 from edgedec.session import Session
 from edgedec.speculation.skipping import SkippingRuntime
 from edgedec.text.tokenizer import Tokenizer

@@ -36,7 +36,7 @@ def calibrate(
       edgedec calibrate ./smol wiki.txt --length 8192 --limit 4 --json
     """
     from edgedec.bench.head_shares import measure_shares
-    from edgedec.policies._shares import HEAD_SHARES, MASSES
+    from edgedec.policies._head_calibration import HEAD_SHARES, MASSES
 
     writer = export_module("head_shares", "calibrate")
     model = o.open_model(str(changeable(bundle)), "auto", threads, None)

@@ -19,7 +19,7 @@ from edgedec.cli._place import DeviceWord
 from edgedec.cli._prompt_texts import read_prompt as read_prompt
 from edgedec.cli._prompt_texts import read_text as read_text
 from edgedec.cli._trust import TrustCode
-from edgedec.generation import OPTIONS, GenerationConfig
+from edgedec.decoding.config import OPTIONS, GenerationConfig
 
 if TYPE_CHECKING:
     import edgedec

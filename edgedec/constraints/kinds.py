@@ -15,7 +15,7 @@ from edgedec.errors import UsageError
 from edgedec.text.tokenizer import one_line
 
 if TYPE_CHECKING:
-    from edgedec.model import Model
+    from edgedec.opened import OpenedModel
 
 Whitespace = Literal["none", "space", "any"]
 _SPACES: dict[str, dict[str, object]] = {
@@ -26,7 +26,7 @@ _SPACES: dict[str, dict[str, object]] = {
 
 
 def json_schema(
-    model: Model,
+    model: OpenedModel,
     schema: Mapping[str, Any] | bool | str,
     *,
     whitespace: Whitespace = "space",
@@ -55,22 +55,22 @@ def json_schema(
     return GrammarConstraint.compile("json schema", text, vocabulary(model), options)
 
 
-def json_object(model: Model, *, whitespace: Whitespace = "space") -> GrammarConstraint:
+def json_object(model: OpenedModel, *, whitespace: Whitespace = "space") -> GrammarConstraint:
     """Any JSON object."""
     return json_schema(model, {"type": "object"}, whitespace=whitespace)
 
 
-def regex(model: Model, pattern: str) -> GrammarConstraint:
+def regex(model: OpenedModel, pattern: str) -> GrammarConstraint:
     """Text that a regular expression matches as a whole; without look-around and back references."""
     return GrammarConstraint.compile("regex", pattern, vocabulary(model))
 
 
-def grammar(model: Model, text: str) -> GrammarConstraint:
+def grammar(model: OpenedModel, text: str) -> GrammarConstraint:
     """A context-free grammar, in Lark's notation (rule `start`) or llama.cpp's GBNF (rule `root`)."""
     return GrammarConstraint.compile("grammar", text, vocabulary(model))
 
 
-def choices(model: Model, options: Sequence[str]) -> GrammarConstraint:
+def choices(model: OpenedModel, options: Sequence[str]) -> GrammarConstraint:
     """One of several texts."""
     if isinstance(options, str) or not options or not all(isinstance(option, str) for option in options):
         raise UsageError(f"choices: {options!r} must be a list of at least one text")

@@ -21,7 +21,7 @@ from edgedec.text.tokenizer import one_line
 if TYPE_CHECKING:
     import llguidance
 
-    from edgedec.model import Model
+    from edgedec.opened import OpenedModel
 
 # The end of a text for models that have no token for it: beyond the logits, so that it is never drawn.
 _END = "<|edgedec: the end|>"
@@ -63,7 +63,7 @@ class Vocabulary:
             raise TextError(f"{self.file}: no constraint can follow this tokenizer: {one_line(error)}") from None
 
 
-def vocabulary(model: Model) -> Vocabulary:
+def vocabulary(model: OpenedModel) -> Vocabulary:
     """Built once for a bundle: a large vocabulary takes a while to sort."""
     name = model.bundle.manifest.text.tokenizer
     if name is None:

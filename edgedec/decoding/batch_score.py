@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
-from edgedec.decoding.batching import Batch, Job
 from edgedec.decoding.context import Context
+from edgedec.decoding.messages import Completed, DecodeLoop, Token
+from edgedec.decoding.scheduler.batch import Batch, Job
 from edgedec.decoding.sharing import SharedPrefixes
-from edgedec.decoding.step import Completed, DecodeLoop, Token
 from edgedec.errors import UsageError
 from edgedec.runtime import ALL_LOGITS, Call, Rows, Runtime
 from edgedec.sampling import logprob

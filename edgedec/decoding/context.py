@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from edgedec.cache import Cache
-from edgedec.decoding.gaps import Gaps
+from edgedec.decoding.host_time import Gaps
 from edgedec.errors import ContextFull
 from edgedec.policies import CachePolicy
 from edgedec.runtime import Adapter
@@ -32,8 +32,8 @@ class Context:
     the generation go on, or does its constraint still compute? `allowed(tokens, parents, seconds)`: which nodes of a
     draft tree, whose rows would cost so much, its constraint allows, None if it does not say; `adapter`: the low-rank
     weights that its calls use; `parks`: does whoever runs its loop take `Waiting` for an item, and go on with others
-    meanwhile? `policy`: what its cache keeps, None: everything (`edgedec.decoding.keeping`); `gaps`: the time between
-    its calls.
+    meanwhile? `policy`: what its cache keeps, None: everything (`edgedec.decoding.apply_policy`); `gaps`: the time
+    between its calls.
     """
 
     ids: list[int]

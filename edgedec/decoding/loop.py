@@ -11,14 +11,15 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from time import perf_counter
 
+from edgedec.decoding.apply_policy import settle
+from edgedec.decoding.call_rows import first_taught, showing, taught
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context, always, unsaid
-from edgedec.decoding.keeping import settle
-from edgedec.decoding.step import Completed, DecodeLoop, Request, Stats, StepResult, Token, run_loop
-from edgedec.decoding.teaching import first_taught, showing, taught
-from edgedec.decoding.verified_step import VerifiedStep
-from edgedec.drafters import Draft, Drafter
+from edgedec.decoding.draft import Draft, Drafter
+from edgedec.decoding.messages import Completed, DecodeLoop, Request, Stats, StepResult, Token
+from edgedec.decoding.runner import run_loop
+from edgedec.decoding.step import VerifiedStep
 from edgedec.errors import UsageError
-from edgedec.generation import GenerationConfig
 from edgedec.runtime import Call, Capabilities, Outputs, Rows, Runtime
 
 _NONE, _PLAIN = Outputs(), Capabilities(kinds=(), kv_formats=())

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
-from edgedec.decoding.step import Stats, Token
+from edgedec.decoding.messages import Stats, Token
 from edgedec.text.stream import TextStream
 
 

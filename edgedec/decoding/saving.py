@@ -6,9 +6,9 @@ from os import PathLike
 
 from edgedec.cache import Cache
 from edgedec.cache.snapshot import Snapshot, digest_of, read_snapshot, write_snapshot
+from edgedec.decoding.apply_policy import restored
 from edgedec.decoding.context import Context
-from edgedec.decoding.keeping import restored
-from edgedec.drafters import Drafter
+from edgedec.decoding.draft import Drafter
 from edgedec.errors import SessionError, UsageError
 from edgedec.runtime import Call, Rows, Runtime
 

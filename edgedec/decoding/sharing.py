@@ -14,7 +14,7 @@ from edgedec.cache import Cache
 from edgedec.cache.offload import Offload, StoredPrefix
 from edgedec.cache.prefixes import PrefixIndex
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Token
+from edgedec.decoding.messages import Token
 from edgedec.runtime import Capabilities
 
 # A common beginning of fewer tokens is read again, where sharing it copies a cache and where it shares pages.

@@ -1,207 +1,165 @@
-"""What passes between the decoding loop, whoever runs its calls, and its drafters."""
+"""One step of the loop: the forward of the pending rows and of the draft below them, verified."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
-from time import perf_counter
-from typing import Any, NamedTuple
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from typing import Any
 
-from edgedec.decoding.allocation import Offer, grant_alone, text_cells
-from edgedec.decoding.gaps import Gaps
-from edgedec.runtime import Call, CallResult, Rows, Runtime
+import numpy as np
 
+from edgedec.decoding.call_rows import apart, first_taught, taught, with_draft, with_prompts, without
+from edgedec.decoding.chooser import Chooser, Undecided, Verified, finite_token
+from edgedec.decoding.config import GenerationConfig
+from edgedec.decoding.context import Context
+from edgedec.decoding.draft import Draft, Sampled
+from edgedec.decoding.logits import MaskPending
+from edgedec.decoding.messages import Completed, Stats, StepResult, Token, Waiting
+from edgedec.decoding.verify import VERIFIERS, follow, walk
+from edgedec.runtime import Call, CallResult, Capabilities, Drawing, Logits, Outputs, Rows
+from edgedec.sampling import Probs
 
-class Token(int):
-    """A generated token: an int that also carries its log-probability, if asked for.
-
-    `logprob` is the model's own, before temperature and the like; `top` the most likely tokens. `by`: the
-    drafter that proposed it, empty if none did.
-    """
-
-    logprob: float | None
-    top: tuple[tuple[int, float], ...]
-    by: str
-
-    def __new__(
-        cls, token: int, logprob: float | None = None, top: tuple[tuple[int, float], ...] = (), by: str = ""
-    ) -> Token:
-        self = super().__new__(cls, token)
-        self.logprob, self.top, self.by = logprob, top, by
-        return self
-
-    @property
-    def token(self) -> int:
-        return int(self)
+# What follows a stop token: no token at all, so that nothing drafted below it matches.
+_NOTHING = -1
+_ANYTHING = Probs(np.zeros(1, np.int64), np.ones(1))
+_NONE, _LOGITS = Outputs(), Outputs(logits=True)
 
 
-class ForwardOn(NamedTuple):
-    """A call for another runtime than the sequence's own: a draft model's."""
+class VerifiedStep:
+    """One forward call and its verification, for one generation."""
 
-    runtime: Runtime
-    call: Call
+    def __init__(
+        self,
+        context: Context,
+        config: GenerationConfig,
+        ends: frozenset[int],
+        stats: Stats,
+        capabilities: Capabilities,
+    ) -> None:
+        self.context, self.ends, self.stats = context, ends, stats
+        self.chooser = Chooser(config, context, ends, capabilities)
+        self._greedy = config.sampling.temperature == 0
+        self._replays = False
+        self._last = context.cache.spec.n_blocks - 1
+        self._early = self.chooser.chain.early
 
+    def run(
+        self, first: Rows, draft: Draft, wanted: Outputs, prompt_rows: int
+    ) -> Generator[Call | Waiting, Completed, StepResult]:
+        """Run the pending rows and the draft below them, and verify. The cache then ends with the last known token;
+        the accepted rows are still pending. prompt_rows: so many before the last known token show the best tokens
+        too."""
+        context, chooser, root = self.context, self.chooser, len(first) - 1
+        rows = with_draft(first, draft) if len(draft.tokens) else first
+        drawing = chooser.drawing() if rows is first and draft.prompts is None else None
+        needed = chooser.outputs if drawing is None else Outputs(draw=drawing)
+        wanted = needed if wanted == _NONE else wanted | needed
+        prompt_rows = prompt_rows if wanted.top and not wanted.logits else 0
+        begin = first_taught(root, prompt_rows)
+        if root:
+            wanted = wanted._replace(logits_from=begin)
+        # A draft that has been through the blocks of early logits already begins again.
+        blocks, hidden = (None, None) if self._early else (draft.blocks, draft.hidden)
+        if blocks is not None and wanted.hidden:  # states of blocks that the draft has passed are not shown again
+            wanted = wanted._replace(hidden=tuple(block for block in wanted.hidden if block in blocks))
+        ran = rows if draft.prompts is None else with_prompts(rows, root, draft.prompts)
+        call = Call(ran, context.cache, blocks, hidden, wanted, context.adapter)
+        done = yield from self._ran(call if context.policy is None else context.policy.shape(call), drawing)
+        result, below = (done.result, None) if ran is rows else apart(done.result, len(rows), wanted.logits_from)
+        shown = [taught(rows, begin, root, result)] if begin < root else []
+        result = without(result, root - begin) if shown else result
+        early: dict[int, Logits] = {}
+        for block in self._early:
+            early[block] = yield from self._head(rows, root, result, block)
+        sampled = draft.sampled if not self._greedy and len(draft.tokens) else None
+        # With these draws one is made for each token, as plain decoding does.
+        self._replays = not self._greedy and sampled is None
+        again = not self._greedy and drawing is None and (len(draft.tokens) or chooser.may_fall_back)
+        before = context.rng.bit_generator.state if again else None
+        try:
+            if drawing is not None:
+                path, picked = [root], [chooser.drawn(result, drawing)]
+            else:
+                path, picked = yield from self._verified(rows, root, Verified(result, early), sampled, before)
+                chooser.note(False)
+        except Undecided:
+            result = replace(result, logits=(yield from self._head(rows, root, result, self._last)))
+            context.rng.bit_generator.state = before or context.rng.bit_generator.state
+            path, picked = yield from self._verified(rows, root, Verified(result, early), sampled, before)
+            chooser.note(True)
+        context.cache.commit(range(root + 1))
+        if context.policy is not None:
+            context.policy.observe(context.cache, done.result)
+        if before is not None and self._replays and len(path) > 1:
+            context.rng.bit_generator.state = before
+            context.rng.random()
+        self.stats.fallbacks, self.stats.sufficed = chooser.fallbacks, chooser.sufficed
+        accepted = [row - root for row in path] if root else path
+        spent = (done.seconds, done.rows, done.cells, done.whole)
+        return StepResult(rows, root, accepted, picked, result, *spent, shown, below)
 
-class Completed(NamedTuple):
-    """What came of a call: its result, the rows of all sequences that shared the forward, and the seconds it took.
-    cells: the cached tokens before them as rows cost them (`allocation.text_cells`); whole: did all of its calls run
-    the whole stack, with the head for every row?"""
+    def _ran(self, call: Call, drawing: Drawing | None) -> Generator[Call, Completed, Completed]:
+        """What came of a call; if nothing did, its random number was not drawn."""
+        if drawing is None:
+            return (yield call)
+        try:
+            return (yield call)
+        except BaseException:
+            drawing.take_back()
+            raise
 
-    result: CallResult
-    rows: int
-    seconds: float
-    cells: int = 0
-    whole: bool = True
+    def commit(self, seen: StepResult, at: int) -> None:
+        """One more accepted row counts, and so does its draw, as if its token had been run by itself."""
+        row = seen.root + seen.path[at]
+        self.context.cache.commit((row if seen.rows.numbers is None else int(seen.rows.numbers[row]),))
+        if self._replays:
+            self.context.rng.random()
 
+    def token(self, token: int, draft: Draft, seen: StepResult, at: int) -> Token:
+        """What is yielded for the token after row `at` of the path, which was drafted if the path goes on."""
+        by = draft.by[seen.path[at + 1] - 1] if draft.by and at + 1 < len(seen.path) else ""
+        return Token(token, *self.chooser.logprobs(seen.result, seen.path[at], token), by)
 
-class Waiting(NamedTuple):
-    """What a loop waits for other than calls: it goes on, without an answer, once `ready()`."""
+    def _head(self, rows: Rows, root: int, result: CallResult, block: int) -> Generator[Call, Completed, Logits]:
+        """All logits of the state after a block, of the rows from the root on: a call of the head alone."""
+        states = result.hidden[block][root:]
+        some = Rows.chain(rows.tokens[root:], int(rows.positions[root]))
+        completed = yield Call(some, self.context.cache, (), states, _LOGITS, self.context.adapter)
+        assert completed.result.logits is not None
+        return completed.result.logits
 
-    ready: Callable[[], bool]
-
-
-Request = Call | ForwardOn
-
-
-class Together(NamedTuple):
-    """Calls of several forks of one text, to be run in one forward; answered by a list, one `Completed` each."""
-
-    requests: Sequence[Request]
-
-
-# Yields the calls that a text needs, the drafts that it could run, and the tokens that it gets; each call is answered
-# by what came of it, each offer by a grant. Of a context that parks also what it waits for.
-DecodeLoop = Generator[Request | Offer | Token | Waiting, Any, None]
-# The same of a job that holds several forks: a search, best of n.
-ForkLoop = Generator[Together | Request | Offer | Token | Waiting, Any, None]
-
-
-@dataclass(slots=True)
-class StepResult:
-    """What a verified call showed. Rows are numbered from the last known token, which is 0; drafted rows follow.
-
-    path: the accepted rows, 0 first; picked: the token that followed each of them (the last is new). result: of all
-    these rows, what the drafter's `outputs` named; its hidden states are of `rows` from its first computed row on.
-    seconds: of the forward; total: the rows of all sequences in it; cells, whole: as of `Completed`. prompt: what the
-    last rows of a prompt showed that ends in this call, if the drafter's `prompt_rows` asks for it. prompted: what the
-    rows showed that ran below the draft (`Draft.prompts`).
-    """
-
-    rows: Rows
-    root: int
-    path: Sequence[int]
-    picked: Sequence[int]
-    result: CallResult
-    seconds: float
-    total: int = 0
-    cells: int = 0
-    whole: bool = True
-    prompt: Sequence[StepResult] = ()
-    prompted: CallResult | None = None
-
-    def tokens(self) -> list[int]:
-        """The token of each row, 0 first."""
-        ids: list[int] = self.rows.tokens[self.root :].tolist()
-        return ids
-
-
-@dataclass
-class Stats:
-    """What a generation cost. `calls`: forward calls that gave tokens, one each when plain. `sufficed`: of how many the
-    k best decided the tokens, without all logits; `fallbacks`: of how many they did not, so that the head ran again.
-    Times are of the loop alone: up to the first token, and all others, `forward_s` of which the calls took."""
-
-    prompt: int = 0
-    cached: int = 0
-    generated: int = 0
-    calls: int = 0
-    proposed: int = 0
-    accepted: int = 0
-    sufficed: int = 0
-    fallbacks: int = 0
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
-    forward_s: float = 0.0
-    finish: str = ""
-
-    def add_call(self, seconds: float, forward: float) -> None:
-        """One more call; the first is the one that read the prompt."""
-        if self.calls:
-            self.decode_s += seconds
-            self.forward_s += forward
-        else:
-            self.prefill_s = seconds
-        self.calls += 1
-
-
-def run_requests(runtime: Runtime, requests: Sequence[Request]) -> list[Completed]:
-    """What came of calls that are run together: one forward for each runtime among them, or several where they are more
-    rows than it takes at once."""
-    found: list[Completed | None] = [None] * len(requests)
-    groups: dict[int, tuple[Runtime, list[int]]] = {}
-    for i, request in enumerate(requests):
-        owner = request.runtime if isinstance(request, ForwardOn) else runtime
-        groups.setdefault(id(owner), (owner, []))[1].append(i)
-    for owner, members in groups.values():
-        calls = [request.call if isinstance(request := requests[i], ForwardOn) else request for i in members]
-        done = [completed for part in _forwards(owner, calls) for completed in _forward(owner, part)]
-        for i, completed in zip(members, done, strict=True):
-            found[i] = completed
-    return [completed for completed in found if completed is not None]
-
-
-def _forwards(owner: Runtime, calls: Sequence[Call]) -> Generator[Sequence[Call]]:
-    """The calls in order, in parts of no more rows than the runtime takes in one forward."""
-    start, rows, most = 0, 0, owner.capabilities.largest_call
-    for i, call in enumerate(calls):
-        if i > start and rows + call.rows.count > most:
-            yield calls[start:i]
-            start, rows = i, 0
-        rows += call.rows.count
-    yield calls[start:]
-
-
-def _forward(owner: Runtime, calls: Sequence[Call]) -> list[Completed]:
-    began = perf_counter()
-    results = owner.forward(calls)
-    seconds, rows = perf_counter() - began, sum(call.rows.count for call in calls)
-    cells = sum(text_cells(call.rows.count, call.cache.length) for call in calls)
-    whole = all(map(runs_whole, calls))
-    return [Completed(result, rows, seconds, cells, whole) for result in results]
-
-
-def runs_whole(call: Call) -> bool:
-    """Does it run the whole stack, and the head for every row?"""
-    return call.blocks is None and call.hidden is None and call.outputs.logits_from == 0 and call.outputs.head
-
-
-def run_loop(runtime: Runtime, loop: DecodeLoop, gaps: Gaps | None = None) -> Generator[Token]:
-    """The tokens of one loop, its calls run one at a time. gaps: counts the time between them."""
-    gaps, since = gaps or Gaps(), perf_counter()
-    try:
-        item = next(loop)
+    def _verified(
+        self, rows: Rows, root: int, verified: Verified, sampled: Sampled | None, before: Any
+    ) -> Generator[Waiting, None, tuple[list[int], list[int]]]:
+        """What `_verify` returns, once the masks that it needs are known; before: the random state at its start."""
         while True:
-            if isinstance(item, Token):
-                given = perf_counter()
-                yield item
-                since += perf_counter() - given
-                gaps.tokens += 1
-            if isinstance(item, Token | Waiting):
-                item = next(loop)
-                continue
-            if isinstance(item, Offer):
-                item = loop.send(grant_alone(item, runtime.capabilities))
-                continue
-            owner, call = item if isinstance(item, ForwardOn) else (runtime, item)
-            began = perf_counter()
-            result = owner.forward((call,))[0]
-            gaps.add_forward(began - since)
-            since = perf_counter()
-            if gaps.watched:
-                gaps.end_forward()
-            seconds, rows = since - began, call.rows.count
-            item = loop.send(Completed(result, rows, seconds, text_cells(rows, call.cache.length), runs_whole(call)))
-    except StopIteration:
-        return
-    finally:
-        loop.close()
+            try:
+                return self._verify(rows, root, verified, sampled)
+            except MaskPending:
+                self.context.rng.bit_generator.state = before or self.context.rng.bit_generator.state
+                yield Waiting(self.context.ready)
+
+    def _verify(
+        self, rows: Rows, root: int, verified: Verified, sampled: Sampled | None
+    ) -> tuple[list[int], list[int]]:
+        """The accepted rows and the tokens picked. What follows a stop token is never seen."""
+        chooser, rng, ids = self.chooser, self.context.rng, verified.result.ids
+        largest = ids[:, 0].tolist() if chooser.takes_largest and ids is not None else []
+
+        def target(row: int, path: Sequence[int]) -> Probs:
+            if path and path[-1] in self.ends:
+                return _ANYTHING
+            return chooser.distribution(verified, row - root, path)
+
+        def pick(row: int, path: Sequence[int]) -> int:
+            if path and path[-1] in self.ends:
+                return _NOTHING
+            if largest:
+                return finite_token(largest[row - root])
+            return chooser.draw(verified, row - root, path)
+
+        if sampled is None:
+            return walk(rows, pick, root)
+        drawn = rows.head(root + 1 + len(sampled.probs))
+        accepted, picked = VERIFIERS[sampled.verifier](drawn, target, sampled.probs, rng, root)
+        return follow(rows, pick, accepted, picked)

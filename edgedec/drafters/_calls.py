@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgedec.cache import Cache
 from edgedec.decoding.allocation import Offer
-from edgedec.decoding.step import Completed, ForwardOn, Request
+from edgedec.decoding.messages import Completed, ForwardOn, Request
 from edgedec.drafters import Draft, DrafterContext
 from edgedec.runtime import Call, CallResult, Hidden, Outputs, Readout, Rows, Runtime
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.logits import LogitsProcessor
-from edgedec.decoding.step import Completed, Request, StepResult
+from edgedec.decoding.messages import Completed, Request, StepResult
 from edgedec.drafters import Drafter, Effort, Proposal, State
 from edgedec.runtime import CallResult, Outputs, Rows
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from edgedec.decoding.context import Context
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext
-from edgedec.drafters.tables.compiled import CompiledCopy, compiled
-from edgedec.drafters.tables.tracks import CLAIMS, RUN, Track, TrackTree, ahead_of, strength
+from edgedec.drafters._tables.compiled import CompiledCopy, compiled
+from edgedec.drafters._tables.tracks import CLAIMS, RUN, Track, TrackTree, ahead_of, strength
 from edgedec.errors import UsageError
 from edgedec.runtime import TableSettings
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from edgedec.decoding.context import Context
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext
-from edgedec.drafters.tables.compiled import CompiledDrafter, compiled
+from edgedec.drafters._networks.shared import SharedInstances
+from edgedec.drafters._tables.compiled import CompiledDrafter, compiled
 from edgedec.errors import UsageError
 from edgedec.runtime import TableSettings
-from edgedec.speculation.instances import SharedInstances
-from edgedec.speculation.tree import Follower, grow
 from edgedec.storage.datastore import END, Datastore, Match, identity
+from edgedec.trees.grow import Follower, grow
 
 # Its tree is pruned by the probabilities of a model that drafts beside it.
 GUIDED = True

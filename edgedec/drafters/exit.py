@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, Request, StepResult
+from edgedec.decoding.messages import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, State
 from edgedec.drafters._calls import EdgeCalls
+from edgedec.drafters._slices.depths import SELDOM, Depths
+from edgedec.drafters._slices.exit_adapters import HEAD, adapted_layers, open_adapter
+from edgedec.drafters._slices.shadows import Shadows
+from edgedec.drafters._slices.stack import READING, WIDEST, Slice, SliceCalls, require_slices
+from edgedec.drafters._slices.tree import Limits, Tree, Trusts, draft_tree, least_path
 from edgedec.drafters._usage import usage_of
-from edgedec.drafters.slices.depths import SELDOM, Depths
-from edgedec.drafters.slices.exit_adapters import HEAD, adapted_layers, open_adapter
-from edgedec.drafters.slices.shadows import Shadows
-from edgedec.drafters.slices.stack import READING, WIDEST, Slice, SliceCalls, require_slices
-from edgedec.drafters.slices.tree import Limits, Tree, Trusts, draft_tree, least_path
 from edgedec.errors import UsageError
 from edgedec.runtime import Hidden, Outputs
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import StepResult
+from edgedec.decoding.messages import StepResult
 from edgedec.drafters import Draft, Drafter, DrafterContext, Proposal
 from edgedec.drafters._wrapped import Wrapped
 from edgedec.drafters.off import Off

@@ -17,16 +17,16 @@ from dataclasses import replace
 from typing import Any
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, Request, StepResult
+from edgedec.decoding.messages import Completed, Request, StepResult
 from edgedec.drafters import Draft, Drafter, DrafterContext, make_drafter
+from edgedec.drafters._models.opening import open_draft
+from edgedec.drafters._models.reader import BEST, shares
 from edgedec.drafters.model import ModelDrafter
-from edgedec.drafters.models.opening import open_draft
-from edgedec.drafters.models.reader import BEST, shares
 from edgedec.errors import UsageError
 from edgedec.runtime import CallResult, Outputs, Rows, Runtime
 from edgedec.sampling import Floats, Sampling
-from edgedec.speculation.calibration import Calibration, kind_of
-from edgedec.speculation.merger import TreeMerger
+from edgedec.trees.calibration import Calibration, kind_of
+from edgedec.trees.merge import TreeMerger
 
 # Others are pruned by its probabilities (`edgedec.speculation.guide`).
 GUIDE = True

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, Request, StepResult
+from edgedec.decoding.messages import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, State
 from edgedec.drafters._calls import TokenEmbeddings
-from edgedec.drafters.heads.levels import Levels
-from edgedec.drafters.heads.online import OnlineCorrection
+from edgedec.drafters._heads.levels import Levels
+from edgedec.drafters._heads.online import OnlineCorrection
+from edgedec.drafters._networks.heads import DraftHead, Floats, HeadInterface, open_head
 from edgedec.errors import UsageError
 from edgedec.runtime import Outputs
-from edgedec.speculation.heads import DraftHead, Floats, HeadInterface, open_head
 
 # Its rank in `auto`: of the drafters that need a head only the first whose head the bundle has is used.
 AUTO = 9

@@ -11,13 +11,13 @@ from collections.abc import Generator
 import numpy as np
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, Request
+from edgedec.decoding.messages import Completed, Request
 from edgedec.drafters import Draft, DrafterContext
 from edgedec.drafters._calls import TokenEmbeddings
-from edgedec.drafters.heads.ladder import Ladder
-from edgedec.drafters.heads.levels import Levels
-from edgedec.drafters.heads.reader import facts_of
-from edgedec.drafters.heads.state_drafter import StateDrafter
+from edgedec.drafters._heads.ladder import Ladder
+from edgedec.drafters._heads.levels import Levels
+from edgedec.drafters._heads.reader import facts_of
+from edgedec.drafters._heads.state_drafter import StateDrafter
 from edgedec.errors import UsageError
 from edgedec.runtime import Hidden, Outputs
 

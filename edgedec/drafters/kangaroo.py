@@ -16,17 +16,17 @@ import numpy as np
 
 from edgedec.bundle.manifest import DraftFacts
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, Request, StepResult
+from edgedec.decoding.messages import Completed, Request, StepResult
 from edgedec.drafters import Draft, Drafter, DrafterContext
 from edgedec.drafters._calls import EdgeCalls
+from edgedec.drafters._heads.reader import HeadReader, Reading, facts_of
+from edgedec.drafters._heads.states import Seen, SeenStates
+from edgedec.drafters._slices.stack import READING, TOP, Guesses, Slice, SliceCalls, guesses_of, require_slices
 from edgedec.drafters.exit import Exit, require_limits
-from edgedec.drafters.heads.reader import HeadReader, Reading, facts_of
-from edgedec.drafters.heads.states import Seen, SeenStates
-from edgedec.drafters.slices.stack import READING, TOP, Guesses, Slice, SliceCalls, guesses_of, require_slices
 from edgedec.errors import BundleCorrupt
 from edgedec.runtime import Hidden, Outputs, Readout, Rows
 from edgedec.spec import ModelSpec
-from edgedec.speculation.rowcost import block_macs
+from edgedec.spec.macs import block_macs
 
 DRAFT = "kangaroo"
 

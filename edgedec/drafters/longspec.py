@@ -10,12 +10,12 @@ from collections.abc import Generator
 from typing import Any
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, Request
+from edgedec.decoding.messages import Completed, Request
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Effort, Proposal
-from edgedec.drafters.heads.guesses import guesses, tokens_of
-from edgedec.drafters.heads.levels import Levels
-from edgedec.drafters.heads.reader import facts_of
-from edgedec.drafters.heads.windowed import WindowedReader
+from edgedec.drafters._heads.guesses import guesses, tokens_of
+from edgedec.drafters._heads.levels import Levels
+from edgedec.drafters._heads.reader import facts_of
+from edgedec.drafters._heads.windowed import WindowedReader
 from edgedec.errors import UsageError
 from edgedec.runtime import Outputs
 

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from edgedec.drafters import DrafterContext
+from edgedec.drafters._heads.reader import facts_of
+from edgedec.drafters._slices.exit_adapters import VELOCITY as DRAFT
 from edgedec.drafters.exit import Exit
 from edgedec.drafters.exit import make as make_exit
-from edgedec.drafters.heads.reader import facts_of
-from edgedec.drafters.slices.exit_adapters import VELOCITY as DRAFT
 
 __all__ = ["DRAFT", "make"]
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import StepResult
+from edgedec.decoding.messages import StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext
-from edgedec.drafters.heads.ladder import Ladder
-from edgedec.drafters.heads.reader import facts_of
+from edgedec.drafters._heads.ladder import Ladder
+from edgedec.drafters._heads.reader import facts_of
+from edgedec.drafters._networks.heads import Floats, HeadInterface, open_head
 from edgedec.errors import UsageError
 from edgedec.runtime import Outputs
-from edgedec.speculation.heads import Floats, HeadInterface, open_head
-from edgedec.speculation.tree import Follower, grow
+from edgedec.trees.grow import Follower, grow
 
 # Its rank in `auto`: of the drafters that need a head only the first whose head the bundle has is used.
 AUTO = 10

@@ -16,19 +16,19 @@ from operator import mul
 from typing import Any
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, Request, StepResult
+from edgedec.decoding.messages import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, Sampled, State
+from edgedec.drafters._heads.foreseen import upcoming
+from edgedec.drafters._models.acceptance import AcceptanceHead, Floats
+from edgedec.drafters._models.beam import beam_draft, level_draft
+from edgedec.drafters._models.opening import KIND, open_draft
+from edgedec.drafters._models.options import BUSHY, check
+from edgedec.drafters._models.reader import ALL, BEST, DraftReader, Reading, foreseen, shape, shares
+from edgedec.drafters._models.retokenize import Retokenizer
 from edgedec.drafters._usage import Usage, usage_of
-from edgedec.drafters.heads.foreseen import upcoming
-from edgedec.drafters.models.acceptance import AcceptanceHead, Floats
-from edgedec.drafters.models.beam import beam_draft, level_draft
-from edgedec.drafters.models.opening import KIND, open_draft
-from edgedec.drafters.models.options import BUSHY, check
-from edgedec.drafters.models.reader import ALL, BEST, DraftReader, Reading, foreseen, shape, shares
-from edgedec.drafters.models.retokenize import Retokenizer
 from edgedec.runtime import CallResult, Outputs, Runtime
 from edgedec.sampling import Sampling
-from edgedec.speculation.calibration import BINS, Calibration, kind_of
+from edgedec.trees.calibration import BINS, Calibration, kind_of
 
 # Others are pruned by its probabilities (`edgedec.speculation.guide`).
 GUIDE = True

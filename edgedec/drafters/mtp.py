@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgedec.drafters import DrafterContext
-from edgedec.drafters.heads.feature_tree import FeatureTree
+from edgedec.drafters._heads.feature_tree import FeatureTree
 
 # Its rank in `auto`: of the drafters that need a head only the first whose head the bundle has is used.
 AUTO = 6

@@ -22,15 +22,15 @@ from typing import Any
 from weakref import finalize
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import StepResult
+from edgedec.decoding.messages import StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal
+from edgedec.drafters._models.ahead import Ahead
+from edgedec.drafters._models.opening import open_draft
 from edgedec.drafters.model import ModelDrafter
-from edgedec.drafters.models.ahead import Ahead
-from edgedec.drafters.models.opening import open_draft
 from edgedec.errors import UsageError
 from edgedec.runtime import Runtime, available_cores
 from edgedec.runtime.devices import CPU
-from edgedec.speculation.calibration import Calibration, kind_of
+from edgedec.trees.calibration import Calibration, kind_of
 
 # Others are pruned by its probabilities (`edgedec.speculation.guide`).
 GUIDE = True

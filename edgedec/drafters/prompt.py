@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, Request, StepResult
+from edgedec.decoding.messages import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, PromptRows
 from edgedec.drafters._calls import TokenEmbeddings
-from edgedec.drafters.heads.reader import facts_of
-from edgedec.drafters.slices.stack import READING, Record, chances
+from edgedec.drafters._heads.reader import facts_of
+from edgedec.drafters._prompting import PromptPlan
+from edgedec.drafters._slices.stack import READING, Record, chances
 from edgedec.errors import BundleCorrupt, UsageError
 from edgedec.runtime import Hidden, Outputs
-from edgedec.speculation.prompting import PromptPlan
-from edgedec.speculation.tree import Follower, grow
+from edgedec.trees.grow import Follower, grow
 
 DRAFT = "prompt"
 # So many tokens are tried at each depth; none less likely than this.

@@ -18,11 +18,11 @@ import numpy as np
 
 from edgedec.decoding.context import Context
 from edgedec.drafters import Draft, DrafterContext, Proposal
+from edgedec.drafters._models.opening import open_draft
+from edgedec.drafters._models.reader import DraftReader, Reading
+from edgedec.drafters._models.transfer import TransferDrafter
 from edgedec.drafters._usage import usage_of
 from edgedec.drafters.model import ModelDrafter
-from edgedec.drafters.models.opening import open_draft
-from edgedec.drafters.models.reader import DraftReader, Reading
-from edgedec.drafters.models.transfer import TransferDrafter
 from edgedec.errors import UsageError
 from edgedec.runtime import Outputs, Runtime
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import StepResult
+from edgedec.decoding.messages import StepResult
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, State
-from edgedec.drafters.tables.compiled import CompiledRecycling, compiled
-from edgedec.drafters.tables.ranked import Ranked, grow_ranked, prompt_option, sized, total_of
-from edgedec.drafters.tables.states import checked_recycled
+from edgedec.drafters._tables.compiled import CompiledRecycling, compiled
+from edgedec.drafters._tables.ranked import Ranked, grow_ranked, prompt_option, sized, total_of
+from edgedec.drafters._tables.states import checked_recycled
 from edgedec.runtime import Outputs, TableSettings
 
 AUTO = 3

@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, Request, StepResult
+from edgedec.decoding.messages import Completed, Request, StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, State
 from edgedec.drafters._calls import EdgeCalls, own_seconds
+from edgedec.drafters._slices.block_search import Search, Skipped, even
+from edgedec.drafters._slices.costs import SliceCosts
+from edgedec.drafters._slices.gp_search import SEARCHES, search_names
+from edgedec.drafters._slices.stack import READING, WIDEST, Slice, SliceCalls, block_costs, require_slices
+from edgedec.drafters._slices.task_sets import TaskSets
+from edgedec.drafters._slices.tree import Limits, Tree, Trusts, draft_tree, least_path
 from edgedec.drafters._usage import usage_of
-from edgedec.drafters.slices.block_search import Search, Skipped, even
-from edgedec.drafters.slices.costs import SliceCosts
-from edgedec.drafters.slices.gp_search import SEARCHES, search_names
-from edgedec.drafters.slices.stack import READING, WIDEST, Slice, SliceCalls, block_costs, require_slices
-from edgedec.drafters.slices.task_sets import TaskSets
-from edgedec.drafters.slices.tree import Limits, Tree, Trusts, draft_tree, least_path
 from edgedec.errors import UsageError
 from edgedec.runtime import Call, Outputs, Rows
 

@@ -19,13 +19,13 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from edgedec.decoding.allocation import Offer
+from edgedec.decoding.apply_policy import settle
 from edgedec.decoding.context import Context
-from edgedec.decoding.keeping import settle
-from edgedec.decoding.step import Completed, Request
+from edgedec.decoding.messages import Completed, Request
 from edgedec.drafters import Draft, DrafterContext, Proposal
+from edgedec.drafters._models.reader import DraftReader, Reading
 from edgedec.drafters._usage import usage_of
 from edgedec.drafters.model import ModelDrafter
-from edgedec.drafters.models.reader import DraftReader, Reading
 from edgedec.errors import UsageError
 from edgedec.policies import FULL, CachePolicy, PolicyHost, make_policy
 from edgedec.runtime import Call, Outputs, Rows

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import StepResult
+from edgedec.decoding.messages import StepResult
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Sampled, State
-from edgedec.drafters.tables.compiled import CompiledStand, compiled
-from edgedec.drafters.tables.ranked import (
+from edgedec.drafters._tables.compiled import CompiledStand, compiled
+from edgedec.drafters._tables.ranked import (
     Ranked,
     Table,
     Tail,
@@ -33,7 +33,7 @@ from edgedec.drafters.tables.ranked import (
     sized,
     total_of,
 )
-from edgedec.drafters.tables.states import checked_record
+from edgedec.drafters._tables.states import checked_record
 from edgedec.errors import UsageError
 from edgedec.runtime import Outputs, TableSettings
 from edgedec.sampling import Probs, Sampling

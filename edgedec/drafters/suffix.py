@@ -14,12 +14,12 @@ from weakref import finalize
 
 from edgedec.decoding.context import Context
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, State
-from edgedec.drafters.tables.automaton import Automaton
-from edgedec.drafters.tables.compiled import CompiledSuffix, compiled
-from edgedec.drafters.tables.datastore import END, Index, Store, check_texts
+from edgedec.drafters._tables.automaton import Automaton
+from edgedec.drafters._tables.compiled import CompiledSuffix, compiled
+from edgedec.drafters._tables.datastore import END, Index, Store, check_texts
 from edgedec.errors import UsageError
 from edgedec.runtime import TableSettings
-from edgedec.speculation.tree import Follower, grow
+from edgedec.trees.grow import Follower, grow
 
 AUTO = 2
 _LEAST = 0.04  # a path less likely than this is not worth its row anywhere

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import StepResult
+from edgedec.decoding.messages import StepResult
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, State
-from edgedec.drafters.tables.compiled import CompiledTrigram, compiled
-from edgedec.drafters.tables.corpus import corpus_state
-from edgedec.drafters.tables.ranked import Ranked, Table, Tail, best_of, grow_ranked, sized
+from edgedec.drafters._tables.compiled import CompiledTrigram, compiled
+from edgedec.drafters._tables.corpus import corpus_state
+from edgedec.drafters._tables.ranked import Ranked, Table, Tail, best_of, grow_ranked, sized
 from edgedec.errors import UsageError
 from edgedec.runtime import Outputs, TableSettings
 

@@ -17,11 +17,11 @@ from tqdm import tqdm
 
 import edgedec
 from edgedec.decoding.batch_score import score_all
-from edgedec.decoding.batching import Batch, Job
+from edgedec.decoding.config import GenerationConfig
+from edgedec.decoding.messages import Token
+from edgedec.decoding.scheduler.batch import Batch, Job
 from edgedec.decoding.sharing import SharedPrefixes
-from edgedec.decoding.step import Token
 from edgedec.errors import UsageError
-from edgedec.generation import GenerationConfig
 from edgedec.sampling import Sampling
 from edgedec.text.stream import TextStream
 

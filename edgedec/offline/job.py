@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from edgedec.decoding.config import OPTIONS
 from edgedec.errors import UsageError
-from edgedec.generation import OPTIONS
 from edgedec.offline.journal import Entry, Journal
 from edgedec.offline.parser import RequestParser
 from edgedec.offline.reading import Row, format_of, length, reading

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any
 
+from edgedec.decoding.config import OPTIONS
 from edgedec.errors import UsageError
-from edgedec.generation import OPTIONS
 from edgedec.offline.row import Out, RowResult
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

@@ -7,8 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from edgedec.decoding.config import OPTIONS, parse_options
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.generation import OPTIONS, parse_options
 from edgedec.offline import openai
 from edgedec.offline.row import Defaults, Out, RowRequest, RowResult, messages
 from edgedec.options import read_json

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from edgedec.decoding.config import GenerationConfig
 from edgedec.errors import UsageError
-from edgedec.generation import GenerationConfig
 
 Out = dict[str, Any]
 

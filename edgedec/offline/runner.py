@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from edgedec.decoding.batching import Batch, Job
-from edgedec.decoding.step import Token
+from edgedec.decoding.messages import Token
+from edgedec.decoding.scheduler.batch import Batch, Job
 from edgedec.errors import ContextFull, EdgedecError
 from edgedec.offline.parser import RequestParser
 from edgedec.offline.row import RowRequest, RowResult

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from edgedec.cache import Cache
 from edgedec.errors import SessionError, UsageError
 from edgedec.policies import ANY_ROOM, Chunk, PolicyHost, PolicyState, TextSize, bytes_held
+from edgedec.policies._admission import evicted_peak, whole_peak
 from edgedec.policies._budget import CacheBudget, Floats, by_heads, dropped, pooled
-from edgedec.policies._peak import evicted_peak, whole_peak
 from edgedec.runtime import Adapter, Call, CallResult, Outputs
 
 _NONE, _ATTENTION = Outputs(), Outputs(attention=True)

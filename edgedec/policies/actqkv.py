@@ -14,7 +14,17 @@ import numpy as np
 from edgedec.cache import Cache
 from edgedec.policies import PolicyHost
 from edgedec.policies._budget import budget_of
-from edgedec.policies._probes import LEAST_SHARE, NEEDS, Array, Ints, Probing, page_ends, probing_of, ranked, worth_of
+from edgedec.policies._page_choice import (
+    LEAST_SHARE,
+    NEEDS,
+    Array,
+    Ints,
+    Probing,
+    page_ends,
+    probing_of,
+    ranked,
+    worth_of,
+)
 from edgedec.runtime import PAGE, View
 
 __all__ = ["NEEDS"]

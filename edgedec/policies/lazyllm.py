@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from edgedec.cache import Cache
 from edgedec.errors import UsageError
 from edgedec.policies import Chunk, PolicyHost, PolicyState, TextSize
+from edgedec.policies._admission import whole_peak
 from edgedec.policies._budget import LEAST, CacheBudget, Floats, dropped, pooled
 from edgedec.policies._eviction import Eviction, Looks, checked, held, looks_of
-from edgedec.policies._left import Left, restored, runs
-from edgedec.policies._peak import whole_peak
+from edgedec.policies._parked import Left, restored, runs
 from edgedec.policies._pruned import Ints, Stage
 from edgedec.runtime import PAGE, Adapter, Call, CallResult, Outputs, Rows, View
 

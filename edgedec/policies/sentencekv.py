@@ -21,7 +21,7 @@ from edgedec.errors import UsageError
 from edgedec.policies import PolicyHost
 from edgedec.policies._budget import CacheBudget, budget_of
 from edgedec.policies._eviction import checked
-from edgedec.policies._probes import NEEDS, Array, Ints, Probing, probing_of, ranked, worth_of
+from edgedec.policies._page_choice import NEEDS, Array, Ints, Probing, probing_of, ranked, worth_of
 from edgedec.policies._sentences import SentenceEnds
 from edgedec.policies._views import Always
 from edgedec.runtime import PAGE, View

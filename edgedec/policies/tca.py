@@ -19,7 +19,7 @@ from edgedec.errors import SessionError, UsageError
 from edgedec.policies import Chunk, PolicyHost, PolicyState
 from edgedec.policies._budget import CacheBudget, budget_of
 from edgedec.policies._eviction import checked
-from edgedec.policies._shares import HEAD_SHARES, Array, Pages, needed, pages_for, read_shares
+from edgedec.policies._head_calibration import HEAD_SHARES, Array, Pages, needed, pages_for, read_shares
 from edgedec.policies._views import STEP, Always, Viewing, Views, always_of, share
 from edgedec.runtime import PAGE, CallResult, Outputs, View
 

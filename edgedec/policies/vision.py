@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from edgedec.cache import Cache
 from edgedec.errors import SessionError, UsageError
 from edgedec.policies import PolicyHost, PolicyState, TextSize
+from edgedec.policies._admission import whole_peak
 from edgedec.policies._budget import LEAST, CacheBudget, Floats, Ints, budget_of, dropped, pooled
 from edgedec.policies._eviction import Eviction, Looks, looks_of
-from edgedec.policies._peak import whole_peak
 from edgedec.policies._pruned import Stage
 from edgedec.runtime import Adapter, Call, Hidden, Rows
 

@@ -1,5 +1,6 @@
 """What every runtime shares: rows, calls, outputs, capabilities, the registry."""
 
+from edgedec.cache.rows import Rows
 from edgedec.runtime.best import best
 from edgedec.runtime.call import (
     ALL_LOGITS,
@@ -39,7 +40,6 @@ from edgedec.runtime.registry import (
     runtime_names,
     unavailable_reason,
 )
-from edgedec.runtime.rows import Rows
 from edgedec.runtime.sampler import Drawing, MakeSampler, SamplingSettings, TokenSampler
 from edgedec.runtime.view import PAGE, View
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from edgedec.cache.rows import Rows
 from edgedec.runtime.best import best
 from edgedec.runtime.capabilities import Capabilities
 from edgedec.runtime.readout import Readout
-from edgedec.runtime.rows import Rows
 from edgedec.runtime.sampler import Drawing
 from edgedec.runtime.view import View
 from edgedec.spec import ModelSpec

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from numpy.typing import NDArray
 
-from edgedec.runtime.rows import Rows
+from edgedec.cache.rows import Rows
 
 # The rows of a table: keys int64 [n], ids int32 [n, k], p float32 [n, k], visits int32 [n].
 TableRows = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
@@ -104,8 +104,8 @@ class DraftGroup(Protocol):
         best: tuple[NDArray[Any], NDArray[Any]] | None,
         enabled: int,
     ) -> None:
-        """The tables in `enabled` learn of a verified call (`edgedec.decoding.step.StepResult`). best: ids and scores
-        of the rows from `root` on."""
+        """The tables in `enabled` learn of a verified call (`edgedec.decoding.messages.StepResult`). best: ids and
+        scores of the rows from `root` on."""
         ...
 
     def clear(self) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from edgedec.decoding.config import parse_options
 from edgedec.errors import UsageError
-from edgedec.generation import parse_options
 from edgedec.server import fields
 from edgedec.server.bodies import MOST_DEPTH, checked, depth
 from edgedec.server.errors import APIError

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from edgedec.decoding.step import Token
+from edgedec.decoding.messages import Token
 from edgedec.server.api import TextRequest
 from edgedec.server.calls import CallPiece
 from edgedec.server.completions import Completion

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from edgedec.decoding.config import GenerationConfig
 from edgedec.errors import EdgedecError, UsageError
-from edgedec.generation import GenerationConfig
 from edgedec.runtime import Adapter
 from edgedec.server import thinking, tools
 from edgedec.server.api import Prompt, TextRequest

@@ -18,9 +18,9 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from edgedec.cache.offload import Offload
-from edgedec.decoding.batching import Batch
+from edgedec.decoding.messages import Stats
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.decoding.sharing import SharedPrefixes
-from edgedec.decoding.step import Stats
 from edgedec.drafters import Tables
 from edgedec.errors import UsageError
 from edgedec.runtime import Adapter

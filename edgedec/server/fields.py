@@ -1,7 +1,7 @@
 """The parameters of every endpoint, as the JSON schemas that requests are checked against and `/openapi.json` shows.
 
 Everything else is refused by name. A null means the same as leaving the parameter out. How to generate is declared in
-`edgedec.generation`: each option there is a parameter here.
+`edgedec.decoding.config`: each option there is a parameter here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from edgedec.generation import OPTIONS
+from edgedec.decoding.config import OPTIONS
 
 MOST_CHOICES = 128
 

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 from starlette.concurrency import run_in_threadpool
 
 from edgedec.bundle import Bundle
-from edgedec.cache.memory import check_memory, tokens_that_fit
-from edgedec.decoding.keeping import most_of_any
+from edgedec.cache.memory import tokens_that_fit
+from edgedec.decoding.apply_policy import most_of_any
 from edgedec.errors import EdgedecError
 from edgedec.policies import FULL
 from edgedec.runtime import Adapter
+from edgedec.runtime.memory import check_memory
 from edgedec.server.engine import EngineThread, ServerLimits
 from edgedec.server.errors import APIError
 from edgedec.server.memory import release_memory

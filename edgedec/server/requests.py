@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.decoding.batching import Batch, Job
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import DecodeLoop, Stats, Token
+from edgedec.decoding.messages import DecodeLoop, Stats, Token
+from edgedec.decoding.scheduler.batch import Batch, Job
 from edgedec.errors import RuntimeUnavailable
 from edgedec.runtime import Adapter, Call, Outputs, Rows
 from edgedec.server.completions import Completion

@@ -7,7 +7,7 @@ from itertools import accumulate
 from secrets import token_hex
 from typing import Any, Protocol
 
-from edgedec.decoding.step import Token
+from edgedec.decoding.messages import Token
 from edgedec.server.calls import CallPiece
 from edgedec.server.choice import Choice, Delta
 from edgedec.server.tools import FunctionCall

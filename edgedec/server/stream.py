@@ -8,7 +8,7 @@ from secrets import token_hex
 from time import time
 from typing import Any
 
-from edgedec.decoding.step import Stats
+from edgedec.decoding.messages import Stats
 from edgedec.server.answers import sse
 from edgedec.server.api import TextRequest
 from edgedec.server.choice import Choice, Delta

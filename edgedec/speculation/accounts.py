@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgedec.decoding.allocation import READING
-from edgedec.decoding.step import StepResult
+from edgedec.decoding.messages import StepResult
 from edgedec.speculation.backoff import SMOOTH, DrafterStats
 from edgedec.speculation.budget import Budget
 from edgedec.speculation.costs import Costs

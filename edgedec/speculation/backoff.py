@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgedec.drafters import Drafter
-from edgedec.speculation.calibration import Calibration
+from edgedec.decoding.draft import Drafter
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.selection import SURE, chain_length
+from edgedec.trees.calibration import Calibration
 
 # A drafter that does not gain its time is backed off for so many calls, twice as many each time, and then tried
 # again; it is judged after so many proposals. How fast mean times follow.

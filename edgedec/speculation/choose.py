@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import ModuleType
 
-from edgedec.drafters import Drafter, DrafterContext, drafter_module, drafter_names, make_drafter
+from edgedec.decoding.draft import Drafter
+from edgedec.drafters import DrafterContext, drafter_module, drafter_names, make_drafter
 from edgedec.drafters.forced import Forced
 from edgedec.drafters.off import Off
 from edgedec.drafters.sparse import SparseDrafter

@@ -8,9 +8,9 @@ from typing import Any, overload
 from numpy.typing import NDArray
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import StepResult
-from edgedec.drafters import Draft, Drafter
-from edgedec.drafters.tables.compiled import CompiledDrafter, best_shown
+from edgedec.decoding.draft import Draft, Drafter
+from edgedec.decoding.messages import StepResult
+from edgedec.drafters._tables.compiled import CompiledDrafter, best_shown
 from edgedec.runtime import Calibrated, DraftGroup, WatchPrices
 
 # Drafters have a bit each.

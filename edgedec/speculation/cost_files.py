@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary, ref
 from edgedec.bundle.folder import Bundle
 from edgedec.runtime import Runtime, available_cores
 from edgedec.spec import Attention, ModelSpec
+from edgedec.spec.macs import row_macs
 from edgedec.speculation.costs import Costs
-from edgedec.speculation.rowcost import row_macs
 from edgedec.speculation.survey import Survey
 from edgedec.storage.files import cache_folder, replacing
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from edgedec.decoding.allocation import CostSurface, Offer, Others, best_of_one
 from edgedec.decoding.context import Context, unsaid
-from edgedec.drafters import Draft
+from edgedec.decoding.draft import Draft
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.drawn import with_guesses
-from edgedec.speculation.merger import resume
 from edgedec.speculation.outside import Usual
 from edgedec.speculation.proposals import Proposals
+from edgedec.trees.merge import resume
 
 
 def allowed(context: Context, found: Proposals, order: list[int], row: float) -> list[int]:

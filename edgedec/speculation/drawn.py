@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from edgedec.drafters import Draft
-from edgedec.speculation.merger import MergedTree
+from edgedec.decoding.draft import Draft
+from edgedec.trees.merge import MergedTree
 
 
 def beyond(drawn: Draft, merger: MergedTree, order: Sequence[int]) -> list[int]:

@@ -6,8 +6,8 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, Request
-from edgedec.drafters import Drafter, State
+from edgedec.decoding.draft import Drafter, State
+from edgedec.decoding.messages import Completed, Request
 from edgedec.runtime import CallResult, Outputs, Rows
 from edgedec.speculation import members as every
 from edgedec.speculation.backoff import DrafterStats

@@ -15,13 +15,12 @@ from typing import Any
 
 from edgedec.decoding.allocation import Grant, Offer
 from edgedec.decoding.context import Context, unsaid
-from edgedec.decoding.step import Request, StepResult
-from edgedec.drafters import Draft, Drafter, Effort, Proposal
+from edgedec.decoding.draft import Draft, Drafter, Effort, Proposal
+from edgedec.decoding.messages import Request, StepResult
 from edgedec.speculation import members as every
 from edgedec.speculation.accounts import Prices, UsualTime, judge_all, plain_seconds, reading_share, settle
 from edgedec.speculation.backoff import STEPS, DrafterStats
 from edgedec.speculation.budget import Budget
-from edgedec.speculation.calibration import due
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.cutting import allowed, cut, offer_of, probing, promised
 from edgedec.speculation.drawn import beyond
@@ -35,6 +34,7 @@ from edgedec.speculation.selection import UsefulRows
 from edgedec.speculation.shared import SharedLearning
 from edgedec.speculation.silence import RESTING
 from edgedec.speculation.survey import Survey
+from edgedec.trees.calibration import due
 
 # A drafter is expensive if its proposal takes such a share of a call.
 _EXPENSIVE = 0.02

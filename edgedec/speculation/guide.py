@@ -18,8 +18,9 @@ from typing import Any
 
 from edgedec.decoding.allocation import Offer
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Request
-from edgedec.drafters import Draft, Drafter, drafter_module
+from edgedec.decoding.draft import Draft, Drafter
+from edgedec.decoding.messages import Request
+from edgedec.drafters import drafter_module
 from edgedec.drafters._wrapped import Wrapped
 
 LEAST = 0.12

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
-from edgedec.decoding.step import StepResult
-from edgedec.drafters import State
+from edgedec.decoding.draft import State
+from edgedec.decoding.messages import StepResult
 from edgedec.runtime import Outputs
 from edgedec.speculation.backoff import DrafterStats
 from edgedec.speculation.compiled import CompiledMerger

@@ -2,7 +2,7 @@
 
 Drafters measure their own time, but a draft takes more: its rows are built, verified, committed and judged by code that
 knows nothing of drafters, and caches that others need are filled. So the time between calls is counted by whoever runs
-them (`edgedec.decoding.gaps`), a mean of it is kept for calls without drafts, and what a call takes beyond that is
+them (`edgedec.decoding.host_time`), a mean of it is kept for calls without drafts, and what a call takes beyond that is
 charged, if it is more than drafters counted themselves: `max(own, between - usual)`.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgedec.decoding.gaps import FINE, Gaps
+from edgedec.decoding.host_time import FINE, Gaps
 
 # How fast means follow; one sample counts for so many usual ones at most: something else had the core. So many calls
 # without drafts are needed before what is beyond their mean is charged, and so many drafts to know what one adds.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from time import perf_counter, thread_time
 
-from edgedec.decoding.gaps import FINE, THREADS
+from edgedec.decoding.host_time import FINE, THREADS
 
 
 class OwnTime:

@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any
 
 from edgedec.decoding.allocation import Offer
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, Request
-from edgedec.drafters import Draft, Drafter
+from edgedec.decoding.draft import Draft, Drafter
+from edgedec.decoding.messages import Request
+from edgedec.drafters._prompting import Prompting, PromptPlan
 from edgedec.speculation.governor import Governor
 from edgedec.speculation.own_time import OwnTime
-
-
-class PromptPlan(NamedTuple):
-    """What prompt rows are chosen by. chances: of each drafted token, that its whole path is accepted; room: rows at
-    most; row: what one costs, in tokens of plain decoding."""
-
-    chances: Sequence[float]
-    room: int
-    row: float
-
-
-@runtime_checkable
-class Prompting(Protocol):
-    """A drafter whose guesses come of prompt rows of the call before."""
-
-    def append(self, context: Context, draft: Draft, plan: PromptPlan) -> Generator[Request, Completed, Draft]:
-        """The draft with prompt rows, if they pay."""
-        ...
 
 
 def has_prompts(drafters: Sequence[tuple[str, Drafter]]) -> bool:

@@ -8,14 +8,14 @@ from typing import Any
 
 from edgedec.decoding.allocation import Offer
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Request
-from edgedec.drafters import Draft
+from edgedec.decoding.draft import Draft
+from edgedec.decoding.messages import Request
 from edgedec.drafters._calls import CallClock
 from edgedec.speculation.backoff import DrafterStats
 from edgedec.speculation.compiled import CompiledMerger
 from edgedec.speculation.costs import Costs
-from edgedec.speculation.merger import MergedTree, TreeMerger, is_chain
 from edgedec.speculation.own_time import OwnTime
+from edgedec.trees.merge import MergedTree, TreeMerger, is_chain
 
 
 @dataclass

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgedec.drafters import Drafter
+from edgedec.decoding.draft import Drafter
 from edgedec.speculation.backoff import DrafterStats
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.readers import Readers

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from edgedec.decoding.step import StepResult
-from edgedec.drafters import Draft
+from edgedec.decoding.draft import Draft
+from edgedec.decoding.messages import StepResult
 from edgedec.speculation.accounts import Prices, settle
 from edgedec.speculation.backoff import DrafterStats
 from edgedec.speculation.budget import Budget

@@ -7,8 +7,8 @@ from functools import lru_cache, reduce
 from operator import or_
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, Request, StepResult
-from edgedec.drafters import Drafter
+from edgedec.decoding.draft import Drafter
+from edgedec.decoding.messages import Completed, Request, StepResult
 from edgedec.runtime import CallResult, Outputs, Rows
 
 # After so many silent calls at most they are shown none until drafts pay again: they then begin anew, with what comes.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from edgedec.speculation.budget import Budget
-from edgedec.speculation.calibration import SharedCalibrations
+from edgedec.trees.calibration import SharedCalibrations
 
 
 @dataclass

@@ -15,8 +15,8 @@ from time import perf_counter
 
 from edgedec.decoding.allocation import READING
 from edgedec.decoding.context import Context
-from edgedec.drafters import Draft, Drafter
-from edgedec.drafters.tables.compiled import CompiledDrafter
+from edgedec.decoding.draft import Draft, Drafter
+from edgedec.drafters._tables.compiled import CompiledDrafter
 from edgedec.runtime import Outputs, WatchPrices
 from edgedec.speculation.budget import ALLOWANCE, Budget
 from edgedec.speculation.compiled import CompiledMerger

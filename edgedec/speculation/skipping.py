@@ -12,8 +12,8 @@ from dataclasses import replace
 from time import perf_counter
 
 from edgedec.cache import Cache
-from edgedec.drafters.slices.block_search import Skipped, even
-from edgedec.drafters.slices.stack import block_costs
+from edgedec.drafters._slices.block_search import Skipped, even
+from edgedec.drafters._slices.stack import block_costs
 from edgedec.errors import UsageError
 from edgedec.runtime import Call, CallResult, Outputs, Rows, Runtime
 from edgedec.spec import ModelSpec

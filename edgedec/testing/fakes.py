@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import StepResult
+from edgedec.decoding.messages import StepResult
 from edgedec.drafters import BaseDrafter, Draft, Drafter, Proposal
 from edgedec.testing.fake_runtime import FakeRuntime, random_reference, tiny_layer, tiny_spec
 

@@ -21,7 +21,7 @@ class Unforeseen {
   std::vector<double> weights_;
 };
 
-// Grows a tree where it is likeliest: `edgedec.speculation.tree.grow`.
+// Grows a tree where it is likeliest: `edgedec.trees.grow.grow`.
 template <class State>
 class TreeGrower {
  public:

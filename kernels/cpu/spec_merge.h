@@ -1,4 +1,4 @@
-// Draft trees of several drafters as one, by common prefix: edgedec/speculation/merger.py and calibration.py.
+// Draft trees of several drafters as one, by common prefix: edgedec/trees/merge.py and calibration.py.
 #pragma once
 #include "spec_draft.h"
 

@@ -1,4 +1,4 @@
-// The tables of the drafters that learn what the model predicts: `edgedec.drafters.tables.ranked.Table`, and that of
+// The tables of the drafters that learn what the model predicts: `edgedec.drafters._tables.ranked.Table`, and that of
 // `recycling`, with the same numbers. Copies share their pages.
 #pragma once
 #include <algorithm>

@@ -1,5 +1,5 @@
 // What `copy` keeps in mind of the places that a text may follow, and the tree of what stands there next:
-// edgedec/drafters/tables/tracks.py.
+// edgedec/drafters/_tables/tracks.py.
 #pragma once
 #include "spec_draft.h"
 

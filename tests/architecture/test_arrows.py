@@ -197,7 +197,7 @@ def _under(name: str, places: tuple[str, ...]) -> bool:
 def imported(text: str, module: str, package: bool = False) -> set[str]:
     """The full names that a module's text imports anywhere, `import_module("...")` included.
 
-    >>> imported("from edgedec import rows", "x") == {"edgedec", "edgedec.runtime.rows"}
+    >>> imported("from edgedec import rows", "x") == {"edgedec", "edgedec.cache.rows"}
     True
     """
     found: set[str] = set()

@@ -14,7 +14,7 @@ from statistics import median
 from time import perf_counter
 
 import edgedec
-from edgedec.decoding.batching import Batch
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.model import Model
 from edgedec.session import Session
 

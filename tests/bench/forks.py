@@ -14,7 +14,7 @@ from time import perf_counter
 import numpy as np
 
 import edgedec
-from edgedec.decoding.batching import Batch
+from edgedec.decoding.scheduler.batch import Batch
 
 PREFIX, FORKS, EACH, PROMPT = 4096, 64, 32, 2000
 

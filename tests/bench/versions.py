@@ -55,7 +55,7 @@ def work(model, vocabulary: int):
     import numpy as np
 
     try:
-        from edgedec.decoding.batching import Batch
+        from edgedec.decoding.scheduler.batch import Batch
     except ImportError:
         from edgedec.batching import Batch
 

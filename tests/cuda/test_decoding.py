@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import edgedec
-from edgedec.decoding.batching import Batch
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.kernels.cpu import loader
 from edgedec.kernels.cuda import emulated
 

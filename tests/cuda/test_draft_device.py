@@ -8,7 +8,7 @@ import pytest
 
 from edgedec.bundle import Bundle
 from edgedec.drafters import DrafterContext
-from edgedec.drafters.models.opening import draft_runtime
+from edgedec.drafters._models.opening import draft_runtime
 from edgedec.kernels.cpu import loader
 from edgedec.kernels.cuda import emulated
 from edgedec.runtime import Runtime, RuntimeOptions, open_runtime, opened_with

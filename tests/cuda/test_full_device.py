@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import edgedec
-from edgedec.decoding.batching import Batch
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.errors import ContextFull
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import unavailable_reason

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from serving import serving
 
 import edgedec
-from edgedec.decoding.batching import Batch
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.errors import ContextFull, UsageError
 from edgedec.kernels.cpu import loader
 from edgedec.kernels.cuda import emulated

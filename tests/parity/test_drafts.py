@@ -17,15 +17,16 @@ from drafting import left
 
 import edgedec
 from edgedec.bundle import Bundle
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode, decode_loop
-from edgedec.decoding.step import Completed, Request, Stats, StepResult, run_loop
+from edgedec.decoding.messages import Completed, Request, Stats, StepResult
+from edgedec.decoding.runner import run_loop
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, make_drafter
+from edgedec.drafters._slices.costs import SliceCosts
 from edgedec.drafters.off import Off
-from edgedec.drafters.slices.costs import SliceCosts
 from edgedec.export.drafts import DraftOptions, add_draft
 from edgedec.export.exporter import ExportOptions, export
-from edgedec.generation import GenerationConfig
 from edgedec.kernels.cpu.loader import why_not
 from edgedec.runtime import CallResult, Rows, Runtime, RuntimeOptions, open_runtime
 

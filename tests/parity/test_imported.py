@@ -12,7 +12,7 @@ from decoder_graphs import optimum_models, optimum_python
 
 import edgedec
 from edgedec.bundle import Bundle
-from edgedec.decoding.batching import Batch
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.runtime import RuntimeOptions, open_runtime
 from edgedec.testing.conformance import run_suite
 

@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 import edgedec
 from edgedec.bundle import Bundle
 from edgedec.cli._app import app
-from edgedec.decoding.step import Completed, ForwardOn, Request
+from edgedec.decoding.messages import Completed, ForwardOn, Request
 from edgedec.drafters import DrafterContext
-from edgedec.drafters.heads.reader import HeadReader, facts_of
-from edgedec.drafters.heads.states import Seen
+from edgedec.drafters._heads.reader import HeadReader, facts_of
+from edgedec.drafters._heads.states import Seen
 from edgedec.kernels.cpu.loader import why_not
 from edgedec.runtime import CallResult, Outputs, Rows, Runtime, RuntimeOptions, logits_of, open_runtime
 

@@ -16,21 +16,21 @@ from drafting import left
 
 import edgedec
 from edgedec.bundle import Bundle
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode
-from edgedec.decoding.step import Stats
+from edgedec.decoding.messages import Stats
 from edgedec.drafters import Draft, DrafterContext, make_drafter
+from edgedec.drafters._prompting import PromptPlan
 from edgedec.drafters.off import Off
 from edgedec.drafters.prompt import PromptDrafter, _ends_there
 from edgedec.errors import BundleCorrupt, UsageError
 from edgedec.export.drafts import add_draft
 from edgedec.export.exporter import ExportOptions, export
-from edgedec.generation import GenerationConfig
 from edgedec.kernels.cpu.loader import why_not
 from edgedec.runtime import RuntimeOptions, open_runtime
 from edgedec.sampling import Sampling
 from edgedec.speculation.choose import make_speculation
-from edgedec.speculation.prompting import PromptPlan
 
 ENGINES = ("reference", *(["native"] if why_not() is None else []))
 BEST = ENGINES[-1]

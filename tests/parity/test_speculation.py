@@ -15,9 +15,9 @@ from drafting import of_any_bundle
 
 import edgedec
 from edgedec.constraints import json_schema
-from edgedec.decoding import step as step_module
-from edgedec.decoding.batching import Batch
+from edgedec.decoding import runner
 from edgedec.decoding.loop import StepTrace
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.drafters.off import Off
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import Call, Rows, forward_one
@@ -72,7 +72,7 @@ def flat_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where drafting always pays the governor drafts: on nano's own costs it hardly does."""
     monkeypatch.setattr(choose, "host_costs", lambda runtime, bundle: _Flat({1: 100.0, 32: 105.0}))
     # What exits and skips draft follows from measured seconds: on a busy machine it may be next to nothing.
-    monkeypatch.setattr(step_module, "perf_counter", partial(next, count(0.0, 1e-3)))
+    monkeypatch.setattr(runner, "perf_counter", partial(next, count(0.0, 1e-3)))
 
 
 @cache

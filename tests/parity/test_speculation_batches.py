@@ -19,9 +19,9 @@ from drafting import of_any_bundle
 import edgedec
 from edgedec.bundle.adapter import LoraAdapter, LowRank
 from edgedec.constraints import regex
-from edgedec.decoding.batching import Batch
+from edgedec.decoding.config import GenerationConfig
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.drafters import Tables
-from edgedec.generation import GenerationConfig
 from edgedec.kernels.cpu import loader
 from edgedec.sampling import Sampling
 from edgedec.spec import KV_FORMATS

@@ -14,12 +14,15 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from edgedec.decoding import choice, draft_rows, logits, verified_step, verify
+from edgedec.decoding import call_rows as draft_rows
+from edgedec.decoding import chooser as choice
+from edgedec.decoding import logits, verify
 from edgedec.decoding import loop as decode
+from edgedec.decoding import step as verified_step
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.drafters import Drafter
 from edgedec.drafters.off import Off
-from edgedec.generation import GenerationConfig
 from edgedec.runtime import Rows, logits_of
 from edgedec.sampling import Sampling, probs
 from edgedec.testing.fakes import FakeRuntime, Limited, RandomDrafter, SetConstraint, tiny_spec

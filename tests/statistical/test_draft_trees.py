@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from edgedec.drafters import Draft
-from edgedec.drafters.heads.levels import Levels
+from edgedec.drafters._heads.levels import Levels
 from edgedec.drafters.medusa import chosen
-from edgedec.speculation.tree import grow
+from edgedec.trees.grow import grow
 
 VOCAB, DEPTH, BEAM, NODES, WORLDS = 24, 5, 8, 25, 60
 # The shape that EAGLE-1 was published with: 25 paths of ranks.

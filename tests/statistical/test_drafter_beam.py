@@ -14,15 +14,15 @@ from cut import first_layers
 from statistical.test_drafter_model import DRAWS, PROMPT, SPEC, VOCAB, fit, target
 
 import edgedec
+from edgedec.cache.rows import Rows
 from edgedec.decoding.context import Context
+from edgedec.drafters._models import beam as beams
+from edgedec.drafters._models.beam import beam_draft, perturbed
+from edgedec.drafters._models.reader import DraftReader
 from edgedec.drafters.model import ModelDrafter
-from edgedec.drafters.models import beam as beams
-from edgedec.drafters.models.beam import beam_draft, perturbed
-from edgedec.drafters.models.reader import DraftReader
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import logits_of
-from edgedec.runtime.rows import Rows
 from edgedec.sampling import Sampling, probs
 from edgedec.testing.fakes import FakeRuntime
 from edgedec.testing.stats import chi_square

@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 from drafting import settled
 
+from edgedec.cache.rows import Rows
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
-from edgedec.decoding.step import Completed, Request, Stats
+from edgedec.decoding.messages import Completed, Request, Stats
 from edgedec.drafters import Draft
+from edgedec.drafters._models.options import VERIFY
 from edgedec.drafters.model import ModelDrafter
-from edgedec.drafters.models.options import VERIFY
-from edgedec.generation import GenerationConfig
 from edgedec.runtime import logits_of
-from edgedec.runtime.rows import Rows
 from edgedec.sampling import Probs, Sampling, probs
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
 from edgedec.testing.stats import chi_square

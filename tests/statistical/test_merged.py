@@ -15,19 +15,19 @@ import numpy as np
 import pytest
 from statistical.test_drafter_model import DRAWS, PROMPT, SAMPLING, TEXTS, TOKENS, VOCAB, drafter, expected, target
 
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode
-from edgedec.decoding.step import Stats
+from edgedec.decoding.messages import Stats
 from edgedec.drafters import Draft
-from edgedec.drafters.models.options import VERIFY
-from edgedec.generation import GenerationConfig
+from edgedec.drafters._models.options import VERIFY
 from edgedec.speculation import cutting
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.drawn import beyond, with_guesses
 from edgedec.speculation.governor import Governor
-from edgedec.speculation.merger import TreeMerger
 from edgedec.testing.fakes import RandomDrafter
 from edgedec.testing.stats import chi_square
+from edgedec.trees.merge import TreeMerger
 
 pytestmark = pytest.mark.usefixtures("ticking")
 

@@ -15,14 +15,14 @@ from itertools import product
 import numpy as np
 import pytest
 
+from edgedec.cache.rows import Rows
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
-from edgedec.decoding.step import Stats
+from edgedec.decoding.messages import Stats
 from edgedec.drafters import Draft, Sampled
 from edgedec.drafters.stand import Stand
-from edgedec.generation import GenerationConfig
 from edgedec.runtime import logits_of
-from edgedec.runtime.rows import Rows
 from edgedec.sampling import Probs, Sampling, probs
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
 from edgedec.testing.stats import chi_square

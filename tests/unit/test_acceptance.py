@@ -10,7 +10,7 @@ from cut import first_layers
 from drafting import run
 
 import edgedec
-from edgedec.drafters.models.acceptance import AcceptanceHead
+from edgedec.drafters._models.acceptance import AcceptanceHead
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import loader

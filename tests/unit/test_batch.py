@@ -26,8 +26,8 @@ from typer.testing import CliRunner
 import edgedec
 from edgedec.cli import _app
 from edgedec.constraints import json_schema
+from edgedec.decoding.config import GenerationConfig
 from edgedec.errors import EdgedecError, RuntimeUnavailable, UsageError
-from edgedec.generation import GenerationConfig
 from edgedec.offline import BatchJob, Defaults, Progress, worker
 from edgedec.offline.journal import Journal
 from edgedec.offline.reading import Row, plain, reading
@@ -209,7 +209,7 @@ def test_a_common_beginning_is_read_once_and_memory_stays_flat(
     model: edgedec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that begin with the same 100 tokens read them once in all; of ended texts few caches stay."""
-    from edgedec.decoding.batching import Batch
+    from edgedec.decoding.scheduler.batch import Batch
 
     read, kept = 0, 0
     forward, step = model.runtime.forward, Batch.step

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from drafting import host, left
 
-from edgedec.decoding.batching import Batch
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode, decode_loop
-from edgedec.decoding.step import Stats
+from edgedec.decoding.messages import Stats
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.drafters import Drafter, make_drafter
 from edgedec.drafters.model import ModelDrafter
 from edgedec.drafters.off import Off
-from edgedec.generation import GenerationConfig
 from edgedec.runtime import Call, CallResult
 from edgedec.sampling import Sampling
 from edgedec.speculation.costs import Costs

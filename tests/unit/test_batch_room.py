@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import edgedec
-from edgedec.decoding.batching import Batch
-from edgedec.decoding.job import Job
+from edgedec.decoding.scheduler.batch import Batch
+from edgedec.decoding.scheduler.job import Job
 from edgedec.errors import BundleCorrupt, ContextFull
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import Call, CallResult

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgedec
-from edgedec.decoding.batching import Batch, Job
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode, decode_loop
-from edgedec.decoding.step import Token, run_requests
+from edgedec.decoding.messages import Token
+from edgedec.decoding.runner import run_requests
+from edgedec.decoding.scheduler.batch import Batch, Job
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
-from edgedec.generation import GenerationConfig
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import ALL_LOGITS, Call, Outputs, Rows, forward_one
 from edgedec.sampling import Sampling

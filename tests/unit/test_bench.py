@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from edgedec.bench import peers
 from edgedec.bench.device import rates
 from edgedec.bench.experts import chosen_experts, expert_costs, rows_choosing
+from edgedec.bench.row_costs import RowCall, Work, row_costs
 from edgedec.bench.timing import Config
 from edgedec.bundle.folder import Bundle
 from edgedec.cli import _app, _bench_peers
@@ -23,7 +24,6 @@ from edgedec.errors import EdgedecError
 from edgedec.runtime import Call, Outputs, Rows, open_runtime
 from edgedec.runtimes.reference import Reference
 from edgedec.spec import Attention, Mlp, ModelSpec, Moe, Rope
-from edgedec.speculation.rowcost import RowCall, Work, row_costs
 
 KERNELS = ["bench", "kernels", "--rows", "4,1,2", "-r", "2", "-t", "1", "--engine", "ort"]
 PEERS = ["bench", "peers", "--rows", "1,3", "-p", "6", "-n", "2", "-r", "2", "-t", "1", "--context", "5"]

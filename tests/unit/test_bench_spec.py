@@ -15,15 +15,15 @@ from edgedec import session as sessions
 from edgedec.bench.prompts import Prompt, choose_prompts, read_prompts
 from edgedec.bench.speculation import HOT, Bench, Run, _depth, tasks_of
 from edgedec.bench.speculation_results import interval, results
+from edgedec.cache.rows import Rows
 from edgedec.cli import _app, _bench_spec
 from edgedec.cli._output import ProgressLines
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace
-from edgedec.decoding.step import StepResult
+from edgedec.decoding.messages import StepResult
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext
 from edgedec.errors import UsageError
 from edgedec.runtime import CallResult
-from edgedec.runtime.rows import Rows
 from edgedec.sampling import Sampling
 
 ARGS = ["bench", "spec", "-r", "2", "-t", "1", "-n", "8", "--ignore-eos"]

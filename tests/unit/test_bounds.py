@@ -13,22 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgedec
+from edgedec.cache.rows import Rows
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import Completed, StepResult, run_requests
+from edgedec.decoding.messages import Completed, StepResult
+from edgedec.decoding.runner import run_requests
 from edgedec.drafters import Drafter, DrafterContext, recycling, stand, trigram
 from edgedec.drafters import _calls as calls_file
 from edgedec.drafters._calls import TokenEmbeddings
+from edgedec.drafters._networks.heads import DraftHead
+from edgedec.drafters._tables import ranked
+from edgedec.drafters._tables.automaton import Automaton
+from edgedec.drafters._tables.datastore import Store
 from edgedec.drafters.copy import Copy
 from edgedec.drafters.recycling import Recycling
 from edgedec.drafters.stand import Stand
 from edgedec.drafters.suffix import Suffix
-from edgedec.drafters.tables import ranked
-from edgedec.drafters.tables.automaton import Automaton
-from edgedec.drafters.tables.datastore import Store
 from edgedec.drafters.trigram import Trigram
 from edgedec.runtime import CallResult
-from edgedec.runtime.rows import Rows
-from edgedec.speculation.heads import DraftHead
 from edgedec.testing.fakes import FakeRuntime
 
 VOCAB, CAP = 97, 40

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import edgedec
-from edgedec.decoding.choice import ALL, LARGEST, Chooser
+from edgedec.decoding.chooser import ALL, LARGEST, Chooser
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
-from edgedec.decoding.step import Stats, Token
+from edgedec.decoding.messages import Stats, Token
 from edgedec.drafters import BaseDrafter, Draft, Drafter, Sampled
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
-from edgedec.generation import GenerationConfig
 from edgedec.runtime import Call, CallResult, Capabilities, Outputs, Rows, forward_one
 from edgedec.sampling import Probs, Sampling
 from edgedec.testing.fakes import FakeRuntime, Limited, RandomDrafter, SetConstraint, tiny_spec

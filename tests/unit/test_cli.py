@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 import edgedec
 from edgedec.cli import _app, _chat, options
 from edgedec.cli._stream import Generation
-from edgedec.generation import GenerationConfig
+from edgedec.decoding.config import GenerationConfig
 from edgedec.runtime import choose_runtime
 
 COMMANDS = [[verb] for verb in _app.VERBS] + [["eval", "ppl"], ["bench", "kernels"], ["bench", "peers"]]

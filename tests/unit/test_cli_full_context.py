@@ -12,7 +12,7 @@ import edgedec
 from edgedec.cli import _app
 from edgedec.cli._chat import Chat
 from edgedec.cli._history import keep_latest, latest_that_fit, turns
-from edgedec.generation import GenerationConfig
+from edgedec.decoding.config import GenerationConfig
 
 
 def call(*args: object, stdin: str) -> Result:

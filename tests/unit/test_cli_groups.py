@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from edgedec import Sampling
 from edgedec.cli import options
 from edgedec.cli._groups import grouped
-from edgedec.generation import OPTIONS
+from edgedec.decoding.config import OPTIONS
 
 Size = Annotated[int, typer.Option("--size", min=1)]
 

@@ -11,11 +11,11 @@ from drafting import reading
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgedec.decoding.step import StepResult
+from edgedec.cache.rows import Rows
+from edgedec.decoding.messages import StepResult
 from edgedec.drafters import Drafter, DrafterContext, make_drafter
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import CallResult
-from edgedec.runtime.rows import Rows
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
 
@@ -31,7 +31,7 @@ OPTIONS: dict[str, list[dict[str, str]]] = {
 
 def pair(name: str, options: dict[str, str], vocab: int, tables: Any = None) -> tuple[Drafter, Drafter]:
     """A Python drafter and the engine's."""
-    from edgedec.drafters.tables.compiled import CompiledDrafter
+    from edgedec.drafters._tables.compiled import CompiledDrafter
     from edgedec.runtimes._native_drafting import PARTS
 
     found = []

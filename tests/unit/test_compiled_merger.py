@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 
 import edgedec
 from edgedec import Sampling
+from edgedec.cache.rows import Rows
 from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.verify import walk
 from edgedec.drafters import Draft
+from edgedec.drafters._tables.compiled import CompiledDrafter, CompiledRecycling
 from edgedec.drafters.off import Off
-from edgedec.drafters.tables.compiled import CompiledDrafter, CompiledRecycling
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import TableSettings
-from edgedec.runtime.rows import Rows
-from edgedec.speculation.calibration import BINS, Calibration
 from edgedec.speculation.compiled import CompiledMerger
-from edgedec.speculation.merger import TreeMerger
+from edgedec.trees.calibration import BINS, Calibration
+from edgedec.trees.merge import TreeMerger
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
 

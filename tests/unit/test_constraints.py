@@ -23,7 +23,7 @@ from edgedec.constraints.matcher import GrammarConstraint
 from edgedec.constraints.remote import LocalHost, MatcherGroup, reason
 from edgedec.constraints.vocabulary import vocabulary
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import StepResult
+from edgedec.decoding.messages import StepResult
 from edgedec.drafters import BaseDrafter, Draft
 from edgedec.drafters.forced import Forced
 from edgedec.errors import RuntimeUnavailable, TextError, UsageError

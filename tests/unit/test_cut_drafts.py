@@ -12,14 +12,14 @@ import pytest
 from drafting import SAMPLINGS, left, run, settled
 
 import edgedec
-from edgedec.decoding import step as step_module
+from edgedec.decoding import runner
 from edgedec.decoding.context import Context
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, make_drafter
 from edgedec.drafters.model import ModelDrafter
 from edgedec.drafters.off import Off
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import Readout
-from edgedec.speculation.merger import resume
+from edgedec.trees.merge import resume
 
 ENGINES = [
     pytest.param("native", marks=pytest.mark.skipif(loader.why_not() is not None, reason="no native engine")),
@@ -30,7 +30,7 @@ ENGINES = [
 @pytest.fixture(autouse=True)
 def even_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """All calls take as long: what is drafted follows from measured seconds, and must be the same on busy machines."""
-    monkeypatch.setattr(step_module, "perf_counter", partial(next, count(0.0, 1e-3)))
+    monkeypatch.setattr(runner, "perf_counter", partial(next, count(0.0, 1e-3)))
 
 
 class Cut(BaseDrafter):

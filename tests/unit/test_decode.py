@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode
-from edgedec.decoding.step import Stats, StepResult, Token
+from edgedec.decoding.messages import Stats, StepResult, Token
 from edgedec.drafters import Draft, Drafter
 from edgedec.drafters.off import Off
 from edgedec.errors import ContextFull, UsageError
-from edgedec.generation import GenerationConfig
 from edgedec.runtime import Outputs, Rows, Runtime, capabilities, logits_of
 from edgedec.sampling import Sampling, draw, logprob, probs
 from edgedec.spec import KV_FORMATS

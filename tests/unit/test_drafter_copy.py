@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgedec
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
 from edgedec.drafters import Drafter, DrafterContext, make_drafter
 from edgedec.drafters.copy import Copy, make
 from edgedec.errors import UsageError
-from edgedec.generation import GenerationConfig
 from edgedec.testing.fakes import FakeRuntime
 
 TEXTS = st.lists(st.integers(0, 4), min_size=1, max_size=120)

@@ -12,19 +12,19 @@ from drafting import PROMPT, SAMPLINGS, draft_of, host, left, run, saved
 from numpy.typing import NDArray
 
 import edgedec
+from edgedec.cache.rows import Rows
 from edgedec.decoding.context import Context
-from edgedec.decoding.step import StepResult
+from edgedec.decoding.messages import StepResult
 from edgedec.drafters import Draft, DrafterContext, make_drafter
+from edgedec.drafters._slices import exit_adapters, shadows
+from edgedec.drafters._slices.costs import SliceCosts
+from edgedec.drafters._slices.stack import Record, confidence, judged, payoff
 from edgedec.drafters.off import Off
-from edgedec.drafters.slices import exit_adapters, shadows
-from edgedec.drafters.slices.costs import SliceCosts
-from edgedec.drafters.slices.stack import Record, confidence, judged, payoff
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import Call, CallResult, Hidden
-from edgedec.runtime.rows import Rows
-from edgedec.speculation.merger import is_chain
 from edgedec.testing.fakes import FakeRuntime, random_reference, tiny_layer, tiny_spec
+from edgedec.trees.merge import is_chain
 
 LAYERS = 8
 SPEC = tiny_spec(n_layers=LAYERS, context_length=512)

@@ -20,9 +20,9 @@ from edgedec.drafters.recycling import Recycling
 from edgedec.drafters.suffix import Suffix
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import loader
-from edgedec.speculation.calibration import Calibration
-from edgedec.speculation.merger import TreeMerger
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
+from edgedec.trees.calibration import Calibration
+from edgedec.trees.merge import TreeMerger
 
 needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"no native engine: {loader.why_not()}")
 

@@ -16,17 +16,18 @@ from hypothesis import strategies as st
 
 import edgedec
 from edgedec.bundle.manifest import Text
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
-from edgedec.decoding.step import Completed, ForwardOn, Stats, run_requests
+from edgedec.decoding.messages import Completed, ForwardOn, Stats
+from edgedec.decoding.runner import run_requests
 from edgedec.drafters import Draft, Drafter, DrafterContext, Sampled, make_drafter
+from edgedec.drafters._models.options import VERIFY
+from edgedec.drafters._models.reader import DraftReader, Reading, children, shape, shares
+from edgedec.drafters._models.retokenize import Inside, Retokenizer, _shared, same_tokens
 from edgedec.drafters.model import ModelDrafter
-from edgedec.drafters.models.options import VERIFY
-from edgedec.drafters.models.reader import DraftReader, Reading, children, shape, shares
-from edgedec.drafters.models.retokenize import Inside, Retokenizer, _shared, same_tokens
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
-from edgedec.generation import GenerationConfig
 from edgedec.model import Model
 from edgedec.runtime import CallResult, Outputs, Runtime
 from edgedec.sampling import Probs, Sampling

@@ -16,16 +16,16 @@ from searches import gained
 
 import edgedec
 from edgedec.cache import HostCache
+from edgedec.cache.rows import Rows
 from edgedec.decoding.context import Context
 from edgedec.drafters import DrafterContext, make_drafter
+from edgedec.drafters._slices.block_search import Search, even
+from edgedec.drafters._slices.costs import SliceCosts
 from edgedec.drafters.off import Off
 from edgedec.drafters.skip import Skip
-from edgedec.drafters.slices.block_search import Search, even
-from edgedec.drafters.slices.costs import SliceCosts
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import Call, Hidden, Logits, Runtime, logits_of
-from edgedec.runtime.rows import Rows
 from edgedec.sampling import Sampling
 from edgedec.spec import Mlp, Ssm
 from edgedec.testing.fakes import FakeRuntime, random_reference, tiny_layer, tiny_spec

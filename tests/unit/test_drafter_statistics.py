@@ -17,10 +17,10 @@ from edgedec.errors import UsageError
 from edgedec.speculation.accounts import Prices, UsualTime, plain_seconds, reading_share
 from edgedec.speculation.backoff import DrafterStats
 from edgedec.speculation.budget import ALLOWANCE, SAVINGS, START, Budget
-from edgedec.speculation.calibration import BINS, Calibration, SharedCalibrations
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.own_time import OwnTime
 from edgedec.speculation.selection import SURE
+from edgedec.trees.calibration import BINS, Calibration, SharedCalibrations
 
 CALL = 4e-3
 

@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgedec
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
-from edgedec.decoding.step import Stats
+from edgedec.decoding.messages import Stats
 from edgedec.drafters import DrafterContext, make_drafter
+from edgedec.drafters._tables.automaton import MOST, Automaton
+from edgedec.drafters._tables.datastore import END, Index, Store, read_texts, write_texts
 from edgedec.drafters.off import Off
 from edgedec.drafters.suffix import Suffix
-from edgedec.drafters.tables.automaton import MOST, Automaton
-from edgedec.drafters.tables.datastore import END, Index, Store, read_texts, write_texts
 from edgedec.errors import UsageError
-from edgedec.generation import GenerationConfig
 from edgedec.testing.fakes import FakeRuntime, Limited
 
 TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=80)

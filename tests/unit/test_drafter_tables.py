@@ -16,23 +16,23 @@ from hypothesis import strategies as st
 
 import edgedec
 from edgedec.cache import HostCache
+from edgedec.cache.rows import Rows
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
-from edgedec.decoding.step import Stats, StepResult
+from edgedec.decoding.messages import Stats, StepResult
 from edgedec.drafters import Drafter, DrafterContext, make_drafter, recycling
+from edgedec.drafters._tables.corpus import tables_of
+from edgedec.drafters._tables.ranked import Table, Tail, best_of, grow_ranked, keys_of
 from edgedec.drafters.off import Off
 from edgedec.drafters.recycling import Recycling
 from edgedec.drafters.stand import Stand
-from edgedec.drafters.tables.corpus import tables_of
-from edgedec.drafters.tables.ranked import Table, Tail, best_of, grow_ranked, keys_of
 from edgedec.drafters.trigram import Trigram
 from edgedec.errors import UsageError
-from edgedec.generation import GenerationConfig
 from edgedec.runtime import Call, CallResult, Hidden, forward_one
-from edgedec.runtime.rows import Rows
 from edgedec.sampling import Sampling
-from edgedec.speculation.tree import grow
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
+from edgedec.trees.grow import grow
 
 VOCAB = 13
 NAMES = ("recycling", "trigram", "stand")

@@ -23,18 +23,18 @@ import edgedec
 from edgedec import Sampling
 from edgedec.bundle import MANIFEST, Bundle
 from edgedec.cli._app import app
-from edgedec.decoding.batching import Batch
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode, decode_loop
-from edgedec.decoding.step import Completed, Request, StepResult
+from edgedec.decoding.messages import Completed, Request, StepResult
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.drafters import BaseDrafter, Draft, DrafterContext, make_drafter
-from edgedec.drafters.slices.costs import SliceCosts
+from edgedec.drafters._slices.costs import SliceCosts
 from edgedec.errors import BundleCorrupt, EdgedecError, UsageError
 from edgedec.export.drafts import DraftOptions, add_draft
 from edgedec.export.exporter import ExportOptions, export, put_draft
 from edgedec.export.geometry import Geometry
 from edgedec.export.padding import pad_to_geometry
-from edgedec.generation import GenerationConfig
 from edgedec.kernels.cpu.loader import why_not
 from edgedec.runtime import Call, CallResult, Outputs
 from edgedec.speculation.readers import Readers

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
-from edgedec.decoding.step import Stats
+from edgedec.decoding.messages import Stats
 from edgedec.drafters.trigram import Trigram
-from edgedec.generation import GenerationConfig
 from edgedec.runtime import Call, Hidden, Logits
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
 

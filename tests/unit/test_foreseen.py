@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 import edgedec
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace
-from edgedec.decoding.step import StepResult
-from edgedec.drafters.heads import foreseen
-from edgedec.drafters.heads.feature_tree import FeatureTree
-from edgedec.drafters.heads.foreseen import Foreseen, drawn, upcoming
-from edgedec.drafters.heads.pace import LevelPace
+from edgedec.decoding.messages import StepResult
+from edgedec.drafters._heads import foreseen
+from edgedec.drafters._heads.feature_tree import FeatureTree
+from edgedec.drafters._heads.foreseen import Foreseen, drawn, upcoming
+from edgedec.drafters._heads.pace import LevelPace
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import CallResult, Rows
 from edgedec.sampling import Sampling, distribution, draw_at

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from edgedec.decoding.batching import Batch
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode_loop
-from edgedec.decoding.step import Completed, ForkLoop, Together, Token, run_loop
+from edgedec.decoding.messages import Completed, ForkLoop, Together, Token
+from edgedec.decoding.runner import run_loop
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.drafters.off import Off
-from edgedec.generation import GenerationConfig
 from edgedec.runtime import ALL_LOGITS, Call, Rows, logits_of
 from edgedec.testing.fakes import FakeRuntime
 

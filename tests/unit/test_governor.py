@@ -14,24 +14,24 @@ from drafting import draft_of, host
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode
-from edgedec.decoding.step import Completed, Request, Stats, StepResult
+from edgedec.decoding.messages import Completed, Request, Stats, StepResult
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Proposal
 from edgedec.drafters.forced import Forced
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
-from edgedec.generation import GenerationConfig
 from edgedec.model import open as open_model
 from edgedec.runtime import Call, CallResult, Outputs, Rows
 from edgedec.sampling import Sampling
-from edgedec.speculation.calibration import BINS, Calibration
 from edgedec.speculation.choose import make_speculation
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
-from edgedec.speculation.merger import TreeMerger, resume
 from edgedec.speculation.selection import chain_length, useful
 from edgedec.testing.fakes import FakeRuntime, PerfectDrafter, RandomDrafter, tiny_spec
+from edgedec.trees.calibration import BINS, Calibration
+from edgedec.trees.merge import TreeMerger, resume
 
 pytestmark = pytest.mark.usefixtures("ticking")
 

@@ -20,18 +20,18 @@ from numpy.typing import NDArray
 import edgedec
 from edgedec.bundle.folder import Bundle
 from edgedec.bundle.manifest import MANIFEST
+from edgedec.cache.rows import Rows
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
-from edgedec.decoding.step import Stats, StepResult
+from edgedec.decoding.messages import Stats, StepResult
 from edgedec.drafters import Drafter, DrafterContext, drafter_module, make_drafter
+from edgedec.drafters._networks.heads import HeadInterface, open_head
 from edgedec.errors import BundleCorrupt, BundleUnsafe, UsageError
-from edgedec.generation import GenerationConfig
 from edgedec.runtime import Call, CallResult, Outputs, forward_one
-from edgedec.runtime.rows import Rows
 from edgedec.sampling import Sampling
-from edgedec.speculation.heads import HeadInterface, open_head
-from edgedec.speculation.tree import grow
 from edgedec.testing.fakes import Limited
+from edgedec.trees.grow import grow
 
 pytest.importorskip("onnx", reason="heads are built with onnx")
 from edgedec.export.heads import Arrays, Facts, arrays_of, build, expected, install

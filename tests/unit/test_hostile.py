@@ -21,7 +21,7 @@ from edgedec import constraints
 from edgedec.constraints import _matcher_guest as guest
 from edgedec.constraints.matcher import DEEPEST, LARGEST_TEXT, GrammarConstraint, check_size
 from edgedec.constraints.vocabulary import _LIMITS, vocabulary
-from edgedec.decoding.batching import Batch
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.errors import TextError, UsageError
 from edgedec.model import Model
 from edgedec.sandbox import Sandbox

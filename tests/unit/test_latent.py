@@ -17,7 +17,7 @@ import torch
 import edgedec
 from edgedec import UsageError
 from edgedec.cli._app import run_app
-from edgedec.decoding.batching import Batch
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.errors import ContextFull, SessionError
 from edgedec.export.coprocessor import CoprocessorPlan, CoprocessorTrainer, key_of
 from edgedec.export.exits_data import END

@@ -14,7 +14,7 @@ import edgedec
 from edgedec import SessionError, UsageError
 from edgedec.kernels.cpu import loader
 from edgedec.policies import PolicyHost, make_policy
-from edgedec.policies._left import Left, runs
+from edgedec.policies._parked import Left, runs
 from edgedec.runtime import Call, Capabilities, Rows
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import edgedec
-from edgedec.decoding.batching import Batch
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.drafters import Tables
 from edgedec.errors import SessionError
 from edgedec.sampling import Sampling

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgedec.decoding.choice import make_chain
+from edgedec.decoding.chooser import make_chain
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.contrast import LayerContrast
 from edgedec.decoding.logits import BaseProcessor, ConstraintMask, MinTokens, Penalties
 from edgedec.decoding.loop import decode
-from edgedec.decoding.step import Stats
+from edgedec.decoding.messages import Stats
 from edgedec.drafters import BaseDrafter, Draft, Drafter
 from edgedec.drafters.off import Off
 from edgedec.errors import UsageError
-from edgedec.generation import GenerationConfig
 from edgedec.runtime import Call, Outputs, Rows, Runtime, forward_one
 from edgedec.sampling import Sampling, draw, probs
 from edgedec.sampling.best import Best

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import edgedec
 from edgedec.cache.offload import Offload
-from edgedec.decoding.batching import Batch
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.decoding.sharing import SharedPrefixes
 from edgedec.errors import SessionError, UsageError
 from edgedec.kernels.cpu.loader import why_not

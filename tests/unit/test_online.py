@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import edgedec
-from edgedec.drafters.heads.online import SLOTS, OnlineCorrection
+from edgedec.drafters._heads.online import SLOTS, OnlineCorrection
 from edgedec.errors import UsageError
 from edgedec.kernels.cpu import loader
 from edgedec.sampling import Sampling

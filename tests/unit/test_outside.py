@@ -12,16 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import Python, Simulation, large, measured, small, tiny
 
-from edgedec.decoding import gaps as gaps_module
-from edgedec.decoding import step as step_module
+from edgedec.decoding import host_time as gaps_module
+from edgedec.decoding import runner
 from edgedec.decoding.allocation import MARGIN, Offer, Others, allocate, best_of_one
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.gaps import Gaps
+from edgedec.decoding.host_time import Gaps
 from edgedec.decoding.loop import decode, decode_loop
-from edgedec.decoding.step import StepResult, run_loop
+from edgedec.decoding.messages import StepResult
+from edgedec.decoding.runner import run_loop
 from edgedec.drafters import BaseDrafter, Draft
 from edgedec.drafters.off import Off
-from edgedec.generation import GenerationConfig
 from edgedec.runtime import CallResult
 from edgedec.speculation import outside as outside_module
 from edgedec.speculation.cost_files import _read, _write
@@ -40,7 +41,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.wall = self.busy = 0.0
-        for module in (gaps_module, step_module):
+        for module in (gaps_module, runner):
             monkeypatch.setattr(module, "perf_counter", lambda: self.wall)
         monkeypatch.setattr(gaps_module, "thread_time", lambda: self.busy)
         monkeypatch.setattr(gaps_module, "FINE", True)

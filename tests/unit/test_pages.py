@@ -12,7 +12,7 @@ import pytest
 
 import edgedec
 from edgedec import Sampling
-from edgedec.decoding.batching import Batch
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.decoding.sharing import SharedPrefixes
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import Call, Outputs, Rows, logits_of

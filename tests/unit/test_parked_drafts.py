@@ -10,7 +10,7 @@ import pytest
 
 import edgedec
 from edgedec import constraints
-from edgedec.decoding.batching import Batch
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.kernels.cpu import loader
 
 pytest.importorskip("llguidance", reason="needs llguidance")

@@ -14,7 +14,7 @@ from pruning import DRAFTS, EVICTING, equal, generate, repeating, same
 
 import edgedec
 from edgedec import SessionError, UsageError
-from edgedec.decoding.batching import Batch
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.kernels.cpu import loader
 from edgedec.policies import PolicyHost, make_policy, policy_names, summary_of
 from edgedec.runtime import Capabilities, RuntimeOptions, open_runtime

@@ -13,12 +13,12 @@ from pruning import DRAFTS, repeating
 
 import edgedec
 from edgedec.cache import memory
-from edgedec.decoding.batching import Batch
-from edgedec.decoding.keeping import most_held, most_of_any
+from edgedec.decoding.apply_policy import most_held, most_of_any
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.errors import ContextFull
 from edgedec.kernels.cpu import loader
 from edgedec.policies import TextSize, policy_names
-from edgedec.policies._peak import evicted_peak
+from edgedec.policies._admission import evicted_peak
 from edgedec.runtime import PAGE, Call, CallResult
 from edgedec.server.engine import ServerLimits
 

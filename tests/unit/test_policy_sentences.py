@@ -16,7 +16,7 @@ import edgedec
 from edgedec import UsageError
 from edgedec.kernels.cpu import loader
 from edgedec.policies import actqkv, sentencekv
-from edgedec.policies._probes import KeyMeans, part_means
+from edgedec.policies._page_choice import KeyMeans, part_means
 from edgedec.policies._sentences import SentenceEnds
 from edgedec.policies._views import Always
 from edgedec.policies.deltallm import run_starts

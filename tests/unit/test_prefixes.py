@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import edgedec
 from edgedec.cache import HostCache
 from edgedec.cache.prefixes import PrefixIndex, common
-from edgedec.decoding.batching import Batch
-from edgedec.decoding.step import Token
+from edgedec.decoding.messages import Token
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.kernels.cpu import loader
 from edgedec.sampling import Sampling
 from edgedec.session import Session

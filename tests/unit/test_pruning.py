@@ -8,11 +8,11 @@ import pytest
 
 import edgedec
 from edgedec.constraints import regex
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode
 from edgedec.drafters import Draft
 from edgedec.drafters.off import Off
-from edgedec.generation import GenerationConfig
 from edgedec.kernels.cpu import loader
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor

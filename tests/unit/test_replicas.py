@@ -265,7 +265,7 @@ def children(process: subprocess.Popen[str]) -> list[int]:
     """The processes of its replicas."""
     found = Path(f"/proc/{process.pid}/task").glob("*/children")
     pids = [int(word) for path in found for word in path.read_text().split()]
-    return [pid for pid in pids if b"replicas.child" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in pids if b"cli._replica" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
@@ -324,7 +324,7 @@ def test_replicas_end_with_the_server(nano: Path) -> None:
 
 def _runs(pid: int) -> bool:
     try:
-        return b"replicas.child" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"cli._replica" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 

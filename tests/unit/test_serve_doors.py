@@ -315,7 +315,7 @@ def test_a_function_call_as_ollama_shows_it(model: edgedec.Model) -> None:
     asked = parse.chat_request(body)
     assert asked.tools is not None
     assert (asked.tools.choice, asked.tools.schemas) == ("auto", {"find": SCHEMA})
-    from edgedec.decoding.step import Token
+    from edgedec.decoding.messages import Token
     from edgedec.server.completions import Completion
     from edgedec.server.ollama.answer import OllamaAnswer
     from edgedec.server.requests import EndEvent, TextEvent

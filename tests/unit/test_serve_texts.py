@@ -148,7 +148,7 @@ def test_lm_evaluation_harness_scores_as_a_session_does(
 
 
 def test_a_prompt_longer_than_a_call_is_scored(served: tuple[str, Any], model: edgedec.Model, monkeypatch: Any) -> None:
-    from edgedec.decoding import score
+    from edgedec.decoding import scoring as score
 
     ids = model.tokenizer.encode("Once upon a time there was a cat. " * 12)
     monkeypatch.setattr(score, "_MOST_LOGITS", 7 * model.spec.vocab_size)
@@ -324,7 +324,7 @@ def test_a_text_that_is_no_call_gives_no_pieces() -> None:
 
 
 def test_a_call_that_is_cut_off_ends_by_length(model: edgedec.Model) -> None:
-    from edgedec.decoding.step import Token
+    from edgedec.decoding.messages import Token
     from edgedec.server.requests import EndEvent, TextEvent
 
     asked = TextRequest({}, messages=({"role": "user", "content": ""},), tools=Tools((), {"f": {}}, "auto", True))
@@ -469,7 +469,7 @@ def test_a_constraint_begins_after_the_thought() -> None:
 
 
 def test_choices_keep_thoughts_text_and_calls_apart() -> None:
-    from edgedec.decoding.step import Token
+    from edgedec.decoding.messages import Token
     from edgedec.server.requests import EndEvent, TextEvent
 
     asked = TextRequest({}, messages=({"role": "user", "content": ""},), tools=Tools((), {"f": {}}, "auto", True))

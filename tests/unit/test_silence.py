@@ -15,18 +15,17 @@ from hypothesis import strategies as st
 import edgedec
 from edgedec.bench.prompts import read_prompts
 from edgedec.decoding.allocation import READING, Offer, Others, allocate, best_of_one, text_cells
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
 from edgedec.drafters import BaseDrafter, Draft, Effort
-from edgedec.drafters.tables.compiled import CompiledDrafter
-from edgedec.generation import GenerationConfig
+from edgedec.drafters._tables.compiled import CompiledDrafter
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import Outputs, TableSettings, WatchPrices
 from edgedec.speculation import silence as silence_module
 from edgedec.speculation.accounts import UsualTime
 from edgedec.speculation.backoff import DrafterStats
 from edgedec.speculation.budget import ALLOWANCE, Budget
-from edgedec.speculation.calibration import Calibration
 from edgedec.speculation.compiled import CompiledMerger
 from edgedec.speculation.costs import Costs, _split
 from edgedec.speculation.finds import Finds
@@ -36,6 +35,7 @@ from edgedec.speculation.prospects import hopeless, unknown
 from edgedec.speculation.readers import Readers
 from edgedec.speculation.silence import Silence
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
+from edgedec.trees.calibration import Calibration
 
 pytestmark = pytest.mark.usefixtures("ticking")
 

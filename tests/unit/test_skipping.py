@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import edgedec
 from edgedec.cli import _app
-from edgedec.drafters.slices.block_search import Skipped
-from edgedec.drafters.slices.stack import block_costs
+from edgedec.drafters._slices.block_search import Skipped
+from edgedec.drafters._slices.stack import block_costs
 from edgedec.errors import UsageError
 from edgedec.runtime import ALL_LOGITS, Call, Hidden, Rows, Runtime, forward_one
 from edgedec.speculation import skipping as file

@@ -16,14 +16,14 @@ from searches import gained
 
 from edgedec.bundle.manifest import TOKEN_COUNTS
 from edgedec.drafters import DrafterContext
+from edgedec.drafters._slices.block_search import Search, even
+from edgedec.drafters._slices.costs import SliceCosts
+from edgedec.drafters._slices.depths import Depths
+from edgedec.drafters._slices.gp_search import GaussianSearch, improvement
+from edgedec.drafters._slices.stack import WIDEST, chances
+from edgedec.drafters._slices.task_sets import COMMON, TaskSets
+from edgedec.drafters._slices.tree import Limits, Tree, Trusts, least_path
 from edgedec.drafters._usage import SMALL, Usage, covering, usage_of
-from edgedec.drafters.slices.block_search import Search, even
-from edgedec.drafters.slices.costs import SliceCosts
-from edgedec.drafters.slices.depths import Depths
-from edgedec.drafters.slices.gp_search import GaussianSearch, improvement
-from edgedec.drafters.slices.stack import WIDEST, chances
-from edgedec.drafters.slices.task_sets import COMMON, TaskSets
-from edgedec.drafters.slices.tree import Limits, Tree, Trusts, least_path
 from edgedec.errors import BundleCorrupt, UsageError
 from edgedec.runtime import Readout
 from edgedec.testing.fakes import tiny_spec

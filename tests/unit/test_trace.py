@@ -19,12 +19,12 @@ from typer.testing import CliRunner, Result
 
 import edgedec
 from edgedec.bench.trace import Spelling, Tape, embed, page, record
+from edgedec.cache.rows import Rows
 from edgedec.cli import _app
 from edgedec.decoding.loop import StepTrace
-from edgedec.decoding.step import StepResult
+from edgedec.decoding.messages import StepResult
 from edgedec.drafters import Draft, DrafterContext
 from edgedec.runtime import CallResult
-from edgedec.runtime.rows import Rows
 from edgedec.testing.fakes import Limited, PerfectDrafter
 from edgedec.text.tokenizer import Tokenizer
 

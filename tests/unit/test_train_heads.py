@@ -12,16 +12,16 @@ import pytest
 
 import edgedec
 from edgedec.bundle.folder import Bundle
+from edgedec.cache.rows import Rows
 from edgedec.cli._app import run_app
 from edgedec.cli.train_heads import documents
+from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import decode
-from edgedec.decoding.step import Stats
+from edgedec.decoding.messages import Stats
 from edgedec.drafters import DrafterContext, make_drafter
 from edgedec.errors import UsageError
-from edgedec.generation import GenerationConfig
 from edgedec.runtime import Call, Outputs, forward_one, logits_of
-from edgedec.runtime.rows import Rows
 from edgedec.testing.fakes import Limited
 
 pytest.importorskip("onnx", reason="heads are built with onnx")

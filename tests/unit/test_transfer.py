@@ -9,7 +9,7 @@ import pytest
 
 import edgedec
 from edgedec import Sampling, UsageError
-from edgedec.drafters.models.transfer import Shift
+from edgedec.drafters._models.transfer import Shift
 from edgedec.drafters.rapid import retrieved
 from edgedec.kernels.cpu import loader
 from edgedec.runtime import Rows, Runtime, logits_of

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgedec.cache.rows import Rows
 from edgedec.decoding.verify import VERIFIERS, walk
 from edgedec.decoding.verify.nodes import _rho
-from edgedec.runtime.rows import Rows
 from edgedec.sampling import Probs, draw
 from edgedec.testing.stats import chi_square
 

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 import edgedec
 from edgedec import BundleCorrupt, SessionError, UsageError
 from edgedec.cli._app import app
-from edgedec.decoding.batching import Batch
+from edgedec.decoding.scheduler.batch import Batch
 from edgedec.kernels.cpu import loader
 from edgedec.policies import actqkv
-from edgedec.policies._probes import worth_of
-from edgedec.policies._shares import needed, pages_for, read_shares
+from edgedec.policies._head_calibration import needed, pages_for, read_shares
+from edgedec.policies._page_choice import worth_of
 from edgedec.policies._views import Always
 from edgedec.policies.lserve import streaming_heads
 from edgedec.runtime import PAGE, Call, CallResult

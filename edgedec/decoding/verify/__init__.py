@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from edgedec.cache.rows import Rows
 from edgedec.decoding.verify._drawn import Verifier
 from edgedec.decoding.verify.nodes import recursive, spectr, token
 from edgedec.decoding.verify.paths import block, multipath
-from edgedec.runtime.rows import Rows
 
 __all__ = ["VERIFIERS", "Verifier", "follow", "walk"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from edgedec.runtime.rows import Rows
+from edgedec.cache.rows import Rows
 from edgedec.sampling import Floats, Ids, Probs
 
 Target = Callable[[int, list[int]], Probs]

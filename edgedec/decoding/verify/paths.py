@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from edgedec.cache.rows import Rows
 from edgedec.decoding.verify._drawn import Drawn, Target, chances, children_of, drawn_of
-from edgedec.runtime.rows import Rows
 from edgedec.sampling import Ids, Probs, draw, residual
 
 

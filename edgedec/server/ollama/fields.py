@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgedec.generation import OPTIONS as OURS
+from edgedec.decoding.config import OPTIONS as OURS
 from edgedec.server.fields import closed, nullable, or_null
 
 _TOKENS = {"type": ["array", "null"], "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}}

@@ -21,11 +21,11 @@ _SOON, _LATE = 0.5, 30.0
 
 
 class Replica:
-    """A server in a process of its own, on a free port of this machine."""
+    """A server in a process of its own, on a free port of this machine. command: what starts it."""
 
-    def __init__(self, number: int, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, number: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.number, self.load, self.port, self.starts = number, Load(), 0, 0
-        self._command = [sys.executable, "-m", "edgedec.server.replicas.child", "serve", *arguments]
+        self._command = list(command)
         self._environment = {**os.environ, **environment}
         self._process: subprocess.Popen[str] | None = None
         self._settled, self._closing, self._said = Event(), Event(), ""

@@ -1,0 +1,224 @@
+"""How a generation chooses tokens: which outputs of the head that needs, and the distribution of each next token.
+
+The largest logit, the k best with the log-sum, or all logits: the least that decides the token (`edgedec.sampling.best`
+says when the k best do). Where the k best turn out not to, the loop has all logits of these rows computed from their
+last hidden state, and chooses again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from edgedec.decoding.config import GenerationConfig
+from edgedec.decoding.context import Context
+from edgedec.decoding.logits import ConstraintMask, LogitsChain, LogitsProcessor, MinTokens, Penalties
+from edgedec.errors import UsageError
+from edgedec.runtime import CallResult, Capabilities, Drawing, Logits, Outputs, TokenSampler
+from edgedec.sampling import Probs, draw_at, logprob, top_logprobs
+from edgedec.sampling.best import Best, decided, quick_distribution
+from edgedec.sampling.logprobs import best_logprobs
+
+LARGEST, ALL = Outputs(top=1), Outputs(logits=True)
+# So many of the best are mostly enough: for top-p, for other settings, and more than the settings name.
+_NUCLEUS, _FEW, _SPARE = 128, 64, 16
+# How much each call counts in the mean of the fallbacks; above the limit all logits are taken for a while.
+_WEIGHT, _LIMIT, _WHILE = 0.1, 0.25, 32
+_TEMPERATURES = 0.05, 20.0
+
+
+class Undecided(Exception):
+    """The k best of a row do not decide its token."""
+
+
+class Verified(NamedTuple):
+    """The outputs of the rows that are verified, the root first; early: logits [rows, vocab] by block."""
+
+    result: CallResult
+    early: Mapping[int, Logits]
+
+
+class Chooser:
+    """Distributions of next tokens for one generation. `fallbacks`: of so many calls the k best were not enough;
+    `sufficed`: of so many they were."""
+
+    def __init__(
+        self, config: GenerationConfig, context: Context, ends: frozenset[int], capabilities: Capabilities
+    ) -> None:
+        self.config, self._vocab = config, context.cache.spec.vocab_size
+        self.chain: LogitsChain = make_chain(config, context, ends)
+        # Is nothing needed but which token has the largest logit?
+        self.takes_largest = config.takes_largest and not self.chain
+        self._hidden = self.chain.early
+        self._context = context
+        self._sampler = None if self.takes_largest else self._make_sampler(capabilities)
+        # Is it all in the sampler, so that a call without drafts can draw?
+        self._draws = (
+            capabilities.draws and self._sampler is not None and not self._adjusted and config.logprobs is None
+        )
+        # Penalties widen the bounds of the k best; a sampler that reads all logits is quicker then.
+        all_logits = self.takes_largest or (self._sampler is not None and config.sampling.adjusts)
+        k = 0 if all_logits else best_needed(config, self.chain, capabilities, self._vocab)
+        wanted = Outputs(top=k, logsum=_sums(config), temperature=_temperature(config))
+        self._best = wanted._replace(hidden=(context.cache.spec.n_blocks - 1,)) if k else ALL
+        self.fallbacks = self.sufficed = 0
+        self._mean, self._pause = 0.0, 0
+
+    @property
+    def outputs(self) -> Outputs:
+        """What the next call has to return."""
+        wanted = LARGEST if self.takes_largest else ALL if self._pause else self._best
+        return wanted | Outputs(hidden=self._hidden) if self._hidden else wanted
+
+    @property
+    def may_fall_back(self) -> bool:
+        """May the next call not be enough?"""
+        return self._best is not ALL and not self._pause
+
+    def distribution(self, rows: Verified, at: int, path: Sequence[int]) -> Probs:
+        """Of the token that follows row `at`, to which `path` leads; Undecided if that takes all logits."""
+        result, sampling = rows.result, self.config.sampling
+        if result.logits is not None:
+            return quick_distribution(self._processed(rows, at, path), sampling)
+        assert result.ids is not None
+        assert result.scores is not None
+        logsum = None if result.logsum is None else float(result.logsum[at])
+        best = Best.of(result.ids[at], result.scores[at], self._vocab, logsum, self._best.temperature)
+        found = decided(self.chain.process_best(best, path), sampling)
+        if found is None:
+            raise Undecided
+        return found
+
+    def drawing(self) -> Drawing | None:
+        """The draw of the next token in the call itself; None where that takes more than its logits and the text."""
+        if not self._draws or not Drawing.possible(rng := self._context.rng):
+            return None
+        assert self._sampler is not None
+        self._sampler.read(self._context.ids, self._context.n_prompt)
+        return Drawing(self._sampler, rng if self.config.sampling.temperature > 0 else None)
+
+    def drawn(self, result: CallResult, drawing: Drawing) -> int:
+        """The token that a call drew after its last row; where it could not decide, Python does, with the same
+        number."""
+        assert result.drawn is not None
+        if result.drawn >= 0:
+            return result.drawn
+        rows = Verified(CallResult(logits=drawing.sampler.row()), {})
+        return draw_at(self.distribution(rows, 0, ()), drawing.number())
+
+    def draw(self, rows: Verified, at: int, path: Sequence[int]) -> int:
+        """The token that follows row `at`, to which `path` leads: one random number, unless greedy."""
+        u = self._context.rng.random() if self.config.sampling.temperature > 0 else 0.0
+        if self._sampler is not None and rows.result.logits is not None:
+            logits = self._processed(rows, at, path) if self._adjusted else rows.result.logits[at]
+            if logits.dtype == np.float32 and logits.shape == (self._vocab,) and logits.flags.c_contiguous:
+                self._sampler.read(self._context.ids, self._context.n_prompt)
+                token = self._sampler.draw(logits, path, u)
+                if token >= 0:
+                    return token
+        return draw_at(self.distribution(rows, at, path), u)
+
+    def _processed(self, rows: Verified, at: int, path: Sequence[int]) -> Logits:
+        """All logits of row `at` after the processors."""
+        assert rows.result.logits is not None
+        early = {block: logits[at] for block, logits in rows.early.items()}
+        return self.chain.process(rows.result.logits[at], path, early)
+
+    def accept(self, token: int) -> None:
+        """`token` was generated, and is in the text."""
+        self.chain.accept(token)
+        if self._sampler is not None:
+            self._sampler.accept(token)
+
+    def _make_sampler(self, capabilities: Capabilities) -> TokenSampler | None:
+        """The runtime's sampler, if it has one and knows these settings."""
+        sampling = self.config.sampling
+        if capabilities.sampler is None or sampling.typical_p < 1:
+            return None
+        self._adjusted = len(self.chain) > sampling.adjusts
+        if any(token >= self._vocab for token, _ in sampling.bias):
+            return None
+        if self._adjusted:  # with penalties and whatever else the chain has
+            sampling = replace(sampling, repetition_penalty=1, presence_penalty=0, frequency_penalty=0, logit_bias=())
+        return capabilities.sampler(sampling, self._vocab)
+
+    def note(self, fell_back: bool) -> None:
+        """A call was verified, from the k best or after all."""
+        if self._pause:
+            self._pause -= 1
+        elif self._best is not ALL:
+            self.fallbacks, self.sufficed = self.fallbacks + fell_back, self.sufficed + (not fell_back)
+            self._mean += _WEIGHT * (fell_back - self._mean)
+            if self._mean > _LIMIT:
+                self._mean, self._pause = _LIMIT / 2, _WHILE
+
+    def logprobs(self, result: CallResult, at: int, token: int) -> tuple[float | None, tuple[tuple[int, float], ...]]:
+        """The log-probability of the token after row `at`, and the likeliest ones, if they are wanted."""
+        n = self.config.logprobs
+        if n is None:
+            return None, ()
+        if result.logits is not None:
+            return logprob(result.logits[at], token), tuple(top_logprobs(result.logits[at], n))
+        assert result.ids is not None
+        assert result.scores is not None
+        assert result.logsum is not None
+        return best_logprobs(result.ids[at], result.scores[at], float(result.logsum[at]), token, n)
+
+
+def make_chain(config: GenerationConfig, context: Context, ends: frozenset[int]) -> LogitsChain:
+    """The processors that a generation has."""
+    found: list[LogitsProcessor] = list(config.processors)
+    if config.sampling.adjusts:
+        found.append(Penalties(config.sampling, context))
+    if config.min_tokens and ends:
+        found.append(MinTokens(ends, config.min_tokens))
+    if config.constraint is not None:
+        found.append(ConstraintMask(config.constraint, context))
+    return LogitsChain(found)
+
+
+def best_needed(config: GenerationConfig, chain: LogitsChain, capabilities: Capabilities, vocab: int) -> int:
+    """How many of the best tokens can be enough for these settings; 0: all logits are needed, or cost no more."""
+    sampling, n = config.sampling, config.logprobs
+    if not chain.takes_best or chain.early or not capabilities.slices:
+        return 0
+    if sampling.temperature > 0 and sampling.top_k == 0 and sampling.top_p == 1 and sampling.min_p == 0:
+        return 0
+    if _sums(config) and not capabilities.logsum:
+        return 0
+    if _nucleus(config) and sampling.temperature != 1:
+        low, high = _TEMPERATURES
+        if not capabilities.temperatures or n is not None or not low <= sampling.temperature <= high:
+            return 0
+    most = min(capabilities.best_k, vocab - 1)
+    least = max(sampling.top_k + 1 if sampling.temperature else 1, n or 0)
+    if least > most:
+        return 0
+    # Penalties take from the known tokens and widen the bounds of the others.
+    ample = max(least + _SPARE, _NUCLEUS if _nucleus(config) else _FEW) * (2 if sampling.adjusts else 1)
+    return min(ample, most)
+
+
+def _nucleus(config: GenerationConfig) -> bool:
+    """Is top-p taken of all tokens?"""
+    sampling = config.sampling
+    return sampling.temperature > 0 and sampling.top_k == 0 and sampling.top_p < 1
+
+
+def _sums(config: GenerationConfig) -> bool:
+    return config.logprobs is not None or _nucleus(config)
+
+
+def _temperature(config: GenerationConfig) -> float:
+    """Of the log-sum."""
+    return config.sampling.temperature if _nucleus(config) else 1.0
+
+
+def finite_token(token: int) -> int:
+    """The runtime's own choice; UsageError if there was none."""
+    if token < 0:
+        raise UsageError("logits: the largest is not finite; need at least one finite value and no NaN or +inf")
+    return token

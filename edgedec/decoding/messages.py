@@ -1,0 +1,132 @@
+"""What passes between the decoding loop, the runner of its calls, and its drafters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from edgedec.decoding.allocation import Offer
+from edgedec.runtime import Call, CallResult, Rows, Runtime
+
+
+class Token(int):
+    """A generated token: an int that also carries its log-probability, if asked for.
+
+    `logprob` is the model's own, before temperature and the like; `top` the most likely tokens. `by`: the
+    drafter that proposed it, empty if none did.
+    """
+
+    logprob: float | None
+    top: tuple[tuple[int, float], ...]
+    by: str
+
+    def __new__(
+        cls, token: int, logprob: float | None = None, top: tuple[tuple[int, float], ...] = (), by: str = ""
+    ) -> Token:
+        self = super().__new__(cls, token)
+        self.logprob, self.top, self.by = logprob, top, by
+        return self
+
+    @property
+    def token(self) -> int:
+        return int(self)
+
+
+class ForwardOn(NamedTuple):
+    """A call for another runtime than the sequence's own: a draft model's."""
+
+    runtime: Runtime
+    call: Call
+
+
+class Completed(NamedTuple):
+    """What came of a call: its result, the rows of all sequences that shared the forward, and the seconds it took.
+    cells: the cached tokens before them as rows cost them (`allocation.text_cells`); whole: did all of its calls run
+    the whole stack, with the head for every row?"""
+
+    result: CallResult
+    rows: int
+    seconds: float
+    cells: int = 0
+    whole: bool = True
+
+
+class Waiting(NamedTuple):
+    """What a loop waits for other than calls: it goes on, without an answer, once `ready()`."""
+
+    ready: Callable[[], bool]
+
+
+Request = Call | ForwardOn
+
+
+class Together(NamedTuple):
+    """Calls of several forks of one text, to be run in one forward; answered by a list, one `Completed` each."""
+
+    requests: Sequence[Request]
+
+
+# Yields the calls that a text needs, the drafts that it could run, and the tokens that it gets; each call is answered
+# by what came of it, each offer by a grant. Of a context that parks also what it waits for.
+DecodeLoop = Generator[Request | Offer | Token | Waiting, Any, None]
+# The same of a job that holds several forks: a search, best of n.
+ForkLoop = Generator[Together | Request | Offer | Token | Waiting, Any, None]
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What a verified call showed. Rows are numbered from the last known token, which is 0; drafted rows follow.
+
+    path: the accepted rows, 0 first; picked: the token that followed each of them (the last is new). result: of all
+    these rows, what the drafter's `outputs` named; its hidden states are of `rows` from its first computed row on.
+    seconds: of the forward; total: the rows of all sequences in it; cells, whole: as of `Completed`. prompt: what the
+    last rows of a prompt showed that ends in this call, if the drafter's `prompt_rows` asks for it. prompted: what the
+    rows showed that ran below the draft (`Draft.prompts`).
+    """
+
+    rows: Rows
+    root: int
+    path: Sequence[int]
+    picked: Sequence[int]
+    result: CallResult
+    seconds: float
+    total: int = 0
+    cells: int = 0
+    whole: bool = True
+    prompt: Sequence[StepResult] = ()
+    prompted: CallResult | None = None
+
+    def tokens(self) -> list[int]:
+        """The token of each row, 0 first."""
+        ids: list[int] = self.rows.tokens[self.root :].tolist()
+        return ids
+
+
+@dataclass
+class Stats:
+    """What a generation cost. `calls`: forward calls that gave tokens, one each when plain. `sufficed`: of how many the
+    k best decided the tokens, without all logits; `fallbacks`: of how many they did not, so that the head ran again.
+    Times are of the loop alone: up to the first token, and all others, `forward_s` of which the calls took."""
+
+    prompt: int = 0
+    cached: int = 0
+    generated: int = 0
+    calls: int = 0
+    proposed: int = 0
+    accepted: int = 0
+    sufficed: int = 0
+    fallbacks: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    forward_s: float = 0.0
+    finish: str = ""
+
+    def add_call(self, seconds: float, forward: float) -> None:
+        """One more call; the first is the one that read the prompt."""
+        if self.calls:
+            self.decode_s += seconds
+            self.forward_s += forward
+        else:
+            self.prefill_s = seconds
+        self.calls += 1

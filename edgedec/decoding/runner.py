@@ -1,0 +1,84 @@
+"""Runs the calls of a loop: of one text alone, or of several forks in one forward."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from time import perf_counter
+
+from edgedec.decoding.allocation import Offer, grant_alone, text_cells
+from edgedec.decoding.host_time import Gaps
+from edgedec.decoding.messages import Completed, DecodeLoop, ForwardOn, Request, Token, Waiting
+from edgedec.runtime import Call, Runtime
+
+
+def run_requests(runtime: Runtime, requests: Sequence[Request]) -> list[Completed]:
+    """What came of calls that are run together: one forward for each runtime among them, or several where they are more
+    rows than it takes at once."""
+    found: list[Completed | None] = [None] * len(requests)
+    groups: dict[int, tuple[Runtime, list[int]]] = {}
+    for i, request in enumerate(requests):
+        owner = request.runtime if isinstance(request, ForwardOn) else runtime
+        groups.setdefault(id(owner), (owner, []))[1].append(i)
+    for owner, members in groups.values():
+        calls = [request.call if isinstance(request := requests[i], ForwardOn) else request for i in members]
+        done = [completed for part in _forwards(owner, calls) for completed in _forward(owner, part)]
+        for i, completed in zip(members, done, strict=True):
+            found[i] = completed
+    return [completed for completed in found if completed is not None]
+
+
+def _forwards(owner: Runtime, calls: Sequence[Call]) -> Generator[Sequence[Call]]:
+    """The calls in order, in parts of no more rows than the runtime takes in one forward."""
+    start, rows, most = 0, 0, owner.capabilities.largest_call
+    for i, call in enumerate(calls):
+        if i > start and rows + call.rows.count > most:
+            yield calls[start:i]
+            start, rows = i, 0
+        rows += call.rows.count
+    yield calls[start:]
+
+
+def _forward(owner: Runtime, calls: Sequence[Call]) -> list[Completed]:
+    began = perf_counter()
+    results = owner.forward(calls)
+    seconds, rows = perf_counter() - began, sum(call.rows.count for call in calls)
+    cells = sum(text_cells(call.rows.count, call.cache.length) for call in calls)
+    whole = all(map(runs_whole, calls))
+    return [Completed(result, rows, seconds, cells, whole) for result in results]
+
+
+def runs_whole(call: Call) -> bool:
+    """Does it run the whole stack, and the head for every row?"""
+    return call.blocks is None and call.hidden is None and call.outputs.logits_from == 0 and call.outputs.head
+
+
+def run_loop(runtime: Runtime, loop: DecodeLoop, gaps: Gaps | None = None) -> Generator[Token]:
+    """The tokens of one loop, its calls run one at a time. gaps: counts the time between them."""
+    gaps, since = gaps or Gaps(), perf_counter()
+    try:
+        item = next(loop)
+        while True:
+            if isinstance(item, Token):
+                given = perf_counter()
+                yield item
+                since += perf_counter() - given
+                gaps.tokens += 1
+            if isinstance(item, Token | Waiting):
+                item = next(loop)
+                continue
+            if isinstance(item, Offer):
+                item = loop.send(grant_alone(item, runtime.capabilities))
+                continue
+            owner, call = item if isinstance(item, ForwardOn) else (runtime, item)
+            began = perf_counter()
+            result = owner.forward((call,))[0]
+            gaps.add_forward(began - since)
+            since = perf_counter()
+            if gaps.watched:
+                gaps.end_forward()
+            seconds, rows = since - began, call.rows.count
+            item = loop.send(Completed(result, rows, seconds, text_cells(rows, call.cache.length), runs_whole(call)))
+    except StopIteration:
+        return
+    finally:
+        loop.close()

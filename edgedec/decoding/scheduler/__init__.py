@@ -1,0 +1,1 @@
+"""Continuous batching: texts in the making, admitted and run together, one forward a step."""

@@ -1,0 +1,246 @@
+"""Continuous batching: many sequences that step together, and the one place that decides who may run.
+
+Each sequence is a loop of its own (`loop.decode_loop`), with its own sampling, constraint, drafter and cache. A batch
+takes the calls that each loop waits for, runs them in one ragged forward, and gives every loop its result. Sequences
+come and go at any step. On a batch-invariant runtime every text is what it is alone, to the byte. How many drafted rows
+each sequence gets is decided for all of them, just before the forward (`allocation`).
+
+Admission counts pages: those of running sequences and of idle prefixes once each, and those that running ones may
+still fill. A text that begins as another one, running or ended, continues from its pages (`sharing`); it waits
+while the other is still reading that beginning. Idle prefixes are evicted, the least recently used first, when a
+waiting sequence needs the room.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from time import perf_counter, sleep
+
+import numpy as np
+
+from edgedec.cache.prefixes import common
+from edgedec.decoding.apply_policy import most_held
+from edgedec.decoding.context import Context
+from edgedec.decoding.host_time import Gaps
+from edgedec.decoding.messages import DecodeLoop, ForkLoop, Token
+from edgedec.decoding.scheduler.forwarding import run_jobs
+from edgedec.decoding.scheduler.job import Job, grant_offers
+from edgedec.decoding.sharing import FoundPrefix, SharedPrefixes, adapter_key
+from edgedec.runtime import Runtime
+
+__all__ = ["Batch", "Job"]
+
+# A common beginning that another text is about to have read is waited for if it brings so many tokens more.
+_WORTH_WAITING = 16
+# So many waiting texts are looked at, when a prompt has been read, for what they have in common with it.
+_LOOKS = 64
+# Seconds between looks at constraints, while all sequences wait for theirs.
+_PAUSE = 0.0005
+
+
+class Batch:
+    """Sequences that step together, as many as `tokens` of cache allow; the others wait in the order they came.
+
+    Not for two threads at once.
+    """
+
+    def __init__(
+        self, runtime: Runtime, *, tokens: int = 1 << 20, most: int = 256, prefixes: SharedPrefixes | None = None
+    ) -> None:
+        """tokens: how many the caches may come to hold; most: sequences at a time; prefixes: those to share with
+        others."""
+        self._runtime, self._tokens, self._most = runtime, tokens, most
+        self._waiting: deque[Job] = deque()
+        self._running: list[Job] = []
+        # The time between forwards, and of it what passed since the last one.
+        self._gaps, self._since_last = Gaps(), 0.0
+        self.prefixes = SharedPrefixes(runtime.capabilities) if prefixes is None else prefixes
+        self._paged, self._page = runtime.capabilities.page_slots > 0, max(runtime.capabilities.page_slots, 1)
+
+    def __len__(self) -> int:
+        """Sequences that run or wait."""
+        return len(self._running) + len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def jobs(self) -> list[Job]:
+        """The sequences that run, in no order."""
+        return list(self._running)
+
+    def add(
+        self,
+        context: Context,
+        loop: DecodeLoop | ForkLoop,
+        on_token: Callable[[Token | None], None],
+        need: int,
+        shares: bool = False,
+        on_start: Callable[[], None] = lambda: None,
+    ) -> Job:
+        """A sequence; it starts (`on_start`) when there is room for the `need` tokens that it may come to hold."""
+        job = Job(context, loop, on_token, need, shares, on_start)
+        self._waiting.append(job)
+        return job
+
+    def cancel(self, job: Job) -> None:
+        """End a sequence; its room is free at once."""
+        job.end()
+
+    def step(self) -> bool:
+        """One forward for the sequences that wait for a call; False if there is nothing left to do."""
+        self._admit()
+        began = perf_counter()
+        for job in (parked := [job for job in self._running if job.parked]):
+            verifying = job.verifying
+            job.resume()
+            if verifying:
+                self._index_prompt(job)
+        jobs = self._next_jobs()
+        if not jobs:
+            sleep(_PAUSE if parked else 0)
+            return bool(parked)
+        grant_offers(jobs, self._runtime.spec.n_blocks, self._runtime.capabilities)
+        self._gaps.add_forward(self._since_last + perf_counter() - began)
+        answers = run_jobs(self._runtime, jobs, self._drop_idle)
+        if self._gaps.watched:
+            self._gaps.end_forward()
+        ended = perf_counter()
+        for job, completed in answers:
+            job.context.concurrent = len(self._running) - 1
+            if completed:
+                job.complete(completed)
+                self._index_prompt(job)
+        self._retire()
+        self._since_last = perf_counter() - ended
+        return True
+
+    def run(self) -> None:
+        """Step until nothing is left."""
+        while self.step():
+            pass
+
+    def held(self) -> int:
+        """Tokens of cache in use or promised: pages of running sequences and idle prefixes once each, and what running
+        sequences may still fill."""
+        page = self._page
+        # What a policy drops is written over: pages that it shares with forks do not stay shared.
+        pruned = sum(self._need(job) for job in self._running if job.context.policy is not None)
+        whole = [job for job in self._running if job.context.policy is None]
+        pages = [np.concatenate([cache.page_ids() for cache in job.caches]) for job in whole]
+        promised = pruned + sum(
+            max(self._need(job) - page * len(ids), 0) for job, ids in zip(whole, pages, strict=True)
+        )
+        idle = [cache.page_ids() for cache in self.prefixes.caches()]
+        unpaged = 0 if self._paged else sum(cache.length for cache in self.prefixes.caches())
+        return page * len(np.unique(np.concatenate([*pages, *idle, np.zeros(0, np.int64)]))) + promised + unpaged
+
+    def _admit(self) -> None:
+        self._retire()
+        if not self._waiting or len(self._running) >= self._most:
+            return
+        self._waiting = deque(job for job in self._waiting if not job.done)
+        for job in list(self._waiting):
+            if len(self._running) >= self._most:
+                return
+            match = self._match(job)
+            if match is None:
+                continue
+            shared = match.n // self._page * self._page if self._paged and match.cache is not None else 0
+            if not self._fits(self._need(job) - shared):
+                return
+            self._waiting.remove(job)
+            self._start(job, match)
+
+    def _bound(self) -> int:
+        """At least what `held` returns, and quick: as if nothing were shared."""
+        idle = sum(self._in_pages(cache.length) for cache in self.prefixes.caches())
+        running = sum(self._need(job) + self._page * len(job.caches) for job in self._running)
+        return idle + running
+
+    def _need(self, job: Job) -> int:
+        """Tokens of cache, in whole pages, that a sequence takes at most from here on."""
+        return self._in_pages(most_held(job.context, job.need, self._runtime.capabilities))
+
+    def _in_pages(self, tokens: int) -> int:
+        """The tokens that as many whole pages hold."""
+        return -(-tokens // self._page) * self._page
+
+    def _fits(self, tokens: int) -> bool:
+        """Is there room for so many more tokens, if need be after evicting idle prefixes? A sequence larger than all
+        the room still runs, alone."""
+        if self._bound() + tokens <= self._tokens:
+            return True
+        self.prefixes.evict(lambda: self.held() + tokens <= self._tokens)
+        return not self._running or self.held() + tokens <= self._tokens
+
+    def _match(self, job: Job) -> FoundPrefix | None:
+        """What the job can continue from; None if it had better wait for a sequence that reads its beginning."""
+        if not job.shares:
+            return FoundPrefix()
+        context, least = job.context, self.prefixes.least
+        match, key = self.prefixes.find(context), adapter_key(context)
+        have = max(match.n, context.cache.length)
+        for running in (other.context for other in self._running if other.shares):
+            if running.cache.length < running.n_prompt - 1 and adapter_key(running) == key:
+                soon = min(common(context.ids, running.ids), running.n_prompt) - have
+                if soon >= max(_WORTH_WAITING, least - have):
+                    return None
+        return match if match.n >= context.cache.length + least else FoundPrefix()
+
+    def _start(self, job: Job, match: FoundPrefix) -> None:
+        context = job.context
+        self.prefixes.reuse(context, match)
+        context.concurrent, context.gaps, context.parks = len(self._running), self._gaps, True
+        job.started = True
+        job.on_start()
+        job.advance()
+        if not job.done:
+            self._running.append(job)
+
+    def _retire(self) -> None:
+        """Ended sequences leave; what they read can be continued from."""
+        if not any(job.done for job in self._running):
+            return
+        for job in self._running:
+            if job.done and job.shares:
+                self._index(job.context, job.context.cache.length)
+        self._running = [job for job in self._running if not job.done]
+
+    def _index_prompt(self, job: Job) -> None:
+        """A prompt that has just been read can be continued from at once: its whole pages, which copies nothing; all of
+        it if one that waits begins with more."""
+        context = job.context
+        read = context.n_prompt <= len(context.ids) <= context.n_prompt + 1 and not job.verifying
+        if job.shares and self._paged and not job.done and read:
+            n = min(context.cache.length, context.n_prompt)
+            whole = n // self._page * self._page
+            waiting = (other.context.ids for other in islice(self._waiting, _LOOKS))
+            more = any(common(ids, context.ids) >= whole + self.prefixes.least for ids in waiting)
+            self._index(context, n if more else whole)
+
+    def _drop_idle(self) -> bool:
+        """Let go of all idle prefixes; were there any?"""
+        held = len(self.prefixes) > 0
+        self.prefixes.evict(lambda: False)
+        return held
+
+    def _index(self, context: Context, n: int) -> None:
+        if self.prefixes.keep(context, n) and self._bound() > self._tokens:
+            self.prefixes.evict(lambda: self.held() <= self._tokens)
+
+    def _next_jobs(self) -> list[Job]:
+        """Whose calls go together, at most the rows that the runtime takes: those left out come first the next time."""
+        chosen: list[Job] = []
+        others: list[Job] = []
+        rows, limit = 0, self._runtime.capabilities.largest_call
+        for job in self._running:
+            wanted = job.rows
+            fits = wanted > 0 and (not chosen or rows + wanted <= limit)
+            (chosen if fits else others).append(job)
+            rows += wanted if fits else 0
+        self._running = others + chosen
+        return chosen

@@ -1,0 +1,143 @@
+"""A sequence of a batch: its loop, and what that waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from edgedec.cache import Cache
+from edgedec.decoding.allocation import Offer, Others, allocate, text_cells
+from edgedec.decoding.context import Context, always
+from edgedec.decoding.messages import Completed, DecodeLoop, ForkLoop, ForwardOn, Request, Together, Token, Waiting
+from edgedec.errors import ContextFull, EdgedecError
+from edgedec.runtime import Call, Capabilities
+
+
+@dataclass(eq=False)
+class Job:
+    """A sequence in a batch. `on_token` gets each token, and None at the end; `error` is what ended it, if anything
+    did. `need`: tokens that its caches may come to hold, all forks together, if no policy drops any; `shares`: may it
+    continue from the pages of others, and they from its? `forks`: further contexts that its loop has made. `parked`:
+    its constraint still computes what may follow its last token, or drafted ones (`verifying`), while the others go on.
+    `offer`: the draft that it could run in the next call.
+    """
+
+    context: Context
+    loop: DecodeLoop | ForkLoop
+    on_token: Callable[[Token | None], None]
+    need: int
+    shares: bool = False
+    on_start: Callable[[], None] = lambda: None
+    requests: Sequence[Request] = ()
+    forks: list[Context] = field(default_factory=list)
+    started: bool = False
+    done: bool = False
+    error: EdgedecError | None = None
+    parked: bool = False
+    verifying: bool = False
+    offer: Offer | None = None
+    _several: bool = False
+    _ready: Callable[[], bool] = always
+
+    def advance(self, answer: Any = None) -> None:
+        """On to the next calls or to the next offer, or to the end."""
+        try:
+            item = self.loop.send(answer) if answer is not None else next(self.loop)
+            while isinstance(item, Token | Waiting):
+                if isinstance(item, Token):
+                    given = perf_counter()
+                    self.on_token(item)
+                    self.context.gaps.consumed(perf_counter() - given)
+                    if self.done:
+                        return
+                self.verifying = isinstance(item, Waiting)
+                self._ready = item.ready if isinstance(item, Waiting) else self.context.ready
+                self.parked = not self._ready()
+                if self.parked:
+                    return
+                item = next(self.loop)
+            self.verifying = False
+            self._take(item)
+        except StopIteration:
+            self.end()
+        except (EdgedecError, MemoryError) as error:
+            self.fail(error)
+
+    def fail(self, error: EdgedecError | MemoryError) -> None:
+        """At its end, because of what one of its calls met."""
+        if not self.done:
+            self.error = error if isinstance(error, EdgedecError) else self._without_room(error)
+            self.end()
+
+    def _without_room(self, error: MemoryError) -> ContextFull:
+        said = f"{len(self.context.ids)} tokens: memory is short ({str(error) or 'out of memory'})"
+        full = ContextFull(f"{said}; run fewer texts at a time, or allow their caches more")
+        full.__cause__ = error
+        return full
+
+    def _take(self, item: Together | Request | Offer) -> None:
+        self.offer = item if isinstance(item, Offer) else None
+        self._several = isinstance(item, Together)
+        if isinstance(item, Together):
+            self.requests = item.requests
+        else:
+            self.requests = () if isinstance(item, Offer) else (item,)
+
+    def complete(self, completed: Sequence[Completed]) -> None:
+        """On with what came of its calls."""
+        self.requests = ()
+        if not self.done:
+            self.advance(list(completed) if self._several else completed[0])
+
+    def resume(self) -> None:
+        """On from where it was parked, if it can."""
+        if not self.done and self._ready():
+            self.parked = False
+            self.advance()
+
+    def end(self) -> None:
+        """At its end, or cancelled: its text stands as it is."""
+        if not self.done:
+            self.done, self.requests, self.offer = True, (), None
+            self.loop.close()
+            self.on_token(None)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the calls that it waits for, the offered ones not among them."""
+        if self.offer is not None:
+            return self.offer.rows
+        calls = (request.call if isinstance(request, ForwardOn) else request for request in self.requests)
+        return sum(call.rows.count for call in calls)
+
+    @property
+    def caches(self) -> list[Cache]:
+        """Of its context and of its forks."""
+        return [self.context.cache, *(fork.cache for fork in self.forks)]
+
+
+def grant_offers(jobs: Sequence[Job], n_blocks: int, capabilities: Capabilities) -> None:
+    """Answer the offers of the jobs that share the next forward, all together."""
+    offering = [(job, job.offer) for job in jobs if job.offer is not None]
+    if not offering:
+        return
+    calls = (request for job in jobs for request in job.requests if isinstance(request, Call))
+    others = _others(calls, n_blocks)
+    grants = allocate([offer for _, offer in offering], others, capabilities.largest_call, capabilities.row_buckets)
+    for (job, _), grant in zip(offering, grants, strict=True):
+        job.advance(grant)
+
+
+def _others(calls: Iterable[Call], n_blocks: int) -> Others:
+    """What calls that offer nothing cost and bring. Those of some blocks only are drafts in the making."""
+    rows, cells, decoding, tokens = 0.0, 0.0, 0, 0
+    for call in calls:
+        share = 1.0 if call.blocks is None else len(call.blocks) / n_blocks
+        rows += share * call.rows.count
+        cells += share * text_cells(call.rows.count, call.cache.length)
+        if call.blocks is None and call.outputs.head:
+            decoding += call.rows.count - call.outputs.logits_from
+            tokens += 1
+    return Others(round(rows), round(cells), decoding, tokens)

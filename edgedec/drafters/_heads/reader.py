@@ -1,0 +1,200 @@
+"""A draft head with layers of its own: it reads the target's states beside the tokens that followed them.
+
+Row i of the head's cache is the target's state at token i of the text and the embedding of token i + 1; it says what
+comes after token i + 1. Rows of the text are committed; drafted rows take the head's own state in the place of the
+target's and are rolled back after the draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from edgedec.bundle import Bundle
+from edgedec.bundle.manifest import DraftFacts
+from edgedec.decoding.messages import Completed, ForwardOn, Request
+from edgedec.drafters import DrafterContext
+from edgedec.drafters._calls import TokenEmbeddings, own_seconds
+from edgedec.drafters._heads.states import LastNorm, Seen
+from edgedec.drafters._models.opening import draft_runtime
+from edgedec.drafters._networks.graphs import Network, open_network
+from edgedec.errors import UsageError
+from edgedec.runtime import (
+    Call,
+    CallResult,
+    Hidden,
+    Outputs,
+    Rows,
+    Runtime,
+)
+from edgedec.spec import ModelSpec
+from edgedec.spec.macs import row_macs
+
+Reading = Generator[Request, Completed, CallResult]
+_NONE = Outputs()
+
+
+def facts_of(host: DrafterContext, kind: str) -> DraftFacts:
+    """What the bundle says of its draft of a kind; UsageError, with what to do, if it has none."""
+    found = host.bundle.manifest.drafts.get(kind)
+    if found is None:
+        path = host.bundle.path
+        raise UsageError(f"{path}: the bundle has no {kind} head; add one with `edgedec add-draft PATH {path}`")
+    if not host.runtime.capabilities.hidden or not host.runtime.capabilities.slices:
+        raise UsageError(f"drafter {kind}: the runtime {host.runtime.name} shows no states; use another engine")
+    return found
+
+
+def open_stack(host: DrafterContext, facts: DraftFacts) -> tuple[Bundle, Runtime]:
+    """The layers of a draft and a runtime on them, the target's own kind of engine; sessions share it."""
+    bundle = host.bundle.part(facts.stack)
+    return bundle, draft_runtime(host, bundle)
+
+
+class HeadReader:
+    """One text as a head has read it. lag: tokens after its own that a row depends on."""
+
+    lag = 1
+
+    def __init__(self, host: DrafterContext, facts: DraftFacts) -> None:
+        bundle, self._runtime = open_stack(host, facts)
+        self._spec, self._chunk = bundle.spec, self._runtime.capabilities.prefill_chunk
+        self._cache = self._runtime.new_cache(bundle.spec.context_length)
+        threads = host.runtime.capabilities.threads
+        networks = {use: open_network(host.bundle, file, threads) for use, file in facts.networks.items()}
+        self._fuse, self._entry = networks.get("features"), networks.get("entry")
+        self._target_norm = LastNorm(host.bundle) if facts.normed else None
+        self._own_norm = LastNorm(bundle) if facts.feeds == "normed" else None
+        self._embeddings = TokenEmbeddings(host) if self._entry or bundle.spec.paired else None
+        self.last = bundle.spec.n_blocks - 1
+        # Row 0 of the cache is token `_base` of the text `_text`, as it stood when it was read last.
+        self._base, self._text, self._sure = 0, list[int](), True
+        self._rows: Rows | None = None
+        self._at = -1
+        self._result: CallResult | None = None
+        self.calls, self.seconds = 0, 0.0  # of the last call
+
+    def share(self, target: ModelSpec) -> float:
+        """Multiply-adds of a row of the head over those of a row of the target."""
+        return row_macs(self._spec) / max(row_macs(target), 1)
+
+    def reset(self) -> None:
+        """Another text; what it shares with the old one may be used again."""
+        self._sure, self._result, self._at = False, None, -1
+
+    def read(self, seen: Sequence[Seen], ids: Sequence[int], outputs: Outputs, room: int) -> Reading:
+        """Read what calls have shown of the text `ids` -> what follows its last token, as `outputs` say; None in every
+        part of the result if that cannot be said. room: rows that will be drafted below it."""
+        self._cache.rollback()
+        self._rows = None
+        self._keep_common(ids)
+        for part in seen:
+            yield from self._take(part, ids, outputs, room)
+        self._text = list(ids)
+        if self._result is None or self._at != len(ids) - 2:
+            return CallResult()
+        return self._result
+
+    def grow(self, tokens: Sequence[int], parents: Sequence[int], states: Hidden, outputs: Outputs) -> Reading:
+        """Rows below the text, or below rows drafted before (parent -1: the text): what follows each of them."""
+        if self._rows is None:
+            rows = Rows.tree(tokens, parents, self._cache.length)
+        else:
+            rows = self._rows.extend(tokens, parents)
+        found = yield from self._run(rows, states, tokens, outputs)
+        self._rows = rows
+        return found
+
+    def state(self, result: CallResult) -> Hidden:
+        """The states [n, hidden_size] that a result's rows hand on to rows below them."""
+        states = result.hidden[self.last]
+        return states if self._own_norm is None else self._own_norm(states)
+
+    def end(self) -> None:
+        """Give up what was drafted."""
+        self._cache.rollback()
+        self._rows = None
+
+    def inherit(self, other: HeadReader) -> None:
+        """Go on from where another one is; caches with pages share them."""
+        other.end()
+        self._cache, self._rows = other._cache.fork(), None
+        self._base, self._text, self._sure = other._base, list(other._text), other._sure
+        self._at, self._result = other._at, other._result
+
+    def _keep_common(self, ids: Sequence[int]) -> None:
+        """After a reset: forget rows of tokens that this text does not have."""
+        if self._sure:
+            return
+        self._sure, common = True, 0
+        for ours, theirs in zip(self._text, ids, strict=False):
+            if ours != theirs:
+                break
+            common += 1
+        keep = common - self.lag - self._base
+        if keep < self._cache.length:
+            self._cache.truncate(max(keep, 0))
+        if keep < 0:
+            self._base = 0
+
+    def _take(self, seen: Seen, ids: Sequence[int], outputs: Outputs, room: int) -> Generator[Request, Completed, None]:
+        """Read the rows that are still those of the text."""
+        after = ids[seen.start + 1 : seen.start + 1 + len(seen.follow)]
+        n = 0
+        while n < len(after) and after[n] == seen.follow[n]:
+            n += 1
+        if not n:
+            return
+        self._place(seen.start, n + room)
+        for at in range(0, n, self._chunk):
+            stop = min(at + self._chunk, n)
+            last = seen.start + stop == len(ids) - 1
+            yield from self._commit(seen, at, stop, outputs if last else _NONE)
+
+    def _place(self, start: int, rows: int) -> None:
+        """Make the next row that of token `start`: further back, or anew after a gap or where the cache is full."""
+        at = start - self._base
+        if not 0 <= at <= self._cache.length or at + rows > self._cache.capacity:
+            self._base, at = start, 0
+        if at < self._cache.length:
+            self._cache.truncate(at)
+
+    def _commit(self, seen: Seen, start: int, stop: int, outputs: Outputs) -> Generator[Request, Completed, None]:
+        tokens = seen.follow[start:stop]
+        rows = Rows.chain(tokens, self._cache.length)
+        wanted = outputs._replace(logits_from=len(rows) - 1) if outputs.head else outputs
+        result = yield from self._run(rows, self._of_target(seen.states[start:stop]), tokens, wanted)
+        self._cache.commit(range(len(rows)))
+        self._at = seen.start + stop - 1
+        hidden = {block: states[-1:] for block, states in result.hidden.items()}
+        self._result = replace(result, hidden=hidden)
+
+    def _of_target(self, states: Hidden) -> Hidden:
+        """The target's states [n, features, hidden_size] as the head takes them [n, hidden_size]."""
+        if self._target_norm is not None:
+            states = self._target_norm(states)
+        if self._fuse is None:
+            return states[:, 0]
+        parts = [np.ascontiguousarray(states[:, i]) for i in range(states.shape[1])]
+        found: Hidden = self._fuse.run(*parts)[0]
+        return found
+
+    def _run(self, rows: Rows, states: Hidden, tokens: Sequence[int], outputs: Outputs) -> Reading:
+        embedded = None if self._embeddings is None else (yield from self._embeddings.of(tokens))
+        entering = states if self._entry is None else _entered(self._entry, embedded, states)
+        given = replace(rows, embeddings=embedded) if self._spec.paired else rows
+        self.calls += 1
+        call = Call(given, self._cache, None, entering, outputs)
+        done = yield ForwardOn(self._runtime, call)
+        self.seconds = own_seconds(done, call)
+        return done.result
+
+
+def _entered(entry: Network, embedded: Hidden | None, states: Hidden) -> Hidden:
+    """The state that enters the first block."""
+    given = {"embedding": embedded, "hidden": np.ascontiguousarray(states)}
+    inputs = [value for name in entry.inputs if (value := given[name]) is not None]
+    found: Hidden = entry.run(*inputs)[0]
+    return found

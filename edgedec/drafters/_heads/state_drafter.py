@@ -1,0 +1,60 @@
+"""A drafter that reads the target's states of the whole text, by a head with layers of its own or the latest alone."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from edgedec.bundle.manifest import DraftFacts
+from edgedec.decoding.context import Context
+from edgedec.decoding.messages import Completed, Request, StepResult
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Proposal
+from edgedec.drafters._heads.reader import HeadReader
+from edgedec.drafters._heads.states import SeenStates
+from edgedec.runtime import CallResult, Outputs, Rows
+
+# The least chance of a path where none is named: the draft is to have a fixed length.
+LEAST = 1e-4
+
+
+class StateDrafter(BaseDrafter):
+    """`_reader`: what reads the states in `_seen`; None: the head has no layers, and the latest alone are kept."""
+
+    def __init__(self, host: DrafterContext, facts: DraftFacts) -> None:
+        self._reader = HeadReader(host, facts) if facts.stack else None
+        self._seen = SeenStates(facts.features)
+        self.outputs = Outputs(hidden=facts.features)
+        self.reads = self.outputs if facts.stack else Outputs()
+
+    def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None]:
+        assert self._reader is not None
+        start = int(rows.positions[0]) + 1
+        self._seen.read(rows, result, context.ids[start : start + len(rows)])
+        yield from self._reader.read(self._seen.take(), context.ids, Outputs(), 0)
+
+    def observe(self, step: StepResult) -> None:
+        if self._reader is None:
+            self._seen.take()
+        self._seen.observe(step)
+
+    def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
+        if nodes < 1 or len(context.ids) < 2:
+            return Draft()
+        return self._search(context, nodes, max(min_path_prob, LEAST))
+
+    def _search(self, context: Context, nodes: int, least: float) -> Generator[Request, Completed, Draft]:
+        """The tree of paths with a chance of `least` or more, at most `nodes` of them."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        self._seen.take()
+        if self._reader is not None:
+            self._reader.reset()
+
+    def inherit(self, other: Drafter) -> None:
+        if isinstance(other, StateDrafter) and self._reader is not None and other._reader is not None:
+            self._reader.inherit(other._reader)
+            self._seen.inherit(other._seen)
+
+    def report(self) -> dict[str, Any]:
+        return {} if self._reader is None else {"steps": self._reader.calls}

@@ -1,0 +1,1 @@
+"""Dense networks of draft heads: ONNX graphs, opened once and shared by all sessions."""

@@ -1,0 +1,1 @@
+"""Draft trees: grown, merged by common prefix, calibrated."""
