@@ -21,6 +21,7 @@ from edgedec.errors import ContextFull
 from edgedec.export.exporter import ExportOptions, export
 from edgedec.kernels.cpu.loader import why_not
 from edgedec.runtime import Call, Rows, Runtime, RuntimeOptions, forward_one, open_runtime
+from edgedec.runtime import memory as refusal
 from edgedec.spec import KV_FORMATS
 
 LONG = 33000
@@ -113,7 +114,7 @@ def test_rows_of_pages() -> None:
 
 
 def test_what_does_not_fit_is_refused_by_name(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_SMALL", 1 << 20)
+    monkeypatch.setattr(refusal, "_SMALL", 1 << 20)
     monkeypatch.setattr(memory, "available_memory", lambda: 3 << 20)
     model = edgedec.open(long, engine=engines()[-1], threads=1)
     session = model.session(speculate="off")
@@ -146,7 +147,7 @@ def test_a_server_takes_what_fits_and_refuses_more(long: Path, monkeypatch: pyte
     assert found.exit_code == 1
     assert "8388608 tokens take 1.0 GiB of cache in f32, and 70 MiB of memory are free" in found.output
     monkeypatch.setattr(memory, "available_memory", lambda: 9 << 20)
-    monkeypatch.setattr(memory, "_SMALL", 1 << 20)
+    monkeypatch.setattr(refusal, "_SMALL", 1 << 20)
     found = CliRunner().invoke(app, command)
     assert found.exit_code == 1
     assert "131072 tokens take 16 MiB of cache in f32, and 9 MiB of memory are free" in found.output

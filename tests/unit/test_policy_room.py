@@ -20,6 +20,7 @@ from edgedec.kernels.cpu import loader
 from edgedec.policies import TextSize, policy_names
 from edgedec.policies._admission import evicted_peak
 from edgedec.runtime import PAGE, Call, CallResult
+from edgedec.runtime import memory as refusal
 from edgedec.server.engine import ServerLimits
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
@@ -145,7 +146,7 @@ def test_the_worst_of_a_text() -> None:
 def test_a_text_is_read_that_was_refused(
     model: edgedec.Model, ids: list[int], monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
-    monkeypatch.setattr(memory, "_SMALL", 1 << 20)
+    monkeypatch.setattr(refusal, "_SMALL", 1 << 20)
     monkeypatch.setattr(memory, "available_memory", lambda: memory.cache_bytes(model.spec, "f32", 600, PAGE))
     with pytest.raises(ContextFull, match=r"920 tokens take .*--cache streaming"):
         list(model.session().tokens(ids[:900], max_tokens=20))
@@ -201,7 +202,7 @@ def test_a_server_has_room_for_what_its_policy_keeps(nano: Path, monkeypatch: py
     pytest.importorskip("starlette", reason="serving needs starlette")
     from edgedec.server.pool import fitted, limits_under
 
-    monkeypatch.setattr(memory, "_SMALL", 1 << 20)
+    monkeypatch.setattr(refusal, "_SMALL", 1 << 20)
     whole = edgedec.open(nano, engine="native", threads=1)
     each = memory.cache_bytes(whole.spec, "f32", 64, PAGE) // 64
     monkeypatch.setattr(memory, "available_memory", lambda: 900 * each)
