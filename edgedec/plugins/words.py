@@ -53,6 +53,8 @@ def _items(item: Mapping[str, Any] | str, where: str) -> list[Choice]:
 def _json(text: str, where: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=lambda pairs: _unique(pairs, where))
+    except UsageError:
+        raise
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{where}{text:.60}: not JSON ({' '.join(str(error).split())})") from None
 
