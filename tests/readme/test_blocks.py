@@ -76,7 +76,7 @@ OWN = {
     "embed.md": "../unit/test_embed_docs.py",
 }
 # Programs that are not run.
-DOWNLOADS = {"evaluate.md": "downloads its task; tests/unit/test_harness.py runs local ones"}
+DOWNLOADS = {"bench.md": "downloads its task; tests/unit/test_harness.py runs local ones"}
 # Programs that need what may not be here.
 NEEDS = {"export.md": "onnxruntime_genai", "constraints.md": "llguidance", "coming-from.md": "torch"}
 SMALLER = [
