@@ -76,9 +76,9 @@ OWN = {
     "embed.md": "../unit/test_embed_docs.py",
 }
 # Programs that are not run.
-DOWNLOADS = {"evaluate.md": "downloads its task; tests/unit/test_harness.py runs local ones"}
+DOWNLOADS = {"bench.md": "downloads its task; tests/unit/test_harness.py runs local ones"}
 # Programs that need what may not be here.
-NEEDS = {"export.md": "onnxruntime_genai", "constraints.md": "llguidance", "coming-from-transformers.md": "torch"}
+NEEDS = {"export.md": "onnxruntime_genai", "constraints.md": "llguidance", "coming-from.md": "torch"}
 SMALLER = [
     (r"(?<=-p )512\b", "16"),
     (r"(?<=-n )(128|150|200)\b", "8"),
