@@ -29,7 +29,7 @@ KINDS = {
     "BundleUnsafe": "The bundle names files outside its folder, or its signature is not right. Do not use it.",
     "BundleError": "The bundle cannot be written: a full disk, or a folder without permission.",
     "CheckpointError": "The checkpoint cannot be exported as it is.",
-    "UnknownArchitecture": "No file in `models/` knows this `model_type`: [adding one](add-an-architecture.md).",
+    "UnknownArchitecture": "No file in `models/` knows this `model_type`: [adding one](extending.md#add-an-architecture).",
     "BadTensor": "A tensor of the checkpoint is missing, too many, of another shape, or not finite: download it again, or it was "
     "saved wrongly.",
     "RuntimeUnavailable": "A package or an engine is missing here, or the engine cannot run what was asked.",
@@ -44,7 +44,7 @@ KINDS = {
     "APIError": "What the server answers a request, with the HTTP status. 400: mend the request; 401: the key; 404: `GET /v1/models` names what "
     "is there; 408, 429, 503: try again, after `Retry-After` seconds where it is given; 5xx: see the server's log.",
     "print": "Notes on stderr: the command goes on, unless they say otherwise.",
-    "MachineMissing": "A check of [generated sources](gpu-sources.md) needs a driver or a package.",
+    "MachineMissing": "A check of [generated sources](gpu-engines.md#kernel-sources) needs a driver or a package.",
 }
 # Errors of other kinds, whose text stands in a message above, after its colon or in its brackets.
 REASONS = {

@@ -26,7 +26,8 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def section(page: Path, title: str) -> str:
     """What stands below a heading of the second level, up to the next one."""
-    (found,) = [part for part in re.split(r"^## ", page.read_text("utf-8"), flags=re.M) if part.startswith(f"{title}\n")]
+    parts = re.split(r"^## ", page.read_text("utf-8"), flags=re.MULTILINE)
+    (found,) = (part for part in parts if part.startswith(f"{title}\n"))
     return found
 
 

@@ -1,4 +1,4 @@
-"""docs/extending.md, "Add a runtime", followed literally: the file that its blocks make passes the conformance suite."""
+"""docs/extending.md, "Add a runtime", followed literally: the file that its blocks make conforms."""
 
 from __future__ import annotations
 
