@@ -3,8 +3,8 @@
 The draft model reads the same text with a cache of its own, one forward of it for each token further; those of all
 sequences that share it run together. Under `match` it proposes its likeliest chain, with the runners-up at each place
 as side branches (they cost no forward of it; DySpec), and stops where nothing further is likely enough to pay
-(SpecDec++). Under a verifier that knows the draft's distribution (token, block, spectr, recursive, multipath) the tokens
-are drawn, in a tree whose shape is settled before the first draw. A draft model with other tokens drafts text:
+(SpecDec++). Under a verifier that knows the draft's distribution (token, block, spectr, recursive, multipath) the
+tokens are drawn, in a tree whose shape is settled before the first draw. A draft model with other tokens drafts text:
 `_models/retokenize.py`.
 """
 

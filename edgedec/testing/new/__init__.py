@@ -1,1 +1,1 @@
-"""`python -m edgedec.testing.new FAMILY NAME`: the skeleton of a plug-in and a test that fails until it does something."""
+"""`python -m edgedec.testing.new FAMILY NAME`: a plug-in's skeleton and a test that fails until it does something."""
