@@ -62,7 +62,7 @@ Request = Call | ForwardOn
 
 
 class Together(NamedTuple):
-    """Calls of several forks of one text, to be run in one forward; answered by a list, one `Completed` each."""
+    """One or more calls of forks of one text, to be run in one forward; answered by a list, a `Completed` for each."""
 
     requests: Sequence[Request]
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from loops import decode
 from simulated import Python, Simulation, large, measured, small, tiny
 
 from edgedec.decoding import host_time as gaps_module
@@ -18,7 +19,7 @@ from edgedec.decoding.allocation import MARGIN, Offer, Others, allocate, best_of
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.host_time import Gaps
-from edgedec.decoding.loop import decode, decode_loop
+from edgedec.decoding.loop import decode_loop
 from edgedec.decoding.messages import StepResult
 from edgedec.decoding.runner import run_loop
 from edgedec.drafters import BaseDrafter, Draft

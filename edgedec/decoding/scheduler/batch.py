@@ -194,7 +194,8 @@ class Batch:
     def _start(self, job: Job, match: FoundPrefix) -> None:
         context = job.context
         self.prefixes.reuse(context, match)
-        context.concurrent, context.gaps, context.parks = len(self._running), self._gaps, True
+        context.concurrent, context.gaps = len(self._running), self._gaps
+        context.hooks = context.hooks._replace(parks=True)
         job.started = True
         job.on_start()
         job.advance()

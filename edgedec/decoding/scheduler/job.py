@@ -9,7 +9,8 @@ from typing import Any
 
 from edgedec.cache import Cache
 from edgedec.decoding.allocation import Offer, Others, allocate, text_cells
-from edgedec.decoding.context import Context, always
+from edgedec.decoding.constraint import always
+from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, DecodeLoop, ForkLoop, ForwardOn, Request, Together, Token, Waiting
 from edgedec.errors import ContextFull, EdgedecError
 from edgedec.runtime import Call, Capabilities
@@ -53,7 +54,7 @@ class Job:
                     if self.done:
                         return
                 self.verifying = isinstance(item, Waiting)
-                self._ready = item.ready if isinstance(item, Waiting) else self.context.ready
+                self._ready = item.ready if isinstance(item, Waiting) else self.context.hooks.ready
                 self.parked = not self._ready()
                 if self.parked:
                     return
