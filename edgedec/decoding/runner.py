@@ -1,4 +1,4 @@
-"""Runs the calls of a loop: of one text alone, or of several forks in one forward."""
+"""Runs the calls of one loop: a single call alone, calls that it yields together in one forward."""
 
 from __future__ import annotations
 
