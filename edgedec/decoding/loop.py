@@ -113,11 +113,12 @@ class TextGeneration:
     def ended(self) -> bool:
         """Is the text complete? `Stats.finish` is the reason then. A full context slides first, or raises
         ContextFull."""
-        if self._stopped or self._completed():
+        if self._stopped:
             return True
+        if self._constraint is not None and self._constraint.done:
+            return self._stop("eos")
         if self._left is not None and self._left <= 0:
-            self.stats.finish = "length"
-            return True
+            return self._stop("length")
         return len(self.context.ids) > self.context.cache.capacity and not self._make_room()
 
     def read(self) -> Generator[Request, Any, Rows]:
@@ -170,14 +171,14 @@ class TextGeneration:
     def deliver(self, draft: Draft, seen: StepResult) -> Generator[Token]:
         """Add the picked tokens to the text, one by one. At each yield the context may be copied, saved or closed: so
         a token's row is committed only after the token was taken, and nothing of the tokens after it is there."""
-        context, step = self.context, self.step
+        context, step, constraint = self.context, self.step, self._constraint
         for at, token in enumerate(seen.picked[: self._left]):
             if at:
-                if self._completed():
+                if constraint is not None and constraint.done:
                     return
                 step.commit(seen, at)
             if token in step.ends:
-                self.stats.finish, self._stopped = "eos", True
+                self._stop("eos")
                 return
             context.ids.append(token)
             self.stats.generated += 1
@@ -186,17 +187,15 @@ class TextGeneration:
         if self._left is not None:
             self._left -= len(seen.picked)
 
-    def _completed(self) -> bool:
-        """May nothing follow by the constraint?"""
-        if self._constraint is None or not self._constraint.done:
-            return False
-        self.stats.finish, self._stopped = "eos", True
+    def _stop(self, reason: str) -> bool:
+        """Note why the text is complete; always True."""
+        self.stats.finish, self._stopped = reason, True
         return True
 
     def _make_room(self) -> bool:
         """Let a full context slide; False where the generation ends there instead."""
         if self.stats.generated and self.config.max_tokens is None and self.context.sinks is None:
-            self.stats.finish, self._stopped = "context", True
+            self._stop("context")
             return False
         self.context.make_room()
         self._drafter.reset()

@@ -56,6 +56,7 @@ def run_loop(runtime: Runtime, loop: DecodeLoop | ForkLoop, gaps: Gaps | None = 
     """The tokens of one loop, its calls run one at a time, those that it yields together in one forward. gaps: counts
     the time between forwards."""
     gaps, since = gaps or Gaps(), perf_counter()
+    answer: Completed | list[Completed]
     try:
         item = next(loop)
         while True:
@@ -65,34 +66,45 @@ def run_loop(runtime: Runtime, loop: DecodeLoop | ForkLoop, gaps: Gaps | None = 
                 since += perf_counter() - given
                 gaps.tokens += 1
                 item = next(loop)
-            elif isinstance(item, Waiting):
-                item = next(loop)
+            elif isinstance(item, Call):
+                answer, since = _run(runtime, item, gaps, since)
+                item = loop.send(answer)
+            elif isinstance(item, ForwardOn):
+                answer, since = _run(item.runtime, item.call, gaps, since)
+                item = loop.send(answer)
+            elif isinstance(item, Together):
+                answer, since = _run_together(runtime, item, gaps, since)
+                item = loop.send(answer)
             elif isinstance(item, Offer):
                 item = loop.send(grant_alone(item, runtime.capabilities))
-            elif isinstance(item, Together):
-                began = perf_counter()
-                answers = run_requests(runtime, item.requests)
-                since = _count_forward(gaps, began, since)
-                item = loop.send(answers)
             else:
-                owner, call = item if isinstance(item, ForwardOn) else (runtime, item)
-                began = perf_counter()
-                result = owner.forward((call,))[0]
-                since = _count_forward(gaps, began, since)
-                seconds, rows = since - began, call.rows.count
-                item = loop.send(
-                    Completed(result, rows, seconds, text_cells(rows, call.cache.length), runs_whole(call))
-                )
+                assert isinstance(item, Waiting)
+                item = next(loop)
     except StopIteration:
         return
     finally:
         loop.close()
 
 
-def _count_forward(gaps: Gaps, began: float, since: float) -> float:
-    """Count a forward that has just ended, and the time before it; returns when it ended."""
+def _run(owner: Runtime, call: Call, gaps: Gaps, since: float) -> tuple[Completed, float]:
+    """A call's result, and the time at which it ended; since: when the forward before it ended."""
+    began = perf_counter()
+    result = owner.forward((call,))[0]
     gaps.add_forward(began - since)
     ended = perf_counter()
     if gaps.watched:
         gaps.end_forward()
-    return ended
+    rows = call.rows.count
+    cells = text_cells(rows, call.cache.length)
+    return Completed(result, rows, ended - began, cells, runs_whole(call)), ended
+
+
+def _run_together(runtime: Runtime, item: Together, gaps: Gaps, since: float) -> tuple[list[Completed], float]:
+    """The same of calls that run in one forward."""
+    began = perf_counter()
+    answers = run_requests(runtime, item.requests)
+    gaps.add_forward(began - since)
+    ended = perf_counter()
+    if gaps.watched:
+        gaps.end_forward()
+    return answers, ended
