@@ -74,7 +74,9 @@ def _meaning(family: Family[Any], found: dict[tuple[str, str, str], list[str]]) 
 
 
 def _others() -> str:
-    lines = [f"| {name} | {', '.join(families.family(name).names())} |\n" for name in families.PACKAGES if name not in NAMED]
+    lines = [
+        f"| {name} | {', '.join(families.family(name).names())} |\n" for name in families.PACKAGES if name not in NAMED
+    ]
     return "\n## Others\n\n| family | |\n| --- | --- |\n" + "".join(lines)
 
 

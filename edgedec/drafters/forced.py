@@ -34,7 +34,7 @@ class Forced(Wrapped):
         self._sure, self._passed, self._pending = 1.0, 0, 0
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
-        tokens = context.jump_forward() if nodes > 0 else ()
+        tokens = context.hooks.forced() if nodes > 0 else ()
         if tokens:
             tokens = tokens[: min(nodes, self._limit())]
         self._pending = len(tokens)
