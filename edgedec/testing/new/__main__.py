@@ -45,13 +45,13 @@ def write(skeleton: Skeleton, name: str, folder: Path) -> list[str]:
         raise UsageError(f"{name!r}: must be lower-case letters, digits and _, as in echo")
     checkout = (folder / skeleton.folder / "__init__.py").is_file()
     file, test = skeleton.places(name) if checkout else (f"{name}.py", f"test_{name}.py")
-    for path in (folder / file, folder / test):
-        if path.exists():
-            raise UsageError(f"{path}: exists; choose another name")
+    for place in (file, test):
+        if (folder / place).exists():
+            raise UsageError(f"{place}: exists; choose another name")
     values = {"name": name, "kind": "".join(part.capitalize() for part in name.split("_"))}
     written = {file: skeleton.file, test: skeleton.test}
-    for path, text in written.items():
-        (folder / path).write_text(Template(text).substitute(values), "utf-8")
+    for place, text in written.items():
+        (folder / place).write_text(Template(text).substitute(values), "utf-8")
     if checkout:
         _write_tables(folder)
         return [f"wrote {file} and {test}", f"next: make `pytest {test}` pass; it fails until {file} does something"]
