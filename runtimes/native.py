@@ -20,7 +20,17 @@ from edgedec.bundle import Bundle
 from edgedec.errors import ContextFull, RuntimeUnavailable, UsageError
 from edgedec.kernels import cpu
 from edgedec.kernels.cpu import loader, structs
-from edgedec.runtime import Call, CallResult, Capabilities, Outputs, RuntimeOptions, available_cores, lacking_kinds
+from edgedec.runtime import (
+    Call,
+    CallResult,
+    Capabilities,
+    DeviceName,
+    Outputs,
+    RuntimeFacts,
+    RuntimeOptions,
+    available_cores,
+    lacking_kinds,
+)
 from edgedec.runtimes import _native_drafting
 from edgedec.runtimes._native_cache import NativeCache, address, raise_refusal
 from edgedec.runtimes._native_model import NativeAdapter, NativeModel
@@ -30,9 +40,10 @@ from edgedec.runtimes._native_sampler import NO_DRAW, NativeSampler, draw_fields
 from edgedec.runtimes._native_views import NativeViews
 from edgedec.spec import KV_FORMATS
 
-__all__ = ["KINDS", "NativeCache", "NativeRuntime", "open", "unavailable_reason"]
+__all__ = ["FACTS", "KINDS", "NativeCache", "NativeRuntime", "open", "unavailable_reason"]
 
 KINDS = ("attention", "mlp", "moe", "ssm")
+FACTS = RuntimeFacts(KINDS)
 # Below this many bytes of weights a thread, meeting the others costs more than it saves.
 _BYTES_PER_THREAD = 2 << 20
 _MOST_BLOCK_LISTS = 256
@@ -40,7 +51,7 @@ _MOST_BLOCK_LISTS = 256
 _BEST, _WIDE = 256, 1 << 14
 
 
-def unavailable_reason(bundle: Bundle) -> str | None:
+def unavailable_reason(bundle: Bundle, device: DeviceName) -> str | None:
     """None if this runtime can open the bundle here, else the reason in one line."""
     return loader.why_not() or lacking_kinds(bundle, KINDS)
 

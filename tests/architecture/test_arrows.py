@@ -150,7 +150,7 @@ RULES = [
     Rule(
         "edgedec.models",
         ("edgedec",),
-        but=("edgedec.models", "edgedec.spec", "edgedec.errors"),
+        but=("edgedec.models", "edgedec.spec", "edgedec.errors", "edgedec.plugins"),
         exempt=("edgedec.models.nano",),
     ),
     Rule("edgedec.kernels", ("edgedec",), but=("edgedec.kernels",)),
