@@ -131,7 +131,7 @@ RULES = [
         ),
     ),
     Rule("edgedec", ("torch", "transformers", "onnx", "tvm", "safetensors"), exempt=ABOVE),
-    # A runtime is opened by name; the bench times its import, the fakes for tests are made of one; doctor and the
+    # A runtime is opened by name; the fakes for tests are made of one; doctor and the
     # report of a GPU test devices without a model.
     Rule(
         "edgedec",
@@ -139,7 +139,6 @@ RULES = [
         exempt=(
             *ABOVE,
             "edgedec.runtime.registry",
-            "edgedec.cli._bench_worker",
             "edgedec.cli._doctor_device",
             "edgedec.bench.device_report",
             "edgedec.testing",
