@@ -37,12 +37,8 @@ class CallPacker:
     ) -> tuple[bytes, CallResult]:
         """A call as bytes, and the result whose arrays the library fills. logits: an array for them, if there is one
         already; keep: takes what the bytes point to."""
-        rows, cache, blocks, hidden, wanted, adapter, views = call
-        if not isinstance(cache, NativeCache):
-            raise UsageError("a cache of another engine")
-        if cache.spec is not self._spec and cache.spec != self._spec:
-            raise UsageError("a cache of another model")
-        count = rows.count
+        rows, _, blocks, hidden, wanted, adapter, views = call
+        cache, count = self._own_cache(call), rows.count
         if wanted.head:
             _check_head(wanted, count)
         head_rows = max(0, count - wanted.logits_from)
@@ -78,6 +74,15 @@ class CallPacker:
         )
         keep.append(cache)
         return data, CallResult(*arrays, states, paid, queries)
+
+    def _own_cache(self, call: Call) -> NativeCache:
+        """The cache of a call; UsageError for one of another engine or model."""
+        cache = call.cache
+        if not isinstance(cache, NativeCache):
+            raise UsageError("a cache of another engine")
+        if cache.spec is not self._spec and cache.spec != self._spec:
+            raise UsageError("a cache of another model")
+        return cache
 
     def _entering(self, hidden: NDArray[np.float32] | None, rows: Rows, keep: list[Any]) -> tuple[int, int]:
         """Where the states lie that enter the first block of the call, and the embeddings beside them."""

@@ -14,11 +14,11 @@ from typing import Any, Protocol, cast
 from edgedec.errors import CheckpointError
 from edgedec.export.quantized._matrix import IntegerMatrix, QuantizedMatrix
 from edgedec.export.safetensors import Stored, read_json
-from edgedec.plugins import Family
+from edgedec.plugins import Family, NoFacts
 
 __all__ = ["FAMILY", "Found", "IntegerMatrix", "Quantization", "QuantizedMatrix", "find"]
 
-FAMILY = Family("edgedec.export.quantized", "quant_method", error=CheckpointError)
+FAMILY: Family[NoFacts] = Family("edgedec.export.quantized", "quant_method", error=CheckpointError)
 # Where the settings stand: a key of config.json, or a file of its own with the method that it is of.
 _KEYS = ("quantization_config", "compression_config")
 _FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, cast
 
 from edgedec.errors import CheckpointError
 from edgedec.models import Source
-from edgedec.plugins import Family
+from edgedec.plugins import Family, NoFacts
 from edgedec.spec import ModelSpec
 
 
@@ -91,7 +91,7 @@ class DraftKind(Protocol):
         """What becomes of it; CheckpointError if its config cannot be."""
 
 
-FAMILY = Family("edgedec.models.drafts", "kind of draft checkpoint", error=CheckpointError)
+FAMILY: Family[NoFacts] = Family("edgedec.models.drafts", "kind of draft checkpoint", error=CheckpointError)
 
 
 def draft_kind(name: str) -> DraftKind:
