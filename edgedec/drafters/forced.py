@@ -1,4 +1,4 @@
-"""Jump-forward of guided decoding, as a draft: tokens that a constraint leaves no choice about need no call each.
+"""Drafts the tokens that a constraint leaves no choice about (jump-forward decoding).
 
 A schema's punctuation and names of keys are known before the model runs, so they are rows of one call. They are a
 draft like any other, for the model may spell the same text with other tokens: the output stays the same. They are

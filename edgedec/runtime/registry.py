@@ -40,9 +40,7 @@ class RuntimeFacts:
     files: bool = True
 
 
-RUNTIMES = Family(
-    "edgedec.runtimes", "runtime", where="engine", facts=RuntimeFacts, packages=True, error=RuntimeUnavailable
-)
+RUNTIMES = Family("edgedec.runtimes", "runtime", facts=RuntimeFacts, packages=True, error=RuntimeUnavailable)
 _opened: WeakKeyDictionary[Runtime, RuntimeOptions] = WeakKeyDictionary()
 
 

@@ -1,6 +1,6 @@
 """Targets by file: each file here declares those of one runtime or program as `FACTS = Targets(...)`.
 
-`edgedec targets` lists them and docs/targets.md is made of them.
+`edgedec targets` lists them, and docs/devices.md has a table of them.
 """
 
 from __future__ import annotations

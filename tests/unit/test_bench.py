@@ -238,7 +238,7 @@ def test_peers_takes_turns_and_reports_everyone(tiny: Path, monkeypatch: pytest.
     assert set(ratio) == {"prefill", "decode", "rows"}
     assert ratio["rows"]["3"]["min"] <= ratio["rows"]["3"]["median"] <= ratio["rows"]["3"]["max"]
     text = ok(*args)
-    assert "skipped abacus: engine: no runtime 'abacus'" in text
+    assert "skipped abacus: no runtime 'abacus'" in text
     assert "oracle over" in text
 
 
