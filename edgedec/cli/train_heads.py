@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgedec.cli import options as o
-from edgedec.cli._distilling import continued, distill, kind_of, plan_of, report
+from edgedec.cli._distilling import continued, distill, plan_of, report
 from edgedec.cli._exporting import changeable
 from edgedec.cli._output import print_json, progress_bar, size
 from edgedec.errors import UsageError
@@ -117,7 +117,7 @@ def train_heads(
       edgedec train-heads ./smol texts.txt --kind eagle3 --minutes 60 --work build/eagle
     """
     training, distilling = _training(), _training("heads_distill")
-    kind = kind_of(kind)
+    kind = distilling.kind_of(kind)
     early = distilling.early(kind)
     target = _target(bundle, kind, out, in_place, force)
     wanted: dict[str, Any] = {"kind": kind, "depth": heads, "width": width, "minutes": minutes, "steps": steps}
