@@ -135,9 +135,9 @@ def _drafters(text: str) -> list[str]:
 
 
 def _every_drafter() -> list[str]:
-    from edgedec.drafters import drafter_names
+    from edgedec.drafters import FAMILY
 
-    return ["auto", *(name for name in drafter_names() if name != "off")]
+    return ["auto", *(name for name in FAMILY.names() if name != "off")]
 
 
 def padded(model: str, geometry: str, show: Any, context: int = 0) -> Bundle:

@@ -20,8 +20,8 @@ State = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Sampled:
-    """Of a draft whose tokens were drawn: from which distributions, and the verifier (a name in
-    `edgedec.decoding.verify.VERIFIERS`) that is right for the way they were drawn. One `Probs` for each drawn token;
+    """Of a draft whose tokens were drawn: from which distributions, and the verifier (a file of
+    `edgedec.decoding.verify`) that is right for the way they were drawn. One `Probs` for each drawn token;
     these are the first of the draft, and any guesses come after them."""
 
     verifier: str

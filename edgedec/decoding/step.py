@@ -15,7 +15,7 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.draft import Draft, Sampled
 from edgedec.decoding.logits import MaskPending
 from edgedec.decoding.messages import Completed, Stats, StepResult, Token, Waiting
-from edgedec.decoding.verify import VERIFIERS, follow, walk
+from edgedec.decoding.verify import follow, verifier, walk
 from edgedec.runtime import Call, CallResult, Capabilities, Drawing, Logits, Outputs, Rows
 from edgedec.sampling import Probs
 
@@ -161,5 +161,5 @@ class VerifiedStep:
         if sampled is None:
             return walk(rows, pick, root)
         drawn = rows.head(root + 1 + len(sampled.probs))
-        accepted, picked = VERIFIERS[sampled.verifier](drawn, target, sampled.probs, rng, root)
+        accepted, picked = verifier(sampled.verifier)(drawn, target, sampled.probs, rng, root)
         return follow(rows, pick, accepted, picked)

@@ -9,19 +9,19 @@ retrieval half of RASD (S05).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from weakref import finalize
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, State
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, DrafterFacts, State
 from edgedec.drafters._tables.automaton import Automaton
 from edgedec.drafters._tables.compiled import CompiledSuffix, compiled
 from edgedec.drafters._tables.datastore import END, Index, Store, check_texts
 from edgedec.errors import UsageError
+from edgedec.plugins import Opt
 from edgedec.runtime import TableSettings
 from edgedec.trees.grow import Follower, grow
 
-AUTO = 2
 _LEAST = 0.04  # a path less likely than this is not worth its row anywhere
 _LEVELS = 3  # how many suffixes count, the longest first
 _CROWD = 32  # a state with more followers than this is of little use
@@ -36,9 +36,13 @@ Places = list[tuple[int, list[int]]]
 # after all that, if it is still to be followed: -1 is none)
 Match = tuple[int, int, float, Places, int]
 
+FACTS = DrafterFacts(auto=2, paper="Suffix automaton over the text and finished texts (SAM decoding)")
 
-def make(host: DrafterContext, store: str = "") -> Drafter:
-    """store: a file that keeps finished texts for later ones; empty: no text outlives itself."""
+
+def make(
+    host: DrafterContext,
+    store: Annotated[str, Opt("File that keeps finished texts for later ones; by default none does.")] = "",
+) -> Drafter:
     if not store and (found := compiled(host, TableSettings("suffix"), CompiledSuffix)):
         return found
     digest, vocab = host.bundle.origin, host.bundle.spec.vocab_size

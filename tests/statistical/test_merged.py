@@ -19,8 +19,8 @@ from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace, decode
 from edgedec.decoding.messages import Stats
+from edgedec.decoding.verify import FAMILY as VERIFIERS
 from edgedec.drafters import Draft
-from edgedec.drafters._models.options import VERIFY
 from edgedec.speculation import cutting
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.drawn import beyond, with_guesses
@@ -29,9 +29,11 @@ from edgedec.testing.fakes import RandomDrafter
 from edgedec.testing.stats import chi_square
 from edgedec.trees.merge import TreeMerger
 
+VERIFICATIONS = ("match", *VERIFIERS.shipped)
+
 pytestmark = pytest.mark.usefixtures("ticking")
 
-DRAWN = [name for name in VERIFY if name != "match"]
+DRAWN = [name for name in VERIFICATIONS if name != "match"]
 
 
 def fit(verify: str) -> tuple[float, float, Counter[str]]:

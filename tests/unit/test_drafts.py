@@ -365,11 +365,11 @@ def test_forwards_of_a_batch_are_shared(
 
 
 def test_every_published_kind_has_a_drafter() -> None:
-    from edgedec.drafters import drafter_names
+    from edgedec.drafters import FAMILY
     from edgedec.models.drafts import draft_kinds
 
     assert {kind for kind, _, _ in PUBLISHED.values()} == set(draft_kinds())
-    assert set(draft_kinds()) <= set(drafter_names())
+    assert set(draft_kinds()) <= set(FAMILY.names())
     assert DraftOptions().weights is None
 
 

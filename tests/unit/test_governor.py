@@ -286,8 +286,12 @@ def test_every_guess_below_what_came_true_is_tested() -> None:
         ("recycling:fixed=x", "must be a whole number"),
         ("recycling:fixed", "must be OPTION=VALUE"),
         ("recycling:colour=red", "no option 'colour'"),
-        ("copy:ngram=many", "must be int"),
-        ("", "no drafter ''"),
+        ("copy:ngram=many", "ngram=many: must be a whole number"),
+        ("", "a name is missing"),
+        ("copy:ngram=3,ngram=5", "ngram is given twice"),
+        ("exit:stop=maybe", "stop=maybe: must be true or false"),
+        ("pearl:overlap=some", "overlap=some: must be one of auto, always, never"),
+        ("model:path=/c++/m", r"stands in quotes, as in path='/c\+\+/m'"),
     ],
 )
 def test_words_that_mean_nothing_are_refused(words: str, wrong: str) -> None:
