@@ -120,9 +120,9 @@ class Session:
         """The tokens that follow `ids`, each an int with `.token`, `.logprob`, `.top` and `.by`.
 
         `options` are the fields of `GenerationConfig`; processors and constraint may be words, as in
-        processors="dola:early=[2,4]" and constraint="regex:pattern='[0-9]+'". `trace` collects every call. None continues the session's
-        text, and the config's constraint where it stands; a new prompt begins it anew. A new generation ends the one
-        before, if it still runs.
+        processors="dola:early=[2,4]" and constraint="regex:pattern='[0-9]+'". `trace` collects every call. None
+        continues the session's text, and the config's constraint where it stands; a new prompt begins it anew. A new
+        generation ends the one before, if it still runs.
         """
         config = self._config(config, options)
         loop = self._loop(ids, config, trace)

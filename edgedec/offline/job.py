@@ -105,7 +105,8 @@ class BatchJob:
             raise UsageError(f"{self.source}: has fewer rows than {journal.path} has finished; --force starts over")
 
     def parser(self, model: Model, header: Mapping[str, Any]) -> RequestParser:
-        """What reads the rows, with the seed of the journal; UsageError for a constraint or processors that cannot be made."""
+        """What reads the rows, with the seed of the journal; UsageError for a constraint or processors that cannot be
+        made."""
         found = RequestParser(model, replace(self.defaults, seed=header["seed"]), header["created"], header["job"])
         if self.defaults.constraint is not None:
             found.constraint(*self.defaults.constraint)
