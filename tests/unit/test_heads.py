@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from drafting import draft_of
+from loops import decode
 from numpy.typing import NDArray
 
 import edgedec
@@ -23,7 +24,6 @@ from edgedec.bundle.manifest import MANIFEST
 from edgedec.cache.rows import Rows
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode
 from edgedec.decoding.messages import Stats, StepResult
 from edgedec.drafters import FAMILY, Drafter, DrafterContext, make_drafter
 from edgedec.drafters._networks.heads import HeadInterface, open_head
