@@ -35,11 +35,13 @@ def declared() -> tuple[str, ...]:
 
 def family(name: str) -> Family[Any]:
     """A family by name; UsageError with the nearest names if there is none."""
-    found = _declared(PACKAGES[name]) if name in PACKAGES else None
-    if found is None:
-        near = get_close_matches(name, PACKAGES, 2, 0.5)
-        meant = f" (did you mean {' or '.join(near)}?)" if near else ""
+    if name not in PACKAGES:
+        near = get_close_matches(name, PACKAGES, 1, 0.5)
+        meant = f" (did you mean {near[0]}?)" if near else ""
         raise UsageError(f"no family {name!r}{meant}; there are: {', '.join(PACKAGES)}")
+    found = _declared(PACKAGES[name])
+    if found is None:
+        raise UsageError(f"{PACKAGES[name]}: declares no FAMILY")
     return found
 
 
