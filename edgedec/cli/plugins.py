@@ -40,7 +40,7 @@ def plugins(
     ] = None,
     json: o.Json = False,
 ) -> None:
-    """List what can be plugged in: families, the plug-ins of one, or the options of a plug-in.
+    """List plug-ins by family, or the options of one.
 
     \b
     Examples:
