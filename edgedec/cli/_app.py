@@ -50,6 +50,7 @@ VERBS = (
     "eval",
     "doctor",
     "targets",
+    "plugins",
     "cache",
     "sessions",
     "completion",

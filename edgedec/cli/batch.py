@@ -16,6 +16,7 @@ from edgedec.cli._groups import grouped
 from edgedec.cli._lossy_flags import CacheWords
 from edgedec.cli._output import print_json
 from edgedec.cli._place import DeviceWord
+from edgedec.cli._processors import ProcessorWords
 
 if TYPE_CHECKING:
     import edgedec
@@ -43,6 +44,7 @@ def batch(
         typer.Option("--seed", min=0, show_default=False, help="Row i draws with SEED + i; random if left out."),
     ] = None,
     must: o.ConstraintFlags,
+    processors: ProcessorWords = "",
     threads: o.Threads = 0,
     ctx_size: o.CtxSize = 0,
     on_full: o.OnFullMode = o.OnFull.error,
@@ -66,7 +68,8 @@ def batch(
     """Continue many texts: from a file, to a file.
 
     A row has a `prompt` or `messages`, and may have options of its own (max_tokens, temperature, seed, stop,
-    json_schema, …); other columns come back with its result. Stopped at any moment, the same command continues.
+    json_schema, regex, choices, processors, …); other columns come back with its result. Stopped at any moment, the
+    same command continues.
 
     --engine ray: by the Ray cluster at RAY_ADDRESS, or one started here, on all its CPUs, a worker for each --threads
     of them (1), each on the engine that auto means; --workers N: by N of them, on any --engine.
@@ -93,7 +96,7 @@ def batch(
     job = BatchJob(
         Path(source),
         out,
-        Defaults(generation.config(opened), constraint, column=column),
+        Defaults(generation.config(opened), constraint, column=column, processors=processors),
         _about(opened, ctx_size, on_full, kv, o.open_lora(opened, lora)),
         seed=seed,
         slots=batch_size,

@@ -15,6 +15,7 @@ from edgedec.bundle.locate import NANO
 from edgedec.cli import options as o
 from edgedec.cli._chat import Chat
 from edgedec.cli._groups import grouped
+from edgedec.cli._processors import ProcessorWords, processors_for
 from edgedec.cli._template import ChatTemplate, ChatTemplateFile, set_template
 from edgedec.cli._timings import Stopwatch, about
 from edgedec.text import template
@@ -52,6 +53,7 @@ def chat(
     chat_template_file: ChatTemplateFile = None,
     generation: o.SeededGeneration,
     must: o.ConstraintFlags,
+    processors: ProcessorWords = "",
     machine: o.MachineFlags,
     speculate: o.Speculate = "auto",
     learn: o.Learn = False,
@@ -75,7 +77,7 @@ def chat(
     opened = machine.open(model)
     clock.lap(f"opened {opened.bundle.path}: {about(opened)}")
     set_template(opened, chat_template, chat_template_file)
-    config = generation.config(opened)
+    config = replace(generation.config(opened), processors=processors_for(opened, processors))
     # Refuses a bundle without a template now rather than at the first turn.
     opened.chat_prompt([{"role": "user", "content": "hello"}])
     session = machine.session(opened, speculate, learn)

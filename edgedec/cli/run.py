@@ -12,6 +12,7 @@ import typer
 from edgedec.cli import options as o
 from edgedec.cli._groups import grouped
 from edgedec.cli._output import print_json
+from edgedec.cli._processors import ProcessorWords, processors_for
 from edgedec.cli._stream import Generation, describe, stats_line
 from edgedec.cli._timings import Stopwatch, about
 from edgedec.errors import UsageError
@@ -28,6 +29,7 @@ def run(
     file: o.PromptFile = None,
     generation: o.SeededGeneration,
     must: o.ConstraintFlags,
+    processors: ProcessorWords = "",
     machine: o.MachineFlags,
     speculate: o.Speculate = "auto",
     learn: o.Learn = False,
@@ -64,6 +66,7 @@ def run(
     opened = machine.open(model)
     clock.lap(f"opened {opened.bundle.path}: {about(opened)}")
     config = replace(generation.config(opened), logprobs=logprobs, constraint=must.for_model(opened))
+    config = replace(config, processors=processors_for(opened, processors))
     live = machine.session(opened, speculate, learn)
     clock.lap("session, drafters, constraint")
     if session is not None and resumes:
