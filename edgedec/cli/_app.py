@@ -66,8 +66,8 @@ class Verbs(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The verb and its arguments, llama.cpp's flags read as ours (`_arguments`)."""
-        from edgedec.cli._arguments import translate
         from edgedec.cli._defaults import defaults
+        from edgedec.cli._llama_flags.translate import translate
 
         name, command, rest = super().resolve_command(ctx, args)
         if name is None or command is None or ctx.resilient_parsing:

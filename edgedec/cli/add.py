@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgedec.cli import options as o
+from edgedec.cli import _flags as o
 from edgedec.cli._exporting import changeable, export_module, names
 from edgedec.cli._output import duration, print_json, progress_bar, size
 

@@ -21,7 +21,8 @@ from checkpoints import write_llama
 from typer.testing import CliRunner, Result
 
 import edgedec
-from edgedec.cli import _app, _chat, options
+from edgedec.cli import _app, _chat
+from edgedec.cli import _flags as options
 from edgedec.cli._stream import Generation
 from edgedec.decoding.config import GenerationConfig
 from edgedec.runtime import choose_runtime
@@ -680,7 +681,7 @@ def test_doctor_uses_the_instruction_set_of_the_variable(monkeypatch: pytest.Mon
 
 
 def test_doctor_says_what_an_extra_misses(monkeypatch: pytest.MonkeyPatch) -> None:
-    from edgedec.cli import _host
+    from edgedec.bench import host as _host
 
     monkeypatch.setattr(_host, "find_spec", lambda name: None if name == "uvicorn" else object())
     assert "missing uvicorn: pip install" in " ".join(ok("doctor").split())
@@ -809,7 +810,7 @@ def test_version_imports_no_verb() -> None:
 
 
 def test_the_measuring_process_imports_no_command_line() -> None:
-    assert not {"typer", "rich", "tokenizers"} & imported("import edgedec.cli._bench_worker")
+    assert not {"typer", "rich", "tokenizers"} & imported("import edgedec.bench.worker")
 
 
 # -- the bundled model
