@@ -153,6 +153,14 @@ def test_kernels_reports_the_cost_by_distinct_experts(tmp_path: Path, monkeypatc
     assert distinct == [2, 2, 4, 4, 8, 8] * 3
 
 
+def test_every_file_of_the_folder_is_a_benchmark() -> None:
+    files = {path.stem for path in Path(peers_verb.__file__).parent.glob("*.py")}
+    found = sorted(name for name in files if not name.startswith("_"))
+    listed = ok("bench", "--help").split("Commands:\n")[1].splitlines()
+    assert [line.split()[0] for line in listed if line.strip()] == found
+    assert {"batch", "kernels", "targets"} <= set(found)
+
+
 # -- bench kernels
 
 

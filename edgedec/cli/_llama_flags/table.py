@@ -1,6 +1,6 @@
 """llama.cpp's flags, by name: which flag stands for each here, or what to use instead.
 
-Only what is not a flag of ours with the same meaning; `_arguments.py` reads this table.
+Only what is not a flag of ours with the same meaning; `translate.py` reads this table.
 """
 
 from __future__ import annotations
