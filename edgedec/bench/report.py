@@ -31,11 +31,10 @@ def describe(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def describe_opened(model: Model, geometry: str | None, threads: int) -> dict[str, Any]:
-    """The same, with the engine that computes; geometry: the sizes that the model was padded to."""
+def describe_opened(model: Model, threads: int) -> dict[str, Any]:
+    """The same, with what computes."""
     return {
         **describe(model.bundle),
-        "as": geometry,
         "engine": model.runtime.name,
         "threads": threads,
         "kv": model.runtime.new_cache(1).kv,

@@ -25,6 +25,10 @@ FAMILY: Family[Any] = Family("edgedec.cli.bench", "benchmark", where="edgedec be
 class Benchmarks(TyperGroup):
     """The benchmarks of the folder, each imported when it is used."""
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = dict.fromkeys(FAMILY.names())  # type: ignore[assignment]  # names, for suggestions only
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(FAMILY.names())
 

@@ -71,7 +71,8 @@ def batch(
             found = measure(ours, peers, counts, work, repetitions, partial(show, "turns"), expect("bench batch"))
     found.skipped.update(skipped)
     report = {
-        **describe_opened(opened, subject.geometry, threads),
+        **describe_opened(opened, threads),
+        "as": subject.geometry,
         "batch_invariant": opened.runtime.capabilities.batch_invariant,
         "prompts": prompts,
         "prompt_tokens": [len(min(work.prompts, key=len)), len(max(work.prompts, key=len))],

@@ -165,7 +165,8 @@ def _begun(model: Model, geometry: str | None) -> dict[str, Any]:
     from edgedec.bench.report import describe_opened
 
     return {
-        **describe_opened(model, geometry, model.runtime.capabilities.threads),
+        **describe_opened(model, model.runtime.capabilities.threads),
+        "as": geometry,
         "lossy": "every policy: another text than with the whole cache",
         "interrupted": False,
     }

@@ -60,7 +60,8 @@ def dial(
             rights, counts, fixed, repetitions, partial(show, "runs"), expect("bench dial")
         )
     report = {
-        **describe_opened(opened, subject.geometry, machine.used),
+        **describe_opened(opened, machine.used),
+        "as": subject.geometry,
         "generate": generate,
         "repetitions": repetitions,
         "interrupted": interrupted,

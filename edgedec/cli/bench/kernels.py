@@ -47,7 +47,7 @@ def kernels(
     with progress_bar(quiet=output.json) as show:
         found = kernel_costs(opened, counts, context, repetitions, threads, partial(show, "rounds"))
     report = {
-        **describe_opened(opened, None, threads),
+        **describe_opened(opened, threads),
         "isa": opened.runtime.capabilities.isa or None,
         "context": context,
         "repetitions": repetitions,

@@ -103,7 +103,8 @@ def spec(
         measured = bench.measure(names, runs.repetitions, may_lack, partial(show, "runs"), expect("bench spec"))
         tasks = tasks[: measured.tasks]
     report = {
-        **describe_opened(opened, subject.geometry, machine.used),
+        **describe_opened(opened, machine.used),
+        "as": subject.geometry,
         **runs.facts(),
         "prompts": len(prompts),
         "tasks": [{"category": task.category, "begins": task.prompt.turns[0][:40]} for task in tasks],
