@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Generator, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+from loops import decode
 
 from edgedec.cache import Cache, HostCache
 from edgedec.decoding.allocation import Offer, grant_alone
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import StepTrace, decode
+from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.messages import Request, Stats
 from edgedec.decoding.runner import run_requests
-from edgedec.drafters import Draft, Drafter, DrafterContext, Proposal, drafter_module, drafter_names
+from edgedec.drafters import FAMILY, Draft, Drafter, DrafterContext, Proposal
 from edgedec.runtime import Runtime
 from edgedec.sampling import Sampling
 from edgedec.testing.fakes import tiny_spec
@@ -30,10 +30,8 @@ SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, seed=5)}
 def of_any_bundle() -> list[str]:
     """The drafters that need nothing but the bundle at hand: no file, no draft model, no draft of their own in it."""
     found = []
-    for name in drafter_names():
-        file = drafter_module(name)
-        path = inspect.signature(file.make).parameters.get("path")
-        if name not in ("off", "forced") and not hasattr(file, "DRAFT") and path is None:
+    for name in FAMILY.names():
+        if name not in ("off", "forced") and not FAMILY.facts(name).draft and "path" not in FAMILY.options(name):
             found.append(name)
     return found
 

@@ -1,4 +1,4 @@
-"""Writes the table in docs/targets.md: block kinds and cache formats by target, as `edgedec/targets` declares them.
+"""Writes the table in docs/devices.md: block kinds and cache formats by target, as `edgedec/targets` declares them.
 
 python docs/site/targets.py           # write it
 python docs/site/targets.py --check   # exit with 1 if it is not what the sources say
@@ -11,22 +11,21 @@ from pathlib import Path
 
 from edgedec.targets import Target, all_targets
 
-PAGE = Path(__file__).parents[2] / "docs" / "targets.md"
-BEGIN, END = "<!-- table: docs/site/targets.py -->\n", "<!-- end of table -->\n"
-KINDS = ("attention", "mlp", "moe", "ssm", "power_law", "opaque")
+PAGE = Path(__file__).parents[2] / "docs" / "devices.md"
+BEGIN, END = "<!-- targets: docs/site/targets.py -->\n", "<!-- /targets -->\n"
 TRIED = {"native": "yes", "emulated": "emulated", "compiled": "compiled, never run", "no": "no"}
 
 
 def table() -> str:
     """A line a target."""
-    head = ["target", "`--engine`", *KINDS, "trees", "KV cache", "tried", "needs"]
+    head = ["target", "`--engine`", "blocks", "trees", "KV cache", "tried", "needs"]
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *map(_row, all_targets())))
 
 
 def _row(target: Target) -> list[str]:
-    kinds = ["yes" if kind in target.kinds else "" for kind in KINDS]
     engine, trees = f"`{target.engine}`" if target.engine else "", "yes" if target.trees else ""
-    return [f"`{target.name}`", engine, *kinds, trees, ", ".join(target.kv), TRIED[target.tried], target.needs]
+    kinds, caches = ", ".join(target.kinds), ", ".join(target.kv)
+    return [f"`{target.name}`", engine, kinds, trees, caches, TRIED[target.tried], target.needs]
 
 
 def written(page: str) -> str:

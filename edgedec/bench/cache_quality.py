@@ -15,15 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from importlib import import_module
-from inspect import signature
 from math import exp
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edgedec.bench.prompts import read_prompts
-from edgedec.policies import FULL
+from edgedec.policies import FAMILY, FULL
 from edgedec.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -106,9 +104,8 @@ class QualityBench:
 
 def budget_option(name: str) -> str | None:
     """The option of a policy that is its budget; None if it has none."""
-    file = import_module(f"edgedec.policies.{name.partition(':')[0]}")
-    option: str = getattr(file, "BUDGET", "budget")
-    return option if option in signature(file.make).parameters else None
+    known = FAMILY.facts(name := name.partition(":")[0]).budget
+    return known if known in FAMILY.options(name) else None
 
 
 def worded(name: str, budget: float) -> str:

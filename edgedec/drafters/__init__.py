@@ -7,11 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
-from pkgutil import iter_modules
-from types import ModuleType
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from edgedec.bundle import Bundle
 from edgedec.decoding.draft import (
@@ -24,24 +20,23 @@ from edgedec.decoding.draft import (
     Sampled,
     State,
 )
-from edgedec.errors import UsageError
+from edgedec.plugins import Family, Opt
 from edgedec.runtime import Runtime
 from edgedec.text.tokenizer import Tokenizer
-from edgedec.words import typed_options
 
 __all__ = [
+    "FAMILY",
     "BaseDrafter",
     "Draft",
     "Drafter",
     "DrafterContext",
+    "DrafterFacts",
     "Effort",
     "PromptRows",
     "Proposal",
     "Sampled",
     "State",
     "Tables",
-    "drafter_module",
-    "drafter_names",
     "make_drafter",
 ]
 
@@ -70,23 +65,52 @@ class DrafterContext:
         return found
 
 
-@cache
-def drafter_names() -> tuple[str, ...]:
-    """The drafters that ship, by file name. Read once: a session is made for every request of a server."""
-    return tuple(sorted(m.name for m in iter_modules(__path__) if not (m.ispkg or m.name.startswith("_"))))
+def anywhere(host: DrafterContext) -> bool:
+    """True: `auto` may take the drafter for any model."""
+    return True
 
 
-def drafter_module(name: str) -> ModuleType:
-    """The file of a drafter. It may declare AUTO, its rank among the drafters of `auto`, and what of the
-    bundle it needs: HEAD, the interface of a draft head, or DRAFT, a kind of draft; `fits(host)`: may `auto` take
-    it?"""
-    if name not in drafter_names():
-        raise UsageError(f"no drafter {name!r}; there are: {', '.join(drafter_names())}")
-    return import_module(f"edgedec.drafters.{name}")
+@dataclass(frozen=True)
+class DrafterFacts:
+    """auto: the rank among the drafters of `auto`, cheapest first; None: `auto` never takes it. head, draft: kinds of a
+    trained head and of a draft that the bundle needs to have one of. fits: may `auto` take it for this model? guides:
+    where it drafts, retrieved drafts are pruned by its probabilities; guided: its drafts are such. lossy: the option
+    that makes another text of it. paper: the method."""
+
+    auto: int | None = None
+    head: str = ""
+    draft: str = ""
+    fits: Callable[[DrafterContext], bool] = anywhere
+    guides: bool = False
+    guided: bool = False
+    lossy: str = ""
+    paper: str = ""
+
+    @property
+    def trained(self) -> bool:
+        """Does it need weights of its own in the bundle?"""
+        return bool(self.head or self.draft)
 
 
-def make_drafter(name: str, host: DrafterContext, options: Mapping[str, str] | None = None) -> Drafter:
-    """The drafter `drafters/<name>.py`; options are arguments of its `make`, as text."""
-    make = drafter_module(name).make
-    drafter: Drafter = make(host, **typed_options(f"drafter {name}", make, options or {}))
+def _governed(
+    fixed: Annotated[int, Opt("Tokens drafted at each call, whatever they cost; 0: as many as pay.", 0)] = 0,
+) -> None:
+    """What any drafter of `--spec` takes."""
+
+
+FAMILY = Family(
+    "edgedec.drafters",
+    "drafter",
+    flag="--spec",
+    facts=DrafterFacts,
+    words={"auto": "The drafters that cost next to nothing, and one of the bundle's trained heads."},
+    common=_governed,
+)
+
+
+def make_drafter(name: str, host: DrafterContext, options: Mapping[str, Any] | None = None) -> Drafter:
+    """The drafter of a file; options: arguments of its `make`, as text or JSON."""
+    values = FAMILY.typed(name, options or {})
+    values.pop("fixed", None)
+    drafter: Drafter = FAMILY.file(name).make(host, **values)
     return drafter

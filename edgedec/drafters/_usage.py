@@ -88,8 +88,6 @@ class Usage:
 
 def usage_of(host: DrafterContext, share: float) -> Usage:
     """Counts that begin with the bundle's table, if it has one. share: of the vocabulary that is read at most."""
-    if not 0 < share <= 1:
-        raise UsageError(f"trim={share}: must be above 0, and 1 for the whole vocabulary")
     vocab = host.runtime.spec.vocab_size
     most = max(int(vocab * share), SMALL)
     if share == 1 or most >= vocab:

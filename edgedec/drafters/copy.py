@@ -1,4 +1,4 @@
-"""Copying: the text itself is the draft. Aggressive Decoding (S04), and prompt lookup.
+"""Drafts copies of earlier text, followed through edits (Aggressive Decoding, prompt lookup).
 
 A track points at the place in earlier text (prompt and output) that the text follows now. While it is
 right, what stands there next is proposed as a long chain. When it is wrong, the text may have replaced a token
@@ -10,16 +10,15 @@ longest recent n-gram gives tracks too.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, DrafterFacts
 from edgedec.drafters._tables.compiled import CompiledCopy, compiled
 from edgedec.drafters._tables.tracks import CLAIMS, RUN, Track, TrackTree, ahead_of, strength
-from edgedec.errors import UsageError
+from edgedec.plugins import Opt
 from edgedec.runtime import TableSettings
 
-AUTO = 1
 _LEAST = 0.04  # a path less likely than this is not worth its row anywhere
 _WALK = 32  # how far back agreement is counted at a new place, and how many tokens of a long text are followed
 _SURE = 4  # after so long an agreement, a mismatch is taken for an edit
@@ -32,19 +31,20 @@ _MASK = tuple((1 << (_SHIFT * n)) - 1 for n in range(9))
 _NEVER = [-1, 0, 0]
 _REPLACED, _INSERTED, _OMITTED = 0.62, 0.25, 0.45
 
+FACTS = DrafterFacts(auto=1, paper="Lossless Acceleration by Aggressive Decoding; prompt lookup")
 
-def make(host: DrafterContext, ngram: int = 4, length: int = 32) -> Drafter:
-    """ngram: the longest run of tokens looked up; length: the longest chain proposed."""
+
+def make(
+    host: DrafterContext,
+    ngram: Annotated[int, Opt("Longest run of tokens that is looked up.", 1, len(_MASK) - 1)] = 4,
+    length: Annotated[int, Opt("Longest draft, in tokens.", 1, 256, aliases=("gamma",))] = 32,
+) -> Drafter:
     drafter = Copy(ngram, length)
     return compiled(host, TableSettings("copy", ngram=ngram, length=length), CompiledCopy) or drafter
 
 
 class Copy(BaseDrafter):
     def __init__(self, ngram: int = 4, length: int = 32) -> None:
-        if not 1 <= ngram < len(_MASK):
-            raise UsageError(f"drafter copy: ngram={ngram}: must be from 1 to {len(_MASK) - 1}")
-        if not 1 <= length <= 256:
-            raise UsageError(f"drafter copy: length={length}: must be from 1 to 256")
         self._ngram, self._length, self._mask = ngram, length, _MASK[ngram]
         self._found = {"tokens": 0, "edits": 0, "replacements": 0}
         self.reset()

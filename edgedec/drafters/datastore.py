@@ -1,27 +1,28 @@
-"""Drafts retrieved from documents (REST; RASD, S05): what followed there where they read like the text at hand.
+"""Drafts continuations retrieved from documents (REST, RASD).
 
 `edgedec datastore build` makes the file: tokens and a suffix array, memory-mapped. The places with the longest match
 vote for what comes next, those with half of it have what is left, as in PPM; the tree grows where it is likeliest
-(DySpec, S42). Beside a drafter that is a model (`model`, a trained head) the tree is pruned by that one's
+(DySpec). Beside a drafter that is a model (`model`, a trained head) the tree is pruned by that one's
 probabilities: `edgedec.speculation.guide`. The native runtime does the same in C++ (`kernels/cpu/spec_datastore.cpp`).
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, DrafterFacts
 from edgedec.drafters._networks.shared import SharedInstances
+from edgedec.drafters._options import named
 from edgedec.drafters._tables.compiled import CompiledDrafter, compiled
 from edgedec.errors import UsageError
+from edgedec.plugins import Opt
 from edgedec.runtime import TableSettings
 from edgedec.storage.datastore import END, Datastore, Match, identity
 from edgedec.trees.grow import Follower, grow
 
 # Its tree is pruned by the probabilities of a model that drafts beside it.
-GUIDED = True
 _LEAST = 0.04  # a path less likely than this is not worth its row anywhere
 _PLACES = 32
 # How many occurrences the unforeseen weighs as much as, by the length of the match.
@@ -31,16 +32,14 @@ _stores: SharedInstances[Datastore] = SharedInstances()
 # Places by the length of their match, the longest first.
 State = list[tuple[int, list[Match]]]
 
+FACTS = DrafterFacts(guided=True, paper="REST; RASD: Retrieval-Augmented Speculative Decoding")
 
-def make(host: DrafterContext, path: str = "", least: int = 2) -> Drafter:
-    """path: the file. least: the shortest match that is drafted from."""
-    if not path:
-        raise UsageError(
-            "drafter datastore: no file; make one with `edgedec datastore build FILE -m MODEL -o STORE` and name it, "
-            "as in datastore:path=STORE"
-        )
-    if not 1 <= least <= 12:
-        raise UsageError(f"drafter datastore: least={least}: must be from 1 to 12")
+
+def make(
+    host: DrafterContext,
+    path: Annotated[str, Opt("File of `edgedec datastore build FILE -m MODEL -o STORE`.", must=named)],
+    least: Annotated[int, Opt("Shortest match that is drafted from, in tokens.", 1, 12)] = 2,
+) -> Drafter:
     file, digest, vocab = Path(path), tokenizer_digest(host), host.bundle.spec.vocab_size
     return drafter_of(host, _stores.get((*identity(file), digest), lambda: Datastore(file, digest, vocab)), least)
 

@@ -1,16 +1,18 @@
-"""EAGLE-1 and EAGLE-2: layers on the target's last state, read by its own readout (models/drafts/eagle.py)."""
+"""Drafts with an EAGLE or EAGLE-2 head: layers on the target's last state, read by its own readout.
+
+Layout and names of its tensors: `models/drafts/eagle.py`.
+"""
 
 from __future__ import annotations
 
-from edgedec.drafters import DrafterContext
+from edgedec.drafters import DrafterContext, DrafterFacts
 from edgedec.drafters._heads.feature_tree import FeatureTree
+from edgedec.drafters._options import Beam, Followers, TrainedLength
 
-# Its rank in `auto`: of the drafters that need a head only the first whose head the bundle has is used.
-AUTO = 7
 DRAFT = "eagle"
 
+FACTS = DrafterFacts(auto=7, draft=DRAFT, guides=True, paper="EAGLE; EAGLE-2")
 
-def make(host: DrafterContext, depth: int = 0, beam: int = 8, k: int = 8) -> FeatureTree:
-    """depth: how many tokens ahead at most; 0: what the head was made for. beam: nodes run at once. k: tokens tried
-    after each."""
-    return FeatureTree(host, DRAFT, depth, beam, k)
+
+def make(host: DrafterContext, length: TrainedLength = 0, beam: Beam = 8, k: Followers = 8) -> FeatureTree:
+    return FeatureTree(host, DRAFT, length, beam, k)

@@ -1,16 +1,18 @@
-"""EAGLE-3: one layer that reads the target's states at three depths (models/drafts/eagle3.py)."""
+"""Drafts with an EAGLE-3 head: one layer that reads the target's states at three depths.
+
+Layout and names of its tensors: `models/drafts/eagle3.py`.
+"""
 
 from __future__ import annotations
 
-from edgedec.drafters import DrafterContext
+from edgedec.drafters import DrafterContext, DrafterFacts
 from edgedec.drafters._heads.feature_tree import FeatureTree
+from edgedec.drafters._options import Beam, Followers, TrainedLength
 
-# Its rank in `auto`: of the drafters that need a head only the first whose head the bundle has is used.
-AUTO = 5
 DRAFT = "eagle3"
 
+FACTS = DrafterFacts(auto=5, draft=DRAFT, guides=True, paper="EAGLE-3")
 
-def make(host: DrafterContext, depth: int = 0, beam: int = 5, k: int = 8) -> FeatureTree:
-    """depth: how many tokens ahead at most; 0: what the head was made for. beam: nodes run at once. k: tokens tried
-    after each."""
-    return FeatureTree(host, DRAFT, depth, beam, k)
+
+def make(host: DrafterContext, length: TrainedLength = 0, beam: Beam = 5, k: Followers = 8) -> FeatureTree:
+    return FeatureTree(host, DRAFT, length, beam, k)

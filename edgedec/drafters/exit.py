@@ -1,10 +1,10 @@
-"""Draft by leaving the target early: its first layers, then its head. Nothing is computed twice.
+"""Drafts with the target's first layers and its readout; verification computes the other layers only.
 
-Kangaroo (S11), double early exit: token after token through the first layers only, until nothing further is likely
+Kangaroo, double early exit: token after token through the first layers only, until nothing further is likely
 enough to pay. Verification continues with the other layers: hidden states and cache of the first are what they would
 have been. Where the exit is unsure its next guesses are drafted beside the first, as rows of the same calls.
 
-DEL (S12): the exit and the length of the draft follow from how often the exits were right of late, with exponential
+DEL: the exit and the length of the draft follow from how often the exits were right of late, with exponential
 decay (`slices/depths.py`). All exits learn from every call: it leaves the states of its rows after each of them,
 which are compared with what was picked (`slices/shadows.py`).
 """
@@ -12,60 +12,53 @@ which are compared with what was picked (`slices/shadows.py`).
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, Request, StepResult
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, State
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, DrafterFacts, Proposal, State
 from edgedec.drafters._calls import EdgeCalls
+from edgedec.drafters._options import Length, Threshold, Trim, Width
 from edgedec.drafters._slices.depths import SELDOM, Depths
 from edgedec.drafters._slices.exit_adapters import HEAD, adapted_layers, open_adapter
 from edgedec.drafters._slices.shadows import Shadows
-from edgedec.drafters._slices.stack import READING, WIDEST, Slice, SliceCalls, require_slices
+from edgedec.drafters._slices.stack import READING, Slice, SliceCalls, require_slices
 from edgedec.drafters._slices.tree import Limits, Tree, Trusts, draft_tree, least_path
 from edgedec.drafters._usage import usage_of
 from edgedec.errors import UsageError
+from edgedec.plugins import Opt
 from edgedec.runtime import Hidden, Outputs
 
-__all__ = ["HEAD", "Exit", "make", "require_limits"]
+__all__ = ["HEAD", "Exit", "make"]
 
 # So many exits at most are compared; nothing is drafted before so many calls were.
 _EXITS, _FIRST = 8, 4
 # The choice is made anew after so many rounds.
 _AGAIN = 8
 
+FACTS = DrafterFacts(guides=True, paper="Kangaroo (double early exit); DEL; LayerSkip")
+
 
 def make(
     host: DrafterContext,
-    layer: int = 0,
-    gamma: int = 6,
-    threshold: float = 0.0,
-    width: int = 3,
-    trim: float = 0.25,
-    adapter: str = "",
-    stop: int = 1,
+    layer: Annotated[int, Opt("Layers before the exit; 0: where it pays best.", 0)] = 0,
+    length: Length = 6,
+    threshold: Threshold = 0.0,
+    width: Width = 3,
+    trim: Trim = 0.25,
+    adapter: Annotated[
+        Literal["", "none", "exit", "m2r2"], Opt("Adapters beside the first layers; by default the best of the bundle.")
+    ] = "",
+    stop: Annotated[bool, Opt("Stop where another level is likely to cost more than it brings.")] = True,
 ) -> Exit:
-    """layer: leave after so many layers, 0: where it pays best; gamma: the longest draft; threshold: the least
-    confidence to draft a token with; width: tokens of a level; trim: the share of the vocabulary that a draft
-    chooses from at most, the tokens that are used most (VocabTrim); adapter: none, exit or m2r2, the best that the
-    bundle has if not said; stop: 0 to draft gamma levels whatever they are likely to bring."""
     require_slices("exit", host)
     n = host.runtime.spec.n_layers
-    if not 0 <= layer < n:
+    if not layer < n:
         raise UsageError(f"drafter exit: layer={layer}: must be from 1 to {n - 1}, or 0 for the best")
-    require_limits("exit", gamma, threshold, width)
     width = width if host.runtime.capabilities.trees else 1
-    return Exit(host, layer, gamma, threshold, width, trim, adapter, stop != 0)
-
-
-def require_limits(name: str, gamma: int, threshold: float, width: int) -> None:
-    """UsageError if these options cannot be."""
-    if gamma < 1 or not 0 <= threshold <= 1:
-        raise UsageError(f"drafter {name}: gamma={gamma}, threshold={threshold}: need 1 or more, and from 0 to 1")
-    if not 1 <= width <= WIDEST:
-        raise UsageError(f"drafter {name}: width={width}: must be from 1 to {WIDEST}")
+    return Exit(host, layer, length, threshold, width, trim, adapter, stop)
 
 
 class Exit(BaseDrafter):

@@ -1,5 +1,4 @@
-"""Tree to sequence by a small model (SpecMQuant, S30): tables draft a tree for the small model, which makes a sequence
-of it for the target.
+"""Drafts a sequence by a small model, which verifies trees of table drafters first (SpecMQuant).
 
 A target with 4-bit weights pays much for wide trees where its arithmetic is the limit; a sequence of likely tokens is
 cheap. The small model's own steps are the price of such a sequence, and a tree that tables draft shortens them: it runs
@@ -14,47 +13,44 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, Request, StepResult
-from edgedec.drafters import Draft, Drafter, DrafterContext, make_drafter
+from edgedec.drafters import Draft, Drafter, DrafterContext, DrafterFacts, make_drafter
 from edgedec.drafters._models.opening import open_draft
 from edgedec.drafters._models.reader import BEST, shares
+from edgedec.drafters._options import BY_TEXT, Bundle, Length, Threads, tables_named
 from edgedec.drafters.model import ModelDrafter
 from edgedec.errors import UsageError
+from edgedec.plugins import Opt
 from edgedec.runtime import CallResult, Outputs, Rows, Runtime
 from edgedec.sampling import Floats, Sampling
 from edgedec.trees.calibration import Calibration, kind_of
 from edgedec.trees.merge import TreeMerger
 
 # Others are pruned by its probabilities (`edgedec.speculation.guide`).
-GUIDE = True
 _TAIL = 8
-BY_TOKENS, BY_TEXT = ("recycling", "trigram", "stand"), ("copy", "suffix")
+
+FACTS = DrafterFacts(guides=True, paper="SpecMQuant: Speculative Decoding Meets Quantization")
 
 
 def make(
     host: DrafterContext,
-    path: str = "",
-    gamma: int = 8,
-    inner: str = "recycling/suffix",
-    nodes: int = 8,
-    threads: int = 0,
+    path: Bundle = "",
+    length: Length = 8,
+    inner: Annotated[str, Opt("Tables that draft for the small model, joined by /.", must=tables_named)] = (
+        "recycling/suffix"
+    ),
+    nodes: Annotated[int, Opt("Tokens of their tree.", 1, 64)] = 8,
+    threads: Threads = 0,
 ) -> Hierarchy:
-    """path: the small model's bundle. gamma: the longest sequence. inner: the tables that draft for it, joined by /;
-    nodes: their tree. threads: as the target by default."""
-    names = inner.split("/")
-    if unknown := [name for name in names if name not in BY_TOKENS + BY_TEXT]:
-        raise UsageError(f"drafter hierarchy: inner={unknown[0]}: must be of {', '.join(BY_TOKENS + BY_TEXT)}")
-    if not 1 <= nodes <= 64:
-        raise UsageError(f"drafter hierarchy: nodes={nodes}: must be from 1 to 64")
     runtime, translator = open_draft(host, path, threads or host.runtime.capabilities.threads)
     if translator is not None:
         raise UsageError("drafter hierarchy: needs a small model of the same tokenizer; use model")
     own = replace(host, runtime=runtime, tables=None)
-    tables = [(name, make_drafter(name, own)) for name in names]
-    return Hierarchy(runtime, host.runtime.spec.vocab_size, gamma, tables, nodes)
+    tables = [(name, make_drafter(name, own)) for name in inner.split("/")]
+    return Hierarchy(runtime, host.runtime.spec.vocab_size, length, tables, nodes)
 
 
 class Hierarchy(ModelDrafter):

@@ -1,40 +1,43 @@
-"""Hydra (S20): a head trained on the model's last hidden state steps from drafted token to drafted token.
+"""Drafts with a Hydra head, which steps from drafted token to drafted token.
 
 Level by level, the likeliest nodes are stepped on together: one run of a small graph a level. A node is
-only stepped on while its path is among the best that the draft has room for (DySpec, S42).
+only stepped on while its path is among the best that the draft has room for (DySpec).
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, Request, StepResult
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, State
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, DrafterFacts, Proposal, State
 from edgedec.drafters._calls import TokenEmbeddings
 from edgedec.drafters._heads.levels import Levels
 from edgedec.drafters._heads.online import OnlineCorrection
 from edgedec.drafters._networks.heads import DraftHead, Floats, HeadInterface, open_head
-from edgedec.errors import UsageError
+from edgedec.drafters._options import Beam, TrainedLength
+from edgedec.plugins import Opt
 from edgedec.runtime import Outputs
 
 # Its rank in `auto`: of the drafters that need a head only the first whose head the bundle has is used.
-AUTO = 9
 HEAD = HeadInterface("hydra", inputs=("state", "embedding"), outputs=("state_out", "ids", "logprobs"))
 _LEAST = 1e-4
 
+FACTS = DrafterFacts(auto=9, head=HEAD.kind, guides=True, paper="Hydra; Online Speculative Decoding")
 
-def make(host: DrafterContext, depth: int = 0, beam: int = 4, online: int = 0) -> Hydra:
-    """depth: how many tokens ahead at most; 0 as many as the head was trained for. beam: nodes stepped on at
-    once. online: 1: the head learns from verified tokens."""
-    if depth < 0 or beam < 1:
-        raise UsageError(f"drafter hydra: depth={depth}, beam={beam}: must be from 0 and from 1")
+
+def make(
+    host: DrafterContext,
+    length: TrainedLength = 0,
+    beam: Beam = 4,
+    online: Annotated[bool, Opt("The head learns from verified tokens.")] = False,
+) -> Hydra:
     head = open_head(host.bundle, HEAD, host.runtime.capabilities.threads)
     correction = OnlineCorrection(host.runtime.spec.hidden_size) if online else None
-    return Hydra(head, host, depth or head.facts.depth, beam, correction)
+    return Hydra(head, host, length or head.facts.depth, beam, correction)
 
 
 class Hydra(BaseDrafter):

@@ -1,7 +1,9 @@
-"""Hydra and Hydra++ heads as they are published (models/drafts/hydrapp.py).
+"""Drafts with published Hydra and Hydra++ heads.
 
 Each depth has a head that reads a state and the tokens up to its place. Hydra++ makes that state with a layer that
 attends to the target's states of the whole text.
+
+Layout and names of its tensors: `models/drafts/hydrapp.py`.
 """
 
 from __future__ import annotations
@@ -12,25 +14,23 @@ import numpy as np
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, Request
-from edgedec.drafters import Draft, DrafterContext
+from edgedec.drafters import Draft, DrafterContext, DrafterFacts
 from edgedec.drafters._calls import TokenEmbeddings
 from edgedec.drafters._heads.ladder import Ladder
 from edgedec.drafters._heads.levels import Levels
 from edgedec.drafters._heads.reader import facts_of
 from edgedec.drafters._heads.state_drafter import StateDrafter
-from edgedec.errors import UsageError
+from edgedec.drafters._options import Beam, TrainedLength
 from edgedec.runtime import Hidden, Outputs
 
 # Its rank in `auto`: of the drafters that need a head only the first whose head the bundle has is used.
-AUTO = 8
 DRAFT = "hydrapp"
 
+FACTS = DrafterFacts(auto=8, draft=DRAFT, guides=True, paper="Hydra++")
 
-def make(host: DrafterContext, depth: int = 0, beam: int = 4) -> HydraLadder:
-    """depth: how many tokens ahead at most; 0: as many as there are heads. beam: nodes stepped on at once."""
-    if depth < 0 or beam < 1:
-        raise UsageError(f"drafter hydrapp: depth={depth}, beam={beam}: must be from 0 and from 1")
-    return HydraLadder(host, depth, beam)
+
+def make(host: DrafterContext, length: TrainedLength = 0, beam: Beam = 4) -> HydraLadder:
+    return HydraLadder(host, length, beam)
 
 
 class HydraLadder(StateDrafter):

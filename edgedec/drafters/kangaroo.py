@@ -1,4 +1,4 @@
-"""Kangaroo (S11) as it is published: the target's first layers, then an adapter with attention, then the readout.
+"""Drafts with the target's first layers and a published Kangaroo adapter.
 
     drafted token ── first layers ──┬── adapter, on its own cache ── readout ── the next token, how sure
                                     └── kept: verification goes on with the other layers
@@ -17,12 +17,13 @@ import numpy as np
 from edgedec.bundle.manifest import DraftFacts
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, Request, StepResult
-from edgedec.drafters import Draft, Drafter, DrafterContext
+from edgedec.drafters import Draft, Drafter, DrafterContext, DrafterFacts
 from edgedec.drafters._calls import EdgeCalls
 from edgedec.drafters._heads.reader import HeadReader, Reading, facts_of
 from edgedec.drafters._heads.states import Seen, SeenStates
+from edgedec.drafters._options import Threshold, TrainedLength, Trim, Width
 from edgedec.drafters._slices.stack import READING, TOP, Guesses, Slice, SliceCalls, guesses_of, require_slices
-from edgedec.drafters.exit import Exit, require_limits
+from edgedec.drafters.exit import Exit
 from edgedec.errors import BundleCorrupt
 from edgedec.runtime import Hidden, Outputs, Readout, Rows
 from edgedec.spec import ModelSpec
@@ -30,14 +31,15 @@ from edgedec.spec.macs import block_macs
 
 DRAFT = "kangaroo"
 
+FACTS = DrafterFacts(draft=DRAFT, guides=True, paper="Kangaroo")
 
-def make(host: DrafterContext, gamma: int = 0, threshold: float = 0.0, width: int = 3, trim: float = 0.25) -> Kangaroo:
-    """gamma: the longest draft; 0: what the adapter was made for. threshold: the least confidence to draft a token
-    with; width: tokens of a level; trim: the share of the vocabulary that a draft chooses from at most."""
+
+def make(
+    host: DrafterContext, length: TrainedLength = 0, threshold: Threshold = 0.0, width: Width = 3, trim: Trim = 0.25
+) -> Kangaroo:
     facts = facts_of(host, DRAFT)
     require_slices(DRAFT, host)
-    require_limits(DRAFT, gamma or facts.depth, threshold, width)
-    return Kangaroo(host, facts, gamma, threshold, width if host.runtime.capabilities.trees else 1, trim)
+    return Kangaroo(host, facts, length, threshold, width if host.runtime.capabilities.trees else 1, trim)
 
 
 class Kangaroo(Exit):

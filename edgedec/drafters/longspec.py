@@ -1,7 +1,9 @@
-"""LongSpec (S26): a trained head that reads a window of tokens and the target's cache (models/drafts/longspec.py).
+"""Drafts with a LongSpec head, whose own cache is of constant size and which attends to the target's.
 
 Its own state is of one size however long the text, and it is never shown the target's states: it can begin anywhere in
 a text, at the price of reading a window. The tree grows level by level where joint probability is largest.
+
+Layout and names of its tensors: `models/drafts/longspec.py`.
 """
 
 from __future__ import annotations
@@ -11,28 +13,25 @@ from typing import Any
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, Request
-from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Effort, Proposal
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, DrafterFacts, Effort, Proposal
 from edgedec.drafters._heads.guesses import guesses, tokens_of
 from edgedec.drafters._heads.levels import Levels
 from edgedec.drafters._heads.reader import facts_of
 from edgedec.drafters._heads.windowed import WindowedReader
-from edgedec.errors import UsageError
+from edgedec.drafters._options import Beam, Followers, Least, TrainedLength
 from edgedec.runtime import Outputs
 
 # Its rank in `auto`: of the drafters that need a head only the first whose head the bundle has is used.
-AUTO = 12
 DRAFT = "longspec"
 _LEAST = 1e-4
 
+FACTS = DrafterFacts(auto=12, draft=DRAFT, guides=True, paper="LongSpec")
 
-def make(host: DrafterContext, depth: int = 0, beam: int = 4, k: int = 8, least: int = 0) -> LongSpec:
-    """depth: how many tokens ahead at most; 0: what the head was made for. beam: nodes run at once. k: tokens tried
-    after each. least: nothing is drafted before the text has so many tokens."""
-    if depth < 0 or beam < 1 or k < 1 or least < 0:
-        raise UsageError(
-            f"drafter {DRAFT}: depth={depth}, beam={beam}, k={k}, least={least}: must be from 0, 1, 1 and 0"
-        )
-    return LongSpec(host, depth, beam, k, least)
+
+def make(
+    host: DrafterContext, length: TrainedLength = 0, beam: Beam = 4, k: Followers = 8, least: Least = 0
+) -> LongSpec:
+    return LongSpec(host, length, beam, k, least)
 
 
 class LongSpec(BaseDrafter):

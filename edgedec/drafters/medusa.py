@@ -1,4 +1,4 @@
-"""Medusa (S20): heads trained on the model's last hidden state, one for each token ahead, guess independently.
+"""Drafts with Medusa heads: one for each token ahead, independent of each other.
 
 One run of a small graph gives candidates for every depth; the tree takes their likeliest combinations, or the shape
 that `choices` names. Heads that were published (`models/drafts/medusa.py`) are a graph each.
@@ -10,36 +10,39 @@ import json
 from collections.abc import Callable, Sequence
 from math import exp
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import StepResult
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, DrafterFacts
 from edgedec.drafters._heads.ladder import Ladder
 from edgedec.drafters._heads.reader import facts_of
 from edgedec.drafters._networks.heads import Floats, HeadInterface, open_head
+from edgedec.drafters._options import TrainedLength
 from edgedec.errors import UsageError
+from edgedec.plugins import Opt
 from edgedec.runtime import Outputs
 from edgedec.trees.grow import Follower, grow
 
 # Its rank in `auto`: of the drafters that need a head only the first whose head the bundle has is used.
-AUTO = 10
 HEAD = HeadInterface("medusa", inputs=("hidden",), outputs=("ids", "logprobs"))
 DRAFT = "medusa"
 _LEAST, _MOST = 1e-4, 0.999
 
+FACTS = DrafterFacts(auto=10, head=HEAD.kind, draft=DRAFT, guides=True, paper="Medusa")
 
-def make(host: DrafterContext, depth: int = 0, choices: str = "") -> Medusa:
-    """depth: how many tokens ahead at most; 0 as many as the head has. choices: a JSON file of a fixed tree, paths of
-    ranks as in `[[0], [0, 0], [1]]`."""
-    if depth < 0:
-        raise UsageError(f"drafter medusa: depth={depth}: must be 0 or more")
+
+def make(
+    host: DrafterContext,
+    length: TrainedLength = 0,
+    choices: Annotated[str, Opt("JSON file of a fixed tree: paths of ranks, as [[0], [0, 0], [1]].")] = "",
+) -> Medusa:
     tree = read_choices(Path(choices)) if choices else ()
     if DRAFT in host.bundle.manifest.drafts:
         ladder = Ladder(host, facts_of(host, DRAFT))
-        return Medusa(ladder.stacked, depth or ladder.depth, host.runtime.spec.n_blocks - 1, tree)
+        return Medusa(ladder.stacked, length or ladder.depth, host.runtime.spec.n_blocks - 1, tree)
     head = open_head(host.bundle, HEAD, host.runtime.capabilities.threads)
-    return Medusa(head.run, min(depth or head.facts.depth, head.facts.depth), host.runtime.spec.n_blocks - 1, tree)
+    return Medusa(head.run, min(length or head.facts.depth, head.facts.depth), host.runtime.spec.n_blocks - 1, tree)
 
 
 def read_choices(path: Path) -> tuple[tuple[int, ...], ...]:

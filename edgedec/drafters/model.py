@@ -1,11 +1,11 @@
-"""A smaller model drafts for the target: the first of all speculative decoding (Leviathan et al. 2023).
+"""Drafts with a smaller model (speculative decoding; Leviathan et al. 2023).
 
 The draft model reads the same text with a cache of its own, one forward of it for each token further; those of all
 sequences that share it run together. Under `match` it proposes its likeliest chain, with the runners-up at each place
-as side branches (they cost no forward of it; DySpec, S42), and stops where nothing further is likely enough to pay
-(SpecDec++, S40). Under a verifier that knows the draft's distribution (token, block, spectr, recursive, multipath:
-S50, S51, S52) the tokens are drawn, in a tree whose shape is settled before the first draw. A draft model with other
-tokens drafts text: `models/retokenize.py`.
+as side branches (they cost no forward of it; DySpec), and stops where nothing further is likely enough to pay
+(SpecDec++). Under a verifier that knows the draft's distribution (token, block, spectr, recursive, multipath) the
+tokens are drawn, in a tree whose shape is settled before the first draw. A draft model with other tokens drafts text:
+`_models/retokenize.py`.
 """
 
 from __future__ import annotations
@@ -13,54 +13,56 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from itertools import accumulate
 from operator import mul
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, Request, StepResult
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, Sampled, State
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, DrafterFacts, Proposal, Sampled, State
 from edgedec.drafters._heads.foreseen import upcoming
 from edgedec.drafters._models.acceptance import AcceptanceHead, Floats
 from edgedec.drafters._models.beam import beam_draft, level_draft
 from edgedec.drafters._models.opening import KIND, open_draft
-from edgedec.drafters._models.options import BUSHY, check
+from edgedec.drafters._models.options import bushy_places, check
 from edgedec.drafters._models.reader import ALL, BEST, DraftReader, Reading, foreseen, shape, shares
 from edgedec.drafters._models.retokenize import Retokenizer
+from edgedec.drafters._options import WIDEST, Bundle, KVFormat, Length, Threads, Trim, Verify
 from edgedec.drafters._usage import Usage, usage_of
+from edgedec.plugins import Opt
 from edgedec.runtime import CallResult, Outputs, Runtime
 from edgedec.sampling import Sampling
 from edgedec.trees.calibration import BINS, Calibration, kind_of
 
 # Others are pruned by its probabilities (`edgedec.speculation.guide`).
-GUIDE = True
 # How likely the first, second … drawn child is taken, before anything was seen; and how fast that is learned.
 _TAKEN, _SMOOTH = (0.7, 0.25, 0.15, 0.1), 0.03
 _PACE = 0.1
 # Its rank in `auto`: of the drafters that need a head or a draft only the first that the bundle has is used.
-AUTO = 11
 DRAFT = KIND
+
+FACTS = DrafterFacts(auto=11, draft=KIND, guides=True, paper="Speculative Decoding; SpecDec++; SpecTr; Recursive SD")
 
 
 def make(
     host: DrafterContext,
-    path: str = "",
-    threads: int = 0,
-    gamma: int = 8,
-    width: int = 1,
-    verify: str = "match",
-    kv: str = "",
-    beam: int = 0,
-    accept: str = "claims",
-    stop: float = 0.0,
-    trim: float = 0.25,
+    path: Bundle = "",
+    threads: Threads = 0,
+    length: Length = 8,
+    width: Annotated[int, Opt("Children at the first places, for spectr, recursive and multipath.", 1, WIDEST)] = 1,
+    verify: Verify = "match",
+    kv: KVFormat = "",
+    beam: Annotated[int, Opt("Sequences of stochastic beam search, for recursive.", 0, WIDEST)] = 0,
+    accept: Annotated[
+        Literal["claims", "head"], Opt("What predicts acceptance; head: a head trained while it drafts.")
+    ] = "claims",
+    stop: Annotated[
+        float,
+        Opt("Drafting ends when a refusal is this likely; 0: when a token costs more than it brings.", 0, below=1),
+    ] = 0.0,
+    trim: Trim = 0.25,
 ) -> ModelDrafter:
-    """path: the draft model's bundle; by default the one in the target's bundle. gamma: the longest draft. width:
-    children at the first places, for spectr, recursive and multipath; beam: sequences of stochastic beam search
-    instead, for recursive. threads: as the target by default; they take turns. Sessions share its weights. accept:
-    head: a head trained here predicts what will be accepted. stop: drafting ends when a refusal is this likely; 0: when
-    another token costs more than it brings. trim: the share of the vocabulary to choose from at most (VocabTrim)."""
     runtime, translator = open_draft(host, path, threads, kv)
     vocab = host.runtime.spec.vocab_size
-    drafter = ModelDrafter(runtime, vocab, gamma, width, verify, translator, beam, accept, stop)
+    drafter = ModelDrafter(runtime, vocab, length, width, verify, translator, beam, accept, stop)
     drafter.usage = usage_of(host, trim) if translator is None and runtime.spec.vocab_size >= vocab else None
     return drafter
 
@@ -80,10 +82,11 @@ class ModelDrafter(BaseDrafter):
         accept: str = "claims",
         stop: float = 0.0,
     ) -> None:
-        check(gamma, width, verify, beam, accept, stop, translator is None)
+        check(verify, beam, translator is None)
         self._reader, self._vocab, self._translator = DraftReader(runtime), vocab, translator
         self._gamma, self._verify = min(gamma, self._reader.room), verify
-        self._width, self._beam = width if verify in BUSHY else 1, beam
+        self._bushy = bushy_places(verify)
+        self._width, self._beam = width if self._bushy else 1, beam
         self._first, self._side = Calibration(), Calibration()
         self._head = AcceptanceHead(runtime.spec.hidden_size) if accept == "head" else None
         self._stop, self._best_of = stop, BEST
@@ -276,7 +279,7 @@ class ModelDrafter(BaseDrafter):
             width = min(self._beam, nodes)
             drawn = yield from beam_draft(self._reader, context, self._vocab, width, min(depth, nodes // width))
         else:
-            branching = shape(depth, self._width, BUSHY.get(self._verify, 0), nodes)
+            branching = shape(depth, self._width, self._bushy, nodes)
             drawn = yield from level_draft(self._reader, context, self._vocab, branching, self._verify != "recursive")
         kinds = [min(rank, len(_TAKEN) - 1) for rank in drawn.ranks]
         self._hold(drawn.tokens, drawn.parents, kinds)

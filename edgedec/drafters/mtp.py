@@ -1,16 +1,18 @@
-"""The multi-token-prediction layer that a checkpoint carries beside the model (models/drafts/mtp.py)."""
+"""Drafts with the multi-token-prediction layer that a checkpoint carries.
+
+Layout and names of its tensors: `models/drafts/mtp.py`.
+"""
 
 from __future__ import annotations
 
-from edgedec.drafters import DrafterContext
+from edgedec.drafters import DrafterContext, DrafterFacts
 from edgedec.drafters._heads.feature_tree import FeatureTree
+from edgedec.drafters._options import Beam, Followers, TrainedLength
 
-# Its rank in `auto`: of the drafters that need a head only the first whose head the bundle has is used.
-AUTO = 6
 DRAFT = "mtp"
 
+FACTS = DrafterFacts(auto=6, draft=DRAFT, guides=True, paper="Multi-token prediction")
 
-def make(host: DrafterContext, depth: int = 0, beam: int = 4, k: int = 4) -> FeatureTree:
-    """depth: how many tokens ahead at most; 0: what the head was made for. beam: nodes run at once. k: tokens tried
-    after each."""
-    return FeatureTree(host, DRAFT, depth, beam, k)
+
+def make(host: DrafterContext, length: TrainedLength = 0, beam: Beam = 4, k: Followers = 4) -> FeatureTree:
+    return FeatureTree(host, DRAFT, length, beam, k)

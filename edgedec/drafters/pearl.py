@@ -1,4 +1,4 @@
-"""PEARL (S31): a draft model that drafts while the target model runs, on cores of its own.
+"""Drafts with a smaller model while the target runs (PEARL).
 
 *Post-verify*: while a draft is verified, the draft model goes on after it, as if all of it were accepted; if it is, the
 next draft is there at once. *Pre-verify*: after a refusal the target goes on without a draft, which verifies the first
@@ -18,46 +18,45 @@ from __future__ import annotations
 
 from math import inf
 from time import perf_counter
-from typing import Any
+from typing import Annotated, Any, Literal
 from weakref import finalize
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import StepResult
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, DrafterFacts, Proposal
 from edgedec.drafters._models.ahead import Ahead
 from edgedec.drafters._models.opening import open_draft
+from edgedec.drafters._options import Bundle, KVFormat, Length
 from edgedec.drafters.model import ModelDrafter
 from edgedec.errors import UsageError
+from edgedec.plugins import Opt
 from edgedec.runtime import Runtime, available_cores
 from edgedec.runtime.devices import CPU
 from edgedec.trees.calibration import Calibration, kind_of
 
 # Others are pruned by its probabilities (`edgedec.speculation.guide`).
-GUIDE = True
 _PACE, _SURE = 0.05, 0.97
-MODES = ("auto", "always", "never")
+
+FACTS = DrafterFacts(guides=True, paper="PEARL")
 
 
 def make(
     host: DrafterContext,
-    path: str = "",
-    gamma: int = 8,
-    threads: int = 0,
-    overlap: str = "auto",
-    kv: str = "",
-    device: str = "",
+    path: Bundle = "",
+    length: Length = 8,
+    threads: Annotated[int, Opt("CPU threads of the draft model; 0: one beside the target's.", 0, 1024)] = 0,
+    overlap: Annotated[Literal["auto", "always", "never"], Opt("Draft while the target runs; auto: if it pays.")] = (
+        "auto"
+    ),
+    kv: KVFormat = "",
+    device: Annotated[str, Opt("Device of the draft model; by default the CPU where a GPU runs the target.")] = "",
 ) -> Pearl:
-    """path: the draft model's bundle. gamma: the longest draft. threads: of the draft model; by default one, besides
-    those of the target, or all where a GPU computes the target. overlap: auto (while it pays), always, never. device:
-    what computes the draft model; the CPU where a GPU computes the target."""
     beside = host.runtime.capabilities.device != CPU
-    if overlap not in MODES:
-        raise UsageError(f"drafter pearl: overlap={overlap}: must be one of {', '.join(MODES)}")
     device = device or (CPU if beside else "")
     runtime, translator = open_draft(host, path, threads or (0 if beside else 1), kv, device)
     if translator is not None:
         raise UsageError("drafter pearl: needs a draft model of the same tokenizer; use model")
-    return Pearl(runtime, host.runtime.spec.vocab_size, gamma, overlap)
+    return Pearl(runtime, host.runtime.spec.vocab_size, length, overlap)
 
 
 class Pearl(BaseDrafter):

@@ -1,4 +1,4 @@
-"""Parallel prompt decoding (PPD, S23): trained prompt tokens make the target itself guess several tokens ahead.
+"""Drafts with trained prompt tokens, for which the target itself predicts several tokens ahead (PPD).
 
     root ─┬─ 5 ── 8 ── p1 ── p2      8 is the last token accepted: what p1 and p2 said are the guesses for the
           └─ p1 ── p2                tokens after the next one, drafted as a tree in the next call
@@ -12,18 +12,19 @@ cost). Training: `train-heads --kind prompt`; layout: `models/drafts/prompt.py`.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, Request, StepResult
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext, PromptRows
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, DrafterFacts, PromptRows
 from edgedec.drafters._calls import TokenEmbeddings
 from edgedec.drafters._heads.reader import facts_of
 from edgedec.drafters._prompting import PromptPlan
 from edgedec.drafters._slices.stack import READING, Record, chances
 from edgedec.errors import BundleCorrupt, UsageError
+from edgedec.plugins import Opt
 from edgedec.runtime import Hidden, Outputs
 from edgedec.trees.grow import Follower, grow
 
@@ -36,15 +37,22 @@ _MARGIN = 1.5
 
 Level = list[tuple[int, float]]
 
+FACTS = DrafterFacts(draft=DRAFT, guides=True, paper="PPD: Parallel Prompt Decoding")
 
-def make(host: DrafterContext, depth: int = 0, rows: int = 24) -> PromptDrafter:
-    """depth: prompt tokens in a row; 0: as many as were trained. rows: of prompt tokens in a call at most."""
+
+def make(
+    host: DrafterContext,
+    length: Annotated[
+        int, Opt("Prompt tokens in a row; 0: as many as were trained.", 0, 64, aliases=("depth", "gamma"))
+    ] = 0,
+    rows: Annotated[int, Opt("Rows of prompt tokens in a call.", 1)] = 24,
+) -> PromptDrafter:
     facts, can = facts_of(host, DRAFT), host.runtime.capabilities
     if not can.trees or not can.embeddings:
         raise UsageError(f"drafter prompt: the runtime {host.runtime.name} runs no rows of embeddings below a tree")
-    if not 0 <= depth <= facts.depth or rows < 1:
-        raise UsageError(f"drafter prompt: depth={depth}, rows={rows}: the bundle has {facts.depth} prompt tokens")
-    return PromptDrafter(host, prompts_of(host)[: depth or facts.depth], rows)
+    if length > facts.depth:
+        raise UsageError(f"drafter prompt: length={length}: the bundle has {facts.depth} prompt tokens")
+    return PromptDrafter(host, prompts_of(host)[: length or facts.depth], rows)
 
 
 def prompts_of(host: DrafterContext) -> Hidden:

@@ -1,4 +1,4 @@
-"""A model that reads a short, retrieved text drafts for one that reads all of it (RAPID, S06). For long contexts.
+"""Drafts with a model that reads a short, retrieved part of a long text (RAPID).
 
 Chen et al. 2025. Of a long text the passages that have most to do with its end are put together, in their order,
 between its first tokens and its latest ones: some hundreds of tokens. The same model, or a smaller one, drafts after
@@ -12,43 +12,62 @@ passages have it (as in TF-IDF). They are chosen for a prompt, and again after `
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import Draft, DrafterContext, Proposal
+from edgedec.drafters import Draft, DrafterContext, DrafterFacts, Proposal
 from edgedec.drafters._models.opening import open_draft
 from edgedec.drafters._models.reader import DraftReader, Reading
 from edgedec.drafters._models.transfer import TransferDrafter
+from edgedec.drafters._options import Least, Length, Trim
 from edgedec.drafters._usage import usage_of
 from edgedec.drafters.model import ModelDrafter
 from edgedec.errors import UsageError
+from edgedec.plugins import Opt
 from edgedec.runtime import Outputs, Runtime
 
 _FIRST = 32  # tokens of the beginning, where instructions stand
 
+FACTS = DrafterFacts(lossy="transfer", paper="RAPID")
+
 
 def make(
     host: DrafterContext,
-    path: str = "",
-    budget: int = 512,
-    chunk: int = 64,
-    least: int = 2048,
-    refresh: int = 512,
-    gamma: int = 8,
-    trim: float = 0.25,
-    transfer: float = 0.0,
-    verify: str = "match",
+    path: Annotated[str, Opt("Bundle of a smaller model of the same tokens; by default the model itself.")] = "",
+    budget: Annotated[int, Opt("Tokens of the short text.", 1)] = 512,
+    chunk: Annotated[int, Opt("Tokens of a passage.", 8)] = 64,
+    least: Least = 2048,
+    refresh: Annotated[int, Opt("Tokens after which passages are chosen anew.", 1)] = 512,
+    length: Length = 8,
+    trim: Trim = 0.25,
+    transfer: Annotated[
+        float, Opt("Lossy: how far the target's distribution is bent towards the draft's; 0: not at all.", 0)
+    ] = 0.0,
+    verify: Annotated[Literal["match", "token"], Opt("Verification of texts under transfer.")] = "match",
 ) -> Rapid | TransferDrafter:
-    """path: a smaller model of the same tokens; by default the model itself. budget: tokens of the short text; chunk:
-    of a passage; least: nothing is drafted before the text is so long; refresh: tokens after which passages are chosen
-    anew; gamma: the longest draft; trim: the share of the vocabulary to choose from at most. transfer: lossy: how far
-    the target's distribution is bent towards the draft's (0: not at all); verify: of that, match or token."""
-    if chunk < 8 or budget < _FIRST + 3 * chunk or refresh < 1:
+    runtime = _reading_runtime(host, path, budget, chunk)
+    reader, vocab = RetrievedReader(runtime, budget, chunk, refresh), host.runtime.spec.vocab_size
+    if transfer:
+        if budget + refresh + length >= runtime.spec.context_length:
+            raise UsageError(
+                f"drafter rapid: transfer: budget={budget}, refresh={refresh}, length={length}: together below the "
+                f"context of {runtime.spec.context_length}"
+            )
+        return TransferDrafter(reader, vocab, transfer, length, least, verify == "token")
+    if verify != "match":
+        raise UsageError("drafter rapid: verify=token: is of transfer; without it texts stay as they are (match)")
+    drafter = Rapid(reader, runtime, vocab, least, length)
+    drafter.usage = usage_of(host, trim) if not path else None
+    return drafter
+
+
+def _reading_runtime(host: DrafterContext, path: str, budget: int, chunk: int) -> Runtime:
+    """What reads the short text; UsageError if that does not fit it."""
+    if budget < _FIRST + 3 * chunk:
         raise UsageError(
-            f"drafter rapid: budget={budget}, chunk={chunk}, refresh={refresh}: needs passages of 8 tokens or more, "
-            f"room for {_FIRST} tokens and three passages, and a refresh from 1 on"
+            f"drafter rapid: budget={budget}, chunk={chunk}: needs room for {_FIRST} tokens and three passages"
         )
     runtime, translator = (host.runtime, None) if not path else open_draft(host, path)
     if translator is not None:
@@ -57,24 +76,7 @@ def make(
         raise UsageError(
             f"drafter rapid: budget={budget}: at most half of the context of {runtime.spec.context_length}"
         )
-    reader, vocab = RetrievedReader(runtime, budget, chunk, refresh), host.runtime.spec.vocab_size
-    if transfer < 0 or verify not in ("match", "token") or not 1 <= gamma <= 64:
-        raise UsageError(
-            f"drafter rapid: transfer={transfer:g}, verify={verify}, gamma={gamma}: must be from 0 on, match or token, "
-            "and from 1 to 64"
-        )
-    if transfer:
-        if budget + refresh + gamma >= runtime.spec.context_length:
-            raise UsageError(
-                f"drafter rapid: transfer: budget={budget}, refresh={refresh}, gamma={gamma}: together below the "
-                f"context of {runtime.spec.context_length}"
-            )
-        return TransferDrafter(reader, vocab, transfer, gamma, least, verify == "token")
-    if verify != "match":
-        raise UsageError("drafter rapid: verify=token: is of transfer; without it texts stay as they are (match)")
-    drafter = Rapid(reader, runtime, vocab, least, gamma)
-    drafter.usage = usage_of(host, trim) if not path else None
-    return drafter
+    return runtime
 
 
 class Rapid(ModelDrafter):

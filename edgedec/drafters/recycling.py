@@ -1,4 +1,4 @@
-"""Token Recycling (S02): the next tokens that the target considered and did not take are kept for later.
+"""Drafts a tree of the tokens that the target lately ranked high after each token (Token Recycling).
 
 One table: token -> the `k` best next tokens of the last row that carried it, accepted or not. A draft is the tree
 that following the table from the last token gives, the likeliest paths first. Nothing is trained; some hundred
@@ -14,19 +14,20 @@ import numpy as np
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import StepResult
-from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, State
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, DrafterFacts, State
+from edgedec.drafters._options import Followers, PromptRowsRead, TableNodes
 from edgedec.drafters._tables.compiled import CompiledRecycling, compiled
-from edgedec.drafters._tables.ranked import Ranked, grow_ranked, prompt_option, sized, total_of
+from edgedec.drafters._tables.ranked import Ranked, grow_ranked, total_of
 from edgedec.drafters._tables.states import checked_recycled
 from edgedec.runtime import Outputs, TableSettings
 
-AUTO = 3
 _CAP = 1 << 14
 _TRUST = 0.7  # the token stood in another text, so its next ones are less sure than they were there
 
+FACTS = DrafterFacts(auto=3, paper="Token Recycling")
 
-def make(host: DrafterContext, nodes: int = 16, k: int = 8, prompt: int = 0) -> Drafter:
-    """prompt: the last so many rows of a prompt teach as well."""
+
+def make(host: DrafterContext, nodes: TableNodes = 16, k: Followers = 8, prompt: PromptRowsRead = 0) -> Drafter:
     vocab = host.bundle.spec.vocab_size
     drafter = Recycling(vocab, nodes, k, prompt)
     if found := compiled(host, TableSettings("recycling", vocab, nodes, drafter.k), CompiledRecycling):
@@ -38,8 +39,8 @@ def make(host: DrafterContext, nodes: int = 16, k: int = 8, prompt: int = 0) -> 
 
 class Recycling(BaseDrafter):
     def __init__(self, vocab: int, nodes: int = 16, k: int = 8, prompt: int = 0) -> None:
-        self.prompt_rows = prompt_option(prompt)
-        self.nodes, self.k, self._vocab = sized("nodes", nodes), min(sized("k", k), vocab), vocab
+        self.prompt_rows = prompt
+        self.nodes, self.k, self._vocab = nodes, min(k, vocab), vocab
         self.outputs = Outputs(top=self.k)
         # As the target showed them, with logits; and, once needed, with probabilities.
         self._shown: dict[int, tuple[list[int], list[float]]] = {}

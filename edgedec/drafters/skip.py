@@ -1,7 +1,7 @@
-"""Draft with the target itself, some of its blocks skipped; which ones is searched while it serves.
+"""Drafts with the target itself, some blocks skipped; the set is searched while it runs (SWIFT).
 
-Unified Layer Skipping (S13) gives the start: so many layers skipped, evenly spread, the first and the last kept.
-SWIFT (S10) continues from there: now and then another set guesses the latest generated tokens, all in one call. If it
+Unified Layer Skipping gives the start: so many layers skipped, evenly spread, the first and the last kept.
+SWIFT continues from there: now and then another set guesses the latest generated tokens, all in one call. If it
 brings more tokens for the time of a plain call than the set in use does on the same text, twice, it takes over.
 Sets to try are the one in use with something swapped, and draws from a Bayesian model of what each block is for
 (`thompson`), or what a Gaussian process expects most of (`gp`). Each task has a set of its own
@@ -15,22 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from time import perf_counter
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, Request, StepResult
-from edgedec.drafters import BaseDrafter, Draft, DrafterContext, Proposal, State
+from edgedec.drafters import BaseDrafter, Draft, DrafterContext, DrafterFacts, Proposal, State
 from edgedec.drafters._calls import EdgeCalls, own_seconds
+from edgedec.drafters._options import Length, Trim, Width
 from edgedec.drafters._slices.block_search import Search, Skipped, even
 from edgedec.drafters._slices.costs import SliceCosts
-from edgedec.drafters._slices.gp_search import SEARCHES, search_names
-from edgedec.drafters._slices.stack import READING, WIDEST, Slice, SliceCalls, block_costs, require_slices
+from edgedec.drafters._slices.gp_search import SEARCHES
+from edgedec.drafters._slices.stack import READING, Slice, SliceCalls, block_costs, require_slices
 from edgedec.drafters._slices.task_sets import TaskSets
 from edgedec.drafters._slices.tree import Limits, Tree, Trusts, draft_tree, least_path
 from edgedec.drafters._usage import usage_of
-from edgedec.errors import UsageError
+from edgedec.plugins import Opt
 from edgedec.runtime import Call, Outputs, Rows
 
 # A trial guesses so many known tokens; it comes after so many calls at the earliest.
@@ -38,34 +39,26 @@ _WINDOW, _APART = 32, 16
 # The search ends after so many trials that changed nothing.
 _PATIENCE = 50
 
+FACTS = DrafterFacts(paper="SWIFT; Unified Layer Skipping")
+
 
 def make(
     host: DrafterContext,
-    skip: float = 0.45,
-    gamma: int = 6,
-    search: str = "thompson",
-    share: float = 0.03,
-    task: str = "",
-    width: int = 3,
-    trim: float = 0.25,
+    skip: Annotated[float, Opt("Share of the layers that is skipped at first.", above=0, below=1)] = 0.45,
+    length: Length = 6,
+    search: Annotated[
+        Literal["thompson", "gp", "off"], Opt("Search for a better set of layers; off: the set stays as it is.")
+    ] = "thompson",
+    share: Annotated[float, Opt("Share of the calls' time that trials may take.", 0)] = 0.03,
+    task: Annotated[str, Opt("Name of a kind of texts, whose set is kept apart; by default by how they begin.")] = "",
+    width: Width = 3,
+    trim: Trim = 0.25,
 ) -> Skip:
-    """skip: the share of layers to start with; gamma: the longest draft; search: thompson, gp, or off (the set stays as
-    it is); share: of the calls' time that trials may take; task: a name for what the texts are, whose set is kept apart
-    ("": by how they begin); width: tokens of a level; trim: the share of the vocabulary that a draft chooses from at
-    most."""
-    if not 0 < skip < 1 or gamma < 1 or not share >= 0:
-        raise UsageError(
-            f"drafter skip: skip={skip}, gamma={gamma}, share={share}: need between 0 and 1, 1 or more, 0 or more"
-        )
-    if search not in search_names():
-        raise UsageError(f"drafter skip: search={search}: must be one of {', '.join(search_names())}")
-    if not 1 <= width <= WIDEST:
-        raise UsageError(f"drafter skip: width={width}: must be from 1 to {WIDEST}")
     require_slices("skip", host)
     spec, kind = host.runtime.spec, SEARCHES.get(search, Search)
-    sets = TaskSets(lambda: kind(spec, even(spec, skip), gamma), task)
+    sets = TaskSets(lambda: kind(spec, even(spec, skip), length), task)
     width = width if host.runtime.capabilities.trees else 1
-    return Skip(host, sets, gamma, share if search != "off" else 0.0, width, trim)
+    return Skip(host, sets, length, share if search != "off" else 0.0, width, trim)
 
 
 class Skip(BaseDrafter):

@@ -1,4 +1,4 @@
-"""The model itself drafts, looking at a part of its cache; the whole cache verifies. For long contexts.
+"""Drafts with the target itself on a part of its cache, for long contexts; the whole cache verifies.
 
 Where a text is long, the time of a call is that of its keys and values, and most of them matter little for the next
 token (MagicDec, TriForce). Two ways to look at fewer:
@@ -16,17 +16,19 @@ measured while the text is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from edgedec.decoding.allocation import Offer
 from edgedec.decoding.apply_policy import settle
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, Request
-from edgedec.drafters import Draft, DrafterContext, Proposal
+from edgedec.drafters import Draft, DrafterContext, DrafterFacts, Proposal
 from edgedec.drafters._models.reader import DraftReader, Reading
+from edgedec.drafters._options import Length, Trim
 from edgedec.drafters._usage import usage_of
 from edgedec.drafters.model import ModelDrafter
 from edgedec.errors import UsageError
+from edgedec.plugins import Opt
 from edgedec.policies import FULL, CachePolicy, PolicyHost, make_policy
 from edgedec.runtime import Call, Outputs, Rows
 from edgedec.runtime.view import PAGE, View
@@ -34,7 +36,7 @@ from edgedec.runtime.view import PAGE, View
 # The first slots, on which attention rests: a page.
 _SINKS = 64
 # By rank among those of `auto`: the others cost less. For contexts from _LONG on, from a step so many times as long.
-AUTO, _LONG, _GAIN = 90, 8192, 2.0
+_LONG, _GAIN = 8192, 2.0
 # The last rows of the text, which show a policy what matters.
 _WINDOW = 32
 
@@ -44,28 +46,26 @@ def fits(host: DrafterContext) -> bool:
     return host.runtime.capabilities.views and host.runtime.spec.context_length >= _LONG
 
 
+FACTS = DrafterFacts(auto=90, fits=fits, paper="Draft with a part of one's own cache (TriForce; MagicDec)")
+
+
 def make(
     host: DrafterContext,
-    policy: str = "",
-    budget: float = 0.05,
-    least: int = 2048,
-    refresh: int = 256,
-    pages: int = 12,
-    recent: int = 128,
-    gamma: int = 8,
-    trim: float = 0.25,
+    policy: Annotated[
+        str, Opt("What the draft sees of the cache: view, or a cache policy; by default view where the engine can.")
+    ] = "",
+    budget: Annotated[float, Opt("Budget of a cache policy.", above=0)] = 0.05,
+    least: Annotated[int, Opt("Nothing is drafted before the text has so many tokens.", 1)] = 2048,
+    refresh: Annotated[int, Opt("Tokens after which a policy's cache is made anew.", 1)] = 256,
+    pages: Annotated[int, Opt("Pages of a view that are chosen by score.", 0)] = 12,
+    recent: Annotated[int, Opt("Latest tokens of a view.", 1)] = 128,
+    length: Length = 8,
+    trim: Trim = 0.25,
 ) -> SparseDrafter:
-    """policy: view, or one of `--cache` (by default view where the engine can, else snapkv); budget, refresh: of a
-    policy's cache, and tokens after which it is made anew; pages, recent: of a view, pages by their scores, and latest
-    slots; least: nothing is drafted before the text is so long; gamma: the longest draft; trim: the share of the
-    vocabulary to choose from at most."""
     can, spec = host.runtime.capabilities, host.runtime.spec
     policy = policy or ("view" if can.views else "snapkv")
-    if policy == FULL or least < 1 or refresh < 1 or pages < 0 or recent < 1:
-        raise UsageError(
-            f"drafter sparse: policy={policy}, least={least}, refresh={refresh}, pages={pages}, recent={recent}: needs "
-            "a policy, pages from 0 on and the others from 1 on"
-        )
+    if policy == FULL:
+        raise UsageError("drafter sparse: policy=full: drafts like the target itself; name a policy, or view")
     reader: ViewReader | ForkReader
     if policy == "view":
         reader = ViewReader(host, View(sinks=_SINKS, recent=recent, pages=pages))
@@ -73,7 +73,7 @@ def make(
         pruner = make_policy(f"{policy}:budget={budget:g}", PolicyHost(spec, can))
         assert pruner is not None
         reader = ForkReader(host, pruner, refresh)
-    drafter = SparseDrafter(reader, spec.vocab_size, least, gamma)
+    drafter = SparseDrafter(reader, spec.vocab_size, least, length)
     drafter.usage = usage_of(host, trim)
     return drafter
 

@@ -1,4 +1,4 @@
-"""STAND (S03, model-free speculative sampling): n-gram tables that keep what the target thought, not what it said.
+"""Drafts from n-gram tables that keep the target's probabilities (STAND).
 
 Under the last one, two and three tokens stand the target's best next tokens with their mean probabilities over the
 latest visits. The longest known context drafts. Greedily (and by default) the likeliest tokens; with `verify=recursive`
@@ -14,27 +14,18 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import log
 from operator import ge
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import StepResult
-from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Sampled, State
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, DrafterFacts, Sampled, State
+from edgedec.drafters._options import Followers, PromptRowsRead, TableNodes
 from edgedec.drafters._tables.compiled import CompiledStand, compiled
-from edgedec.drafters._tables.ranked import (
-    Ranked,
-    Table,
-    Tail,
-    best_of,
-    grow_ranked,
-    keys_of,
-    prompt_option,
-    sized,
-    total_of,
-)
+from edgedec.drafters._tables.ranked import Ranked, Table, Tail, best_of, grow_ranked, keys_of, total_of
 from edgedec.drafters._tables.states import checked_record
-from edgedec.errors import UsageError
+from edgedec.plugins import Opt
 from edgedec.runtime import Outputs, TableSettings
 from edgedec.sampling import Probs, Sampling
 
@@ -47,14 +38,20 @@ _FORGET = 1024.0
 _MOST = 0.97
 _TINY = 1e-9
 _NOWHERE = -2
-_VERIFIERS = ("match", "recursive")
 
 History = tuple[int, ...]
 Place = tuple[int, History]  # depth, the last tokens
 
+FACTS = DrafterFacts(paper="STAND: Model-Free Speculative Sampling")
 
-def make(host: DrafterContext, nodes: int = 16, k: int = 8, verify: str = "match", prompt: int = 0) -> Drafter:
-    """prompt: the last so many rows of a prompt teach as well."""
+
+def make(
+    host: DrafterContext,
+    nodes: TableNodes = 16,
+    k: Followers = 8,
+    verify: Annotated[Literal["match", "recursive"], Opt("Verification; recursive: of drawn tokens.")] = "match",
+    prompt: PromptRowsRead = 0,
+) -> Drafter:
     vocab = host.bundle.spec.vocab_size
     drafter = Stand(vocab, nodes, k, verify, prompt)
     settings = TableSettings("stand", vocab, nodes, drafter.k)
@@ -94,10 +91,8 @@ class RankRecord:
 
 class Stand(BaseDrafter):
     def __init__(self, vocab: int, nodes: int = 16, k: int = 8, verify: str = "match", prompt: int = 0) -> None:
-        self.prompt_rows = prompt_option(prompt)
-        if verify not in _VERIFIERS:
-            raise UsageError(f"drafter stand: verify={verify}: must be one of {', '.join(_VERIFIERS)}")
-        self.vocab, self.nodes, self.k, self.verify = vocab, sized("nodes", nodes), min(sized("k", k), vocab), verify
+        self.prompt_rows = prompt
+        self.vocab, self.nodes, self.k, self.verify = vocab, nodes, min(k, vocab), verify
         self.outputs = Outputs(top=self.k)
         self.table, self.record = Table(self.k, _CAP, vocab), RankRecord(self.k)
         self._tail = Tail(_ORDER)

@@ -1,27 +1,27 @@
-"""Suffix matching: what followed the longest suffix of the text when it came before, and shorter ones.
+"""Drafts what followed the longest suffixes of the text when they came before (SuffixDecoding).
 
 SuffixDecoding: a suffix automaton of the text (prompt and output) counts what follows every substring; the
-tree grows where it is likeliest (DySpec, S42). The longest suffix that came before counts first; what it leaves open
+tree grows where it is likeliest (DySpec). The longest suffix that came before counts first; what it leaves open
 goes to the next shorter one, and so on, as in PPM. With `store=FILE`, past texts count too: the
-retrieval half of RASD (S05).
+retrieval half of RASD.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from weakref import finalize
 
 from edgedec.decoding.context import Context
-from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, State
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, DrafterFacts, State
 from edgedec.drafters._tables.automaton import Automaton
 from edgedec.drafters._tables.compiled import CompiledSuffix, compiled
 from edgedec.drafters._tables.datastore import END, Index, Store, check_texts
 from edgedec.errors import UsageError
+from edgedec.plugins import Opt
 from edgedec.runtime import TableSettings
 from edgedec.trees.grow import Follower, grow
 
-AUTO = 2
 _LEAST = 0.04  # a path less likely than this is not worth its row anywhere
 _LEVELS = 3  # how many suffixes count, the longest first
 _CROWD = 32  # a state with more followers than this is of little use
@@ -36,9 +36,13 @@ Places = list[tuple[int, list[int]]]
 # after all that, if it is still to be followed: -1 is none)
 Match = tuple[int, int, float, Places, int]
 
+FACTS = DrafterFacts(auto=2, paper="Suffix automaton over the text and finished texts (SAM decoding)")
 
-def make(host: DrafterContext, store: str = "") -> Drafter:
-    """store: a file that keeps finished texts for later ones; empty: no text outlives itself."""
+
+def make(
+    host: DrafterContext,
+    store: Annotated[str, Opt("File that keeps finished texts for later ones; by default none does.")] = "",
+) -> Drafter:
     if not store and (found := compiled(host, TableSettings("suffix"), CompiledSuffix)):
         return found
     digest, vocab = host.bundle.origin, host.bundle.spec.vocab_size

@@ -1,4 +1,4 @@
-"""ADED (S01, Adaptive Draft-Verification): the target's own predictions by the last two tokens, learned while decoding.
+"""Drafts from the target's own predictions after the last two tokens, learned while decoding (ADED).
 
 Every verified row shows what the target predicts after two tokens; a new prediction weighs `rate`, so that
 the table follows the text. Where two tokens were never met, the last one alone must do (for less). Drafts are built
@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import sqrt
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import StepResult
-from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, State
+from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, DrafterFacts, State
+from edgedec.drafters._options import Followers, TableNodes
 from edgedec.drafters._tables.compiled import CompiledTrigram, compiled
 from edgedec.drafters._tables.corpus import corpus_state
-from edgedec.drafters._tables.ranked import Ranked, Table, Tail, best_of, grow_ranked, sized
-from edgedec.errors import UsageError
+from edgedec.drafters._tables.ranked import Ranked, Table, Tail, best_of, grow_ranked
+from edgedec.plugins import Opt
 from edgedec.runtime import Outputs, TableSettings
 
-AUTO = 4
 _PAIRS, _SINGLES = 1 << 16, 1 << 15
 _TEXT = 2048  # of a long prompt the last tokens are learned
 _SAID = 0.5  # what a text says once is worth so much
@@ -32,11 +32,17 @@ _TRIED = 4  # so many followers are looked up; the others hardly matter
 
 Pair = tuple[int, int]
 
+FACTS = DrafterFacts(auto=4, paper="ADED: Adaptive Draft-Verification")
+
 
 def make(
-    host: DrafterContext, nodes: int = 16, k: int = 8, rate: float = 0.3, explore: float = 0.05, corpus: str = ""
+    host: DrafterContext,
+    nodes: TableNodes = 16,
+    k: Followers = 8,
+    rate: Annotated[float, Opt("How fast the tables follow what the model says.", above=0, high=1)] = 0.3,
+    explore: Annotated[float, Opt("Most that the exploration bonus adds to a probability.", 0, 1)] = 0.05,
+    corpus: Annotated[str, Opt("Text file whose statistics the tables begin with.")] = "",
 ) -> Drafter:
-    """corpus: a text file whose statistics the tables begin with."""
     vocab = host.bundle.spec.vocab_size
     drafter = Trigram(vocab, nodes, k, rate, explore)
     settings = TableSettings("trigram", vocab, nodes, drafter.k, rate=rate, explore=explore)
@@ -55,11 +61,7 @@ class Trigram(BaseDrafter):
     """explore: the most that the exploration bonus adds to a token's probability."""
 
     def __init__(self, vocab: int, nodes: int = 16, k: int = 8, rate: float = 0.3, explore: float = 0.05) -> None:
-        self.vocab, self.nodes, self.k = vocab, sized("nodes", nodes), min(sized("k", k), vocab)
-        if not 0 < rate <= 1:
-            raise UsageError(f"rate={rate}: must be above 0 and at most 1")
-        if not 0 <= explore <= 1:
-            raise UsageError(f"explore={explore}: must be from 0 to 1")
+        self.vocab, self.nodes, self.k = vocab, nodes, min(k, vocab)
         self.rate, self.explore = rate, explore
         self.outputs = Outputs(top=self.k)
         self.pairs, self.singles = self._tables()

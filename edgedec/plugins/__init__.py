@@ -14,6 +14,6 @@ schemas and the tables of docs/plugins.md. A file whose name begins with an unde
 
 from edgedec.plugins.family import Family, NoFacts
 from edgedec.plugins.options import Opt, PluginOption
-from edgedec.plugins.words import Choice, Words
+from edgedec.plugins.words import PluginChoice, Words
 
-__all__ = ["Choice", "Family", "NoFacts", "Opt", "PluginOption", "Words"]
+__all__ = ["Family", "NoFacts", "Opt", "PluginChoice", "PluginOption", "Words"]

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.plugins.options import PluginOption, options_of_make
-from edgedec.plugins.words import Choice, Words, parse
+from edgedec.plugins.words import PluginChoice, Words, parse
 
 F = TypeVar("F")
 
@@ -25,11 +25,11 @@ class NoFacts:
 class Family(Generic[F]):
     """The plug-ins of one package.
 
-    title: what one is, for messages; where: what messages begin with (the flag that names plug-ins; by default the
-    title). facts: a frozen dataclass, of which a file declares one as FACTS; its default where a file declares none.
-    packages: may a plug-in be a package? error: of a name that there is none of. aliases: names that plug-ins had
-    before. words: names that are no file, with their summaries. common: a function whose arguments are options that
-    every plug-in of the family takes.
+    title: what one is, for messages; where: what messages about options begin with (by default the title); flag: what
+    messages about words begin with (by default the same). facts: a frozen dataclass, of which a file declares one as
+    FACTS; its default where a file declares none. packages: may a plug-in be a package? error: of a name that there is
+    none of. aliases: names that plug-ins had before. words: names that are no file, with their summaries. common: a
+    function whose arguments are options that every plug-in of the family takes.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class Family(Generic[F]):
         title: str,
         *,
         where: str = "",
+        flag: str = "",
         facts: type[F] = NoFacts,  # type: ignore[assignment]
         packages: bool = False,
         error: type[EdgedecError] = UsageError,
@@ -46,10 +47,11 @@ class Family(Generic[F]):
         common: Callable[..., object] | None = None,
     ) -> None:
         self.package, self.title, self.where = package, title, where or title
+        self.flag = flag or self.where
         self.words, self.aliases = dict(words or {}), dict(aliases or {})
         self._facts, self._packages, self._error, self._common = facts, packages, error, common
         self._of: Callable[[str], dict[str, PluginOption]] = cache(self._options)
-        self._parsed = lru_cache(256)(lambda words: tuple(parse(words, f"{self.where} ")))
+        self._parsed = lru_cache(256)(lambda words: tuple(parse(words, f"{self.flag} ")))
 
     @cached_property
     def shipped(self) -> tuple[str, ...]:
@@ -74,7 +76,7 @@ class Family(Generic[F]):
             return import_module(f"{self.package}.{known}")
         if known in self._added:
             return cast(ModuleType, self._added[known].load())
-        raise self._error(f"{self.where}: {self.unknown(name)}")
+        raise self._error(f"{self.flag}: {self.unknown(name)}" if self.flag != self.title else self.unknown(name))
 
     def unknown(self, name: str) -> str:
         """What is said of a name that there is no plug-in of."""
@@ -114,10 +116,12 @@ class Family(Generic[F]):
         make = vars(self.file(name)).get("make")
         return {**common, **({} if make is None else options_of_make(make))}
 
-    def parse(self, words: Words) -> list[Choice]:
+    def parse(self, words: Words) -> list[PluginChoice]:
         """The plug-ins that words name, with options of the right types."""
-        choices: Sequence[Choice] = self._parsed(words) if isinstance(words, str) else parse(words, f"{self.where} ")
-        return [Choice(name, self.typed(name, options)) for name, options in choices]
+        choices: Sequence[PluginChoice] = (
+            self._parsed(words) if isinstance(words, str) else parse(words, f"{self.flag} ")
+        )
+        return [PluginChoice(name, self.typed(name, options)) for name, options in choices]
 
     def typed(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Options as given, checked, as the values that `make` takes; UsageError names the first that is wrong."""

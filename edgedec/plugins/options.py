@@ -144,7 +144,8 @@ def _list(value: Any) -> list[Any]:
 
 
 def _integer(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | str):
+    whole = isinstance(value, float) and value.is_integer()  # many tools make a column with gaps one of floats
+    if isinstance(value, bool) or not (whole or isinstance(value, int | str)):
         raise ValueError
     return int(value)
 

@@ -18,20 +18,20 @@ _JSON = json.JSONDecoder()
 _HINT = "a value with + or , stands in quotes, as in path='/c++/m'"
 
 
-class Choice(NamedTuple):
+class PluginChoice(NamedTuple):
     """One plug-in with its options as given: text, or values of JSON."""
 
     name: str
     options: dict[str, Any]
 
 
-def parse(words: Words, where: str = "") -> list[Choice]:
+def parse(words: Words, where: str = "") -> list[PluginChoice]:
     """The plug-ins that words name, in order; UsageError, which begins with `where`, for words that name none.
 
     >>> parse("model:path='/c++/m,2',length=4+copy")
-    [Choice('model', {'path': '/c++/m,2', 'length': '4'}), Choice('copy', {})]
+    [PluginChoice('model', {'path': '/c++/m,2', 'length': '4'}), PluginChoice('copy', {})]
     >>> parse('[{"name": "copy", "ngram": 3}]')
-    [Choice('copy', {'ngram': 3})]
+    [PluginChoice('copy', {'ngram': 3})]
     """
     if isinstance(words, str) and words.lstrip()[:1] in ("[", "{"):
         words = _json(words, where)
@@ -41,13 +41,13 @@ def parse(words: Words, where: str = "") -> list[Choice]:
     return [choice for item in items for choice in _items(item, where)]
 
 
-def _items(item: Mapping[str, Any] | str, where: str) -> list[Choice]:
+def _items(item: Mapping[str, Any] | str, where: str) -> list[PluginChoice]:
     if isinstance(item, str):
         return parse(item, where)
     name = item.get("name") if isinstance(item, Mapping) else None
     if not isinstance(name, str):
         raise UsageError(f'{where}{item!r:.60}: must be text or an object with "name" and options')
-    return [Choice(name, {str(key): value for key, value in item.items() if key != "name"})]
+    return [PluginChoice(name, {str(key): value for key, value in item.items() if key != "name"})]
 
 
 def _json(text: str, where: str) -> Any:
@@ -74,12 +74,12 @@ class _Reader:
     def __init__(self, text: str, where: str) -> None:
         self._text, self._where, self._at = text, where, 0
 
-    def choices(self) -> Iterator[Choice]:
+    def choices(self) -> Iterator[PluginChoice]:
         while True:
             name = self._take(_NAME)[0].strip()
             if not name:
                 raise self._error("a name is missing; " + _HINT)
-            yield Choice(name, self._options())
+            yield PluginChoice(name, self._options())
             if self._at == len(self._text):
                 return
             if self._text[self._at] != "+":

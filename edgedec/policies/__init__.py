@@ -7,20 +7,18 @@ Without one nothing here runs.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
 from edgedec.cache import Cache
 from edgedec.errors import UsageError
+from edgedec.plugins import Family, Words
 from edgedec.runtime import Adapter, Call, CallResult, Capabilities, Outputs
 from edgedec.spec import ModelSpec
-from edgedec.words import split_options, typed_options
 
 # Every token is kept: no policy.
 FULL = "full"
@@ -149,30 +147,38 @@ class WorkingPolicy(Protocol):
         ...
 
 
-@cache
-def policy_names() -> tuple[str, ...]:
-    """The policies that ship, by file name."""
-    return tuple(sorted(m.name for m in iter_modules(__path__) if not m.name.startswith("_")))
+@dataclass(frozen=True)
+class PolicyFacts:
+    """needs: capabilities of a runtime that it uses; kinds: of blocks that it can run, None: any; budget: the option
+    that says how much is kept or read, if it has one of that name; paper: the method."""
+
+    needs: tuple[str, ...] = ()
+    kinds: tuple[str, ...] | None = None
+    budget: str = "budget"
+    paper: str = ""
 
 
-def make_policy(words: str, host: PolicyHost) -> CachePolicy | None:
+FAMILY = Family(
+    "edgedec.policies",
+    "policy",
+    where="--cache",
+    facts=PolicyFacts,
+    words={FULL: "Every token is kept: no policy."},
+)
+
+
+def make_policy(words: Words, host: PolicyHost) -> CachePolicy | None:
     """The policy that "NAME" or "NAME:option=value,…" means; None for "full"."""
-    name, _, rest = words.partition(":")
-    if name == FULL and not rest:
+    choices = FAMILY.parse(words)
+    if len(choices) != 1:
+        raise UsageError(f"--cache {words}: a text has one policy; name one of them")
+    name, options = choices[0]
+    if name == FULL:
         return None
-    if name not in policy_names():
-        raise UsageError(f"--cache {words}: no policy {name!r}; there are: {', '.join((FULL, *policy_names()))}")
-    file = import_module(f"edgedec.policies.{name}")
-    _require(name, getattr(file, "NEEDS", ()), getattr(file, "KINDS", None), host)
-    options = typed_options(f"--cache {name}", file.make, split_options(f"--cache {words}", rest, "snapkv:budget=0.2"))
-    policy: CachePolicy = file.make(host, **options)
-    policy.name, policy.words = name, words
+    _require(name, FAMILY.facts(name), host)
+    policy: CachePolicy = FAMILY.file(name).make(host, **options)
+    policy.name, policy.words = name, words if isinstance(words, str) else json.dumps(words)
     return policy
-
-
-def summary_of(name: str) -> str:
-    """The first line of a policy's file."""
-    return (import_module(f"edgedec.policies.{name}").__doc__ or "").splitlines()[0]
 
 
 def bytes_held(cache: Cache) -> int:
@@ -181,9 +187,9 @@ def bytes_held(cache: Cache) -> int:
     return sum(2 * block.kv_dim * bits // 8 * cache.slots(b) for b, block in cache.spec.attention.items())
 
 
-def _require(name: str, needs: Sequence[str], kinds: Sequence[str] | None, host: PolicyHost) -> None:
+def _require(name: str, facts: PolicyFacts, host: PolicyHost) -> None:
     """UsageError unless model and runtime have what the policy needs."""
-    lacking = [need for need in needs if not getattr(host.capabilities, need, False)]
+    lacking = [need for need in facts.needs if not getattr(host.capabilities, need, False)]
     if lacking:
         raise UsageError(
             f"--cache {name}: needs a runtime with {', '.join(lacking)}; this engine has none. Use --engine native"
@@ -191,8 +197,8 @@ def _require(name: str, needs: Sequence[str], kinds: Sequence[str] | None, host:
     if not host.spec.attention:
         raise UsageError(f"--cache {name}: this model has no attention blocks of its own, so there is nothing to drop")
     found = {block.kind for block in host.spec.blocks}
-    if kinds is not None and not found <= set(kinds):
+    if facts.kinds is not None and not found <= set(facts.kinds):
         raise UsageError(
-            f"--cache {name}: cannot run blocks of kind {', '.join(sorted(found - set(kinds)))} on fewer rows; use a "
-            "policy that only evicts, such as snapkv"
+            f"--cache {name}: cannot run blocks of kind {', '.join(sorted(found - set(facts.kinds)))} on fewer rows; "
+            "use a policy that only evicts, such as snapkv"
         )

@@ -8,8 +8,6 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from edgedec.errors import UsageError
-
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
@@ -29,16 +27,6 @@ class CacheBudget:
 
     def __str__(self) -> str:
         return f"{self.value:.0%} of the tokens" if self.value <= 1 else f"{int(self.value)} tokens"
-
-
-def budget_of(name: str, value: float) -> CacheBudget:
-    """The budget that an option means; UsageError for one that is none."""
-    if not (0 < value <= 1 or value >= LEAST):
-        raise UsageError(
-            f"--cache {name}: budget={value:g}: must be a share of the tokens (above 0, up to 1) or a number of tokens "
-            f"from {LEAST} on"
-        )
-    return CacheBudget(value)
 
 
 def dropped(scores: Floats, keep: int, sinks: int, recent: int) -> Ints:

@@ -37,9 +37,6 @@ class Looks(NamedTuple):
     pool: int = 1
 
 
-_ANY = Looks()
-
-
 class BasePolicy:
     """Reads in plain chunks and decides nothing."""
 
@@ -252,26 +249,14 @@ def held(cache: Cache) -> dict[str, Any]:
 
 
 def heads_of(name: str, heads: str, host: PolicyHost) -> bool:
-    """Does each kv head keep slots of its own? heads: "alike" or "apart"; UsageError for others, and where the engine
-    cannot."""
-    if heads not in ("alike", "apart"):
-        raise UsageError(f"--cache {name}: heads={heads}: must be alike or apart")
+    """Does each kv head keep slots of its own? UsageError where the engine cannot."""
     if heads == "apart" and not host.capabilities.drop_by_head:
         raise UsageError(f"--cache {name}: heads=apart: this engine drops slots for all heads alike; use native")
     return heads == "apart"
 
 
-def checked(name: str, limits: Mapping[str, Sequence[int]]) -> None:
-    """UsageError unless each option's value is from its least to its most: option -> value, least, most."""
-    for option, (value, low, high) in limits.items():
-        if not low <= value <= high:
-            raise UsageError(f"--cache {name}: {option}={value}: must be from {low} to {high}")
-
-
-def looks_of(name: str, looks: Looks, least: Looks = _ANY) -> Looks:
-    """These options of when to look and when to decide; UsageError unless they are from `least` on."""
-    most = Looks(128, 1 << 20, 1 << 10, 255)
-    checked(name, {key: limits for key, *limits in zip(Looks._fields, looks, least, most, strict=True)})
+def looks_of(name: str, looks: Looks) -> Looks:
+    """These options of when to look and when to decide; UsageError unless they go together."""
     if looks.every and not looks.observe < looks.every:
         raise UsageError(f"--cache {name}: observe={looks.observe}: must be below every={looks.every}")
     return looks

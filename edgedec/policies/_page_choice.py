@@ -17,8 +17,7 @@ from edgedec.cache import Cache
 from edgedec.errors import SessionError, UsageError
 from edgedec.policies import Chunk, PolicyHost, PolicyState
 from edgedec.policies._budget import CacheBudget
-from edgedec.policies._eviction import checked
-from edgedec.policies._views import Always, Viewing, Views, always_of
+from edgedec.policies._views import Always, Viewing, Views
 from edgedec.runtime import PAGE, Call, CallResult, Outputs
 
 NEEDS = ("views", "queries", "merge")
@@ -28,12 +27,10 @@ LEAST_SHARE = 1e-30
 
 
 def probing_of(name: str, every: int, window: int, sinks: int, recent: int) -> Always:
-    """What is always read; UsageError unless these options can be."""
-    checked(name, {"every": (every, 2, 1 << 16), "window": (window, 1, 128)})
-    always = always_of(name, sinks, recent)
+    """What is always read; UsageError unless these options go together."""
     if not window < every <= recent:
         raise UsageError(f"--cache {name}: every={every}: must be above window={window}, at most recent={recent}")
-    return always
+    return Always(sinks, recent)
 
 
 class KeyMeans:

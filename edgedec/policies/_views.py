@@ -11,10 +11,9 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from edgedec.cache import Cache
-from edgedec.errors import UsageError
 from edgedec.policies import PolicyHost
 from edgedec.policies._budget import CacheBudget
-from edgedec.policies._eviction import BasePolicy, checked, held
+from edgedec.policies._eviction import BasePolicy, held
 from edgedec.runtime import PAGE, Adapter, Call, CallResult, Outputs, Rows, View
 
 STEP = 4 * PAGE
@@ -32,12 +31,6 @@ class Always(NamedTuple):
     def pages(self) -> int:
         """At most so many pages."""
         return -(-self.sinks // PAGE) + -(-self.recent // PAGE) + 1
-
-
-def always_of(name: str, sinks: int, recent: int) -> Always:
-    """These options; UsageError unless they can be. recent: at least a page, as drafts may be no deeper."""
-    checked(name, {"sinks": (sinks, 0, 1 << 16), "recent": (recent, PAGE, 1 << 16)})
-    return Always(sinks, recent)
 
 
 class Viewing(BasePolicy):
@@ -113,10 +106,3 @@ class ViewedReading(Viewing):
 
     def was_read(self, cache: Cache, result: CallResult) -> None:
         """A chunk of a prompt is committed."""
-
-
-def share(name: str, option: str, value: float) -> float:
-    """A number from 0 to 1; UsageError for others."""
-    if not 0 <= value <= 1:
-        raise UsageError(f"--cache {name}: {option}={value:g}: must be from 0 to 1")
-    return value

@@ -1,4 +1,4 @@
-"""Pages that the latest queries ask for (ActQKV, K13): a probe query a head, a cut-off that layers find themselves.
+"""Reads the pages whose mean keys match probe queries best, a cut-off for each layer (ActQKV).
 
 The probe of a query head is the mean of its latest `window` queries, each weighted by how far it is
 from their plain mean: what stands out says what is looked for. A page is worth the probe times its mean key. A layer
@@ -12,8 +12,9 @@ from __future__ import annotations
 import numpy as np
 
 from edgedec.cache import Cache
-from edgedec.policies import PolicyHost
-from edgedec.policies._budget import budget_of
+from edgedec.policies import PolicyFacts, PolicyHost
+from edgedec.policies._budget import CacheBudget
+from edgedec.policies._options import ChoiceEvery, Queries, ReadBudget, Recent, Sinks
 from edgedec.policies._page_choice import (
     LEAST_SHARE,
     NEEDS,
@@ -29,14 +30,19 @@ from edgedec.runtime import PAGE, View
 
 __all__ = ["NEEDS"]
 
+FACTS = PolicyFacts(NEEDS, paper="ActQKV: Activation-aware Probe-Query")
+
 
 def make(
-    host: PolicyHost, budget: float = 2048, every: int = 64, window: int = 8, sinks: int = 4, recent: int = 128
+    host: PolicyHost,
+    budget: ReadBudget = 2048,
+    every: ChoiceEvery = 64,
+    window: Queries = 8,
+    sinks: Sinks = 4,
+    recent: Recent = 128,
 ) -> ActQKV:
-    """budget: tokens that a head reads in a step at most, a number or a share of the text; every: tokens between
-    choices; window: queries that a probe is made of; sinks, recent: the first and the latest tokens, always read."""
     always = probing_of("actqkv", every, window, sinks, recent)
-    return ActQKV(host, budget_of("actqkv", budget), always, every, window)
+    return ActQKV(host, CacheBudget(budget), always, every, window)
 
 
 class ActQKV(Probing):

@@ -1,4 +1,4 @@
-"""Stripes in prefill (AnchorAttention, K05): rows of a prompt see the slots that score near what they score nearby.
+"""Computes prompt attention over selected stripes of keys only (AnchorAttention).
 
 Zhang et al. 2025. The anchor of a query is its highest score among the first tokens and the latest ones. Of the others,
 those slots are read whose score is at most `theta` below it: whole columns for a group of rows, found with their mean
@@ -7,21 +7,27 @@ query. Steps read everything.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from edgedec.cache import Cache
-from edgedec.policies import PolicyHost
+from edgedec.plugins import Opt
+from edgedec.policies import PolicyFacts, PolicyHost
 from edgedec.policies._budget import CacheBudget
-from edgedec.policies._eviction import checked
-from edgedec.policies._views import Always, ViewedReading, Views, always_of
+from edgedec.policies._options import Recent, Sinks
+from edgedec.policies._views import Always, ViewedReading, Views
 from edgedec.runtime import View
 
-NEEDS = ("views",)
+FACTS = PolicyFacts(("views",), paper="AnchorAttention")
 
 
-def make(host: PolicyHost, theta: float = 6, sinks: int = 64, recent: int = 256, group: int = 0) -> Anchor:
-    """theta: how far below the anchor a score may be, as the logarithm of a share; sinks, recent: the first and the
-    latest tokens, which are always read; group: rows that share their stripes (0: all of a chunk)."""
-    checked("anchor", {"group": (group, 0, 1 << 12)})
-    return Anchor(host, always_of("anchor", sinks, recent), View(sinks, recent, theta=theta, group=group))
+def make(
+    host: PolicyHost,
+    theta: Annotated[float, Opt("How far below the anchor a score may be, as the logarithm of a share.")] = 6,
+    sinks: Sinks = 64,
+    recent: Recent = 256,
+    group: Annotated[int, Opt("Rows that share their stripes; 0: all of a chunk.", 0, 1 << 12)] = 0,
+) -> Anchor:
+    return Anchor(host, Always(sinks, recent), View(sinks, recent, theta=theta, group=group))
 
 
 class Anchor(ViewedReading):

@@ -1,4 +1,4 @@
-"""Evicted slots are merged into similar ones, and blocks that look everywhere keep more (D2O, K10).
+"""Evicts slots, merges them into similar ones, and gives blocks with flat attention more room (D2O).
 
 Wan et al. 2024. Two decisions. By block: where attention is spread over many slots more of them stay, where it gathers
 on few, fewer (here by the number of slots that it effectively rests on, 1 / sum p^2). By slot: those stay that were
@@ -11,32 +11,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil, e
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.cache import Cache
-from edgedec.errors import SessionError, UsageError
-from edgedec.policies import PolicyHost, PolicyState
-from edgedec.policies._budget import CacheBudget, Ints, budget_of, dropped
+from edgedec.errors import SessionError
+from edgedec.plugins import Opt
+from edgedec.policies import PolicyFacts, PolicyHost, PolicyState
+from edgedec.policies._budget import CacheBudget, Ints, dropped
 from edgedec.policies._eviction import Eviction, Looks, looks_of
+from edgedec.policies._options import Every, MeanBudget, Observe
 from edgedec.policies.pyramidkv import level
 
-NEEDS = ("drop", "merge", "attention_sums")
 # A block keeps from half the mean to twice as much.
 _LEAST, _MOST = 0.5, 2.0
 # Evicted slots that are compared at once.
 _ROWS = 1024
 
+FACTS = PolicyFacts(("drop", "merge", "attention_sums"), paper="D2O: Dynamic Discriminative Operations")
 
-def make(host: PolicyHost, budget: float = 0.2, every: int = 64, observe: int = 8, ema: float = 0.7) -> D2O:
-    """budget: a share of the tokens, or a number, on the mean of all blocks; every, observe: as of h2o; ema: the weight
-    of the latest matches in the running mean."""
+
+def make(
+    host: PolicyHost,
+    budget: MeanBudget = 0.2,
+    every: Every = 64,
+    observe: Observe = 8,
+    ema: Annotated[float, Opt("Weight of the latest matches in the running mean.", above=0, high=1)] = 0.7,
+) -> D2O:
     looks = looks_of("d2o", Looks(every=every, observe=observe))
-    if not 0 < ema <= 1:
-        raise UsageError(f"--cache d2o: ema={ema:g}: must be above 0, up to 1")
-    return D2O(host, budget_of("d2o", budget), looks, ema)
+    return D2O(host, CacheBudget(budget), looks, ema)
 
 
 class D2O(Eviction):

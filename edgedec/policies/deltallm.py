@@ -1,4 +1,4 @@
-"""Keys that hardly differ from those before them (DeltaLLM, K06): rows of a prompt score one for a run of them.
+"""Scores one key for a run of similar ones while a prompt is read (DeltaLLM).
 
 Qi et al. 2025. Neighbouring keys are alike, so that of the difference to the key before only the large ones are kept; a
 difference that is set to zero leaves the score as it was. Here that is decided key by key: a key near the first of its
@@ -11,36 +11,41 @@ for each page and kv head, so that this share is kept. Steps read everything: to
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.cache import Cache
 from edgedec.errors import UsageError
-from edgedec.policies import PolicyHost
+from edgedec.plugins import Opt
+from edgedec.policies import PolicyFacts, PolicyHost
 from edgedec.policies._budget import CacheBudget
-from edgedec.policies._eviction import checked
-from edgedec.policies._views import Always, ViewedReading, Views, always_of
+from edgedec.policies._options import Recent, Sinks
+from edgedec.policies._views import Always, ViewedReading, Views
 from edgedec.runtime import PAGE, View
 
-NEEDS = ("views", "merge")
 Array = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 # Of the distances of a page's keys, sorted.
 _BISECTIONS = PAGE.bit_length() - 1
 
+FACTS = PolicyFacts(("views", "merge"), paper="DeltaLLM")
 
-def make(host: PolicyHost, budget: float = 0.4, sinks: int = 64, recent: int = 256, span: int = 16) -> DeltaLLM:
-    """budget: the share of the keys that is scored, beside the first and the latest ones (sinks, recent); span: keys
-    that one may stand for."""
-    checked("deltallm", {"span": (span, 2, PAGE)})
-    if PAGE % span or not 1 / span <= budget <= 1:
+
+def make(
+    host: PolicyHost,
+    budget: Annotated[float, Opt("Share of the keys that is scored; at least 1/span.", above=0, high=1)] = 0.4,
+    sinks: Sinks = 64,
+    recent: Recent = 256,
+    span: Annotated[int, Opt(f"Keys that one may stand for; divides {PAGE}.", 2, PAGE)] = 16,
+) -> DeltaLLM:
+    if PAGE % span or budget < 1 / span:
         raise UsageError(
             f"--cache deltallm: budget={budget:g}, span={span}: span must divide {PAGE}, budget be from 1/span to 1"
         )
-    return DeltaLLM(host, CacheBudget(budget), always_of("deltallm", sinks, recent), span)
+    return DeltaLLM(host, CacheBudget(budget), Always(sinks, recent), span)
 
 
 class DeltaLLM(ViewedReading):

@@ -1,4 +1,4 @@
-"""Fewer rows above one layer, and a cache that is pruned apart from that (FastKV, K01).
+"""Sends only salient prompt tokens through the upper layers, and evicts from each cache apart from that (FastKV).
 
 Jo et al. 2025. A prompt goes through the first `layer` layers as a whole. There its last rows show which tokens matter,
 and only the share `rate` of them goes on to the layers above. From what each block then holds, the share `budget` of
@@ -9,45 +9,47 @@ are two choices.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from edgedec.cache import Cache
 from edgedec.errors import UsageError
-from edgedec.policies import PolicyHost
-from edgedec.policies._budget import LEAST, CacheBudget, Floats, budget_of, dropped, pooled
+from edgedec.plugins import Opt
+from edgedec.policies import PolicyFacts, PolicyHost
+from edgedec.policies._budget import LEAST, CacheBudget, Floats, dropped, pooled
 from edgedec.policies._eviction import Looks, looks_of
+from edgedec.policies._options import Budget, Every, Observe, Pool, Window
 from edgedec.policies._pruned import Stage
-from edgedec.policies.snapkv import LEAST_LOOKS, SnapKV
+from edgedec.policies.snapkv import SnapKV
 from edgedec.runtime import Adapter, Call, Rows
 
-NEEDS = ("drop", "attention_sums", "slices", "selections", "hidden")
-KINDS = ("attention", "mlp", "moe")
 # Where tokens are chosen if nothing is said: after this share of the layers.
 _DEPTH = 0.4
+
+FACTS = PolicyFacts(
+    ("drop", "attention_sums", "slices", "selections", "hidden"),
+    kinds=("attention", "mlp", "moe"),
+    paper="FastKV",
+)
 
 
 def make(
     host: PolicyHost,
-    budget: float = 0.1,
-    rate: float = 0.2,
-    layer: int = 0,
-    window: int = 32,
-    pool: int = 7,
-    every: int = 0,
-    observe: int = 8,
+    budget: Budget = 0.1,
+    rate: Annotated[float, Opt("Share of a prompt's tokens in the upper layers.", above=0, high=1)] = 0.2,
+    layer: Annotated[int, Opt("Layers that all tokens go through; 0: two fifths.", 0)] = 0,
+    window: Window = 32,
+    pool: Pool = 7,
+    every: Every = 0,
+    observe: Observe = 8,
 ) -> FastKV:
-    """budget: cached tokens of each block, a share or a number; rate: the share of a prompt's tokens that goes through
-    the upper layers; layer: how many layers see all of them (0: two fifths); the others as of snapkv."""
-    looks = looks_of("fastkv", Looks(window, every, observe, pool), LEAST_LOOKS)
+    looks = looks_of("fastkv", Looks(window, every, observe, pool))
     layers = host.spec.n_layers
     layer = layer or max(1, round(_DEPTH * layers))
-    if not 0 < rate <= 1 or not 0 < layer < layers:
-        raise UsageError(
-            f"--cache fastkv: rate={rate:g}, layer={layer}: rate must be above 0, up to 1, layer from 1 to {layers - 1}"
-        )
-    return FastKV(host, budget_of("fastkv", budget), looks, rate, layer)
+    if not layer < layers:
+        raise UsageError(f"--cache fastkv: layer={layer}: must be from 1 to {layers - 1}")
+    return FastKV(host, CacheBudget(budget), looks, rate, layer)
 
 
 class FastKV(SnapKV):

@@ -1,4 +1,4 @@
-"""Heavy hitters (H2O): of the slots those stay that were paid most so far, and the latest ones.
+"""Keeps the slots with the most accumulated attention, and the latest ones (H2O).
 
 Zhang et al. 2023. Every row of a prompt is looked at, and of generated text the last `observe` rows before each
 decision (all of them with observe = every - 1, at the price of drafts: a row that is looked at is run by itself). Half
@@ -8,18 +8,19 @@ of the budget is the latest slots'. Sums are of all heads of a block, or of each
 from __future__ import annotations
 
 from edgedec.cache import Cache
-from edgedec.policies import Chunk, PolicyHost
-from edgedec.policies._budget import budget_of
+from edgedec.policies import Chunk, PolicyFacts, PolicyHost
+from edgedec.policies._budget import CacheBudget
 from edgedec.policies._eviction import Eviction, Looks, heads_of, looks_of
+from edgedec.policies._options import Budget, Every, Heads, Observe
 
-NEEDS = ("drop", "attention_sums")
+FACTS = PolicyFacts(("drop", "attention_sums"), paper="H2O: Heavy-Hitter Oracle")
 
 
-def make(host: PolicyHost, budget: float = 0.2, every: int = 64, observe: int = 8, heads: str = "alike") -> H2O:
-    """budget: a share of the tokens, or a number; every: tokens between decisions; observe: rows before each that are
-    looked at; heads: as of snapkv."""
+def make(
+    host: PolicyHost, budget: Budget = 0.2, every: Every = 64, observe: Observe = 8, heads: Heads = "alike"
+) -> H2O:
     looks = looks_of("h2o", Looks(every=every, observe=observe))
-    return H2O(host, budget_of("h2o", budget), looks, heads_of("h2o", heads, host))
+    return H2O(host, CacheBudget(budget), looks, heads_of("h2o", heads, host))
 
 
 class H2O(Eviction):

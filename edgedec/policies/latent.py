@@ -1,4 +1,4 @@
-"""A coprocessor reads the cache and adds latent entries to it (Deliberation in Latent Space, K18).
+"""Adds latent cache entries that a trained coprocessor computes (Deliberation in Latent Space).
 
 Liu et al. 2024. After a prompt, trained rows read the whole cache through the model with the coprocessor's low-rank
 weights; what becomes of them goes through the model itself, as rows of no token, and their keys and values are attached
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,22 +23,29 @@ from numpy.typing import NDArray
 from edgedec.bundle.coprocessor import Coprocessor, open_coprocessor
 from edgedec.cache import Cache
 from edgedec.errors import SessionError, UsageError
-from edgedec.policies import ANY_ROOM, PolicyHost, PolicyState, TextSize
+from edgedec.plugins import Opt
+from edgedec.policies import ANY_ROOM, PolicyFacts, PolicyHost, PolicyState, TextSize
 from edgedec.policies._eviction import BasePolicy, held
 from edgedec.runtime import Adapter, Call, Outputs, Rows
 
-NEEDS = ("attach", "embeddings", "hidden", "adapters", "drop")
-KINDS = ("attention", "mlp", "moe")
 # A shorter text is not read.
 _LEAST = 8
 _NEVER = -1
 
+FACTS = PolicyFacts(
+    ("attach", "embeddings", "hidden", "adapters", "drop"),
+    kinds=("attention", "mlp", "moe"),
+    budget="",
+    paper="Deliberation in Latent Space",
+)
 
-def make(host: PolicyHost, path: str = "", n: int = 4, after: int = 0) -> Latent:
-    """path: the coprocessor's file, BUNDLE.coprocessor by default; n: entries; after: generated tokens before they
-    come."""
-    if n < 1 or after < 0:
-        raise UsageError(f"--cache latent: n={n}, after={after}: must be from 1 on and from 0 on")
+
+def make(
+    host: PolicyHost,
+    path: Annotated[str, Opt("File of `edgedec train-cache`; by default BUNDLE.coprocessor.")] = "",
+    n: Annotated[int, Opt("Latent entries.", 1)] = 4,
+    after: Annotated[int, Opt("Generated tokens before they are added.", 0)] = 0,
+) -> Latent:
     file = Path(path or f"{host.folder}.coprocessor")
     if path and not file.exists():
         raise UsageError(f"--cache latent: path={path}: no such file; make it with edgedec train-cache")

@@ -1,4 +1,4 @@
-"""Fewer tokens at each of several depths (LazyLLM, K02): what is not looked at waits there, and goes on once it is.
+"""Computes fewer prompt tokens at each of several depths; deferred tokens can come back (LazyLLM).
 
 Fu et al. 2024. A prompt goes through the stack in stages. After each stage the attention that its last block pays from
 the prompt's last rows ranks the tokens, and only the best go on: the share falls in a line from all of them to `keep`
@@ -15,49 +15,49 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.cache import Cache
 from edgedec.errors import UsageError
-from edgedec.policies import Chunk, PolicyHost, PolicyState, TextSize
+from edgedec.plugins import Opt
+from edgedec.policies import Chunk, PolicyFacts, PolicyHost, PolicyState, TextSize
 from edgedec.policies._admission import whole_peak
 from edgedec.policies._budget import LEAST, CacheBudget, Floats, dropped, pooled
-from edgedec.policies._eviction import Eviction, Looks, checked, held, looks_of
+from edgedec.policies._eviction import Eviction, Looks, held, looks_of
+from edgedec.policies._options import Observe, Pool, Window
 from edgedec.policies._parked import Left, restored, runs
 from edgedec.policies._pruned import Ints, Stage
 from edgedec.runtime import PAGE, Adapter, Call, CallResult, Outputs, Rows, View
 
-NEEDS = ("attention_sums", "slices", "selections", "hidden")
-KINDS = ("attention", "mlp", "moe")
 # Its option that is a budget.
-BUDGET = "keep"
 # Rows whose keys and values are all that is wanted see next to nothing.
 _BLIND = View(recent=0)
+
+FACTS = PolicyFacts(
+    ("attention_sums", "slices", "selections", "hidden"),
+    kinds=("attention", "mlp", "moe"),
+    budget="keep",
+    paper="LazyLLM",
+)
 
 
 def make(
     host: PolicyHost,
-    keep: float = 0.3,
-    stages: int = 3,
-    first: float = 0.3,
-    window: int = 8,
-    pool: int = 7,
-    every: int = 32,
-    observe: int = 8,
-    back: int = 16,
+    keep: Annotated[float, Opt("Share of a prompt's tokens that reaches the last stage.", above=0, high=1)] = 0.3,
+    stages: Annotated[int, Opt("Depths at which fewer tokens go on.", 1)] = 3,
+    first: Annotated[float, Opt("Share of the layers that all tokens go through.", above=0, below=1)] = 0.3,
+    window: Window = 8,
+    pool: Pool = 7,
+    every: Annotated[int, Opt("Tokens after which tokens come back to a stage; 0: never.", 0, 1 << 20)] = 32,
+    observe: Observe = 8,
+    back: Annotated[int, Opt("Tokens that come back to a stage at a time.", 1, 64)] = 16,
 ) -> LazyLLM:
-    """keep: the share of a prompt's tokens that reaches the last stage; stages: how many times fewer go on; first: the
-    share of the layers that see all of them; back: how many tokens come back to a stage at a time; every: how often
-    (0: never); window, pool, observe: as of snapkv."""
-    looks = looks_of("lazyllm", Looks(window, every, observe, pool), Looks(window=1))
-    checked("lazyllm", {"stages": (stages, 1, host.spec.n_layers - 1), "back": (back, 1, 64)})
-    if not 0 < keep <= 1 or not 0 < first < 1:
-        raise UsageError(
-            f"--cache lazyllm: keep={keep:g}, first={first:g}: must be above 0, keep up to 1, first below 1"
-        )
+    looks = looks_of("lazyllm", Looks(window, every, observe, pool))
+    if stages >= host.spec.n_layers:
+        raise UsageError(f"--cache lazyllm: stages={stages}: must be from 1 to {host.spec.n_layers - 1}")
     if every and not host.capabilities.attach:
         raise UsageError(
             f"--cache lazyllm: every={every}: this engine cannot bring tokens back; use native, or every=0"

@@ -1,4 +1,4 @@
-"""Streaming heads and selected pages (LServe, K03): some heads read the first and latest tokens, others search.
+"""Lets some kv heads read the first and latest tokens only, and the others selected pages (LServe).
 
 Yang et al. 2025. Heads differ: many pay nearly all attention to the first tokens and to those nearby. Which ones is
 measured on the beginning of the prompt, which is read as a whole: of all kv heads the share `stream` that pays the
@@ -10,29 +10,38 @@ bounds in bfloat16 cost little beside the pages that are read.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.cache import Cache
 from edgedec.errors import SessionError
-from edgedec.policies import PolicyHost, PolicyState
-from edgedec.policies._budget import CacheBudget, budget_of
-from edgedec.policies._views import NONE, Always, ViewedReading, Views, always_of, share
+from edgedec.plugins import Opt
+from edgedec.policies import PolicyFacts, PolicyHost, PolicyState
+from edgedec.policies._budget import CacheBudget
+from edgedec.policies._options import Recent, Sinks
+from edgedec.policies._options import budget as budget_rule
+from edgedec.policies._views import NONE, Always, ViewedReading, Views
 from edgedec.runtime import CallResult, Outputs, View
 
-NEEDS = ("views", "attention_sums")
 # The beginning of a prompt that is read as a whole, in tokens beyond what streaming heads see.
 _MEASURED = 256
 Heads = NDArray[np.bool_]
 
+FACTS = PolicyFacts(("views", "attention_sums"), paper="LServe")
 
-def make(host: PolicyHost, budget: float = 2048, stream: float = 0.5, sinks: int = 64, recent: int = 256) -> LServe:
-    """budget: tokens that a searching head reads in a step, a number or a share of the text; stream: the share of kv
-    heads that stream; sinks, recent: the first and the latest tokens, which every head reads."""
-    always = always_of("lserve", sinks, recent)
-    return LServe(host, budget_of("lserve", budget), always, share("lserve", "stream", stream))
+
+def make(
+    host: PolicyHost,
+    budget: Annotated[
+        float, Opt("Tokens that a searching head reads in a step: a number, or a share of the text.", must=budget_rule)
+    ] = 2048,
+    stream: Annotated[float, Opt("Share of the kv heads that read the first and latest tokens only.", 0, 1)] = 0.5,
+    sinks: Sinks = 64,
+    recent: Recent = 256,
+) -> LServe:
+    return LServe(host, CacheBudget(budget), Always(sinks, recent), stream)
 
 
 class LServe(ViewedReading):

@@ -1,4 +1,4 @@
-"""One threshold for all layers (PrefixKV, K11): each keeps what carries the same share of its attention.
+"""Keeps in each layer what carries the same share of its attention (PrefixKV).
 
 Wang et al. 2024. In each block the slots are ranked by what they were paid; the first of them that carry the share `p`
 of the block's attention stay. `p` is the same in all blocks, found by binary search so that the slots add up
@@ -11,22 +11,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.cache import Cache
-from edgedec.policies import PolicyHost
-from edgedec.policies._budget import LEAST, budget_of
+from edgedec.policies import PolicyFacts, PolicyHost
+from edgedec.policies._budget import LEAST, CacheBudget
 from edgedec.policies._eviction import Looks, looks_of
-from edgedec.policies.snapkv import LEAST_LOOKS, SnapKV
-
-NEEDS = ("drop", "attention_sums")
+from edgedec.policies._options import Every, MeanBudget, Observe, Pool, Window
+from edgedec.policies.snapkv import SnapKV
 
 _ROUNDS = 40
 
+FACTS = PolicyFacts(("drop", "attention_sums"), paper="PrefixKV")
+
 
 def make(
-    host: PolicyHost, budget: float = 0.2, window: int = 32, pool: int = 7, every: int = 0, observe: int = 8
+    host: PolicyHost,
+    budget: MeanBudget = 0.2,
+    window: Window = 32,
+    pool: Pool = 7,
+    every: Every = 0,
+    observe: Observe = 8,
 ) -> PrefixKV:
-    """budget: a share of the tokens, or a number, on the mean of all blocks; the others as of snapkv."""
-    looks = looks_of("prefixkv", Looks(window, every, observe, pool), LEAST_LOOKS)
-    return PrefixKV(host, budget_of("prefixkv", budget), looks)
+    looks = looks_of("prefixkv", Looks(window, every, observe, pool))
+    return PrefixKV(host, CacheBudget(budget), looks)
 
 
 class PrefixKV(SnapKV):

@@ -1,4 +1,4 @@
-"""More for the first layers, less for the last (PyramidKV): attention is spread wide below and gathers above.
+"""Keeps more in the first layers and less in the last (PyramidKV).
 
 Cai et al. 2024. The same choice as snapkv's in every block; the budgets fall in a line from the first attention block
 to the last, and add up to the same as equal ones. `slope`: how many times the mean the first one has, up to 2.
@@ -7,34 +7,32 @@ to the last, and add up to the same as equal ones. `slope`: how many times the m
 from __future__ import annotations
 
 from math import ceil
+from typing import Annotated
 
 import numpy as np
 
 from edgedec.cache import Cache
-from edgedec.errors import UsageError
-from edgedec.policies import PolicyHost
-from edgedec.policies._budget import LEAST, CacheBudget, budget_of
+from edgedec.plugins import Opt
+from edgedec.policies import PolicyFacts, PolicyHost
+from edgedec.policies._budget import LEAST, CacheBudget
 from edgedec.policies._eviction import Looks, looks_of
-from edgedec.policies.snapkv import LEAST_LOOKS, SnapKV
+from edgedec.policies._options import Every, MeanBudget, Observe, Pool, Window
+from edgedec.policies.snapkv import SnapKV
 
-NEEDS = ("drop", "attention_sums")
+FACTS = PolicyFacts(("drop", "attention_sums"), paper="PyramidKV")
 
 
 def make(
     host: PolicyHost,
-    budget: float = 0.2,
-    slope: float = 1.9,
-    window: int = 32,
-    pool: int = 7,
-    every: int = 0,
-    observe: int = 8,
+    budget: MeanBudget = 0.2,
+    slope: Annotated[float, Opt("Budget of the first block over the mean; 1: all blocks have the same.", 1, 2)] = 1.9,
+    window: Window = 32,
+    pool: Pool = 7,
+    every: Every = 0,
+    observe: Observe = 8,
 ) -> PyramidKV:
-    """budget: a share of the tokens, or a number, on the mean of all blocks; slope: of the first block to the mean;
-    window, pool, every, observe: as of snapkv."""
-    looks = looks_of("pyramidkv", Looks(window, every, observe, pool), LEAST_LOOKS)
-    if not 1 <= slope <= 2:
-        raise UsageError(f"--cache pyramidkv: slope={slope:g}: must be from 1 (equal budgets) to 2")
-    return PyramidKV(host, budget_of("pyramidkv", budget), looks, slope)
+    looks = looks_of("pyramidkv", Looks(window, every, observe, pool))
+    return PyramidKV(host, CacheBudget(budget), looks, slope)
 
 
 class PyramidKV(SnapKV):

@@ -1,4 +1,4 @@
-"""Pages that a query can score high in (Quest): everything is kept, a step reads the pages whose bounds are highest.
+"""Reads the pages whose key bounds a query can score highest in; everything is kept (Quest).
 
 Tang et al. 2024. Of each page of keys the least and the largest value of each dimension are known; what a query can
 score there at most is a sum over dimensions. Each row and kv head reads its own pages. The first layers, whose
@@ -7,20 +7,29 @@ attention is spread, read everything. Prompts are read as a whole.
 
 from __future__ import annotations
 
-from edgedec.policies import PolicyHost
-from edgedec.policies._budget import CacheBudget, budget_of
-from edgedec.policies._eviction import checked
-from edgedec.policies._views import Always, Viewing, always_of
+from typing import Annotated
+
+from edgedec.errors import UsageError
+from edgedec.plugins import Opt
+from edgedec.policies import PolicyFacts, PolicyHost
+from edgedec.policies._budget import CacheBudget
+from edgedec.policies._options import ReadBudget, Recent, Sinks
+from edgedec.policies._views import Always, Viewing
 from edgedec.runtime import View
 
-NEEDS = ("views",)
+FACTS = PolicyFacts(("views",), paper="Quest")
 
 
-def make(host: PolicyHost, budget: float = 2048, sinks: int = 4, recent: int = 128, dense: int = 2) -> Quest:
-    """budget: tokens that a step reads, a number or a share of the text; sinks, recent: the first and the latest ones,
-    which are always read; dense: layers that read everything."""
-    checked("quest", {"dense": (dense, 0, host.spec.n_layers)})
-    return Quest(host, budget_of("quest", budget), always_of("quest", sinks, recent), dense)
+def make(
+    host: PolicyHost,
+    budget: ReadBudget = 2048,
+    sinks: Sinks = 4,
+    recent: Recent = 128,
+    dense: Annotated[int, Opt("First layers that read everything.", 0)] = 2,
+) -> Quest:
+    if dense > host.spec.n_layers:
+        raise UsageError(f"--cache quest: dense={dense}: must be from 0 to {host.spec.n_layers}")
+    return Quest(host, CacheBudget(budget), Always(sinks, recent), dense)
 
 
 class Quest(Viewing):

@@ -1,4 +1,4 @@
-"""Sentences that the latest queries ask for, the others on disk (SentenceKV, K12).
+"""Reads the sentences that match the latest queries; the others lie on disk (SentenceKV).
 
 Zhu et al. 2025. A text is cut where its sentences end; the mean key of each sentence and kv head stands for it. A kv
 head reads the sentences whose mean keys the mean of the latest queries pays most attention to, as many as fit the
@@ -12,15 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 
 from edgedec.cache import Cache
 from edgedec.errors import UsageError
-from edgedec.policies import PolicyHost
-from edgedec.policies._budget import CacheBudget, budget_of
-from edgedec.policies._eviction import checked
+from edgedec.plugins import Opt
+from edgedec.policies import PolicyFacts, PolicyHost
+from edgedec.policies._budget import CacheBudget
+from edgedec.policies._options import ChoiceEvery, Queries, ReadBudget, Recent, Sinks
 from edgedec.policies._page_choice import NEEDS, Array, Ints, Probing, probing_of, ranked, worth_of
 from edgedec.policies._sentences import SentenceEnds
 from edgedec.policies._views import Always
@@ -30,25 +31,25 @@ from edgedec.storage.files import cache_folder
 __all__ = ["NEEDS"]
 _NO_DISK = "off"
 
+FACTS = PolicyFacts(NEEDS, paper="SentenceKV")
+
 
 def make(
     host: PolicyHost,
-    budget: float = 1024,
-    every: int = 32,
-    window: int = 8,
-    sinks: int = 4,
-    recent: int = 128,
-    longest: int = 48,
-    disk: str = "",
+    budget: ReadBudget = 1024,
+    every: ChoiceEvery = 32,
+    window: Queries = 8,
+    sinks: Sinks = 4,
+    recent: Recent = 128,
+    longest: Annotated[int, Opt("Tokens of a sentence at most.", 1, 1 << 12)] = 48,
+    disk: Annotated[
+        str, Opt("Folder for what is not read; by default edgedec's cache folder; off: it stays in memory.")
+    ] = "",
 ) -> SentenceKV:
-    """budget: tokens that a head reads in a step at most, a number or a share of the text; every: tokens between
-    choices; window: queries that choose; sinks, recent: the first and the latest tokens, always read; longest: tokens
-    of a sentence; disk: a folder for what is not read (by default edgedec's cache folder), off: it stays in memory."""
     always = probing_of("sentencekv", every, window, sinks, recent)
-    checked("sentencekv", {"longest": (longest, 1, 1 << 12)})
     folder = "" if disk == _NO_DISK or not host.capabilities.offload else _folder(disk)
     ends = SentenceEnds(host.decode, longest)
-    return SentenceKV(host, budget_of("sentencekv", budget), always, every, window, ends, folder)
+    return SentenceKV(host, CacheBudget(budget), always, every, window, ends, folder)
 
 
 def _folder(disk: str) -> str:

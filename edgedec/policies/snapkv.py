@@ -1,4 +1,4 @@
-"""What the end of the prompt looks at (SnapKV): of the prompt's keys and values those stay that its last rows paid to.
+"""Keeps the prompt's slots with the most attention from its last rows (SnapKV).
 
 Li et al. 2024. The last `window` rows of a prompt show what the answer will look at. What stands beside such a slot
 stays with it (`pool`). A slot stays for all heads of a block or for none, unless `heads` says apart. With `every`, the
@@ -7,29 +7,25 @@ generated text is pruned in the same way after each so many tokens; without it o
 
 from __future__ import annotations
 
-from edgedec.policies import PolicyHost
-from edgedec.policies._budget import budget_of
+from edgedec.policies import PolicyFacts, PolicyHost
+from edgedec.policies._budget import CacheBudget
 from edgedec.policies._eviction import Eviction, Looks, heads_of, looks_of
+from edgedec.policies._options import Budget, Every, Heads, Observe, Pool, Window
 
-NEEDS = ("drop", "attention_sums")
-
-LEAST_LOOKS = Looks(window=1)
+FACTS = PolicyFacts(("drop", "attention_sums"), paper="SnapKV")
 
 
 def make(
     host: PolicyHost,
-    budget: float = 0.2,
-    window: int = 32,
-    pool: int = 7,
-    every: int = 0,
-    observe: int = 8,
-    heads: str = "alike",
+    budget: Budget = 0.2,
+    window: Window = 32,
+    pool: Pool = 7,
+    every: Every = 0,
+    observe: Observe = 8,
+    heads: Heads = "alike",
 ) -> SnapKV:
-    """budget: a share of the tokens, or a number; window: rows of the prompt's end that are looked at; pool:
-    neighbours that count together; every, observe: also while generating, see docs/long-context.md; heads: alike, or
-    apart: each kv head keeps slots of its own, as many as the others."""
-    looks = looks_of("snapkv", Looks(window, every, observe, pool), LEAST_LOOKS)
-    return SnapKV(host, budget_of("snapkv", budget), looks, heads_of("snapkv", heads, host))
+    looks = looks_of("snapkv", Looks(window, every, observe, pool))
+    return SnapKV(host, CacheBudget(budget), looks, heads_of("snapkv", heads, host))
 
 
 class SnapKV(Eviction):

@@ -1,4 +1,4 @@
-"""The first tokens and the latest ones (StreamingLLM): attention rests on the first few whatever they say.
+"""Keeps the first tokens and the latest ones (StreamingLLM).
 
 Xiao et al. 2023. Here positions stay those of the text, so a text ends where the model's positions end; what is bounded
 is memory and the time of a step. Between decisions the cache grows by `every` tokens.
@@ -6,20 +6,26 @@ is memory and the time of a step. Between decisions the cache grows by `every` t
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from edgedec.cache import Cache
-from edgedec.policies import Chunk, PolicyHost
-from edgedec.policies._budget import CacheBudget, Floats, budget_of
-from edgedec.policies._eviction import Eviction, Looks, checked, looks_of
+from edgedec.plugins import Opt
+from edgedec.policies import Chunk, PolicyFacts, PolicyHost
+from edgedec.policies._budget import CacheBudget, Floats
+from edgedec.policies._eviction import Eviction, Looks
+from edgedec.policies._options import EveryOften
+from edgedec.policies._options import budget as budget_rule
 
-NEEDS = ("drop",)
+FACTS = PolicyFacts(("drop",), paper="StreamingLLM: attention sinks")
 
 
-def make(host: PolicyHost, budget: float = 1024, sinks: int = 4, every: int = 64) -> Streaming:
-    """budget: tokens that stay, or a share of those read; sinks: of these the first; every: tokens between
-    evictions."""
-    checked("streaming", {"sinks": (sinks, 0, 1 << 16)})
-    looks = looks_of("streaming", Looks(every=every), Looks(every=1))
-    return Streaming(host, budget_of("streaming", budget), looks, sinks)
+def make(
+    host: PolicyHost,
+    budget: Annotated[float, Opt("Tokens that stay: a number, or a share of those read.", must=budget_rule)] = 1024,
+    sinks: Annotated[int, Opt("First tokens of these.", 0, 1 << 16)] = 4,
+    every: EveryOften = 64,
+) -> Streaming:
+    return Streaming(host, CacheBudget(budget), Looks(every=every), sinks)
 
 
 class Streaming(Eviction):

@@ -1,4 +1,4 @@
-"""Budgets by head, measured once or on the prompt (TCA-Attention, K04): each kv head reads as many pages as it needs.
+"""Reads as many pages in each kv head as hold a share of its attention, measured before (TCA-Attention).
 
 Heads differ in how many tokens carry their attention. A bundle that was calibrated (`edgedec calibrate`) says which
 share of a text's pages holds the share `mass` of what each head pays; without that, the last `window` rows of the
@@ -9,45 +9,41 @@ row. A head whose pages would be more than the budget gets the budget.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.cache import Cache
 from edgedec.errors import SessionError, UsageError
-from edgedec.policies import Chunk, PolicyHost, PolicyState
-from edgedec.policies._budget import CacheBudget, budget_of
-from edgedec.policies._eviction import checked
+from edgedec.plugins import Opt
+from edgedec.policies import Chunk, PolicyFacts, PolicyHost, PolicyState
+from edgedec.policies._budget import CacheBudget
 from edgedec.policies._head_calibration import HEAD_SHARES, Array, Pages, needed, pages_for, read_shares
-from edgedec.policies._views import STEP, Always, Viewing, Views, always_of, share
+from edgedec.policies._options import ReadBudget, Recent, Sinks, Window
+from edgedec.policies._views import STEP, Always, Viewing, Views
 from edgedec.runtime import PAGE, CallResult, Outputs, View
 
-NEEDS = ("views", "attention_sums")
+FACTS = PolicyFacts(("views", "attention_sums"), paper="TCA-Attention")
 
 
 def make(
     host: PolicyHost,
-    budget: float = 2048,
-    mass: float = 0.95,
-    window: int = 32,
-    sinks: int = 4,
-    recent: int = 128,
-    measured: str = "",
+    budget: ReadBudget = 2048,
+    mass: Annotated[float, Opt("Share of the attention that the pages of a head hold.", 0, 1)] = 0.95,
+    window: Window = 32,
+    sinks: Sinks = 4,
+    recent: Recent = 128,
+    measured: Annotated[
+        Literal["", "once", "prompt"],
+        Opt("Shares of the heads; once: those of `edgedec calibrate`, prompt: of each; by default once if there."),
+    ] = "",
 ) -> Tca:
-    """budget: tokens that a head reads in a step at most, a number or a share of the text; mass: the share of attention
-    that its pages hold; window: rows of a prompt's end that are looked at; sinks, recent: the first and the latest
-    tokens, which every head reads; measured: once, for the bundle, or on each prompt (by default the bundle's, if it
-    has been calibrated)."""
-    checked("tca", {"window": (window, 1, 128)})
-    always, mass = always_of("tca", sinks, recent), share("tca", "mass", mass)
-    if measured not in ("", "once", "prompt"):
-        raise UsageError(f"--cache tca: measured={measured}: must be once or prompt")
     table = None if measured == "prompt" else read_shares(host.folder, host.spec)
     if table is None and measured == "once":
         raise UsageError(f"--cache tca: the bundle has no {HEAD_SHARES}: make it with edgedec calibrate")
     shares = None if table is None else needed(table, host.spec, mass)
-    return Tca(host, budget_of("tca", budget), always, mass, window, shares)
+    return Tca(host, CacheBudget(budget), Always(sinks, recent), mass, window, shares)
 
 
 class Tca(Viewing):

@@ -1,4 +1,4 @@
-"""Rows of images are dropped, rows of text are not (MustDrop, K17; Dynamic-LLaVA, K16).
+"""Drops rows of images from upper layers and cache; rows of text stay (MustDrop, Dynamic-LLaVA).
 
 An image is hundreds of rows, of which few matter. Three places, each by itself:
 
@@ -13,47 +13,47 @@ Without a mark nothing is dropped.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.cache import Cache
 from edgedec.errors import SessionError, UsageError
-from edgedec.policies import PolicyHost, PolicyState, TextSize
+from edgedec.plugins import Opt
+from edgedec.policies import PolicyFacts, PolicyHost, PolicyState, TextSize
 from edgedec.policies._admission import whole_peak
-from edgedec.policies._budget import LEAST, CacheBudget, Floats, Ints, budget_of, dropped, pooled
+from edgedec.policies._budget import LEAST, CacheBudget, Floats, Ints, dropped, pooled
 from edgedec.policies._eviction import Eviction, Looks, looks_of
+from edgedec.policies._options import Every, Observe, Window
 from edgedec.policies._pruned import Stage
 from edgedec.runtime import Adapter, Call, Hidden, Rows
 
-NEEDS = ("drop", "attention_sums", "slices", "selections", "hidden", "embeddings")
-KINDS = ("attention", "mlp", "moe")
 _DEPTH = 0.25
+
+FACTS = PolicyFacts(
+    ("drop", "attention_sums", "slices", "selections", "hidden", "embeddings"),
+    kinds=("attention", "mlp", "moe"),
+    paper="MustDrop; Dynamic-LLaVA",
+)
 
 
 def make(
     host: PolicyHost,
-    budget: float = 0.2,
-    rate: float = 0.5,
-    text: float = 1.0,
-    layer: int = 0,
-    window: int = 16,
-    every: int = 0,
-    observe: int = 8,
+    budget: Annotated[float, Opt("Share of the image rows that stays cached.", above=0, high=1)] = 0.2,
+    rate: Annotated[float, Opt("Share of them that goes through the upper layers.", above=0, high=1)] = 0.5,
+    text: Annotated[float, Opt("Share of the text that stays; 1: it is not pruned.", above=0, high=1)] = 1.0,
+    layer: Annotated[int, Opt("Layers that all rows go through; 0: a quarter.", 0)] = 0,
+    window: Window = 16,
+    every: Every = 0,
+    observe: Observe = 8,
 ) -> Vision:
-    """budget: the share of the image rows that stays cached; rate: that goes through the upper layers; text: the share
-    of the text that stays, if it is pruned too; layer: how many layers see all rows (0: a quarter); the others as of
-    snapkv."""
-    looks = looks_of("vision", Looks(window, every, observe), Looks(window=1))
+    looks = looks_of("vision", Looks(window, every, observe))
     layers = host.spec.n_layers
     layer = layer or max(1, round(_DEPTH * layers))
-    if not (0 < budget <= 1 and 0 < rate <= 1 and 0 < text <= 1 and 0 < layer < layers):
-        raise UsageError(
-            f"--cache vision: budget={budget:g}, rate={rate:g}, text={text:g}, layer={layer}: shares must be above 0, "
-            f"up to 1, layer from 1 to {layers - 1}"
-        )
-    return Vision(host, budget_of("vision", budget), rate, text, layer, looks)
+    if not layer < layers:
+        raise UsageError(f"--cache vision: layer={layer}: must be from 1 to {layers - 1}")
+    return Vision(host, CacheBudget(budget), rate, text, layer, looks)
 
 
 class Vision(Eviction):

@@ -1,4 +1,4 @@
-"""`--spec off | NAME[:option=value,…][+NAME…]`, `auto` among the names: from words to a drafter.
+"""The drafter that `--spec off | NAME[:option=value,…][+NAME…]` means, `auto` among the names.
 
 auto: every drafter that costs next to nothing, one of the bundle's trained heads, and for long contexts the model
 itself on a part of its cache, under the governor; nothing on
@@ -10,44 +10,39 @@ drafted with any of them. On a runtime that runs no trees, drafts are cut to one
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 
 from edgedec.decoding.draft import Drafter
-from edgedec.drafters import DrafterContext, drafter_module, drafter_names, make_drafter
+from edgedec.drafters import FAMILY, DrafterContext, DrafterFacts, make_drafter
 from edgedec.drafters.forced import Forced
 from edgedec.drafters.off import Off
 from edgedec.drafters.sparse import SparseDrafter
 from edgedec.errors import UsageError
+from edgedec.plugins import Words
 from edgedec.speculation.cost_files import host_costs, survey_of
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.governor import Governor
 from edgedec.speculation.guide import guided
 from edgedec.speculation.prompting import PromptingGovernor, has_prompts
 from edgedec.speculation.shared import SharedLearning
-from edgedec.words import split_options
 
 
-def make_speculation(words: str, host: DrafterContext) -> Drafter:
+def make_speculation(words: Words, host: DrafterContext) -> Drafter:
     """The drafter that `words` mean."""
     if words == "off":
         return Off()
     drafters, fixed = list[tuple[str, Drafter]](), 0
-    for part in words.split("+"):
-        name, _, rest = part.partition(":")
-        if part == "auto":
+    for name, options in FAMILY.parse(words):
+        if name == "auto":
             drafters += [(name, _considered(make_drafter(name, host), host)) for name in _auto(host)]
             continue
-        if name == "auto":
-            raise UsageError(f"--spec {part}: auto takes no options; others beside it do, as in auto+copy:fixed=3")
-        options = split_options(f"--spec {part}", rest, "recycling:fixed=8")
-        fixed = max(fixed, _whole(part, options.pop("fixed", "0")))
-        drafters.append((name, make_drafter(name, host, options)))
+        fixed = max(fixed, options.pop("fixed", 0))
+        drafters.append((name, FAMILY.file(name).make(host, **options)))
     if any(drafter.shift is not None for _, drafter in drafters):
         return _alone(words, drafters)
     return governor(guided(drafters), host, fixed)
 
 
-def _alone(words: str, drafters: Sequence[tuple[str, Drafter]]) -> Drafter:
+def _alone(words: Words, drafters: Sequence[tuple[str, Drafter]]) -> Drafter:
     """A drafter that makes another text: it has to draft at every call, and nothing else may."""
     if len(drafters) > 1:
         raise UsageError(f"--spec {words}: a drafter that changes the text (transfer) takes no others beside it")
@@ -72,11 +67,10 @@ def _auto(host: DrafterContext) -> list[str]:
     a head only the first whose head the bundle has."""
     if not host.runtime.capabilities.batch_invariant:
         return []
-    files = {name: drafter_module(name) for name in drafter_names()}
-    ranked = sorted((name for name in files if hasattr(files[name], "AUTO")), key=lambda name: int(files[name].AUTO))
-    ranked = [name for name in ranked if not hasattr(files[name], "fits") or files[name].fits(host)]
-    free = [name for name in ranked if not hasattr(files[name], "HEAD") and not hasattr(files[name], "DRAFT")]
-    heads = [name for name in ranked if name not in free and _has(host, files[name])]
+    facts = {name: fact for name, fact in FAMILY.all_facts().items() if fact.auto is not None and fact.fits(host)}
+    ranked = sorted(facts, key=lambda name: facts[name].auto or 0)
+    free = [name for name in ranked if not facts[name].trained]
+    heads = [name for name in ranked if facts[name].trained and _has(host, facts[name])]
     return [*free, *heads[:1]]
 
 
@@ -92,14 +86,8 @@ def _step_seconds(costs: Costs, cells: int) -> float:
     return costs.seconds[1] + costs.per_cell * cells if len(costs.seconds) > 1 else 0.0
 
 
-def _has(host: DrafterContext, file: ModuleType) -> bool:
-    """Does the bundle have the head or the draft that this drafter needs, and the runtime what that reads?"""
-    manifest, head, can = host.bundle.manifest, getattr(file, "HEAD", None), host.runtime.capabilities
-    drafts = can.hidden and can.slices and getattr(file, "DRAFT", "") in manifest.drafts
-    return drafts or (head is not None and head.kind in manifest.heads)
-
-
-def _whole(part: str, value: str) -> int:
-    if not value.isdigit():
-        raise UsageError(f"--spec {part}: fixed={value} must be a whole number")
-    return int(value)
+def _has(host: DrafterContext, facts: DrafterFacts) -> bool:
+    """Does the bundle have the head or the draft that a drafter needs, and the runtime what that reads?"""
+    manifest, can = host.bundle.manifest, host.runtime.capabilities
+    drafts = can.hidden and can.slices and facts.draft in manifest.drafts
+    return drafts or (facts.head != "" and facts.head in manifest.heads)

@@ -20,7 +20,7 @@ from edgedec.decoding.allocation import Offer
 from edgedec.decoding.context import Context
 from edgedec.decoding.draft import Draft, Drafter
 from edgedec.decoding.messages import Request
-from edgedec.drafters import drafter_module
+from edgedec.drafters import FAMILY
 from edgedec.drafters._wrapped import Wrapped
 
 LEAST = 0.12
@@ -105,11 +105,10 @@ def _shown(guide: Draft) -> dict[int, dict[int, tuple[int, float]]]:
 
 
 def guided(drafters: Sequence[tuple[str, Drafter]]) -> list[tuple[str, Drafter]]:
-    """These drafters; those whose file says GUIDED come last and are pruned by those that draft by a model
-    (GUIDE, HEAD or DRAFT in their file)."""
-    files = {name: drafter_module(name) for name, _ in drafters}
-    led = {name for name in files if hasattr(files[name], "GUIDED")}
-    leading = {name for name in files if any(hasattr(files[name], sign) for sign in ("GUIDE", "HEAD", "DRAFT"))}
+    """These drafters; those that retrieve come last and are pruned by those that draft by a model."""
+    facts = {name: FAMILY.facts(name) for name, _ in drafters}
+    led = {name for name, fact in facts.items() if fact.guided}
+    leading = {name for name, fact in facts.items() if fact.guides}
     if not led or not leading:
         return list(drafters)
     guides = {name: Guide(drafter) for name, drafter in drafters if name in leading}

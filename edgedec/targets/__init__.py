@@ -1,6 +1,6 @@
 """Targets by file: each file here has `TARGETS`, those of one runtime or program.
 
-`edgedec targets` lists them and docs/targets.md is made of them.
+`edgedec targets` lists them, and docs/devices.md has a table of them.
 """
 
 from __future__ import annotations

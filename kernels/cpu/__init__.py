@@ -210,12 +210,6 @@ class CacheHandle:
 
 
 @cache
-def kv_row_bytes(dim: int, kv: str) -> int:
-    """Bytes of one key or value of a head in a cache."""
-    return int(library().ed_kv_row_bytes(dim, FORMATS[kv]))
-
-
-@cache
 def page_slots() -> int:
     """Slots of a cache page."""
     return int(library().ed_cache_page_slots())
@@ -241,7 +235,6 @@ def library() -> ctypes.CDLL:
         "ed_engine_isa": (c_char_p, [c_void_p]),
         "ed_run": (c_int, [c_void_p, c_char_p, c_int]),
         "ed_trim": (None, [c_void_p]),
-        "ed_kv_row_bytes": (c_uint64, [c_int, c_int]),
         "ed_sampler_new": (c_void_p, [c_void_p, c_int]),
         "ed_sampler_free": (None, [c_void_p]),
         "ed_sampler_read": (c_int, [c_void_p, c_void_p, c_int, c_int]),

@@ -3,7 +3,7 @@
     {"launches": {"f32": [{"kernels": {"1": "norm_rms_2048_store"}, "items": 1, "over": "rows",
                            "arrays": ["hidden", "blocks.0.norm", "normed"]}, …
 
-The exporter writes it (`export/sources`), whoever launches the kernels reads it. docs/gpu-sources.md describes it.
+The exporter writes it (`export/sources`), whoever launches the kernels reads it. docs/gpu-engines.md describes it.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def test_every_operator_is_listed(made: Callable[[str], Bundle], fmt: str) -> No
 
 
 def test_packed_weights_are_not(made: Callable[[str], Bundle]) -> None:
-    """As docs/npu.md says: a bundle of float weights is the one to try."""
+    """As docs/devices.md says: a bundle of float weights is the one to try."""
     used = {node.op_type for path in graphs(made("int4")) for node in at_fixed_sizes(path).graph.node}
     assert used - LISTED == {"MatMulNBits"}
 

@@ -13,12 +13,13 @@ pytest.importorskip("transformers", reason="needs transformers")
 import torch
 from draft_checkpoints import Oracle, Target, prompt, target
 from drafting import left
+from loops import decode
 
 import edgedec
 from edgedec.bundle import Bundle
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import StepTrace, decode
+from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.messages import Stats
 from edgedec.drafters import Draft, DrafterContext, make_drafter
 from edgedec.drafters._prompting import PromptPlan
@@ -152,8 +153,8 @@ def test_rows_stand_where_they_pay(made: tuple[Target, Oracle, Bundle]) -> None:
 def test_what_cannot_be_is_refused(made: tuple[Target, Oracle, Bundle], tmp_path: Path) -> None:
     import shutil
 
-    for options in ({"depth": "4"}, {"rows": "0"}):
-        with pytest.raises(UsageError, match="prompt tokens"):
+    for options, wrong in (({"length": "4"}, "3 prompt tokens"), ({"rows": "0"}, "rows=0: must be 1 or more")):
+        with pytest.raises(UsageError, match=wrong):
             make_drafter("prompt", host_of(made[2], BEST), options)
     bundle = Bundle.open(shutil.copytree(made[2].path, tmp_path / "bundle"))
     file = bundle.file(bundle.manifest.drafts["prompt"].embeddings)

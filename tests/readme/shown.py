@@ -24,6 +24,13 @@ def blocks(page: Path, language: str) -> list[str]:
     return [text for name, text in fences(page) if name == language]
 
 
+def section(page: Path, title: str) -> str:
+    """What stands below a heading of the second level, up to the next one."""
+    parts = re.split(r"^## ", page.read_text("utf-8"), flags=re.MULTILINE)
+    (found,) = (part for part in parts if part.startswith(f"{title}\n"))
+    return found
+
+
 def indented(page: Path) -> list[str]:
     """Lines that look like commands and stand in no fence."""
     rest = _FENCE.sub("", page.read_text("utf-8"))

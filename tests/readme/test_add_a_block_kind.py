@@ -1,4 +1,4 @@
-"""docs/add-a-block-kind.md, followed literally on a copy of the package: the new kind conforms on the reference."""
+"""docs/extending.md, "Add a kind of block", followed literally on a copy of the package: the kind conforms there."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from readme.shown import ROOT, section
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "add-a-block-kind.md").read_text("utf-8")
+PAGE = section(ROOT / "docs" / "extending.md", "Add a kind of block")
 FOLDERS = ("export", "runtimes", "kernels", "models")
 RUN = """
 import sys
@@ -52,8 +52,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def steps(parts: slice) -> list[tuple[str, str, str]]:
     """(file, language, block) of some of the page's sections, in order."""
     found, path = [], ""
-    for section in re.split(r"^## ", PAGE, flags=re.M)[1:][parts]:
-        for line, language, block in re.findall(r"^`([\w./]+)`:$|^```(python|diff)\n(.*?)^```", section, re.M | re.S):
+    for part in re.split(r"^### ", PAGE, flags=re.M)[1:][parts]:
+        for line, language, block in re.findall(r"^`([\w./]+)`:$|^```(python|diff)\n(.*?)^```", part, re.M | re.S):
             path = line or path
             if language:
                 found.append((path, language, block))

@@ -1,4 +1,4 @@
-"""docs/add-a-runtime.md, followed literally: the file that its blocks make passes the conformance suite."""
+"""docs/extending.md, "Add a runtime", followed literally: the file that its blocks make conforms."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from readme.shown import ROOT, section
 
 import edgedec.runtimes
 from edgedec.bundle import Bundle
 from edgedec.runtime import Runtime, RuntimeOptions, open_runtime, runtime_names
 from edgedec.testing.conformance import run_suite
 
-PAGE = Path(__file__).parents[2] / "docs" / "add-a-runtime.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.S)
+PAGE = section(ROOT / "docs" / "extending.md", "Add a runtime")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_the_page_makes_a_runtime_that_conforms(lazy: Path) -> None:
 
 
 def test_what_the_page_says_of_a_mistake_is_so(lazy: Path) -> None:
-    lines = re.findall(r"^FAILED +plain +(.*)$", PAGE.read_text("utf-8"), re.M)
+    lines = re.findall(r"^FAILED +plain +(.*)$", PAGE, re.M)
     assert len(lines) == 2
     text = lazy.read_text("utf-8")
     assert "        check_calls(calls, self.spec, self.capabilities)\n" in text

@@ -1,4 +1,4 @@
-"""docs/add-an-architecture.md, followed literally: its file reads a config, its excerpt is true."""
+"""docs/extending.md, "Add an architecture", followed literally: its file reads a config, its excerpt is true."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from readme.shown import section
 
 import edgedec.models
 from edgedec.models import architecture
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "add-an-architecture.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.S)
+PAGE = section(ROOT / "docs" / "extending.md", "Add an architecture")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 CONFIG = {
     "model_type": "mymodel",
     "vocab_size": 101,

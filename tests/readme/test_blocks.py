@@ -70,15 +70,13 @@ SKIPPED = {
 }
 # Pages whose programs have a test of their own.
 OWN = {
-    "add-a-block-kind.md": "test_add_a_block_kind.py",
-    "add-a-runtime.md": "test_add_a_runtime.py",
-    "add-an-architecture.md": "test_add_an_architecture.py",
-    "embed.md": "../unit/test_embed_docs.py",
+    "extending.md": ("test_add_an_architecture.py", "test_add_a_block_kind.py", "test_add_a_runtime.py"),
+    "embed.md": ("../unit/test_embed_docs.py",),
 }
 # Programs that are not run.
-DOWNLOADS = {"evaluate.md": "downloads its task; tests/unit/test_harness.py runs local ones"}
+DOWNLOADS = {"bench.md": "downloads its task; tests/unit/test_harness.py runs local ones"}
 # Programs that need what may not be here.
-NEEDS = {"export.md": "onnxruntime_genai", "constraints.md": "llguidance", "coming-from-transformers.md": "torch"}
+NEEDS = {"export.md": "onnxruntime_genai", "constraints.md": "llguidance", "coming-from.md": "torch"}
 SMALLER = [
     (r"(?<=-p )512\b", "16"),
     (r"(?<=-n )(128|150|200)\b", "8"),
@@ -181,8 +179,9 @@ PROGRAMS = [(page, code) for page in PAGES for code in blocks(page, "python") if
 
 
 def test_pages_with_tests_of_their_own() -> None:
-    for page, test in OWN.items():
-        assert page in (Path(__file__).parent / test).read_text("utf-8"), f"{test} reads {page}"
+    for page, tests in OWN.items():
+        for test in tests:
+            assert page in (Path(__file__).parent / test).read_text("utf-8"), f"{test} reads {page}"
 
 
 @pytest.mark.parametrize(

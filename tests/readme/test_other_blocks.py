@@ -28,7 +28,7 @@ CHECKED = {
     "java": "test_kotlin_and_java_stand_in_a_compiled_test",
     "text": "test_text_is_no_program",
 }
-APPLIED = {"add-a-block-kind.md": "test_add_a_block_kind.py"}
+APPLIED = {"extending.md": "test_add_a_block_kind.py"}
 OWN = {"embed.md": "test_embed_docs.py"}
 _COMMAND = re.compile(r"^(?:\$ )?(?:edgedec (?!.*: )|python |pip |make |[A-Z_]{4,}=\S+ )", re.MULTILINE)
 

@@ -13,19 +13,21 @@ from itertools import product
 import numpy as np
 import pytest
 from drafting import settled
+from loops import decode
 
 from edgedec.cache.rows import Rows
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode
 from edgedec.decoding.messages import Completed, Request, Stats
+from edgedec.decoding.verify import FAMILY as VERIFIERS
 from edgedec.drafters import Draft
-from edgedec.drafters._models.options import VERIFY
 from edgedec.drafters.model import ModelDrafter
 from edgedec.runtime import logits_of
 from edgedec.sampling import Probs, Sampling, probs
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
 from edgedec.testing.stats import chi_square
+
+VERIFICATIONS = ("match", *VERIFIERS.shipped)
 
 VOCAB = 3
 TOKENS = 3
@@ -72,7 +74,7 @@ def fit(model: ModelDrafter) -> tuple[float, float, int]:
     return *chi_square([counts[text] for text in TEXTS], expected()), accepted
 
 
-@pytest.mark.parametrize(("verify", "vocab"), [*((name, VOCAB) for name in VERIFY), ("recursive", 5)])
+@pytest.mark.parametrize(("verify", "vocab"), [*((name, VOCAB) for name in VERIFICATIONS), ("recursive", 5)])
 def test_the_distribution_is_kept(verify: str, vocab: int) -> None:
     statistic, critical, accepted = fit(drafter(verify, vocab=vocab))
     assert statistic < critical
@@ -101,7 +103,8 @@ class Choosy(ModelDrafter):
 
 
 @pytest.mark.parametrize(
-    ("verify", "lie"), [*((name, Even) for name in VERIFY if name != "match"), ("block", Choosy), ("recursive", Choosy)]
+    ("verify", "lie"),
+    [*((name, Even) for name in VERIFICATIONS if name != "match"), ("block", Choosy), ("recursive", Choosy)],
 )
 def test_lies_are_caught(verify: str, lie: type[ModelDrafter]) -> None:
     statistic, critical, _ = fit(drafter(verify, lie))

@@ -13,14 +13,15 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from loops import decode
 from statistical.test_drafter_model import DRAWS, PROMPT, SAMPLING, TEXTS, TOKENS, VOCAB, drafter, expected, target
 
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import StepTrace, decode
+from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.messages import Stats
+from edgedec.decoding.verify import FAMILY as VERIFIERS
 from edgedec.drafters import Draft
-from edgedec.drafters._models.options import VERIFY
 from edgedec.speculation import cutting
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.drawn import beyond, with_guesses
@@ -29,9 +30,11 @@ from edgedec.testing.fakes import RandomDrafter
 from edgedec.testing.stats import chi_square
 from edgedec.trees.merge import TreeMerger
 
+VERIFICATIONS = ("match", *VERIFIERS.shipped)
+
 pytestmark = pytest.mark.usefixtures("ticking")
 
-DRAWN = [name for name in VERIFY if name != "match"]
+DRAWN = [name for name in VERIFICATIONS if name != "match"]
 
 
 def fit(verify: str) -> tuple[float, float, Counter[str]]:

@@ -9,22 +9,21 @@ from __future__ import annotations
 import inspect
 from bisect import bisect
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
-from importlib import import_module
 from itertools import islice, product
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from loops import decode
 
 from edgedec.cache.rows import Rows
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode
 from edgedec.decoding.messages import Stats
-from edgedec.decoding.verify import VERIFIERS, Verifier
+from edgedec.decoding.verify import FAMILY, Verifier, _by_node, _by_path, verifier
 from edgedec.drafters import BaseDrafter, Draft, Sampled
 from edgedec.runtime import logits_of
 from edgedec.sampling import Probs, Sampling, probs
@@ -201,7 +200,7 @@ def outcomes(
 @pytest.mark.parametrize("case", CASES)
 def test_the_joint_distribution_is_kept(case: str, world: World) -> None:
     name, layout = CASES[case]
-    statistic, critical = chi_square(outcomes(VERIFIERS[name], layout, world)[0], world.expected())
+    statistic, critical = chi_square(outcomes(verifier(name), layout, world)[0], world.expected())
     assert statistic < critical
 
 
@@ -239,23 +238,35 @@ MUTANTS: list[tuple[str, Layout, str, str, str]] = [
 @pytest.mark.parametrize(("name", "layout", "old", "new"), [m[:4] for m in MUTANTS], ids=[m[4] for m in MUTANTS])
 def test_seeded_bugs_are_caught(name: str, layout: Layout, old: str, new: str) -> None:
     world = World(4, likeness=0.0)
-    mutant = getattr(reworded(import_module(VERIFIERS[name].__module__), old, new), name)
+    mutant = reworded(FAMILY.file(name), old, new)
     statistic, critical = chi_square(outcomes(mutant, layout, world)[0], world.expected())
     assert statistic > critical
 
 
-def reworded(module: ModuleType, old: str, new: str) -> ModuleType:
-    """A copy of a module with one piece of its source replaced."""
-    source = inspect.getsource(module)
-    assert source.count(old) == 1, f"{module.__name__} was reworded: give this mutant new words for {old!r}"
-    mutant = ModuleType(module.__name__)
-    exec(compile(source.replace(old, new), "mutant", "exec"), mutant.__dict__)
-    return mutant
+def reworded(file: ModuleType, old: str, new: str) -> Verifier:
+    """A verifier with one piece of its source replaced, which stands in its own file or in one that it uses."""
+    sources = {module: inspect.getsource(module) for module in (file, _by_node, _by_path)}
+    where = [module for module, source in sources.items() if old in source]
+    assert len(where) == 1, f"{file.__name__} was reworded: give this mutant new words for {old!r}"
+    assert sources[where[0]].count(old) == 1, old
+    mutant = executed(sources[where[0]].replace(old, new))
+    if where[0] is file:
+        return cast(Verifier, mutant["verify"])
+    shared = {name: mutant[name] for name in mutant.keys() & executed(sources[file]).keys()}
+    return cast(Verifier, executed(sources[file], shared)["verify"])
+
+
+def executed(source: str, instead: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The names of a module's source; `instead`: put in their place afterwards."""
+    found: dict[str, Any] = {"__name__": "mutant"}
+    exec(compile(source, "mutant", "exec"), found)
+    found.update({name: value for name, value in (instead or {}).items() if callable(value)})
+    return found
 
 
 def accepted(name: str, layout: Layout) -> float:
     """Tokens accepted a draft, in the mean over a few worlds."""
-    found = [outcomes(VERIFIERS[name], layout, World(seed, 0.3), draws=1500)[1] for seed in range(10, 14)]
+    found = [outcomes(verifier(name), layout, World(seed, 0.3), draws=1500)[1] for seed in range(10, 14)]
     return float(np.mean(found))
 
 

@@ -18,7 +18,7 @@ from edgedec.bench.cache_quality import QualityBench, alike, right, worded
 from edgedec.bench.llama_filled import stretched
 from edgedec.cli.bench import app
 from edgedec.kernels.cpu import loader
-from edgedec.policies import policy_names
+from edgedec.policies import FAMILY
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
 FACTS = {"prefill_ratio", "step_ratio", "prefill_s", "step_ms", "memory_mb", "memory_ratio"}
@@ -104,7 +104,7 @@ def test_every_policy_takes_part() -> None:
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)["quality"]["pairs"]
-    assert set(found) == {"full", *(name for name in policy_names() if name != "vision")}
+    assert set(found) == {"full", *(name for name in FAMILY.names() if name != "vision")}
     assert {"snapkv", "lazyllm", "anchor"} < set(found)
     assert [sorted(found[name]) for name in ("full", "anchor", "snapkv")] == [["1"], ["1"], ["0.5"]]
 

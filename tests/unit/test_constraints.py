@@ -22,6 +22,7 @@ from edgedec.constraints import choices, grammar, json_object, json_schema, rege
 from edgedec.constraints.matcher import GrammarConstraint
 from edgedec.constraints.remote import LocalHost, MatcherGroup, reason
 from edgedec.constraints.vocabulary import vocabulary
+from edgedec.decoding.constraint import ConstraintHooks
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import StepResult
 from edgedec.drafters import BaseDrafter, Draft
@@ -536,7 +537,7 @@ class Recorded(BaseDrafter):
 
 def context_of(forced: list[int]) -> Context:
     context = Context([1], 1, cast(Any, None))
-    context.jump_forward = lambda: forced
+    context.hooks = ConstraintHooks(forced=lambda: forced)
     return context
 
 

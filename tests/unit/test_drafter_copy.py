@@ -9,13 +9,13 @@ import pytest
 from drafting import accepted, check, reading, replay
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import decode
 
 import edgedec
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode
 from edgedec.drafters import Drafter, DrafterContext, make_drafter
-from edgedec.drafters.copy import Copy, make
+from edgedec.drafters.copy import Copy
 from edgedec.errors import UsageError
 from edgedec.testing.fakes import FakeRuntime
 
@@ -162,8 +162,8 @@ def test_a_text_that_ends_early_does_no_harm() -> None:
 
 @pytest.mark.parametrize("options", [{"ngram": 0}, {"ngram": 99}, {"length": 0}, {"length": 1000}])
 def test_wrong_options_are_refused(options: dict[str, int]) -> None:
-    with pytest.raises(UsageError, match="drafter copy"):
-        make(None, **options)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"drafter copy: .*: must be from 1 to"):
+        make_drafter("copy", None, options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("nodes", [1, 7])

@@ -13,16 +13,16 @@ import pytest
 from drafting import PROMPT, draft_of, finish, paths, saved
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import decode
 
 import edgedec
 from edgedec.bundle.manifest import Text
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode
 from edgedec.decoding.messages import Completed, ForwardOn, Stats
 from edgedec.decoding.runner import run_requests
+from edgedec.decoding.verify import FAMILY as VERIFIERS
 from edgedec.drafters import Draft, Drafter, DrafterContext, Sampled, make_drafter
-from edgedec.drafters._models.options import VERIFY
 from edgedec.drafters._models.reader import DraftReader, Reading, children, shape, shares
 from edgedec.drafters._models.retokenize import Inside, Retokenizer, _shared, same_tokens
 from edgedec.drafters.model import ModelDrafter
@@ -35,8 +35,10 @@ from edgedec.spec import Mlp, Ssm
 from edgedec.testing.fakes import FakeRuntime, tiny_layer, tiny_spec
 from edgedec.text.tokenizer import Tokenizer
 
+VERIFICATIONS = ("match", *VERIFIERS.shipped)
+
 WARM = Sampling(temperature=1.0, presence_penalty=0.5)
-DRAWN = [name for name in VERIFY if name != "match"]
+DRAWN = [name for name in VERIFICATIONS if name != "match"]
 
 
 def run(

@@ -13,15 +13,15 @@ import pytest
 from drafting import check, paths
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from loops import decode
 
 import edgedec
 from edgedec.cache import HostCache
 from edgedec.cache.rows import Rows
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode
 from edgedec.decoding.messages import Stats, StepResult
-from edgedec.drafters import Drafter, DrafterContext, make_drafter, recycling
+from edgedec.drafters import FAMILY, Drafter, DrafterContext, make_drafter, recycling
 from edgedec.drafters._tables.corpus import tables_of
 from edgedec.drafters._tables.ranked import Table, Tail, best_of, grow_ranked, keys_of
 from edgedec.drafters.off import Off
@@ -326,15 +326,11 @@ def test_a_record_out_of_range_is_refused() -> None:
 
 
 def test_options_are_checked() -> None:
-    for make in MAKE.values():
-        for options in ({"nodes": 0}, {"k": 0}):
-            with pytest.raises(UsageError, match="at least 1"):
-                make(VOCAB, **options)
-    for bad in ({"rate": 0.0}, {"rate": 1.5}, {"explore": -0.1}, {"explore": float("nan")}):
-        with pytest.raises(UsageError, match=next(iter(bad))):
-            Trigram(VOCAB, **bad)
-    with pytest.raises(UsageError, match="recursive"):
-        Stand(VOCAB, verify="magic")
+    wrong = [*((name, key, "0") for name in ("recycling", "stand", "trigram") for key in ("nodes", "k"))]
+    wrong += [("trigram", "rate", "0"), ("trigram", "rate", "1.5"), ("trigram", "explore", "-0.1")]
+    for name, key, value in wrong:
+        with pytest.raises(UsageError, match=f"drafter {name}: {key}={value}: must be"):
+            FAMILY.typed(name, {key: value})
 
 
 def test_a_prompt_teaches_the_trigram() -> None:

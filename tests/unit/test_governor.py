@@ -13,10 +13,12 @@ import pytest
 from drafting import draft_of, host
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import decode
 
 from edgedec.decoding.config import GenerationConfig
+from edgedec.decoding.constraint import ConstraintHooks
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import StepTrace, decode
+from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.messages import Completed, Request, Stats, StepResult
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Proposal
 from edgedec.drafters.forced import Forced
@@ -286,8 +288,12 @@ def test_every_guess_below_what_came_true_is_tested() -> None:
         ("recycling:fixed=x", "must be a whole number"),
         ("recycling:fixed", "must be OPTION=VALUE"),
         ("recycling:colour=red", "no option 'colour'"),
-        ("copy:ngram=many", "must be int"),
-        ("", "no drafter ''"),
+        ("copy:ngram=many", "ngram=many: must be a whole number"),
+        ("", "a name is missing"),
+        ("copy:ngram=3,ngram=5", "ngram is given twice"),
+        ("exit:stop=maybe", "stop=maybe: must be true or false"),
+        ("pearl:overlap=some", "overlap=some: must be one of auto, always, never"),
+        ("model:path=/c++/m", r"stands in quotes, as in path='/c\+\+/m'"),
     ],
 )
 def test_words_that_mean_nothing_are_refused(words: str, wrong: str) -> None:
@@ -331,7 +337,7 @@ def test_what_a_constraint_forces_pays_for_no_guess() -> None:
         governor = governed(Off())
         drafter = Forced(governor)
         context = fresh(FakeRuntime())
-        context.jump_forward = lambda forced=forced: forced  # type: ignore[misc]
+        context.hooks = ConstraintHooks(forced=lambda forced=forced: forced)  # type: ignore[misc]
         assert governor.costs.seconds[1] == CALL
         before = CALL  # what a first text begins with
         draft = draft_of(FakeRuntime(), drafter.propose(context, 9, 0.99))

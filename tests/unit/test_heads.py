@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from drafting import draft_of
+from loops import decode
 from numpy.typing import NDArray
 
 import edgedec
@@ -23,9 +24,8 @@ from edgedec.bundle.manifest import MANIFEST
 from edgedec.cache.rows import Rows
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode
 from edgedec.decoding.messages import Stats, StepResult
-from edgedec.drafters import Drafter, DrafterContext, drafter_module, make_drafter
+from edgedec.drafters import FAMILY, Drafter, DrafterContext, make_drafter
 from edgedec.drafters._networks.heads import HeadInterface, open_head
 from edgedec.errors import BundleCorrupt, BundleUnsafe, UsageError
 from edgedec.runtime import Call, CallResult, Outputs, forward_one
@@ -38,7 +38,7 @@ from edgedec.export.heads import Arrays, Facts, arrays_of, build, expected, inst
 from edgedec.models.heads import architecture, hydra, kinds
 
 WIDTH, DEPTH, TOP = 24, 3, 5
-HEADS: dict[str, HeadInterface] = {name: drafter_module(name).HEAD for name in ("hydra", "medusa", "exit")}
+HEADS: dict[str, HeadInterface] = {name: FAMILY.file(name).HEAD for name in ("hydra", "medusa", "exit")}
 Floats = NDArray[Any]
 
 

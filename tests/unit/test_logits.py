@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loops import decode
 
 from edgedec.decoding.chooser import make_chain
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.contrast import LayerContrast
 from edgedec.decoding.logits import BaseProcessor, ConstraintMask, MinTokens, Penalties
-from edgedec.decoding.loop import decode
 from edgedec.decoding.messages import Stats
 from edgedec.drafters import BaseDrafter, Draft, Drafter
 from edgedec.drafters.off import Off

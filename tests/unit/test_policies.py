@@ -16,7 +16,7 @@ import edgedec
 from edgedec import SessionError, UsageError
 from edgedec.decoding.scheduler.batch import Batch
 from edgedec.kernels.cpu import loader
-from edgedec.policies import PolicyHost, make_policy, policy_names, summary_of
+from edgedec.policies import FAMILY, PolicyHost, make_policy
 from edgedec.runtime import Capabilities, RuntimeOptions, open_runtime
 
 pytestmark = pytest.mark.skipif(loader.why_not() is not None, reason=f"native engine: {loader.why_not()}")
@@ -33,8 +33,8 @@ def ids(model: edgedec.Model) -> list[int]:
 
 
 def test_every_policy_is_tested() -> None:
-    assert {words.partition(":")[0] for words in EVICTING} <= set(policy_names())
-    assert all(summary_of(name) for name in policy_names())
+    assert {words.partition(":")[0] for words in EVICTING} <= set(FAMILY.names())
+    assert all(FAMILY.summary(name) for name in FAMILY.names())
 
 
 WHOLE = [f"{words.partition(':')[0]}:budget=1" for words in EVICTING if not words.startswith("lazyllm")]
@@ -193,22 +193,23 @@ def test_a_damaged_state_is_refused(model: edgedec.Model, ids: list[int]) -> Non
 
 BAD = {
     "nothing": "no policy .nothing.; there are: full, .*snapkv",
-    "full:budget=1": "no policy 'full'",
+    "full:budget=1": "--cache full: takes no options",
     "snapkv:budget": "must be OPTION=VALUE",
-    "snapkv:budget=x": "must be float",
+    "snapkv:budget=x": "must be a finite number",
     "snapkv:budget=nan": "finite",
     "snapkv:budget=0": "above 0, up to 1",
     "snapkv:budget=3": "from 8 on",
     "snapkv:colour=1": "no option 'colour'",
     "snapkv:window=0": "window=0: must be from 1 to 128",
     "h2o:every=8,observe=8": "observe=8: must be below every=8",
-    "streaming:every=0": "every=0: must be from 1",
-    "fastkv:rate=0": "rate must be above 0",
-    "fastkv:layer=14": "layer from 1 to 13",
+    "streaming:every=0": "every=0: must be from 1 to",
+    "fastkv:rate=0": "rate=0: must be above 0, up to 1",
+    "fastkv:layer=14": "layer=14: must be from 1 to 13",
     "lazyllm:stages=14": "stages=14: must be from 1 to 13",
     "lazyllm:keep=0": "keep=0.*above 0",
     "lazyllm:back=65": "back=65: must be from 1 to 64",
-    "pyramidkv:slope=3": "from 1 \\(equal budgets\\) to 2",
+    "pyramidkv:slope=3": "slope=3: must be from 1 to 2",
+    "snapkv+h2o": "a text has one policy",
     "../x": "no policy '../x'",
     "_budget": "no policy '_budget'",
 }

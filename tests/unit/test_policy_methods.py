@@ -103,7 +103,7 @@ def test_heads_keep_slots_of_their_own(model: edgedec.Model, ids: list[int]) -> 
 def test_heads_alike_only_where_the_engine_cannot(nano: Path) -> None:
     with pytest.raises(edgedec.UsageError, match="heads=apart: this engine drops slots for all heads alike"):
         edgedec.open(nano, engine="ort").session(cache="snapkv:heads=apart")
-    with pytest.raises(edgedec.UsageError, match="heads=both: must be alike or apart"):
+    with pytest.raises(edgedec.UsageError, match="heads=both: must be one of alike, apart"):
         edgedec.open(nano).session(cache="h2o:heads=both")
 
 

@@ -17,7 +17,7 @@ from edgedec.decoding.apply_policy import most_held, most_of_any
 from edgedec.decoding.scheduler.batch import Batch
 from edgedec.errors import ContextFull
 from edgedec.kernels.cpu import loader
-from edgedec.policies import TextSize, policy_names
+from edgedec.policies import FAMILY, TextSize
 from edgedec.policies._admission import evicted_peak
 from edgedec.runtime import PAGE, Call, CallResult
 from edgedec.runtime import memory as refusal
@@ -71,7 +71,7 @@ class Watch:
 
 def words_of(data: st.DataObject) -> str:
     """Any policy with options by chance."""
-    name = data.draw(st.sampled_from(policy_names()))
+    name = data.draw(st.sampled_from(FAMILY.names()))
     budget = data.draw(st.sampled_from([8, 20, 64, 200, 0.05, 0.2, 0.5, 1]))
     every = data.draw(st.sampled_from([0, 16, 50, 128]))
     if name == "streaming":

@@ -97,7 +97,7 @@ def test_neighbours_that_are_alike_are_merged() -> None:
 
 
 def test_refusals(model: edgedec.Model) -> None:
-    with pytest.raises(UsageError, match="shares must be above 0"):
+    with pytest.raises(UsageError, match="budget=20: must be above 0, up to 1"):
         model.session(cache="vision:budget=20")
     policy = make_policy("vision", PolicyHost(model.spec, model.runtime.capabilities))
     assert isinstance(policy, Vision)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loops import decode
 
 import edgedec
 from edgedec.bundle.folder import Bundle
@@ -17,7 +18,6 @@ from edgedec.cli._app import run_app
 from edgedec.cli.train_heads import documents
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode
 from edgedec.decoding.messages import Stats
 from edgedec.drafters import DrafterContext, make_drafter
 from edgedec.errors import UsageError

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgedec.cache.rows import Rows
-from edgedec.decoding.verify import VERIFIERS, walk
-from edgedec.decoding.verify.nodes import _rho
+from edgedec.decoding.verify import FAMILY, verifier, walk
+from edgedec.decoding.verify.spectr import _rho
 from edgedec.sampling import Probs, draw
 from edgedec.testing.stats import chi_square
 
@@ -151,7 +151,7 @@ def law(*p: float) -> Probs:
 
 def verified(name: str, rows: Rows, p: Probs, q: Probs, *numbers: float) -> tuple[list[int], list[int]]:
     """With the same p and q at every node."""
-    return VERIFIERS[name](rows, lambda row, path: p, [q] * (len(rows) - 1), cast(Any, Script(*numbers)), 0)
+    return verifier(name)(rows, lambda row, path: p, [q] * (len(rows) - 1), cast(Any, Script(*numbers)), 0)
 
 
 def star(*tokens: int) -> Rows:
@@ -209,7 +209,7 @@ def test_a_path_of_many_rows_is_followed_through_the_row_that_goes_on() -> None:
     rows = Rows.tree([9, 0, 1, 0, 2], [-1, 0, 1, 0, 3], 0)
     laws = {(): law(1.0), (0,): law(0.0, 0.1, 0.9), (0, 2): law(1.0)}
     drafted = [law(1.0), law(0.0, 0.5, 0.5)] * 2
-    found = VERIFIERS["multipath"](rows, lambda row, path: laws[tuple(path)], drafted, np.random.default_rng(0), 0)
+    found = verifier("multipath")(rows, lambda row, path: laws[tuple(path)], drafted, np.random.default_rng(0), 0)
     assert found == ([0, 3, 4], [0, 2, 0])
 
 
@@ -220,7 +220,7 @@ def distributions(draw: st.DrawFn, n: int = 4) -> Probs:
 
 
 @settings(max_examples=150, deadline=None)
-@given(rows=trees(), data=st.data(), name=st.sampled_from(sorted(VERIFIERS)), seed=st.integers(0, 99))
+@given(rows=trees(), data=st.data(), name=st.sampled_from(FAMILY.shipped), seed=st.integers(0, 99))
 def test_what_is_accepted_is_a_path_and_what_is_picked_its_tokens(
     rows: Rows, data: st.DataObject, name: str, seed: int
 ) -> None:
@@ -235,7 +235,7 @@ def test_what_is_accepted_is_a_path_and_what_is_picked_its_tokens(
         return laws.setdefault(tuple(path), data.draw(distributions()))
 
     drafted = [data.draw(distributions()) for _ in range(len(rows) - root - 1)]
-    found = [VERIFIERS[name](rows, target, drafted, np.random.default_rng(seed), root) for _ in range(2)]
+    found = [verifier(name)(rows, target, drafted, np.random.default_rng(seed), root) for _ in range(2)]
     assert found[0] == found[1]
     accepted, picked = found[0]
     assert accepted[0] == root
@@ -247,32 +247,32 @@ def test_what_is_accepted_is_a_path_and_what_is_picked_its_tokens(
         assert laws[tuple(picked[:i])].of(token) > 0, "a token the target never says"
 
 
-@pytest.mark.parametrize("name", sorted(VERIFIERS))
+@pytest.mark.parametrize("name", FAMILY.shipped)
 def test_a_draft_from_the_target_itself_is_accepted(name: str) -> None:
     rng = np.random.default_rng(3)
     for seed in range(200):
         p = Probs(np.arange(6), rng.dirichlet(np.ones(6)))
         tokens = [draw(p, rng) for _ in range(4)]
-        accepted, picked = VERIFIERS[name](
+        accepted, picked = verifier(name)(
             Rows.chain([0, *tokens], 0), lambda row, path, p=p: p, [p] * 4, np.random.default_rng(seed), 0
         )
         assert (accepted, picked[:-1]) == ([0, 1, 2, 3, 4], tokens)
 
 
-@pytest.mark.parametrize("name", sorted(VERIFIERS))
+@pytest.mark.parametrize("name", FAMILY.shipped)
 def test_nothing_is_accepted_that_the_target_never_says(name: str) -> None:
     p, q = law(0, 0, 0.4, 0.6), law(0.5, 0.5)
     rows = Rows.tree([0, 0, 1, 1, 0], [-1, 0, 0, 1, 1], 0)
     counts = np.zeros(4)
     for seed in range(300):
-        accepted, picked = VERIFIERS[name](rows, lambda row, path: p, [q] * 4, np.random.default_rng(seed), 0)
+        accepted, picked = verifier(name)(rows, lambda row, path: p, [q] * 4, np.random.default_rng(seed), 0)
         assert accepted == [0]
         counts[picked] += 1
     statistic, critical = chi_square(counts, [0, 0, 0.4, 0.6])
     assert statistic < critical
 
 
-@pytest.mark.parametrize("name", sorted(VERIFIERS))
+@pytest.mark.parametrize("name", FAMILY.shipped)
 def test_without_a_draft_one_token_is_drawn(name: str) -> None:
     p, asked = law(0.25, 0.75), list[tuple[int, list[int]]]()
 
@@ -281,11 +281,11 @@ def test_without_a_draft_one_token_is_drawn(name: str) -> None:
         return p
 
     rows = Rows.chain([1, 2, 3], 0)
-    assert VERIFIERS[name](rows, target, [], cast(Any, Script(0.3)), 2) == ([2], [1])
+    assert verifier(name)(rows, target, [], cast(Any, Script(0.3)), 2) == ([2], [1])
     assert asked == [(2, [])]
 
 
-@pytest.mark.parametrize("name", sorted(VERIFIERS))
+@pytest.mark.parametrize("name", FAMILY.shipped)
 def test_a_token_outside_of_what_it_was_drawn_from_is_not_accepted(name: str) -> None:
     p, q = law(0.5, 0.5), law(1.0, 0.0)
     assert verified(name, Rows.chain([9, 1, 1], 0), p, q, 0.7) == ([0], [1])

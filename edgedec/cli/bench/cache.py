@@ -175,10 +175,10 @@ def _begun(model: Model, geometry: str | None) -> dict[str, Any]:
 def _usable(model: Model) -> list[str]:
     """The policies that model and engine can use; the others are named with the reason."""
     from edgedec.errors import UsageError
-    from edgedec.policies import policy_names
+    from edgedec.policies import FAMILY
 
     found = []
-    for name in policy_names():
+    for name in FAMILY.names():
         if name == "vision":
             continue  # drops rows of images, of which these texts have none
         try:

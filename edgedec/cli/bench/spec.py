@@ -126,9 +126,9 @@ def _drafters(text: str) -> list[str]:
 
 
 def _every_drafter() -> list[str]:
-    from edgedec.drafters import drafter_names
+    from edgedec.drafters import FAMILY
 
-    return ["auto", *(name for name in drafter_names() if name != "off")]
+    return ["auto", *(name for name in FAMILY.names() if name != "off")]
 
 
 def _show(r: dict[str, Any]) -> None:

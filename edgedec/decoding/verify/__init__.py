@@ -1,9 +1,9 @@
 """Verification: which drafted rows of a tree stand, and what comes after them. Pure functions.
 
-`walk` is right for any draft, the others (`VERIFIERS`, in nodes.py and paths.py) for drafts whose tokens were
-drawn from known distributions: they accept more of such a draft, if these distributions are the true ones. They keep
-the target's distribution exactly, by the rule of rejection sampling: a token drawn from q is accepted with
-probability min(1, p/q); a refused one is replaced by a draw from what p has beyond q, the residual.
+`walk` is right for any draft, the plug-ins of this family for drafts whose tokens were drawn from known distributions:
+they accept more of such a draft, if these distributions are the true ones. They keep the target's distribution exactly,
+by the rule of rejection sampling: a token drawn from q is accepted with probability min(1, p/q); a refused one is
+replaced by a draw from what p has beyond q, the residual.
 
 In all of them row `root` is the last known token, run by this very call; rows before it are prompt, rows
 after it are drafted. They return the accepted rows, `root` first, and the token that follows each: the next
@@ -18,20 +18,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edgedec.cache.rows import Rows
-from edgedec.decoding.verify._drawn import Verifier
-from edgedec.decoding.verify.nodes import recursive, spectr, token
-from edgedec.decoding.verify.paths import block, multipath
+from edgedec.decoding.verify._drawn import Verifier, VerifierFacts
+from edgedec.plugins import Family
 
-__all__ = ["VERIFIERS", "Verifier", "follow", "walk"]
+__all__ = ["FAMILY", "Verifier", "VerifierFacts", "follow", "verifier", "walk"]
 
-# How a tree is verified whose tokens were drawn, by name.
-VERIFIERS: dict[str, Verifier] = {
-    "token": token,
-    "spectr": spectr,
-    "recursive": recursive,
-    "block": block,
-    "multipath": multipath,
-}
+FAMILY = Family("edgedec.decoding.verify", "verifier", facts=VerifierFacts)
+
+
+def verifier(name: str) -> Verifier:
+    """The function that verifies a tree of drawn tokens, by its file's name."""
+    found: Verifier = FAMILY.file(name).verify
+    return found
 
 
 def walk(rows: Rows, pick: Callable[[int, list[int]], int], root: int = 0) -> tuple[list[int], list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +13,16 @@ from edgedec.sampling import Floats, Ids, Probs
 Target = Callable[[int, list[int]], Probs]
 # (rows, target(row, path), what each drafted token was drawn from, rng, root) -> (accepted rows, tokens picked)
 Verifier = Callable[[Rows, Target, Sequence[Probs], np.random.Generator, int], tuple[list[int], list[int]]]
+
+
+@dataclass(frozen=True)
+class VerifierFacts:
+    """bushy: places, from the first on, at which a draft for this verifier has several children; 0: it is a chain."""
+
+    bushy: int = 0
+    paper: str = ""
+
+
 # Tokens drafted at one node, each with what it was drawn from
 Drawn = list[tuple[int, Probs]]
 

@@ -18,15 +18,12 @@ from edgedec.drafters._heads.levels import Levels
 from edgedec.drafters._heads.pace import LevelPace
 from edgedec.drafters._heads.reader import facts_of
 from edgedec.drafters._heads.state_drafter import LEAST, StateDrafter
-from edgedec.errors import UsageError
 
 
 class FeatureTree(StateDrafter):
     """depth: tokens ahead at most; beam: nodes run at once; k: tokens tried after each."""
 
     def __init__(self, host: DrafterContext, kind: str, depth: int, beam: int, k: int) -> None:
-        if depth < 0 or beam < 1 or k < 1:
-            raise UsageError(f"drafter {kind}: depth={depth}, beam={beam}, k={k}: must be from 0, from 1 and from 1")
         facts = facts_of(host, kind)
         super().__init__(host, facts)
         assert self._reader is not None

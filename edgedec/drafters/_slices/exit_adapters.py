@@ -16,7 +16,6 @@ from edgedec.runtime import Hidden
 
 HEAD = HeadInterface("exit", inputs=("hidden",), outputs=("hidden_out",))
 VELOCITY = "m2r2"
-_CHOICES = ("", "none", "exit", "m2r2")
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,6 @@ class ExitAdapter:
 def adapted_layers(host: DrafterContext, choice: str) -> dict[int, str]:
     """After which layers the bundle has an adapter, and its kind: that of the choice, "" the best there is; none, if
     it has none. UsageError if there is no such kind."""
-    if choice not in _CHOICES:
-        raise UsageError(f"drafter exit: adapter={choice}: must be one of {', '.join(filter(None, _CHOICES))}")
     manifest, found = host.bundle.manifest, dict[int, str]()
     if choice in ("", "exit") and (head := manifest.heads.get(HEAD.kind)):
         found[head.layer] = "exit"

@@ -9,7 +9,6 @@ best, with the largest expected improvement over the set in use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import erf, exp, pi, sqrt
 
 import numpy as np
@@ -105,8 +104,3 @@ def improvement(mean: float, spread: float, best: float) -> float:
 
 
 SEARCHES: dict[str, type[Search]] = {"thompson": Search, "gp": GaussianSearch}
-
-
-def search_names() -> Sequence[str]:
-    """The searches by name, and `off`."""
-    return (*SEARCHES, "off")

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from edgedec.decoding.messages import StepResult
 from edgedec.drafters import Draft, State
 from edgedec.drafters._tables.states import checked_table
-from edgedec.errors import UsageError
 from edgedec.runtime import CallResult
 
 S = TypeVar("S")
@@ -124,20 +123,6 @@ class Table:
         self.keys[:n], self.ids[:n], self.p[:n], self.visits[:n] = packed, ids, p, visits
         self.index = {key: slot for slot, key in enumerate(packed.tolist())}
         self._next = n % self.cap
-
-
-def sized(name: str, value: int) -> int:
-    """An option that counts something."""
-    if value < 1:
-        raise UsageError(f"{name}={value}: must be at least 1")
-    return value
-
-
-def prompt_option(rows: int) -> int:
-    """The option that says how many rows of a prompt teach."""
-    if rows < 0:
-        raise UsageError(f"prompt={rows}: must be 0 or more rows")
-    return rows
 
 
 def total_of(values: Sequence[float]) -> float:
