@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgedec.cli import _flags as o
-from edgedec.cli._model_opening import three_quarters
+from edgedec.cli._model_opening import ModelOpening, three_quarters
 from edgedec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -182,3 +182,16 @@ class EngineFlags:
     device: o.DeviceWord = ""
     speculate: o.Speculate = "auto"
     cache: o.CacheWords = "full"
+
+    def opening(self, template: o.TemplateFlags, device_cache: int) -> ModelOpening:
+        """How models are opened. device_cache: bytes of a GPU's memory for the caches of one, 0: all that is free."""
+        return ModelOpening(
+            engine=self.engine,
+            threads=self.threads,
+            kv=self.kv,
+            speculate=self.speculate,
+            template=template,
+            cache=self.cache,
+            device=self.device,
+            device_cache=device_cache,
+        )

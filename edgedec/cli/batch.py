@@ -65,16 +65,16 @@ class WorkerFlags:
         from edgedec.offline.worker import Opening
 
         return Opening(
-            model,
-            "auto" if self.engine == "ray" else self.engine,
-            self.threads,
-            self.kv and self.kv.value,
-            self.ctx_size or None,
-            self.on_full.mode,
-            self.speculate,
-            str(self.lora.absolute()) if self.lora else None,
-            self.cache,
-            self.device,
+            model=model,
+            engine="auto" if self.engine == "ray" else self.engine,
+            threads=self.threads,
+            kv=self.kv and self.kv.value,
+            context=self.ctx_size or None,
+            on_full=self.on_full.mode,
+            speculate=self.speculate,
+            lora=str(self.lora.absolute()) if self.lora else None,
+            cache=self.cache,
+            device=self.device,
         )
 
     def about(self, model: edgedec.Model) -> dict[str, object]:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgedec.cli import _flags as o
-from edgedec.cli._model_opening import ModelOpening
 from edgedec.cli._replicas import ReplicaCommand, shared_words, threads_of_each
 from edgedec.cli._serve_flags import AccessFlags, EngineFlags, LimitFlags, ListenFlags, RoomFlags, SourceFlags
 from edgedec.errors import UsageError
 from edgedec.extras import install_command
+from edgedec.text import template as chat_templates
 
 if TYPE_CHECKING:
     from edgedec.server.access import AccessPolicy
@@ -103,16 +103,19 @@ def _server(
     from edgedec.server.engine import ServerLimits
     from edgedec.server.memory import share_pools
     from edgedec.server.service import MOST, Server, Settings
-    from edgedec.text.template import start
 
     share_pools()
-    start()
-    pages, drafters = int(room.device_cache * 2**30), machine.speculate
-    opening = ModelOpening(
-        machine.engine, machine.threads, machine.kv, drafters, template, machine.cache, machine.device, pages
+    chat_templates.start()
+    opening = machine.opening(template, int(room.device_cache * 2**30))
+    most = ServerLimits(
+        slots=room.slots,
+        context=machine.ctx_size,
+        queue=limits.queue,
+        seconds=limits.timeout,
+        speculate=machine.speculate,
+        tokens=room.max_total_tokens,
+        offload=room.aside,
     )
-    waiting = limits.queue, limits.timeout
-    most = ServerLimits(room.slots, machine.ctx_size, *waiting, drafters, room.max_total_tokens, room.aside)
     lora = sources.lora or []
     if sources.models is None:
         *models, most = opening.only(sources.model or "nano", lora, most)

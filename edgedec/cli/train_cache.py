@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -67,10 +67,7 @@ def train_cache(
     model = edgedec.open(bundle, threads=how.threads)
     if file.exists() and not force:
         raise UsageError(f"{file}: exists already; choose another place with --out, or pass --force")
-    shape = flags.entries, flags.rank, flags.ahead
-    plan = training.CoprocessorPlan(
-        *shape, how.minutes, how.steps, flags.rate, length=flags.length, seed=how.seed, threads=how.used
-    )
+    plan = training.CoprocessorPlan(**asdict(flags), **how.settings())
     with progress_bar(quiet=json) as show:
         trainer = training.CoprocessorTrainer(model.bundle, data, model.tokenizer.encode, plan)
         key = training.key_of(model.bundle, data, plan)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,20 +42,8 @@ class ExitFlags:
     length: Annotated[int, typer.Option(min=8, help="Tokens of a row.")] = 512
 
     def plan(self, training: Any, n_layers: int, how: ExitTraining) -> ExitPlan:
-        plan: ExitPlan = training.ExitPlan(
-            exits=_exits(self.exits, n_layers) or training.default_exits(n_layers),
-            drop=self.drop,
-            early=self.early,
-            rotate=self.rotate,
-            soft=self.soft,
-            minutes=how.minutes,
-            steps=how.steps,
-            rate=self.rate,
-            batch=self.batch,
-            length=self.length,
-            seed=how.seed,
-            threads=how.used,
-        )
+        exits = _exits(self.exits, n_layers) or training.default_exits(n_layers)
+        plan: ExitPlan = training.ExitPlan(**{**asdict(self), "exits": exits}, **how.settings())
         return plan
 
 

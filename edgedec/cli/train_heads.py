@@ -114,16 +114,8 @@ class HeadFlags:
     def settings(self, how: HeadTraining, vocab: int) -> dict[str, Any]:
         """Fields of every plan. vocab: tokens of the model."""
         trim = min(vocab // 4, _MOST_KEPT) if self.vocab_trim is None else self.vocab_trim
-        return {
-            "kind": kind_of(self.kind),
-            "depth": self.heads,
-            "width": self.width,
-            "minutes": how.minutes,
-            "steps": how.steps,
-            "seed": how.seed,
-            "keep": trim,
-            "threads": how.used,
-        }
+        own = {"kind": kind_of(self.kind), "depth": self.heads, "width": self.width, "keep": trim}
+        return own | how.settings()
 
     def after(self, early: bool, n_layers: int) -> int:
         """After how many layers an early head comes; 0 for other kinds, after the last."""

@@ -161,7 +161,7 @@ RULES = [
     Rule("edgedec", ("starlette", "uvicorn"), exempt=("edgedec.server",)),
     Rule("edgedec", ("llguidance",), exempt=("edgedec.constraints",)),
     Rule("edgedec", ("pyarrow", "ray"), exempt=("edgedec.offline", "edgedec.server.ray_serve")),
-    # What measures is used by commands, and knows none of them.
+    # Commands import measurements, never the other way round.
     Rule("edgedec.bench", ("edgedec.cli",)),
 ]
 PLANTED = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,12 +25,12 @@ class TrainFlags:
     seed: Annotated[int, typer.Option(min=0, help="Of the first weights and the batches.")] = 0
     threads: Threads = 0
 
-    @property
-    def used(self) -> int:
-        """The threads, or all cores."""
+    def settings(self) -> dict[str, Any]:
+        """The fields of this name that every plan of a trainer has."""
         from edgedec.runtime import available_cores
 
-        return self.threads or available_cores()
+        threads = self.threads or available_cores()
+        return {"minutes": self.minutes, "steps": self.steps, "seed": self.seed, "threads": threads}
 
     def checkpoint(self, name: str) -> Path | None:
         """The file of a checkpoint in the work folder, if there is one."""
