@@ -91,7 +91,7 @@ class Rule:
         return sorted(name for name in imports if _under(name, self.forbidden) and not _under(name, self.but))
 
 
-SERVE = ("edgedec.cli.serve", "edgedec.cli._model_opening", "edgedec.cli._replicas")
+SERVE = tuple(f"edgedec.cli.{name}" for name in ("serve", "_serve_flags", "_model_opening", "_replicas"))
 _TRAINERS = (
     *("heads_trainer", "heads_distill", "heads_features", "students"),
     *("exits_model", "exits_train", "drafts.files", "coprocessor", "checkpointing"),
@@ -112,17 +112,8 @@ RULES = [
         ("edgedec.export",),
         exempt=(
             *ABOVE,
-            *(
-                f"edgedec.cli.{verb}"
-                for verb in (
-                    "_exporting",
-                    "_distilling",
-                    "train_heads",
-                    "train_exits",
-                    "train_cache",
-                    "_bench_peers",
-                )
-            ),
+            *(f"edgedec.cli.{verb}" for verb in ("_exporting", "_distilling", "train_exits")),
+            "edgedec.bench.llama_weights",
             "edgedec.testing.conformance",
             "edgedec.bundle.locate",
         ),
@@ -136,7 +127,7 @@ RULES = [
             *ABOVE,
             "edgedec.cli.doctor",
             "edgedec.cli._doctor_device",
-            "edgedec.cli._ceilings",
+            "edgedec.bench.ceilings",
             "edgedec.testing.sources.emulated_cuda",
         ),
     ),
@@ -179,6 +170,8 @@ RULES = [
     Rule("edgedec", ("starlette", "uvicorn"), exempt=("edgedec.server",)),
     Rule("edgedec", ("llguidance",), exempt=("edgedec.constraints",)),
     Rule("edgedec", ("pyarrow", "ray"), exempt=("edgedec.offline", "edgedec.server.ray_serve")),
+    # Commands import measurements, never the other way round.
+    Rule("edgedec.bench", ("edgedec.cli",)),
 ]
 PLANTED = [
     ("edgedec.session", "import edgedec.export.exporter"),
@@ -196,6 +189,7 @@ PLANTED = [
     ("edgedec.cli.serve", "import uvicorn"),
     ("edgedec.session", "import llguidance"),
     ("edgedec.server.api", "from pyarrow import parquet"),
+    ("edgedec.bench.report", "def f():\n    from edgedec.cli.inspect import describe"),
 ]
 
 

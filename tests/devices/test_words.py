@@ -12,7 +12,7 @@ import pytest
 
 import edgedec
 from edgedec.bundle import Bundle
-from edgedec.cli._llama import FLAGS
+from edgedec.cli._llama_flags.table import FLAGS
 from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.runtime import DeviceName, choose_runtime, parse_device
 from edgedec.runtimes.ort import providers

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from edgedec.bench import timing
+from edgedec.bench.engines_here import engines_here
 from edgedec.bench.timing import Config, bench
 from edgedec.bundle import Bundle
 from edgedec.bundle.locate import NANO, find
 from edgedec.bundle.manifest import Artifact
 from edgedec.cli import main
-from edgedec.cli._bench_targets import engines_here
 from edgedec.errors import EdgedecError
 from edgedec.runtime import RUNTIMES, RuntimeOptions, open_runtime, unavailable_reason
 from edgedec.targets import Target, all_targets, lacking_packages
