@@ -11,7 +11,7 @@ from edgedec.plugins.family import Family
 def about(family: Family[Any], name: str) -> dict[str, Any]:
     """A plug-in as an object fit for JSON: name, summary, options, facts but for functions."""
     facts = family.facts(name)
-    known = asdict(facts) if is_dataclass(facts) and not isinstance(facts, type) else {}
+    known = asdict(facts, dict_factory=_data) if is_dataclass(facts) and not isinstance(facts, type) else {}
     return {
         "name": name,
         "summary": family.summary(name),
@@ -19,10 +19,13 @@ def about(family: Family[Any], name: str) -> dict[str, Any]:
             {"name": key, **({"required": True} if option.required else {}), **option.schema()}
             for key, option in family.options(name).items()
         ],
-        "facts": {
-            key: value for key, value in known.items() if value not in (None, "", (), False) and not callable(value)
-        },
+        "facts": {key: value for key, value in known.items() if value not in (None, "", (), False)},
     }
+
+
+def _data(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of facts, or of a dataclass inside, that are no functions."""
+    return {key: value for key, value in pairs if not callable(value)}
 
 
 def all_about(family: Family[Any]) -> list[dict[str, Any]]:
