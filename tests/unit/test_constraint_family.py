@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import edgedec
 from edgedec.cli._app import app
-from edgedec.cli._constraint_flags import ConstraintFlags
+from edgedec.cli._flags.constraints import ConstraintFlags
 from edgedec.constraints import FAMILY, given
 from edgedec.constraints.given import GivenConstraint
 from edgedec.decoding.config import GenerationConfig
