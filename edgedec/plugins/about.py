@@ -19,10 +19,17 @@ def about(family: Family[Any], name: str) -> dict[str, Any]:
             {"name": key, **({"required": True} if option.required else {}), **option.schema()}
             for key, option in family.options(name).items()
         ],
-        "facts": {
-            key: value for key, value in known.items() if value not in (None, "", (), False) and not callable(value)
-        },
+        "facts": _plain(known),
     }
+
+
+def _plain(value: Any) -> Any:
+    """A fact without functions, and without what is empty."""
+    if isinstance(value, dict):
+        return {
+            key: _plain(one) for key, one in value.items() if not callable(one) and one not in (None, "", (), False)
+        }
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def all_about(family: Family[Any]) -> list[dict[str, Any]]:

@@ -29,7 +29,8 @@ class Family(Generic[F]):
     messages about words begin with (by default the same). facts: a frozen dataclass, of which a file declares one as
     FACTS; its default where a file declares none. packages: may a plug-in be a package? error: of a name that there is
     none of. aliases: names that plug-ins had before. words: names that are no file, with their summaries. common: a
-    function whose arguments are options that every plug-in of the family takes.
+    function whose arguments are options that every plug-in of the family takes. hosts: how many arguments of `make`
+    come before its options.
     """
 
     def __init__(
@@ -45,11 +46,13 @@ class Family(Generic[F]):
         aliases: Mapping[str, str] | None = None,
         words: Mapping[str, str] | None = None,
         common: Callable[..., object] | None = None,
+        hosts: int = 1,
     ) -> None:
         self.package, self.title, self.where = package, title, where or title
         self.flag = flag or self.where
         self.words, self.aliases = dict(words or {}), dict(aliases or {})
         self._facts, self._packages, self._error, self._common = facts, packages, error, common
+        self._hosts = hosts
         self._of: Callable[[str], dict[str, PluginOption]] = cache(self._options)
         self._parsed = lru_cache(256)(lambda words: tuple(parse(words, f"{self.flag} ")))
 
@@ -118,7 +121,7 @@ class Family(Generic[F]):
 
     def _options(self, name: str) -> dict[str, PluginOption]:
         make = vars(self.file(name)).get("make")
-        return {**self.common, **({} if make is None else options_of_make(make))}
+        return {**self.common, **({} if make is None else options_of_make(make, self._hosts))}
 
     def parse(self, words: Words) -> list[PluginChoice]:
         """The plug-ins that words name, with options of the right types."""

@@ -39,7 +39,7 @@ class ArtifactFacts:
     by_machine: bool = False
 
 
-FAMILY = Family("edgedec.export.artifacts", "artifact", where="--for", facts=ArtifactFacts)
+FAMILY = Family("edgedec.export.artifacts", "artifact", where="--for", facts=ArtifactFacts, hosts=2)
 
 
 @dataclass(frozen=True)
