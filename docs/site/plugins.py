@@ -7,7 +7,6 @@ python docs/site/plugins.py --check   # exit with 1 if it is not what the source
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,40 +36,51 @@ def page() -> str:
 
 
 def _named(name: str, where: str) -> str:
-    """A section: a table of the plug-ins, then one of their options."""
+    """A section: the plug-ins, then what their options mean."""
     family = families.family(name)
-    rows = [f"| `{plugin}` | {family.summary(plugin)} | {_given(family, plugin)} |\n" for plugin in family.names()]
-    title = f"\n## {name.capitalize()}\n\n{where} (`{family.package}`).\n\n"
-    return title + "| name | | options |\n| --- | --- | --- |\n" + "".join(rows) + _meanings(family)
+    rows = [f"- `{plugin}`: {family.summary(plugin)}{_given(family, plugin)}\n" for plugin in family.names()]
+    return f"\n## {name.capitalize()}\n\n{where} (`{family.package}`).\n\n" + "".join(rows) + _meanings(family)
+
+
+def _own(family: Family[Any], plugin: str) -> list[PluginOption]:
+    """The options of a plug-in that not all of the family have."""
+    return [option for key, option in family.options(plugin).items() if key not in family.common]
 
 
 def _given(family: Family[Any], plugin: str) -> str:
     """The options with their defaults."""
-    own = family.options(plugin).values()
-    return " ".join(f"`{option.name}={_default(option)}`" for option in own)
+    return "".join(f" `{option.name}{_default(option)}`" for option in _own(family, plugin))
 
 
 def _default(option: PluginOption) -> str:
-    value = "…" if option.required else option.default
-    return {True: "true", False: "false"}.get(value, value) if isinstance(value, bool) else f"{value or ''}"
+    if option.required:
+        return "=…"
+    if isinstance(option.default, bool):
+        return f"={str(option.default).lower()}"
+    return "" if option.default in ("", (), None) else f"={option.default}"
 
 
 def _meanings(family: Family[Any]) -> str:
-    """A line for each option: what it means, where that is the same for all plug-ins that have it."""
-    found = dict[tuple[str, str, str], list[str]]()
+    """A line for each option, with the plug-ins that have it where it means something else in others."""
+    found = dict[tuple[str, str], list[str]]()
+    allowed = dict[tuple[str, str], str]()
     for plugin in family.names():
-        for option in family.options(plugin).values():
-            found.setdefault((option.name, option.opt.help, option.opt.range()), []).append(plugin)
-    if not found:
-        return ""
-    return "\n| option | | |\n| --- | --- | --- |\n" + "".join(_meaning(family, found))
+        for option in _own(family, plugin):
+            found.setdefault((option.name, option.opt.help), []).append(plugin)
+            allowed.setdefault((option.name, option.opt.help), option.opt.range())
+    every = [f"- `{key}`, of all: {option.opt.help}\n" for key, option in family.common.items()]
+    names = [name for name, _ in found]
+    lines = [
+        _line(name, text, found[name, text] if names.count(name) > 1 else [], allowed[name, text])
+        for name, text in sorted(found)
+    ]
+    return "\nOptions:\n\n" + "".join([*every, *lines]) if every or lines else ""
 
 
-def _meaning(family: Family[Any], found: dict[tuple[str, str, str], list[str]]) -> Iterator[str]:
-    names = [name for name, _, _ in found]
-    for (name, text, allowed), plugins in sorted(found.items()):
-        of = "" if names.count(name) == 1 else f" ({', '.join(plugins)})"
-        yield f"| `{name}`{of} | {text} | {allowed} |\n"
+def _line(name: str, text: str, plugins: list[str], allowed: str) -> str:
+    """What an option means; plugins: of which, if not of all that have it."""
+    of = f" ({', '.join(plugins)})" if plugins else ""
+    return f"- `{name}`{of}: {text}" + (f" ({allowed})" if allowed.count(" ") > 1 else "") + "\n"
 
 
 def _others() -> str:

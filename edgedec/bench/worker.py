@@ -113,11 +113,11 @@ def _import(config: Config, bundle: Bundle) -> None:
     """Import the engine's packages, which is not loading a model."""
     from importlib import import_module
 
-    from edgedec.runtime import choose_runtime, runtime_names
+    from edgedec.runtime import RUNTIMES, choose_runtime
 
     name = choose_runtime(bundle, config.engine, config.device)
-    if name in runtime_names():
-        import_module(f"edgedec.runtimes.{name}")
+    if name in RUNTIMES:
+        RUNTIMES.file(name)
     elif name in _PACKAGES:
         try:
             import_module(_PACKAGES[name])

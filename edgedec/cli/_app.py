@@ -29,7 +29,7 @@ _ORDER = (
     *("export", "import", "pull", "list", "rm", "add", "add-draft", "adapter", "pack", "web"),
     *("train-heads", "train-cache", "train-exits", "calibrate", "datastore"),
     *("inspect", "verify", "sign", "trust"),
-    *("bench", "eval", "doctor", "targets", "cache", "sessions", "completion"),
+    *("bench", "eval", "doctor", "targets", "plugins", "cache", "sessions", "completion"),
 )
 
 

@@ -58,6 +58,7 @@ def chat(
     its_template: o.TemplateFlags,
     generation: o.SeededGeneration,
     must: o.ConstraintFlags,
+    processors: o.ProcessorWords = "",
     machine: o.MachineFlags,
     speculate: o.Speculate = "auto",
     learn: o.Learn = False,
@@ -80,7 +81,7 @@ def chat(
     opened = machine.open(model)
     clock.lap(f"opened {opened.bundle.path}: {about(opened)}")
     its_template.apply(opened)
-    config = generation.config(opened)
+    config = replace(generation.config(opened), processors=o.processors_for(opened, processors))
     # Refuses a bundle without a template now rather than at the first turn.
     opened.chat_prompt([{"role": "user", "content": "hello"}])
     session = machine.session(opened, speculate, learn)

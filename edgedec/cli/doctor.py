@@ -105,9 +105,9 @@ def _engine(problems: list[str], native: dict[str, Any]) -> dict[str, Any]:
     from edgedec.bundle.folder import Bundle
     from edgedec.bundle.locate import NANO, find
     from edgedec.errors import EdgedecError
-    from edgedec.runtime import choose_runtime, runtime_names
+    from edgedec.runtime import RUNTIMES, choose_runtime
 
-    facts: dict[str, Any] = {"auto": None, "available": runtime_names(), "native": native}
+    facts: dict[str, Any] = {"auto": None, "available": list(RUNTIMES.names()), "native": native}
     if problems:
         return facts | {"why": "none: see the problems"}
     try:

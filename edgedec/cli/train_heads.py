@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgedec.cli import _flags as o
-from edgedec.cli._distilling import continued, distill, kind_of, plan_of, report
+from edgedec.cli._distilling import continued, distill, plan_of, report
 from edgedec.cli._exporting import changeable, export_module
 from edgedec.cli._output import print_json, progress_bar, size
 from edgedec.errors import UsageError
@@ -111,10 +111,10 @@ class HeadFlags:
         ),
     ] = None
 
-    def settings(self, how: HeadTraining, vocab: int) -> dict[str, Any]:
-        """Fields of every plan. vocab: tokens of the model."""
+    def settings(self, kind: str, how: HeadTraining, vocab: int) -> dict[str, Any]:
+        """Fields of every plan. kind: the head's file; vocab: tokens of the model."""
         trim = min(vocab // 4, _MOST_KEPT) if self.vocab_trim is None else self.vocab_trim
-        own = {"kind": kind_of(self.kind), "depth": self.heads, "width": self.width, "keep": trim}
+        own = {"kind": kind, "depth": self.heads, "width": self.width, "keep": trim}
         return own | how.settings()
 
     def after(self, early: bool, n_layers: int) -> int:
@@ -168,12 +168,12 @@ def train_heads(
       edgedec train-heads ./smol texts.txt --kind eagle3 --minutes 60 --work build/eagle
     """
     distilling = export_module("heads_distill", "train-heads", "train")
-    kind = kind_of(head.kind)
+    kind = distilling.kind_of(head.kind)
     early = distilling.early(kind)
     place = target.folder(bundle, kind)
     with progress_bar(quiet=json) as show:
         model = _opened(bundle, how.threads)
-        settings = head.settings(how, model.spec.vocab_size) | {"layer": head.after(early, model.spec.n_layers)}
+        settings = head.settings(kind, how, model.spec.vocab_size) | {"layer": head.after(early, model.spec.n_layers)}
         if distilling.trains(kind):
             plan = plan_of(distilling, **settings, length=head.length)
             found = distill(model, data, plan, head.self_distill, how.work, head.keep, place, target.force, show)

@@ -9,7 +9,7 @@ from edgedec.plugins.family import Family
 
 
 def about(family: Family[Any], name: str) -> dict[str, Any]:
-    """A plug-in as an object fit for JSON: name, summary, options, facts."""
+    """A plug-in as an object fit for JSON: name, summary, options, facts but for functions."""
     facts = family.facts(name)
     known = asdict(facts) if is_dataclass(facts) and not isinstance(facts, type) else {}
     return {
@@ -19,7 +19,9 @@ def about(family: Family[Any], name: str) -> dict[str, Any]:
             {"name": key, **({"required": True} if option.required else {}), **option.schema()}
             for key, option in family.options(name).items()
         ],
-        "facts": {key: value for key, value in known.items() if value not in (None, "", (), False)},
+        "facts": {
+            key: value for key, value in known.items() if value not in (None, "", (), False) and not callable(value)
+        },
     }
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgedec.bundle.manifest import Artifact
-from edgedec.export.artifacts import Request
+from edgedec.export.artifacts import ArtifactFacts, Request
 from edgedec.export.onnx import whole_model_reason, write_whole_model
 from edgedec.spec import ModelSpec
 
-# Made only where it is asked for.
-ON_REQUEST = True
+FACTS = ArtifactFacts(on_request=True)
 
 
 def reason(spec: ModelSpec) -> str | None:

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -627,4 +627,6 @@ def test_every_turn_of_a_chat_is_held_to_it(nano: Path) -> None:
 
 
 def test_the_public_makers_are_all() -> None:
-    assert set(constraints.__all__) == {"Constraint", "choices", "grammar", "json_object", "json_schema", "regex"}
+    makers = set(constraints.__all__) - {"Constraint", "ConstraintFacts", "FAMILY"}
+    assert makers == set(constraints.FAMILY.shipped)
+    assert not any(isinstance(getattr(constraints, name), ModuleType) for name in makers)

@@ -3,8 +3,9 @@
 Those that verbs take together are groups: one parameter stands for all of them (see `groups.py`).
 """
 
+from edgedec.cli._flags.constraints import ConstraintFlags
 from edgedec.cli._flags.device import DeviceWord
-from edgedec.cli._flags.generation import ConstraintFlags, GenerationFlags, SeededGeneration, parse_bias, with_seed
+from edgedec.cli._flags.generation import GenerationFlags, SeededGeneration, parse_bias, with_seed
 from edgedec.cli._flags.groups import grouped
 from edgedec.cli._flags.lossy import CacheWords, SkipSpeed
 from edgedec.cli._flags.machine import (
@@ -27,6 +28,7 @@ from edgedec.cli._flags.machine import (
 )
 from edgedec.cli._flags.option import option
 from edgedec.cli._flags.output import Json, Logprobs, ShowStats, Verbose
+from edgedec.cli._flags.processors import ProcessorWords, processors_for
 from edgedec.cli._flags.template import TemplateFlags
 from edgedec.cli._flags.texts import PromptFlags, read_prompt, read_text
 from edgedec.cli._flags.training import TrainFlags
@@ -50,6 +52,7 @@ __all__ = [
     "ModelName",
     "OnFull",
     "OnFullMode",
+    "ProcessorWords",
     "PromptFlags",
     "SeededGeneration",
     "ShowStats",
@@ -66,6 +69,7 @@ __all__ = [
     "open_model",
     "option",
     "parse_bias",
+    "processors_for",
     "read_prompt",
     "read_text",
     "with_seed",

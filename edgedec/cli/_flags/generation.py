@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edgedec.cli._flags.option import option
-from edgedec.cli._flags.texts import read_text
 from edgedec.decoding.config import OPTIONS, GenerationConfig
 
 if TYPE_CHECKING:
     import edgedec
-    from edgedec.constraints import Constraint
-
-# Of what may be a text or a file: no file's name begins like a JSON object, or holds a rule.
-_IS_TEXT: dict[str, Callable[[str], bool]] = {
-    "regex": lambda value: True,
-    "json_schema": lambda value: value.lstrip()[:1] == "{",
-    "grammar": lambda value: "::=" in value or "\n" in value or value.startswith("start:"),
-}
 
 
 def _generation(name: str, *flags: str, note: str = "", **more: Any) -> Any:
@@ -76,38 +66,6 @@ class SeededGeneration(GenerationFlags):
     """The same for one text, which one seed repeats."""
 
     seed: Annotated[int | None, _generation("seed", "--seed")] = None
-
-
-@dataclass(frozen=True)
-class ConstraintFlags:
-    """What the text must be: one of them, or anything."""
-
-    json_schema: Annotated[
-        str | None, option("--json-schema", metavar="FILE|JSON", help="The text is JSON that follows this schema.")
-    ] = None
-    grammar: Annotated[
-        str | None,
-        option("--grammar", metavar="FILE|TEXT", help="The text follows this grammar (Lark or GBNF)."),
-    ] = None
-    regex: Annotated[
-        str | None, option("--regex", metavar="PATTERN", help="The whole text matches this regular expression.")
-    ] = None
-
-    def text(self) -> tuple[str, str] | None:
-        """Kind and text of the one that was given, read if it is a file."""
-        given = [(field.name, value) for field in fields(self) if (value := getattr(self, field.name)) is not None]
-        if len(given) > 1:
-            raise typer.BadParameter("--json-schema, --grammar and --regex: give one of them")
-        for kind, value in given:
-            return kind, value if _IS_TEXT[kind](value) else read_text(Path(value))
-        return None
-
-    def for_model(self, model: edgedec.Model) -> Constraint | None:
-        from edgedec import constraints
-
-        kind, text = self.text() or ("", "")
-        made: Constraint | None = getattr(constraints, kind)(model, text) if kind else None
-        return made
 
 
 def with_seed(config: GenerationConfig) -> GenerationConfig:

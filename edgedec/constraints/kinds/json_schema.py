@@ -1,28 +1,36 @@
-"""The kinds of constraints: a JSON schema, any JSON object, a regular expression, a grammar, a list of choices.
-
-Each is compiled before anything is generated; what cannot be followed to the letter is refused by name.
-"""
+"""JSON that a schema describes, object keys in the schema's order."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
+from edgedec.constraints._facts import ConstraintFacts
 from edgedec.constraints.matcher import GrammarConstraint
 from edgedec.constraints.vocabulary import vocabulary
 from edgedec.errors import UsageError
+from edgedec.opened import OpenedModel
+from edgedec.plugins import Opt
 from edgedec.text.tokenizer import one_line
 
-if TYPE_CHECKING:
-    from edgedec.opened import OpenedModel
-
+FACTS = ConstraintFacts(text="schema", inline=r"\s*\{", json=True, guided="json")
 Whitespace = Literal["none", "space", "any"]
+SPACE = Opt('Between JSON\'s tokens: "none", "space" (one at most), or "any", in which small models lose themselves.')
 _SPACES: dict[str, dict[str, object]] = {
     "none": {"whitespace_flexible": False},
     "space": {"whitespace_flexible": True, "whitespace_pattern": " "},
     "any": {"whitespace_flexible": True},
 }
+
+
+def make(
+    host: OpenedModel,
+    schema: Annotated[str, Opt("The text is JSON that follows this schema.")],
+    whitespace: Annotated[Whitespace, SPACE] = "space",
+    lenient: Annotated[bool, Opt("Pass over what no grammar can hold; then the text need not validate.")] = False,
+) -> GrammarConstraint:
+    return json_schema(host, schema, whitespace=whitespace, lenient=lenient)
 
 
 def json_schema(
@@ -53,34 +61,6 @@ def json_schema(
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"json schema: {one_line(error)}") from None
     return GrammarConstraint.compile("json schema", text, vocabulary(model), options)
-
-
-def json_object(model: OpenedModel, *, whitespace: Whitespace = "space") -> GrammarConstraint:
-    """Any JSON object."""
-    return json_schema(model, {"type": "object"}, whitespace=whitespace)
-
-
-def regex(model: OpenedModel, pattern: str) -> GrammarConstraint:
-    """Text that a regular expression matches as a whole; without look-around and back references."""
-    return GrammarConstraint.compile("regex", pattern, vocabulary(model))
-
-
-def grammar(model: OpenedModel, text: str) -> GrammarConstraint:
-    """A context-free grammar, in Lark's notation (rule `start`) or llama.cpp's GBNF (rule `root`)."""
-    return GrammarConstraint.compile("grammar", text, vocabulary(model))
-
-
-def choices(model: OpenedModel, options: Sequence[str]) -> GrammarConstraint:
-    """One of several texts."""
-    if isinstance(options, str) or not options or not all(isinstance(option, str) for option in options):
-        raise UsageError(f"choices: {options!r} must be a list of at least one text")
-    # A JSON string is a Lark string, if nothing but ASCII stands in it.
-    try:
-        lark = "start: " + " | ".join(json.dumps(option) for option in dict.fromkeys(options))
-        lark.encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(f"choices: {one_line(error)}") from None
-    return GrammarConstraint.compile("choices", lark, vocabulary(model))
 
 
 def _parsed(text: str) -> Any:

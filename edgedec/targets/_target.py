@@ -39,6 +39,13 @@ class Target:
     add: bool = False
 
 
+@dataclass(frozen=True)
+class Targets:
+    """The targets that a file declares."""
+
+    targets: tuple[Target, ...] = ()
+
+
 def lacking_packages(*names: str) -> Callable[[], str | None]:
     """A `missing` that names the first package that cannot be found; nothing is imported."""
 

@@ -14,23 +14,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from edgedec import spec
 from edgedec.errors import UsageError
-from edgedec.export.students import Features, StudentShape, StudentTarget
+from edgedec.export.students import Features, Student, StudentShape, StudentTarget
 from edgedec.export.students._layers import GatedMlp, RmsNorm, Unrolled, UnrolledAttention, capped, parameters
+from edgedec.spec import Attention, Block, Mlp, ModelSpec
 
 
-def check(target: spec.ModelSpec) -> None:
-    """The prefix layer is one of the target's own kind; here only the plain one is trained."""
-    for block in target.layers[0]:
-        plain = (
-            isinstance(block, spec.Attention) and block.qk_norm == "none" and not block.qkv_bias and not block.o_bias
-        )
-        if not plain and not (
-            isinstance(block, spec.Mlp) and block.gated and block.activation == "silu" and not block.bias
-        ):
-            why = f"a Hydra++ layer is like the target's, whose {block.kind} is not like Llama's"
-            raise UsageError(f"{target.architecture}: {why}; train eagle3")
+def _is_plain(block: Block) -> bool:
+    """Is it like a block of Llama?"""
+    if isinstance(block, Attention):
+        return block.qk_norm == "none" and not block.qkv_bias and not block.o_bias
+    return isinstance(block, Mlp) and block.gated and block.activation == "silu" and not block.bias
 
 
 class PrefixLayer(nn.Module):
@@ -74,7 +68,7 @@ class ResBlock(nn.Module):
         return self.res_connection(x) + functional.silu(self.linear(x))
 
 
-class HydraPlusStudent(nn.Module):
+class HydraPlusStudent(Student):
     def __init__(self, shape: StudentShape, target: StudentTarget) -> None:
         super().__init__()
         self.shape = shape
@@ -89,6 +83,14 @@ class HydraPlusStudent(nn.Module):
         )
         self.register_buffer("readout", target.readout, persistent=False)
         self.register_buffer("final_norm", target.norm, persistent=False)
+
+    @staticmethod
+    def check(spec: ModelSpec) -> None:
+        """The prefix layer is one of the target's own kind; here only the plain one is trained."""
+        for block in spec.layers[0]:
+            if not _is_plain(block):
+                why = f"a Hydra++ layer is like the target's, whose {block.kind} is not like Llama's"
+                raise UsageError(f"{spec.architecture}: {why}; train eagle3")
 
     def begin(self, features: Features) -> None:
         """The prefix state begins at the size of the states that the target's head reads."""
