@@ -28,23 +28,11 @@ PACKAGES = {
 }
 
 
-def declared() -> tuple[str, ...]:
-    """The names of the families whose packages declare one."""
-    return tuple(name for name, package in PACKAGES.items() if _declared(package) is not None)
-
-
 def family(name: str) -> Family[Any]:
     """A family by name; UsageError with the nearest names if there is none."""
     if name not in PACKAGES:
-        near = get_close_matches(name, PACKAGES, 1, 0.5)
-        meant = f" (did you mean {near[0]}?)" if near else ""
+        near = get_close_matches(name, PACKAGES, 2, 0.5)
+        meant = f" (did you mean {' or '.join(near)}?)" if near else ""
         raise UsageError(f"no family {name!r}{meant}; there are: {', '.join(PACKAGES)}")
-    found = _declared(PACKAGES[name])
-    if found is None:
-        raise UsageError(f"{PACKAGES[name]}: declares no FAMILY")
+    found: Family[Any] = import_module(PACKAGES[name]).FAMILY
     return found
-
-
-def _declared(package: str) -> Family[Any] | None:
-    found = vars(import_module(package)).get("FAMILY")
-    return found if isinstance(found, Family) else None

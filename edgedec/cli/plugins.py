@@ -62,7 +62,7 @@ def plugins(
 
 
 def _list_families(json: bool) -> None:
-    found = {name: families.family(name) for name in families.declared()}
+    found = {name: families.family(name) for name in families.PACKAGES}
     if json:
         print_json({name: list(family.names()) for name, family in found.items()})
         return

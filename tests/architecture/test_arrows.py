@@ -26,15 +26,6 @@ SETUPTOOLS = PROJECT["tool"]["setuptools"]
 FOLDERS: dict[str, str] = SETUPTOOLS["package-dir"]
 LONGEST = 300
 LONGEST_BODY = 40
-# To be split.
-PENDING = {
-    "edgedec.cli._bench_batch.batch",
-    "edgedec.cli._bench_spec.spec",
-    "edgedec.cli._bench_targets.targets_command",
-    "edgedec.cli.serve.serve",
-    "edgedec.decoding.loop.decode_loop",
-    "edgedec.decoding.step.run",
-}
 HEAVY = (
     "torch",
     "transformers",
@@ -376,7 +367,7 @@ def long_functions(texts: Iterable[tuple[str, str]]) -> dict[str, int]:
 
 def test_functions_are_short() -> None:
     found = long_functions((module, path.read_text("utf-8")) for module, path in MODULES.items())
-    assert {name: n for name, n in found.items() if name not in PENDING} == {}
+    assert found == {}
 
 
 def test_a_long_function_is_found() -> None:
