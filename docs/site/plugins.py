@@ -16,9 +16,9 @@ from edgedec.plugins import Family, PluginOption
 PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
 HEAD = """# Plug-ins
 
-Made from the sources by `docs/site/plugins.py`. A family is a package, a plug-in one of its files, an option an argument of the file's `make`. They are named in
-words: `NAME:OPTION=VALUE,…`, several joined by `+`, a value with `+` or `,` in quotes (`path='/c++/m'`), lists as JSON. Python, the server and
-batch files take JSON as well: `{"name": "copy", "ngram": 3}`. `edgedec plugins FAMILY NAME` prints what an option means.
+Made from the sources by `docs/site/plugins.py`. A family is a package, a plug-in one of its files, an option an argument of the file's `make`. As text they
+are written `NAME:OPTION=VALUE,…`, several joined by `+`, a value with `+` or `,` in quotes (`path='/c++/m'`; a quote inside is doubled), lists as JSON (`early=[2,4]`).
+JSON works too: `{"name": "copy", "ngram": 3}`, or a list of such. `edgedec plugins FAMILY NAME` prints what an option means.
 A package adds a plug-in by an entry point of the group in brackets: [architecture](architecture.md#plug-ins).
 """
 # What a user names by hand, and where; of the others names are listed.
@@ -27,7 +27,7 @@ NAMED = {
     "policies": "`--cache`, `cache=`, lossy: [long contexts](long-context.md)",
     "verifiers": "the option `verify` of drafters",
     "processors": "`--processors`, `processors=`: [sampling](sampling.md)",
-    "constraints": "`--regex`, `--grammar`, … : [structured output](constraints.md)",
+    "constraints": "`--regex`, `--choices`, … : [structured output](constraints.md)",
 }
 
 
