@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.cache.prefixes import common
+from edgedec.constraints.given import made
 from edgedec.decoding.apply_policy import most_held
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
@@ -32,6 +33,7 @@ from edgedec.drafters import DrafterContext, Tables
 from edgedec.errors import UsageError
 from edgedec.opened import OpenedModel
 from edgedec.policies import CachePolicy
+from edgedec.processors import make_processors
 from edgedec.runtime import Adapter
 from edgedec.runtime.memory import check_memory
 from edgedec.speculation.choose import make_speculation
@@ -102,7 +104,7 @@ class Session:
     ) -> Iterator[TextPiece]:
         """As `generate`, with the token of each piece. `prompt` may be text or tokens."""
         tokenizer = self.model.tokenizer
-        config = (config or GenerationConfig()).override(options)
+        config = self._config(config, options)
         ids = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         tokens = self.tokens(ids, config, trace=trace)
         return pieces(tokens, TextStream(tokenizer, config.stop, self._context.ids), self.stats)
@@ -117,11 +119,12 @@ class Session:
     ) -> Generator[Token]:
         """The tokens that follow `ids`, each an int with `.token`, `.logprob`, `.top` and `.by`.
 
-        `options` are the fields of `GenerationConfig`; `trace` collects every call. None continues the session's
-        text, and the config's constraint where it stands; a new prompt begins it anew. A new generation ends the one
-        before, if it still runs.
+        `options` are the fields of `GenerationConfig`; processors and constraint may be words, as in
+        processors="dola:early=[2,4]" and constraint="regex:pattern='[0-9]+'". `trace` collects every call. None
+        continues the session's text, and the config's constraint where it stands; a new prompt begins it anew. A new
+        generation ends the one before, if it still runs.
         """
-        config = (config or GenerationConfig()).override(options)
+        config = self._config(config, options)
         loop = self._loop(ids, config, trace)
         self._context.gaps = Gaps()
         self._running = self.model.prefixes.share(self._context, run_loop(self.model.runtime, loop, self._context.gaps))
@@ -142,7 +145,7 @@ class Session:
 
         The session belongs to the batch until then.
         """
-        config = (config or GenerationConfig()).override(options)
+        config = self._config(config, options)
         loop = self._loop(ids, config)
         if on_scores is not None:
             chunk = self.model.runtime.capabilities.prefill_chunk
@@ -150,6 +153,16 @@ class Session:
         need = len(self._context.ids) + config.max_tokens if config.max_tokens is not None else self.capacity
         shares = on_scores is None and self._context.policy is None
         return batch.add(self._context, loop, on_token, min(self.capacity, need), shares, on_start)
+
+    def _config(self, config: GenerationConfig | None, options: Mapping[str, Any]) -> GenerationConfig:
+        """The config with these options, of which processors and constraint may be words."""
+        given = dict(options)
+        words = given.get("processors", ())
+        if any(isinstance(item, str | Mapping) for item in (words, *words)):
+            given["processors"] = make_processors(self.model, words)
+        if isinstance(given.get("constraint"), str):
+            given["constraint"] = made(self.model, given["constraint"])
+        return (config or GenerationConfig()).override(given)
 
     def _loop(
         self, ids: Sequence[int] | None, config: GenerationConfig, trace: list[StepTrace] | None = None

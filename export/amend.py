@@ -18,7 +18,8 @@ from pathlib import Path
 from edgedec.bundle import MANIFEST, Bundle, Manifest
 from edgedec.bundle.manifest import Artifact
 from edgedec.errors import BundleError, BundleUnsafe, UsageError
-from edgedec.export.artifacts import Request, Tuning, choose, made_for, maker_names
+from edgedec.export.artifacts import FAMILY as ARTIFACTS
+from edgedec.export.artifacts import Request, Tuning, choose, made_for
 from edgedec.export.layout import Layout
 from edgedec.export.writer import Progress, hashed, manifest_text
 from edgedec.signing import remove_signature
@@ -44,7 +45,7 @@ def add_artifact(
         return bundle  # it needs no files
     formats = _formats(bundle, kv)
     # Others may share files with it: made again, they are the same bytes unless this edgedec writes other graphs.
-    names = [name for name in maker_names() if name in wanted or name in manifest.artifacts]
+    names = [name for name in ARTIFACTS.names() if name in wanted or name in manifest.artifacts]
     names = names if runtime in names else list(wanted)
     with _staging(bundle) as folder:
         progress("graphs", 0, 1)

@@ -65,7 +65,7 @@ class Checkpoint:
         """Every tensor of `spec` with what it is stacked from, once none is missing and none left over."""
         model = architecture(self.config)
         found = model.weights(spec, self.config)
-        self.check(found, spec, (*model.ignored, *mtp_tensors(self.config)))
+        self.check(found, spec, (*model.FACTS.ignored, *mtp_tensors(self.config)))
         return found
 
     def copy_text(self, target: Path) -> Text:

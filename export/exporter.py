@@ -35,7 +35,8 @@ from edgedec.export.opening import open_source
 from edgedec.export.parity import parity
 from edgedec.export.weights import Kept, format_of
 from edgedec.export.writer import Add, BundleWriter, Contents, Progress, Scales, write_manifest
-from edgedec.models import Source, known
+from edgedec.models import FAMILY as ARCHITECTURES
+from edgedec.models import Source
 from edgedec.models.drafts import known_kind
 from edgedec.runtime import Rows
 from edgedec.runtimes.reference import Reference
@@ -132,7 +133,7 @@ def _is_model(place: str) -> bool:
         return True
     checkpoint = open_draft(place)
     kind = known_kind(checkpoint.config, checkpoint.tensors)
-    return kind is None and checkpoint.config.get("model_type") in known() and EMBEDDING in checkpoint.tensors
+    return kind is None and checkpoint.config.get("model_type") in ARCHITECTURES and EMBEDDING in checkpoint.tensors
 
 
 class _Export:

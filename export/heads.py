@@ -143,14 +143,14 @@ class _HeadGraph(Graph):
 def _add(g: _HeadGraph, network: HeadArchitecture, facts: Facts) -> None:
     """Inputs, arithmetic and outputs as the kind declares them; ids and logprobs of a kind that guesses tokens."""
     ops: Ops[str] = g
-    inputs = [g.input(name, FLOAT, ["n", facts.hidden]) for name in network.INPUTS]
+    inputs = [g.input(name, FLOAT, ["n", facts.hidden]) for name in network.FACTS.inputs]
     states = network.run(ops, inputs, facts.depth)
-    if network.STATE:
-        _give(g, {network.STATE: (states[-1], FLOAT)}, ["n", facts.hidden])
+    if network.FACTS.state:
+        _give(g, {network.FACTS.state: (states[-1], FLOAT)}, ["n", facts.hidden])
     if not facts.top:
         return
     rows, shape = states[-1], list[int]()
-    if network.STACKED:
+    if network.FACTS.stacked:
         one = g.constant(np.array([1], np.int64))
         stacked = g.node("Concat", [g.node("Unsqueeze", [state, one]) for state in states], axis=1)
         rows, shape = g.reshaped(stacked, [-1, facts.hidden]), [-1, facts.depth, facts.top]

@@ -24,22 +24,10 @@ from edgedec.export.checkpointing import Checkpointed
 from edgedec.export.exits_data import Encode, Place, TokenStream
 from edgedec.export.heads_features import FeatureStream, most_used, stream_of, target_of
 from edgedec.export.heads_train import copied
-from edgedec.export.students import (
-    Features,
-    ahead,
-    anchors,
-    check,
-    depths,
-    is_early,
-    is_trimmed,
-    is_wide,
-    kinds,
-    length_of,
-    shape_of,
-    student,
-)
+from edgedec.export.students import FAMILY as STUDENTS
+from edgedec.export.students import Features, StudentFacts, shape_of, student_class
 from edgedec.export.students._layers import capped
-from edgedec.models import heads
+from edgedec.models.heads import FAMILY as HEADS
 from edgedec.runtime import Runtime
 from edgedec.storage.files import replacing_folder
 
@@ -87,13 +75,13 @@ class Distiller(Checkpointed):
     def __init__(self, bundle: Bundle, runtime: Runtime, files: list[Path], encode: Encode, plan: DistillPlan) -> None:
         torch.set_num_threads(plan.threads)
         torch.manual_seed(plan.seed)
-        spec = bundle.spec
-        check(plan.kind, spec)
-        self.plan, self.steps, self.spent, self.ahead = plan, 0, 0.0, ahead(plan.kind)
-        layers = depths(plan.kind, spec, plan.layer)
-        length = min(length_of(plan.kind, plan.length), spec.context_length - 1)
+        spec, kind, facts = bundle.spec, student_class(plan.kind), STUDENTS.facts(plan.kind)
+        kind.check(spec)
+        self.plan, self.steps, self.spent, self.ahead = plan, 0, 0.0, facts.ahead
+        layers = kind.depths(spec, plan.layer)
+        length = min(plan.length, facts.length or plan.length, spec.context_length - 1)
         tokens = TokenStream(files, encode, length, plan.seed, Place())
-        self.stream: FeatureStream = stream_of(bundle, runtime, layers, tokens, anchors(plan.kind))
+        self.stream: FeatureStream = stream_of(bundle, runtime, layers, tokens, facts.anchors)
         self.held = [row for row in self.stream.held() if len(row) > plan.depth + 1]
         if not self.held:
             raise UsageError("the data hold too few texts to keep some back for measuring; give more")
@@ -102,7 +90,7 @@ class Distiller(Checkpointed):
         self.target = target_of(bundle, ids, self.stream.device)
         self.places = torch.full((spec.vocab_size,), -1, device=self.stream.device)
         self.places[self.target.ids] = torch.arange(len(ids), device=self.stream.device)
-        self.student = student(plan.kind, self.shape, self.target).to(self.stream.device)
+        self.student = kind(self.shape, self.target).to(self.stream.device)
         self.student.begin(self.held[0])
         self.weights: dict[str, Tensor] = dict(self.student.named_parameters())
         self.optimizers = self._optimizers(plan.rate or _RATE * (128 / spec.hidden_size) ** 0.5)
@@ -183,29 +171,29 @@ class Distiller(Checkpointed):
         save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 
+def kind_of(name: str) -> str:
+    """The file name of a kind that is trained, here or on hidden states alone; UsageError if there is none."""
+    if name in STUDENTS:
+        return STUDENTS.aliases.get(name, name)
+    if name not in HEADS:
+        known = ", ".join(sorted({*HEADS.names(), *STUDENTS.names()}))
+        raise UsageError(f"no draft head {name!r}; there are: {known}")
+    return name
+
+
 def trains(kind: str) -> bool:
     """Is the kind one of those that are trained here?"""
-    return kind in kinds()
+    return kind in STUDENTS
 
 
-def wide(kind: str) -> bool:
-    """Does a kind that is trained here have an inner width to choose?"""
-    return is_wide(kind)
-
-
-def trimmed(kind: str) -> bool:
-    """Does a kind that is trained here say some tokens only, if so wanted?"""
-    return is_trimmed(kind)
+def facts_of(kind: str) -> StudentFacts:
+    """What a kind that is trained here declares."""
+    return STUDENTS.facts(kind)
 
 
 def early(kind: str) -> bool:
     """Does a head of the kind follow an early layer?"""
-    if trains(kind):
-        return is_early(kind)
-    if kind not in heads.kinds():
-        known = ", ".join(sorted({*heads.kinds(), *kinds()})).replace("_plus", "++")
-        raise UsageError(f"no draft head {kind!r}; there are: {known}")
-    return heads.architecture(kind).EARLY
+    return STUDENTS.facts(kind).early if kind in STUDENTS else HEADS.facts(kind).early
 
 
 def key_of(bundle: Bundle, runtime: Runtime, files: list[Path], plan: DistillPlan) -> str:

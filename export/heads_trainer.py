@@ -75,7 +75,7 @@ class HeadTrainer:
         torch.set_num_threads(plan.threads)
         spec, self.data, self.plan = bundle.spec, data, plan
         self.network: HeadArchitecture = architecture(plan.kind)
-        depth = plan.depth if self.network.AHEAD else 1
+        depth = plan.depth if self.network.FACTS.ahead else 1
         self.facts = Facts(
             kind=plan.kind,
             hidden=spec.hidden_size,
@@ -87,7 +87,7 @@ class HeadTrainer:
             format="int8" if spec.hidden_size >= _WIDE else "f32",
         )
         self.ids = most_said(data, spec.vocab_size, plan.keep)
-        if self.network.AHEAD:
+        if self.network.FACTS.ahead:
             self.facts = replace(self.facts, top=min(plan.top, len(self.ids)))
         self.frozen = {
             "final_norm": bundle.rows("final_norm"),
@@ -133,7 +133,9 @@ class HeadTrainer:
         """Rows [n] of the data -> logits [depth, n, kept]."""
         depth = self.facts.depth
         hidden = torch.from_numpy(self.data.hidden[rows].astype(np.float32))
-        embeddings = [self._embedded(self.data.tokens[rows + 1 + i]) for i in range(depth if self.network.READS else 0)]
+        embeddings = [
+            self._embedded(self.data.tokens[rows + 1 + i]) for i in range(depth if self.network.FACTS.reads else 0)
+        ]
         states = torch.stack(self.network.states(self.ops, hidden, embeddings, depth))
         logits = self.ops.linear(self.ops.norm(states, "final_norm"), "readout")
         cap = self.facts.softcap
@@ -145,7 +147,7 @@ class HeadTrainer:
     def targets(self, rows: NDArray[np.int64]) -> torch.Tensor:
         """Rows [n] -> int64 [depth, n]: places in the readout, -100 for tokens it does not know."""
         said = self.data.labels if self.plan.labels == "model" else np.roll(self.data.tokens, -1)
-        found = [self.places[said[rows + self.network.AHEAD + i]] for i in range(self.facts.depth)]
+        found = [self.places[said[rows + self.network.FACTS.ahead + i]] for i in range(self.facts.depth)]
         return torch.from_numpy(np.stack(found))
 
     def step(self, progress: float) -> float:

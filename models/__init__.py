@@ -5,14 +5,13 @@ One file an architecture; the file's name is the `model_type` it reads.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from edgedec.errors import CheckpointError, UnknownArchitecture
 from edgedec.models._kinds import decoder, kind
+from edgedec.plugins import Family
 from edgedec.spec import ModelSpec
 
 
@@ -37,13 +36,21 @@ Source = tuple[Part, ...]
 """Parts stacked by rows: the checkpoint side of one weight of a bundle."""
 
 
+@dataclass(frozen=True)
+class ArchitectureFacts:
+    """What a file of this folder declares. ignored: regular expressions of checkpoint tensors that carry nothing the
+    model needs."""
+
+    ignored: tuple[str, ...] = ()
+
+
+FAMILY = Family("edgedec.models", "model_type", facts=ArchitectureFacts, error=CheckpointError)
+
+
 class Architecture(Protocol):
-    """What a file of this folder provides.
+    """What a file of this folder provides."""
 
-    `ignored` holds regular expressions of checkpoint tensors that carry nothing the model needs.
-    """
-
-    ignored: tuple[str, ...]
+    FACTS: ArchitectureFacts
 
     def spec(self, config: Mapping[str, Any], context: int | None = None) -> ModelSpec:
         """The spec that `config` describes. `context`: another context length than the usual one, which is
@@ -54,19 +61,14 @@ class Architecture(Protocol):
         have no place in a spec are in the parts."""
 
 
-def known() -> tuple[str, ...]:
-    """Every `model_type` that has a file here."""
-    files = pkgutil.iter_modules(__path__)
-    return tuple(sorted(file.name for file in files if not file.ispkg and not file.name.startswith("_")))
-
-
 def architecture(config: Mapping[str, Any]) -> Architecture:
     """The architecture file for `config["model_type"]`."""
     name = config.get("model_type")
     if not isinstance(name, str):
         raise CheckpointError(f"config.json: model_type must be a string, found {name!r}")
-    if name not in known():
+    if name not in FAMILY:
         raise UnknownArchitecture(
-            f"config.json: model_type {name!r} ({kind(config)}) is not one of {', '.join(known())}", decoder(config)
+            f"config.json: model_type {name!r} ({kind(config)}) is not one of {', '.join(FAMILY.names())}",
+            decoder(config),
         )
-    return cast(Architecture, importlib.import_module(f"{__name__}.{name}"))
+    return cast(Architecture, FAMILY.file(name))

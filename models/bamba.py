@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from edgedec.models import Source
+from edgedec.models import ArchitectureFacts, Source
 from edgedec.models._common import IGNORED, ConfigReader, activation, finish, heads, sizes
 from edgedec.models._mamba import MAMBA, mamba
 from edgedec.models._names import ATTENTION, OUTER, Names, named
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.spec import Attention, Mlp, ModelSpec
 
-ignored = IGNORED
+FACTS = ArchitectureFacts(IGNORED)
 HALF = 0.5
 BAMBA: Names = {
     "attention": ATTENTION,

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from edgedec.models import Source
+from edgedec.models import ArchitectureFacts, Source
 from edgedec.models._common import IGNORED, ConfigReader, Heads, activation, finish, heads, sizes, sliding, windows
 from edgedec.models._names import ATTENTION, MLP, Names, named
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.spec import Attention, Mlp, ModelSpec
 
-ignored = IGNORED
+FACTS = ArchitectureFacts(IGNORED)
 GEMMA: Names = {
     "attention": ATTENTION | {"post_norm": ("post_attention_layernorm.weight",)},
     "mlp": MLP | {"norm": ("pre_feedforward_layernorm.weight",), "post_norm": ("post_feedforward_layernorm.weight",)},

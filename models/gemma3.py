@@ -6,17 +6,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from edgedec.models import Source, gemma3_text
+from edgedec.models import ArchitectureFacts, Source, gemma3_text
 from edgedec.models._common import ConfigReader
 from edgedec.models._names import named
 from edgedec.models.gemma2 import GEMMA
 from edgedec.spec import ModelSpec
 
 PREFIX = "language_model."
-ignored = (
-    *(r"language_model\." + name for name in gemma3_text.ignored),
-    r"vision_tower\..*",
-    r"multi_modal_projector\..*",
+FACTS = ArchitectureFacts(
+    (
+        *(r"language_model\." + name for name in gemma3_text.FACTS.ignored),
+        r"vision_tower\..*",
+        r"multi_modal_projector\..*",
+    )
 )
 
 

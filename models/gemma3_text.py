@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from edgedec.models import Source
+from edgedec.models import ArchitectureFacts, Source
 from edgedec.models._common import IGNORED, ConfigReader, finish, sizes, sliding, windows
 from edgedec.models._names import named
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.models.gemma2 import GEMMA, embed_scale, gemma_heads, gemma_mlp, refuse_bidirectional
 from edgedec.spec import Attention, ModelSpec
 
-ignored = IGNORED
+FACTS = ArchitectureFacts(IGNORED)
 # Published multimodal configs leave these out of text_config wherever they are the usual ones.
 USUAL = {
     "vocab_size": 262208,

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from edgedec.models import Part, Source
+from edgedec.models import ArchitectureFacts, Part, Source
 from edgedec.models._common import IGNORED, ConfigReader, Heads, activation, finish, heads, sizes
 from edgedec.models._names import ATTENTION, EXPERTS, Names, named
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.spec import Attention, ModelSpec, Moe
 
-ignored = IGNORED
+FACTS = ArchitectureFacts(IGNORED)
 GRANITE: Names = {
     "attention": ATTENTION,
     "moe": EXPERTS

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from edgedec.models import Source
+from edgedec.models import ArchitectureFacts, Source
 from edgedec.models._common import IGNORED, ConfigReader, activation, either, finish, sizes
 from edgedec.models._mamba import MAMBA, mamba
 from edgedec.models._names import MLP, Names, named
@@ -16,7 +16,7 @@ from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.models.granitemoe import GRANITE, granite_heads, multipliers
 from edgedec.spec import Attention, Mlp, ModelSpec, Moe
 
-ignored = IGNORED
+FACTS = ArchitectureFacts(IGNORED)
 SHARED_UP, SHARED_DOWN = ("shared_mlp.input_linear.weight",), ("shared_mlp.output_linear.weight",)
 HYBRID: Names = {
     "attention": GRANITE["attention"],

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from edgedec.models import Source, qwen2
+from edgedec.models import ArchitectureFacts, Source, qwen2
 from edgedec.models._common import ConfigReader
 from edgedec.spec import ModelSpec
 
-ignored = (*qwen2.ignored, r"model\.mtp_layers\..*")
+FACTS = ArchitectureFacts((*qwen2.FACTS.ignored, r"model\.mtp_layers\..*"))
 
 
 def spec(config: Mapping[str, Any], context: int | None = None) -> ModelSpec:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from edgedec.models import Source
+from edgedec.models import ArchitectureFacts, Source
 from edgedec.models._common import IGNORED, ConfigReader, activation, either, finish, heads, sizes, windows
 from edgedec.models._names import named
 from edgedec.models._rope import context_length, rope, rope_table
 from edgedec.spec import Attention, Mlp, ModelSpec, Moe
 
-ignored = IGNORED
+FACTS = ArchitectureFacts(IGNORED)
 
 
 def sparse(r: ConfigReader) -> list[bool]:

@@ -1,4 +1,4 @@
-"""Arrays of what attention blocks return, as the native engine fills them."""
+"""Arrays of what the head and attention blocks return, as the native engine fills them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgedec.errors import UsageError
-from edgedec.runtime import Call
+from edgedec.runtime import Call, Outputs
 from edgedec.runtimes._native_cache import NativeCache, address
 from edgedec.spec import ModelSpec
 
 Arrays = dict[int, NDArray[np.float32]]
+
+
+Filled = NDArray[Any] | None
+
+
+def head_arrays(
+    vocab: int, wanted: Outputs, n: int, logits: NDArray[np.float32] | None
+) -> tuple[tuple[Filled, Filled, Filled, Filled], int, tuple[int, int, int, int]]:
+    """Arrays of `n` rows of logits, best tokens, their scores and log-sums, None for what is not wanted; how many are
+    the best; the addresses of the arrays. logits: an array for them, if there is one already."""
+    ids = scores = logsum = None
+    logits_at = ids_at = scores_at = logsum_at = top = 0
+    if wanted.logits:
+        if logits is None:
+            logits = np.empty((n, vocab), np.float32)
+        logits_at = address(logits)
+    if wanted.top:
+        top = min(wanted.top, vocab if wanted.readout is None else len(wanted.readout))
+        ids, scores = np.empty((n, top), np.int32), np.empty((n, top), np.float32)
+        ids_at, scores_at = address(ids), address(scores)
+    if wanted.logsum:
+        logsum = np.empty(n, np.float64)
+        logsum_at = address(logsum)
+    return (logits, ids, scores, logsum), top, (logits_at, ids_at, scores_at, logsum_at)
 
 
 def attention_arrays(spec: ModelSpec, call: Call, cache: NativeCache, keep: list[Any]) -> tuple[Arrays, int]:

@@ -12,14 +12,14 @@ import os
 from edgedec.bundle import Bundle
 from edgedec.kernels.cuda import emulated
 from edgedec.kernels.device.interface import DeviceError
-from edgedec.runtime import DeviceName, RuntimeOptions, lacking_kinds
+from edgedec.runtime import DeviceName, RuntimeFacts, RuntimeOptions, lacking_kinds
 from edgedec.runtimes._device.opening import opened
 from edgedec.runtimes._device.runtime import KINDS, LaunchedRuntime
 from edgedec.runtimes._selftest.opening import TestedDevice
 
-__all__ = ["DEVICES", "KINDS", "CudaRuntime", "open", "unavailable_reason"]
+__all__ = ["FACTS", "KINDS", "CudaRuntime", "open", "unavailable_reason"]
 
-DEVICES = ("cuda",)
+FACTS = RuntimeFacts(KINDS, devices=("cuda",))
 DEVICE, EMULATED = "EDGEDEC_CUDA", "emulated"
 
 
@@ -41,12 +41,7 @@ class CudaRuntime(LaunchedRuntime):
             return 0.0
 
 
-def unavailable_reason(bundle: Bundle) -> str | None:
-    """None if this runtime can open the bundle here, else the reason in one line."""
-    return device_reason(bundle, DeviceName())
-
-
-def device_reason(bundle: Bundle, device: DeviceName) -> str | None:
+def unavailable_reason(bundle: Bundle, device: DeviceName) -> str | None:
     """None if this runtime can open the bundle on this device, else the reason in one line."""
     if EMULATED in (device.detail, os.environ.get(DEVICE)):
         return emulated.why_not() or lacking_kinds(bundle, KINDS)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from edgedec.bundle import Bundle
 from edgedec.kernels.device.interface import DeviceError
 from edgedec.kernels.opencl import driver, library
-from edgedec.runtime import DeviceName, RuntimeOptions, lacking_kinds
+from edgedec.runtime import DeviceName, RuntimeFacts, RuntimeOptions, lacking_kinds
 from edgedec.runtimes._device.opening import opened
 from edgedec.runtimes._device.runtime import KINDS, LaunchedRuntime
 from edgedec.runtimes._selftest.opening import TestedDevice
 
-__all__ = ["DEVICES", "KINDS", "OpenclRuntime", "open", "unavailable_reason"]
+__all__ = ["FACTS", "KINDS", "OpenclRuntime", "open", "unavailable_reason"]
 
-DEVICES = ("opencl",)
+FACTS = RuntimeFacts(KINDS, devices=("opencl",), numbered_gpus=True)
 
 
 class OpenclRuntime(LaunchedRuntime):
@@ -25,12 +25,7 @@ class OpenclRuntime(LaunchedRuntime):
     name = "opencl"
 
 
-def unavailable_reason(bundle: Bundle) -> str | None:
-    """None if this runtime can open the bundle here, else the reason in one line."""
-    return device_reason(bundle, DeviceName())
-
-
-def device_reason(bundle: Bundle, device: DeviceName) -> str | None:
+def unavailable_reason(bundle: Bundle, device: DeviceName) -> str | None:
     """None if this runtime can open the bundle on this device, else the reason in one line."""
     return driver.why_not(device.detail) or lacking_kinds(bundle, KINDS)
 

@@ -8,12 +8,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+from loops import decode
 
 from edgedec.cache import Cache, HostCache
 from edgedec.decoding.allocation import Offer, grant_alone
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import StepTrace, decode
+from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.messages import Request, Stats
 from edgedec.decoding.runner import run_requests
 from edgedec.drafters import FAMILY, Draft, Drafter, DrafterContext, Proposal

@@ -94,8 +94,8 @@ def llama_cpp(path: Path, capacity: int, kv: str = "f32") -> Any:
     """llama.cpp with the file: `feed(ids, all_logits)` -> logits. Of "f32" nothing is rounded to 16 bits: its flash
     attention would."""
     library = pytest.importorskip("llama_cpp", reason="comparing with llama.cpp needs the package llama_cpp")
-    from edgedec.cli._bench_engines import LlamaCpp
-    from edgedec.cli._bench_llama_context import LlamaContext
+    from edgedec.bench.engines import LlamaCpp
+    from edgedec.bench.llama_context import LlamaContext
 
     engine = LlamaCpp(Config("llama.cpp", str(path.parent), capacity, 1, gguf=str(path)), 1)
     context = LlamaContext(library, engine._model, capacity, 1, kv, flash=False)

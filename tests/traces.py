@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from loops import decode
+
 from edgedec.bench.trace import Tape
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import StepTrace, decode
+from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.pieces import TextPiece
 from edgedec.drafters import Draft
 from edgedec.drafters.off import Off

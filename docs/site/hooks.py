@@ -23,7 +23,11 @@ extend edgedec.
 ::: edgedec.decoding.messages.Token
 ::: edgedec.decoding.messages.Stats
 ::: edgedec.decoding.scheduler.batch.Batch
-::: edgedec.constraints.kinds
+::: edgedec.constraints.json_schema
+::: edgedec.constraints.json_object
+::: edgedec.constraints.regex
+::: edgedec.constraints.grammar
+::: edgedec.constraints.choices
 ::: edgedec.text.tokenizer.Tokenizer
 ::: edgedec.errors
 """

@@ -8,10 +8,10 @@ tokens over the whole of the time, reading the prompts included.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from edgedec.bench.prompts import Prompt
 from edgedec.bench.timing import Spread
@@ -98,6 +98,23 @@ class BatchMeasured:
         """One's speed over another's, repetitions beside each other."""
         pairs = zip(self.speeds[name][size], self.speeds[other][base], strict=True)
         return Spread.of([a / b for a, b in pairs])
+
+    def report(self, ours: Sequence[str]) -> dict[str, Any]:
+        """Speeds by size, 0 for the loop; ours over the loop beside it, and over each peer at the same size."""
+
+        def ratios(name: str, sizes: Iterable[int], other: str, base: int | None = None) -> dict[str, Any]:
+            return {str(size): asdict(self.ratio(name, size, other, size if base is None else base)) for size in sizes}
+
+        speeds = {name: {str(n): asdict(self.speed(name, n)) for n in sorted(by)} for name, by in self.speeds.items()}
+        peers = {name: sorted(by) for name, by in self.speeds.items() if name not in ours}
+        return {
+            "tokens_per_s": speeds,
+            "over_sequential": {name: ratios(name, sorted(self.speeds[name]), name, SEQUENTIAL) for name in ours},
+            "over_peers": {peer: {name: ratios(name, sizes, peer) for name in ours} for peer, sizes in peers.items()},
+            "identical": self.identical,
+            "differ": {name: {str(size): n for size, n in by.items() if n} for name, by in self.differ.items()},
+            "skipped": self.skipped,
+        }
 
 
 def work_of(model: Model, prompts: Sequence[Prompt], n: int, tokens: int) -> BatchWork:

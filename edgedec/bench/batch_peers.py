@@ -8,14 +8,23 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection, HTTPException
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
+from tempfile import TemporaryDirectory
 from time import monotonic, perf_counter, sleep
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from edgedec.bench.batch import BatchWork, Took
-from edgedec.bench.timing import BenchWorker
-from edgedec.errors import RuntimeUnavailable
+from edgedec.bench.batch import BatchWork, Contestant, Took
+from edgedec.bench.llama_weights import LLAMA, write_weights
+from edgedec.bench.timing import BenchWorker, Config
+from edgedec.errors import EdgedecError, RuntimeUnavailable
+from edgedec.extras import install_command
+
+if TYPE_CHECKING:
+    from edgedec.model import Model
 
 SERVER = "llama-server"
 _START_S, _ANSWER_S = 120.0, 3600.0
@@ -75,6 +84,33 @@ class LlamaDecode:
     def run(self, work: BatchWork, size: int) -> Took:
         request = {"do": "together", "size": size, "tokens": work.tokens, "prompts": work.prompts}
         return Took(float(self._worker.request(request)["seconds"]))
+
+
+@contextmanager
+def llama_contestant(
+    model: Model, work: BatchWork, threads: int
+) -> Iterator[tuple[dict[str, Contestant], dict[str, str]]]:
+    """llama.cpp on the same weights, while it is measured; or no contestant, and the reason by name."""
+    binary = which(SERVER)
+    if binary is None and find_spec("llama_cpp") is None:
+        yield {}, {LLAMA: f"needs {SERVER} on PATH, or llama-cpp-python: {install_command('peers')}"}
+        return
+    with ExitStack() as stack:
+        path = Path(stack.enter_context(TemporaryDirectory(prefix="edgedec-"))) / "weights.gguf"
+        if reason := write_weights(model.bundle, path):
+            yield {}, {LLAMA: reason}
+            return
+        if binary is not None:
+            yield {LlamaServer.name: LlamaServer(binary, str(path), threads)}, {}
+            return
+        longest = work.longest - work.tokens
+        config = Config(LLAMA, str(model.bundle.path), longest, work.tokens, threads, gguf=str(path))
+        try:
+            worker = stack.enter_context(BenchWorker(config))
+        except EdgedecError as error:
+            yield {}, {LLAMA: str(error)}
+            return
+        yield {LlamaDecode.name: LlamaDecode(worker)}, {}
 
 
 def _complete(port: int, ids: tuple[int, ...], tokens: int) -> int:

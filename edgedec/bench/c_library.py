@@ -14,9 +14,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 from time import perf_counter, sleep
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from edgedec.bench.llama_weights import write_weights
 from edgedec.errors import RuntimeUnavailable
+
+if TYPE_CHECKING:
+    from edgedec.bundle.folder import Bundle
 
 PROMPT = (12, 375, 278, 259)
 # What a Python program does of it: `python -c PYTHON BUNDLE TOKENS THREADS KV`.
@@ -161,6 +165,26 @@ def llama_cpp(gguf: Path, tokens: int, threads: int) -> TimedProgram:
         raise RuntimeUnavailable(f"llama.cpp: no {' and no '.join(missing)} on PATH")
     size = _installed(Path(str(programs["llama-completion"])))
     return TimedProgram("llama.cpp", lambda: _llama_turn(programs, gguf, tokens, threads), size)
+
+
+def programs_for(bundle: Bundle, folder: Path, arguments: list[str]) -> tuple[list[TimedProgram], dict[str, str]]:
+    """Who takes part, and why the others do not. arguments: bundle, tokens, threads and cache format; folder: for the
+    library, and the weights as GGUF."""
+    found, skipped = [library(folder, arguments), python(arguments)], {}
+    gguf, tokens, threads = folder / "weights.gguf", int(arguments[1]), int(arguments[2])
+    others: dict[str, Callable[[], TimedProgram]] = {
+        "llama.cpp (C)": lambda: llama_library(folder, gguf, tokens, threads),
+        "llama.cpp": lambda: llama_cpp(gguf, tokens, threads),
+    }
+    for name, make in others.items():
+        try:
+            program = make()
+            if not gguf.exists() and (reason := write_weights(bundle, gguf)):
+                raise RuntimeUnavailable(reason)
+            found.append(program)
+        except RuntimeUnavailable as error:
+            skipped[name] = str(error).removeprefix(f"{name}: ")
+    return found, skipped
 
 
 def _installed(program: Path) -> int:

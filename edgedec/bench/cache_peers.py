@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import nan
+from pathlib import Path
 from statistics import median
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
+from edgedec.bench.llama_weights import LLAMA, write_for_library
 from edgedec.bench.timing import BenchWorker, Config
 from edgedec.errors import EdgedecError
+
+if TYPE_CHECKING:
+    from edgedec.model import Model
 
 # What a cache of ours is called by llama.cpp.
 FORMATS = {"f32": "f32", "f16": "f16", "int8": "q8_0", "int4": "q4_0"}
@@ -57,6 +64,21 @@ def _facts(rounds: list[tuple[float, float]], prefill: list[float], step: list[f
             "prefill_s": round(median(seconds for seconds, _ in rounds), 3),
         }
     return facts
+
+
+@contextmanager
+def opened_peers(
+    model: Model, path: str, threads: int, steps: int, filled: bool
+) -> Iterator[tuple[dict[str, Peer], dict[str, str]]]:
+    """llama.cpp, with the weights as it reads them while it is measured; or no engine, and the reason by name. path:
+    of the model's bundle; filled: prompts are filled in, not read."""
+    with TemporaryDirectory(prefix="edgedec-") as folder:
+        gguf = Path(folder) / "weights.gguf"
+        if reason := write_for_library(model.bundle, gguf):
+            yield {}, {LLAMA: reason}
+        else:
+            kv = model.runtime.new_cache(1).kv
+            yield {LLAMA: llama_cpp(path, str(gguf), threads, kv, steps, filled)}, {}
 
 
 def llama_cpp(model: str, gguf: str, threads: int, kv: str, steps: int, filled: bool) -> Peer:

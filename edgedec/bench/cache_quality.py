@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from edgedec.model import Model
 
 TASKS = ("story", "copy", "needle", "pairs", "keys")
-BUDGETS = (0.1, 0.2, 0.3, 0.5)
 # Of a story so many tokens are scored; a copied one has so many; lists have so many pairs.
 _SCORED, _COPIED, _PAIRS, _DIGITS = 96, 160, 12, 4
 _COLOURS = ("red", "blue", "green", "yellow", "black", "white", "pink", "brown", "old", "new", "big", "little")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -82,6 +82,16 @@ class Cell:
     def over_best(self) -> float:
         pairs = zip(self.speeds[GOVERNED], self.speeds[self.best], strict=True)
         return median(ours / other for ours, other in pairs)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "acceptance": self.right,
+            "sequences": self.sequences,
+            "tokens_per_s": self.speeds,
+            "over_off": self.over_off,
+            "best": self.best,
+            "over_best": self.over_best,
+        }
 
 
 class DialBench:

@@ -99,6 +99,22 @@ def compare(
     return {name: _standing(worker, table.answers[name]) for name, worker in table.workers.items()}, table.skipped
 
 
+def results(standings: Mapping[str, Standing], counts: Sequence[int]) -> dict[str, Any]:
+    """Everyone's numbers, and the speed of the first over each of the others'."""
+    first, *others = standings
+    return {
+        "engines": {name: standing.to_json(counts) for name, standing in standings.items()},
+        "base": first,
+        "ratios": {name: _ratios(standings[first].faster_than(standings[name])) for name in others},
+    }
+
+
+def _ratios(found: Mapping[str, Spread]) -> dict[str, Any]:
+    """{"prefill", "decode", "rows": {"1": …}}, each with median, min, max, spread."""
+    rows = {part: asdict(spread) for part, spread in found.items() if part.isdecimal()}
+    return {part: asdict(spread) for part, spread in found.items() if part not in rows} | {"rows": rows}
+
+
 class _Contest:
     """The processes that take turns. One that fails is left out; the others continue."""
 

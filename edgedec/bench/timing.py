@@ -1,7 +1,7 @@
 """Tokens per second, load time and memory, each configuration in a process of its own.
 
 Processes stay alive and take turns (A B A B …), so that a machine that slows down slows all of them;
-the first repetition of each warms up and is dropped. `cli/_bench_worker.py` is what runs in them.
+the first repetition of each warms up and is dropped. `worker.py` is what runs in them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from edgedec.errors import EdgedecError, RuntimeUnavailable, UsageError
 
-WORKER = "edgedec.cli._bench_worker"
+WORKER = "edgedec.bench.worker"
 
 
 @dataclass(frozen=True)

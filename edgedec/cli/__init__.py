@@ -1,4 +1,4 @@
-"""The `edgedec` command. A file here without an underscore is a verb (but `options.py`), imported when used."""
+"""The `edgedec` command. A file or folder here without an underscore is a verb, imported when used."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from functools import partial
 from importlib import import_module
 from keyword import iskeyword
 from pathlib import Path
+from pkgutil import iter_modules
 from threading import current_thread, main_thread
 from typing import Annotated, Any
 
@@ -21,39 +22,25 @@ from typer.core import TyperGroup
 from edgedec.bundle.locate import Progress, announce
 from edgedec.errors import EdgedecError
 
-VERBS = (
-    "run",
-    "chat",
-    "serve",
-    "batch",
-    "trace",
-    "export",
-    "import",
-    "pull",
-    "list",
-    "rm",
-    "add",
-    "add-draft",
-    "adapter",
-    "pack",
-    "web",
-    "train-heads",
-    "train-cache",
-    "train-exits",
-    "calibrate",
-    "datastore",
-    "inspect",
-    "verify",
-    "sign",
-    "trust",
-    "bench",
-    "eval",
-    "doctor",
-    "targets",
-    "cache",
-    "sessions",
-    "completion",
+# The order of the help: texts; models; training; what is in a bundle; measurements and the machine. A verb that is not
+# named here comes last.
+_ORDER = (
+    *("run", "chat", "serve", "batch", "trace"),
+    *("export", "import", "pull", "list", "rm", "add", "add-draft", "adapter", "pack", "web"),
+    *("train-heads", "train-cache", "train-exits", "calibrate", "datastore"),
+    *("inspect", "verify", "sign", "trust"),
+    *("bench", "eval", "doctor", "targets", "plugins", "cache", "sessions", "completion"),
 )
+
+
+def _verbs() -> tuple[str, ...]:
+    """The files and folders of this package without an underscore, as verbs: `add_draft.py` is add-draft."""
+    files = (module.name for module in iter_modules([str(Path(__file__).parent)]))
+    found = {name.rstrip("_").replace("_", "-") for name in files if not name.startswith("_")}
+    return tuple(sorted(found, key=lambda verb: (_ORDER.index(verb) if verb in _ORDER else len(_ORDER), verb)))
+
+
+VERBS = _verbs()
 # A shell that completes a line sets it.
 COMPLETE = "_EDGEDEC_COMPLETE"
 FAILED, USAGE, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 130, 141, 143
@@ -65,9 +52,9 @@ class Verbs(TyperGroup):
     """Verbs are modules of this package; naming one imports that one only."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The verb and its arguments, llama.cpp's flags read as ours (`_arguments`)."""
-        from edgedec.cli._arguments import translate
+        """The verb and its arguments, llama.cpp's flags read as ours (`_llama_flags`)."""
         from edgedec.cli._defaults import defaults
+        from edgedec.cli._llama_flags.translate import translate
 
         name, command, rest = super().resolve_command(ctx, args)
         if name is None or command is None or ctx.resilient_parsing:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from edgedec.cli._app import complain
+from edgedec.cli._flags import with_seed
 from edgedec.cli._history import keep_latest, latest_that_fit, turns
 from edgedec.cli._stream import Generation, stats_line
-from edgedec.cli.options import with_seed
 from edgedec.decoding.config import OPTIONS, GenerationConfig
 from edgedec.errors import ContextFull, EdgedecError, UsageError
 from edgedec.session import Session

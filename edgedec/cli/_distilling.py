@@ -25,11 +25,6 @@ _LONGEST = 300  # tokens of a continuation
 _OPENINGS = 4096  # documents whose openings the model may continue
 
 
-def kind_of(name: str) -> str:
-    """The file name of a kind: `hydra++` is hydra_plus."""
-    return name.replace("++", "_plus")
-
-
 def distill(
     model: edgedec.Model,
     data: list[Path],
@@ -126,9 +121,10 @@ def continued(model: edgedec.Model, texts: list[list[int]], n: int, seed: int, s
 def plan_of(training: Any, **options: Any) -> Any:
     """The plan of the options that were given."""
     plan = training.DistillPlan(**{name: value for name, value in options.items() if value is not None})
-    if training.trimmed(plan.kind):
+    facts = training.facts_of(plan.kind)
+    if facts.trimmed:
         return plan
-    width = plan.width if training.wide(plan.kind) else 0
+    width = plan.width if facts.wide else 0
     return replace(plan, keep=0, width=width, depth=plan.depth if not plan.layer else 1)
 
 

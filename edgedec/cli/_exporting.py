@@ -10,7 +10,7 @@ from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.extras import install_command
 
 
-def export_module(name: str, what: str) -> Any:
+def export_module(name: str, what: str, extra: str = "export") -> Any:
     """The module `name` of the exporter; RuntimeUnavailable names the extra to install if a package that it needs is
     missing."""
     try:
@@ -19,7 +19,7 @@ def export_module(name: str, what: str) -> Any:
         package = (error.name or "").partition(".")[0]
         if package == "edgedec":
             raise
-        raise RuntimeUnavailable(f"{what} needs {package}: {install_command('export')}") from None
+        raise RuntimeUnavailable(f"{what} needs {package}: {install_command(extra)}") from None
 
 
 def changeable(bundle: str) -> Path:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgedec.cli import options as o
-from edgedec.cli._template import set_template
+from edgedec.cli import _flags as o
 from edgedec.errors import EdgedecError, UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class ModelOpening:
     threads: int
     kv: o.KVFormat
     speculate: str
-    template: tuple[str | None, Path | None]
+    template: o.TemplateFlags
     cache: str = "full"
     device: str = ""
     device_cache: int = 0
@@ -42,7 +41,7 @@ class ModelOpening:
         from edgedec.server.pool import ModelSource, fitted
 
         opened = self._open(name)
-        set_template(opened, *self.template)
+        self.template.apply(opened)
         adapters = {item: self._adapter(opened, path) for item, path in _named_files(lora).items()}
         self._try(opened, limits.context)
         return ModelSource.of(opened, adapters), fitted(limits, opened)
@@ -53,7 +52,7 @@ class ModelOpening:
 
         if not folder.is_dir():
             raise UsageError(f"--models {folder}: no such folder")
-        if self.template != (None, None):
+        if self.template.given:
             raise UsageError("--chat-template: with --models every model has its own; leave it out")
         paths = [*bundles(folder), *([] if more is None else [find(more)])]
         if not paths:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgedec.cli import options as o
+from edgedec.cli import _flags as o
 from edgedec.cli._exporting import changeable, export_module, names
 from edgedec.cli._output import duration, print_json, progress_bar, size
 
@@ -58,21 +58,19 @@ def add(
     with progress_bar(quiet=json) as show:
         how = artifacts.Tuning(tune, tuning)
         found: Bundle = amend.add_artifact(changeable(bundle), runtime, names(kv) if kv else (), show, how)
-    artifact = found.manifest.artifacts.get(runtime)
-    files = () if artifact is None else artifact.files
+    _report(found, runtime, monotonic() - began, json)
+
+
+def _report(found: Bundle, target: str, seconds: float, json: bool) -> None:
+    """Which files the bundle has for the target now."""
+    artifact = found.manifest.artifacts.get(target)
+    files = [] if artifact is None else list(artifact.files)
     total = sum(found.manifest.files[name].size for name in files)
     if json:
-        print_json(
-            {
-                "bundle": str(found.path),
-                "runtime": runtime,
-                "digest": found.digest,
-                "files": list(files),
-                "bytes": total,
-            }
-        )
+        facts = {"bundle": str(found.path), "runtime": target, "digest": found.digest}
+        print_json({**facts, "files": files, "bytes": total})
     elif files:
         count = "a file" if len(files) == 1 else f"{len(files)} files"
-        print(f"{found.path}: {count} for {runtime}, {size(total)}, in {duration(monotonic() - began)}")
+        print(f"{found.path}: {count} for {target}, {size(total)}, in {duration(seconds)}")
     else:
-        print(f"{found.path}: {runtime} needs no files")
+        print(f"{found.path}: {target} needs no files")

@@ -5,68 +5,115 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgedec.cli import options as o
-from edgedec.cli._groups import grouped
-from edgedec.cli._lossy_flags import CacheWords
+from edgedec.cli import _flags as o
 from edgedec.cli._output import print_json
-from edgedec.cli._place import DeviceWord
 
 if TYPE_CHECKING:
     import edgedec
-    from edgedec.offline import Progress
-    from edgedec.runtime import Adapter
+    from edgedec.offline import BatchJob, Progress
+    from edgedec.offline.worker import Opening
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
+@dataclass(frozen=True)
+class RowFlags:
+    """How the rows of the file are read and written."""
+
+    batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1, max=1024, help="Texts at a time.")] = 16
+    column: Annotated[str, typer.Option("--column", metavar="NAME", help="The column of prompts.")] = "prompt"
+    force: Annotated[
+        bool, typer.Option("--force", help="Start over: discard what an earlier run left, and replace OUT.")
+    ] = False
+
+
+@dataclass(frozen=True)
+class WorkerFlags:
+    """What runs the texts, here or on a Ray cluster."""
+
+    threads: o.Threads = 0
+    ctx_size: o.CtxSize = 0
+    on_full: o.OnFullMode = o.OnFull.error
+    kv: o.KVFormat = None
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine", metavar="NAME", help="Runtime: auto (default), native, ort, reference; or ray: see below."
+        ),
+    ] = "auto"
+    device: o.DeviceWord = ""
+    lora: o.Lora = None
+    speculate: o.Speculate = "auto"
+    cache: o.CacheWords = "full"
+    workers: Annotated[
+        int,
+        typer.Option("--workers", min=0, metavar="N", show_default=False, help="Run on N workers of a Ray cluster."),
+    ] = 0
+
+    @property
+    def on_ray(self) -> bool:
+        return self.workers > 0 or self.engine == "ray"
+
+    def opening(self, model: str) -> Opening:
+        """How a worker opens the model."""
+        from edgedec.offline.worker import Opening
+
+        return Opening(
+            model=model,
+            engine="auto" if self.engine == "ray" else self.engine,
+            threads=self.threads,
+            kv=self.kv and self.kv.value,
+            context=self.ctx_size or None,
+            on_full=self.on_full.mode,
+            speculate=self.speculate,
+            lora=str(self.lora.absolute()) if self.lora else None,
+            cache=self.cache,
+            device=self.device,
+        )
+
+    def about(self, model: edgedec.Model) -> dict[str, object]:
+        """What the texts depend on besides the options; batch size and drafting change nothing."""
+        adapter = o.open_lora(model, self.lora)
+        return {
+            "model": model.bundle.digest,
+            "engine": model.runtime.name,
+            "context": self.ctx_size,
+            "on-full": self.on_full.value,
+            "kv": self.kv and self.kv.value,
+            "lora": adapter and adapter.digest,
+            "cache": model.cache,
+        }
+
+
 @app.command()
-@grouped
+@o.grouped
 def batch(
     *,
     source: Annotated[str, typer.Argument(metavar="IN", help="JSONL, CSV or Parquet, by its ending; `-`: stdin.")],
     out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="JSONL or Parquet, by its ending.")],
     model: o.ModelName = "nano",
-    batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1, max=1024, help="Texts at a time.")] = 16,
-    column: Annotated[str, typer.Option("--column", metavar="NAME", help="The column of prompts.")] = "prompt",
-    force: Annotated[
-        bool, typer.Option("--force", help="Start over: discard what an earlier run left, and replace OUT.")
-    ] = False,
+    rows: RowFlags,
     generation: o.GenerationFlags,
     seed: Annotated[
         int | None,
         typer.Option("--seed", min=0, show_default=False, help="Row i draws with SEED + i; random if left out."),
     ] = None,
     must: o.ConstraintFlags,
-    threads: o.Threads = 0,
-    ctx_size: o.CtxSize = 0,
-    on_full: o.OnFullMode = o.OnFull.error,
-    kv: o.KVFormat = None,
-    engine: Annotated[
-        str,
-        typer.Option(
-            "--engine", metavar="NAME", help="Runtime: auto (default), native, ort, reference; or ray: see below."
-        ),
-    ] = "auto",
-    device: DeviceWord = "",
-    lora: o.Lora = None,
-    speculate: o.Speculate = "auto",
-    cache: CacheWords = "full",
-    workers: Annotated[
-        int,
-        typer.Option("--workers", min=0, metavar="N", show_default=False, help="Run on N workers of a Ray cluster."),
-    ] = 0,
+    processors: o.ProcessorWords = "",
+    worker: WorkerFlags,
     json: o.Json = False,
 ) -> None:
     """Continue many texts: from a file, to a file.
 
     A row has a `prompt` or `messages`, and may have options of its own (max_tokens, temperature, seed, stop,
-    json_schema, …); other columns come back with its result. Stopped at any moment, the same command continues.
+    json_schema, regex, choices, processors, …); other columns come back with its result. Stopped at any moment, the
+    same command continues.
 
     --engine ray: by the Ray cluster at RAY_ADDRESS, or one started here, on all its CPUs, a worker for each --threads
     of them (1), each on the engine that auto means; --workers N: by N of them, on any --engine.
@@ -78,55 +125,37 @@ def batch(
       cat requests.jsonl | edgedec batch - -o responses.jsonl
     """
     from edgedec.offline import BatchJob, Defaults
-    from edgedec.offline.cluster import run as run_on_ray
-    from edgedec.offline.worker import Opening
 
-    constraint = must.text()
-    mode: Literal["error", "slide"] = "slide" if on_full is o.OnFull.slide else "error"
-    on_ray = workers > 0 or engine == "ray"
-    engine = "auto" if engine == "ray" else engine
-    adapter = str(lora.absolute()) if lora else None
-    opening = Opening(
-        model, engine, threads, kv and kv.value, ctx_size or None, mode, speculate, adapter, cache, device
-    )
+    constraint, opening = must.text(), worker.opening(model)
     opened = opening.open()
     job = BatchJob(
         Path(source),
         out,
-        Defaults(generation.config(opened), constraint, column=column),
-        _about(opened, ctx_size, on_full, kv, o.open_lora(opened, lora)),
+        Defaults(generation.config(opened), constraint, column=rows.column, processors=processors),
+        worker.about(opened),
         seed=seed,
-        slots=batch_size,
-        force=force,
+        slots=rows.batch_size,
+        force=rows.force,
         pipe=sys.stdin.buffer if source == "-" else None,
     )
-    with _bar(quiet=json) as show:
-        try:
-            if on_ray:
-                progress = run_on_ray(job, opening, workers, show)
-            else:
-                progress = job.run(opened, opening.sessions(opened), show)
-        except KeyboardInterrupt:
-            print(f"stopped; the same command continues with {out}.partial", file=sys.stderr)
-            raise
+    progress = _run(job, opened, opening, worker, quiet=json)
     if json:
         print_json(asdict(progress))
     print(_summary(progress, out), file=sys.stderr)
 
 
-def _about(
-    model: edgedec.Model, ctx_size: int, on_full: o.OnFull, kv: o.KV | None, adapter: Adapter | None
-) -> dict[str, object]:
-    """What the texts depend on besides the options; batch size and drafting change nothing."""
-    return {
-        "model": model.bundle.digest,
-        "engine": model.runtime.name,
-        "context": ctx_size,
-        "on-full": on_full.value,
-        "kv": kv and kv.value,
-        "lora": adapter and adapter.digest,
-        "cache": model.cache,
-    }
+def _run(job: BatchJob, opened: edgedec.Model, opening: Opening, worker: WorkerFlags, quiet: bool) -> Progress:
+    """Generate all texts, here or on Ray."""
+    from edgedec.offline.cluster import run as run_on_ray
+
+    with _bar(quiet) as show:
+        try:
+            if worker.on_ray:
+                return run_on_ray(job, opening, worker.workers, show)
+            return job.run(opened, opening.sessions(opened), show)
+        except KeyboardInterrupt:
+            print(f"stopped; the same command continues with {job.out}.partial", file=sys.stderr)
+            raise
 
 
 @contextmanager

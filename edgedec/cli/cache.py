@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from edgedec.cli import options as o
+from edgedec.cli import _flags as o
 from edgedec.cli._output import print_json, print_table, size
 from edgedec.errors import UsageError
 from edgedec.storage.files import cache_folder

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from edgedec.cli import options as o
+from edgedec.cli import _flags as o
 from edgedec.cli._exporting import changeable, export_module
 from edgedec.cli._output import print_json, progress_bar
 

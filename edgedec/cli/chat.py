@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated
@@ -12,10 +12,8 @@ from typing import Annotated
 import typer
 
 from edgedec.bundle.locate import NANO
-from edgedec.cli import options as o
+from edgedec.cli import _flags as o
 from edgedec.cli._chat import Chat
-from edgedec.cli._groups import grouped
-from edgedec.cli._template import ChatTemplate, ChatTemplateFile, set_template
 from edgedec.cli._timings import Stopwatch, about
 from edgedec.text import template
 
@@ -32,26 +30,35 @@ OPENINGS = (
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
+@dataclass(frozen=True)
+class TurnFlags:
+    """The first turns, and whether more follow."""
+
+    prompt: Annotated[str | None, o.option("--prompt", "-p", metavar="TEXT", help="The first user turn.")] = None
+    file: Annotated[Path | None, o.option("--file", "-f", metavar="FILE", help="The same, from a file.")] = None
+    system: Annotated[str | None, o.option(metavar="TEXT", help="The system message.")] = None
+    system_file: Annotated[Path | None, o.option(metavar="FILE", help="The same, from a file.")] = None
+    single_turn: Annotated[bool, typer.Option("--single-turn", help="Leave after one answer.")] = False
+
+    def first(self) -> list[str]:
+        """The first user turn, if it was given."""
+        text = _text_of(self.prompt, self.file, "--prompt and --file")
+        return [] if text is None else [text]
+
+    def system_message(self) -> str | None:
+        return _text_of(self.system, self.system_file, "--system and --system-file")
+
+
 @app.command()
-@grouped
+@o.grouped
 def chat(
     *,
     model: o.ModelName = "nano",
-    prompt: Annotated[
-        str | None, typer.Option("--prompt", "-p", metavar="TEXT", show_default=False, help="The first user turn.")
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE", show_default=False, help="The same, from a file.")
-    ] = None,
-    system: Annotated[str | None, typer.Option(metavar="TEXT", show_default=False, help="The system message.")] = None,
-    system_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", show_default=False, help="The same, from a file.")
-    ] = None,
-    single_turn: Annotated[bool, typer.Option("--single-turn", help="Leave after one answer.")] = False,
-    chat_template: ChatTemplate = None,
-    chat_template_file: ChatTemplateFile = None,
+    turns: TurnFlags,
+    its_template: o.TemplateFlags,
     generation: o.SeededGeneration,
     must: o.ConstraintFlags,
+    processors: o.ProcessorWords = "",
     machine: o.MachineFlags,
     speculate: o.Speculate = "auto",
     learn: o.Learn = False,
@@ -68,14 +75,13 @@ def chat(
       edgedec chat -m ./smol --temp 0 --stats
       printf 'Hello!\\n/stats\\n' | edgedec chat -m ./smol
     """
-    first = _first_turn(prompt, file)
-    system = _system(system, system_file)
+    first, system = turns.first(), turns.system_message()
     clock = Stopwatch(verbose)
     template.start()
     opened = machine.open(model)
     clock.lap(f"opened {opened.bundle.path}: {about(opened)}")
-    set_template(opened, chat_template, chat_template_file)
-    config = generation.config(opened)
+    its_template.apply(opened)
+    config = replace(generation.config(opened), processors=o.processors_for(opened, processors))
     # Refuses a bundle without a template now rather than at the first turn.
     opened.chat_prompt([{"role": "user", "content": "hello"}])
     session = machine.session(opened, speculate, learn)
@@ -87,14 +93,18 @@ def chat(
     interactive = sys.stdin.isatty()
     if interactive:
         print(banner(opened.bundle.manifest.name))
-    lines = chain(first, _typed() if interactive else sys.stdin)
-    for line in islice(lines, 1) if single_turn else lines:
-        if not conversation.take(line.rstrip("\r\n")):
-            break
+    _converse(conversation, chain(first, _typed() if interactive else sys.stdin), turns.single_turn)
     if learn:
         session.save_drafters()
     if conversation.failed and not interactive:
         raise typer.Exit(1)
+
+
+def _converse(conversation: Chat, lines: Iterable[str], once: bool) -> None:
+    """Answer each line, or only the first, until one of them ends the chat."""
+    for line in islice(lines, 1) if once else lines:
+        if not conversation.take(line.rstrip("\r\n")):
+            break
 
 
 def banner(name: str) -> str:
@@ -105,15 +115,10 @@ def banner(name: str) -> str:
     return "\n".join(lines)
 
 
-def _first_turn(prompt: str | None, file: Path | None) -> list[str]:
-    if prompt is not None and file is not None:
-        raise typer.BadParameter("--prompt and --file: give one of them")
-    return [prompt] if prompt is not None else [] if file is None else [o.read_text(file)]
-
-
-def _system(text: str | None, file: Path | None) -> str | None:
+def _text_of(text: str | None, file: Path | None, flags: str) -> str | None:
+    """A text that is given directly or as a file."""
     if text is not None and file is not None:
-        raise typer.BadParameter("--system and --system-file: give one of them")
+        raise typer.BadParameter(f"{flags}: give one of them")
     return text if file is None else o.read_text(file)
 
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from edgedec.cli import _doctor_device
+from edgedec.cli._flags import Json, ModelName
 from edgedec.cli._output import print_json, print_table, size
-from edgedec.cli.options import Json, ModelName
 from edgedec.extras import install_command
 from edgedec.storage.files import cache_folder
 
@@ -63,7 +63,7 @@ def doctor(device: TestedWord = None, model: ModelName = "nano", json: Json = Fa
 def examine() -> dict[str, Any]:
     """Everything that `doctor` prints; `problems` is empty on a sound machine."""
     import edgedec
-    from edgedec.cli import _host
+    from edgedec.bench import host
 
     problems = [problem for name in _ESSENTIAL if (problem := _import_problem(name))]
     providers = [] if problems else import_module("onnxruntime").get_available_providers()
@@ -76,13 +76,13 @@ def examine() -> dict[str, Any]:
         "edgedec": edgedec.__version__,
         "python": platform.python_version(),
         "executable": sys.executable,
-        "os": _host.system(),
-        "cpu": {"model": _host.cpu_model(), "features": _host.cpu_features(), "cores": _host.cores()},
-        "memory": _host.memory(),
-        "packages": _host.versions(),
+        "os": host.system(),
+        "cpu": {"model": host.cpu_model(), "features": host.cpu_features(), "cores": host.cores()},
+        "memory": host.memory(),
+        "packages": host.versions(),
         "providers": providers,
-        "extras": _host.extras(),
-        "variables": _host.variables(),
+        "extras": host.extras(),
+        "variables": host.variables(),
         "cache": str(cache_folder()),
         "engine": _engine(problems, native),
         "nano": nano,
@@ -105,9 +105,9 @@ def _engine(problems: list[str], native: dict[str, Any]) -> dict[str, Any]:
     from edgedec.bundle.folder import Bundle
     from edgedec.bundle.locate import NANO, find
     from edgedec.errors import EdgedecError
-    from edgedec.runtime import choose_runtime, runtime_names
+    from edgedec.runtime import RUNTIMES, choose_runtime
 
-    facts: dict[str, Any] = {"auto": None, "available": runtime_names(), "native": native}
+    facts: dict[str, Any] = {"auto": None, "available": list(RUNTIMES.names()), "native": native}
     if problems:
         return facts | {"why": "none: see the problems"}
     try:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from edgedec.cli import options as o
+from edgedec.cli import _flags as o
 from edgedec.cli._output import print_json, progress_bar
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -72,9 +72,10 @@ def ppl(
         "nll_per_token": found.mean,
         "bits_per_byte": found.bits / n_bytes if n_bytes else None,
     }
-    if json:
-        print_json(facts)
-    else:
-        per_byte = "" if facts["bits_per_byte"] is None else f", {facts['bits_per_byte']:.4f} bits per byte"
-        how = f"{found.tokens} tokens, window {window}, stride {stride}"
-        print(f"perplexity {found.value:.4f} per token{per_byte} ({how})")
+    print_json(facts) if json else _show(facts)
+
+
+def _show(facts: dict[str, Any]) -> None:
+    per_byte = "" if facts["bits_per_byte"] is None else f", {facts['bits_per_byte']:.4f} bits per byte"
+    how = f"{facts['tokens']} tokens, window {facts['window']}, stride {facts['stride']}"
+    print(f"perplexity {facts['perplexity']:.4f} per token{per_byte} ({how})")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgedec.cli import options as o
+from edgedec.cli import _flags as o
 from edgedec.cli._exporting import export_module, names
 from edgedec.cli._output import print_json, print_table, progress_bar, size
 from edgedec.errors import UnknownArchitecture
@@ -34,33 +35,32 @@ class Machine(StrEnum):
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-@app.command()
-def export(
-    ctx: typer.Context,
-    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Checkpoint folder, GGUF file, or a hub id.")],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="BUNDLE", help="The bundle folder to make.")],
+@dataclass(frozen=True)
+class FormatFlags:
+    """How the model is stored, and for which runtimes."""
+
     weights: Annotated[
         o.Weights | None,
         typer.Option(
             show_default=False, help="Format of the layers' matrices; int4, or what loses least of a quantized one."
         ),
-    ] = None,
-    head: Annotated[o.Weights | None, typer.Option(help="Format of the head; --weights by default.")] = None,
-    embed: Annotated[o.Weights | None, typer.Option(help="Format of the embedding; the head's by default.")] = None,
-    block: Annotated[int, typer.Option(metavar="32|64|128", help="Weights that share a scale.")] = 32,
+    ] = None
+    head: Annotated[o.Weights | None, typer.Option(help="Format of the head; --weights by default.")] = None
+    embed: Annotated[o.Weights | None, typer.Option(help="Format of the embedding; the head's by default.")] = None
+    block: Annotated[int, typer.Option(metavar="32|64|128", help="Weights that share a scale.")] = 32
     kv: Annotated[
         str, typer.Option(metavar="FORMATS", help="Cache formats, comma-separated: f32, f16, int8, int4.")
-    ] = "f32",
+    ] = "f32"
     target: Annotated[
         Machine, typer.Option(help="cpu: weights packed for the native engine; portable: plain rows.")
-    ] = Machine.cpu,
+    ] = Machine.cpu
     ctx_size: Annotated[
         int, typer.Option("--ctx-size", "-c", min=0, show_default=False, help="Shorten the context to this.")
-    ] = 0,
+    ] = 0
     calibrate: Annotated[
         Path | None,
         typer.Option(metavar="FILE", show_default=False, help="Text to scale int8 and int4 caches by."),
-    ] = None,
+    ] = None
     runtimes: Annotated[
         str,
         typer.Option(
@@ -69,22 +69,58 @@ def export(
             show_default=False,
             help="Runtimes to write files for; all that can run the model.",
         ),
-    ] = "",
-    no_check: Annotated[bool, typer.Option("--no-check", help="Do not compare with the checkpoint.")] = False,
+    ] = ""
+
+    def options(self) -> dict[str, Any]:
+        """As fields of `ExportOptions`."""
+        return {
+            "weights": self.weights and self.weights.value,
+            "head": self.head and self.head.value,
+            "embed": self.embed and self.embed.value,
+            "block": self.block,
+            "kv": names(self.kv),
+            "target": self.target.value,
+            "context": self.ctx_size or None,
+            "calibrate": self.calibrate,
+            "runtimes": names(self.runtimes) if self.runtimes else None,
+        }
+
+
+@dataclass(frozen=True)
+class DraftFlags:
+    """What is put in beside the model, or taken out of it."""
+
     draft: Annotated[
         list[str] | None,
         typer.Option(metavar="PATH", show_default=False, help="A draft checkpoint to put in; may be repeated."),
-    ] = None,
+    ] = None
     kv_heads: Annotated[
         int,
         typer.Option(
             "--kv-heads", min=0, show_default=False, help="Fewer key and value heads, by low rank (changes the model)."
         ),
-    ] = 0,
+    ] = 0
     draft_weights: Annotated[
         o.Weights | None,
         typer.Option(show_default=False, help="Format of a draft's matrices; the model's by default."),
-    ] = None,
+    ] = None
+
+    def options(self) -> dict[str, Any]:
+        """As fields of `ExportOptions`."""
+        weights = self.draft_weights and self.draft_weights.value
+        return {"drafts": tuple(self.draft or ()), "kv_heads": self.kv_heads, "draft_weights": weights}
+
+
+@app.command()
+@o.grouped
+def export(
+    *,
+    ctx: typer.Context,
+    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Checkpoint folder, GGUF file, or a hub id.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="BUNDLE", help="The bundle folder to make.")],
+    formats: FormatFlags,
+    no_check: Annotated[bool, typer.Option("--no-check", help="Do not compare with the checkpoint.")] = False,
+    drafts: DraftFlags,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing bundle.")] = False,
     name: Annotated[
         str | None, typer.Option(show_default=False, help="The bundle's name; that of its folder by default.")
@@ -111,24 +147,8 @@ def export(
         _via_optimum(ctx, checkpoint, out, json)
         return
     exporter = export_module("exporter", "export")
-    chosen = exporter.ExportOptions(
-        weights=weights and weights.value,
-        head=head and head.value,
-        embed=embed and embed.value,
-        block=block,
-        kv=names(kv),
-        target=target.value,
-        context=ctx_size or None,
-        calibrate=calibrate,
-        check=not no_check,
-        force=force,
-        name=name,
-        threads=threads,
-        runtimes=names(runtimes) if runtimes else None,
-        drafts=tuple(draft or ()),
-        draft_weights=draft_weights and draft_weights.value,
-        kv_heads=kv_heads,
-    )
+    settings = {"check": not no_check, "force": force, "name": name, "threads": threads}
+    chosen = exporter.ExportOptions(**formats.options(), **drafts.options(), **settings)
     began = perf_counter()
     with progress_bar(quiet=json) as show:
         try:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgedec.bench.report import bits_per_weight
+from edgedec.cli._flags import Json
 from edgedec.cli._memory import memory_at, show_memory
 from edgedec.cli._output import print_json, print_table, size
-from edgedec.cli.options import Json
 
 if TYPE_CHECKING:
     from edgedec.bundle.folder import Bundle
@@ -79,7 +80,7 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         "ropes": _ropes(manifest),
         "quantization": manifest.quantization,
         "parts": parts(manifest),
-        "bits_per_weight": bits(manifest.tensors.values()),
+        "bits_per_weight": bits_per_weight(manifest.tensors.values()),
         "kv": kv_costs(manifest),
         "chat_template": manifest.text.chat_template is not None,
         "eos": list(manifest.text.eos),
@@ -101,18 +102,11 @@ def parts(manifest: Manifest) -> dict[str, dict[str, Any]]:
         part: {
             "format": manifest.quantization.get(part, ""),
             "bytes": sum(t.stored_bytes for t in tensors),
-            "bits_per_weight": bits(tensors),
+            "bits_per_weight": bits_per_weight(tensors),
         }
         for part, tensors in groups.items()
         if tensors
     }
-
-
-def bits(tensors: Iterable[Tensor]) -> float:
-    """Stored bits for each weight, scales, zero points and padding included; 0 if the weights are inside a graph."""
-    every = list(tensors)
-    stored = sum(t.stored_bytes for t in every)
-    return round(8 * stored / (sum(prod(t.shape) for t in every) or 1), 3)
 
 
 def kv_costs(manifest: Manifest) -> dict[str, dict[str, int]]:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import typer
 
-from edgedec.cli import options as o
+from edgedec.cli import _flags as o
 from edgedec.cli._output import print_json, print_table, size
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from edgedec.cli._flags import Json
 from edgedec.cli._output import print_json, progress_bar, size
-from edgedec.cli.options import Json
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

@@ -3,31 +3,50 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from edgedec.cli import options as o
-from edgedec.cli._groups import grouped
+from edgedec.cli import _flags as o
 from edgedec.cli._output import print_json
 from edgedec.cli._stream import Generation, describe, stats_line
 from edgedec.cli._timings import Stopwatch, about
 from edgedec.errors import UsageError
+from edgedec.session import Session
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
+@dataclass(frozen=True)
+class ReportFlags:
+    """What is printed, and how."""
+
+    no_echo: Annotated[bool, typer.Option("--no-echo", help="Print only what is new.")] = False
+    json: o.Json = False
+    stats: o.ShowStats = False
+    verbose: o.Verbose = False
+    logprobs: o.Logprobs = None
+
+    def check(self) -> None:
+        if self.logprobs is not None and not self.json:
+            raise typer.BadParameter("--logprobs: needs --json")
+
+    def show_stats(self, generation: Generation) -> None:
+        if (self.stats or self.verbose) and not self.json:
+            print(stats_line(generation.stats()), file=sys.stderr)
+
+
 @app.command()
-@grouped
+@o.grouped
 def run(
     *,
     model: o.ModelName = "nano",
-    prompt: o.Prompt = None,
-    file: o.PromptFile = None,
+    source: o.PromptFlags,
     generation: o.SeededGeneration,
     must: o.ConstraintFlags,
+    processors: o.ProcessorWords = "",
     machine: o.MachineFlags,
     speculate: o.Speculate = "auto",
     learn: o.Learn = False,
@@ -40,11 +59,7 @@ def run(
             "shares with the saved text is not read again; without a prompt the saved text is continued.",
         ),
     ] = None,
-    no_echo: Annotated[bool, typer.Option("--no-echo", help="Print only what is new.")] = False,
-    json: o.Json = False,
-    stats: o.ShowStats = False,
-    verbose: o.Verbose = False,
-    logprobs: o.Logprobs = None,
+    report: ReportFlags,
 ) -> None:
     """Continue a text, streaming it to stdout.
 
@@ -54,36 +69,45 @@ def run(
       edgedec run -m ./smol -f notes.txt --temp 0 --no-echo --spec off --stats
       echo "The cat" | edgedec run --json --logprobs 3
     """
-    if logprobs is not None and not json:
-        raise typer.BadParameter("--logprobs: needs --json")
-    if session is not None and not session.parent.is_dir():
-        raise UsageError(f"--session {session}: there is no folder {session.parent}")
-    resumes = session is not None and session.exists()
-    text = o.read_prompt(prompt, file, optional=resumes)
-    clock = Stopwatch(verbose)
+    report.check()
+    saved = _saved(session)
+    text = source.text() if saved is None else source.text_or_none()
+    clock = Stopwatch(report.verbose)
     opened = machine.open(model)
     clock.lap(f"opened {opened.bundle.path}: {about(opened)}")
-    config = replace(generation.config(opened), logprobs=logprobs, constraint=must.for_model(opened))
+    config = replace(generation.config(opened), logprobs=report.logprobs, constraint=must.for_model(opened))
+    config = replace(config, processors=o.processors_for(opened, processors))
     live = machine.session(opened, speculate, learn)
     clock.lap("session, drafters, constraint")
-    if session is not None and resumes:
-        live.load(session)
-    if not resumes:  # a resumed session brings the state of its draws; a new seed would discard it
+    if saved is None:
         config = o.with_seed(config)
+    else:  # it brings the state of its draws, which a new seed would discard
+        live.load(saved)
     made = Generation(live, config)
     before = opened.tokenizer.decode(live.ids) if text is None else text
     ids = None if text is None else opened.tokenizer.encode(text)
     clock.lap(f"tokenizer, {len(ids or live.ids)} tokens of prompt")
     try:
-        _write(made, ids, before, not no_echo, json)
+        _write(made, ids, before, not report.no_echo, report.json)
     finally:
-        if session is not None and made.tokens:
-            live.save(session)
-        if learn:
-            live.save_drafters()
+        _keep(live, session if made.tokens else None, learn)
         clock.generated(live.stats)
-        if (stats or verbose) and not json:
-            print(stats_line(made.stats()), file=sys.stderr)
+        report.show_stats(made)
+
+
+def _saved(session: Path | None) -> Path | None:
+    """The file of --session if it is there; an error now if it could not be written later."""
+    if session is not None and not session.parent.is_dir():
+        raise UsageError(f"--session {session}: there is no folder {session.parent}")
+    return session if session is not None and session.exists() else None
+
+
+def _keep(live: Session, file: Path | None, learn: bool) -> None:
+    """Save the session, and what drafters learned."""
+    if file is not None:
+        live.save(file)
+    if learn:
+        live.save_drafters()
 
 
 def _write(generation: Generation, ids: list[int] | None, before: str, echo: bool, json: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from edgedec.cli import options as o
+from edgedec.cli import _flags as o
 from edgedec.cli._output import print_json
 from edgedec.errors import UsageError
 

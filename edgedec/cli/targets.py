@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from edgedec.cli import options as o
+from edgedec.cli import _flags as o
 from edgedec.cli._output import print_json, print_table
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgedec.cli import options as o
-from edgedec.cli._groups import grouped
+from edgedec.cli import _flags as o
 from edgedec.cli._output import print_json
 from edgedec.cli._stream import Generation
 from edgedec.errors import UsageError
@@ -22,12 +21,11 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
-@grouped
+@o.grouped
 def trace(
     *,
     model: o.ModelName = "nano",
-    prompt: o.Prompt = None,
-    file: o.PromptFile = None,
+    source: o.PromptFlags,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")] = Path("trace.html"),
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     speculate: o.Speculate = "auto",
@@ -43,8 +41,7 @@ def trace(
       edgedec trace -m ./smol -f notes.txt --temp 0 --spec copy+recycling --force
     """
     _check_out(out, force)
-    text = o.read_prompt(prompt, file)
-    assert text is not None
+    text = source.text()
     opened = machine.open(model)
     made = Generation(machine.session(opened, speculate), o.with_seed(generation.config(opened)))
     ids = opened.tokenizer.encode(text)

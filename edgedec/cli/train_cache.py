@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from edgedec.cli import options as o
-from edgedec.cli._exporting import changeable
+from edgedec.cli import _flags as o
+from edgedec.cli._exporting import changeable, export_module
 from edgedec.cli._output import print_json, progress_bar
-from edgedec.errors import RuntimeUnavailable, UsageError
-from edgedec.runtime import available_cores
+from edgedec.errors import UsageError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
+@dataclass(frozen=True)
+class CoprocessorFlags:
+    """What is trained, and on which texts."""
+
+    entries: Annotated[int, typer.Option(min=1, max=64, help="The most latent entries that it makes.")] = 8
+    rank: Annotated[int, typer.Option(min=1, help="Of its low-rank weights.")] = 16
+    ahead: Annotated[int, typer.Option(min=1, help="Tokens after the entries that it learns from.")] = 64
+    length: Annotated[int, typer.Option(min=32, help="Tokens of a text.")] = 256
+    rate: Annotated[float, typer.Option(min=0.0, help="The learning rate at its highest.")] = 2e-3
+
+
+@dataclass(frozen=True)
+class CoprocessorTraining(o.TrainFlags):
+    """The same flags, for a part beside a model."""
+
+    minutes: Annotated[float, typer.Option(min=0.0, help="Minutes of training.")] = 10.0
+    work: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", show_default=False, help="Keep a checkpoint there, to go on from."),
+    ] = None
+
+
 @app.command()
+@o.grouped
 def train_cache(
+    *,
     bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle folder, or `nano`.")],
     data: Annotated[list[Path], typer.Argument(metavar="DATA", help='Texts: .txt, or .jsonl with "text".')],
     out: Annotated[
@@ -25,19 +49,8 @@ def train_cache(
         typer.Option("--out", "-o", metavar="FILE", show_default=False, help="BUNDLE.coprocessor by default."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
-    entries: Annotated[int, typer.Option(min=1, max=64, help="The most latent entries that it makes.")] = 8,
-    rank: Annotated[int, typer.Option(min=1, help="Of its low-rank weights.")] = 16,
-    ahead: Annotated[int, typer.Option(min=1, help="Tokens after the entries that it learns from.")] = 64,
-    length: Annotated[int, typer.Option(min=32, help="Tokens of a text.")] = 256,
-    minutes: Annotated[float, typer.Option(min=0.0, help="Minutes of training.")] = 10.0,
-    steps: Annotated[int, typer.Option(min=0, help="At most so many steps; 0: the minutes alone.")] = 0,
-    rate: Annotated[float, typer.Option(min=0.0, help="The learning rate at its highest.")] = 2e-3,
-    work: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", show_default=False, help="Keep a checkpoint there, to go on from."),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the first weights and the batches.")] = 0,
-    threads: o.Threads = 0,
+    flags: CoprocessorFlags,
+    how: CoprocessorTraining,
     json: o.Json = False,
 ) -> None:
     """Train what adds latent entries to the cache.
@@ -49,35 +62,18 @@ def train_cache(
     """
     import edgedec
 
-    training, loop = _training()
+    training, loop = (export_module(name, "train-cache", "train") for name in ("coprocessor", "training_loop"))
     file = out or Path(f"{changeable(bundle)}.coprocessor")
-    model = edgedec.open(bundle, threads=threads)
+    model = edgedec.open(bundle, threads=how.threads)
     if file.exists() and not force:
         raise UsageError(f"{file}: exists already; choose another place with --out, or pass --force")
-    plan = training.CoprocessorPlan(
-        entries, rank, ahead, minutes, steps, rate, length=length, seed=seed, threads=threads or available_cores()
-    )
+    plan = training.CoprocessorPlan(**asdict(flags), **how.settings())
     with progress_bar(quiet=json) as show:
         trainer = training.CoprocessorTrainer(model.bundle, data, model.tokenizer.encode, plan)
         key = training.key_of(model.bundle, data, plan)
-        loss = loop.train(trainer, work / "coprocessor.safetensors" if work else None, key, show)
+        loss = loop.train(trainer, how.checkpoint("coprocessor.safetensors"), key, show)
     trainer.write(file)
     _report(file, trainer.steps, loss, trainer.measure(), trainer.measure(others=True), json)
-
-
-def _training() -> tuple[Any, Any]:
-    """The trainer and the loop, whose packages are an extra."""
-    from importlib import import_module
-
-    from edgedec.extras import install_command
-
-    try:
-        return import_module("edgedec.export.coprocessor"), import_module("edgedec.export.training_loop")
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package == "edgedec":
-            raise
-        raise RuntimeUnavailable(f"train-cache needs {package}: {install_command('train')}") from None
 
 
 def _report(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgedec.cli import options as o
+from edgedec.cli import _flags as o
+from edgedec.cli._exporting import export_module
 from edgedec.cli._output import print_json, progress_bar
 from edgedec.errors import UsageError
-from edgedec.runtime import available_cores
 from edgedec.storage.files import replacing_folder
 
 if TYPE_CHECKING:
@@ -19,42 +20,54 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
+@dataclass(frozen=True)
+class ExitFlags:
+    """What is trained, and on which rows."""
+
+    exits: Annotated[
+        str,
+        typer.Option(
+            metavar="N,N,…", show_default=False, help="Layers to leave after; a sixth to two thirds by default."
+        ),
+    ] = ""
+    drop: Annotated[float, typer.Option(min=0.0, max=0.9, help="How often the last layer is left out.")] = 0.1
+    early: Annotated[float, typer.Option(min=0.0, help="Weight of the exits' losses.")] = 1.0
+    rotate: Annotated[int, typer.Option(min=1, help="An update trains one exit in so many, by turns.")] = 4
+    soft: Annotated[
+        float,
+        typer.Option(min=0.0, max=1.0, help="Share of an exit's loss that follows the whole model, not the text."),
+    ] = 0.5
+    rate: Annotated[float, typer.Option(min=0.0, help="Highest learning rate.")] = 5e-5
+    batch: Annotated[int, typer.Option(min=1, help="Rows of an update.")] = 8
+    length: Annotated[int, typer.Option(min=8, help="Tokens of a row.")] = 512
+
+    def plan(self, training: Any, n_layers: int, how: ExitTraining) -> ExitPlan:
+        exits = _exits(self.exits, n_layers) or training.default_exits(n_layers)
+        plan: ExitPlan = training.ExitPlan(**{**asdict(self), "exits": exits}, **how.settings())
+        return plan
+
+
+@dataclass(frozen=True)
+class ExitTraining(o.TrainFlags):
+    """The same flags, for a checkpoint that is trained as a whole."""
+
+    minutes: Annotated[float, typer.Option(min=0.0, help="Minutes of training.")] = 60.0
+    steps: Annotated[int, typer.Option(min=0, help="At most so many updates; 0: the minutes alone.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="Of the order of the texts and of the layers left out.")] = 0
+
+
 @app.command()
+@o.grouped
 def train_exits(
+    *,
     checkpoint: Annotated[Path, typer.Argument(metavar="PATH", help="Hugging Face folder of the model.")],
     data: Annotated[
         list[Path],
         typer.Argument(metavar="DATA", help='Texts like those the model was trained on: .txt, or .jsonl with "text".'),
     ],
     out: Annotated[Path, typer.Option("-o", "--out", metavar="FOLDER", help="Where the trained checkpoint goes.")],
-    exits: Annotated[
-        str,
-        typer.Option(
-            metavar="N,N,…", show_default=False, help="Layers to leave after; a sixth to two thirds by default."
-        ),
-    ] = "",
-    drop: Annotated[float, typer.Option(min=0.0, max=0.9, help="How often the last layer is left out.")] = 0.1,
-    early: Annotated[float, typer.Option(min=0.0, help="Weight of the exits' losses.")] = 1.0,
-    rotate: Annotated[int, typer.Option(min=1, help="An update trains one exit in so many, by turns.")] = 4,
-    soft: Annotated[
-        float,
-        typer.Option(min=0.0, max=1.0, help="Share of an exit's loss that follows the whole model, not the text."),
-    ] = 0.5,
-    minutes: Annotated[float, typer.Option(min=0.0, help="Minutes of training.")] = 60.0,
-    steps: Annotated[int, typer.Option(min=0, help="At most so many updates; 0: the minutes alone.")] = 0,
-    rate: Annotated[float, typer.Option(min=0.0, help="Highest learning rate.")] = 5e-5,
-    batch: Annotated[int, typer.Option(min=1, help="Rows of an update.")] = 8,
-    length: Annotated[int, typer.Option(min=8, help="Tokens of a row.")] = 512,
-    work: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            show_default=False,
-            help="Keep a checkpoint there; an interrupted run continues from it.",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the order of the texts and of the layers left out.")] = 0,
-    threads: o.Threads = 0,
+    flags: ExitFlags,
+    how: ExitTraining,
     force: Annotated[bool, typer.Option("--force", help="Replace FOLDER if it exists.")] = False,
     json: o.Json = False,
 ) -> None:
@@ -65,33 +78,20 @@ def train_exits(
       edgedec train-exits ./smol-hf texts.txt -o ./smol-exits --minutes 120 --work build/exits
       edgedec train-exits ./smol-hf texts.jsonl -o ./smol-exits --exits 4,6,8 --threads 4 --force
     """
-    models, training = _training()
-    from edgedec.export import training_loop
-
+    models, training, loop = (
+        export_module(name, "train-exits", "train") for name in ("exits_model", "exits_train", "training_loop")
+    )
     if out.exists() and not force:
         raise UsageError(f"{out}: exists already; choose another place or pass --force")
     with progress_bar(quiet=json) as show:
         model = models.Early(models.load(checkpoint), str(checkpoint))
-        if length > model.context:
-            raise UsageError(f"--length {length}: the model reads at most {model.context} tokens")
-        plan = training.ExitPlan(
-            exits=_exits(exits, len(model)) or training.default_exits(len(model)),
-            drop=drop,
-            early=early,
-            rotate=rotate,
-            soft=soft,
-            minutes=minutes,
-            steps=steps,
-            rate=rate,
-            batch=batch,
-            length=length,
-            seed=seed,
-            threads=threads or available_cores(),
-        )
+        if flags.length > model.context:
+            raise UsageError(f"--length {flags.length}: the model reads at most {model.context} tokens")
+        plan = flags.plan(training, len(model), how)
         trainer = training.ExitTrainer(model, data, _encoder(checkpoint), plan)
         key = training.key_of(checkpoint, data, plan)
         before = trainer.measure()
-        training_loop.train(trainer, work / "exits.safetensors" if work else None, key, show, training.SAVE_EVERY)
+        loop.train(trainer, how.checkpoint("exits.safetensors"), key, show, training.SAVE_EVERY)
         with replacing_folder(out, force=force) as folder:
             models.write(model, checkpoint, folder)
     _report(out, plan, trainer.steps, before, trainer.measure(), json)
@@ -116,22 +116,6 @@ def _encoder(folder: Path) -> Any:
         raise UsageError(f"{path}: missing; train-exits reads texts with it")
     tokenizer = Tokenizer.from_file(str(path))
     return lambda text: tokenizer.encode(text).ids
-
-
-def _training() -> tuple[Any, Any]:
-    """The modules of the model and of its trainer, whose packages are an extra."""
-    from importlib import import_module
-
-    from edgedec.errors import RuntimeUnavailable
-    from edgedec.extras import install_command
-
-    try:
-        return import_module("edgedec.export.exits_model"), import_module("edgedec.export.exits_train")
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package == "edgedec":
-            raise
-        raise RuntimeUnavailable(f"train-exits needs {package}: {install_command('train')}") from None
 
 
 def _report(out: Path, plan: ExitPlan, steps: int, before: ExitQuality, after: ExitQuality, json: bool) -> None:

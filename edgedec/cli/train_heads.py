@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from json import dumps, loads
@@ -11,12 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgedec.cli import options as o
-from edgedec.cli._distilling import continued, distill, kind_of, plan_of, report
-from edgedec.cli._exporting import changeable
+from edgedec.cli import _flags as o
+from edgedec.cli._distilling import continued, distill, plan_of, report
+from edgedec.cli._exporting import changeable, export_module
 from edgedec.cli._output import print_json, progress_bar, size
 from edgedec.errors import UsageError
-from edgedec.runtime import available_cores
 from edgedec.storage.files import replacing
 
 if TYPE_CHECKING:
@@ -37,34 +37,51 @@ class Labels(StrEnum):
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-@app.command()
-def train_heads(
-    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle folder, or `nano`.")],
-    data: Annotated[
-        list[Path],
-        typer.Argument(metavar="DATA", help='Texts like those to come: .txt, or .jsonl with "text" or "prompt".'),
-    ],
+@dataclass(frozen=True)
+class TargetFlags:
+    """Where the bundle with the head goes."""
+
     out: Annotated[
         Path | None,
         typer.Option(
             "--out", "-o", metavar="FOLDER", show_default=False, help="The copy with the head; BUNDLE-KIND by default."
         ),
-    ] = None,
-    in_place: Annotated[bool, typer.Option("--in-place", help="Put the head into BUNDLE itself, not a copy.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing copy.")] = False,
+    ] = None
+    in_place: Annotated[bool, typer.Option("--in-place", help="Put the head into BUNDLE itself, not a copy.")] = False
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing copy.")] = False
+
+    def folder(self, bundle: str, kind: str) -> Path | None:
+        """The copy; None for the bundle itself. Refused before anything is trained."""
+        if self.in_place:
+            if self.out is not None:
+                raise typer.BadParameter("--out and --in-place: give one of them")
+            changeable(bundle)
+            return None
+        target = self.out or Path(f"{Path(bundle).name}-{kind}")
+        if target.exists() and not self.force:
+            raise UsageError(
+                f"{target}: exists already; choose another place with --out, or pass --force or --in-place"
+            )
+        return target
+
+
+@dataclass(frozen=True)
+class HeadFlags:
+    """Which head, and what it learns from."""
+
     kind: Annotated[
         str,
         typer.Option(
             help="eagle3, longspec, hydra++, hydra, medusa, prompt draft tokens; exit, kangaroo, m2r2 end early."
         ),
-    ] = "hydra",
-    heads: Annotated[int, typer.Option(min=1, max=16, help="How many tokens ahead a head drafts.")] = 4,
+    ] = "hydra"
+    heads: Annotated[int, typer.Option(min=1, max=16, help="How many tokens ahead a head drafts.")] = 4
     layer: Annotated[
         int,
         typer.Option(
             min=0, show_default=False, help="Of exit, kangaroo and m2r2: after how many layers; a third by default."
         ),
-    ] = 0,
+    ] = 0
     vocab_trim: Annotated[
         int | None,
         typer.Option(
@@ -72,20 +89,18 @@ def train_heads(
             show_default=False,
             help="Draft only the N most used tokens; 0: all. A quarter by default.",
         ),
-    ] = None,
+    ] = None
     self_distill: Annotated[
         int,
         typer.Option(min=0, metavar="N", help="Let the model continue N openings of the data, and add these texts."),
-    ] = 0,
-    labels: Annotated[
-        Labels, typer.Option(help="Train on the model's own tokens, or on the text itself.")
-    ] = Labels.model,
-    minutes: Annotated[float, typer.Option(min=0.0, help="Minutes of training.")] = 5.0,
-    steps: Annotated[int, typer.Option(min=0, help="At most so many steps; 0: the minutes alone.")] = 0,
-    width: Annotated[int, typer.Option(min=0, help="Inner width of the head; 0: by the model's size.")] = 0,
+    ] = 0
+    labels: Annotated[Labels, typer.Option(help="Train on the model's own tokens, or on the text itself.")] = (
+        Labels.model
+    )
+    width: Annotated[int, typer.Option(min=0, help="Inner width of the head; 0: by the model's size.")] = 0
     length: Annotated[
         int, typer.Option(min=16, help="Of kinds that are trained on streams: tokens of a row of text.")
-    ] = 512,
+    ] = 512
     keep: Annotated[
         Path | None,
         typer.Option(
@@ -94,7 +109,30 @@ def train_heads(
             show_default=False,
             help="Of kinds with attention, m2r2, prompt: write the checkpoint there too, in its layout.",
         ),
-    ] = None,
+    ] = None
+
+    def settings(self, kind: str, how: HeadTraining, vocab: int) -> dict[str, Any]:
+        """Fields of every plan. kind: the head's file; vocab: tokens of the model."""
+        trim = min(vocab // 4, _MOST_KEPT) if self.vocab_trim is None else self.vocab_trim
+        own = {"kind": kind, "depth": self.heads, "width": self.width, "keep": trim}
+        return own | how.settings()
+
+    def after(self, early: bool, n_layers: int) -> int:
+        """After how many layers an early head comes; 0 for other kinds, after the last."""
+        if not early:
+            if self.layer:
+                raise UsageError("--layer: only an exit has one (--kind exit)")
+            return 0
+        layer = self.layer or max(1, n_layers // 3)
+        if layer >= n_layers:
+            raise UsageError(f"--layer {layer}: must be from 1 to {n_layers - 1}")
+        return layer
+
+
+@dataclass(frozen=True)
+class HeadTraining(o.TrainFlags):
+    """The same flags, for a head of a bundle."""
+
     work: Annotated[
         Path | None,
         typer.Option(
@@ -102,9 +140,22 @@ def train_heads(
             show_default=False,
             help="Keep states and checkpoints there; an interrupted run continues from them.",
         ),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the first weights, the batches and the texts written.")] = 0,
-    threads: o.Threads = 0,
+    ] = None
+    seed: Annotated[int, typer.Option(min=0, help="Of the first weights, the batches and the texts written.")] = 0
+
+
+@app.command()
+@o.grouped
+def train_heads(
+    *,
+    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Bundle folder, or `nano`.")],
+    data: Annotated[
+        list[Path],
+        typer.Argument(metavar="DATA", help='Texts like those to come: .txt, or .jsonl with "text" or "prompt".'),
+    ],
+    target: TargetFlags,
+    head: HeadFlags,
+    how: HeadTraining,
     json: o.Json = False,
 ) -> None:
     """Train a draft head and write a copy of the bundle with it.
@@ -116,58 +167,43 @@ def train_heads(
       edgedec train-heads ./smol texts.txt --in-place --kind exit --layer 8 --minutes 10 --threads 2
       edgedec train-heads ./smol texts.txt --kind eagle3 --minutes 60 --work build/eagle
     """
-    training, distilling = _training(), _training("heads_distill")
-    kind = kind_of(kind)
+    distilling = export_module("heads_distill", "train-heads", "train")
+    kind = distilling.kind_of(head.kind)
     early = distilling.early(kind)
-    target = _target(bundle, kind, out, in_place, force)
-    wanted: dict[str, Any] = {"kind": kind, "depth": heads, "width": width, "minutes": minutes, "steps": steps}
-    wanted["seed"] = seed
+    place = target.folder(bundle, kind)
     with progress_bar(quiet=json) as show:
-        import edgedec
-
-        model = edgedec.open(bundle, threads=threads)
-        if not model.runtime.capabilities.hidden:
-            raise UsageError(f"{bundle}: engine {model.runtime.name} gives no hidden states for a head to read")
-        wanted |= {"keep": _kept(vocab_trim, model.spec.vocab_size), "threads": threads or available_cores()}
-        after = _layer(early, layer, model.spec.n_layers)
+        model = _opened(bundle, how.threads)
+        settings = head.settings(kind, how, model.spec.vocab_size) | {"layer": head.after(early, model.spec.n_layers)}
         if distilling.trains(kind):
-            plan = plan_of(distilling, **wanted, layer=after, length=length)
-            report(distill(model, data, plan, self_distill, work, keep, target, force, show), json)
-            return
-        plan = training.TrainingPlan(**wanted, layer=after, labels=labels.value)
-        found_text = (text for file in data for text in documents(o.read_text(file), str(file)))
-        texts = _texts(model, [model.tokenizer.encode(text) for text in found_text], self_distill, seed, work, show)
-        trained = training.run(model.bundle, model.runtime, texts, plan, work, show, target, force)
-    _report(trained, json)
+            plan = plan_of(distilling, **settings, length=head.length)
+            found = distill(model, data, plan, head.self_distill, how.work, head.keep, place, target.force, show)
+        else:
+            texts = _texts(model, data, head.self_distill, how, show)
+            found = _trained(model, texts, settings | {"labels": head.labels.value}, how, (place, target.force), show)
+    report(found, json) if distilling.trains(kind) else _report(found, json)
 
 
-def _target(bundle: str, kind: str, out: Path | None, in_place: bool, force: bool) -> Path | None:
-    """Where the copy goes; None for the bundle itself. Refused before anything is trained."""
-    if in_place:
-        if out is not None:
-            raise typer.BadParameter("--out and --in-place: give one of them")
-        changeable(bundle)
-        return None
-    target = out or Path(f"{Path(bundle).name}-{kind}")
-    if target.exists() and not force:
-        raise UsageError(f"{target}: exists already; choose another place with --out, or pass --force or --in-place")
-    return target
+def _opened(bundle: str, threads: int) -> edgedec.Model:
+    """The model, whose engine must give hidden states."""
+    import edgedec
+
+    model = edgedec.open(bundle, threads=threads)
+    if not model.runtime.capabilities.hidden:
+        raise UsageError(f"{bundle}: engine {model.runtime.name} gives no hidden states for a head to read")
+    return model
 
 
-def _layer(early: bool, layer: int, n_layers: int) -> int:
-    """After how many layers an early head comes; 0 for other kinds, after the last."""
-    if not early:
-        if layer:
-            raise UsageError("--layer: only an exit has one (--kind exit)")
-        return 0
-    layer = layer or max(1, n_layers // 3)
-    if layer >= n_layers:
-        raise UsageError(f"--layer {layer}: must be from 1 to {n_layers - 1}")
-    return layer
-
-
-def _kept(vocab_trim: int | None, vocab: int) -> int:
-    return min(vocab // 4, _MOST_KEPT) if vocab_trim is None else vocab_trim
+def _trained(
+    model: edgedec.Model,
+    texts: list[list[int]],
+    settings: dict[str, Any],
+    how: HeadTraining,
+    target: tuple[Path | None, bool],
+    show: Progress,
+) -> Any:
+    """The head, trained on hidden states that are kept. target: where the copy goes, and whether it may replace one."""
+    training = export_module("heads_train", "train-heads", "train")
+    return training.run(model.bundle, model.runtime, texts, training.TrainingPlan(**settings), how.work, show, *target)
 
 
 def documents(text: str, name: str) -> list[str]:
@@ -187,41 +223,24 @@ def documents(text: str, name: str) -> list[str]:
     return found
 
 
-def _texts(
-    model: edgedec.Model, texts: list[list[int]], n: int, seed: int, work: Path | None, show: Progress
-) -> list[list[int]]:
-    """The texts, and `n` that the model wrote from their openings; those are kept in the work folder."""
+def _texts(model: edgedec.Model, data: list[Path], n: int, how: HeadTraining, show: Progress) -> list[list[int]]:
+    """The texts of the data, and `n` that the model wrote from their openings; those are kept in the work folder."""
+    texts = [model.tokenizer.encode(text) for file in data for text in documents(o.read_text(file), str(file))]
     if not any(texts):
         raise UsageError("the data hold no text")
     if not n:
         return texts
     weights = model.bundle.manifest.files[model.bundle.manifest.weights].sha256
-    key = sha256(dumps([weights, model.runtime.name, texts, n, seed]).encode()).hexdigest()[:16]
-    kept = None if work is None else work / f"written-{key}.json"
+    key = sha256(dumps([weights, model.runtime.name, texts, n, how.seed]).encode()).hexdigest()[:16]
+    kept = how.checkpoint(f"written-{key}.json")
     if kept is not None and kept.exists():
         return texts + loads(kept.read_text("utf-8"))
-    written = list(continued(model, texts, n, seed, show))
+    written = list(continued(model, texts, n, how.seed, show))
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
         with replacing(kept) as file:
             file.write(dumps(written).encode())
     return texts + written
-
-
-def _training(name: str = "heads_train") -> Any:
-    """A trainer, whose packages are an extra."""
-    from importlib import import_module
-
-    from edgedec.errors import RuntimeUnavailable
-    from edgedec.extras import install_command
-
-    try:
-        return import_module(f"edgedec.export.{name}")
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package == "edgedec":
-            raise
-        raise RuntimeUnavailable(f"train-heads needs {package}: {install_command('train')}") from None
 
 
 def _report(trained: Any, json: bool) -> None:

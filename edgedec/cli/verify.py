@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edgedec.cli._flags import Json
 from edgedec.cli._output import print_json, progress_bar, size
-from edgedec.cli.options import Json
 from edgedec.errors import EdgedecError
 
 if TYPE_CHECKING:

@@ -1,10 +1,27 @@
 """Constraints: what the next token may be.
 
 `json_schema`, `json_object`, `regex`, `grammar` and `choices` make them for a model; anything else with the methods
-of `Constraint` will do as well.
+of `Constraint` will do as well. Each kind is a file of `edgedec.constraints.kinds`.
 """
 
-from edgedec.constraints.kinds import choices, grammar, json_object, json_schema, regex
+from edgedec.constraints._facts import ConstraintFacts
+from edgedec.constraints.kinds.choices import choices
+from edgedec.constraints.kinds.grammar import make as grammar
+from edgedec.constraints.kinds.json_object import make as json_object
+from edgedec.constraints.kinds.json_schema import json_schema
+from edgedec.constraints.kinds.regex import make as regex
 from edgedec.decoding.constraint import Constraint
+from edgedec.plugins import Family
 
-__all__ = ["Constraint", "choices", "grammar", "json_object", "json_schema", "regex"]
+__all__ = [
+    "FAMILY",
+    "Constraint",
+    "ConstraintFacts",
+    "choices",
+    "grammar",
+    "json_object",
+    "json_schema",
+    "regex",
+]
+
+FAMILY = Family("edgedec.constraints.kinds", "constraint", facts=ConstraintFacts)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, Self
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,3 +48,44 @@ class Constraint(Protocol):
     def fork(self) -> Self:
         """An independent constraint that stands where this one does."""
         ...
+
+
+def always() -> bool:
+    return True
+
+
+def never() -> bool:
+    return False
+
+
+class ConstraintHooks(NamedTuple):
+    """What the loop and the drafters call of a generation's constraint, apart from its masks; the defaults are those of
+    a text without a constraint.
+
+    forced(): the tokens that must come next; ready(): is what follows the accepted tokens computed? slow(): are drafts
+    to be left out because masks take long? allowed(tokens, parents, seconds): for each node of a draft tree, whether it
+    is allowed, or None if that is not known in less than the `seconds` that their rows cost; None where the constraint
+    has no such method. parks: does the runner of the loop accept `Waiting`, and go on with other texts meanwhile?
+    """
+
+    forced: Callable[[], Sequence[int]] = tuple
+    ready: Callable[[], bool] = always
+    slow: Callable[[], bool] = never
+    allowed: Callable[[Sequence[int], Sequence[int], float], Sequence[bool] | None] | None = None
+    parks: bool = False
+
+    @classmethod
+    def of(cls, constraint: Constraint | None, parks: bool) -> ConstraintHooks:
+        """The hooks of a constraint; of its optional methods those that it has."""
+        if constraint is None:
+            return cls(parks=parks)
+        return cls(
+            constraint.forced,
+            getattr(constraint, "ready", always),
+            partial(getattr, constraint, "slow", False),
+            getattr(constraint, "allowed", None),
+            parks,
+        )
+
+
+NO_HOOKS = ConstraintHooks()

@@ -1,13 +1,13 @@
-"""One text in the making, as the loop and the drafters see it."""
+"""The state of one text that is being generated, as the loop and the drafters use it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from edgedec.cache import Cache
+from edgedec.decoding.constraint import NO_HOOKS, ConstraintHooks
 from edgedec.decoding.host_time import Gaps
 from edgedec.errors import ContextFull
 from edgedec.policies import CachePolicy
@@ -15,24 +15,13 @@ from edgedec.runtime import Adapter
 from edgedec.sampling import Sampling
 
 
-def always() -> bool:
-    return True
-
-
-def unsaid(tokens: Sequence[int], parents: Sequence[int], seconds: float) -> None:
-    """No constraint says which drafted tokens are allowed."""
-
-
 @dataclass
 class Context:
     """A text's tokens, and the cache that holds all but the last few of them.
 
     `sampling` is how the generation in progress chooses; `rng` what it draws with; `concurrent`: how many other
-    sequences share its calls; `jump_forward()`: the tokens that its constraint leaves no choice about; `ready()`: may
-    the generation go on, or does its constraint still compute? `allowed(tokens, parents, seconds)`: which nodes of a
-    draft tree, whose rows would cost so much, its constraint allows, None if it does not say; `adapter`: the low-rank
-    weights that its calls use; `parks`: does whoever runs its loop take `Waiting` for an item, and go on with others
-    meanwhile? `policy`: what its cache keeps, None: everything (`edgedec.decoding.apply_policy`); `gaps`: the time
+    sequences share its calls; `hooks`: what its constraint offers besides masks; `adapter`: the low-rank weights that
+    its calls use; `policy`: what its cache keeps, None: everything (`edgedec.decoding.apply_policy`); `gaps`: the time
     between its calls.
     """
 
@@ -43,24 +32,21 @@ class Context:
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
     sampling: Sampling = field(default_factory=Sampling)
     concurrent: int = 0
-    jump_forward: Callable[[], Sequence[int]] = tuple
-    ready: Callable[[], bool] = always
-    allowed: Callable[[Sequence[int], Sequence[int], float], Sequence[bool] | None] = unsaid
+    hooks: ConstraintHooks = NO_HOOKS
     adapter: Adapter | None = None
-    parks: bool = False
     policy: CachePolicy | None = None
     gaps: Gaps = field(default_factory=Gaps)
 
     def fork(self) -> Context:
-        """An independent text in the making, at the same place."""
+        """An independent copy, without the constraint's hooks: a generation that continues it sets its own."""
         rng = np.random.default_rng()
         rng.bit_generator.state = self.rng.bit_generator.state
         policy = None if self.policy is None else self.policy.fork()
-        return replace(self, ids=list(self.ids), cache=self.cache.fork(), rng=rng, policy=policy, parks=False)
+        return replace(self, ids=list(self.ids), cache=self.cache.fork(), rng=rng, policy=policy, hooks=NO_HOOKS)
 
     def forget(self, length: int) -> None:
-        """Cut the cache to the first `length` tokens. What a policy dropped because of those after them is not
-        to be had again: under one nothing is left, and the text is read anew."""
+        """Cut the cache to the first `length` tokens. Under a policy, cut it to nothing: what the policy dropped
+        because of later tokens cannot be restored, so the text is read again."""
         if length < self.cache.length:
             self.cache.truncate(length if self.policy is None else 0)
             if self.policy is not None:

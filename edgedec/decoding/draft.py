@@ -1,4 +1,4 @@
-"""Drafts, and what the loop needs of a drafter."""
+"""Drafts, and the interface of a drafter."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Draft:
     `done` of a call; numbers: of each token, which it was of all that went through them (empty: there were no others).
     prompts: rows that run below it (of a draft that has been through no blocks).
     by: the names of the drafters of each token, and why: the governor's reason for a draft of this size; both for
-    people. rests: the drafter is neither asked nor shown anything again until this, given the text before each of the
-    next calls, is True; None: at the next call.
+    people. rests (of an empty draft): this function gets the text before each of the next calls, and until it returns
+    True nothing is drafted, and the drafter gets no results; None: the drafter proposes at the next call.
     """
 
     tokens: Sequence[int] = ()

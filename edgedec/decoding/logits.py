@@ -115,8 +115,8 @@ class MaskPending(Exception):
 
 
 class ConstraintMask:
-    """A `Constraint` as a processor: what it does not allow gets the probability 0. Where `context.parks`, a mask after
-    drafted tokens that is not known yet is MaskPending."""
+    """A `Constraint` as a processor: what it does not allow gets the probability 0. Where `context.hooks.parks`, a
+    mask after drafted tokens that is not computed yet raises MaskPending."""
 
     early: tuple[int, ...] = ()
 
@@ -132,7 +132,7 @@ class ConstraintMask:
         return best.lower(np.where(allowed, best.scores, np.float32(-np.inf)))
 
     def _mask(self, path: Sequence[int]) -> NDArray[np.bool_]:
-        parks = self._context is not None and self._context.parks
+        parks = self._context is not None and self._context.hooks.parks
         if path and parks and self._begun is not None and not self._begun(path):
             raise MaskPending
         return self.constraint.mask(path)

@@ -1,54 +1,45 @@
-"""The one loop: propose, forward, shape the logits, verify, commit, yield.
+"""The one decoding loop: read, draft, verify, learn, deliver.
 
 Plain, speculative and constrained decoding are this loop with an empty drafter, a drafter, and a
-constraint. Prefill is its first call: the tokens not yet in the cache are a chain of rows, and the
+constraint. Prefill is part of its first step: the tokens not yet in the cache are a chain of rows, and the
 draft hangs below the last of them.
+
+The phases are methods of `TextGeneration`, so that other loops can be made of them: one of several forks that yield
+their calls `Together`, or one that chooses the tokens of a whole block of rows by a schedule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
+from typing import Any
 
+from edgedec.decoding.allocation import Offer
 from edgedec.decoding.apply_policy import settle
-from edgedec.decoding.call_rows import first_taught, showing, taught
 from edgedec.decoding.config import GenerationConfig
-from edgedec.decoding.context import Context, always, unsaid
+from edgedec.decoding.constraint import NO_HOOKS, ConstraintHooks
+from edgedec.decoding.context import Context
 from edgedec.decoding.draft import Draft, Drafter
-from edgedec.decoding.messages import Completed, DecodeLoop, Request, Stats, StepResult, Token
-from edgedec.decoding.runner import run_loop
+from edgedec.decoding.messages import DecodeLoop, Request, Stats, StepResult, Token, Waiting
+from edgedec.decoding.reading import read_pending
 from edgedec.decoding.step import VerifiedStep
 from edgedec.errors import UsageError
-from edgedec.runtime import Call, Capabilities, Outputs, Rows, Runtime
+from edgedec.runtime import Call, Capabilities, Outputs, Rows
 
 _NONE, _PLAIN = Outputs(), Capabilities(kinds=(), kv_formats=())
-_DRAFTLESS = Draft()
 
 
 @dataclass(frozen=True)
 class StepTrace:
-    """One call of a generation, for people to look at: the draft, what the call showed, and how many tokens
-    stood before. `seconds`: all of it, drafting and verification included."""
+    """One call of a generation, for people to look at: the draft, the call's result, and how many tokens
+    there were before it. `seconds`: of the whole step, drafting and verification included."""
 
     length: int
     draft: Draft
     step: StepResult
     seconds: float
-
-
-def decode(
-    runtime: Runtime,
-    context: Context,
-    config: GenerationConfig,
-    drafter: Drafter,
-    stats: Stats | None = None,
-    trace: list[StepTrace] | None = None,
-    eos: frozenset[int] = frozenset(),
-) -> Generator[Token]:
-    """The tokens of the loop on a runtime of its own: one text, one call at a time."""
-    loop = decode_loop(context, config, drafter, stats, trace, eos, runtime.capabilities)
-    return run_loop(runtime, loop, context.gaps)
 
 
 def decode_loop(
@@ -60,116 +51,164 @@ def decode_loop(
     eos: frozenset[int] = frozenset(),
     capabilities: Capabilities = _PLAIN,
 ) -> DecodeLoop:
-    """Generate tokens after `context.ids`; each is in `context.ids` when it is yielded. Yields the calls it needs as
-    well, and waits for what came of each: whoever runs it may run the calls of many loops in one forward.
+    """Generate tokens after `context.ids`; each is in `context.ids` when it is yielded. Yields its calls as well, and
+    each is answered by its result (`DecodeLoop`): the runner may run the calls of many loops in one forward.
 
     At every token `context` is what plain decoding would have made of it: cache, random state and all.
     So it may be copied or saved there, and a generator may be closed at any time.
     """
-    stats = stats if stats is not None else Stats()
-    stats.prompt, stats.cached = len(context.ids), context.cache.length
-    if not context.ids:
-        raise UsageError("nothing to continue: give at least one token (this tokenizer adds none of its own)")
-    if drafter.shift is not None:
-        config = replace(config, processors=(*config.processors, drafter.shift))
-    step = VerifiedStep(context, config, config.ends(eos), stats, capabilities)
-    constraint, left = config.constraint, config.max_tokens
-    context.sampling = config.sampling
-    context.jump_forward = tuple if constraint is None else constraint.forced
-    context.ready = getattr(constraint, "ready", always)
-    context.allowed = getattr(constraint, "allowed", unsaid)
-    draft, rests = _DRAFTLESS, None
-    try:
-        if constraint is not None and constraint.done:
-            stats.finish = "eos"
-            return
-        while left is None or left > 0:
-            if len(context.ids) > context.cache.capacity:
-                if stats.generated and config.max_tokens is None and context.sinks is None:
-                    stats.finish = "context"
-                    return
-                context.make_room()
-                drafter.reset()
-            if stats.calls == 1:
-                drafter.prepare()  # before the clock starts: it is no part of any token
-            began = perf_counter()
-            if context.policy is not None:
-                yield from settle(context, capabilities.prefill_chunk, drafter)
-            first, shown = yield from _prefill(context, capabilities, drafter)
-            room = min(_room(context, left), capabilities.largest_call - len(first))
-            # The masks of drafted tokens are waited for, by all that run beside this text.
-            room = 0 if getattr(constraint, "slow", False) else room
-            if rests is not None and len(first) == 1 and not rests(context.ids):
-                seen = yield from step.run(first, draft, _NONE, 0)
-            else:
-                proposal = drafter.propose(context, room, 0.0)
-                draft = proposal if isinstance(proposal, Draft) else (yield from proposal)
-                seen = yield from step.run(first, draft, drafter.outputs, drafter.prompt_rows if len(first) > 1 else 0)
-                if shown:
-                    seen.prompt = [*shown, *seen.prompt]
-                drafter.observe(seen)
-                rests = draft.rests if constraint is None else None
-            seconds = perf_counter() - began
-            stats.add_call(seconds, seen.seconds)
-            if trace is not None:
-                trace.append(StepTrace(len(context.ids), draft, seen, seconds))
-            stats.proposed += len(draft.tokens)
-            stats.accepted += len(seen.path) - 1
-            for at, token in enumerate(seen.picked[:left]):
-                if at:
-                    step.commit(seen, at)
-                if token in step.ends:
-                    stats.finish = "eos"
-                    return
-                context.ids.append(token)
-                stats.generated += 1
-                step.chooser.accept(token)
-                yield step.token(token, draft, seen, at)
+    text = TextGeneration(context, config, drafter, stats, trace, eos, capabilities)
+    with text.attached():
+        while not text.ended():
+            rows = yield from text.read()
+            draft = yield from text.draft(rows)
+            seen = yield from text.verify(rows, draft)
+            text.learn(draft, seen)
+            yield from text.deliver(draft, seen)
+
+
+class TextGeneration:
+    """The phases of one generation. The arguments are those of `decode_loop`."""
+
+    def __init__(
+        self,
+        context: Context,
+        config: GenerationConfig,
+        drafter: Drafter,
+        stats: Stats | None = None,
+        trace: list[StepTrace] | None = None,
+        eos: frozenset[int] = frozenset(),
+        capabilities: Capabilities = _PLAIN,
+    ) -> None:
+        self.stats = stats if stats is not None else Stats()
+        self.stats.prompt, self.stats.cached = len(context.ids), context.cache.length
+        if not context.ids:
+            raise UsageError("nothing to continue: give at least one token (this tokenizer adds none of its own)")
+        if drafter.shift is not None:
+            config = replace(config, processors=(*config.processors, drafter.shift))
+        self.context, self.config, self.capabilities = context, config, capabilities
+        self.step = VerifiedStep(context, config, config.ends(eos), self.stats, capabilities)
+        self._drafter, self._trace, self._constraint = drafter, trace, config.constraint
+        self._left, self._stopped, self._began = config.max_tokens, False, 0.0
+        # The empty draft of a drafter that rests, while it does.
+        self._resting: Draft | None = None
+        # What rows of a prompt returned before the call of this step, for the drafter.
+        self._shown: Sequence[StepResult] = ()
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Connect the context to the constraint meanwhile. At the end the cache holds no more than the text."""
+        context = self.context
+        context.sampling = self.config.sampling
+        context.hooks = ConstraintHooks.of(self._constraint, context.hooks.parks)
+        try:
+            yield
+        finally:
+            context.hooks = NO_HOOKS
+            context.cache.rollback()
+            # After an interrupt from outside; everywhere else this holds already.
+            if context.cache.length > len(context.ids):
+                context.cache.truncate(len(context.ids))
+
+    def ended(self) -> bool:
+        """Is the text complete? `Stats.finish` is the reason then. A full context slides first, or raises
+        ContextFull."""
+        if self._stopped:
+            return True
+        if self._constraint is not None and self._constraint.done:
+            return self._stop("eos")
+        if self._left is not None and self._left <= 0:
+            return self._stop("length")
+        return len(self.context.ids) > self.context.cache.capacity and not self._make_room()
+
+    def read(self) -> Generator[Request, Any, Rows]:
+        """Apply the cache policy and read what is pending; returns the rows that are left to the step's own call."""
+        if self.stats.calls == 1:
+            self._drafter.prepare()  # before the clock starts, and after the first token: no token waits for it
+        self._began = perf_counter()
+        context = self.context
+        if context.policy is not None:
+            yield from settle(context, self.capabilities.prefill_chunk, self._drafter)
+        length = context.cache.length
+        if len(context.ids) == length + 1:
+            return Rows.chain(context.ids[-1:], length)
+        rows, self._shown = yield from read_pending(context, self.capabilities, self._drafter)
+        return rows
+
+    def draft(self, rows: Rows) -> Generator[Request | Offer, Any, Draft]:
+        """The drafter's proposal below these rows; empty while the drafter rests."""
+        resting = self._resting
+        if resting is not None and resting.rests is not None and len(rows) == 1 and not resting.rests(self.context.ids):
+            return resting
+        self._resting = None
+        proposal = self._drafter.propose(self.context, self._room(len(rows)), 0.0)
+        return proposal if isinstance(proposal, Draft) else (yield from proposal)
+
+    def verify(self, rows: Rows, draft: Draft) -> Generator[Call | Waiting, Any, StepResult]:
+        """Run the rows and the draft, and choose the tokens that follow."""
+        if draft is self._resting:
+            return self.step.run(rows, draft, _NONE, 0)
+        drafter = self._drafter
+        return self.step.run(rows, draft, drafter.outputs, drafter.prompt_rows if len(rows) > 1 else 0)
+
+    def learn(self, draft: Draft, seen: StepResult) -> None:
+        """Give the result to the drafter, and count the call."""
+        if draft is not self._resting:
+            if self._shown:
+                seen.prompt = [*self._shown, *seen.prompt]
+            self._drafter.observe(seen)
+            if draft.rests is not None and self._constraint is None:
+                assert not len(draft.tokens), "a drafter that rests drafts nothing"
+                self._resting = draft
+        self._shown = ()
+        seconds, stats = perf_counter() - self._began, self.stats
+        stats.add_call(seconds, seen.seconds)
+        if self._trace is not None:
+            self._trace.append(StepTrace(len(self.context.ids), draft, seen, seconds))
+        stats.proposed += len(draft.tokens)
+        stats.accepted += len(seen.path) - 1
+
+    def deliver(self, draft: Draft, seen: StepResult) -> Generator[Token]:
+        """Add the picked tokens to the text, one by one. At each yield the context may be copied, saved or closed: so
+        a token's row is committed only after the token was taken, and nothing of the tokens after it is there."""
+        context, step, constraint = self.context, self.step, self._constraint
+        for at, token in enumerate(seen.picked[: self._left]):
+            if at:
                 if constraint is not None and constraint.done:
-                    stats.finish = "eos"
                     return
-            left = left if left is None else left - len(seen.picked)
-        stats.finish = "length"
-    finally:
-        context.jump_forward, context.ready, context.allowed, context.parks = tuple, always, unsaid, False
-        context.cache.rollback()
-        # For an interrupt from outside: everywhere else this holds already.
-        if context.cache.length > len(context.ids):
-            context.cache.truncate(len(context.ids))
+                step.commit(seen, at)
+            if token in step.ends:
+                self._stop("eos")
+                return
+            context.ids.append(token)
+            self.stats.generated += 1
+            step.chooser.accept(token)
+            yield step.token(token, draft, seen, at)
+        if self._left is not None:
+            self._left -= len(seen.picked)
 
+    def _stop(self, reason: str) -> bool:
+        """Note why the text is complete; always True."""
+        self.stats.finish, self._stopped = reason, True
+        return True
 
-def _prefill(
-    context: Context, capabilities: Capabilities, drafter: Drafter
-) -> Generator[Request, Completed, tuple[Rows, list[StepResult]]]:
-    """Read pending tokens in chunks until one chunk is left; returns that chunk as rows, and what those before showed
-    to learn from."""
-    cache, shown = context.cache, list[StepResult]()
-    if len(context.ids) == cache.length + 1:
-        return Rows.chain(context.ids[-1:], cache.length), shown
-    while True:
-        if cache.length >= len(context.ids):
-            # Everything is cached: the last token is run again, for its logits.
-            cache.truncate(len(context.ids) - 1)
-        pending = context.pending()
-        size = capabilities.chunk(cache.length)
-        rows = Rows.chain(pending[:size], cache.length)
-        if len(pending) <= size:
-            return rows, shown
-        reads = wanted = drafter.reads
-        first = first_taught(len(pending) - 1, drafter.prompt_rows)
-        if first < size and (top := drafter.outputs.top):
-            wanted = showing(reads, top, first)
-        done = yield Call(rows, cache, outputs=wanted, adapter=context.adapter)
-        cache.commit(range(len(rows)))
-        if wanted != reads:
-            shown.append(taught(rows, wanted.logits_from, size, done.result))
-        if reads != _NONE and (reading := drafter.read(context, rows, done.result)) is not None:
-            yield from reading
+    def _make_room(self) -> bool:
+        """Let a full context slide; False where the generation ends there instead."""
+        if self.stats.generated and self.config.max_tokens is None and self.context.sinks is None:
+            self._stop("context")
+            return False
+        self.context.make_room()
+        self._drafter.reset()
+        return True
 
-
-def _room(context: Context, left: int | None) -> int:
-    """How many drafted rows may be run: no more than can be used or cached."""
-    room = context.cache.capacity - len(context.ids)
-    if context.policy is not None:
-        room = min(room, context.policy.room(context.cache.length))
-    return max(0, room if left is None else min(room, left - 1))
+    def _room(self, pending: int) -> int:
+        """How many drafted rows may be run beside so many pending ones: no more than can be used or cached. None while
+        the constraint's masks take long, as all texts of a batch would wait for those of drafted tokens."""
+        context, left = self.context, self._left
+        if context.hooks.slow():
+            return 0
+        room = context.cache.capacity - len(context.ids)
+        if context.policy is not None:
+            room = min(room, context.policy.room(context.cache.length))
+        room = max(0, room if left is None else min(room, left - 1))
+        return min(room, self.capabilities.largest_call - pending)

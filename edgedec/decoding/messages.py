@@ -1,4 +1,4 @@
-"""What passes between the decoding loop, the runner of its calls, and its drafters."""
+"""The messages between the decoding loop, the runner of its calls, and its drafters."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class ForwardOn(NamedTuple):
 
 
 class Completed(NamedTuple):
-    """What came of a call: its result, the rows of all sequences that shared the forward, and the seconds it took.
-    cells: the cached tokens before them as rows cost them (`allocation.text_cells`); whole: did all of its calls run
-    the whole stack, with the head for every row?"""
+    """A call's result, the rows of all sequences that shared the forward, and the seconds that it took. cells: the
+    cached tokens before these rows, weighted by their cost (`allocation.text_cells`); whole: did all calls of the
+    forward run the whole stack, with the head for every row?"""
 
     result: CallResult
     rows: int
@@ -53,7 +53,8 @@ class Completed(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """What a loop waits for other than calls: it goes on, without an answer, once `ready()`."""
+    """A wait for something other than a call, such as a constraint's mask: the loop continues, without an answer, once
+    `ready()` is true."""
 
     ready: Callable[[], bool]
 
@@ -62,27 +63,28 @@ Request = Call | ForwardOn
 
 
 class Together(NamedTuple):
-    """Calls of several forks of one text, to be run in one forward; answered by a list, one `Completed` each."""
+    """One or more calls of forks of one text, to be run in one forward; answered by a list, a `Completed` for each."""
 
     requests: Sequence[Request]
 
 
-# Yields the calls that a text needs, the drafts that it could run, and the tokens that it gets; each call is answered
-# by what came of it, each offer by a grant. Of a context that parks also what it waits for.
+# Yields calls, each answered by a `Completed`; offers of drafts, each answered by a `Grant`; and the generated tokens.
+# Where the runner accepts it (`ConstraintHooks.parks`), also `Waiting`.
 DecodeLoop = Generator[Request | Offer | Token | Waiting, Any, None]
-# The same of a job that holds several forks: a search, best of n.
+# The same for a loop that holds several forks: a search, best of n. `Together` is answered by a list of `Completed`.
 ForkLoop = Generator[Together | Request | Offer | Token | Waiting, Any, None]
 
 
 @dataclass(slots=True)
 class StepResult:
-    """What a verified call showed. Rows are numbered from the last known token, which is 0; drafted rows follow.
+    """The result of a step's call and of its verification. Rows are numbered from the last known token, which is 0;
+    drafted rows follow.
 
     path: the accepted rows, 0 first; picked: the token that followed each of them (the last is new). result: of all
     these rows, what the drafter's `outputs` named; its hidden states are of `rows` from its first computed row on.
-    seconds: of the forward; total: the rows of all sequences in it; cells, whole: as of `Completed`. prompt: what the
-    last rows of a prompt showed that ends in this call, if the drafter's `prompt_rows` asks for it. prompted: what the
-    rows showed that ran below the draft (`Draft.prompts`).
+    seconds: of the forward; total: the rows of all sequences in it; cells, whole: as of `Completed`. prompt: the
+    results of the last rows of a prompt that ends in this call, as many as the drafter's `prompt_rows`. prompted: the
+    result of the rows that ran below the draft (`Draft.prompts`).
     """
 
     rows: Rows
@@ -105,9 +107,10 @@ class StepResult:
 
 @dataclass
 class Stats:
-    """What a generation cost. `calls`: forward calls that gave tokens, one each when plain. `sufficed`: of how many the
-    k best decided the tokens, without all logits; `fallbacks`: of how many they did not, so that the head ran again.
-    Times are of the loop alone: up to the first token, and all others, `forward_s` of which the calls took."""
+    """The counts and times of a generation. `calls`: forward calls that gave tokens, one each when plain; `sufficed`:
+    those where the k best decided the tokens, without all logits; `fallbacks`: those where they did not, so that the
+    head ran again. Times are of the loop alone: up to the first token, and after it, `forward_s` of which were calls.
+    """
 
     prompt: int = 0
     cached: int = 0

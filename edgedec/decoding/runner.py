@@ -1,4 +1,4 @@
-"""Runs the calls of a loop: of one text alone, or of several forks in one forward."""
+"""Runs the calls of one loop: a single call alone, calls that it yields together in one forward."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from time import perf_counter
 
 from edgedec.decoding.allocation import Offer, grant_alone, text_cells
 from edgedec.decoding.host_time import Gaps
-from edgedec.decoding.messages import Completed, DecodeLoop, ForwardOn, Request, Token, Waiting
+from edgedec.decoding.messages import Completed, DecodeLoop, ForkLoop, ForwardOn, Request, Together, Token, Waiting
 from edgedec.runtime import Call, Runtime
 
 
 def run_requests(runtime: Runtime, requests: Sequence[Request]) -> list[Completed]:
-    """What came of calls that are run together: one forward for each runtime among them, or several where they are more
-    rows than it takes at once."""
+    """The results of calls that are run together: in one forward for each runtime among them, or in several where they
+    have more rows than it takes at once."""
     found: list[Completed | None] = [None] * len(requests)
     groups: dict[int, tuple[Runtime, list[int]]] = {}
     for i, request in enumerate(requests):
@@ -52,9 +52,11 @@ def runs_whole(call: Call) -> bool:
     return call.blocks is None and call.hidden is None and call.outputs.logits_from == 0 and call.outputs.head
 
 
-def run_loop(runtime: Runtime, loop: DecodeLoop, gaps: Gaps | None = None) -> Generator[Token]:
-    """The tokens of one loop, its calls run one at a time. gaps: counts the time between them."""
+def run_loop(runtime: Runtime, loop: DecodeLoop | ForkLoop, gaps: Gaps | None = None) -> Generator[Token]:
+    """The tokens of one loop, its calls run one at a time, those that it yields together in one forward. gaps: counts
+    the time between forwards."""
     gaps, since = gaps or Gaps(), perf_counter()
+    answer: Completed | list[Completed]
     try:
         item = next(loop)
         while True:
@@ -63,22 +65,46 @@ def run_loop(runtime: Runtime, loop: DecodeLoop, gaps: Gaps | None = None) -> Ge
                 yield item
                 since += perf_counter() - given
                 gaps.tokens += 1
-            if isinstance(item, Token | Waiting):
                 item = next(loop)
-                continue
-            if isinstance(item, Offer):
+            elif isinstance(item, Call):
+                answer, since = _run(runtime, item, gaps, since)
+                item = loop.send(answer)
+            elif isinstance(item, ForwardOn):
+                answer, since = _run(item.runtime, item.call, gaps, since)
+                item = loop.send(answer)
+            elif isinstance(item, Together):
+                answer, since = _run_together(runtime, item, gaps, since)
+                item = loop.send(answer)
+            elif isinstance(item, Offer):
                 item = loop.send(grant_alone(item, runtime.capabilities))
-                continue
-            owner, call = item if isinstance(item, ForwardOn) else (runtime, item)
-            began = perf_counter()
-            result = owner.forward((call,))[0]
-            gaps.add_forward(began - since)
-            since = perf_counter()
-            if gaps.watched:
-                gaps.end_forward()
-            seconds, rows = since - began, call.rows.count
-            item = loop.send(Completed(result, rows, seconds, text_cells(rows, call.cache.length), runs_whole(call)))
+            else:
+                assert isinstance(item, Waiting)
+                item = next(loop)
     except StopIteration:
         return
     finally:
         loop.close()
+
+
+def _run(owner: Runtime, call: Call, gaps: Gaps, since: float) -> tuple[Completed, float]:
+    """A call's result, and the time at which it ended; since: when the forward before it ended."""
+    began = perf_counter()
+    result = owner.forward((call,))[0]
+    gaps.add_forward(began - since)
+    ended = perf_counter()
+    if gaps.watched:
+        gaps.end_forward()
+    rows = call.rows.count
+    cells = text_cells(rows, call.cache.length)
+    return Completed(result, rows, ended - began, cells, runs_whole(call)), ended
+
+
+def _run_together(runtime: Runtime, item: Together, gaps: Gaps, since: float) -> tuple[list[Completed], float]:
+    """The same of calls that run in one forward."""
+    began = perf_counter()
+    answers = run_requests(runtime, item.requests)
+    gaps.add_forward(began - since)
+    ended = perf_counter()
+    if gaps.watched:
+        gaps.end_forward()
+    return answers, ended

@@ -1,10 +1,11 @@
-"""One step of the loop: the forward of the pending rows and of the draft below them, verified."""
+"""One step of the loop: the call of the pending rows and of the draft below them, and the choice of the tokens that
+follow."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,17 +17,41 @@ from edgedec.decoding.draft import Draft, Sampled
 from edgedec.decoding.logits import MaskPending
 from edgedec.decoding.messages import Completed, Stats, StepResult, Token, Waiting
 from edgedec.decoding.verify import follow, verifier, walk
-from edgedec.runtime import Call, CallResult, Capabilities, Drawing, Logits, Outputs, Rows
+from edgedec.runtime import Call, Capabilities, Drawing, Logits, Outputs, Rows
 from edgedec.sampling import Probs
 
 # What follows a stop token: no token at all, so that nothing drafted below it matches.
 _NOTHING = -1
 _ANYTHING = Probs(np.zeros(1, np.int64), np.ones(1))
 _NONE, _LOGITS = Outputs(), Outputs(logits=True)
+_NO_EARLY: Mapping[int, Logits] = {}
+
+
+class PlannedCall(NamedTuple):
+    """The call of a step. rows: the pending and the drafted ones; `call.rows` has prompt rows below these if the draft
+    has any. root: the row of the last known token; begin: the first row whose outputs are returned; drawing: how the
+    call draws the next token, None if it is chosen from the call's outputs."""
+
+    call: Call
+    rows: Rows
+    root: int
+    begin: int = 0
+    drawing: Drawing | None = None
+
+    def shown(self, done: Completed) -> StepResult:
+        """What the call returned, before any row is accepted."""
+        rows, root, begin = self.rows, self.root, self.begin
+        result, below = done.result, None
+        if self.call.rows is not rows:
+            result, below = apart(result, len(rows), begin)
+        prompt: Sequence[StepResult] = ()
+        if begin < root:
+            prompt, result = [taught(rows, begin, root, result)], without(result, root - begin)
+        return StepResult(rows, root, (), (), result, done.seconds, done.rows, done.cells, done.whole, prompt, below)
 
 
 class VerifiedStep:
-    """One forward call and its verification, for one generation."""
+    """The calls of one generation, and the verification of each."""
 
     def __init__(
         self,
@@ -45,105 +70,113 @@ class VerifiedStep:
 
     def run(
         self, first: Rows, draft: Draft, wanted: Outputs, prompt_rows: int
-    ) -> Generator[Call | Waiting, Completed, StepResult]:
-        """Run the pending rows and the draft below them, and verify. The cache then ends with the last known token;
-        the accepted rows are still pending. prompt_rows: so many before the last known token show the best tokens
-        too."""
-        context, chooser, root = self.context, self.chooser, len(first) - 1
+    ) -> Generator[Call | Waiting, Any, StepResult]:
+        """Run the pending rows and the draft below them, and verify it. The cache then ends with the last known token;
+        the accepted rows are still pending. wanted, prompt_rows: as of `call`."""
+        planned = self.call(first, draft, wanted, prompt_rows)
+        done = yield from self.forward(planned)
+        seen = planned.shown(done)
+        yield from self.choose(planned, draft, seen)
+        self.context.cache.commit(range(planned.root + 1))
+        if self.context.policy is not None:
+            self.context.policy.observe(self.context.cache, done.result)
+        return seen
+
+    def call(self, first: Rows, draft: Draft, wanted: Outputs, prompt_rows: int) -> PlannedCall:
+        """The call of the pending rows and the draft below them. wanted: outputs that the drafter needs; prompt_rows:
+        so many rows before the last known token return their best tokens too."""
+        context, root = self.context, len(first) - 1
         rows = with_draft(first, draft) if len(draft.tokens) else first
-        drawing = chooser.drawing() if rows is first and draft.prompts is None else None
-        needed = chooser.outputs if drawing is None else Outputs(draw=drawing)
+        drawing = self.chooser.drawing() if rows is first and draft.prompts is None else None
+        needed = self.chooser.outputs if drawing is None else Outputs(draw=drawing)
         wanted = needed if wanted == _NONE else wanted | needed
-        prompt_rows = prompt_rows if wanted.top and not wanted.logits else 0
-        begin = first_taught(root, prompt_rows)
+        begin = 0
         if root:
+            begin = first_taught(root, prompt_rows if wanted.top and not wanted.logits else 0)
             wanted = wanted._replace(logits_from=begin)
-        # A draft that has been through the blocks of early logits already begins again.
+        # Early logits need all blocks: what a draft computed of the first ones is computed again.
         blocks, hidden = (None, None) if self._early else (draft.blocks, draft.hidden)
-        if blocks is not None and wanted.hidden:  # states of blocks that the draft has passed are not shown again
+        if blocks is not None and wanted.hidden:  # blocks that the draft has been through return no states again
             wanted = wanted._replace(hidden=tuple(block for block in wanted.hidden if block in blocks))
         ran = rows if draft.prompts is None else with_prompts(rows, root, draft.prompts)
         call = Call(ran, context.cache, blocks, hidden, wanted, context.adapter)
-        done = yield from self._ran(call if context.policy is None else context.policy.shape(call), drawing)
-        result, below = (done.result, None) if ran is rows else apart(done.result, len(rows), wanted.logits_from)
-        shown = [taught(rows, begin, root, result)] if begin < root else []
-        result = without(result, root - begin) if shown else result
-        early: dict[int, Logits] = {}
-        for block in self._early:
-            early[block] = yield from self._head(rows, root, result, block)
+        return PlannedCall(call if context.policy is None else context.policy.shape(call), rows, root, begin, drawing)
+
+    def forward(self, planned: PlannedCall) -> Generator[Call, Completed, Completed]:
+        """Run the call. If it fails, the random number that it drew is put back."""
+        try:
+            return (yield planned.call)
+        except BaseException:
+            if planned.drawing is not None:
+                planned.drawing.take_back()
+            raise
+
+    def choose(self, planned: PlannedCall, draft: Draft, seen: StepResult) -> Generator[Call | Waiting, Any, None]:
+        """Set the accepted rows of `seen` and the token picked after each. Draws that belong to tokens not yet
+        delivered are put back: `commit` repeats them."""
+        chooser, rng = self.chooser, self.context.rng
+        if planned.drawing is not None:
+            seen.path, seen.picked = [0], [chooser.drawn(seen.result, planned.drawing)]
+            return
+        early = (yield from self._early_logits(planned, seen)) if self._early else _NO_EARLY
         sampled = draft.sampled if not self._greedy and len(draft.tokens) else None
         # With these draws one is made for each token, as plain decoding does.
         self._replays = not self._greedy and sampled is None
-        again = not self._greedy and drawing is None and (len(draft.tokens) or chooser.may_fall_back)
-        before = context.rng.bit_generator.state if again else None
-        try:
-            if drawing is not None:
-                path, picked = [root], [chooser.drawn(result, drawing)]
-            else:
-                path, picked = yield from self._verified(rows, root, Verified(result, early), sampled, before)
-                chooser.note(False)
-        except Undecided:
-            result = replace(result, logits=(yield from self._head(rows, root, result, self._last)))
-            context.rng.bit_generator.state = before or context.rng.bit_generator.state
-            path, picked = yield from self._verified(rows, root, Verified(result, early), sampled, before)
-            chooser.note(True)
-        context.cache.commit(range(root + 1))
-        if context.policy is not None:
-            context.policy.observe(context.cache, done.result)
-        if before is not None and self._replays and len(path) > 1:
-            context.rng.bit_generator.state = before
-            context.rng.random()
+        before = None
+        if not self._greedy and (len(draft.tokens) or chooser.may_fall_back):
+            before = rng.bit_generator.state
+        fell_back = False
+        while True:
+            try:
+                path, seen.picked = self._verify(planned, Verified(seen.result, early), sampled)
+                break
+            except (MaskPending, Undecided) as missing:
+                if before is not None:
+                    rng.bit_generator.state = before
+                if isinstance(missing, MaskPending):
+                    yield Waiting(self.context.hooks.ready)
+                    continue
+                fell_back = True
+                seen.result = replace(seen.result, logits=(yield from self._head(planned, seen, self._last)))
+        seen.path = [row - planned.root for row in path] if planned.root else path
+        chooser.note(fell_back)
         self.stats.fallbacks, self.stats.sufficed = chooser.fallbacks, chooser.sufficed
-        accepted = [row - root for row in path] if root else path
-        spent = (done.seconds, done.rows, done.cells, done.whole)
-        return StepResult(rows, root, accepted, picked, result, *spent, shown, below)
-
-    def _ran(self, call: Call, drawing: Drawing | None) -> Generator[Call, Completed, Completed]:
-        """What came of a call; if nothing did, its random number was not drawn."""
-        if drawing is None:
-            return (yield call)
-        try:
-            return (yield call)
-        except BaseException:
-            drawing.take_back()
-            raise
+        if before is not None and self._replays and len(path) > 1:
+            rng.bit_generator.state = before
+            rng.random()
 
     def commit(self, seen: StepResult, at: int) -> None:
-        """One more accepted row counts, and so does its draw, as if its token had been run by itself."""
+        """Commit one more accepted row and repeat its draw, as if its token had been run by itself."""
         row = seen.root + seen.path[at]
         self.context.cache.commit((row if seen.rows.numbers is None else int(seen.rows.numbers[row]),))
         if self._replays:
             self.context.rng.random()
 
     def token(self, token: int, draft: Draft, seen: StepResult, at: int) -> Token:
-        """What is yielded for the token after row `at` of the path, which was drafted if the path goes on."""
+        """The token picked after row `at` of the path, with what is known of it; it was drafted if the path goes on."""
         by = draft.by[seen.path[at + 1] - 1] if draft.by and at + 1 < len(seen.path) else ""
         return Token(token, *self.chooser.logprobs(seen.result, seen.path[at], token), by)
 
-    def _head(self, rows: Rows, root: int, result: CallResult, block: int) -> Generator[Call, Completed, Logits]:
+    def _early_logits(self, planned: PlannedCall, seen: StepResult) -> Generator[Call, Completed, dict[int, Logits]]:
+        """By block: the logits of the state after each block that a processor needs."""
+        found: dict[int, Logits] = {}
+        for block in self._early:
+            found[block] = yield from self._head(planned, seen, block)
+        return found
+
+    def _head(self, planned: PlannedCall, seen: StepResult, block: int) -> Generator[Call, Completed, Logits]:
         """All logits of the state after a block, of the rows from the root on: a call of the head alone."""
-        states = result.hidden[block][root:]
+        rows, root = planned.rows, planned.root
+        states = seen.result.hidden[block][root:]
         some = Rows.chain(rows.tokens[root:], int(rows.positions[root]))
         completed = yield Call(some, self.context.cache, (), states, _LOGITS, self.context.adapter)
         assert completed.result.logits is not None
         return completed.result.logits
 
-    def _verified(
-        self, rows: Rows, root: int, verified: Verified, sampled: Sampled | None, before: Any
-    ) -> Generator[Waiting, None, tuple[list[int], list[int]]]:
-        """What `_verify` returns, once the masks that it needs are known; before: the random state at its start."""
-        while True:
-            try:
-                return self._verify(rows, root, verified, sampled)
-            except MaskPending:
-                self.context.rng.bit_generator.state = before or self.context.rng.bit_generator.state
-                yield Waiting(self.context.ready)
-
-    def _verify(
-        self, rows: Rows, root: int, verified: Verified, sampled: Sampled | None
-    ) -> tuple[list[int], list[int]]:
-        """The accepted rows and the tokens picked. What follows a stop token is never seen."""
+    def _verify(self, planned: PlannedCall, verified: Verified, sampled: Sampled | None) -> tuple[list[int], list[int]]:
+        """The accepted rows and the tokens picked. Nothing is evaluated below a stop token."""
         chooser, rng, ids = self.chooser, self.context.rng, verified.result.ids
+        rows, root = planned.rows, planned.root
         largest = ids[:, 0].tolist() if chooser.takes_largest and ids is not None else []
 
         def target(row: int, path: Sequence[int]) -> Probs:

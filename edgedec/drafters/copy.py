@@ -1,4 +1,4 @@
-"""Copying: the text itself is the draft. Aggressive Decoding (S04), and prompt lookup.
+"""Drafts copies of earlier text, followed through edits (Aggressive Decoding, prompt lookup).
 
 A track points at the place in earlier text (prompt and output) that the text follows now. While it is
 right, what stands there next is proposed as a long chain. When it is wrong, the text may have replaced a token

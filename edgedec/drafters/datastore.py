@@ -1,8 +1,8 @@
-"""Drafts retrieved from documents (REST; RASD, S05): what followed there where they read like the text at hand.
+"""Drafts continuations retrieved from documents (REST, RASD).
 
 `edgedec datastore build` makes the file: tokens and a suffix array, memory-mapped. The places with the longest match
 vote for what comes next, those with half of it have what is left, as in PPM; the tree grows where it is likeliest
-(DySpec, S42). Beside a drafter that is a model (`model`, a trained head) the tree is pruned by that one's
+(DySpec). Beside a drafter that is a model (`model`, a trained head) the tree is pruned by that one's
 probabilities: `edgedec.speculation.guide`. The native runtime does the same in C++ (`kernels/cpu/spec_datastore.cpp`).
 """
 

@@ -1,4 +1,7 @@
-"""EAGLE-1 and EAGLE-2: layers on the target's last state, read by its own readout (models/drafts/eagle.py)."""
+"""Drafts with an EAGLE or EAGLE-2 head: layers on the target's last state, read by its own readout.
+
+Layout and names of its tensors: `models/drafts/eagle.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""EAGLE-3: one layer that reads the target's states at three depths (models/drafts/eagle3.py)."""
+"""Drafts with an EAGLE-3 head: one layer that reads the target's states at three depths.
+
+Layout and names of its tensors: `models/drafts/eagle3.py`.
+"""
 
 from __future__ import annotations
 

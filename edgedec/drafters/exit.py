@@ -1,10 +1,10 @@
-"""Draft by leaving the target early: its first layers, then its head. Nothing is computed twice.
+"""Drafts with the target's first layers and its readout; verification computes the other layers only.
 
-Kangaroo (S11), double early exit: token after token through the first layers only, until nothing further is likely
+Kangaroo, double early exit: token after token through the first layers only, until nothing further is likely
 enough to pay. Verification continues with the other layers: hidden states and cache of the first are what they would
 have been. Where the exit is unsure its next guesses are drafted beside the first, as rows of the same calls.
 
-DEL (S12): the exit and the length of the draft follow from how often the exits were right of late, with exponential
+DEL: the exit and the length of the draft follow from how often the exits were right of late, with exponential
 decay (`slices/depths.py`). All exits learn from every call: it leaves the states of its rows after each of them,
 which are compared with what was picked (`slices/shadows.py`).
 """

@@ -1,4 +1,4 @@
-"""Jump-forward of guided decoding, as a draft: tokens that a constraint leaves no choice about need no call each.
+"""Drafts the tokens that a constraint leaves no choice about (jump-forward decoding).
 
 A schema's punctuation and names of keys are known before the model runs, so they are rows of one call. They are a
 draft like any other, for the model may spell the same text with other tokens: the output stays the same. They are
@@ -34,7 +34,7 @@ class Forced(Wrapped):
         self._sure, self._passed, self._pending = 1.0, 0, 0
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
-        tokens = context.jump_forward() if nodes > 0 else ()
+        tokens = context.hooks.forced() if nodes > 0 else ()
         if tokens:
             tokens = tokens[: min(nodes, self._limit())]
         self._pending = len(tokens)

@@ -1,5 +1,4 @@
-"""Tree to sequence by a small model (SpecMQuant, S30): tables draft a tree for the small model, which makes a sequence
-of it for the target.
+"""Drafts a sequence by a small model, which verifies trees of table drafters first (SpecMQuant).
 
 A target with 4-bit weights pays much for wide trees where its arithmetic is the limit; a sequence of likely tokens is
 cheap. The small model's own steps are the price of such a sequence, and a tree that tables draft shortens them: it runs

@@ -1,7 +1,7 @@
-"""Hydra (S20): a head trained on the model's last hidden state steps from drafted token to drafted token.
+"""Drafts with a Hydra head, which steps from drafted token to drafted token.
 
 Level by level, the likeliest nodes are stepped on together: one run of a small graph a level. A node is
-only stepped on while its path is among the best that the draft has room for (DySpec, S42).
+only stepped on while its path is among the best that the draft has room for (DySpec).
 """
 
 from __future__ import annotations

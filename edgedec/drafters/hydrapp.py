@@ -1,7 +1,9 @@
-"""Hydra and Hydra++ heads as they are published (models/drafts/hydrapp.py).
+"""Drafts with published Hydra and Hydra++ heads.
 
 Each depth has a head that reads a state and the tokens up to its place. Hydra++ makes that state with a layer that
 attends to the target's states of the whole text.
+
+Layout and names of its tensors: `models/drafts/hydrapp.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kangaroo (S11) as it is published: the target's first layers, then an adapter with attention, then the readout.
+"""Drafts with the target's first layers and a published Kangaroo adapter.
 
     drafted token ── first layers ──┬── adapter, on its own cache ── readout ── the next token, how sure
                                     └── kept: verification goes on with the other layers

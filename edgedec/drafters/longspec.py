@@ -1,7 +1,9 @@
-"""LongSpec (S26): a trained head that reads a window of tokens and the target's cache (models/drafts/longspec.py).
+"""Drafts with a LongSpec head, whose own cache is of constant size and which attends to the target's.
 
 Its own state is of one size however long the text, and it is never shown the target's states: it can begin anywhere in
 a text, at the price of reading a window. The tree grows level by level where joint probability is largest.
+
+Layout and names of its tensors: `models/drafts/longspec.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""M2R2 (S14): leave the target early, with velocity adapters beside its first layers (`models/drafts/m2r2.py`).
+"""Drafts with the target's first layers and M2R2 velocity adapters beside them.
 
 `exit` after the layers that the bundle's adapters were trained for; nothing is computed twice.
+
+Layout and names of its tensors: `models/drafts/m2r2.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Medusa (S20): heads trained on the model's last hidden state, one for each token ahead, guess independently.
+"""Drafts with Medusa heads: one for each token ahead, independent of each other.
 
 One run of a small graph gives candidates for every depth; the tree takes their likeliest combinations, or the shape
 that `choices` names. Heads that were published (`models/drafts/medusa.py`) are a graph each.

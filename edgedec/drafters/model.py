@@ -1,11 +1,11 @@
-"""A smaller model drafts for the target: the first of all speculative decoding (Leviathan et al. 2023).
+"""Drafts with a smaller model (speculative decoding; Leviathan et al. 2023).
 
 The draft model reads the same text with a cache of its own, one forward of it for each token further; those of all
 sequences that share it run together. Under `match` it proposes its likeliest chain, with the runners-up at each place
-as side branches (they cost no forward of it; DySpec, S42), and stops where nothing further is likely enough to pay
-(SpecDec++, S40). Under a verifier that knows the draft's distribution (token, block, spectr, recursive, multipath:
-S50, S51, S52) the tokens are drawn, in a tree whose shape is settled before the first draw. A draft model with other
-tokens drafts text: `models/retokenize.py`.
+as side branches (they cost no forward of it; DySpec), and stops where nothing further is likely enough to pay
+(SpecDec++). Under a verifier that knows the draft's distribution (token, block, spectr, recursive, multipath) the
+tokens are drawn, in a tree whose shape is settled before the first draw. A draft model with other tokens drafts text:
+`_models/retokenize.py`.
 """
 
 from __future__ import annotations

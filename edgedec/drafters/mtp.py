@@ -1,4 +1,7 @@
-"""The multi-token-prediction layer that a checkpoint carries beside the model (models/drafts/mtp.py)."""
+"""Drafts with the multi-token-prediction layer that a checkpoint carries.
+
+Layout and names of its tensors: `models/drafts/mtp.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No drafting: the loop decodes one token a call."""
+"""Drafts nothing: one token a call."""
 
 from __future__ import annotations
 

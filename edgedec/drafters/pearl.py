@@ -1,4 +1,4 @@
-"""PEARL (S31): a draft model that drafts while the target model runs, on cores of its own.
+"""Drafts with a smaller model while the target runs (PEARL).
 
 *Post-verify*: while a draft is verified, the draft model goes on after it, as if all of it were accepted; if it is, the
 next draft is there at once. *Pre-verify*: after a refusal the target goes on without a draft, which verifies the first

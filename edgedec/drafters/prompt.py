@@ -1,4 +1,4 @@
-"""Parallel prompt decoding (PPD, S23): trained prompt tokens make the target itself guess several tokens ahead.
+"""Drafts with trained prompt tokens, for which the target itself predicts several tokens ahead (PPD).
 
     root ─┬─ 5 ── 8 ── p1 ── p2      8 is the last token accepted: what p1 and p2 said are the guesses for the
           └─ p1 ── p2                tokens after the next one, drafted as a tree in the next call

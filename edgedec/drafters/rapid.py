@@ -1,4 +1,4 @@
-"""A model that reads a short, retrieved text drafts for one that reads all of it (RAPID, S06). For long contexts.
+"""Drafts with a model that reads a short, retrieved part of a long text (RAPID).
 
 Chen et al. 2025. Of a long text the passages that have most to do with its end are put together, in their order,
 between its first tokens and its latest ones: some hundreds of tokens. The same model, or a smaller one, drafts after

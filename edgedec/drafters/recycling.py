@@ -1,4 +1,4 @@
-"""Token Recycling (S02): the next tokens that the target considered and did not take are kept for later.
+"""Drafts a tree of the tokens that the target lately ranked high after each token (Token Recycling).
 
 One table: token -> the `k` best next tokens of the last row that carried it, accepted or not. A draft is the tree
 that following the table from the last token gives, the likeliest paths first. Nothing is trained; some hundred

@@ -1,7 +1,7 @@
-"""Draft with the target itself, some of its blocks skipped; which ones is searched while it serves.
+"""Drafts with the target itself, some blocks skipped; the set is searched while it runs (SWIFT).
 
-Unified Layer Skipping (S13) gives the start: so many layers skipped, evenly spread, the first and the last kept.
-SWIFT (S10) continues from there: now and then another set guesses the latest generated tokens, all in one call. If it
+Unified Layer Skipping gives the start: so many layers skipped, evenly spread, the first and the last kept.
+SWIFT continues from there: now and then another set guesses the latest generated tokens, all in one call. If it
 brings more tokens for the time of a plain call than the set in use does on the same text, twice, it takes over.
 Sets to try are the one in use with something swapped, and draws from a Bayesian model of what each block is for
 (`thompson`), or what a Gaussian process expects most of (`gp`). Each task has a set of its own

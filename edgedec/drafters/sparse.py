@@ -1,4 +1,4 @@
-"""The model itself drafts, looking at a part of its cache; the whole cache verifies. For long contexts.
+"""Drafts with the target itself on a part of its cache, for long contexts; the whole cache verifies.
 
 Where a text is long, the time of a call is that of its keys and values, and most of them matter little for the next
 token (MagicDec, TriForce). Two ways to look at fewer:

@@ -1,4 +1,4 @@
-"""STAND (S03, model-free speculative sampling): n-gram tables that keep what the target thought, not what it said.
+"""Drafts from n-gram tables that keep the target's probabilities (STAND).
 
 Under the last one, two and three tokens stand the target's best next tokens with their mean probabilities over the
 latest visits. The longest known context drafts. Greedily (and by default) the likeliest tokens; with `verify=recursive`

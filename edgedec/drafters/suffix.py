@@ -1,9 +1,9 @@
-"""Suffix matching: what followed the longest suffix of the text when it came before, and shorter ones.
+"""Drafts what followed the longest suffixes of the text when they came before (SuffixDecoding).
 
 SuffixDecoding: a suffix automaton of the text (prompt and output) counts what follows every substring; the
-tree grows where it is likeliest (DySpec, S42). The longest suffix that came before counts first; what it leaves open
+tree grows where it is likeliest (DySpec). The longest suffix that came before counts first; what it leaves open
 goes to the next shorter one, and so on, as in PPM. With `store=FILE`, past texts count too: the
-retrieval half of RASD (S05).
+retrieval half of RASD.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ADED (S01, Adaptive Draft-Verification): the target's own predictions by the last two tokens, learned while decoding.
+"""Drafts from the target's own predictions after the last two tokens, learned while decoding (ADED).
 
 Every verified row shows what the target predicts after two tokens; a new prediction weighs `rate`, so that
 the table follows the text. Where two tokens were never met, the last one alone must do (for less). Drafts are built

@@ -18,6 +18,7 @@ from edgedec.offline.reading import Row, format_of, length, reading
 from edgedec.offline.row import Defaults, RowRequest, RowResult
 from edgedec.offline.runner import BatchRunner
 from edgedec.offline.writing import write
+from edgedec.processors import make_processors
 
 if TYPE_CHECKING:
     from edgedec.model import Model
@@ -104,10 +105,13 @@ class BatchJob:
             raise UsageError(f"{self.source}: has fewer rows than {journal.path} has finished; --force starts over")
 
     def parser(self, model: Model, header: Mapping[str, Any]) -> RequestParser:
-        """What reads the rows, with the seed of the journal; UsageError for a constraint that cannot be compiled."""
+        """What reads the rows, with the seed of the journal; UsageError for a constraint or processors that cannot be
+        made."""
         found = RequestParser(model, replace(self.defaults, seed=header["seed"]), header["created"], header["job"])
         if self.defaults.constraint is not None:
             found.constraint(*self.defaults.constraint)
+        if self.defaults.processors:
+            make_processors(model, self.defaults.processors)
         return found
 
     def _generate(
@@ -163,6 +167,8 @@ class BatchJob:
         options = {name: values[name] for name in OPTIONS if name != "seed"}
         defaults = {"constraint": self.defaults.constraint, "column": self.defaults.column}
         about = {**self.about, **defaults, **options}
+        if self.defaults.processors:
+            about["processors"] = self.defaults.processors
         return {
             "input": {"format": self._format(), "size": self._size()},
             "about": {name: _plain(value) for name, value in about.items()},

@@ -11,13 +11,15 @@ from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any
 
+from edgedec.constraints import given
+from edgedec.constraints.given import GivenConstraint
 from edgedec.decoding.config import OPTIONS
 from edgedec.errors import UsageError
 from edgedec.offline.row import Out, RowResult
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 _FINISH = {"eos": "stop", "stop": "stop", "length": "length", "context": "length"}
-_READ = {*OPTIONS, "grammar", "regex", "response_format"}
+_READ = {*OPTIONS, *given.fields(), given.STRUCTURED, "processors", "response_format"}
 # Fields without effect here.
 _PASSED = {"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
 # Fields that are accepted with values that change nothing.
@@ -55,18 +57,31 @@ def options(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
                 raise UsageError(f"{name}: is not supported in a batch")
         elif name not in _READ | _PASSED | most | {"messages" if chat else "prompt"}:
             raise UsageError(f"{name}: is not supported in a batch")
-    found = {name: body[name] for name in (*OPTIONS, "grammar", "regex", *sorted(most)) if name in body}
+    found = {name: body[name] for name in (*OPTIONS, "processors", *sorted(most)) if name in body}
     if "max_completion_tokens" in found:
         found["max_tokens"] = found.pop("max_completion_tokens")
+    return found
+
+
+def constraint(body: Mapping[str, Any]) -> GivenConstraint | None:
+    """What the text of a line must be; UsageError if it is named twice, or not as it must be."""
+    inner = body.get(given.STRUCTURED, {})
+    if not isinstance(inner, dict) or not set(inner) <= set(given.guided_kinds()):
+        raise UsageError(f"{given.STRUCTURED}: must be an object of {', '.join(given.guided_kinds())}")
+    return given.only([one for one in (_format(body), given.read(body)) if one is not None])
+
+
+def _format(body: Mapping[str, Any]) -> GivenConstraint | None:
+    """The constraint that `response_format` names."""
     form = body.get("response_format", {"type": "text"})
     kind = form.get("type") if isinstance(form, dict) else None
+    if kind == "text":
+        return None
     if kind == "json_object":
-        found["json_schema"] = '{"type": "object"}'
-    elif kind == "json_schema":
-        found["json_schema"] = _schema(form)
-    elif kind != "text":
-        raise UsageError("response_format: its type must be text, json_object or json_schema")
-    return found
+        return GivenConstraint("json_object", "", "response_format")
+    if kind == "json_schema":
+        return GivenConstraint("json_schema", _schema(form), "response_format")
+    raise UsageError("response_format: its type must be text, json_object or json_schema")
 
 
 def _schema(form: Mapping[str, Any]) -> str:

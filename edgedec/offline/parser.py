@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from edgedec.constraints import given
+from edgedec.constraints.given import GivenConstraint
 from edgedec.decoding.config import OPTIONS, parse_options
 from edgedec.errors import EdgedecError, UsageError
 from edgedec.offline import openai
 from edgedec.offline.row import Defaults, Out, RowRequest, RowResult, messages
 from edgedec.options import read_json
+from edgedec.processors import check_processors
 
 if TYPE_CHECKING:
     from edgedec.constraints import Constraint
     from edgedec.model import Model
 
-CONSTRAINTS = ("json_schema", "grammar", "regex")
+# The column of logits processors, in words or as JSON.
+PROCESSORS = "processors"
 RESULTS = ("row", "text", "finish_reason", "prompt_tokens", "generated_tokens", "seed", "error")
 _KEPT = 16
 
@@ -38,7 +41,7 @@ class RequestParser:
         if error:
             return RowRequest(write, error=error)
         try:
-            return self.request(number, write, self._ids(data), data)
+            return self.request(number, write, self._ids(data), data, _constraint(data))
         except EdgedecError as wrong:
             return RowRequest(write, error=str(wrong))
 
@@ -49,29 +52,32 @@ class RequestParser:
             chat, body = openai.body_of(data)
             options = openai.options(body, chat)
             ids = self.model.chat_ids(messages(body.get("messages"))) if chat else self.prompt(body.get("prompt"))
-            return self.request(number, write, ids, options)
+            return self.request(number, write, ids, options, openai.constraint(body))
         except EdgedecError as wrong:
             return RowRequest(write, error=str(wrong))
 
     def request(
-        self, number: int, write: Callable[[RowResult], Out], ids: Sequence[int], data: Mapping[str, Any]
+        self,
+        number: int,
+        write: Callable[[RowResult], Out],
+        ids: Sequence[int],
+        data: Mapping[str, Any],
+        constraint: GivenConstraint | None = None,
     ) -> RowRequest:
-        """The defaults with the options in `data` in their place. Raises what is wrong with them."""
-        given = parse_options(data)
-        config = self.defaults.config.override(given)
-        if config.sampling.temperature > 0 and "seed" not in given:
+        """The defaults with the options in `data` and a constraint in their place. Raises what is wrong with them."""
+        options = parse_options(data)
+        config = self.defaults.config.override(options)
+        if config.sampling.temperature > 0 and "seed" not in options:
             config = config.override({"seed": (self.defaults.seed + number) % 2**32})
-        constraints = [(kind, _constraint_text(kind, data[kind])) for kind in CONSTRAINTS if kind in data]
-        if len(constraints) > 1:
-            raise UsageError(f"{' and '.join(kind for kind, _ in constraints)}: give one of them")
-        return RowRequest(write, ids, config, constraints[0] if constraints else self.defaults.constraint)
+        processors = data.get(PROCESSORS, self.defaults.processors)
+        if PROCESSORS in data:
+            check_processors(processors)
+        return RowRequest(write, ids, config, constraint[:2] if constraint else self.defaults.constraint, processors)
 
     def constraint(self, kind: str, text: str) -> Constraint:
         """A constraint for one text; compiled once for many."""
-        from edgedec import constraints
-
         if (kind, text) not in self._compiled:
-            self._compiled[kind, text] = getattr(constraints, kind)(self.model, text)
+            self._compiled[kind, text] = given.compiled(self.model, kind, text)
             if len(self._compiled) > _KEPT:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end((kind, text))
@@ -98,7 +104,7 @@ class RequestParser:
 
 def _writer(number: int, data: Mapping[str, Any], column: str) -> Callable[[RowResult], Out]:
     """The row's number, its columns that are no options, and the result."""
-    known = {*OPTIONS, *CONSTRAINTS, column, "messages"}
+    known = {*OPTIONS, *given.text_options(), PROCESSORS, column, "messages"}
     kept: Out = {}
     for name, value in data.items():
         if name not in known:
@@ -116,9 +122,7 @@ def _writer(number: int, data: Mapping[str, Any], column: str) -> Callable[[RowR
     return write
 
 
-def _constraint_text(kind: str, value: Any) -> str:
-    if kind == "json_schema" and isinstance(value, dict | bool):
-        return json.dumps(value)
-    if not isinstance(value, str):
-        raise UsageError(f"{kind}: must be text, not {type(value).__name__}")
-    return value
+def _constraint(data: Mapping[str, Any]) -> GivenConstraint | None:
+    """That of a row's columns."""
+    kinds = [kind for kind in given.text_options() if kind in data]
+    return given.only([GivenConstraint(kind, given.text_of(kind, data[kind]), kind) for kind in kinds])

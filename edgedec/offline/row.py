@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from edgedec.decoding.config import GenerationConfig
 from edgedec.errors import UsageError
+from edgedec.plugins import Words
 
 Out = dict[str, Any]
 
@@ -27,13 +28,15 @@ class RowResult(NamedTuple):
 class RowRequest:
     """What to generate for a row, and `write`, which makes a line of the output of the result.
 
-    `constraint`: kind and text of what the text must be; `error`: why nothing can be generated.
+    `constraint`: kind and text of what the text must be; `processors`: words that name logits processors; `error`: why
+    nothing can be generated.
     """
 
     write: Callable[[RowResult], Out]
     ids: Sequence[int] = ()
     config: GenerationConfig = field(default_factory=GenerationConfig)
     constraint: tuple[str, str] | None = None
+    processors: Words = ()
     error: str = ""
 
 
@@ -45,6 +48,7 @@ class Defaults:
     constraint: tuple[str, str] | None = None
     seed: int = 0
     column: str = "prompt"
+    processors: Words = ()
 
 
 def messages(given: object) -> list[dict[str, object]]:

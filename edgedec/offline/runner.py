@@ -11,6 +11,7 @@ from edgedec.decoding.scheduler.batch import Batch, Job
 from edgedec.errors import ContextFull, EdgedecError
 from edgedec.offline.parser import RequestParser
 from edgedec.offline.row import RowRequest, RowResult
+from edgedec.processors import make_processors
 from edgedec.text.stream import TextStream
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class BatchRunner:
         config = request.config
         if request.constraint is not None:
             config = config.override({"constraint": self._parser.constraint(*request.constraint)})
+        if request.processors:
+            config = config.override({"processors": make_processors(self._parser.model, request.processors)})
         text = _Text(session, request)
 
         def on_token(token: Token | None) -> None:

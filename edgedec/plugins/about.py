@@ -9,9 +9,9 @@ from edgedec.plugins.family import Family
 
 
 def about(family: Family[Any], name: str) -> dict[str, Any]:
-    """A plug-in as an object fit for JSON: name, summary, options, facts."""
+    """A plug-in as an object fit for JSON: name, summary, options, facts but for functions."""
     facts = family.facts(name)
-    known = asdict(facts) if is_dataclass(facts) and not isinstance(facts, type) else {}
+    known = _shown(asdict(facts)) if is_dataclass(facts) and not isinstance(facts, type) else {}
     return {
         "name": name,
         "summary": family.summary(name),
@@ -19,8 +19,16 @@ def about(family: Family[Any], name: str) -> dict[str, Any]:
             {"name": key, **({"required": True} if option.required else {}), **option.schema()}
             for key, option in family.options(name).items()
         ],
-        "facts": {key: value for key, value in known.items() if value not in (None, "", (), False)},
+        "facts": known,
     }
+
+
+def _shown(value: Any) -> Any:
+    """A value fit for JSON: without functions, and without fields that say nothing."""
+    if isinstance(value, dict):
+        fields = {key: _shown(field) for key, field in value.items() if not callable(field)}
+        return {key: field for key, field in fields.items() if field not in (None, "", [], False)}
+    return [_shown(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def all_about(family: Family[Any]) -> list[dict[str, Any]]:

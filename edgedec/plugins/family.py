@@ -111,10 +111,14 @@ class Family(Generic[F]):
         """The options of a plug-in by name, those of the family first."""
         return self._of(self.aliases.get(name, name))
 
+    @cached_property
+    def common(self) -> dict[str, PluginOption]:
+        """The options that every plug-in of the family takes."""
+        return {} if self._common is None else options_of_make(self._common, skip=0)
+
     def _options(self, name: str) -> dict[str, PluginOption]:
-        common = {} if self._common is None else options_of_make(self._common, skip=0)
         make = vars(self.file(name)).get("make")
-        return {**common, **({} if make is None else options_of_make(make))}
+        return {**self.common, **({} if make is None else options_of_make(make))}
 
     def parse(self, words: Words) -> list[PluginChoice]:
         """The plug-ins that words name, with options of the right types."""

@@ -43,12 +43,19 @@ class Opt:
 
         from 1 to 8; from 0 to below 1; above 0, up to 1; 1 or more; up to 8
         """
-        high = f"{self.high:g}" if self.high is not None else f"below {self.below:g}" if self.below is not None else ""
+        high = _figure(self.high) if self.below is None else f"below {_figure(self.below)}"
         if self.low is not None:
-            return f"from {self.low:g} to {high}" if high else f"{self.low:g} or more"
+            return f"from {_figure(self.low)} to {high}" if high else f"{_figure(self.low)} or more"
         if self.above is not None:
-            return f"above {self.above:g}, up to {high}" if high else f"above {self.above:g}"
-        return f"up to {high}" if high and self.high is not None else high
+            return f"above {_figure(self.above)}, up to {high}" if high else f"above {_figure(self.above)}"
+        return f"up to {high}" if high and self.below is None else high
+
+
+def _figure(value: float | None) -> str:
+    """A number as people write it; empty for none."""
+    if value is None:
+        return ""
+    return str(int(value)) if float(value).is_integer() else f"{value:g}"
 
 
 @dataclass(frozen=True)

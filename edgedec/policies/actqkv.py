@@ -1,4 +1,4 @@
-"""Pages that the latest queries ask for (ActQKV, K13): a probe query a head, a cut-off that layers find themselves.
+"""Reads the pages whose mean keys match probe queries best, a cut-off for each layer (ActQKV).
 
 The probe of a query head is the mean of its latest `window` queries, each weighted by how far it is
 from their plain mean: what stands out says what is looked for. A page is worth the probe times its mean key. A layer

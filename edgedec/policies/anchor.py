@@ -1,4 +1,4 @@
-"""Stripes in prefill (AnchorAttention, K05): rows of a prompt see the slots that score near what they score nearby.
+"""Computes prompt attention over selected stripes of keys only (AnchorAttention).
 
 Zhang et al. 2025. The anchor of a query is its highest score among the first tokens and the latest ones. Of the others,
 those slots are read whose score is at most `theta` below it: whole columns for a group of rows, found with their mean

@@ -1,4 +1,4 @@
-"""Evicted slots are merged into similar ones, and blocks that look everywhere keep more (D2O, K10).
+"""Evicts slots, merges them into similar ones, and gives blocks with flat attention more room (D2O).
 
 Wan et al. 2024. Two decisions. By block: where attention is spread over many slots more of them stay, where it gathers
 on few, fewer (here by the number of slots that it effectively rests on, 1 / sum p^2). By slot: those stay that were

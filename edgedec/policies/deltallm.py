@@ -1,4 +1,4 @@
-"""Keys that hardly differ from those before them (DeltaLLM, K06): rows of a prompt score one for a run of them.
+"""Scores one key for a run of similar ones while a prompt is read (DeltaLLM).
 
 Qi et al. 2025. Neighbouring keys are alike, so that of the difference to the key before only the large ones are kept; a
 difference that is set to zero leaves the score as it was. Here that is decided key by key: a key near the first of its

@@ -1,4 +1,4 @@
-"""Fewer rows above one layer, and a cache that is pruned apart from that (FastKV, K01).
+"""Sends only salient prompt tokens through the upper layers, and evicts from each cache apart from that (FastKV).
 
 Jo et al. 2025. A prompt goes through the first `layer` layers as a whole. There its last rows show which tokens matter,
 and only the share `rate` of them goes on to the layers above. From what each block then holds, the share `budget` of

@@ -1,4 +1,4 @@
-"""Heavy hitters (H2O): of the slots those stay that were paid most so far, and the latest ones.
+"""Keeps the slots with the most accumulated attention, and the latest ones (H2O).
 
 Zhang et al. 2023. Every row of a prompt is looked at, and of generated text the last `observe` rows before each
 decision (all of them with observe = every - 1, at the price of drafts: a row that is looked at is run by itself). Half

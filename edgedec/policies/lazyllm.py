@@ -1,4 +1,4 @@
-"""Fewer tokens at each of several depths (LazyLLM, K02): what is not looked at waits there, and goes on once it is.
+"""Computes fewer prompt tokens at each of several depths; deferred tokens can come back (LazyLLM).
 
 Fu et al. 2024. A prompt goes through the stack in stages. After each stage the attention that its last block pays from
 the prompt's last rows ranks the tokens, and only the best go on: the share falls in a line from all of them to `keep`

@@ -1,4 +1,4 @@
-"""Streaming heads and selected pages (LServe, K03): some heads read the first and latest tokens, others search.
+"""Lets some kv heads read the first and latest tokens only, and the others selected pages (LServe).
 
 Yang et al. 2025. Heads differ: many pay nearly all attention to the first tokens and to those nearby. Which ones is
 measured on the beginning of the prompt, which is read as a whole: of all kv heads the share `stream` that pays the

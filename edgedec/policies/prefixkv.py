@@ -1,4 +1,4 @@
-"""One threshold for all layers (PrefixKV, K11): each keeps what carries the same share of its attention.
+"""Keeps in each layer what carries the same share of its attention (PrefixKV).
 
 Wang et al. 2024. In each block the slots are ranked by what they were paid; the first of them that carry the share `p`
 of the block's attention stay. `p` is the same in all blocks, found by binary search so that the slots add up

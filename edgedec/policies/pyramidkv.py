@@ -1,4 +1,4 @@
-"""More for the first layers, less for the last (PyramidKV): attention is spread wide below and gathers above.
+"""Keeps more in the first layers and less in the last (PyramidKV).
 
 Cai et al. 2024. The same choice as snapkv's in every block; the budgets fall in a line from the first attention block
 to the last, and add up to the same as equal ones. `slope`: how many times the mean the first one has, up to 2.

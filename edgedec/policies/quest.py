@@ -1,4 +1,4 @@
-"""Pages that a query can score high in (Quest): everything is kept, a step reads the pages whose bounds are highest.
+"""Reads the pages whose key bounds a query can score highest in; everything is kept (Quest).
 
 Tang et al. 2024. Of each page of keys the least and the largest value of each dimension are known; what a query can
 score there at most is a sum over dimensions. Each row and kv head reads its own pages. The first layers, whose

@@ -1,4 +1,4 @@
-"""Sentences that the latest queries ask for, the others on disk (SentenceKV, K12).
+"""Reads the sentences that match the latest queries; the others lie on disk (SentenceKV).
 
 Zhu et al. 2025. A text is cut where its sentences end; the mean key of each sentence and kv head stands for it. A kv
 head reads the sentences whose mean keys the mean of the latest queries pays most attention to, as many as fit the

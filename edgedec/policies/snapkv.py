@@ -1,4 +1,4 @@
-"""What the end of the prompt looks at (SnapKV): of the prompt's keys and values those stay that its last rows paid to.
+"""Keeps the prompt's slots with the most attention from its last rows (SnapKV).
 
 Li et al. 2024. The last `window` rows of a prompt show what the answer will look at. What stands beside such a slot
 stays with it (`pool`). A slot stays for all heads of a block or for none, unless `heads` says apart. With `every`, the

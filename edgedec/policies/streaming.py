@@ -1,4 +1,4 @@
-"""The first tokens and the latest ones (StreamingLLM): attention rests on the first few whatever they say.
+"""Keeps the first tokens and the latest ones (StreamingLLM).
 
 Xiao et al. 2023. Here positions stay those of the text, so a text ends where the model's positions end; what is bounded
 is memory and the time of a step. Between decisions the cache grows by `every` tokens.

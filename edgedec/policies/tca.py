@@ -1,4 +1,4 @@
-"""Budgets by head, measured once or on the prompt (TCA-Attention, K04): each kv head reads as many pages as it needs.
+"""Reads as many pages in each kv head as hold a share of its attention, measured before (TCA-Attention).
 
 Heads differ in how many tokens carry their attention. A bundle that was calibrated (`edgedec calibrate`) says which
 share of a text's pages holds the share `mass` of what each head pays; without that, the last `window` rows of the

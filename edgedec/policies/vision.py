@@ -1,4 +1,4 @@
-"""Rows of images are dropped, rows of text are not (MustDrop, K17; Dynamic-LLaVA, K16).
+"""Drops rows of images from upper layers and cache; rows of text stay (MustDrop, Dynamic-LLaVA).
 
 An image is hundreds of rows, of which few matter. Three places, each by itself:
 

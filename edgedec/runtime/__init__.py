@@ -30,6 +30,8 @@ from edgedec.runtime.drafting import (
 )
 from edgedec.runtime.readout import Readout
 from edgedec.runtime.registry import (
+    RUNTIMES,
+    RuntimeFacts,
     RuntimeOptions,
     available_cores,
     choose_kv,
@@ -37,7 +39,6 @@ from edgedec.runtime.registry import (
     lacking_kinds,
     open_runtime,
     opened_with,
-    runtime_names,
     unavailable_reason,
 )
 from edgedec.runtime.sampler import Drawing, MakeSampler, SamplingSettings, TokenSampler
@@ -47,6 +48,7 @@ __all__ = [
     "ALL_LOGITS",
     "DEVICE_NAMES",
     "PAGE",
+    "RUNTIMES",
     "Adapter",
     "Calibrated",
     "Call",
@@ -64,6 +66,7 @@ __all__ = [
     "Readout",
     "Rows",
     "Runtime",
+    "RuntimeFacts",
     "RuntimeOptions",
     "SamplingSettings",
     "TableRows",
@@ -86,7 +89,6 @@ __all__ = [
     "open_runtime",
     "opened_with",
     "parse_device",
-    "runtime_names",
     "unavailable_reason",
     "why_chosen",
 ]

@@ -1,8 +1,7 @@
 """What computes, as users name it: `cpu`, `cuda`, `webgpu`, or with a detail, `qnn:SM8650`, `cuda:1`; `auto`: what is
 measured to be quickest. Without a word it is what the engine itself prefers, the CPU by default.
 
-A runtime's module says in `DEVICES` which it computes on (without one: the CPU), and may say why not here in
-`device_reason(bundle, device)`.
+A runtime declares in `RuntimeFacts.devices` which it computes on, by default the CPU.
 """
 
 from __future__ import annotations

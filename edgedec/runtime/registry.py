@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from importlib import import_module
-from pkgutil import iter_modules
-from types import ModuleType
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from edgedec.errors import RuntimeUnavailable
+from edgedec.plugins import Family
 from edgedec.runtime.call import Runtime
 from edgedec.runtime.devices import AUTO, CPU, UNNAMED, DeviceName, parse_device
 
@@ -30,13 +29,19 @@ class RuntimeOptions:
     device_cache: int = 0
 
 
+@dataclass(frozen=True)
+class RuntimeFacts:
+    """What a runtime's file declares. kinds: of blocks that it runs; devices: what it computes on; numbered_gpus: its
+    GPUs are not simply counted, the file's `gpu_numbers()` lists them; files: can files be made for it?"""
+
+    kinds: tuple[str, ...] = ()
+    devices: tuple[str, ...] = (CPU,)
+    numbered_gpus: bool = False
+    files: bool = True
+
+
+RUNTIMES = Family("edgedec.runtimes", "runtime", facts=RuntimeFacts, packages=True, error=RuntimeUnavailable)
 _opened: WeakKeyDictionary[Runtime, RuntimeOptions] = WeakKeyDictionary()
-
-
-def runtime_names() -> list[str]:
-    """The runtimes that ship, by file name."""
-    package = import_module("edgedec.runtimes")
-    return sorted(m.name for m in iter_modules(package.__path__) if not m.name.startswith("_"))
 
 
 def choose_runtime(bundle: Bundle, wanted: str = "auto", device: str = UNNAMED) -> str:
@@ -56,10 +61,7 @@ def choose_runtime(bundle: Bundle, wanted: str = "auto", device: str = UNNAMED) 
 
 def unavailable_reason(name: str, bundle: Bundle, device: str = UNNAMED) -> str | None:
     """Why the runtime `name` cannot open the bundle here, or on this device, in one line; None if it can."""
-    reason: str | None = (
-        _reason(name, bundle, parse_device(device)) if device else _module(name).unavailable_reason(bundle)
-    )
-    return reason
+    return _reason(name, bundle, parse_device(device))
 
 
 def open_runtime(name: str, bundle: Bundle, options: RuntimeOptions | None = None) -> Runtime:
@@ -68,7 +70,7 @@ def open_runtime(name: str, bundle: Bundle, options: RuntimeOptions | None = Non
     reason = _reason(name, bundle, parse_device(options.device))
     if reason is not None:
         raise RuntimeUnavailable(f"engine {name}: {reason}")
-    runtime: Runtime = _module(name).open(bundle, options)
+    runtime: Runtime = RUNTIMES.file(name).open(bundle, options)
     # Of a runtime that chose another and opened that one, the other's own are known already.
     _opened.setdefault(runtime, options)
     return runtime
@@ -81,19 +83,18 @@ def opened_with(runtime: Runtime) -> RuntimeOptions:
 
 def devices_of(name: str) -> tuple[str, ...]:
     """The devices that a runtime computes on."""
-    return tuple(getattr(_module(name), "DEVICES", (CPU,)))
+    return RUNTIMES.facts(name).devices
 
 
 def missing_device(name: str, device: str) -> str | None:
     """Why a device of a runtime is not here, whatever the bundle has files for, in one line; None if it is."""
-    reason: str | None = _module(name).missing(parse_device(device))
+    reason: str | None = RUNTIMES.file(name).missing(parse_device(device))
     return reason
 
 
 def gpu_numbers(name: str) -> list[int] | None:
     """The numbers of a runtime's GPUs, where these are not simply counted; None where they are."""
-    own = getattr(_module(name), "gpu_numbers", None)
-    return None if own is None else list(own())
+    return list(RUNTIMES.file(name).gpu_numbers()) if RUNTIMES.facts(name).numbered_gpus else None
 
 
 def device_said(error: Exception) -> str | None:
@@ -112,24 +113,16 @@ def _candidates(device: DeviceName) -> list[str]:
     preferred: list[str] = list(import_module("edgedec.runtimes").PREFERRED)
     if device.name in (UNNAMED, CPU):
         return preferred
-    own = [name for name in runtime_names() if name not in preferred]
+    own = [name for name in RUNTIMES.names() if name not in preferred]
     return [name for name in [*own, *preferred] if device.name in devices_of(name)]
 
 
 def _reason(name: str, bundle: Bundle, device: DeviceName) -> str | None:
     """Why a runtime cannot open a bundle here, on this device; None if it can."""
-    module = _module(name)
     if device.name not in (UNNAMED, AUTO, *devices_of(name)):
         return f"computes on {', '.join(devices_of(name))}, not on {device.name}"
-    own = getattr(module, "device_reason", None)
-    reason: str | None = module.unavailable_reason(bundle) if own is None else own(bundle, device)
+    reason: str | None = RUNTIMES.file(name).unavailable_reason(bundle, device)
     return reason
-
-
-def _module(name: str) -> ModuleType:
-    if name not in runtime_names():
-        raise RuntimeUnavailable(f"no runtime {name!r}; there are: {', '.join(runtime_names())}")
-    return import_module(f"edgedec.runtimes.{name}")
 
 
 def available_cores() -> int:

@@ -119,40 +119,15 @@ def limit(limits: dict[str, Any]) -> None:
 def fork_workers(guest: Any, control: socket.socket) -> None:
     """A worker for each request; reports how those ended that it is asked about."""
     ended: dict[int, int] = {}
-
-    def reap() -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if not pid:
-                return
-            ended[pid] = os.waitstatus_to_exitcode(status)
-            while len(ended) > 1000:  # nobody has asked about them
-                del ended[next(iter(ended))]
-
-    def end(pid: int) -> int | None:
-        if pid not in ended:
-            try:
-                done, status = os.waitpid(pid, os.WNOHANG)
-                if not done:
-                    os.kill(pid, signal.SIGKILL)
-                    done, status = os.waitpid(pid, 0)
-                ended[pid] = os.waitstatus_to_exitcode(status)
-            except (ChildProcessError, ProcessLookupError):
-                return None
-        return ended.pop(pid)
-
     while True:
         head, fds, _, _ = socket.recv_fds(control, HEAD.size, 1)
         if not head:
             os._exit(0)
         text, _ = HEAD.unpack(head + read(control.recv, HEAD.size - len(head)) if len(head) < HEAD.size else head)
         message = json.loads(read(control.recv, text))
-        reap()
+        _reap(ended)
         if "end" in message:
-            control.sendall(pack({"status": end(message["end"])}))
+            control.sendall(pack({"status": _end(message["end"], ended)}))
             continue
         pid = os.fork()
         if pid == 0:
@@ -165,6 +140,34 @@ def fork_workers(guest: Any, control: socket.socket) -> None:
                 os._exit(1)
         os.close(fds[0])
         control.sendall(pack({"pid": pid}))
+
+
+def _reap(ended: dict[int, int]) -> None:
+    """Put the exit codes of workers that ended into `ended`."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            return
+        ended[pid] = os.waitstatus_to_exitcode(status)
+        while len(ended) > 1000:  # nobody has asked about them
+            del ended[next(iter(ended))]
+
+
+def _end(pid: int, ended: dict[int, int]) -> int | None:
+    """The exit code of a worker, which is killed if it still runs; None if there is no such worker."""
+    if pid not in ended:
+        try:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if not done:
+                os.kill(pid, signal.SIGKILL)
+                done, status = os.waitpid(pid, 0)
+            ended[pid] = os.waitstatus_to_exitcode(status)
+        except (ChildProcessError, ProcessLookupError):
+            return None
+    return ended.pop(pid)
 
 
 def load(file: str) -> Any:

@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from edgedec.constraints.given import GivenConstraint
 from edgedec.decoding.config import parse_options
 from edgedec.errors import UsageError
+from edgedec.plugins import Words
 from edgedec.server import fields
 from edgedec.server.bodies import MOST_DEPTH, checked, depth
 from edgedec.server.errors import APIError
+from edgedec.server.shaping import of_format, shaping_of
 
 # Tokens of a completion unless the request says more: OpenAI's.
 _DEFAULT_TOKENS = 16
@@ -34,8 +37,9 @@ class TextRequest:
     """A chat (`messages`) or completions (`prompts`): its content, and the `options` of generation that it names.
 
     `target`: the model and the adapter that it names. `best_of`: how many texts are generated for each prompt, of
-    which the n best are returned; 0: n. `logprobs`: how many likely tokens to report. `schema`: of the text, as JSON
-    schema; None: any text. `variables`: names for the chat template. `before`: tokens in front of the prompt.
+    which the n best are returned; 0: n. `logprobs`: how many likely tokens to report. `constraint`: what the text must
+    be; None: anything. `processors`: words that name logits processors. `variables`: names for the chat template.
+    `before`: tokens in front of the prompt.
     """
 
     options: Mapping[str, Any]
@@ -49,7 +53,8 @@ class TextRequest:
     suffix: str = ""
     stream: bool = False
     usage: bool = False
-    schema: Mapping[str, Any] | None = None
+    constraint: GivenConstraint | None = None
+    processors: Words = ()
     tools: Tools | None = None
     variables: Mapping[str, Any] = field(default_factory=dict)
     before: tuple[int, ...] = ()
@@ -68,16 +73,13 @@ def chat(raw: bytes) -> TextRequest:
         raise APIError(400, "top_logprobs: needs logprobs: true", param="top_logprobs", code="invalid_value")
     if "max_completion_tokens" in body:
         body["max_tokens"] = body["max_completion_tokens"]
-    tools, schema = read_tools(body), _format(body)
-    if tools is not None and schema is not None:
-        raise APIError(400, "response_format: cannot be combined with tools", "response_format", "invalid_value")
+    tools = read_tools(body)
     return TextRequest(
         messages=tuple(map(read_message, body["messages"])),
         logprobs=int(body.get("top_logprobs", 0)) if wants else None,
-        schema=schema,
         tools=tools,
         variables=template_variables(body),
-        **_common(body),
+        **_common(body, tools),
     )
 
 
@@ -98,7 +100,6 @@ def completion(raw: bytes) -> TextRequest:
         logprobs=None if logprobs is None else int(logprobs),
         echo=bool(body.get("echo")),
         suffix=body.get("suffix", ""),
-        schema=_format(body),
         **_common(body),
     )
 
@@ -161,18 +162,11 @@ def read_tools(body: Mapping[str, Any]) -> Tools | None:
     return Tools(tuple(tools), schemas, choice, bool(body.get("parallel_tool_calls", True)))
 
 
-def schema_of(given: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The JSON schema of a format {"type": ..., "schema": ...}; None for any text."""
-    if given["type"] == "text":
-        return None
-    schema: Mapping[str, Any] = {"type": "object"}
-    return schema if given["type"] == "json_object" else given["schema"]
-
-
-def _common(body: Mapping[str, Any]) -> dict[str, Any]:
+def _common(body: Mapping[str, Any], tools: Tools | None = None) -> dict[str, Any]:
     if "stream_options" in body and not body.get("stream"):
         raise APIError(400, "stream_options: needs stream: true", "stream_options", "invalid_value")
     return {
+        **shaping_of(body, _format(body), tools is not None),
         "options": options_of(body),
         "target": target_of(body),
         "n": int(body.get("n", 1)),
@@ -200,6 +194,6 @@ def _read(call: Mapping[str, Any]) -> Mapping[str, Any]:
     return call if depth(arguments) > MOST_DEPTH else {**call, "function": {**function, "arguments": arguments}}
 
 
-def _format(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    given = body.get("response_format", {"type": "text"})
-    return schema_of({**given, **given.get("json_schema", {})})
+def _format(body: Mapping[str, Any]) -> GivenConstraint | None:
+    form = body.get("response_format", {"type": "text"})
+    return of_format({**form, **form.get("json_schema", {})}, "response_format")

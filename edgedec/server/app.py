@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 import edgedec
-from edgedec.server import openapi
+from edgedec.server import openapi, plugins
 from edgedec.server.access import AccessMiddleware
 from edgedec.server.answers import JsonAnswer
 from edgedec.server.errors import APIError
@@ -37,6 +37,7 @@ def build(server: Server) -> Starlette:
         *OpenAIRoutes(server).routes(),
         *ResponsesRoutes(server).routes(),
         *OllamaRoutes(server).routes(),
+        *plugins.routes(),
         Route("/health", monitoring.health),
         Route("/metrics", monitoring.counts),
         Route("/openapi.json", monitoring.description),

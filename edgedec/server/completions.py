@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from edgedec.constraints.given import compiled
 from edgedec.decoding.config import GenerationConfig
+from edgedec.decoding.logits import LogitsProcessor
 from edgedec.errors import EdgedecError, UsageError
+from edgedec.processors import make_processors
 from edgedec.runtime import Adapter
 from edgedec.server import thinking, tools
 from edgedec.server.api import Prompt, TextRequest
@@ -62,7 +65,8 @@ def completions(
             # An evaluation harness asks for one token and takes it off again: it must be there, be it the end.
             longest = replace(longest, ignore_eos=True)
         for choice in range(request.texts):
-            own = replace(longest, constraint=constraint and constraint.fork())
+            processors = _processors(model, request)
+            own = replace(longest, constraint=constraint and constraint.fork(), processors=processors)
             seed = config.sampling.seed
             own = own if seed is None else own.override({"seed": seed + choice})
             found.append(Completion(ids, own, echo, scores, thinks, adapter))
@@ -139,15 +143,24 @@ def _room(ids: tuple[int, ...], context: int, name: str = "prompt") -> int:
     return context - len(ids)
 
 
-def _constraint(model: Model, request: TextRequest, prompts: Sequence[_Prompt]) -> Constraint | None:
-    from edgedec import constraints
+def _processors(model: Model, request: TextRequest) -> tuple[LogitsProcessor, ...]:
+    """New ones for a text."""
+    if not request.processors:
+        return ()
+    try:
+        return make_processors(model, request.processors)
+    except EdgedecError as error:
+        raise APIError(400, str(error), "processors", "invalid_value") from None
 
-    name = "response_format" if request.tools is None else "tools"
+
+def _constraint(model: Model, request: TextRequest, prompts: Sequence[_Prompt]) -> Constraint | None:
+    wanted = request.constraint
+    name = "tools" if wanted is None else wanted.field
     try:
         if request.tools is not None:
             found: Constraint = tools.constraint(model, request.tools)
-        elif request.schema is not None:
-            found = constraints.json_schema(model, request.schema)
+        elif wanted is not None:
+            found = compiled(model, wanted.kind, wanted.text)
         else:
             return None
     except UsageError as error:

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from edgedec import processors
+from edgedec.constraints import given
 from edgedec.decoding.config import OPTIONS
+from edgedec.plugins.about import schema as schema_of_family
 
 MOST_CHOICES = 128
 
@@ -59,9 +62,16 @@ def nullable(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 GENERATION = {name: nullable({**option.schema, **NARROWER.get(name, {})}) for name, option in OPTIONS.items()}
+# What the text must be, by the names of the kinds and by vLLM's; what changes the logits.
+SHAPING: dict[str, Any] = {
+    **{name: nullable(given.schema(kind)) for name, kind in given.fields().items()},
+    given.STRUCTURED: nullable(given.structured_schema()),
+    "processors": nullable(schema_of_family(processors.FAMILY)),
+}
 _COMMON = {
     **WHO,
     **GENERATION,
+    **SHAPING,
     "n": or_null("integer", minimum=1, maximum=MOST_CHOICES),
     "stream": or_null("boolean"),
     "stream_options": {

@@ -7,6 +7,7 @@ from typing import Any
 
 from edgedec.server import fields
 from edgedec.server.ollama import fields as ollama
+from edgedec.server.plugins import LISTED
 from edgedec.server.responses.fields import RESPONSE
 
 Json = dict[str, Any]
@@ -88,6 +89,11 @@ def _openai() -> Json:
         "/v1/embeddings": {"post": _post("embedding", fields.EMBEDDING, _LISTED)},
         "/v1/models": {"get": _get("models", "The models and their adapters.", _LISTED)},
         "/v1/models/{model}": {"get": _get("model", "A model, by name.", card), **_named("model")},
+        "/v1/plugins": {"get": _get("plugins", "Families of plug-ins, and the names of each one's.", _LISTED)},
+        "/v1/plugins/{family}": {
+            "get": _get("pluginsOfFamily", "The plug-ins of a family, with their options.", _LISTED),
+            **_named("family", LISTED),
+        },
         "/tokenize": {"post": _post("tokenize", fields.TOKENIZE, _object("count", "max_model_len", "tokens"))},
         "/detokenize": {"post": _post("detokenize", fields.DETOKENIZE, _object("prompt"))},
     }

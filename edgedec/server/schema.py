@@ -49,6 +49,8 @@ def _wrong(value: Any, schema: Schema, where: str) -> tuple[str, str] | None:
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if kinds and not any(_KINDS[kind](value) for kind in kinds):
         return where, f"must be {' or '.join(kinds)}"
+    if "const" in schema and value != schema["const"]:
+        return where, f"must be {schema['const']}"
     if "enum" in schema and value not in schema["enum"]:
         return where, f"must be one of {', '.join(map(str, schema['enum']))}"
     if _number(value):
@@ -68,10 +70,13 @@ def _none_of(value: object, options: list[Schema], where: str) -> tuple[str, str
 
 def _bounds(value: float, schema: Schema, where: str) -> tuple[str, str] | None:
     low, high, above = schema.get("minimum"), schema.get("maximum"), schema.get("exclusiveMinimum")
+    below = schema.get("exclusiveMaximum")
     if low is not None and value < low:
         return where, f"{value} is below {low}"
     if above is not None and value <= above:
         return where, f"{value} must be above {above}"
+    if below is not None and value >= below:
+        return where, f"{value} must be below {below}"
     return (where, f"{value} is above {high}") if high is not None and value > high else None
 
 

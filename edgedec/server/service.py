@@ -87,7 +87,7 @@ class Server:
         """Start the texts of a request."""
         # A grammar may take seconds to compile: such requests have threads of their own, so no other waits for one.
         self._compiling = self._compiling or CapacityLimiter(_COMPILING)
-        limiter = None if wanted.schema is None and wanted.tools is None else self._compiling
+        limiter = None if wanted.constraint is None and wanted.tools is None else self._compiling
         async with self.pool.use(wanted.target) as target:
             context, most = target.engine.limits.context, self.settings.most
             read = partial(completions, target.model, wanted, context, most, target.adapter)

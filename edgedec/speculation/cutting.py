@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgedec.decoding.allocation import CostSurface, Offer, Others, best_of_one
-from edgedec.decoding.context import Context, unsaid
+from edgedec.decoding.context import Context
 from edgedec.decoding.draft import Draft
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.drawn import with_guesses
@@ -17,12 +17,13 @@ from edgedec.trees.merge import resume
 def allowed(context: Context, found: Proposals, order: list[int], row: float) -> list[int]:
     """Those of these nodes, parents first, that the constraint of the generation does not forbid. Beside a drawn draft
     all of them: what was drawn runs as it is. row: seconds that a drafted row costs."""
-    if not order or found.drawn is not None or context.allowed is unsaid:
+    permitted = context.hooks.allowed
+    if not order or found.drawn is not None or permitted is None:
         return order
     merger = found.merger
     place = {node: i for i, node in enumerate(order)}
     parents = [place.get(merger.parents[node], -1) for node in order]
-    kept = context.allowed([merger.tokens[node] for node in order], parents, row * len(order))
+    kept = permitted([merger.tokens[node] for node in order], parents, row * len(order))
     return order if kept is None else [node for node, fine in zip(order, kept, strict=True) if fine]
 
 

@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any
 
 from edgedec.decoding.allocation import Grant, Offer
-from edgedec.decoding.context import Context, unsaid
+from edgedec.decoding.context import Context
 from edgedec.decoding.draft import Draft, Drafter, Effort, Proposal
 from edgedec.decoding.messages import Request, StepResult
 from edgedec.speculation import members as every
@@ -113,7 +113,7 @@ class Governor(Governed):
         active = self._fixed or probe or self._phase == ACTIVE
         look = self._silence.promising
         found = 0 if active else look(context, nodes, costs, self._budget, self._outside)
-        if found and self._trees and self._sequences == 1 and context.allowed is unsaid:
+        if found and self._trees and self._sequences == 1 and context.hooks.allowed is None:
             return self._propose_found(found)
         return self._propose(context, nodes, min_path_prob, probe) if active or found else _NONE
 

@@ -1,22 +1,19 @@
-"""Targets by file: each file here has `TARGETS`, those of one runtime or program.
+"""Targets by file: each file here declares those of one runtime or program as `FACTS = Targets(...)`.
 
 `edgedec targets` lists them, and docs/devices.md has a table of them.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from pkgutil import iter_modules
+from edgedec.plugins import Family
+from edgedec.targets._target import Target, Targets, Tried, lacking_packages
 
-from edgedec.targets.target import Target, Tried, lacking_packages
+__all__ = ["FAMILY", "Target", "Tried", "all_targets", "lacking_packages"]
 
-__all__ = ["Target", "Tried", "all_targets", "lacking_packages"]
-
-_HELPERS = {"target"}
+FAMILY = Family("edgedec.targets", "file of targets", facts=Targets)
 
 
 def all_targets() -> list[Target]:
     """The targets of all files, by name; those that need no files first."""
-    names = sorted(file.name for file in iter_modules(__path__) if file.name not in _HELPERS)
-    found = [target for name in names for target in import_module(f"{__name__}.{name}").TARGETS]
+    found = [target for facts in FAMILY.all_facts().values() for target in facts.targets]
     return sorted(found, key=lambda target: (target.add, target.name))

@@ -8,7 +8,7 @@ from edgedec.bundle import Bundle
 from edgedec.bundle.locate import NANO, find
 from edgedec.runtime import unavailable_reason
 from edgedec.spec import KV_FORMATS
-from edgedec.targets.target import Target, lacking_packages
+from edgedec.targets._target import Target, Targets, lacking_packages
 
 _KINDS = ("attention", "mlp", "moe", "ssm")
 
@@ -18,7 +18,7 @@ def _cannot(engine: str) -> Callable[[], str | None]:
     return lambda: unavailable_reason(engine, Bundle.open(find(NANO)))
 
 
-TARGETS = (
+FACTS = Targets((
     Target("native", "native", "edgedec's CPU engine in C++", _KINDS, KV_FORMATS, "native", missing=_cannot("native")),
     Target(
         "reference", "reference", "the model in numpy, the oracle of the tests", (*_KINDS, "power_law"), KV_FORMATS,
@@ -37,4 +37,4 @@ TARGETS = (
         "genai", "", "a folder for onnxruntime-genai", ("attention", "mlp"), KV_FORMATS, "native",
         needs="onnxruntime-genai", missing=lacking_packages("onnxruntime_genai"), trees=False, add=True,
     ),
-)  # fmt: skip
+))  # fmt: skip

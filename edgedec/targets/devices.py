@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from edgedec.targets.target import Target, lacking_packages
+from edgedec.targets._target import Target, Targets, lacking_packages
 
 _KINDS = ("attention", "mlp")
 
@@ -22,7 +22,7 @@ def _missing() -> str | None:
     return f"onnxruntime has no provider here but the CPU's: none for {', '.join(_DEVICES)}"
 
 
-TARGETS = (
+FACTS = Targets((
     Target(
         "devices", "ort", "ONNX Runtime on --device webgpu, openvino, cuda, dml or coreml", _KINDS, ("f32", "f16"),
         "emulated", needs="the device's package: [devices](devices.md)", missing=_missing, device="webgpu",
@@ -37,4 +37,4 @@ TARGETS = (
         "web", "", "onnxruntime-web in a browser; edgedec's own engine there needs no files", _KINDS, ("f32",),
         "native", needs="a browser", trees=False, add=True,
     ),
-)  # fmt: skip
+))  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgedec.spec import KV_FORMATS
-from edgedec.targets.target import Target, Tried, lacking_packages
+from edgedec.targets._target import Target, Targets, Tried, lacking_packages
 
 _KINDS = ("attention", "mlp", "moe", "ssm")
 _ABOUT: dict[str, tuple[str, Tried]] = {
@@ -18,10 +18,10 @@ def _missing() -> str:
     return lacking_packages("tvm", "tvm_ffi")() or "to be launched by a program of yours"
 
 
-TARGETS = tuple(
+FACTS = Targets(tuple(
     Target(
         f"tvm:{name}", "", about, _KINDS, KV_FORMATS, tried,
         needs='to make it `pip install ".[tvm]"`', missing=_missing, add=True,
     )
     for name, (about, tried) in _ABOUT.items()
-)  # fmt: skip
+))  # fmt: skip

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 from edgedec.runtime.machines import machines_here
 from edgedec.spec import KV_FORMATS
-from edgedec.targets.target import Target, Tried, lacking_packages
+from edgedec.targets._target import Target, Targets, Tried, lacking_packages
 
 _KINDS = ("attention", "mlp", "moe", "ssm")
 _NATIVE = "a C++ compiler to link"
@@ -46,11 +46,11 @@ def _unmade(machine: str, linker: str) -> Callable[[], str | None]:
     return unmade
 
 
-TARGETS = tuple(
+FACTS = Targets(tuple(
     Target(
         f"tvm:{name}", "tvm", about, _KINDS, KV_FORMATS, tried,
         needs=f'`pip install ".[tvm]"`; to make it {linker}', missing=_missing(name), unmade=_unmade(name, linker),
         add=True,
     )
     for name, (about, tried, linker) in _ABOUT.items()
-)  # fmt: skip
+))  # fmt: skip

@@ -43,13 +43,8 @@ def render(template: str, values: dict[str, Any]) -> str:
     return "".join(pieces)
 
 
-@lru_cache(maxsize=8)
-def _compiled(template: str) -> jinja2.Template:
-    """The template, with the names and filters that Hugging Face gives to chat templates."""
-    from datetime import datetime
-
-    from jinja2 import ext, nodes, sandbox
-    from jinja2.exceptions import SecurityError, TemplateError
+def _generation() -> type[jinja2.ext.Extension]:
+    from jinja2 import ext, nodes
     from jinja2.parser import Parser
 
     class Generation(ext.Extension):
@@ -60,6 +55,13 @@ def _compiled(template: str) -> jinja2.Template:
         def parse(self, parser: Parser) -> nodes.Node:
             line = next(parser.stream).lineno
             return nodes.Scope(parser.parse_statements(("name:endgeneration",), True), lineno=line)
+
+    return Generation
+
+
+def _sandbox() -> type[jinja2.sandbox.ImmutableSandboxedEnvironment]:
+    from jinja2 import sandbox
+    from jinja2.exceptions import SecurityError
 
     class Sandbox(sandbox.ImmutableSandboxedEnvironment):
         """Refuses private attributes outright (Jinja lets them be printed, as nothing) and the
@@ -77,6 +79,17 @@ def _compiled(template: str) -> jinja2.Template:
                 raise SecurityError(f"the result of {operator} would be too large")
             return super().call_binop(context, operator, left, right)
 
+    return Sandbox
+
+
+@lru_cache(maxsize=8)
+def _compiled(template: str) -> jinja2.Template:
+    """The template, with the names and filters that Hugging Face gives to chat templates."""
+    from datetime import datetime
+
+    from jinja2 import ext
+    from jinja2.exceptions import TemplateError
+
     def raise_exception(message: object) -> None:
         raise TemplateError(str(message))
 
@@ -86,7 +99,7 @@ def _compiled(template: str) -> jinja2.Template:
     def strftime_now(form: str) -> str:
         return datetime.now().strftime(form)
 
-    env = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, ext.loopcontrols])
+    env = _sandbox()(trim_blocks=True, lstrip_blocks=True, extensions=[_generation(), ext.loopcontrols])
     env.filters["tojson"] = to_json
     env.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now}
     return env.from_string(template)

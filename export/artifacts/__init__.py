@@ -1,38 +1,45 @@
 """Artifacts: the files that one runtime needs besides manifest, weights and tokenizer. One file here a runtime.
 
-A runtime without a file here needs none. A file whose artifacts are for a kind of machine each, named `tvm:x86-64-v3`,
-provides `maker(machine)`, `machines()` and `here()`; they are made when they are named. What makes them, and any other
-file, provides `reason(spec)`, why the runtime cannot run the model, or None; and `make(folder, request)`, which writes
-its files and returns what the manifest says of them. One with ON_REQUEST is made only where it is asked for by name.
+A runtime without a file here needs none. A file has `FACTS` and two functions: `reason(spec)`, why the runtime cannot
+run the model, or None; and `write(folder, request)`, which writes its files and returns what the manifest says of them.
+A file whose artifacts are for a kind of machine each, named `tvm:x86-64-v3`, has instead `maker(machine)`, an object
+with these two, and `here()`, the artifacts for this machine; they are made when they are named.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any, Protocol, cast
 
 from edgedec.bundle.manifest import Artifact, Text
 from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.export.layout import Layout
 from edgedec.extras import install_command
-from edgedec.runtime import runtime_names
+from edgedec.plugins import Family
+from edgedec.runtime import RUNTIMES
 from edgedec.spec import ModelSpec
 
-__all__ = ["Maker", "Request", "Tuning", "choose", "made_for", "maker_names", "makers"]
+__all__ = ["FAMILY", "ArtifactFacts", "Maker", "Request", "Tuning", "choose", "files_for", "made_for"]
 
-# Runtimes that no files are made for: of models imported as they are, and of other runtimes.
-_NEVER_MADE = {"graph", "paired"}
-# Files whose artifacts are for a kind of machine each.
-_BY_MACHINE = {"qnn", "tvm"}
 # The artifact of the ort runtime's devices, which others by machine build on.
 _DEVICES = "devices"
 
 
 Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class ArtifactFacts:
+    """What a file of this folder declares. on_request: its artifact is made only where it is named; by_machine: its
+    artifacts are for a kind of machine each."""
+
+    on_request: bool = False
+    by_machine: bool = False
+
+
+FAMILY = Family("edgedec.export.artifacts", "artifact", where="--for", facts=ArtifactFacts)
 
 
 @dataclass(frozen=True)
@@ -64,38 +71,23 @@ class Maker(Protocol):
     def reason(self, spec: ModelSpec) -> str | None:
         """Why the runtime cannot run the model, in one line; None if it can."""
 
-    def make(self, folder: Path, request: Request) -> Artifact:
+    def write(self, folder: Path, request: Request) -> Artifact:
         """Write the runtime's files into `folder`."""
-
-
-def makers() -> dict[str, Maker]:
-    """The runtimes that need files, without those by machine."""
-    return {name: _maker(name) for name in maker_names()}
 
 
 def files_for(runtime: str, spec: ModelSpec) -> tuple[str, ...]:
     """The artifacts that a runtime needs on this machine for a model; none if it cannot run that. runtime: with a
     device behind a colon, what that needs."""
-    if runtime in _BY_MACHINE:
-        here: tuple[str, ...] = _module(runtime).here()
-        return tuple(name for name in here if _maker(name).reason(spec) is None)
-    runtime = _DEVICES if ":" in runtime else runtime
-    return (runtime,) if runtime in maker_names() and _maker(runtime).reason(spec) is None else ()
+    name = _DEVICES if ":" in runtime else runtime
+    if name not in FAMILY:
+        return ()
+    here: tuple[str, ...] = _file(name).here() if _facts(name).by_machine else (name,)
+    return tuple(one for one in here if _maker(one).reason(spec) is None)
 
 
-def maker_names() -> list[str]:
-    """The names of `makers`, none of which is imported."""
-    return sorted(file.name for file in iter_modules(__path__) if file.name not in _BY_MACHINE)
-
-
-def _maker(name: str) -> Maker:
-    runtime, _, machine = name.partition(":")
-    return cast(Maker, _module(runtime).maker(machine) if runtime in _BY_MACHINE else _module(name))
-
-
-def _module(name: str) -> Any:
+def _file(name: str) -> Any:
     try:
-        return import_module(f"{__name__}.{name}")
+        return FAMILY.file(name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "edgedec":
             raise
@@ -103,31 +95,55 @@ def _module(name: str) -> Any:
         raise RuntimeUnavailable(why) from None
 
 
+def _facts(name: str) -> ArtifactFacts:
+    _file(name)  # says what is not installed
+    return FAMILY.facts(name)
+
+
+def _maker(name: str) -> Maker:
+    file, colon, machine = name.partition(":")
+    return cast(Maker, _file(file).maker(machine) if colon else _file(file))
+
+
 def choose(spec: ModelSpec, wanted: Iterable[str] | None, flag: str = "--for ") -> tuple[str, ...]:
     """The runtimes to make artifacts for: all that can run the model, or those of `wanted` that need files.
 
     UsageError for a runtime that does not exist or cannot run the model.
     """
-    found = maker_names()
     if spec.opaque:
         raise UsageError("the model is one ONNX graph of another program: only the runtime graph can run it")
     if wanted is None:
-        usual = [name for name in found if not getattr(_maker(name), "ON_REQUEST", False)]
+        usual = [name for name in FAMILY.names() if _facts(name) == ArtifactFacts()]
         return tuple(name for name in usual if _maker(name).reason(spec) is None)
     wanted = set(wanted)
     if any(name.startswith("qnn:") for name in wanted):
         wanted.add(_DEVICES)
-    known = sorted({*found, *runtime_names()} - _NEVER_MADE)
-    found += sorted(name for name in wanted if name.partition(":")[0] in _BY_MACHINE)
+    made = [name for name in sorted(wanted, key=lambda name: (":" in name, name)) if _is_artifact(name)]
     for name in sorted(wanted):
-        if name not in known and name not in found:
-            raise UsageError(f"{flag}{name}: no such runtime; there are: {', '.join(known)}")
-        reason = _maker(name).reason(spec) if name in found else None
+        if name not in made and not _is_runtime(name):
+            raise UsageError(f"{flag}{name}: no such runtime; there are: {', '.join(_known())}")
+        reason = _maker(name).reason(spec) if name in made else None
         if reason is not None:
             raise UsageError(f"{flag}{name}: cannot run this {spec.architecture}: {reason}")
-    return tuple(name for name in found if name in wanted)
+    return tuple(made)
+
+
+def _is_artifact(name: str) -> bool:
+    """Is it the name of an artifact: of a file here, with a machine if its artifacts are by machine?"""
+    file, colon, _ = name.partition(":")
+    return file in FAMILY and _facts(file).by_machine == bool(colon)
+
+
+def _is_runtime(name: str) -> bool:
+    """Is it a runtime that files can be made for, if it needs any?"""
+    return name in RUNTIMES and RUNTIMES.facts(name).files
+
+
+def _known() -> list[str]:
+    """The runtimes and artifacts that can be named without a machine."""
+    return sorted({*filter(_is_artifact, FAMILY.names()), *filter(_is_runtime, RUNTIMES.names())})
 
 
 def made_for(names: Iterable[str], folder: Path, request: Request) -> dict[str, Artifact]:
     """Write the artifacts of these runtimes into `folder`."""
-    return {name: _maker(name).make(folder, request) for name in names}
+    return {name: _maker(name).write(folder, request) for name in names}

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgedec.bundle.manifest import Artifact
-from edgedec.export.artifacts import Request
+from edgedec.export.artifacts import ArtifactFacts, Request
 from edgedec.export.onnx import unsupported_on_devices, write_portable
 from edgedec.runtimes.ort.device_graphs import FORMATS, DeviceGraphs
 from edgedec.spec import ModelSpec
@@ -15,7 +15,7 @@ from edgedec.storage.serde import to_json
 # What a part of the stack may weigh: an NPU's compiler and its contexts hold less than 2 GB.
 MOST = 1500 << 20
 # They double the files of a bundle that may never see such a device.
-ON_REQUEST = True
+FACTS = ArtifactFacts(on_request=True)
 
 
 def reason(spec: ModelSpec) -> str | None:
@@ -23,7 +23,7 @@ def reason(spec: ModelSpec) -> str | None:
     return unsupported_on_devices(spec)
 
 
-def make(folder: Path, request: Request) -> Artifact:
+def write(folder: Path, request: Request) -> Artifact:
     """Write the graphs into `folder`."""
     formats = tuple(kv for kv in FORMATS if kv in ("f32", "f16") or kv in request.kv)
     head, blocks, parts, starts = write_portable(folder, request.layout, formats, "device_", MOST)

@@ -16,7 +16,7 @@ import onnx
 
 from edgedec.bundle.manifest import Artifact
 from edgedec.errors import RuntimeUnavailable
-from edgedec.export.artifacts import Request
+from edgedec.export.artifacts import ArtifactFacts, Request
 from edgedec.export.artifacts.devices import MOST
 from edgedec.export.onnx import unsupported_on_devices, write_portable
 from edgedec.runtime import DeviceName
@@ -24,10 +24,11 @@ from edgedec.runtimes.ort.device_shapes import ROWS, CallShape, lengths
 from edgedec.runtimes.ort.providers import Placed, missing
 from edgedec.runtimes.ort.sessions import session_options
 from edgedec.runtimes.ort.shipped import ShippedContexts, key
-from edgedec.runtimes.ort.socs import SOCS, check_soc
+from edgedec.runtimes.ort.socs import check_soc
 from edgedec.spec import ModelSpec
 from edgedec.storage.serde import to_json
 
+FACTS = ArtifactFacts(by_machine=True)
 _SHARE, _LAST = "ep.share_ep_contexts", "ep.stop_share_ep_contexts"
 
 
@@ -41,7 +42,7 @@ class QnnMaker:
         """Why the HTP cannot run the model; None if it can."""
         return unsupported_on_devices(spec)
 
-    def make(self, folder: Path, request: Request) -> Artifact:
+    def write(self, folder: Path, request: Request) -> Artifact:
         """Compile every part of the stack at every bucket: for an int8 cache if that is the bundle's first, else
         f16."""
         kv = "int8" if request.model_kv == "int8" else "f16"
@@ -62,11 +63,6 @@ def maker(soc: str) -> QnnMaker:
     if why is not None:
         raise RuntimeUnavailable(why)
     return QnnMaker(soc)
-
-
-def machines() -> tuple[str, ...]:
-    """The SoCs that can be compiled for."""
-    return tuple(SOCS)
 
 
 def here() -> tuple[str, ...]:

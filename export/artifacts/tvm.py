@@ -12,7 +12,7 @@ from typing import Any
 
 from edgedec.bundle.manifest import Artifact
 from edgedec.errors import RuntimeUnavailable, UsageError
-from edgedec.export.artifacts import Request
+from edgedec.export.artifacts import ArtifactFacts, Request
 from edgedec.export.sources.artifact import LANGUAGES, SourceMaker
 from edgedec.extras import install_command
 from edgedec.runtime.machines import MACHINES, machines_here
@@ -22,6 +22,7 @@ from edgedec.runtimes.tvm.support import library_lacks
 from edgedec.spec import KV_FORMATS, ModelSpec
 from edgedec.storage.serde import to_json
 
+FACTS = ArtifactFacts(by_machine=True)
 _TUNED = ".tuning.json"
 log = logging.getLogger("edgedec.export")
 
@@ -46,7 +47,7 @@ class MachineMaker:
         """Why the library cannot run the model; None if it can."""
         return library_lacks(spec)
 
-    def make(self, folder: Path, request: Request) -> Artifact:
+    def write(self, folder: Path, request: Request) -> Artifact:
         """Compile and link the library; beside it what it was tuned by."""
         if request.tuning.measure and self.machine not in machines_here():
             raise UsageError(

@@ -9,12 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgedec.bundle.manifest import Artifact
-from edgedec.export.artifacts import Request
+from edgedec.export.artifacts import ArtifactFacts, Request
 from edgedec.export.onnx import whole_model_reason, write_whole_model
 from edgedec.spec import ModelSpec
 
-# Made only where it is asked for.
-ON_REQUEST = True
+FACTS = ArtifactFacts(on_request=True)
 
 
 def reason(spec: ModelSpec) -> str | None:
@@ -22,7 +21,7 @@ def reason(spec: ModelSpec) -> str | None:
     return whole_model_reason(spec)
 
 
-def make(folder: Path, request: Request) -> Artifact:
+def write(folder: Path, request: Request) -> Artifact:
     """Write the graph into `folder`."""
     model = write_whole_model(folder, request.layout, "f32", "web", no_halves=True)
     return Artifact((model,), {"model": model})

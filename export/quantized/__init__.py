@@ -6,8 +6,6 @@ have: whoever reads it gets float32, and, where a bundle has a format for them, 
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +14,11 @@ from typing import Any, Protocol, cast
 from edgedec.errors import CheckpointError
 from edgedec.export.quantized._matrix import IntegerMatrix, QuantizedMatrix
 from edgedec.export.safetensors import Stored, read_json
+from edgedec.plugins import Family, NoFacts
 
-__all__ = ["Found", "IntegerMatrix", "Quantization", "QuantizedMatrix", "find", "known"]
+__all__ = ["FAMILY", "Found", "IntegerMatrix", "Quantization", "QuantizedMatrix", "find"]
 
+FAMILY: Family[NoFacts] = Family("edgedec.export.quantized", "quant_method", error=CheckpointError)
 # Where the settings stand: a key of config.json, or a file of its own with the method that it is of.
 _KEYS = ("quantization_config", "compression_config")
 _FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
@@ -49,24 +49,18 @@ class Quantization:
     found: Found = field(repr=False)
 
 
-def known() -> tuple[str, ...]:
-    """Every `quant_method` that has a file here."""
-    names = (file.name for file in pkgutil.iter_modules(__path__) if not file.name.startswith("_"))
-    return tuple(sorted(name.replace("_", "-") if name == "compressed_tensors" else name for name in names))
-
-
 def find(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Stored]) -> Quantization | None:
     """What is quantized in a checkpoint; None if it is not."""
     settings = _settings(folder, config)
     if not settings:
         return None
     method = settings.get("quant_method")
-    if method not in known():
+    if method not in FAMILY:
         raise CheckpointError(
-            f"config.json: quantization_config.quant_method {method!r:.40} is not one of {', '.join(known())}; "
+            f"config.json: quantization_config.quant_method {method!r:.40} is not one of {', '.join(FAMILY.names())}; "
             "export the original checkpoint"
         )
-    reader = cast(Reader, importlib.import_module(f"{__name__}.{str(method).replace('-', '_')}"))
+    reader = cast(Reader, FAMILY.file(str(method)))
     found = reader.matrices(settings, tensors)
     if not found.matrices:
         raise CheckpointError(f"{folder}: no {method} weights, though the config says that it is quantized")

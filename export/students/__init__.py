@@ -1,22 +1,21 @@
 """Draft models in training, as torch modules whose parameters have the names of the published checkpoints.
 
 One file a kind; file name = kind. Row t of a text stands for: the model has read token t. Guess k of row t is of the
-token that the model says after token t + k + `AHEAD`, with the tokens up to that one known: AHEAD is 1 where the next
-token itself comes from the model (the default), 0 of a kind that follows an early layer (`EARLY`).
+token that the model says after token t + k + `ahead`, with the tokens up to that one known: ahead is 1 where the next
+token itself comes from the model (the default), 0 of a kind that follows an early layer (`early`).
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 
 from edgedec.bundle import Bundle
 from edgedec.errors import UsageError
+from edgedec.plugins import Family
 from edgedec.spec import Attention, Mlp, ModelSpec
 
 
@@ -72,75 +71,62 @@ class StudentTarget:
     bundle: Bundle | None = None
 
 
-class Student(Protocol):
-    """What a file of this folder provides as `STUDENT(shape, target)`, beside being an `nn.Module`."""
+@dataclass(frozen=True)
+class StudentFacts:
+    """What a file of this folder declares. ahead: see above; early: does the kind follow an early layer? trimmed: does
+    it say some of the target's tokens only, if so wanted? wide: does it have an inner width to choose? anchors: how
+    many first tokens of a training row stay at their positions, while the others stand further on (0: none is moved);
+    length: tokens of a row of training text at most (0: any number)."""
+
+    ahead: int = 1
+    early: bool = False
+    trimmed: bool = False
+    wide: bool = False
+    anchors: int = 0
+    length: int = 0
+
+
+class Student(nn.Module):
+    """What a file of this folder provides as `STUDENT`: a class made with a `StudentShape` and a `StudentTarget`."""
+
+    @staticmethod
+    def check(spec: ModelSpec) -> None:
+        """Refuse a target that drafts of the kind do not fit."""
+
+    @staticmethod
+    def depths(spec: ModelSpec, layer: int = 0) -> tuple[int, ...]:
+        """After how many of the target's layers the kind reads hidden states, besides the last. layer: that an early
+        kind follows."""
+        return ()
+
+    def begin(self, features: Features) -> None:
+        """Set first weights that depend on the size of the target's states."""
 
     def logits(self, features: Features, depth: int) -> Tensor:
         """-> [depth, T - depth, kept]: guess k of row t."""
+        raise NotImplementedError
 
     def published(self) -> dict[str, Tensor]:
         """Tensors as a published checkpoint names them."""
+        raise NotImplementedError
 
     def config(self) -> Mapping[str, Any]:
         """Its config.json."""
+        raise NotImplementedError
 
 
-def kinds() -> tuple[str, ...]:
-    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")))
+FAMILY = Family(
+    "edgedec.export.students",
+    "draft model to train",
+    facts=StudentFacts,
+    aliases={"hydra++": "hydrapp", "hydra_plus": "hydrapp"},
+)
 
 
-def student(kind: str, shape: StudentShape, target: StudentTarget) -> Any:
-    """A new draft model of a kind."""
-    if kind not in kinds():
-        raise UsageError(f"no draft model {kind!r} to train; there are: {', '.join(kinds())}")
-    found: nn.Module = importlib.import_module(f"{__name__}.{kind}").STUDENT(shape, target)
+def student_class(kind: str) -> type[Student]:
+    """The class of the draft models of a kind."""
+    found: type[Student] = FAMILY.file(kind).STUDENT
     return found
-
-
-def check(kind: str, spec: ModelSpec) -> None:
-    """Refuse a target that drafts of the kind do not fit."""
-    module = importlib.import_module(f"{__name__}.{kind}")
-    if hasattr(module, "check"):
-        module.check(spec)
-
-
-def is_early(kind: str) -> bool:
-    return getattr(importlib.import_module(f"{__name__}.{kind}"), "EARLY", False)
-
-
-def ahead(kind: str) -> int:
-    return getattr(importlib.import_module(f"{__name__}.{kind}"), "AHEAD", 1)
-
-
-def depths(kind: str, spec: ModelSpec, layer: int = 0) -> tuple[int, ...]:
-    """After how many of the target's layers the kind reads hidden states, besides the last."""
-    chosen = getattr(importlib.import_module(f"{__name__}.{kind}"), "depths", None)
-    if is_early(kind):
-        return chosen(layer) if chosen else (layer,)
-    return chosen(spec) if chosen else ()
-
-
-def anchors(kind: str) -> int:
-    """How many first tokens of a training row stay at their positions, while the others stand further on (0: none
-    is moved)."""
-    found: int = getattr(importlib.import_module(f"{__name__}.{kind}"), "ANCHORS", 0)
-    return found
-
-
-def is_trimmed(kind: str) -> bool:
-    """Does the kind say some of the target's tokens only, if so wanted?"""
-    return getattr(importlib.import_module(f"{__name__}.{kind}"), "TRIMMED", False)
-
-
-def is_wide(kind: str) -> bool:
-    """Does the kind have an inner width to choose?"""
-    return getattr(importlib.import_module(f"{__name__}.{kind}"), "WIDE", False)
-
-
-def length_of(kind: str, length: int) -> int:
-    """Tokens of a row of training text."""
-    longest: int = getattr(importlib.import_module(f"{__name__}.{kind}"), "LENGTH", length)
-    return min(longest, length)
 
 
 def shape_of(spec: ModelSpec, kept: int, depth: int, width: int = 0, blocks: int = 1, layer: int = 0) -> StudentShape:

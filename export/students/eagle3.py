@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgedec.export.students import Features, StudentShape, StudentTarget
+from edgedec.export.students import Features, Student, StudentFacts, StudentShape, StudentTarget
 from edgedec.export.students._layers import (
     GatedMlp,
     RmsNorm,
@@ -25,15 +25,11 @@ from edgedec.export.students._layers import (
 )
 from edgedec.spec import ModelSpec
 
-TRIMMED = True
-
-
-def depths(spec: ModelSpec) -> tuple[int, ...]:
-    """Low, middle, high: after 2 layers, half of them and all but 3; of few layers, near that."""
-    return levels(spec.n_layers)
+FACTS = StudentFacts(trimmed=True)
 
 
 def levels(n_layers: int) -> tuple[int, ...]:
+    """Low, middle, high: after 2 layers, half of them and all but 3; of few layers, near that."""
     low = min(2, n_layers)
     return low, max(low, n_layers // 2), max(low, n_layers - 3)
 
@@ -53,7 +49,7 @@ class Midlayer(nn.Module):
         return state + self.mlp(self.post_attention_layernorm(state))
 
 
-class Eagle3Student(nn.Module):
+class Eagle3Student(Student):
     def __init__(self, shape: StudentShape, target: StudentTarget) -> None:
         super().__init__()
         self.shape = shape
@@ -66,6 +62,10 @@ class Eagle3Student(nn.Module):
         with torch.no_grad():
             self.norm.weight.copy_(target.norm)
             self.lm_head.weight.copy_(target.readout)
+
+    @staticmethod
+    def depths(spec: ModelSpec, layer: int = 0) -> tuple[int, ...]:
+        return levels(spec.n_layers)
 
     def begin(self, features: Features) -> None:
         """Start from the highest of the three states, at about size 1."""

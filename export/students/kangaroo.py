@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from edgedec.export.students import Features, StudentShape, StudentTarget
+from edgedec.export.students import Features, Student, StudentFacts, StudentShape, StudentTarget
 from edgedec.export.students._layers import RmsNorm, Unrolled, UnrolledAttention, capped, llama_config, parameters
+from edgedec.spec import ModelSpec
 
-AHEAD, EARLY = 0, True
+FACTS = StudentFacts(ahead=0, early=True)
 
 
 class AdapterLayer(nn.Module):
@@ -30,7 +31,7 @@ class AdapterLayer(nn.Module):
         return x + self.self_attn(self.input_layernorm(x), Unrolled())
 
 
-class KangarooStudent(nn.Module):
+class KangarooStudent(Student):
     def __init__(self, shape: StudentShape, target: StudentTarget) -> None:
         super().__init__()
         self.shape = shape
@@ -40,8 +41,9 @@ class KangarooStudent(nn.Module):
         with torch.no_grad():
             self.norm.weight.copy_(target.norm)
 
-    def begin(self, features: Features) -> None:
-        """It begins as the exit without an adapter."""
+    @staticmethod
+    def depths(spec: ModelSpec, layer: int = 0) -> tuple[int, ...]:
+        return (layer,)
 
     def logits(self, features: Features, depth: int) -> Tensor:
         n, found = len(features) - depth, []

@@ -15,28 +15,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from edgedec.errors import UsageError
-from edgedec.export.students import Features, StudentShape, StudentTarget
+from edgedec.export.students import Features, Student, StudentFacts, StudentShape, StudentTarget
 from edgedec.export.students._frozen import FrozenStack, require_frozen
 from edgedec.export.students._layers import GatedMlp, RmsNorm, capped, linear, llama_config, parameters, rotated
 from edgedec.models.drafts.longspec import cross_block
 from edgedec.spec import ModelSpec
 
-TRIMMED = True
 ANCHORS = 4
+FACTS = StudentFacts(trimmed=True, anchors=ANCHORS)
 WINDOW = 512
-
-
-def check(target: ModelSpec) -> None:
-    block = cross_block(target)
-    require_frozen(target, [block])
-    if target.layer_of(block) == 0 or block != target.span(target.layer_of(block), target.n_layers)[0]:
-        why = f"longspec reads the cache of block {block}, which has to begin a layer after the first"
-        raise UsageError(f"{target.architecture}: {why}; train eagle3 or hydra")
-
-
-def depths(spec: ModelSpec) -> tuple[int, ...]:
-    """After the layers before the block that is read through."""
-    return (spec.layer_of(cross_block(spec)),)
 
 
 class WindowAttention(nn.Module):
@@ -75,7 +62,7 @@ class CrossAttention(nn.Module):
         self.query, self.merge = linear(hidden, hidden), linear(2 * hidden, hidden)
 
 
-class LongSpecStudent(nn.Module):
+class LongSpecStudent(Student):
     def __init__(self, shape: StudentShape, target: StudentTarget) -> None:
         super().__init__()
         assert target.bundle is not None
@@ -90,6 +77,19 @@ class LongSpecStudent(nn.Module):
         with torch.no_grad():
             self.norm.weight.copy_(target.norm)
             self.lm_head.weight.copy_(target.readout)
+
+    @staticmethod
+    def check(spec: ModelSpec) -> None:
+        block = cross_block(spec)
+        require_frozen(spec, [block])
+        if spec.layer_of(block) == 0 or block != spec.span(spec.layer_of(block), spec.n_layers)[0]:
+            why = f"longspec reads the cache of block {block}, which has to begin a layer after the first"
+            raise UsageError(f"{spec.architecture}: {why}; train eagle3 or hydra")
+
+    @staticmethod
+    def depths(spec: ModelSpec, layer: int = 0) -> tuple[int, ...]:
+        """After the layers before the block that is read through."""
+        return (spec.layer_of(cross_block(spec)),)
 
     def begin(self, features: Features) -> None:
         """Start as the target's own block does, from embeddings at the size of its states."""

@@ -12,15 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from edgedec.export.students import Features, StudentShape, StudentTarget
+from edgedec.export.students import Features, Student, StudentFacts, StudentShape, StudentTarget
 from edgedec.export.students._layers import RmsNorm, capped, linear, parameters
+from edgedec.spec import ModelSpec
 
-AHEAD, EARLY, WIDE = 0, True, True
-
-
-def depths(layer: int) -> tuple[int, ...]:
-    """States after each of the first layers."""
-    return tuple(range(1, layer + 1))
+FACTS = StudentFacts(ahead=0, early=True, wide=True)
 
 
 class Accelerator(nn.Module):
@@ -40,7 +36,7 @@ class Accelerator(nn.Module):
         return self.out_proj(functional.silu(x))
 
 
-class M2R2Student(nn.Module):
+class M2R2Student(Student):
     def __init__(self, shape: StudentShape, target: StudentTarget) -> None:
         super().__init__()
         self.shape, self.rank = shape, shape.width or max(16, shape.hidden // 4)
@@ -48,6 +44,11 @@ class M2R2Student(nn.Module):
         self.size = 1.0
         self.register_buffer("norm", target.norm, persistent=False)
         self.register_buffer("readout", target.readout, persistent=False)
+
+    @staticmethod
+    def depths(spec: ModelSpec, layer: int = 0) -> tuple[int, ...]:
+        """States after each of the first layers."""
+        return tuple(range(1, layer + 1))
 
     def begin(self, features: Features) -> None:
         """What is added grows at the pace of the states' size: updates are absolute."""

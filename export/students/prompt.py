@@ -14,20 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from edgedec import spec
-from edgedec.export.students import Features, StudentShape, StudentTarget
+from edgedec.export.students import Features, Student, StudentFacts, StudentShape, StudentTarget
 from edgedec.export.students._frozen import FrozenStack, require_frozen
 from edgedec.export.students._layers import capped
+from edgedec.spec import ModelSpec
 
 # Rows of a text in an update: each is run `depth` times through all layers, and back.
-LENGTH = 128
+FACTS = StudentFacts(length=128)
 
 
-def check(target: spec.ModelSpec) -> None:
-    require_frozen(target)
-
-
-class PromptStudent(nn.Module):
+class PromptStudent(Student):
     def __init__(self, shape: StudentShape, target: StudentTarget) -> None:
         super().__init__()
         assert target.bundle is not None
@@ -36,6 +32,10 @@ class PromptStudent(nn.Module):
         self.register_buffer("norm", target.norm, persistent=False)
         self.register_buffer("readout", target.readout, persistent=False)
         self.size = 1.0
+
+    @staticmethod
+    def check(spec: ModelSpec) -> None:
+        require_frozen(spec)
 
     def begin(self, features: Features) -> None:
         """Start near the mean embedding, at a usual size; updates are as large as embeddings are."""

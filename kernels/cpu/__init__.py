@@ -210,12 +210,6 @@ class CacheHandle:
 
 
 @cache
-def kv_row_bytes(dim: int, kv: str) -> int:
-    """Bytes of one key or value of a head in a cache."""
-    return int(library().ed_kv_row_bytes(dim, FORMATS[kv]))
-
-
-@cache
 def page_slots() -> int:
     """Slots of a cache page."""
     return int(library().ed_cache_page_slots())
@@ -231,60 +225,61 @@ def probe_int8(threads: int, isa: str | None = None) -> float:
     return float(library().ed_probe_int8(isa.encode() if isa else None, threads))
 
 
+_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "ed_open": (c_void_p, [POINTER(ModelStruct), c_int, c_char_p]),
+    "ed_close": (None, [c_void_p]),
+    "ed_engine_isa": (c_char_p, [c_void_p]),
+    "ed_run": (c_int, [c_void_p, c_char_p, c_int]),
+    "ed_trim": (None, [c_void_p]),
+    "ed_sampler_new": (c_void_p, [c_void_p, c_int]),
+    "ed_sampler_free": (None, [c_void_p]),
+    "ed_sampler_read": (c_int, [c_void_p, c_void_p, c_int, c_int]),
+    "ed_sampler_accept": (c_int, [c_void_p, c_int64]),
+    "ed_sampler_draw": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_double]),
+    "ed_sampler_row": (c_void_p, [c_void_p]),
+    **drafting.signatures(),
+    "ed_probe_read": (c_double, [c_uint64, c_int]),
+    "ed_probe_int8": (c_double, [c_char_p, c_int]),
+    "ed_cache_page_slots": (c_int, []),
+    "ed_cache_pool_new": (c_void_p, [POINTER(ModelStruct), c_int]),
+    "ed_cache_pool_free": (None, [c_void_p]),
+    "ed_cache_pool_pages": (c_int64, [c_void_p]),
+    "ed_cache_pool_trim": (None, [c_void_p]),
+    "ed_cache_new": (c_void_p, [c_void_p, c_int]),
+    "ed_cache_free": (None, [c_void_p]),
+    "ed_cache_length": (c_int, [c_void_p]),
+    "ed_cache_fork": (c_void_p, [c_void_p, c_int, c_int]),
+    "ed_cache_adopt": (c_int, [c_void_p, c_void_p, c_int]),
+    "ed_cache_commit": (c_int, [c_void_p, c_void_p, c_int]),
+    "ed_cache_attach": (c_int, [c_void_p, c_int]),
+    "ed_cache_rollback": (None, [c_void_p]),
+    "ed_cache_truncate": (c_int, [c_void_p, c_int]),
+    "ed_cache_drop": (c_int, [c_void_p, c_int, c_void_p, c_int]),
+    "ed_cache_drop_by_head": (c_int, [c_void_p, c_int, c_void_p, c_int]),
+    "ed_cache_merge": (c_int, [c_void_p, c_int, c_void_p, c_void_p, c_void_p, c_int]),
+    "ed_cache_keys": (None, [c_void_p, c_int, c_int, c_void_p]),
+    "ed_cache_offload": (c_int, [c_void_p, c_int, c_void_p, c_int, c_char_p]),
+    "ed_cache_slots": (c_int, [c_void_p, c_int]),
+    "ed_cache_positions": (None, [c_void_p, c_int, c_void_p]),
+    "ed_cache_tokens": (None, [c_void_p, c_int, c_void_p]),
+    "ed_cache_reserve": (c_int, [c_void_p, c_int]),
+    "ed_cache_pages": (None, [c_void_p, c_void_p, c_void_p]),
+    "ed_cache_page_ids": (c_int, [c_void_p, c_void_p]),
+    "ed_cache_bytes": (c_uint64, [c_void_p]),
+    "ed_cache_save_bytes": (c_uint64, [c_void_p]),
+    "ed_cache_save": (None, [c_void_p, c_void_p]),
+    "ed_cache_load": (c_int, [c_void_p, c_void_p, c_uint64]),
+    "ed_cache_rest_bytes": (c_uint64, [c_void_p, c_int]),
+    "ed_cache_save_rest": (None, [c_void_p, c_int, c_void_p]),
+    "ed_cache_append": (c_int, [c_void_p, c_void_p, c_uint64]),
+}
+
+
 @cache
 def library() -> ctypes.CDLL:
     """The library with its functions' types; ImportError with the reason if there is none."""
     lib = _library()
-    signatures: dict[str, tuple[Any, list[Any]]] = {
-        "ed_open": (c_void_p, [POINTER(ModelStruct), c_int, c_char_p]),
-        "ed_close": (None, [c_void_p]),
-        "ed_engine_isa": (c_char_p, [c_void_p]),
-        "ed_run": (c_int, [c_void_p, c_char_p, c_int]),
-        "ed_trim": (None, [c_void_p]),
-        "ed_kv_row_bytes": (c_uint64, [c_int, c_int]),
-        "ed_sampler_new": (c_void_p, [c_void_p, c_int]),
-        "ed_sampler_free": (None, [c_void_p]),
-        "ed_sampler_read": (c_int, [c_void_p, c_void_p, c_int, c_int]),
-        "ed_sampler_accept": (c_int, [c_void_p, c_int64]),
-        "ed_sampler_draw": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_double]),
-        "ed_sampler_row": (c_void_p, [c_void_p]),
-        **drafting.signatures(),
-        "ed_probe_read": (c_double, [c_uint64, c_int]),
-        "ed_probe_int8": (c_double, [c_char_p, c_int]),
-        "ed_cache_page_slots": (c_int, []),
-        "ed_cache_pool_new": (c_void_p, [POINTER(ModelStruct), c_int]),
-        "ed_cache_pool_free": (None, [c_void_p]),
-        "ed_cache_pool_pages": (c_int64, [c_void_p]),
-        "ed_cache_pool_trim": (None, [c_void_p]),
-        "ed_cache_new": (c_void_p, [c_void_p, c_int]),
-        "ed_cache_free": (None, [c_void_p]),
-        "ed_cache_length": (c_int, [c_void_p]),
-        "ed_cache_fork": (c_void_p, [c_void_p, c_int, c_int]),
-        "ed_cache_adopt": (c_int, [c_void_p, c_void_p, c_int]),
-        "ed_cache_commit": (c_int, [c_void_p, c_void_p, c_int]),
-        "ed_cache_attach": (c_int, [c_void_p, c_int]),
-        "ed_cache_rollback": (None, [c_void_p]),
-        "ed_cache_truncate": (c_int, [c_void_p, c_int]),
-        "ed_cache_drop": (c_int, [c_void_p, c_int, c_void_p, c_int]),
-        "ed_cache_drop_by_head": (c_int, [c_void_p, c_int, c_void_p, c_int]),
-        "ed_cache_merge": (c_int, [c_void_p, c_int, c_void_p, c_void_p, c_void_p, c_int]),
-        "ed_cache_keys": (None, [c_void_p, c_int, c_int, c_void_p]),
-        "ed_cache_offload": (c_int, [c_void_p, c_int, c_void_p, c_int, c_char_p]),
-        "ed_cache_slots": (c_int, [c_void_p, c_int]),
-        "ed_cache_positions": (None, [c_void_p, c_int, c_void_p]),
-        "ed_cache_tokens": (None, [c_void_p, c_int, c_void_p]),
-        "ed_cache_reserve": (c_int, [c_void_p, c_int]),
-        "ed_cache_pages": (None, [c_void_p, c_void_p, c_void_p]),
-        "ed_cache_page_ids": (c_int, [c_void_p, c_void_p]),
-        "ed_cache_bytes": (c_uint64, [c_void_p]),
-        "ed_cache_save_bytes": (c_uint64, [c_void_p]),
-        "ed_cache_save": (None, [c_void_p, c_void_p]),
-        "ed_cache_load": (c_int, [c_void_p, c_void_p, c_uint64]),
-        "ed_cache_rest_bytes": (c_uint64, [c_void_p, c_int]),
-        "ed_cache_save_rest": (None, [c_void_p, c_int, c_void_p]),
-        "ed_cache_append": (c_int, [c_void_p, c_void_p, c_uint64]),
-    }
-    for name, (result, arguments) in signatures.items():
+    for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(lib, name)
         function.restype, function.argtypes = result, arguments
     return lib

@@ -13,10 +13,6 @@ namespace edgedec::lib {
 
 namespace {
 
-constexpr size_t LONGEST = 1024;
-// No std::string: a thread's first error may be that there is no memory.
-thread_local char last_error[LONGEST];
-
 void need(const void* pointer, const char* what) {
   if (!pointer) throw Failure(EDGEDEC_USAGE, std::string(what) + ": is NULL");
 }
@@ -60,22 +56,11 @@ int with(edgedec_session* session, Work work) {
 
 }  // namespace
 
-int failed(int status, const char* message) noexcept {
-  const size_t n = std::strlen(message);
-  const size_t kept = n < LONGEST ? n : LONGEST - 1;
-  std::memcpy(last_error, message, kept);
-  for (size_t i = 0; i < kept; i++)
-    if (last_error[i] == '\n' || last_error[i] == '\r') last_error[i] = ' ';
-  last_error[kept] = '\0';
-  return status;
-}
-
 }  // namespace edgedec::lib
 
 uint32_t edgedec_abi(void) { return EDGEDEC_ABI; }
 const char* edgedec_version(void) { return EDGEDEC_VERSION_TEXT; }
 const char* edgedec_isa(void) { return ed_isa(); }
-const char* edgedec_last_error(void) { return edgedec::lib::last_error; }
 
 const char* edgedec_status_name(int status) {
   static const char* const NAMES[] = {"ok",          "usage", "not_found", "version", "corrupt", "unsafe", "unavailable",

@@ -1,7 +1,9 @@
 // How functions of this library fail: by an exception inside, by a number and a message outside.
 #pragma once
 #include <exception>
+#include <new>
 #include <string>
+#include <utility>
 
 #include "edgedec.h"
 
@@ -15,7 +17,7 @@ class Failure : public std::exception {
   const std::string message;
 };
 
-// Sets what edgedec_last_error() says; returns `status`.
+// Sets what edgedec_last_error() says in this thread; returns `status`.
 int failed(int status, const char* message) noexcept;
 
 // What a function of the interface returns for `work`: EDGEDEC_OK, or what it threw.

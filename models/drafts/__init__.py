@@ -6,14 +6,13 @@ of its own. What is dense around it is a `Merge` or a `Rung`.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast
 
 from edgedec.errors import CheckpointError
 from edgedec.models import Source
+from edgedec.plugins import Family, NoFacts
 from edgedec.spec import ModelSpec
 
 
@@ -92,19 +91,17 @@ class DraftKind(Protocol):
         """What becomes of it; CheckpointError if its config cannot be."""
 
 
-def draft_kinds() -> tuple[str, ...]:
-    """Every kind that has a file here."""
-    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")))
+FAMILY: Family[NoFacts] = Family("edgedec.models.drafts", "kind of draft checkpoint", error=CheckpointError)
 
 
 def draft_kind(name: str) -> DraftKind:
     """The file of a kind."""
-    return cast(DraftKind, importlib.import_module(f"{__name__}.{name}"))
+    return cast(DraftKind, FAMILY.file(name))
 
 
 def known_kind(config: Mapping[str, Any], names: Collection[str]) -> str | None:
     """The kind of a checkpoint; None if it is none that is known."""
-    return next((name for name in draft_kinds() if draft_kind(name).matches(config, names)), None)
+    return next((name for name in FAMILY.names() if draft_kind(name).matches(config, names)), None)
 
 
 def kind_of(config: Mapping[str, Any], names: Collection[str], where: str) -> str:
@@ -112,4 +109,6 @@ def kind_of(config: Mapping[str, Any], names: Collection[str], where: str) -> st
     if (kind := known_kind(config, names)) is not None:
         return kind
     some = ", ".join(sorted(names)[:3])
-    raise CheckpointError(f"{where}: no draft checkpoint of a known kind ({', '.join(draft_kinds())}); it holds {some}")
+    raise CheckpointError(
+        f"{where}: no draft checkpoint of a known kind ({', '.join(FAMILY.names())}); it holds {some}"
+    )

@@ -6,12 +6,11 @@ their own. A head's state is read through the model's own final norm and rows of
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
-from edgedec.errors import UsageError
+from edgedec.plugins import Family
 
 V = TypeVar("V")
 
@@ -30,21 +29,28 @@ class Ops(Protocol[V]):
     def add(self, x: V, y: V) -> V: ...
 
 
+@dataclass(frozen=True)
+class HeadFacts:
+    """What a file of this folder declares. ahead: is its first state of the token after the next one (1), or of the
+    next (0)? reads: does it take the tokens in between? early: does it follow an early layer instead of the last?
+    inputs: of its graph, [n, hidden] each; state: the name of the graph's output of states, "" if it has none; stacked:
+    does the graph give the guesses of all depths, [n, depth, top], or of one, [n, top]?"""
+
+    ahead: int = 1
+    reads: bool = False
+    early: bool = False
+    inputs: tuple[str, ...] = ("hidden",)
+    state: str = ""
+    stacked: bool = False
+
+
+FAMILY = Family("edgedec.models.heads", "draft head", facts=HeadFacts)
+
+
 class HeadArchitecture(Protocol):
-    """What a file of this folder provides.
+    """What a file of this folder provides."""
 
-    AHEAD: is its first state of the token after the next one (1), or of the next (0)? READS: does it take the tokens
-    in between? EARLY: does it follow an early layer instead of the last? INPUTS: of its graph, [n, hidden] each;
-    STATE: the name of the graph's output of states, "" if it has none; STACKED: does the graph give the guesses of all
-    depths, [n, depth, top], or of one, [n, top]?
-    """
-
-    AHEAD: int
-    READS: bool
-    EARLY: bool
-    INPUTS: tuple[str, ...]
-    STATE: str
-    STACKED: bool
+    FACTS: HeadFacts
 
     def shapes(self, hidden: int, width: int, depth: int) -> dict[str, tuple[int, ...]]:
         """The weights by name; one that starts at zero ends in `down`."""
@@ -53,16 +59,9 @@ class HeadArchitecture(Protocol):
         """hidden [n, H], embeddings of the `depth` tokens after it [n, H] each -> a state [n, H] for each depth."""
 
     def run(self, ops: Ops[Any], inputs: Sequence[Any], depth: int) -> list[Any]:
-        """What the exported graph computes of its INPUTS: a state [n, H] for each depth that it has."""
-
-
-def kinds() -> tuple[str, ...]:
-    """Every kind that has a file here."""
-    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")))
+        """What the exported graph computes of its inputs: a state [n, H] for each depth that it has."""
 
 
 def architecture(kind: str) -> HeadArchitecture:
     """The file of a kind."""
-    if kind not in kinds():
-        raise UsageError(f"no draft head {kind!r}; there are: {', '.join(kinds())}")
-    return cast(HeadArchitecture, importlib.import_module(f"{__name__}.{kind}"))
+    return cast(HeadArchitecture, FAMILY.file(kind))

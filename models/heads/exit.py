@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgedec.models.heads import Ops, V
+from edgedec.models.heads import HeadFacts, Ops, V
 
-AHEAD, READS, EARLY = 0, False, True
-INPUTS, STATE, STACKED = ("hidden",), "hidden_out", False
+FACTS = HeadFacts(ahead=0, early=True, state="hidden_out")
 
 
 def shapes(hidden: int, width: int, depth: int) -> dict[str, tuple[int, ...]]:

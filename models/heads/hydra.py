@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgedec.models.heads import Ops, V
+from edgedec.models.heads import HeadFacts, Ops, V
 
-AHEAD, READS, EARLY = 1, True, False
-INPUTS, STATE, STACKED = ("state", "embedding"), "state_out", False
+FACTS = HeadFacts(reads=True, inputs=("state", "embedding"), state="state_out")
 
 
 def shapes(hidden: int, width: int, depth: int) -> dict[str, tuple[int, ...]]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgedec.models.heads import Ops, V
+from edgedec.models.heads import HeadFacts, Ops, V
 
-AHEAD, READS, EARLY = 1, False, False
-INPUTS, STATE, STACKED = ("hidden",), "", True
+FACTS = HeadFacts(stacked=True)
 
 
 def shapes(hidden: int, width: int, depth: int) -> dict[str, tuple[int, ...]]:

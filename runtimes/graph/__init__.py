@@ -14,19 +14,30 @@ import numpy as np
 
 from edgedec.bundle import Bundle
 from edgedec.errors import BundleCorrupt, ContextFull, RuntimeUnavailable, UsageError
-from edgedec.runtime import Call, CallResult, Capabilities, RuntimeOptions, choose_kv, head_outputs, lacking_kinds
+from edgedec.runtime import (
+    Call,
+    CallResult,
+    Capabilities,
+    DeviceName,
+    RuntimeFacts,
+    RuntimeOptions,
+    choose_kv,
+    head_outputs,
+    lacking_kinds,
+)
 from edgedec.runtime.checks import check_calls
 from edgedec.runtimes.graph.cache import DTYPES, GraphCache
 from edgedec.runtimes.graph.interface import Interface, interface_of
 from edgedec.runtimes.ort.sessions import Sessions, default_threads
 
-__all__ = ["ARTIFACT", "KINDS", "GraphCache", "GraphRuntime", "open", "unavailable_reason"]
+__all__ = ["ARTIFACT", "FACTS", "KINDS", "GraphCache", "GraphRuntime", "open", "unavailable_reason"]
 
 ARTIFACT = "graph"
 KINDS = ("opaque",)
+FACTS = RuntimeFacts(KINDS, files=False)
 
 
-def unavailable_reason(bundle: Bundle) -> str | None:
+def unavailable_reason(bundle: Bundle, device: DeviceName) -> str | None:
     """None if this runtime can open the bundle here, else the reason in one line."""
     lacking = lacking_kinds(bundle, KINDS)
     if lacking is None and ARTIFACT not in bundle.manifest.artifacts:

@@ -22,6 +22,7 @@ from edgedec.runtime import (
     Capabilities,
     DeviceName,
     Rows,
+    RuntimeFacts,
     RuntimeOptions,
     choose_kv,
     head_outputs,
@@ -39,24 +40,30 @@ from edgedec.runtimes.reference import kv_scales
 from edgedec.runtimes.reference.attention import paid
 from edgedec.spec import KV_FORMATS
 
-__all__ = ["KINDS", "OnnxRuntime", "default_threads", "missing", "open", "session_options", "unavailable_reason"]
+__all__ = [
+    "FACTS",
+    "KINDS",
+    "OnnxRuntime",
+    "default_threads",
+    "missing",
+    "open",
+    "session_options",
+    "unavailable_reason",
+]
 
 KINDS = ("attention", "mlp", "moe", "ssm")
-DEVICES = ("cpu", *PROVIDERS)
+FACTS = RuntimeFacts(KINDS, devices=("cpu", *PROVIDERS))
 _PLANS, _PLAN_ROWS = 8, 64
 
 
-def unavailable_reason(bundle: Bundle) -> str | None:
-    """None if this runtime can open the bundle here, else the reason in one line."""
+def unavailable_reason(bundle: Bundle, device: DeviceName) -> str | None:
+    """None if this runtime can open the bundle on this device, else the reason in one line."""
+    if device.name in PROVIDERS:
+        return on_device.device_reason(bundle, device)
     lacking = lacking_kinds(bundle, KINDS)
     if lacking is None and ARTIFACT not in bundle.manifest.artifacts:
         return f"the bundle has no files for it; add them with `edgedec add {ARTIFACT} {bundle.path}`"
     return lacking
-
-
-def device_reason(bundle: Bundle, device: DeviceName) -> str | None:
-    """The same on a device."""
-    return on_device.device_reason(bundle, device) if device.name in PROVIDERS else unavailable_reason(bundle)
 
 
 def open(bundle: Bundle, options: RuntimeOptions) -> OnnxRuntime | DeviceRuntime:  # noqa: A001

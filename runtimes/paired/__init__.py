@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from edgedec.bundle import Bundle
 from edgedec.errors import EdgedecError
-from edgedec.runtime import DeviceName, Runtime, RuntimeOptions, choose_runtime, note_choice, open_runtime
+from edgedec.runtime import DeviceName, Runtime, RuntimeFacts, RuntimeOptions, choose_runtime, note_choice, open_runtime
 from edgedec.runtime import unavailable_reason as reason_against
 from edgedec.runtimes.paired.cache import PairedCache
 from edgedec.runtimes.paired.costs import CPU, READ, EngineCosts, Rule, Split, best_split, hand_over
@@ -22,23 +22,20 @@ from edgedec.runtimes.paired.layout import Handover
 from edgedec.runtimes.paired.measure import measured
 from edgedec.runtimes.paired.runtime import PairedRuntime
 
-__all__ = ["DEVICES", "PairedCache", "PairedRuntime", "Surveyed", "open", "unavailable_reason"]
+__all__ = ["FACTS", "PairedCache", "PairedRuntime", "Surveyed", "open", "unavailable_reason"]
 
-DEVICES = ("auto",)
-KINDS: tuple[str, ...] = ()  # of its own; it runs what its engines run
+FACTS = RuntimeFacts(devices=("auto",), files=False)  # no kinds of its own: it runs what its engines run
 # The engine of each device that is looked for. Those of ONNX Runtime need files in the bundle, and its import.
 _OWN = {"cuda": "cuda", "opencl": "opencl"}
 _BY_FILES = {"webgpu": "ort", "dml": "ort", "coreml": "ort"}
 
 
-def unavailable_reason(bundle: Bundle) -> str | None:
-    """Engines are paired where nobody names one."""
+def unavailable_reason(bundle: Bundle, device: DeviceName) -> str | None:
+    """None for the device `auto`, without a GPU too: then it is the CPU's engine. Engines are paired where nobody names
+    one."""
+    if device.name in FACTS.devices:
+        return None
     return "takes other engines together; it is opened by --device auto"
-
-
-def device_reason(bundle: Bundle, device: DeviceName) -> str | None:
-    """None: without a GPU it is the CPU's engine."""
-    return None if device.name in DEVICES else unavailable_reason(bundle)
 
 
 def open(bundle: Bundle, options: RuntimeOptions) -> Runtime:  # noqa: A001

@@ -13,7 +13,9 @@ from edgedec.runtime import (
     Call,
     CallResult,
     Capabilities,
+    DeviceName,
     Rows,
+    RuntimeFacts,
     RuntimeOptions,
     View,
     check_calls,
@@ -25,14 +27,15 @@ from edgedec.runtimes.reference import attention, mlp, moe, power_law, ssm
 from edgedec.runtimes.reference.numeric import Array, BlockWeights, Weights, normed
 from edgedec.spec import KV_FORMATS, Attention, Block, Mlp, ModelSpec, Moe, Opaque, PowerLaw, Ssm
 
-__all__ = ["KINDS", "Reference", "open", "unavailable_reason"]
+__all__ = ["FACTS", "KINDS", "Reference", "open", "unavailable_reason"]
 
 KINDS = ("attention", "mlp", "moe", "power_law", "ssm")
+FACTS = RuntimeFacts(KINDS)
 _VOCAB_CHUNK = 8192
 Scales = dict[int, Array]
 
 
-def unavailable_reason(bundle: Bundle) -> str | None:
+def unavailable_reason(bundle: Bundle, device: DeviceName) -> str | None:
     """None if this runtime can open the bundle here, else the reason in one line."""
     return lacking_kinds(bundle, KINDS)
 

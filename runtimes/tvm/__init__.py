@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edgedec.bundle import Bundle
 from edgedec.errors import RuntimeUnavailable
-from edgedec.runtime import Call, CallResult, RuntimeOptions, available_cores, lacking_kinds
+from edgedec.runtime import Call, CallResult, DeviceName, RuntimeFacts, RuntimeOptions, available_cores, lacking_kinds
 from edgedec.runtime.machines import MACHINES
 from edgedec.runtime.trust import check_code
 from edgedec.runtimes._device.adapters import DeviceAdapter
@@ -29,14 +29,15 @@ from edgedec.runtimes.tvm.results import HeadArrays, results
 from edgedec.runtimes.tvm.support import KINDS
 from edgedec.spec import KV_FORMATS
 
-__all__ = ["KINDS", "TvmRuntime", "open", "unavailable_reason"]
+__all__ = ["FACTS", "KINDS", "TvmRuntime", "open", "unavailable_reason"]
 
+FACTS = RuntimeFacts(KINDS)
 # Fewer bytes of weights a thread, and waiting for the others costs more than they save.
 _BYTES_PER_THREAD = 8 << 20
 _MOST_THREADS = 64
 
 
-def unavailable_reason(bundle: Bundle) -> str | None:
+def unavailable_reason(bundle: Bundle, device: DeviceName) -> str | None:
     """None if this runtime can open the bundle here, else the reason in one line."""
     lacking = lacking_kinds(bundle, KINDS) or host.missing()
     if lacking is not None:

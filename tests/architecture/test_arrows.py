@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +25,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
 FOLDERS: dict[str, str] = SETUPTOOLS["package-dir"]
 LONGEST = 300
+LONGEST_BODY = 40
 HEAVY = (
     "torch",
     "transformers",
@@ -81,7 +82,7 @@ class Rule:
         return sorted(name for name in imports if _under(name, self.forbidden) and not _under(name, self.but))
 
 
-SERVE = ("edgedec.cli.serve", "edgedec.cli._model_opening", "edgedec.cli._replicas")
+SERVE = tuple(f"edgedec.cli.{name}" for name in ("serve", "_serve_flags", "_model_opening", "_replicas"))
 _TRAINERS = (
     *("heads_trainer", "heads_distill", "heads_features", "students"),
     *("exits_model", "exits_train", "drafts.files", "coprocessor", "checkpointing"),
@@ -102,17 +103,8 @@ RULES = [
         ("edgedec.export",),
         exempt=(
             *ABOVE,
-            *(
-                f"edgedec.cli.{verb}"
-                for verb in (
-                    "_exporting",
-                    "_distilling",
-                    "train_heads",
-                    "train_exits",
-                    "train_cache",
-                    "_bench_peers",
-                )
-            ),
+            *(f"edgedec.cli.{verb}" for verb in ("_exporting", "_distilling", "train_exits")),
+            "edgedec.bench.llama_weights",
             "edgedec.testing.conformance",
             "edgedec.bundle.locate",
         ),
@@ -126,12 +118,12 @@ RULES = [
             *ABOVE,
             "edgedec.cli.doctor",
             "edgedec.cli._doctor_device",
-            "edgedec.cli._ceilings",
+            "edgedec.bench.ceilings",
             "edgedec.testing.sources.emulated_cuda",
         ),
     ),
     Rule("edgedec", ("torch", "transformers", "onnx", "tvm", "safetensors"), exempt=ABOVE),
-    # A runtime is opened by name; the bench times its import, the fakes for tests are made of one; doctor and the
+    # A runtime is opened by name; the fakes for tests are made of one; doctor and the
     # report of a GPU test devices without a model.
     Rule(
         "edgedec",
@@ -139,7 +131,6 @@ RULES = [
         exempt=(
             *ABOVE,
             "edgedec.runtime.registry",
-            "edgedec.cli._bench_worker",
             "edgedec.cli._doctor_device",
             "edgedec.bench.device_report",
             "edgedec.testing",
@@ -150,7 +141,7 @@ RULES = [
     Rule(
         "edgedec.models",
         ("edgedec",),
-        but=("edgedec.models", "edgedec.spec", "edgedec.errors"),
+        but=("edgedec.models", "edgedec.spec", "edgedec.errors", "edgedec.plugins"),
         exempt=("edgedec.models.nano",),
     ),
     Rule("edgedec.kernels", ("edgedec",), but=("edgedec.kernels",)),
@@ -170,6 +161,8 @@ RULES = [
     Rule("edgedec", ("starlette", "uvicorn"), exempt=("edgedec.server",)),
     Rule("edgedec", ("llguidance",), exempt=("edgedec.constraints",)),
     Rule("edgedec", ("pyarrow", "ray"), exempt=("edgedec.offline", "edgedec.server.ray_serve")),
+    # Commands import measurements, never the other way round.
+    Rule("edgedec.bench", ("edgedec.cli",)),
 ]
 PLANTED = [
     ("edgedec.session", "import edgedec.export.exporter"),
@@ -187,6 +180,7 @@ PLANTED = [
     ("edgedec.cli.serve", "import uvicorn"),
     ("edgedec.session", "import llguidance"),
     ("edgedec.server.api", "from pyarrow import parquet"),
+    ("edgedec.bench.report", "def f():\n    from edgedec.cli.inspect import describe"),
 ]
 
 
@@ -305,6 +299,81 @@ def test_a_circle_through_a_function_is_found(tmp_path: Path) -> None:
         for lazy in (False, True)
     }
     assert found == {False: [], True: [["edgedec.a", "edgedec.b", "edgedec.c"]]}
+
+
+def unit(name: str) -> str:
+    """The package or module right below `edgedec/` that a name lies in; "" for edgedec itself and for what lies in
+    folders of its own.
+
+    >>> unit("edgedec.text.tokenizer"), unit("edgedec.model.Model"), unit("edgedec.export.writer")
+    ('text', 'model', '')
+    """
+    return "" if _under(name, ABOVE) or not name.startswith("edgedec.") else name.split(".")[1]
+
+
+def units(texts: Iterable[tuple[str, str, bool]]) -> dict[str, set[str]]:
+    """Which units import which, for types and by name too. texts: of modules, with their names and: is it a package?"""
+    found = dict[str, set[str]]()
+    for module, text, package in texts:
+        if unit(module):
+            found.setdefault(unit(module), set()).update(unit(name) for name in imported(text, module, package))
+    return {name: {other for other in others if other in found} - {name} for name, others in found.items()}
+
+
+def test_no_packages_import_each_other() -> None:
+    graph = units((module, path.read_text("utf-8"), path.name == "__init__.py") for module, path in MODULES.items())
+    assert len(graph) > 20
+    assert circles(graph) == []
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "from edgedec.text import tokenizer",
+        "def f():\n    from edgedec import text",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from edgedec.text.tokenizer import Tokenizer",
+        "from importlib import import_module\nimport_module('edgedec.text.tokenizer')",
+        "from ..text import tokenizer",
+    ],
+)
+def test_a_circle_of_packages_is_found(back: str) -> None:
+    there = [
+        ("edgedec", "from edgedec.text import tokenizer\nfrom edgedec.bundle import folder", True),
+        ("edgedec.text", "", True),
+        ("edgedec.text.tokenizer", "from edgedec.bundle.folder import Bundle", False),
+        ("edgedec.bundle", "", True),
+        ("edgedec.export.writer", "import edgedec.text, edgedec.bundle", False),
+    ]
+    straight = "from edgedec.export import writer\nfrom edgedec.bundle import folder\nimport edgedec"
+    assert circles(units([*there, ("edgedec.bundle.folder", straight, False)])) == []
+    assert circles(units([*there, ("edgedec.bundle.folder", back, False)])) == [["bundle", "text"]]
+
+
+def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function from the first statement after its docstring to its end."""
+    body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
+    return (node.end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def long_functions(texts: Iterable[tuple[str, str]]) -> dict[str, int]:
+    """Functions with more than `LONGEST_BODY` lines, by module and name."""
+    return {
+        f"{module}.{node.name}": body_lines(node)
+        for module, text in texts
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and body_lines(node) > LONGEST_BODY
+    }
+
+
+def test_functions_are_short() -> None:
+    found = long_functions((module, path.read_text("utf-8")) for module, path in MODULES.items())
+    assert found == {}
+
+
+def test_a_long_function_is_found() -> None:
+    lines = "\n".join(["    x = 1"] * LONGEST_BODY)
+    text = f'def f(\n    a,\n):\n    """Says\n\n    much."""\n{lines}\nasync def g():\n    y = 1\n{lines}\n'
+    assert long_functions([("m", text)]) == {"m.g": LONGEST_BODY + 1}
 
 
 def test_no_two_classes_have_one_name() -> None:

@@ -20,7 +20,7 @@ import numpy as np
 
 import edgedec
 from edgedec.cache import Cache
-from edgedec.cli._bench_spec import padded
+from edgedec.cli.bench._flags import padded
 from edgedec.runtime import Call, Outputs, Rows, Runtime, forward_one
 
 BEST = Outputs(top=1)

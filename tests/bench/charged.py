@@ -29,8 +29,8 @@ from edgedec.bench.prompts import choose_prompts, read_prompts
 from edgedec.bench.speculation import PLAIN, Bench, tasks_of
 from edgedec.bench.speculation_results import results
 from edgedec.bench.sweep import GAMMAS, ExitSweep
-from edgedec.cli._bench_about import spec_list
-from edgedec.cli._bench_sweep import names_of, plot_sweep, show, swept
+from edgedec.cli.bench._about import spec_list
+from edgedec.cli.bench._sweep import names_of, plot_sweep, show, swept
 from edgedec.export.geometry import GEOMETRIES, Geometry
 from edgedec.runtime import Call, CallResult
 from edgedec.runtimes.native import NativeRuntime
@@ -142,7 +142,7 @@ def main() -> None:
     if sweep:
         host = {"cpu": f"charged as {args.geometry}"}
         report |= {"model": args.model, "threads": 1, "host": host, "sweep": swept(sweep, report)}
-        show(report, args.plot)
+        show(report)
         if args.plot:
             plot_sweep(report, args.plot)
 

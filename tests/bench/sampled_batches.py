@@ -25,7 +25,7 @@ import numpy as np
 
 import edgedec
 from edgedec import Sampling
-from edgedec.cli._bench_spec import padded
+from edgedec.cli.bench._flags import padded
 from edgedec.decoding.scheduler.batch import Batch
 from edgedec.runtimes._native_sampler import NativeSampler
 

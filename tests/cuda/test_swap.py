@@ -125,12 +125,12 @@ def test_the_longest_text_is_what_the_device_holds(bundle):
 
 def test_a_server_does_not_start_where_one_text_does_not_fit(nano: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the text that comes to need more would end all others with it."""
+    from edgedec.cli._flags import KV, TemplateFlags
     from edgedec.cli._model_opening import ModelOpening
-    from edgedec.cli.options import KV
     from edgedec.server.engine import ServerLimits
 
     size = edgedec.open(nano, engine="cuda", kv="int8").runtime._pool.page_bytes  # type: ignore[attr-defined]
-    opening = ModelOpening("cuda", 1, KV("int8"), "off", (None, None), device_cache=5 * size + 1)
+    opening = ModelOpening("cuda", 1, KV("int8"), "off", TemplateFlags(), device_cache=5 * size + 1)
     words = r"^--device-cache: holds a text of 192 tokens, less than the context of 193; allow more, or take a smaller"
     with pytest.raises(UsageError, match=words):
         opening.only(str(nano), [], ServerLimits(context=193))

@@ -12,7 +12,7 @@ import pytest
 
 import edgedec
 from edgedec.bundle import Bundle
-from edgedec.cli._llama import FLAGS
+from edgedec.cli._llama_flags.table import FLAGS
 from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.runtime import DeviceName, choose_runtime, parse_device
 from edgedec.runtimes.ort import providers
@@ -41,7 +41,7 @@ def test_the_cpu_is_served_by_what_auto_means(nano: Path) -> None:
 def test_the_engine_made_for_a_device_comes_first(nano: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import edgedec.runtimes.cuda as cuda
 
-    monkeypatch.setattr(cuda, "device_reason", lambda bundle, device: None)
+    monkeypatch.setattr(cuda, "unavailable_reason", lambda bundle, device: None)
     assert choose_runtime(Bundle.open(nano), device="cuda") == "cuda"
 
 

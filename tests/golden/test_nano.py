@@ -22,7 +22,7 @@ import pytest
 import edgedec
 from edgedec.bundle import Bundle
 from edgedec.kernels.cpu import loader
-from edgedec.runtime import Rows, logits_of, runtime_names, unavailable_reason
+from edgedec.runtime import RUNTIMES, Rows, logits_of, unavailable_reason
 from edgedec.spec import KV_FORMATS
 
 GOLDEN = Path(__file__).with_name("nano.json")
@@ -58,10 +58,10 @@ def test_the_engines_bytes(nano, isa, kv, threads, monkeypatch):
 
 def runs(engine):
     """Is the engine made for blocks as nano's?"""
-    return "attention" in import_module(f"edgedec.runtimes.{engine}").KINDS
+    return "attention" in RUNTIMES.facts(engine).kinds
 
 
-@pytest.mark.parametrize("engine", list(filter(runs, runtime_names())))
+@pytest.mark.parametrize("engine", list(filter(runs, RUNTIMES.names())))
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_golden(nano, engine, prompt, monkeypatch):
     if engine == "native" and (reason := loader.why_not()):

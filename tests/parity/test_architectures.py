@@ -259,7 +259,7 @@ def test_weights_cover_the_spec_and_the_checkpoint(saved: Saved) -> None:
     spec, weights = saved.spec(), saved.weights
     assert weights.keys() == spec.tensors().keys()
     assert {name: saved.checkpoint.shape(source) for name, source in weights.items()} == spec.tensors()
-    saved.checkpoint.check(weights, spec, saved.arch.ignored)
+    saved.checkpoint.check(weights, spec, saved.arch.FACTS.ignored)
 
 
 def test_every_fact_is_the_models_own(saved: Saved) -> None:
@@ -324,7 +324,7 @@ def test_check_names_the_first_offender(tmp_path: Path) -> None:
     with pytest.raises(BadTensor, match=r"^lm_head.weight: \(101, 48\) is not part of a qwen2 model"):
         saved.checkpoint.check({k: v for k, v in weights.items() if k != "head"} | {"head": weights["embed"]}, spec, ())
     with pytest.raises(BadTensor, match=r"^nowhere: missing from .*; part of final_norm \(48,\)"):
-        saved.checkpoint.check(weights | {"final_norm": (Part("nowhere"),)}, spec, saved.arch.ignored)
+        saved.checkpoint.check(weights | {"final_norm": (Part("nowhere"),)}, spec, saved.arch.FACTS.ignored)
     with pytest.raises(BadTensor, match=r"blocks.1.gate_up has shape \(72, 48\), expected \(144, 48\)"):
         saved.checkpoint.check(weights | {"blocks.1.gate_up": weights["blocks.1.gate_up"][:1]}, spec, ())
 
@@ -334,4 +334,4 @@ def test_a_tied_head_that_differs_is_refused(tmp_path: Path) -> None:
     config = saved.checkpoint.config | {"tie_word_embeddings": True}
     spec = saved.arch.spec(config)
     with pytest.raises(BadTensor, match=r"lm_head.weight: differs from the embedding"):
-        saved.checkpoint.check(saved.arch.weights(spec, config), spec, saved.arch.ignored)
+        saved.checkpoint.check(saved.arch.weights(spec, config), spec, saved.arch.FACTS.ignored)

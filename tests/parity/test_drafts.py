@@ -14,12 +14,13 @@ pytest.importorskip("torch", reason="needs torch and transformers for the models
 import torch
 from draft_checkpoints import PUBLISHED, Oracle, Target, kangaroo, target, tree
 from drafting import left
+from loops import decode
 
 import edgedec
 from edgedec.bundle import Bundle
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import StepTrace, decode, decode_loop
+from edgedec.decoding.loop import StepTrace, decode_loop
 from edgedec.decoding.messages import Completed, Request, Stats, StepResult
 from edgedec.decoding.runner import run_loop
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, make_drafter

@@ -13,12 +13,13 @@ pytest.importorskip("transformers", reason="needs transformers")
 import torch
 from draft_checkpoints import Oracle, Target, prompt, target
 from drafting import left
+from loops import decode
 
 import edgedec
 from edgedec.bundle import Bundle
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import StepTrace, decode
+from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.messages import Stats
 from edgedec.drafters import Draft, DrafterContext, make_drafter
 from edgedec.drafters._prompting import PromptPlan

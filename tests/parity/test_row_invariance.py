@@ -41,10 +41,10 @@ def _models() -> dict[str, ModelSpec]:
     try:
         from checkpoints import LLAMA
 
-        from edgedec.models import architecture, known
+        from edgedec.models import FAMILY, architecture
     except ImportError:
         return found
-    for name in sorted({*known()} - HYBRIDS):
+    for name in sorted({*FAMILY.names()} - HYBRIDS):
         config = LLAMA | WIDE | CONFIGS.get(name, {}) | {"model_type": name, "max_position_embeddings": ROOM}
         if name == "gemma3":
             tied = {"tie_word_embeddings": True}

@@ -10,7 +10,7 @@ import pytest
 from readme.shown import section
 
 import edgedec.models
-from edgedec.models import architecture
+from edgedec.models import FAMILY, architecture
 
 ROOT = Path(__file__).parents[2]
 PAGE = section(ROOT / "docs" / "extending.md", "Add an architecture")
@@ -29,6 +29,7 @@ CONFIG = {
 def test_the_page_s_file_is_an_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mymodel.py").write_text(BLOCKS[0], "utf-8")
     monkeypatch.setattr(edgedec.models, "__path__", [*edgedec.models.__path__, str(tmp_path)])
+    monkeypatch.setitem(vars(FAMILY), "shipped", (*FAMILY.shipped, "mymodel"))
     monkeypatch.delitem(sys.modules, "edgedec.models.mymodel", raising=False)
     found = architecture(CONFIG)
     spec = found.spec(CONFIG)

@@ -148,7 +148,8 @@ def test_every_block_has_a_language_and_commands_stand_in_blocks(page: Path) -> 
 def test_a_shown_command_runs(command: str, folder: Path) -> None:
     for pattern, smaller in SMALLER:
         command = re.sub(pattern, smaller, command)
-    for package, flag in (("llguidance", "--regex"), ("llguidance", "--json-schema"), ("pyarrow", "parquet")):
+    extras = {"--regex": "llguidance", "--json-schema": "llguidance", "--choices": "llguidance", "parquet": "pyarrow"}
+    for flag, package in extras.items():
         if flag in command and find_spec(package) is None:
             pytest.skip(f"{package} is an extra")
     if "--plot" in command and find_spec("matplotlib") is None:

@@ -25,7 +25,7 @@ def test_a_shown_flag_exists(command: str) -> None:
     from typer.testing import CliRunner
 
     from edgedec.cli import _app
-    from edgedec.cli._llama import FLAGS
+    from edgedec.cli._llama_flags.table import FLAGS
 
     shown = CliRunner().invoke(_app.app, [verb, *below, "--help"]).stdout
     for flag in (a for a in arguments if re.fullmatch(r"--?[a-z][\w-]*", a)):

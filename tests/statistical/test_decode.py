@@ -16,11 +16,11 @@ import pytest
 
 from edgedec.decoding import call_rows as draft_rows
 from edgedec.decoding import chooser as choice
-from edgedec.decoding import logits, verify
-from edgedec.decoding import loop as decode
+from edgedec.decoding import logits, loop, verify
 from edgedec.decoding import step as verified_step
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
+from edgedec.decoding.runner import run_loop
 from edgedec.drafters import Drafter
 from edgedec.drafters.off import Off
 from edgedec.runtime import Rows, logits_of
@@ -65,15 +65,16 @@ def fit(module: ModuleType, drafter: Drafter, constrained: bool = False) -> tupl
     for _ in range(DRAWS):
         context = Context(list(PROMPT), len(PROMPT), runtime.new_cache(16), rng=rng)
         constraint = SetConstraint(FOLLOWERS, VOCAB) if constrained else None
-        tokens = module.decode(runtime, context, GenerationConfig(SAMPLING, constraint=constraint), drafter)
-        counts[tuple(map(int, islice(tokens, TOKENS)))] += 1
+        config = GenerationConfig(SAMPLING, constraint=constraint)
+        decoding = module.decode_loop(context, config, drafter, capabilities=runtime.capabilities)
+        counts[tuple(map(int, islice(run_loop(runtime, decoding), TOKENS)))] += 1
     return chi_square([counts[text] for text in TEXTS], expected(constrained))
 
 
 @pytest.mark.parametrize("constrained", [False, True], ids=["free", "constrained"])
 @pytest.mark.parametrize("drafting", [False, True], ids=["plain", "drafting"])
 def test_the_joint_distribution_is_kept(drafting: bool, constrained: bool) -> None:
-    statistic, critical = fit(decode, RandomDrafter(3, VOCAB) if drafting else Off(), constrained)
+    statistic, critical = fit(loop, RandomDrafter(3, VOCAB) if drafting else Off(), constrained)
     assert statistic < critical
 
 
@@ -97,9 +98,9 @@ MUTANTS = [
 
 @pytest.mark.parametrize(("where", "old", "new"), [m[:3] for m in MUTANTS], ids=[m[3] for m in MUTANTS])
 def test_seeded_bugs_are_caught(where: ModuleType, old: str, new: str) -> None:
-    mutant, loop, choosing = reworded(where, old, new), reworded(decode, "", ""), reworded(choice, "", "")
+    mutant, looping, choosing = reworded(where, old, new), reworded(loop, "", ""), reworded(choice, "", "")
     step = mutant if where is verified_step else reworded(verified_step, "", "")
-    vars(loop)["VerifiedStep"] = vars(step)["VerifiedStep"]
+    vars(looping)["VerifiedStep"] = vars(step)["VerifiedStep"]
     if where is verify:
         vars(step)["walk"] = vars(mutant)["walk"]
     elif where is draft_rows:
@@ -107,7 +108,7 @@ def test_seeded_bugs_are_caught(where: ModuleType, old: str, new: str) -> None:
     elif where is logits:
         vars(choosing).update({name: vars(mutant)[name] for name in ("Penalties", "ConstraintMask")})
         vars(step)["Chooser"] = vars(choosing)["Chooser"]
-    statistic, critical = fit(loop, RandomDrafter(3, VOCAB), constrained="constraint" in old)
+    statistic, critical = fit(looping, RandomDrafter(3, VOCAB), constrained="constraint" in old)
     assert statistic > critical
 
 

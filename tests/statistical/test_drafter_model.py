@@ -13,11 +13,11 @@ from itertools import product
 import numpy as np
 import pytest
 from drafting import settled
+from loops import decode
 
 from edgedec.cache.rows import Rows
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode
 from edgedec.decoding.messages import Completed, Request, Stats
 from edgedec.decoding.verify import FAMILY as VERIFIERS
 from edgedec.drafters import Draft

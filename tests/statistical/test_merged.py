@@ -13,11 +13,12 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from loops import decode
 from statistical.test_drafter_model import DRAWS, PROMPT, SAMPLING, TEXTS, TOKENS, VOCAB, drafter, expected, target
 
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import StepTrace, decode
+from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.messages import Stats
 from edgedec.decoding.verify import FAMILY as VERIFIERS
 from edgedec.drafters import Draft

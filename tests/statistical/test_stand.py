@@ -14,11 +14,11 @@ from itertools import product
 
 import numpy as np
 import pytest
+from loops import decode
 
 from edgedec.cache.rows import Rows
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode
 from edgedec.decoding.messages import Stats
 from edgedec.drafters import Draft, Sampled
 from edgedec.drafters.stand import Stand

@@ -17,11 +17,11 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from loops import decode
 
 from edgedec.cache.rows import Rows
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode
 from edgedec.decoding.messages import Stats
 from edgedec.decoding.verify import FAMILY, Verifier, _by_node, _by_path, verifier
 from edgedec.drafters import BaseDrafter, Draft, Sampled

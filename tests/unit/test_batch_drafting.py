@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 from drafting import host, left
+from loops import decode
 
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode, decode_loop
+from edgedec.decoding.loop import decode_loop
 from edgedec.decoding.messages import Stats
 from edgedec.decoding.scheduler.batch import Batch
 from edgedec.drafters import Drafter, make_drafter

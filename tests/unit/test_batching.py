@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import decode
 
 import edgedec
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode, decode_loop
+from edgedec.decoding.loop import decode_loop
 from edgedec.decoding.messages import Token
 from edgedec.decoding.runner import run_requests
 from edgedec.decoding.scheduler.batch import Batch, Job

@@ -13,13 +13,14 @@ import pytest
 from bundles import random_weights, write_bundle
 from typer.testing import CliRunner, Result
 
-from edgedec.bench import peers
+from edgedec.bench import llama_weights, peers
 from edgedec.bench.device import rates
 from edgedec.bench.experts import chosen_experts, expert_costs, rows_choosing
 from edgedec.bench.row_costs import RowCall, Work, row_costs
 from edgedec.bench.timing import Config
 from edgedec.bundle.folder import Bundle
-from edgedec.cli import _app, _bench_peers
+from edgedec.cli import _app
+from edgedec.cli.bench import peers as peers_verb
 from edgedec.errors import EdgedecError
 from edgedec.runtime import Call, Outputs, Rows, open_runtime
 from edgedec.runtimes.reference import Reference
@@ -152,6 +153,14 @@ def test_kernels_reports_the_cost_by_distinct_experts(tmp_path: Path, monkeypatc
     assert distinct == [2, 2, 4, 4, 8, 8] * 3
 
 
+def test_every_file_of_the_folder_is_a_benchmark() -> None:
+    files = {path.stem for path in Path(peers_verb.__file__).parent.glob("*.py")}
+    found = sorted(name for name in files if not name.startswith("_"))
+    listed = ok("bench", "--help").split("Commands:\n")[1].splitlines()
+    assert [line.split()[0] for line in listed if line.strip()] == found
+    assert {"batch", "kernels", "targets"} <= set(found)
+
+
 # -- bench kernels
 
 
@@ -208,7 +217,7 @@ def test_the_native_library_has_probes() -> None:
         cpu.library()
     except ImportError as error:
         pytest.skip(str(error))
-    from edgedec.cli._ceilings import Ceilings
+    from edgedec.bench.ceilings import Ceilings
 
     ceilings = Ceilings(1, 1)
     ceilings.probe()
@@ -220,7 +229,7 @@ def test_the_native_library_has_probes() -> None:
 
 
 def test_peers_takes_turns_and_reports_everyone(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_bench_peers, "NAMES", {"oracle": "reference", "abacus": "abacus", "onnxruntime": "ort"})
+    monkeypatch.setattr(peers_verb, "NAMES", {"oracle": "reference", "abacus": "abacus", "onnxruntime": "ort"})
     args = [*PEERS, "-m", tiny, "--engines", "oracle,abacus,onnxruntime"]
     report = json.loads(ok(*args, "--json"))
     assert list(report["engines"]) == ["oracle", "onnxruntime"]
@@ -256,14 +265,14 @@ def test_other_peoples_engines_take_part(tiny: Path, name: str, package: str, lo
 
 
 def test_a_peer_that_is_not_installed_is_left_out(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_bench_peers, "find_spec", lambda name: None)
+    monkeypatch.setattr(llama_weights, "find_spec", lambda name: None)
     report = json.loads(ok(*PEERS, "-m", tiny, "--engines", "onnxruntime,llama.cpp", "--json"))
     assert list(report["engines"]) == ["onnxruntime"]
     assert 'pip install "onnxruntime-genai>=0.18" "llama-cpp-python' in report["skipped"]["llama.cpp"]
 
 
 def test_weights_that_llama_cpp_has_no_format_for_are_a_reason(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_bench_peers, "find_spec", lambda name: object())
+    monkeypatch.setattr(llama_weights, "find_spec", lambda name: object())
 
     def refuse(bundle: Bundle, path: Path) -> None:
         raise OSError(28, "No space left on device")
@@ -348,7 +357,7 @@ def test_a_plot_is_written(tiny: Path, tmp_path: Path, args: list[str], monkeypa
 
 def test_one_token_a_call_is_plain_and_drafts_are_measured_apart(nano: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On text that repeats itself drafting gains much: none of that may be in the speed of one token a call."""
-    from edgedec.cli._bench_engines import Edgedec, Genai
+    from edgedec.bench.engines import Edgedec, Genai
     from edgedec.runtimes.native import NativeRuntime
     from edgedec.speculation import choose
     from edgedec.speculation.costs import Costs

@@ -14,11 +14,12 @@ from typer.testing import CliRunner, Result
 
 import edgedec
 from edgedec.bench import batch as batchbench
+from edgedec.bench import batch_peers
 from edgedec.bench.batch import SEQUENTIAL, BatchMeasured, BatchWork, Ours, Took, measure, texts_of, work_of
 from edgedec.bench.batch_peers import LlamaServer
 from edgedec.bench.prompts import Prompt, read_prompts
-from edgedec.cli import _app, _bench_batch
-from edgedec.cli._bench_about import spec_list
+from edgedec.cli import _app
+from edgedec.cli.bench._about import spec_list
 from edgedec.errors import RuntimeUnavailable, UsageError
 from edgedec.offline.row import RowRequest
 
@@ -184,8 +185,8 @@ def test_specs_have_commas_of_their_own() -> None:
 
 
 def test_without_llama_cpp_the_others_are_measured(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_bench_batch, "which", lambda name: None)
-    monkeypatch.setattr(_bench_batch, "find_spec", lambda name: None)
+    monkeypatch.setattr(batch_peers, "which", lambda name: None)
+    monkeypatch.setattr(batch_peers, "find_spec", lambda name: None)
     result = call(*ARGS, "-m", tiny, "--peer", "llama.cpp", "--spec", "off", "--json")
     assert result.exit_code == 0, (result.stderr, result.exception)
     report = json.loads(result.stdout)
@@ -195,7 +196,7 @@ def test_without_llama_cpp_the_others_are_measured(tiny: Path, monkeypatch: pyte
 
 def test_the_library_makes_many_texts_at_a_time(nano: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("llama_cpp")
-    monkeypatch.setattr(_bench_batch, "which", lambda name: None)
+    monkeypatch.setattr(batch_peers, "which", lambda name: None)
     result = call(*ARGS, "-m", nano, "--peer", "llama.cpp", "--spec", "off", "--json")
     assert result.exit_code == 0, (result.stderr, result.exception)
     report = json.loads(result.stdout)

@@ -15,7 +15,7 @@ from edgedec.bench.cache_cost import CostBench, CostReading, CostResult
 from edgedec.bench.cache_filled import filled
 from edgedec.bench.cache_peers import PeerReadings
 from edgedec.bench.cache_quality import QualityBench, alike, right, worded
-from edgedec.cli._bench_llama_filled import stretched
+from edgedec.bench.llama_filled import stretched
 from edgedec.cli.bench import app
 from edgedec.kernels.cpu import loader
 from edgedec.policies import FAMILY

@@ -16,8 +16,9 @@ from edgedec.bench.prompts import Prompt, choose_prompts, read_prompts
 from edgedec.bench.speculation import HOT, Bench, Run, _depth, tasks_of
 from edgedec.bench.speculation_results import interval, results
 from edgedec.cache.rows import Rows
-from edgedec.cli import _app, _bench_spec
+from edgedec.cli import _app
 from edgedec.cli._output import ProgressLines
+from edgedec.cli.bench import spec as spec_verb
 from edgedec.decoding.context import Context
 from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.messages import StepResult
@@ -256,15 +257,15 @@ def test_drafters_that_cannot_be_had_are_left_out(
 ) -> None:
     args = [*ARGS, "-m", tiny, "--prompts", prompts, "--limit", 1, "--categories", "story"]
     assert "no legs" in one_line(call(*args, "--drafters", "echo,lame"))
-    monkeypatch.setattr(_bench_spec, "_every_drafter", lambda: ["lame", "echo"])
+    monkeypatch.setattr(spec_verb, "_every_drafter", lambda: ["lame", "echo"])
     report = json.loads(ok(*args, "--json").stdout)
     assert report["skipped"] == {"lame": "this bundle has no legs"}
     assert list(report["drafters"]) == ["echo"]
 
 
 def test_the_drafters_of_a_list() -> None:
-    assert _bench_spec._drafters("copy, recycling:nodes=8,k=2 ,auto,off") == ["copy", "recycling:nodes=8,k=2", "auto"]
-    every = _bench_spec._every_drafter()
+    assert spec_verb._drafters("copy, recycling:nodes=8,k=2 ,auto,off") == ["copy", "recycling:nodes=8,k=2", "auto"]
+    every = spec_verb._every_drafter()
     assert every[0] == "auto"
     assert "off" not in every
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loops import decode
 
 import edgedec
 from edgedec.decoding.chooser import ALL, LARGEST, Chooser
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode
 from edgedec.decoding.messages import Stats, Token
 from edgedec.drafters import BaseDrafter, Draft, Drafter, Sampled
 from edgedec.drafters.off import Off

@@ -21,7 +21,8 @@ from checkpoints import write_llama
 from typer.testing import CliRunner, Result
 
 import edgedec
-from edgedec.cli import _app, _chat, options
+from edgedec.cli import _app, _chat
+from edgedec.cli import _flags as options
 from edgedec.cli._stream import Generation
 from edgedec.decoding.config import GenerationConfig
 from edgedec.runtime import choose_runtime
@@ -89,9 +90,11 @@ def test_help_describes_and_gives_examples(command: list[str]) -> None:
 
 
 def test_every_file_is_a_verb_and_every_verb_is_in_the_help() -> None:
-    files = {path.stem for path in Path(_app.__file__).parent.glob("*.py")}
-    verbs = {name.rstrip("_").replace("_", "-") for name in files if not name.startswith("_")} - {"options"}
+    folder = Path(_app.__file__).parent
+    files = {path.stem for path in (*folder.glob("*.py"), *(path.parent for path in folder.glob("*/__init__.py")))}
+    verbs = {name.rstrip("_").replace("_", "-") for name in files if not name.startswith("_")}
     assert verbs == set(_app.VERBS)
+    assert set(_app._ORDER) <= verbs
     listed = ok("--help").split("Commands:\n")[1].splitlines()
     assert [line.split()[0] for line in listed if line.strip()] == list(_app.VERBS)
     assert not any(line.endswith("...") for line in listed), "a description is too long for the list"
@@ -680,9 +683,9 @@ def test_doctor_uses_the_instruction_set_of_the_variable(monkeypatch: pytest.Mon
 
 
 def test_doctor_says_what_an_extra_misses(monkeypatch: pytest.MonkeyPatch) -> None:
-    from edgedec.cli import _host
+    from edgedec.bench import host
 
-    monkeypatch.setattr(_host, "find_spec", lambda name: None if name == "uvicorn" else object())
+    monkeypatch.setattr(host, "find_spec", lambda name: None if name == "uvicorn" else object())
     assert "missing uvicorn: pip install" in " ".join(ok("doctor").split())
 
 
@@ -809,7 +812,7 @@ def test_version_imports_no_verb() -> None:
 
 
 def test_the_measuring_process_imports_no_command_line() -> None:
-    assert not {"typer", "rich", "tokenizers"} & imported("import edgedec.cli._bench_worker")
+    assert not {"typer", "rich", "tokenizers"} & imported("import edgedec.bench.worker")
 
 
 # -- the bundled model

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from edgedec.cli import _app, _template
-from edgedec.cli._arguments import translate
-from edgedec.cli._llama import FLAGS
+from edgedec.cli import _app
+from edgedec.cli._flags import template as _template
+from edgedec.cli._llama_flags.table import FLAGS
+from edgedec.cli._llama_flags.translate import translate
 
 GROUP: Any = typer.main.get_command(_app.app)
 
@@ -208,13 +209,13 @@ def test_a_template_by_name_text_or_file(nano: Path, tmp_path: Path) -> None:
     import edgedec
 
     model = edgedec.open(nano)
-    _template.set_template(model, "chatml", None)
+    _template.TemplateFlags("chatml").apply(model)
     assert model.chat_prompt([{"role": "user", "content": "hi"}]) == (
         "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     )
     (tmp_path / "t.jinja").write_text("{% for m in messages %}[{{ m.content }}]{% endfor %}")
-    _template.set_template(model, None, tmp_path / "t.jinja")
+    _template.TemplateFlags(None, tmp_path / "t.jinja").apply(model)
     assert model.chat_prompt([{"role": "user", "content": "hi"}]) == "[hi]"
     for name in _template.NAMED:
-        _template.set_template(model, name, None)
+        _template.TemplateFlags(name).apply(model)
         assert "hi" in model.chat_prompt([{"role": "user", "content": "hi"}])

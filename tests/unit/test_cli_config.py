@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from edgedec.cli import _app, _bench_compare
+from edgedec.cli import _app
 from edgedec.cli._defaults import config_path
+from edgedec.cli.bench import _compare
 
 
 def call(*args: object) -> Result:
@@ -184,10 +185,10 @@ def test_ranges_that_do_not_overlap_are_apart() -> None:
     def report(median: float, least: float, most: float) -> dict[str, object]:
         return {"host": {}, "model": "m", "speed": {"median": median, "min": least, "max": most, "spread": 0.1}, "n": 3}
 
-    found = _bench_compare.compare(report(10, 9, 11), report(20, 18, 22))
+    found = _compare.compare(report(10, 9, 11), report(20, 18, 22))
     assert found["rows"]["speed"] == {"a": 10, "b": 20, "ratio": 2.0, "apart": True}
     assert found["rows"]["n"]["apart"] is None
-    assert _bench_compare.compare(report(10, 9, 11), report(11, 10, 12))["rows"]["speed"]["apart"] is False
+    assert _compare.compare(report(10, 9, 11), report(11, 10, 12))["rows"]["speed"]["apart"] is False
     assert found["differences"] == []
 
 

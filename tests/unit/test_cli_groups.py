@@ -13,8 +13,8 @@ import typer
 from typer.testing import CliRunner
 
 from edgedec import Sampling
-from edgedec.cli import options
-from edgedec.cli._groups import grouped
+from edgedec.cli import _flags as options
+from edgedec.cli._flags.groups import grouped
 from edgedec.decoding.config import OPTIONS
 
 Size = Annotated[int, typer.Option("--size", min=1)]

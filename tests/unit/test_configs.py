@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgedec.errors import CheckpointError, UnknownArchitecture
-from edgedec.models import architecture, known
+from edgedec.models import FAMILY, architecture
 from edgedec.spec import ModelSpec, Moe
 
 LLAMA = {
@@ -62,7 +62,7 @@ def test_old_and_new_ways_to_write_a_rope_agree() -> None:
 
 def test_what_a_config_leaves_out_is_what_transformers_assumes() -> None:
     transformers = pytest.importorskip("transformers", reason="needs transformers")
-    for name in known():
+    for name in FAMILY.names():
         if name == "gemma3":
             continue
         changes: dict[str, Any] = {"num_attention_heads": 32, "hidden_size": 128} | ASKED.get(name, {})

@@ -14,7 +14,7 @@ import pytest
 from edgedec.bundle import Bundle
 from edgedec.cache import HostCache
 from edgedec.errors import RuntimeUnavailable, UsageError
-from edgedec.runtime import Call, CallResult, Rows, Runtime, RuntimeOptions, open_runtime, runtime_names
+from edgedec.runtime import RUNTIMES, Call, CallResult, Rows, Runtime, RuntimeOptions, open_runtime
 from edgedec.runtime.trust import trusting
 from edgedec.runtimes import reference
 from edgedec.testing.conformance import CHECKS, Report, __main__, run_suite, suite
@@ -43,7 +43,7 @@ def here(name: str) -> None:
             pytest.skip(f"native engine: {reason}")
 
 
-@pytest.mark.parametrize("name", runtime_names())
+@pytest.mark.parametrize("name", RUNTIMES.names())
 def test_every_runtime_conforms(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     here(name)
 

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -22,6 +22,7 @@ from edgedec.constraints import choices, grammar, json_object, json_schema, rege
 from edgedec.constraints.matcher import GrammarConstraint
 from edgedec.constraints.remote import LocalHost, MatcherGroup, reason
 from edgedec.constraints.vocabulary import vocabulary
+from edgedec.decoding.constraint import ConstraintHooks
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import StepResult
 from edgedec.drafters import BaseDrafter, Draft
@@ -536,7 +537,7 @@ class Recorded(BaseDrafter):
 
 def context_of(forced: list[int]) -> Context:
     context = Context([1], 1, cast(Any, None))
-    context.jump_forward = lambda: forced
+    context.hooks = ConstraintHooks(forced=lambda: forced)
     return context
 
 
@@ -626,4 +627,6 @@ def test_every_turn_of_a_chat_is_held_to_it(nano: Path) -> None:
 
 
 def test_the_public_makers_are_all() -> None:
-    assert set(constraints.__all__) == {"Constraint", "choices", "grammar", "json_object", "json_schema", "regex"}
+    makers = set(constraints.__all__) - {"Constraint", "ConstraintFacts", "FAMILY"}
+    assert makers == set(constraints.FAMILY.shipped)
+    assert not any(isinstance(getattr(constraints, name), ModuleType) for name in makers)

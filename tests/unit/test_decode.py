@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import decode
 
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import StepTrace, decode
+from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.messages import Stats, StepResult, Token
 from edgedec.drafters import Draft, Drafter
 from edgedec.drafters.off import Off

@@ -39,7 +39,7 @@ from edgedec.export.students import eagle3
 from edgedec.export.students._layers import Unrolled, UnrolledAttention
 from edgedec.export.training_loop import train
 
-KINDS = ("eagle3", "hydra_plus", "kangaroo", "longspec", "m2r2")
+KINDS = ("eagle3", "hydrapp", "kangaroo", "longspec", "m2r2")
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +117,7 @@ def test_hydra_learns_more_than_medusa(model: edgedec.Model, text: Path) -> None
 
 def test_the_target_is_all_that_the_model_says(model: edgedec.Model, text: Path) -> None:
     """Soft targets: the loss of a draft that says exactly what the target says is the target's entropy."""
-    trainer = distiller(model, text, "hydra_plus")
+    trainer = distiller(model, text, "hydrapp")
     row = trainer.held[0]
     teacher = trainer._teacher(row)
     assert teacher.sum(-1).allclose(torch.ones(len(row)), atol=1e-5)
@@ -222,8 +222,8 @@ def test_eagle3_has_the_published_names(model: edgedec.Model, text: Path, tmp_pa
     assert config["rope_theta"] == pytest.approx(10000.0)
 
 
-def test_hydra_plus_has_the_published_names(model: edgedec.Model, text: Path, tmp_path: Path) -> None:
-    trainer = distiller(model, text, "hydra_plus", depth=2, blocks=2)
+def test_hydrapp_has_the_published_names(model: edgedec.Model, text: Path, tmp_path: Path) -> None:
+    trainer = distiller(model, text, "hydrapp", depth=2, blocks=2)
     trainer.write(tmp_path, "target")
     tensors, config = load_file(tmp_path / "model.safetensors"), json.loads((tmp_path / "config.json").read_text())
     prefix = "prefix_embeding_layer."
@@ -326,15 +326,15 @@ def test_the_most_used_are_kept(tmp_path: Path) -> None:
     assert most_used([tmp_path / "a.txt"], encode, 5, 0).tolist() == list(range(5))
 
 
-def test_the_depths_of_eagle3() -> None:
+def test_the_depths_of_eagle3(model: edgedec.Model) -> None:
     assert eagle3.levels(32) == (2, 16, 29)
     assert eagle3.levels(3) == (2, 2, 2)
-    assert students.depths("hydra_plus", 32) == ()
+    assert students.student_class("hydra++").depths(model.spec) == ()
 
 
 def test_unknown_kinds_name_those_there_are(tiny: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["train-heads", str(tiny), str(text), "--in-place", "--kind", "eagle"]) == 1
-    message = "no draft head 'eagle'; there are: eagle3, exit, hydra, hydra++, kangaroo, longspec, m2r2, medusa, prompt"
+    message = "no draft head 'eagle'; there are: eagle3, exit, hydra, hydrapp, kangaroo, longspec, m2r2, medusa, prompt"
     assert message in capsys.readouterr().err
 
 

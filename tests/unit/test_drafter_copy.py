@@ -9,11 +9,11 @@ import pytest
 from drafting import accepted, check, reading, replay
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import decode
 
 import edgedec
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode
 from edgedec.drafters import Drafter, DrafterContext, make_drafter
 from edgedec.drafters.copy import Copy
 from edgedec.errors import UsageError

@@ -13,12 +13,12 @@ import pytest
 from drafting import PROMPT, draft_of, finish, paths, saved
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import decode
 
 import edgedec
 from edgedec.bundle.manifest import Text
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode
 from edgedec.decoding.messages import Completed, ForwardOn, Stats
 from edgedec.decoding.runner import run_requests
 from edgedec.decoding.verify import FAMILY as VERIFIERS

@@ -12,11 +12,11 @@ import pytest
 from drafting import check, reading, replay
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import decode
 
 import edgedec
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode
 from edgedec.decoding.messages import Stats
 from edgedec.drafters import DrafterContext, make_drafter
 from edgedec.drafters._tables.automaton import MOST, Automaton

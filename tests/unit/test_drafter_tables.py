@@ -13,13 +13,13 @@ import pytest
 from drafting import check, paths
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from loops import decode
 
 import edgedec
 from edgedec.cache import HostCache
 from edgedec.cache.rows import Rows
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode
 from edgedec.decoding.messages import Stats, StepResult
 from edgedec.drafters import FAMILY, Drafter, DrafterContext, make_drafter, recycling
 from edgedec.drafters._tables.corpus import tables_of

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from loops import decode
 
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode
 from edgedec.decoding.messages import Stats
 from edgedec.drafters.trigram import Trigram
 from edgedec.runtime import Call, Hidden, Logits

@@ -96,7 +96,7 @@ def test_the_file_says_what_the_model_is(bundle: Bundle, path: Path) -> None:
 def test_llama_cpp_computes_the_same(bundle: Bundle, path: Path) -> None:
     """Floats agree; quantized weights do too, but for what llama.cpp rounds activations to."""
     pytest.importorskip("llama_cpp", reason="llama.cpp is an extra")
-    from edgedec.cli._bench_engines import LlamaCpp
+    from edgedec.bench.engines import LlamaCpp
 
     ids = np.random.default_rng(1).integers(0, bundle.spec.vocab_size, 120).tolist()
     reference = open_runtime("reference", bundle)
@@ -121,7 +121,7 @@ def test_llama_cpp_computes_the_same(bundle: Bundle, path: Path) -> None:
 def test_attention_may_have_a_scale_of_its_own(tiny: Path, tmp_path: Path) -> None:
     """As that of a model padded to wider heads."""
     pytest.importorskip("llama_cpp", reason="llama.cpp is an extra")
-    from edgedec.cli._bench_engines import LlamaCpp
+    from edgedec.bench.engines import LlamaCpp
 
     plain = Bundle.open(tiny)
     spec = changed(plain.spec, scale=3 * plain.spec.attention[0].scale)

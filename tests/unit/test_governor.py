@@ -13,10 +13,12 @@ import pytest
 from drafting import draft_of, host
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import decode
 
 from edgedec.decoding.config import GenerationConfig
+from edgedec.decoding.constraint import ConstraintHooks
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import StepTrace, decode
+from edgedec.decoding.loop import StepTrace
 from edgedec.decoding.messages import Completed, Request, Stats, StepResult
 from edgedec.drafters import BaseDrafter, Draft, Drafter, DrafterContext, Proposal
 from edgedec.drafters.forced import Forced
@@ -335,7 +337,7 @@ def test_what_a_constraint_forces_pays_for_no_guess() -> None:
         governor = governed(Off())
         drafter = Forced(governor)
         context = fresh(FakeRuntime())
-        context.jump_forward = lambda forced=forced: forced  # type: ignore[misc]
+        context.hooks = ConstraintHooks(forced=lambda forced=forced: forced)  # type: ignore[misc]
         assert governor.costs.seconds[1] == CALL
         before = CALL  # what a first text begins with
         draft = draft_of(FakeRuntime(), drafter.propose(context, 9, 0.99))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from drafting import draft_of
+from loops import decode
 from numpy.typing import NDArray
 
 import edgedec
@@ -23,9 +24,9 @@ from edgedec.bundle.manifest import MANIFEST
 from edgedec.cache.rows import Rows
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode
 from edgedec.decoding.messages import Stats, StepResult
-from edgedec.drafters import FAMILY, Drafter, DrafterContext, make_drafter
+from edgedec.drafters import FAMILY as DRAFTERS
+from edgedec.drafters import Drafter, DrafterContext, make_drafter
 from edgedec.drafters._networks.heads import HeadInterface, open_head
 from edgedec.errors import BundleCorrupt, BundleUnsafe, UsageError
 from edgedec.runtime import Call, CallResult, Outputs, forward_one
@@ -35,10 +36,10 @@ from edgedec.trees.grow import grow
 
 pytest.importorskip("onnx", reason="heads are built with onnx")
 from edgedec.export.heads import Arrays, Facts, arrays_of, build, expected, install
-from edgedec.models.heads import architecture, hydra, kinds
+from edgedec.models.heads import FAMILY, architecture, hydra
 
 WIDTH, DEPTH, TOP = 24, 3, 5
-HEADS: dict[str, HeadInterface] = {name: FAMILY.file(name).HEAD for name in ("hydra", "medusa", "exit")}
+HEADS: dict[str, HeadInterface] = {name: DRAFTERS.file(name).HEAD for name in ("hydra", "medusa", "exit")}
 Floats = NDArray[Any]
 
 
@@ -135,7 +136,7 @@ def test_exit_is_its_arithmetic(folder: Path) -> None:
     assert bundle.manifest.heads["exit"].layer == 1
 
 
-@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("kind", FAMILY.names())
 def test_arrays_come_back(folder: Path, kind: str) -> None:
     bundle, arrays, facts = with_head(folder, kind)
     found, said = arrays_of(bundle.file(f"head_{kind}.onnx"))
@@ -143,7 +144,7 @@ def test_arrays_come_back(folder: Path, kind: str) -> None:
     assert {name: array.tolist() for name, array in found.items()} == {n: a.tolist() for n, a in arrays.items()}
 
 
-@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("kind", FAMILY.names())
 def test_int8_is_near(folder: Path, kind: str) -> None:
     bundle, arrays, facts = with_head(folder, kind, format="int8")
     found, said = arrays_of(bundle.file(f"head_{kind}.onnx"))
@@ -209,12 +210,12 @@ def test_a_head_is_listed_and_hashed(folder: Path) -> None:
 
 def test_the_drafters_declare_what_the_kinds_do(folder: Path) -> None:
     """A new kind needs a file in models/heads and a drafter; nothing else names it."""
-    assert {interface.kind for interface in HEADS.values()} == set(kinds())
-    for kind in kinds():
+    assert {interface.kind for interface in HEADS.values()} == set(FAMILY.names())
+    for kind in FAMILY.names():
         network = architecture(kind)
-        assert HEADS[kind].inputs == network.INPUTS
-        guesses_ = ("ids", "logprobs") if network.AHEAD else ()
-        assert HEADS[kind].outputs == (*filter(None, [network.STATE]), *guesses_)
+        assert HEADS[kind].inputs == network.FACTS.inputs
+        guesses_ = ("ids", "logprobs") if network.FACTS.ahead else ()
+        assert HEADS[kind].outputs == (*filter(None, [network.FACTS.state]), *guesses_)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from loops import decode
 from simulated import Python, Simulation, large, measured, small, tiny
 
 from edgedec.decoding import host_time as gaps_module
@@ -18,7 +20,7 @@ from edgedec.decoding.allocation import MARGIN, Offer, Others, allocate, best_of
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
 from edgedec.decoding.host_time import Gaps
-from edgedec.decoding.loop import decode, decode_loop
+from edgedec.decoding.loop import decode_loop
 from edgedec.decoding.messages import StepResult
 from edgedec.decoding.runner import run_loop
 from edgedec.drafters import BaseDrafter, Draft
@@ -286,6 +288,17 @@ def test_a_drafter_that_rests_is_neither_asked_nor_shown_anything() -> None:
     assert texts[0] == texts[1]
     assert resting.asked == [3, 11, 19, 27, 35]
     assert resting.shown == 5
+
+
+def test_a_draft_that_rests_is_empty() -> None:
+    class Busy(Resting):
+        def propose(self, context: Context, nodes: int, min_path_prob: float) -> Draft:
+            return replace(Draft.chain([1]), rests=self._over)
+
+    runtime = FakeRuntime(tiny_spec())
+    context = Context([1, 2, 3], 3, runtime.new_cache(64))
+    with pytest.raises(AssertionError, match="rests"):
+        list(decode(runtime, context, GenerationConfig(max_tokens=12), Busy()))
 
 
 def test_with_a_constraint_it_is_asked_at_every_call() -> None:

@@ -17,7 +17,7 @@ import edgedec
 from edgedec.bundle.folder import Bundle
 from edgedec.bundle.manifest import Tensor
 from edgedec.errors import UsageError
-from edgedec.runtime import Rows, RuntimeOptions, logits_of, open_runtime
+from edgedec.runtime import DeviceName, Rows, RuntimeOptions, logits_of, open_runtime
 
 pytest.importorskip("onnx", reason="exporting needs onnx")
 from edgedec.export import heads, padding
@@ -55,7 +55,7 @@ def runtime(path: Path, engine: str, kv: str | None = None):  # type: ignore[no-
     if engine == "native":
         from edgedec.runtimes import native
 
-        if why := native.unavailable_reason(Bundle.open(path)):
+        if why := native.unavailable_reason(Bundle.open(path), DeviceName()):
             pytest.skip(why)
     return open_runtime(engine, Bundle.open(path), RuntimeOptions(threads=1, kv=kv))
 

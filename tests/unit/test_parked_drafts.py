@@ -85,4 +85,4 @@ def test_a_draft_is_verified_once_its_masks_are_known(nano: Path, sampling: dict
     assert held.error is None
     batch.run()
     assert free.error is None
-    assert not session._context.parks
+    assert not session._context.hooks.parks

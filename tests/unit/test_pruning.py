@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from loops import decode
 
 import edgedec
 from edgedec.constraints import regex
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import StepTrace, decode
+from edgedec.decoding.loop import StepTrace
 from edgedec.drafters import Draft
 from edgedec.drafters.off import Off
 from edgedec.kernels.cpu import loader

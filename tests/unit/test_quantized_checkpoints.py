@@ -159,7 +159,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("gptq", {"quant_method": "hqq"}, "quant_method 'hqq' is not one of awq, bitsandbytes, compressed-tensors"),
+    ("gptq", {"quant_method": "hqq"}, "quant_method 'hqq' is not one of awq, bitsandbytes, compressed_tensors"),
     ("gptq", {"quant_method": None}, "quant_method None"),
     ("gptq", {"checkpoint_format": "marlin"}, "checkpoint_format 'marlin' of GPTQ is not supported"),
     ("gptq", {"quant_method": "awq"}, r"down_proj\.scales: has shape \[4, 128\], expected \[4, 1024\]"),

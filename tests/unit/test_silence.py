@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loops import decode
 
 import edgedec
 from edgedec.bench.prompts import read_prompts
 from edgedec.decoding.allocation import READING, Offer, Others, allocate, best_of_one, text_cells
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode
 from edgedec.drafters import BaseDrafter, Draft, Effort
 from edgedec.drafters._tables.compiled import CompiledDrafter
 from edgedec.kernels.cpu import loader

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from edgedec.bench import timing
+from edgedec.bench.engines_here import engines_here
 from edgedec.bench.timing import Config, bench
 from edgedec.bundle import Bundle
 from edgedec.bundle.locate import NANO, find
 from edgedec.bundle.manifest import Artifact
 from edgedec.cli import main
-from edgedec.cli._bench_targets import engines_here
 from edgedec.errors import EdgedecError
-from edgedec.runtime import RuntimeOptions, open_runtime, runtime_names, unavailable_reason
+from edgedec.runtime import RUNTIMES, RuntimeOptions, open_runtime, unavailable_reason
 from edgedec.targets import Target, all_targets, lacking_packages
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ TARGETS = all_targets()
 def test_names_are_unique_and_engines_exist() -> None:
     names = [target.name for target in TARGETS]
     assert len(set(names)) == len(names) >= 5
-    assert {target.engine for target in TARGETS if target.engine} <= set(runtime_names())
+    assert {target.engine for target in TARGETS if target.engine} <= {*RUNTIMES.names()}
 
 
 @pytest.mark.parametrize("target", [t for t in TARGETS if t.engine and not t.device], ids=lambda t: t.name)

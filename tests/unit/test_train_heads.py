@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loops import decode
 
 import edgedec
 from edgedec.bundle.folder import Bundle
@@ -17,7 +18,6 @@ from edgedec.cli._app import run_app
 from edgedec.cli.train_heads import documents
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode
 from edgedec.decoding.messages import Stats
 from edgedec.drafters import DrafterContext, make_drafter
 from edgedec.errors import UsageError
@@ -289,7 +289,7 @@ def test_a_copy_gets_the_head_and_the_bundle_stays(
     ("options", "code", "message"),
     [
         (("--in-place", "--out", "x"), 2, "--in-place"),
-        (("--kind", "eagle"), 1, "there are: eagle3, exit, hydra, hydra++, kangaroo, longspec, m2r2, medusa, prompt"),
+        (("--kind", "eagle"), 1, "there are: eagle3, exit, hydra, hydrapp, kangaroo, longspec, m2r2, medusa, prompt"),
         (("--layer", "1"), 1, "only an exit has one"),
         (("--kind", "exit", "--layer", "3"), 1, "must be from 1 to 2"),
         (("--heads", "0"), 2, "--heads"),

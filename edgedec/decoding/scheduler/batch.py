@@ -178,7 +178,8 @@ class Batch:
         return not self._running or self.held() + tokens <= self._tokens
 
     def _match(self, job: Job) -> FoundPrefix | None:
-        """What the job can continue from; None if it had better wait for a sequence that reads its beginning."""
+        """The prefix that the job can continue from; None if it should wait for a running sequence that reads its
+        beginning."""
         if not job.shares:
             return FoundPrefix()
         context, least = job.context, self.prefixes.least
@@ -194,7 +195,8 @@ class Batch:
     def _start(self, job: Job, match: FoundPrefix) -> None:
         context = job.context
         self.prefixes.reuse(context, match)
-        context.concurrent, context.gaps, context.parks = len(self._running), self._gaps, True
+        context.concurrent, context.gaps = len(self._running), self._gaps
+        context.hooks = context.hooks._replace(parks=True)
         job.started = True
         job.on_start()
         job.advance()
@@ -202,7 +204,7 @@ class Batch:
             self._running.append(job)
 
     def _retire(self) -> None:
-        """Ended sequences leave; what they read can be continued from."""
+        """Remove ended sequences, and index what they have read."""
         if not any(job.done for job in self._running):
             return
         for job in self._running:
@@ -223,7 +225,7 @@ class Batch:
             self._index(context, n if more else whole)
 
     def _drop_idle(self) -> bool:
-        """Let go of all idle prefixes; were there any?"""
+        """Evict all idle prefixes; were there any?"""
         held = len(self.prefixes) > 0
         self.prefixes.evict(lambda: False)
         return held
@@ -233,7 +235,7 @@ class Batch:
             self.prefixes.evict(lambda: self.held() <= self._tokens)
 
     def _next_jobs(self) -> list[Job]:
-        """Whose calls go together, at most the rows that the runtime takes: those left out come first the next time."""
+        """The jobs whose calls run together, no more rows than the runtime takes; the others come first next time."""
         chosen: list[Job] = []
         others: list[Job] = []
         rows, limit = 0, self._runtime.capabilities.largest_call

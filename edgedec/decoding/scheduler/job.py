@@ -1,4 +1,4 @@
-"""A sequence of a batch: its loop, and what that waits for."""
+"""A sequence of a batch: its loop, and the calls or the grant that the loop waits for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 from edgedec.cache import Cache
 from edgedec.decoding.allocation import Offer, Others, allocate, text_cells
-from edgedec.decoding.context import Context, always
+from edgedec.decoding.constraint import always
+from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, DecodeLoop, ForkLoop, ForwardOn, Request, Together, Token, Waiting
 from edgedec.errors import ContextFull, EdgedecError
 from edgedec.runtime import Call, Capabilities
@@ -42,7 +43,7 @@ class Job:
     _ready: Callable[[], bool] = always
 
     def advance(self, answer: Any = None) -> None:
-        """On to the next calls or to the next offer, or to the end."""
+        """Run the loop up to its next calls or its next offer, or to its end."""
         try:
             item = self.loop.send(answer) if answer is not None else next(self.loop)
             while isinstance(item, Token | Waiting):
@@ -53,7 +54,7 @@ class Job:
                     if self.done:
                         return
                 self.verifying = isinstance(item, Waiting)
-                self._ready = item.ready if isinstance(item, Waiting) else self.context.ready
+                self._ready = item.ready if isinstance(item, Waiting) else self.context.hooks.ready
                 self.parked = not self._ready()
                 if self.parked:
                     return
@@ -66,7 +67,7 @@ class Job:
             self.fail(error)
 
     def fail(self, error: EdgedecError | MemoryError) -> None:
-        """At its end, because of what one of its calls met."""
+        """End with an error that one of its calls raised."""
         if not self.done:
             self.error = error if isinstance(error, EdgedecError) else self._without_room(error)
             self.end()
@@ -86,19 +87,19 @@ class Job:
             self.requests = () if isinstance(item, Offer) else (item,)
 
     def complete(self, completed: Sequence[Completed]) -> None:
-        """On with what came of its calls."""
+        """Continue with the results of its calls."""
         self.requests = ()
         if not self.done:
             self.advance(list(completed) if self._several else completed[0])
 
     def resume(self) -> None:
-        """On from where it was parked, if it can."""
+        """Continue where it was parked, if what it waited for is ready."""
         if not self.done and self._ready():
             self.parked = False
             self.advance()
 
     def end(self) -> None:
-        """At its end, or cancelled: its text stands as it is."""
+        """End it, complete or not; its text stays as it is."""
         if not self.done:
             self.done, self.requests, self.offer = True, (), None
             self.loop.close()
@@ -106,7 +107,7 @@ class Job:
 
     @property
     def rows(self) -> int:
-        """Rows of the calls that it waits for, the offered ones not among them."""
+        """How many rows its waiting calls have, without the offered ones."""
         if self.offer is not None:
             return self.offer.rows
         calls = (request.call if isinstance(request, ForwardOn) else request for request in self.requests)

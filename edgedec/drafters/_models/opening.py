@@ -8,12 +8,12 @@ from edgedec.drafters._models.retokenize import Retokenizer, same_tokens
 from edgedec.drafters._networks.shared import SharedInstances
 from edgedec.errors import BundleNotFound, UsageError
 from edgedec.runtime import (
+    RUNTIMES,
     Runtime,
     RuntimeOptions,
     choose_runtime,
     open_runtime,
     opened_with,
-    runtime_names,
     unavailable_reason,
 )
 from edgedec.text.tokenizer import Tokenizer
@@ -52,7 +52,7 @@ def draft_runtime(host: DrafterContext, bundle: Bundle, threads: int = 0, kv: st
     device's memory for caches; or if that cannot open it any that can, or one on `device`; threads: as the target by
     default."""
     target = opened_with(host.runtime)
-    own = not device and host.runtime.name in runtime_names()
+    own = not device and host.runtime.name in RUNTIMES
     own = own and unavailable_reason(host.runtime.name, bundle, target.device) is None
     device, room = (target.device, target.device_cache) if own else (device, 0)
     name = choose_runtime(bundle, host.runtime.name if own else "auto", device)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from edgedec.constraints.given import GivenConstraint
 from edgedec.server.api import TextRequest, options_of, read_tools
 from edgedec.server.bodies import checked
 from edgedec.server.errors import APIError
 from edgedec.server.ollama.fields import CHAT, EMBED, EMBEDDINGS, GENERATE, RENAMED, SHOW
 from edgedec.server.schema import Schema
+from edgedec.server.shaping import of_format
 
 Json = dict[str, Any]
 
@@ -64,7 +66,7 @@ def chat_request(body: Mapping[str, Any]) -> TextRequest:
     """The chat that /api/chat asks for."""
     tools = read_tools({"tools": [{**tool, "type": "function"} for tool in body.get("tools", [])]})
     common = _common(body)
-    if tools is not None and common["schema"] is not None:
+    if tools is not None and common["constraint"] is not None:
         raise APIError(400, "format: cannot be combined with tools", "format", "invalid_value")
     return TextRequest(messages=tuple(map(_message, body["messages"])), tools=tools, **common)
 
@@ -100,7 +102,6 @@ def _to_embed(body: Mapping[str, Any], prompts: tuple[str, ...]) -> TextRequest:
 
 
 def _common(body: Mapping[str, Any]) -> Json:
-    wanted = body.get("format", "")
     think = body.get("think")
     variables: Json = {} if think is None else {"enable_thinking": bool(think)}
     if isinstance(think, str):
@@ -109,11 +110,18 @@ def _common(body: Mapping[str, Any]) -> Json:
         "options": _options(body.get("options") or {}),
         "target": (body["model"], None),
         "stream": bool(body.get("stream", True)),
-        "schema": {"type": "object"} if wanted == "json" else wanted or None,
+        "constraint": _format(body.get("format", "")),
         "logprobs": int(body.get("top_logprobs", 0)) if body.get("logprobs") else None,
         "variables": variables,
         "before": tuple(map(int, body.get("context", ()))),
     }
+
+
+def _format(given: str | Mapping[str, Any]) -> GivenConstraint | None:
+    """The constraint of "json" or a schema; None for any text."""
+    if not given:
+        return None
+    return of_format({"type": "json_object"} if given == "json" else {"type": "json_schema", "schema": given}, "format")
 
 
 def _options(given: Mapping[str, Any]) -> Json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgedec.server.fields import EFFORTS, GENERATION, NAME, WHO, closed, or_null
+from edgedec.server.fields import EFFORTS, GENERATION, NAME, SHAPING, WHO, closed, or_null
 
 _STATUS = or_null("string")
 _TEXT = {"type": "string"}
@@ -87,6 +87,7 @@ RESPONSE = closed(
     (),
     **WHO,
     **_OPTIONS,
+    **SHAPING,
     input={
         "anyOf": [
             _TEXT,

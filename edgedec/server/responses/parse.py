@@ -11,13 +11,13 @@ from edgedec.server.api import (
     options_of,
     read_message,
     read_tools,
-    schema_of,
     target_of,
     template_variables,
 )
 from edgedec.server.bodies import checked
 from edgedec.server.errors import APIError
 from edgedec.server.responses.fields import LOGPROBS, RESPONSE
+from edgedec.server.shaping import of_format, shaping_of
 
 Json = dict[str, Any]
 
@@ -45,9 +45,7 @@ class ResponseRequest:
         body = self.body
         given, reasoning = body.get("text", {}).get("format"), body.get("reasoning", {})
         tools = read_tools({**body, "tools": list(map(_tool, body.get("tools", [])))} | _choice(body))
-        schema = None if given is None else schema_of(given)
-        if tools is not None and schema is not None:
-            raise APIError(400, "text.format: cannot be combined with tools", "text.format", "invalid_value")
+        form = None if given is None else of_format(given, "text.format")
         options = options_of({key: value for key, value in body.items() if key not in ("max_tokens", "logprobs")})
         if "max_output_tokens" in body:
             options["max_tokens"] = int(body["max_output_tokens"])
@@ -57,9 +55,9 @@ class ResponseRequest:
             target=target_of(body),
             logprobs=_logprobs(body),
             stream=bool(body.get("stream")),
-            schema=schema,
             tools=tools,
             variables=template_variables({"reasoning_effort": reasoning.get("effort")}),
+            **shaping_of(body, form, tools is not None),
         )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edgedec.bundle import Bundle
 from edgedec.errors import EdgedecError
-from edgedec.runtime import Runtime, RuntimeOptions, open_runtime, runtime_names
+from edgedec.runtime import RUNTIMES, Runtime, RuntimeOptions, open_runtime
 from edgedec.runtime.devices import DEVICE_NAMES
 from edgedec.testing.conformance import Finding, run_suite
 
@@ -20,7 +20,7 @@ _MARKS = {"passed": "ok", "failed": "FAILED", "not declared": "-"}
 def main(arguments: list[str] | None = None) -> int:
     """0 if the runtime passes, 1 if it fails a check, 2 if it cannot be tested here."""
     parser = argparse.ArgumentParser("python -m edgedec.testing.conformance", description=__doc__)
-    names = ", ".join(runtime_names())
+    names = ", ".join(RUNTIMES.names())
     parser.add_argument(
         "--runtime", required=True, help=f"a file name in runtimes/: {names}; ort:webgpu, cuda:emulated: on a device"
     )

@@ -1,0 +1,84 @@
+"""The options of a generation as flags; those of llama.cpp and Hugging Face."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgedec.cli._flags.option import option
+from edgedec.decoding.config import OPTIONS, GenerationConfig
+
+if TYPE_CHECKING:
+    import edgedec
+
+
+def _generation(name: str, *flags: str, note: str = "", **more: Any) -> Any:
+    """The flag of an option of `GenerationConfig`; the help is the option's own."""
+    return option(*flags, help=OPTIONS[name].help + note, **more)
+
+
+@dataclass(frozen=True)
+class GenerationFlags:
+    """The options of `GenerationConfig`, by name; None keeps what holds otherwise."""
+
+    max_tokens: Annotated[
+        int, _generation("max_tokens", "--max-tokens", "-n", "--n-predict", min=-1, note=" -1 (default): no limit.")
+    ] = -1
+    min_tokens: Annotated[int | None, _generation("min_tokens", "--min-tokens", min=0)] = None
+    temperature: Annotated[float | None, _generation("temperature", "--temp", "--temperature")] = None
+    top_k: Annotated[int | None, _generation("top_k", "--top-k")] = None
+    top_p: Annotated[float | None, _generation("top_p", "--top-p")] = None
+    min_p: Annotated[float | None, _generation("min_p", "--min-p")] = None
+    typical_p: Annotated[float | None, _generation("typical_p", "--typical", "--typical-p")] = None
+    repetition_penalty: Annotated[
+        float | None, _generation("repetition_penalty", "--repeat-penalty", "--repetition-penalty")
+    ] = None
+    presence_penalty: Annotated[float | None, _generation("presence_penalty", "--presence-penalty")] = None
+    frequency_penalty: Annotated[float | None, _generation("frequency_penalty", "--frequency-penalty")] = None
+    logit_bias: Annotated[
+        list[str] | None, _generation("logit_bias", "--logit-bias", metavar="TOKEN=BIAS", note=" (repeatable)")
+    ] = None
+    stop: Annotated[list[str] | None, _generation("stop", "--stop", metavar="TEXT", note=" (repeatable)")] = None
+    stop_tokens: Annotated[
+        list[int] | None, _generation("stop_tokens", "--stop-token", metavar="ID", note=" (repeatable)")
+    ] = None
+    ignore_eos: Annotated[bool, _generation("ignore_eos", "--ignore-eos")] = False
+
+    def config(self, model: edgedec.Model) -> GenerationConfig:
+        """What the bundle's makers suggest, with every given flag in its place."""
+        return GenerationConfig(sampling=model.sampling).override(dict(self._given()))
+
+    def _given(self) -> Iterator[tuple[str, Any]]:
+        for name in (field.name for field in fields(self)):
+            value = getattr(self, name)
+            if name == "logit_bias" and value:
+                yield name, tuple(parse_bias(item) for item in value)
+            elif value not in (None, []) and (name, value) != ("max_tokens", -1):
+                yield name, value
+
+
+@dataclass(frozen=True)
+class SeededGeneration(GenerationFlags):
+    """The same for one text, which one seed repeats."""
+
+    seed: Annotated[int | None, _generation("seed", "--seed")] = None
+
+
+def with_seed(config: GenerationConfig) -> GenerationConfig:
+    """The same with a fresh seed where one is needed and missing, so that a run can report how to repeat it."""
+    if config.sampling.temperature == 0 or config.sampling.seed is not None:
+        return config
+    return config.override({"seed": secrets.randbits(32)})
+
+
+def parse_bias(item: str) -> tuple[int, float]:
+    """ "15043=-1.5" -> (15043, -1.5)."""
+    token, _, bias = item.partition("=")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        raise typer.BadParameter(f"--logit-bias {item!r}: must be TOKEN=BIAS, as in 15043=-1.5") from None

@@ -1,0 +1,1 @@
+"""llama.cpp's flags, which `run`, `chat`, `serve`, `batch` and `bench` take too."""

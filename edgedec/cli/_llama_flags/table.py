@@ -1,0 +1,223 @@
+"""llama.cpp's flags, by name: which flag stands for each here, or what to use instead.
+
+Only what is not a flag of ours with the same meaning; `translate.py` reads this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from edgedec.errors import UsageError
+
+_CACHE_TYPES = {"f32": "f32", "f16": "f16", "q8_0": "int8", "q4_0": "int4"}
+_SWITCH = ("on", "off", "auto", "0", "1", "true", "false", "enabled", "disabled")
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A flag of llama.cpp.
+
+    values: how many values stand after it ("switch": on, off or auto, or none). to: our flag; `convert` makes its value
+    (None: nothing is given). note: printed on stderr where the flag changes nothing here. instead: why it is refused,
+    and what to use. verb: the command that it starts instead of `run`.
+    """
+
+    values: int | Literal["switch"] = 0
+    to: str = ""
+    convert: Callable[[str], str | None] = str
+    note: str = ""
+    instead: str = ""
+    verb: str = ""
+
+
+def _seed(value: str) -> str | None:
+    return None if value == "-1" else _number(value)
+
+
+def _cache_type(value: str) -> str:
+    if value not in _CACHE_TYPES:
+        raise UsageError(f"cache type {value}: there are {', '.join(_CACHE_TYPES)} (--kv f32, f16, int8, int4)")
+    return _CACHE_TYPES[value]
+
+
+def _number(value: str) -> str:
+    try:
+        int(value)
+    except ValueError:
+        raise UsageError(f"{value}: must be a whole number") from None
+    return value
+
+
+def _layers(value: str) -> str | None:
+    """Anything but no layer on a GPU deserves a word."""
+    if value in ("auto", "all"):
+        return value
+    return None if int(_number(value)) == 0 else value
+
+
+def _own_number(value: str) -> str | None:
+    """A number; below 1 it is left to edgedec, as llama.cpp does."""
+    return _number(value) if int(_number(value)) > 0 else None
+
+
+def _whole_text(value: str) -> None:
+    """-1 is the context, which is what the penalties look at."""
+    if _number(value) != "-1":
+        raise UsageError(f"{value}: --repeat-penalty looks at the whole text; leave it out")
+
+
+def _device(value: str) -> str:
+    """llama.cpp's names of devices: none, CUDA0."""
+    name, number = value.rstrip("0123456789").lower(), value[len(value.rstrip("0123456789")) :]
+    return "cpu" if name == "none" else f"{name}:{number}" if number else name
+
+
+def _takes(to: str, convert: Callable[[str], str | None] = str) -> Foreign:
+    return Foreign(1, to, convert)
+
+
+_GPU = Foreign(1, convert=_layers, note="--device names what computes; it computes all layers")
+_ONE_DEVICE = Foreign(1, instead="one device computes, which --device names; leave it out")
+_PROMPT_CHUNK = Foreign(1, convert=_number, note="the engine chooses how many tokens of a prompt it reads at a time")
+_NO_SAMPLER = "is not carried; there are --temp, --top-k, --top-p, --min-p, --typical and the penalties"
+_ROPE = Foreign(1, instead="positions are fixed when a model is exported: edgedec export --ctx-size N")
+_CHAT = Foreign(verb="chat")
+
+FLAGS: dict[str, Foreign] = {
+    # the prompt
+    "-s": _takes("--seed", _seed),
+    "-sys": Foreign(1, "--system", verb="chat"),
+    "--system-prompt": Foreign(1, "--system", verb="chat"),
+    "-sysf": Foreign(1, "--system-file", verb="chat"),
+    "--system-prompt-file": Foreign(1, "--system-file", verb="chat"),
+    "-cnv": _CHAT,
+    "--conversation": _CHAT,
+    "-i": _CHAT,
+    "--interactive": _CHAT,
+    "-if": _CHAT,
+    "--interactive-first": _CHAT,
+    "-st": Foreign(0, "--single-turn", verb="chat"),
+    "--single-turn": Foreign(0, "--single-turn", verb="chat"),
+    "-no-cnv": Foreign(),
+    "--no-conversation": Foreign(),
+    "-bf": Foreign(1, instead="a prompt is text: -f FILE"),
+    "--binary-file": Foreign(1, instead="a prompt is text: -f FILE"),
+    "-r": _takes("--stop"),
+    "--reverse-prompt": _takes("--stop"),
+    "--no-display-prompt": Foreign(0, "--no-echo"),
+    "-sp": Foreign(0, instead="special tokens are not printed"),
+    "--special": Foreign(0, instead="special tokens are not printed"),
+    "--jinja": Foreign(),
+    "--chat-template": Foreign(1, "--chat-template", verb="chat"),
+    "--chat-template-file": Foreign(1, "--chat-template-file", verb="chat"),
+    "--prompt-cache": _takes("--session"),
+    "--prompt-cache-all": Foreign(note="--session saves the whole text"),
+    "--prompt-cache-ro": Foreign(instead="a session file is saved at the end of a run; copy it before"),
+    # what the text must be
+    "-j": _takes("--json-schema"),
+    "-jf": _takes("--json-schema"),
+    "--json-schema-file": _takes("--json-schema"),
+    "--grammar-file": _takes("--grammar"),
+    # the model
+    "-hf": _takes("--model", "hf:{}".format),
+    "-hfr": _takes("--model", "hf:{}".format),
+    "--hf-repo": _takes("--model", "hf:{}".format),
+    "-hff": Foreign(1, instead="name the file with the model: -m hf:ORG/NAME/FILE.gguf"),
+    "--hf-file": Foreign(1, instead="name the file with the model: -m hf:ORG/NAME/FILE.gguf"),
+    "-hft": Foreign(1, instead="set HF_TOKEN"),
+    "--hf-token": Foreign(1, instead="set HF_TOKEN"),
+    "-mu": Foreign(1, instead="download the file, then edgedec export FILE -o BUNDLE"),
+    "--model-url": Foreign(1, instead="download the file, then edgedec export FILE -o BUNDLE"),
+    "-md": _takes("--spec", "model:path={}".format),
+    "--model-draft": _takes("--spec", "model:path={}".format),
+    "-hfd": _takes("--spec", "model:path=hf:{}".format),
+    "--draft": Foreign(1, instead="name it with the drafter: --spec model:path=FOLDER,gamma=N"),
+    "--draft-max": Foreign(1, instead="name it with the drafter: --spec model:path=FOLDER,gamma=N"),
+    "--draft-n": Foreign(1, instead="name it with the drafter: --spec model:path=FOLDER,gamma=N"),
+    "--draft-min": Foreign(1, note="the governor drafts only where it pays"),
+    "--draft-p-min": Foreign(1, note="the governor drafts only where it pays"),
+    "--lora-scaled": Foreign(2, instead="--lora FILE adds an adapter at its own scale"),
+    "-mm": Foreign(1, instead="models read text only; leave it out"),
+    "--mmproj": Foreign(1, instead="models read text only; leave it out"),
+    # memory and speed
+    "-ctk": _takes("--kv", _cache_type),
+    "--cache-type-k": _takes("--kv", _cache_type),
+    "-ctv": _takes("--kv", _cache_type),
+    "--cache-type-v": _takes("--kv", _cache_type),
+    "-fa": Foreign("switch"),
+    "--flash-attn": Foreign("switch"),
+    "-ngl": _GPU,
+    "--gpu-layers": _GPU,
+    "--n-gpu-layers": _GPU,
+    "-ngld": _GPU,
+    "-b": _PROMPT_CHUNK,
+    "--batch-size": _PROMPT_CHUNK,
+    "-ub": _PROMPT_CHUNK,
+    "--ubatch-size": _PROMPT_CHUNK,
+    "-tb": Foreign(1, convert=_number, note="--threads serves prompts too"),
+    "--threads-batch": Foreign(1, convert=_number, note="--threads serves prompts too"),
+    "-np": _takes("--slots", _own_number),
+    "--parallel": _takes("--slots", _own_number),
+    "-cb": Foreign(),
+    "--cont-batching": Foreign(),
+    "-nocb": Foreign(instead="texts are always batched; --slots 1 runs one at a time"),
+    "--mlock": Foreign(note="weights are mapped, not locked"),
+    "--no-mmap": Foreign(note="weights are always mapped"),
+    "--numa": Foreign(1, instead="start edgedec under numactl"),
+    "-nkvo": Foreign(),
+    "--no-kv-offload": Foreign(),
+    "-dev": _takes("--device", _device),
+    "-sm": _ONE_DEVICE,
+    "--split-mode": _ONE_DEVICE,
+    "-ts": _ONE_DEVICE,
+    "--tensor-split": _ONE_DEVICE,
+    "-mg": _ONE_DEVICE,
+    "--main-gpu": _ONE_DEVICE,
+    "-ot": _ONE_DEVICE,
+    "--override-tensor": _ONE_DEVICE,
+    "--no-warmup": Foreign(),
+    "--perf": Foreign(0, "--stats"),
+    "--no-perf": Foreign(),
+    "--color": Foreign(),
+    "-co": Foreign(),
+    "--simple-io": Foreign(),
+    "--log-disable": Foreign(),
+    "--context-shift": Foreign(0, "--on-full=slide"),
+    "--no-context-shift": Foreign(0, "--on-full=error"),
+    "--keep": Foreign(1, instead="--on-full slide keeps the first tokens, or in a chat the system message"),
+    # sampling
+    "--mirostat": Foreign(1, instead=f"mirostat {_NO_SAMPLER}"),
+    "--xtc-probability": Foreign(1, instead=f"XTC {_NO_SAMPLER}"),
+    "--xtc-threshold": Foreign(1, instead=f"XTC {_NO_SAMPLER}"),
+    "--dry-multiplier": Foreign(1, instead=f"DRY {_NO_SAMPLER}"),
+    "--dynatemp-range": Foreign(1, instead=f"dynamic temperature {_NO_SAMPLER}"),
+    "--top-nsigma": Foreign(1, instead=f"top-n-sigma {_NO_SAMPLER}"),
+    "--samplers": Foreign(1, instead="the order is fixed: bias, penalties, temperature, top-k, top-p, min-p, typical"),
+    "--sampling-seq": Foreign(
+        1, instead="the order is fixed: bias, penalties, temperature, top-k, top-p, min-p, typical"
+    ),
+    "--repeat-last-n": Foreign(1, convert=_whole_text),
+    "-l": _takes("--logit-bias", lambda value: value.replace("+", "=").replace("-", "=-", 1)),
+    "--rope-scaling": _ROPE,
+    "--rope-scale": _ROPE,
+    "--rope-freq-base": _ROPE,
+    "--rope-freq-scale": _ROPE,
+    # the server
+    "-a": Foreign(1, instead="a model has its bundle's name"),
+    "--alias": Foreign(1, instead="a model has its bundle's name"),
+    "-to": _takes("--timeout"),
+    "--api-key-file": Foreign(1, instead="EDGEDEC_API_KEY=$(cat FILE)"),
+    "--embedding": Foreign(),
+    "--embeddings": Foreign(),
+    "--metrics": Foreign(),
+    "--props": Foreign(),
+    "--slot-save-path": Foreign(1, instead="prefixes of ended texts are kept in memory by themselves"),
+    "--path": Foreign(1, instead="the page at / is built in; put other files behind a web server"),
+    "--no-webui": Foreign(instead="the page cannot be left out; --api-key protects what it does"),
+}
+
+
+def is_switch(value: str) -> bool:
+    return value.lower() in _SWITCH

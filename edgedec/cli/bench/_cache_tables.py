@@ -1,0 +1,51 @@
+"""The tables of `edgedec bench cache`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgedec.cli._output import duration, print_table
+from edgedec.cli.bench._about import runs_on, show_host
+
+
+def show_report(r: dict[str, Any]) -> None:
+    """Quality by task, costs, other engines."""
+    show_host(r)
+    print(f"{r['model']}: {runs_on(r)}. Lossy: {r['lossy']}")
+    for task, found in r.get("quality", {}).items():
+        _show_task(task, found)
+    if costs := _costs(r.get("policies", {}), ("memory_mb",)):
+        print_table(costs, ("policy", *_COSTS, "memory MB"), "Costs; ratios: whole cache over policy")
+    if costs := _costs(r.get("peers", {}), ()):
+        title = "Other engines on the same weights; ratios: theirs over our whole cache"
+        print_table(costs, ("engine", *_COSTS), title)
+
+
+_COSTS = ("context", "prefill ratio", "step ratio", "prefill", "step ms")
+
+
+def _show_task(task: str, found: dict[str, Any]) -> None:
+    """A line for each policy, a column for each budget."""
+    whole, policies = found["full"]["1"], {name: values for name, values in found.items() if name != "full"}
+    budgets = sorted({budget for values in policies.values() for budget in values}, key=float)
+    rows = [(name, *(f"{values[b]:.3f}" if b in values else "" for b in budgets)) for name, values in policies.items()]
+    unit = "perplexity, lower is better" if task == "story" else "share that is right"
+    header = ("policy", *("no budget" if b == "1" else f"{float(b):.0%}" for b in budgets))
+    print_table(rows, header, f"{task}: {unit}; whole cache {whole:.3f}")
+
+
+def _costs(found: dict[str, Any], more: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """A line for each name and context."""
+    return [
+        (
+            name,
+            context,
+            f"{f['prefill_ratio']:.2f}" if "prefill_ratio" in f else "",
+            f"{f['step_ratio']:.2f}",
+            duration(f["prefill_s"]) if "prefill_s" in f else "",
+            f"{f['step_ms']:.2f}",
+            *(f"{f[key]:.1f}" for key in more),
+        )
+        for name, contexts in found.items()
+        for context, f in contexts.items()
+    ]

@@ -1,0 +1,120 @@
+"""Constraints as flags, requests and rows of a batch give them: the kind and its text, each field by its name."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from edgedec.constraints import FAMILY
+from edgedec.decoding.constraint import Constraint
+from edgedec.errors import UsageError
+from edgedec.opened import OpenedModel
+from edgedec.plugins import PluginOption
+
+# vLLM's object of constraints, by its own names for the kinds: {"regex": "[0-9]+"}.
+STRUCTURED = "structured_outputs"
+
+
+class GivenConstraint(NamedTuple):
+    """A constraint that is not compiled yet. text: of the kind's main option; field: where it stood, for messages."""
+
+    kind: str
+    text: str
+    field: str = ""
+
+
+@cache
+def text_options() -> dict[str, PluginOption]:
+    """The main option of each kind that has one: a flag, a request's field or a column of the kind's name gives it."""
+    facts = FAMILY.all_facts()
+    return {kind: FAMILY.options(kind)[known.text] for kind, known in facts.items() if known.text}
+
+
+@cache
+def guided_kinds() -> dict[str, str]:
+    """The kind of each of vLLM's names: {"choice": "choices", …}."""
+    return {facts.guided: kind for kind, facts in FAMILY.all_facts().items() if facts.guided}
+
+
+@cache
+def fields() -> dict[str, str]:
+    """The kind that each field of a request gives: those of the kinds' names, and vLLM's `guided_…`."""
+    return {kind: kind for kind in text_options()} | {f"guided_{name}": kind for name, kind in guided_kinds().items()}
+
+
+def schema(kind: str) -> dict[str, Any]:
+    """JSON schema of the value of a kind's field."""
+    facts, option = FAMILY.facts(kind), text_options().get(kind)
+    if option is None:
+        return {"type": "boolean", "description": FAMILY.summary(kind)}
+    found = option.schema()
+    if not facts.json:
+        return found
+    return {"anyOf": [{"type": "object"}, {"type": "boolean"}, found], "description": option.opt.help}
+
+
+def structured_schema() -> dict[str, Any]:
+    """JSON schema of `structured_outputs`."""
+    kinds = {name: schema(kind) for name, kind in guided_kinds().items()}
+    return {"type": "object", "properties": kinds, "additionalProperties": False}
+
+
+def read(body: Mapping[str, Any]) -> GivenConstraint | None:
+    """The constraint that a request's body gives; UsageError if there are several, or one is no text of its kind."""
+    given = [(name, kind, body[name]) for name, kind in fields().items() if body.get(name) is not None]
+    inner = body.get(STRUCTURED) or {}
+    for name, kind in guided_kinds().items():
+        if inner.get(name) is not None:
+            given.append((f"{STRUCTURED}.{name}", kind, inner[name]))
+    found = [one for item in given if (one := _read(*item)) is not None]
+    return only(found)
+
+
+def only(given: list[GivenConstraint]) -> GivenConstraint | None:
+    """The one that is given; UsageError if there are several."""
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(one.field for one in given)}: give one of them")
+    return given[0] if given else None
+
+
+def text_of(kind: str, value: Any, field: str = "") -> str:
+    """The text of a kind, of a value in JSON; UsageError, which names the field, if it cannot be one."""
+    if isinstance(value, dict | bool) and FAMILY.facts(kind).json:
+        return json.dumps(value)
+    if isinstance(value, list) and text_options()[kind].schema()["type"] == "array":
+        return json.dumps(value)
+    if not isinstance(value, str):
+        raise UsageError(f"{field or kind}: must be text, not {type(value).__name__}")
+    return value
+
+
+def inline(kind: str, value: str) -> bool:
+    """Is a flag's value the text itself, and no file's name?"""
+    return re.match(FAMILY.facts(kind).inline, value) is not None
+
+
+def compiled(model: OpenedModel, kind: str, text: str) -> Constraint:
+    """The constraint; UsageError for what cannot be followed."""
+    option = FAMILY.facts(kind).text
+    made: Constraint = FAMILY.make(kind, model, {option: text} if option else {})
+    return made
+
+
+def made(model: OpenedModel, words: str) -> Constraint:
+    """The constraint that words name, as in "regex:pattern='[0-9]+'"."""
+    chosen = FAMILY.parse(words)
+    if len(chosen) != 1:
+        raise UsageError(f"constraint {words}: give one")
+    found: Constraint = FAMILY.make(chosen[0].name, model, chosen[0].options)
+    return found
+
+
+def _read(field: str, kind: str, value: Any) -> GivenConstraint | None:
+    if kind in text_options():
+        return GivenConstraint(kind, text_of(kind, value, field), field)
+    if not isinstance(value, bool):
+        raise UsageError(f"{field}: must be true or false")
+    return GivenConstraint(kind, "", field) if value else None

@@ -1,0 +1,72 @@
+"""JSON that a schema describes, object keys in the schema's order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from edgedec.constraints._facts import ConstraintFacts
+from edgedec.constraints.matcher import GrammarConstraint
+from edgedec.constraints.vocabulary import vocabulary
+from edgedec.errors import UsageError
+from edgedec.opened import OpenedModel
+from edgedec.plugins import Opt
+from edgedec.text.tokenizer import one_line
+
+FACTS = ConstraintFacts(text="schema", inline=r"\s*\{", json=True, guided="json")
+Whitespace = Literal["none", "space", "any"]
+SPACE = Opt('Between JSON\'s tokens: "none", "space" (one at most), or "any", in which small models lose themselves.')
+_SPACES: dict[str, dict[str, object]] = {
+    "none": {"whitespace_flexible": False},
+    "space": {"whitespace_flexible": True, "whitespace_pattern": " "},
+    "any": {"whitespace_flexible": True},
+}
+
+
+def make(
+    host: OpenedModel,
+    schema: Annotated[str, Opt("The text is JSON that follows this schema.")],
+    whitespace: Annotated[Whitespace, SPACE] = "space",
+    lenient: Annotated[bool, Opt("Pass over what no grammar can hold; then the text need not validate.")] = False,
+) -> GrammarConstraint:
+    return json_schema(host, schema, whitespace=whitespace, lenient=lenient)
+
+
+def json_schema(
+    model: OpenedModel,
+    schema: Mapping[str, Any] | bool | str,
+    *,
+    whitespace: Whitespace = "space",
+    lenient: bool = False,
+) -> GrammarConstraint:
+    """JSON that a schema describes (a mapping, or its text), object keys in the schema's order.
+
+    whitespace: between JSON's tokens at most one space, "none", or "any" amount, in which small models lose
+    themselves. lenient: pass over keywords that no grammar can hold, and read oneOf as anyOf, instead of
+    refusing; then the output need not validate.
+    """
+    if whitespace not in _SPACES:
+        raise UsageError(f"whitespace {whitespace!r}: must be one of {', '.join(_SPACES)}")
+    if isinstance(schema, str):
+        schema = _parsed(schema)
+    if not isinstance(schema, bool | Mapping):
+        raise UsageError(f"json schema: must be an object or true or false, not {type(schema).__name__}")
+    if schema is False:
+        raise UsageError("json schema: false allows nothing")
+    # Said outright, so that an "x-guidance" inside a schema loosens nothing.
+    options: dict[str, Any] = {**_SPACES[whitespace], "lenient": lenient, "coerce_one_of": lenient}
+    try:
+        text = json.dumps({} if schema is True else schema)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"json schema: {one_line(error)}") from None
+    return GrammarConstraint.compile("json schema", text, vocabulary(model), options)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise UsageError("json schema: is nested too deeply") from None
+    except ValueError as error:
+        raise UsageError(f"json schema: not JSON: {one_line(error)}") from None

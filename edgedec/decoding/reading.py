@@ -1,0 +1,40 @@
+"""Reading the pending tokens of a text: in chunks as large as a call may be, the last of which is left to the step."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from edgedec.decoding.call_rows import first_taught, showing, taught
+from edgedec.decoding.context import Context
+from edgedec.decoding.draft import Drafter
+from edgedec.decoding.messages import Completed, Request, StepResult
+from edgedec.runtime import Call, Capabilities, Outputs, Rows
+
+_NONE = Outputs()
+
+
+def read_pending(
+    context: Context, capabilities: Capabilities, drafter: Drafter
+) -> Generator[Request, Completed, tuple[Rows, list[StepResult]]]:
+    """Read pending tokens in chunks until one chunk is left; returns that chunk as rows, and what the chunks before it
+    returned for the drafter to learn from."""
+    cache, shown = context.cache, list[StepResult]()
+    while True:
+        if cache.length >= len(context.ids):
+            # Everything is cached: the last token is run again, for its logits.
+            cache.truncate(len(context.ids) - 1)
+        pending = context.pending()
+        size = capabilities.chunk(cache.length)
+        rows = Rows.chain(pending[:size], cache.length)
+        if len(pending) <= size:
+            return rows, shown
+        reads = wanted = drafter.reads
+        first = first_taught(len(pending) - 1, drafter.prompt_rows)
+        if first < size and (top := drafter.outputs.top):
+            wanted = showing(reads, top, first)
+        done = yield Call(rows, cache, outputs=wanted, adapter=context.adapter)
+        cache.commit(range(len(rows)))
+        if wanted != reads:
+            shown.append(taught(rows, wanted.logits_from, size, done.result))
+        if reads != _NONE and (reading := drafter.read(context, rows, done.result)) is not None:
+            yield from reading

@@ -1,0 +1,44 @@
+"""What a request says of the text beside its options: the constraint that it follows, and logits processors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from edgedec.constraints import given
+from edgedec.constraints.given import GivenConstraint
+from edgedec.errors import UsageError
+from edgedec.processors import check_processors
+from edgedec.server.errors import APIError
+
+
+def of_format(form: Mapping[str, Any], field: str) -> GivenConstraint | None:
+    """The constraint of a format {"type": …, "schema": …}, which stands in `field`; None for any text."""
+    if form["type"] == "text":
+        return None
+    text = json.dumps(form["schema"]) if form["type"] == "json_schema" else ""
+    return GivenConstraint(form["type"], text, field)
+
+
+def shaping_of(body: Mapping[str, Any], form: GivenConstraint | None, tools: bool = False) -> dict[str, Any]:
+    """The members `constraint` and `processors` of a TextRequest. form: the constraint of the endpoint's own format;
+    tools: may the model call functions?"""
+    constraint = _only(form, body)
+    if tools and constraint is not None:
+        field = constraint.field
+        raise APIError(400, f"{field}: cannot be combined with tools", field, "invalid_value")
+    processors = body.get("processors", ())
+    try:
+        check_processors(processors)
+    except UsageError as error:
+        raise APIError(400, str(error), "processors", "invalid_value") from None
+    return {"constraint": constraint, "processors": processors}
+
+
+def _only(form: GivenConstraint | None, body: Mapping[str, Any]) -> GivenConstraint | None:
+    try:
+        return given.only([one for one in (form, given.read(body)) if one is not None])
+    except UsageError as error:
+        name = str(error).partition(":")[0].partition(" ")[0]
+        raise APIError(400, str(error), name, "invalid_value") from None

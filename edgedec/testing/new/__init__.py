@@ -1,0 +1,1 @@
+"""`python -m edgedec.testing.new FAMILY NAME`: a plug-in's skeleton and a test that fails until it does something."""

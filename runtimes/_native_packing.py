@@ -1,0 +1,152 @@
+"""Calls as the native engine's library reads them. It runs in every step: what is rare is in functions of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgedec.bundle import Bundle
+from edgedec.errors import UsageError
+from edgedec.kernels.cpu.structs import pack_sequence
+from edgedec.runtime import Call, CallResult, Outputs, Rows
+from edgedec.runtimes._native_cache import NativeCache, address
+from edgedec.runtimes._native_model import NativeAdapter
+from edgedec.runtimes._native_outputs import attention_arrays, head_arrays, query_arrays
+from edgedec.runtimes._native_readout import NativeReadouts
+from edgedec.runtimes._native_sampler import NO_DRAW, draw_fields
+from edgedec.runtimes._native_views import NativeViews
+
+_MOST_BLOCK_LISTS = 256
+
+
+class CallPacker:
+    """Packs calls on one model. What it makes once is kept: lists of blocks, adapters, readouts, views."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._spec = bundle.spec
+        self._block_lists: dict[tuple[int, ...], NDArray[np.int32]] = {}
+        self._adapters: WeakKeyDictionary[Any, NativeAdapter] = WeakKeyDictionary()
+        self._readouts, self._views = NativeReadouts(bundle), NativeViews(self._spec)
+
+    def pack(
+        self, call: Call, logits: NDArray[np.float32] | None, drawn_at: int, keep: list[Any]
+    ) -> tuple[bytes, CallResult]:
+        """A call as bytes, and the result whose arrays the library fills. logits: an array for them, if there is one
+        already; keep: takes what the bytes point to."""
+        rows, _, blocks, hidden, wanted, adapter, views = call
+        cache, count = self._own_cache(call), rows.count
+        if wanted.head:
+            _check_head(wanted, count)
+        head_rows = max(0, count - wanted.logits_from)
+        arrays, top, arrays_at = head_arrays(self._spec.vocab_size, wanted, head_rows, logits)
+        states, names_at, states_at = self._states(wanted.hidden, count, keep) if wanted.hidden else ({}, 0, 0)
+        paid, paid_at = attention_arrays(self._spec, call, cache, keep) if wanted.attention else ({}, 0)
+        queries, queries_at = query_arrays(self._spec, call, keep) if wanted.queries else ({}, 0)
+        given = beside = 0
+        if hidden is not None or rows.embeddings is not None:
+            given, beside = self._entering(hidden, rows, keep)
+        n_blocks, chosen = (-1, 0) if blocks is None else self._block_list(blocks)
+        data = pack_sequence(
+            count,
+            rows.first,
+            n_blocks,
+            wanted.logits_from if wanted.head and head_rows else -1,
+            top,
+            len(wanted.hidden),
+            wanted.temperature,
+            cache.handle.address,
+            chosen,
+            *_row_fields(rows, given, keep),
+            *arrays_at,
+            names_at,
+            states_at,
+            paid_at,
+            self._adapter(adapter, keep) if adapter is not None else 0,
+            beside,
+            self._readouts.address(wanted, keep) if wanted.readout is not None else 0,
+            queries_at,
+            self._views.address(views, blocks, cache, keep) if views else 0,
+            *(NO_DRAW if wanted.draw is None else draw_fields(wanted.draw, drawn_at, keep)),
+        )
+        keep.append(cache)
+        return data, CallResult(*arrays, states, paid, queries)
+
+    def _own_cache(self, call: Call) -> NativeCache:
+        """The cache of a call; UsageError for one of another engine or model."""
+        cache = call.cache
+        if not isinstance(cache, NativeCache):
+            raise UsageError("a cache of another engine")
+        if cache.spec is not self._spec and cache.spec != self._spec:
+            raise UsageError("a cache of another model")
+        return cache
+
+    def _entering(self, hidden: NDArray[np.float32] | None, rows: Rows, keep: list[Any]) -> tuple[int, int]:
+        """Where the states lie that enter the first block of the call, and the embeddings beside them."""
+        beside = 0 if rows.embeddings is None else self._floats(rows.embeddings, rows.count, keep)
+        return beside if hidden is None else self._floats(hidden, rows.count, keep), beside
+
+    def _floats(self, states: NDArray[np.float32], count: int, keep: list[Any]) -> int:
+        array = np.ascontiguousarray(states, np.float32)
+        if array.shape != (count, self._spec.hidden_size):
+            raise UsageError(f"hidden {list(array.shape)}: expected [{count}, {self._spec.hidden_size}]")
+        keep.append(array)
+        return address(array)
+
+    def _block_list(self, blocks: Sequence[int]) -> tuple[int, int]:
+        """How many blocks, and where their list lies; the same few lists are run again and again."""
+        key = tuple(blocks)
+        if key not in self._block_lists:
+            if len(self._block_lists) >= _MOST_BLOCK_LISTS:
+                self._block_lists = {}
+            self._block_lists[key] = np.array(key, np.int32)
+        return len(key), address(self._block_lists[key])
+
+    def _states(
+        self, blocks: tuple[int, ...], count: int, keep: list[Any]
+    ) -> tuple[dict[int, NDArray[np.float32]], int, int]:
+        """Arrays [count, hidden_size] by block, and the addresses of the block numbers and of their list."""
+        names = np.array(blocks, np.int32)
+        states = {block: np.empty((count, self._spec.hidden_size), np.float32) for block in blocks}
+        places = np.array([address(states[block]) for block in blocks], np.uintp)
+        keep += (names, places)
+        return states, address(names), address(places)
+
+    def _adapter(self, adapter: Any, keep: list[Any]) -> int:
+        found = self._adapters.get(adapter)
+        if found is None:
+            found = self._adapters[adapter] = NativeAdapter(self._spec, adapter)
+        keep.append(found)
+        return found.address
+
+
+def _row_fields(rows: Rows, given: int, keep: list[Any]) -> tuple[int, ...]:
+    """Where tokens, entering states, positions, parents, groups and numbers of the rows lie."""
+    n = len(rows)
+    tokens = np.ascontiguousarray(rows.tokens, np.int64)
+    keep.append(tokens)
+    parents = groups = 0
+    if not rows.is_chain:
+        parents = _ints(rows.parents, n, keep)
+        groups = 0 if rows.groups is None else _ints(rows.groups, n, keep)
+    numbers = 0 if rows.numbers is None else _ints(rows.numbers, n, keep)
+    return address(tokens), given, _ints(rows.positions, n, keep), parents, groups, numbers
+
+
+def _ints(values: NDArray[np.int64], n: int, keep: list[Any]) -> int:
+    array = np.ascontiguousarray(values, np.int64)
+    if len(array) != n:
+        raise UsageError(f"{len(array)} positions, parents, groups or numbers for {n} rows: give one for each row")
+    keep.append(array)
+    return address(array)
+
+
+def _check_head(wanted: Outputs, count: int) -> None:
+    """UsageError unless the head can run on the rows that are wanted of it."""
+    if not 0 <= wanted.logits_from < max(1, count):
+        raise UsageError(f"logits_from {wanted.logits_from}: the call computes {count} rows")
+    if not wanted.temperature > 0:
+        raise UsageError(f"temperature {wanted.temperature} of a log-sum: must be above 0")
