@@ -147,7 +147,7 @@ def build_fuzzer(out: Path) -> Path:
             with ThreadPoolExecutor(2) as pool:
                 list(pool.map(lambda part: part[0].compile(*part[1:], None), parts))
             linked = checked.link([part[3] for part in parts], out, shared=False)
-            library.CPU["_run"]([*linked, "-fsanitize=fuzzer"], None)
+            library.CPU["run"]([*linked, "-fsanitize=fuzzer"], None)
         except library.BuildFailed as error:
             pytest.skip(f"no libFuzzer here: {error}")
     return out

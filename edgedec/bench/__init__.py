@@ -1,1 +1,1 @@
-"""Measurements: speed, peers, perplexity, traces."""
+"""Measurements of engines, drafts, caches, batches and devices, and the facts of this host."""

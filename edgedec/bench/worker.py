@@ -68,19 +68,25 @@ def _serve(config: Config, out: TextIO) -> None:
     _write(out, {"load_s": perf_counter() - began, **engine.facts})
     rows = _RowTurns(engine, spec.vocab_size)
     for line in sys.stdin:
-        request = json.loads(line)
-        if request["do"] == "end":
-            _write(out, {"peak_bytes": peak_memory()})
-        elif request["do"] == "together" and isinstance(engine, LlamaCpp):
-            _write(out, {"seconds": engine.together(request["prompts"], request["tokens"], request["size"])})
-        elif request["do"] == "filled" and isinstance(engine, LlamaCpp):
-            _write(out, {"decode_s": engine.filled(ids, config.generate)})
-        elif request["do"] == "rows":
-            _write(out, rows.turn(request["context"], request["counts"]))
-        else:
-            prefill, decode = engine.run(ids, config.generate)
-            drafted = engine.drafted(ids, config.generate)
-            _write(out, {"prefill_s": prefill, "decode_s": decode} | ({"drafted_s": drafted} if drafted else {}))
+        _write(out, _answer(json.loads(line), engine, rows, ids, config.generate))
+
+
+def _answer(
+    request: dict[str, Any], engine: BenchEngine, rows: _RowTurns, ids: list[int], generate: int
+) -> dict[str, Any]:
+    """What is measured for one request."""
+    match request["do"]:
+        case "end":
+            return {"peak_bytes": peak_memory()}
+        case "together" if isinstance(engine, LlamaCpp):
+            return {"seconds": engine.together(request["prompts"], request["tokens"], request["size"])}
+        case "filled" if isinstance(engine, LlamaCpp):
+            return {"decode_s": engine.filled(ids, generate)}
+        case "rows":
+            return rows.turn(request["context"], request["counts"])
+    prefill, decode = engine.run(ids, generate)
+    drafted = engine.drafted(ids, generate)
+    return {"prefill_s": prefill, "decode_s": decode} | ({"drafted_s": drafted} if drafted else {})
 
 
 class _RowTurns:

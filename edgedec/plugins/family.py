@@ -27,10 +27,9 @@ class Family(Generic[F]):
 
     title: what one is, for messages; where: what messages about options begin with (by default the title); flag: what
     messages about words begin with (by default the same). facts: a frozen dataclass, of which a file declares one as
-    FACTS; its default where a file declares none. packages: may a plug-in be a package? options: are the arguments of
-    `make`, where files have one, options? error: of a name that there is none of. aliases: names that plug-ins had
-    before. words: names that are no file, with their summaries. common: a function whose arguments are options that
-    every plug-in of the family takes.
+    FACTS; its default where a file declares none. packages: may a plug-in be a package? error: of a name that there is
+    none of. aliases: names that plug-ins had before. words: names that are no file, with their summaries. common: a
+    function whose arguments are options that every plug-in of the family takes.
     """
 
     def __init__(
@@ -42,7 +41,6 @@ class Family(Generic[F]):
         flag: str = "",
         facts: type[F] = NoFacts,  # type: ignore[assignment]
         packages: bool = False,
-        options: bool = True,
         error: type[EdgedecError] = UsageError,
         aliases: Mapping[str, str] | None = None,
         words: Mapping[str, str] | None = None,
@@ -52,7 +50,6 @@ class Family(Generic[F]):
         self.flag = flag or self.where
         self.words, self.aliases = dict(words or {}), dict(aliases or {})
         self._facts, self._packages, self._error, self._common = facts, packages, error, common
-        self._has_options = options
         self._of: Callable[[str], dict[str, PluginOption]] = cache(self._options)
         self._parsed = lru_cache(256)(lambda words: tuple(parse(words, f"{self.flag} ")))
 
@@ -120,7 +117,7 @@ class Family(Generic[F]):
         return {} if self._common is None else options_of_make(self._common, skip=0)
 
     def _options(self, name: str) -> dict[str, PluginOption]:
-        make = vars(self.file(name)).get("make") if self._has_options else None
+        make = vars(self.file(name)).get("make")
         return {**self.common, **({} if make is None else options_of_make(make))}
 
     def parse(self, words: Words) -> list[PluginChoice]:

@@ -4,7 +4,8 @@ Liu et al. 2024. After a prompt, trained rows read the whole cache through the m
 weights; what becomes of them goes through the model itself, as rows of no token, and their keys and values are attached
 to the cache. The model stays as it is; what follows sees `n` entries more than the text has tokens. With `after` they
 come when so many tokens were generated: the first of them does not wait, and the calls run beside those of other
-texts. Without a coprocessor at `path` the text is that of the whole cache.
+texts. Near the end of the capacity, where the rows do not fit any more, there are none. Without a coprocessor at `path`
+the text is that of the whole cache.
 
 It is a policy, for a policy is what owns the slots of one text: forks, saved sessions, batches and drafts then take it
 as they take any other. Entries of an earlier prompt go when a later one is read.
@@ -77,6 +78,10 @@ class Latent(BasePolicy):
     def work(self, cache: Cache, adapter: Adapter | None) -> Generator[Call, Any, None]:
         """The entries, if they are due."""
         if self._coprocessor is None or self._due == _NEVER or cache.length < self._due:
+            return
+        if cache.length + self._n > cache.capacity:
+            # Fewer tokens than entries can follow: not worth an error.
+            self._due = _NEVER
             return
         last = self.spec.n_blocks - 1
         soft = self._rows(self._coprocessor.soft[: self._n], cache.length)

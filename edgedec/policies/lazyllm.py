@@ -29,7 +29,7 @@ from edgedec.policies._budget import LEAST, CacheBudget, Floats, dropped, pooled
 from edgedec.policies._eviction import Eviction, Looks, held, looks_of
 from edgedec.policies._options import Observe, Pool, Window
 from edgedec.policies._parked import Left, restored, runs
-from edgedec.policies._pruned import Ints, Stage
+from edgedec.policies._pruned import Hidden, Ints, Stage
 from edgedec.runtime import PAGE, Adapter, Call, CallResult, Outputs, Rows, View
 
 # Its option that is a budget.
@@ -168,13 +168,23 @@ class LazyLLM(Eviction):
             done = yield Call(_rows(back, part), twin, blocks, back.hidden[part], Outputs(hidden=tuple(after)), adapter)
             for b, states in after.items():
                 states[part] = done.result.hidden[b]
-        rows = _rows(back, np.arange(len(back.positions)))
-        for b in attention:
-            views = {b: _BLIND} if self._views else None
-            yield Call(rows, cache, (b,), after.get(b - 1, back.hidden), adapter=adapter, views=views)
-        cache.attach(len(rows))
+        yield from self._attach(cache, back, {b: after.get(b - 1, back.hidden) for b in attention}, adapter)
         if stage + 1 < len(self._spans):
             self._leave(stage + 1, Left(back.positions, back.tokens, after[blocks[-1]]))
+
+    def _attach(
+        self, cache: Cache, back: Left, entering: Mapping[int, Hidden], adapter: Adapter | None
+    ) -> Generator[Call, Any, None]:
+        """Attach their keys and values in the blocks that these states enter."""
+        # A cache counts pending rows after all tokens of the text, also in a block that holds fewer: near the end of
+        # the capacity they come in parts. A text that is generated leaves room for one row at least.
+        most, n = max(cache.capacity - cache.length, 1), len(back.positions)
+        for start in range(0, n, most):
+            part = np.arange(start, min(start + most, n))
+            for b, hidden in entering.items():
+                views = {b: _BLIND} if self._views else None
+                yield Call(_rows(back, part), cache, (b,), hidden[part], adapter=adapter, views=views)
+            cache.attach(len(part))
 
     # ---- the life of a text --------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Artifacts: the files that one runtime needs besides manifest, weights and tokenizer. One file here a runtime.
 
 A runtime without a file here needs none. A file has `FACTS` and two functions: `reason(spec)`, why the runtime cannot
-run the model, or None; and `make(folder, request)`, which writes its files and returns what the manifest says of them.
+run the model, or None; and `write(folder, request)`, which writes its files and returns what the manifest says of them.
 A file whose artifacts are for a kind of machine each, named `tvm:x86-64-v3`, has instead `maker(machine)`, an object
 with these two, and `here()`, the artifacts for this machine; they are made when they are named.
 """
@@ -39,7 +39,7 @@ class ArtifactFacts:
     by_machine: bool = False
 
 
-FAMILY = Family("edgedec.export.artifacts", "artifact", where="--for", facts=ArtifactFacts, options=False)
+FAMILY = Family("edgedec.export.artifacts", "artifact", where="--for", facts=ArtifactFacts)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Maker(Protocol):
     def reason(self, spec: ModelSpec) -> str | None:
         """Why the runtime cannot run the model, in one line; None if it can."""
 
-    def make(self, folder: Path, request: Request) -> Artifact:
+    def write(self, folder: Path, request: Request) -> Artifact:
         """Write the runtime's files into `folder`."""
 
 
@@ -146,4 +146,4 @@ def _known() -> list[str]:
 
 def made_for(names: Iterable[str], folder: Path, request: Request) -> dict[str, Artifact]:
     """Write the artifacts of these runtimes into `folder`."""
-    return {name: _maker(name).make(folder, request) for name in names}
+    return {name: _maker(name).write(folder, request) for name in names}

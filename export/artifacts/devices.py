@@ -23,7 +23,7 @@ def reason(spec: ModelSpec) -> str | None:
     return unsupported_on_devices(spec)
 
 
-def make(folder: Path, request: Request) -> Artifact:
+def write(folder: Path, request: Request) -> Artifact:
     """Write the graphs into `folder`."""
     formats = tuple(kv for kv in FORMATS if kv in ("f32", "f16") or kv in request.kv)
     head, blocks, parts, starts = write_portable(folder, request.layout, formats, "device_", MOST)

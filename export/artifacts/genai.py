@@ -31,7 +31,7 @@ def reason(spec: ModelSpec) -> str | None:
     return whole_model_reason(spec)
 
 
-def make(folder: Path, request: Request) -> Artifact:
+def write(folder: Path, request: Request) -> Artifact:
     """Write the graph and the config into `folder`."""
     model = write_whole_model(folder, request.layout, request.model_kv)
     config = _config(request.layout.spec, request.text, model)

@@ -19,7 +19,7 @@ def reason(spec: ModelSpec) -> str | None:
     return f"it has {', '.join(lacking)} blocks" if lacking else unsupported(spec)
 
 
-def make(folder: Path, request: Request) -> Artifact:
+def write(folder: Path, request: Request) -> Artifact:
     """Write the graphs into `folder`."""
     embed, head = write_ends(folder, request.layout)
     blocks, stack = write_blocks(folder, request.layout, request.kv)

@@ -42,7 +42,7 @@ class QnnMaker:
         """Why the HTP cannot run the model; None if it can."""
         return unsupported_on_devices(spec)
 
-    def make(self, folder: Path, request: Request) -> Artifact:
+    def write(self, folder: Path, request: Request) -> Artifact:
         """Compile every part of the stack at every bucket: for an int8 cache if that is the bundle's first, else
         f16."""
         kv = "int8" if request.model_kv == "int8" else "f16"

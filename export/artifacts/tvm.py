@@ -47,7 +47,7 @@ class MachineMaker:
         """Why the library cannot run the model; None if it can."""
         return library_lacks(spec)
 
-    def make(self, folder: Path, request: Request) -> Artifact:
+    def write(self, folder: Path, request: Request) -> Artifact:
         """Compile and link the library; beside it what it was tuned by."""
         if request.tuning.measure and self.machine not in machines_here():
             raise UsageError(

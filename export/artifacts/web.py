@@ -21,7 +21,7 @@ def reason(spec: ModelSpec) -> str | None:
     return whole_model_reason(spec)
 
 
-def make(folder: Path, request: Request) -> Artifact:
+def write(folder: Path, request: Request) -> Artifact:
     """Write the graph into `folder`."""
     model = write_whole_model(folder, request.layout, "f32", "web", no_halves=True)
     return Artifact((model,), {"model": model})

@@ -30,7 +30,7 @@ class SourceMaker:
         """Why there are no sources of the model; None if there are."""
         return sources_lack(spec)
 
-    def make(self, folder: Path, request: Request) -> Artifact:
+    def write(self, folder: Path, request: Request) -> Artifact:
         """Write the text and the plan."""
         layout, where = request.layout, f"--for tvm:{self.language}"
         _check({name: t for name, t in layout.tensors.items() if name in layout.spec.matrices}, where)

@@ -27,19 +27,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 # By its path: while edgedec is being installed there is no package yet.
 _OBJECTS = runpy.run_path(str(HERE / "objects.py"))
-ObjectCache, compiler_version = _OBJECTS["ObjectCache"], _OBJECTS["compiler_version"]
-_replacing = _OBJECTS["replacing"]
+BuildFailed, report, run = _OBJECTS["BuildFailed"], _OBJECTS["report"], _OBJECTS["run"]
+ObjectCache, object_cache, replacing = _OBJECTS["ObjectCache"], _OBJECTS["object_cache"], _OBJECTS["replacing"]
 _run_all = runpy.run_path(str(HERE / "progress.py"))["run_all"]
 LIBRARY = {"win32": "_native.dll", "darwin": "_native.dylib"}.get(sys.platform, "_native.so")
 ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
-
-
-class BuildFailed(Exception):
-    """What went wrong in one line; `log` is all that the compiler said."""
-
-    def __init__(self, message: str, log: str = "") -> None:
-        super().__init__(message)
-        self.log = log
 
 
 @dataclass(frozen=True)
@@ -198,23 +190,22 @@ def build(
     `progress`: on stderr, if it takes more than a moment.
     """
     tool = compiler(cxx, arch, sanitize)
-    with tempfile.TemporaryDirectory(prefix="edgedec-") as temporary, _replacing(out) as partial:
+    with tempfile.TemporaryDirectory(prefix="edgedec-") as temporary, replacing(out) as partial:
         folder = scratch or Path(temporary)
-        units = _units(tool, sources, folder)
+        units = units_for(tool, sources, folder)
         defines = [unit.define for unit in units]
         # Of an inline function that several objects hold, the linker keeps the first: the one any CPU can run.
-        parts = [(path, [f"-I{sources}"] if path in mains else []) for path in (*_common(sources), *mains)]
-        parts += [(_source(sources, unit), tool.flags(unit)) for unit in units]
+        parts = [(path, [f"-I{sources}"] if path in mains else []) for path in (*common_sources(sources), *mains)]
+        parts += [(unit_source(sources, unit), tool.flags(unit)) for unit in units]
         objects = [folder / f"{at}-{path.stem}.o" for at, (path, _) in enumerate(parts)]
         commands = [tool.compile(path, o, flags, defines) for (path, flags), o in zip(parts, objects, strict=True)]
-        headers = [path.read_bytes() for path in source_files(sources) if path.suffix != ".cpp"]
-        kept = ObjectCache(b"\0".join([compiler_version(tool.command, tool.env), *headers]), _run)
+        kept = object_cache(tool.command, engine_headers(sources), tool.env)
         work = [(path, command, o) for (path, _), command, o in zip(parts, commands, objects, strict=True)]
         # Instruction sets take longest: they come first, and of them the last, which has the most registers.
         named = [(path.name, part_of(kept.compile, path, command, o, tool.env)) for path, command, o in work[::-1]]
         _run_all(named, jobs or os.cpu_count(), "compiling the CPU engine" if progress else "")
         kept.trim()
-        _run(tool.link(objects, partial, shared=not mains), tool.env)
+        run(tool.link(objects, partial, shared=not mains), tool.env)
     return out
 
 
@@ -223,48 +214,37 @@ def source_files(folder: Path = HERE) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix in (".cpp", ".h", ".inl"))
 
 
-def _common(folder: Path) -> list[Path]:
+def engine_headers(folder: Path = HERE) -> list[Path]:
+    """What the engine's sources include."""
+    return [path for path in source_files(folder) if path.suffix != ".cpp"]
+
+
+def common_sources(folder: Path) -> list[Path]:
     found = [path for path in sorted(folder.glob("*.cpp")) if not path.name.startswith("unit_")]
     if not found:
         raise BuildFailed(f"no C++ sources in {folder}")
     return found
 
 
-def _source(folder: Path, unit: Unit) -> Path:
+def unit_source(folder: Path, unit: Unit) -> Path:
     return folder / f"unit_{unit.name}.cpp"
 
 
-def _units(tool: Gnu | Msvc, sources: Path, scratch: Path) -> list[Unit]:
+def units_for(tool: Gnu | Msvc, sources: Path, scratch: Path) -> list[Unit]:
     """Those for this architecture whose options the compiler knows; the others are left out and named."""
     empty = scratch / "empty.cpp"
     empty.write_text("int nothing;\n")
-    _run(tool.compile(empty, scratch / "empty.o", [], []), tool.env)
+    run(tool.compile(empty, scratch / "empty.o", [], []), tool.env)
     units = []
     for unit in UNITS:
-        if unit.arch not in (None, tool.arch) or not _source(sources, unit).is_file():
+        if unit.arch not in (None, tool.arch) or not unit_source(sources, unit).is_file():
             continue
         try:
-            _run(tool.compile(empty, scratch / "empty.o", tool.flags(unit), []), tool.env)
+            run(tool.compile(empty, scratch / "empty.o", tool.flags(unit), []), tool.env)
             units.append(unit)
         except BuildFailed:
             print(f"edgedec: {tool.command[0]} cannot compile for {unit.name}: left out", file=sys.stderr)
     return units
-
-
-def _run(command: Sequence[str], env: Mapping[str, str] | None) -> bool:
-    """Run a compiler; whether it had nothing to say."""
-    try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, errors="replace")
-    except OSError as error:
-        raise BuildFailed(f"{command[0]}: {error.strerror}") from None
-    if done.returncode:
-        lines = done.stdout.splitlines() or [f"{command[0]} ended with {done.returncode}"]
-        why = next((line for line in lines if "error" in line or "undefined" in line), lines[0])
-        raise BuildFailed(why.strip(), done.stdout)
-    warnings = done.stdout.strip()
-    if warnings:
-        print(warnings, file=sys.stderr)
-    return not warnings
 
 
 def command_line(description: str) -> argparse.ArgumentParser:
@@ -283,12 +263,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=HERE / LIBRARY, help="default: beside this file")
     parser.add_argument("--sources", type=Path, default=HERE, help="the engine's folder, if not this one")
     told = parser.parse_args(arguments)
-    try:
-        print(build(told.out, told.cxx, told.arch, told.sanitize, told.jobs, told.sources, told.main, progress=True))
-    except BuildFailed as error:
-        print(f"{error.log}edgedec: {error}", file=sys.stderr)
-        return 1
-    return 0
+    status: int = report(
+        "edgedec",
+        lambda: build(told.out, told.cxx, told.arch, told.sanitize, told.jobs, told.sources, told.main, progress=True),
+    )
+    return status
 
 
 if __name__ == "__main__":

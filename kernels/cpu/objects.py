@@ -1,4 +1,5 @@
-"""Files of builds: objects of earlier ones, by what they are made of, and results that appear when they are whole.
+"""What builds share: running compilers, objects of earlier builds by what they are made of, results that appear when
+they are whole.
 
 Standard library only: `build.py` runs it by its path.
 """
@@ -9,11 +10,46 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 Environment = Mapping[str, str] | None
+
+
+class BuildFailed(Exception):
+    """What went wrong in one line; `log` is all that the compiler said."""
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
+def run(command: Sequence[str], env: Environment) -> bool:
+    """Run a compiler; whether it had nothing to say."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, errors="replace")
+    except OSError as error:
+        raise BuildFailed(f"{command[0]}: {error.strerror}") from None
+    if done.returncode:
+        lines = done.stdout.splitlines() or [f"{command[0]} ended with {done.returncode}"]
+        why = next((line for line in lines if "error" in line or "undefined" in line), lines[0])
+        raise BuildFailed(why.strip(), done.stdout)
+    warnings = done.stdout.strip()
+    if warnings:
+        print(warnings, file=sys.stderr)
+    return not warnings
+
+
+def report(name: str, work: Callable[[], Path]) -> int:
+    """The exit status of a build, which prints what it made, or on stderr why it failed."""
+    try:
+        print(work())
+    except BuildFailed as error:
+        print(f"{error.log}{name}: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 class ObjectCache:
@@ -55,6 +91,12 @@ class ObjectCache:
             return
         for path in sorted(self._folder.glob("*.o"), key=lambda path: path.stat().st_mtime)[: -self._most]:
             path.unlink(missing_ok=True)
+
+
+def object_cache(command: Sequence[str], headers: Iterable[Path], env: Environment = None) -> ObjectCache:
+    """The objects that this compiler made of sources with these headers."""
+    texts = [path.read_bytes() for path in headers]
+    return ObjectCache(b"\0".join([compiler_version(command, env), *texts]), run)
 
 
 def compiler_version(command: Sequence[str], env: Environment) -> bytes:

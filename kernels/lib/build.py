@@ -44,12 +44,12 @@ def build(
     tool = CPU["compiler"](cxx, arch, sanitize)
     if not isinstance(tool, CPU["Gnu"]):
         raise BuildFailed("not a compiler that answers to g++'s options; use CMakeLists.txt")
-    with tempfile.TemporaryDirectory(prefix="edgedec-") as temporary, CPU["_replacing"](out) as partial:
+    with tempfile.TemporaryDirectory(prefix="edgedec-") as temporary, CPU["replacing"](out) as partial:
         folder = Path(temporary)
         work = [*_engine(tool, folder), *_own(tool, folder, mains, llguidance)]
         with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
             list(pool.map(lambda part: part[0].compile(*part[1:], tool.env), work[::-1]))
-        CPU["_run"](
+        CPU["run"](
             [
                 *tool.link([part[3] for part in work], partial, shared=not mains),
                 *_linking(tool, link, not mains, llguidance),
@@ -62,14 +62,13 @@ def build(
 def _engine(tool: Any, folder: Path) -> list[tuple[Any, ...]]:
     """(cache, source, command, object) of the engine's sources, as its own build compiles them."""
     sources = CPU["HERE"]
-    units = CPU["_units"](tool, sources, folder)
+    units = CPU["units_for"](tool, sources, folder)
     defines = [unit.define for unit in units]
-    common = [path for path in CPU["_common"](sources) if path.name != "probe.cpp"]
+    common = [path for path in CPU["common_sources"](sources) if path.name != "probe.cpp"]
     parts = [(path, _level(tool, "-O2" if path.stem in FAST else "-Os")) for path in common]
     for unit in units:
-        parts.append((CPU["_source"](sources, unit), tool.flags(unit)))
-    headers = [path.read_bytes() for path in CPU["source_files"](sources) if path.suffix != ".cpp"]
-    cache = CPU["ObjectCache"](b"\0".join([CPU["compiler_version"](tool.command, tool.env), *headers]), CPU["_run"])
+        parts.append((CPU["unit_source"](sources, unit), tool.flags(unit)))
+    cache = CPU["object_cache"](tool.command, CPU["engine_headers"](sources), tool.env)
     made = [folder / f"cpu-{at}-{path.stem}.o" for at, (path, _) in enumerate(parts)]
     return [(cache, p, tool.compile(p, o, flags, defines), o) for (p, flags), o in zip(parts, made, strict=True)]
 
@@ -81,8 +80,7 @@ def _level(tool: Any, level: str) -> list[str]:
 
 def _own(tool: Any, folder: Path, mains: Sequence[Path], llguidance: Path | None) -> list[tuple[Any, ...]]:
     """The same of this folder's sources and of a program's."""
-    headers = [path.read_bytes() for path in [*sorted(HERE.rglob("*.h")), CPU["HERE"] / "api.h"]]
-    cache = CPU["ObjectCache"](b"\0".join([CPU["compiler_version"](tool.command, tool.env), *headers]), CPU["_run"])
+    cache = CPU["object_cache"](tool.command, [*sorted(HERE.rglob("*.h")), CPU["HERE"] / "api.h"], tool.env)
     assert VERSION is not None
     defines = ["EDGEDEC_BUILD", f'EDGEDEC_VERSION_TEXT="{VERSION[1]}"']
     flags = [f"-I{HERE / 'include'}", *_level(tool, "-Os")]
@@ -115,15 +113,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--link", action="append", default=[], help="an option of the linker")
     told = parser.parse_args(arguments)
-    try:
-        mains = [path.resolve() for path in told.main]
-        print(
-            build(told.out.resolve(), told.cxx, told.arch, told.sanitize, told.jobs, mains, told.link, told.llguidance)
-        )
-    except BuildFailed as error:
-        print(f"{error.log}libedgedec: {error}", file=sys.stderr)
-        return 1
-    return 0
+    mains = [path.resolve() for path in told.main]
+    own = (told.cxx, told.arch, told.sanitize, told.jobs, mains, told.link, told.llguidance)
+    status: int = CPU["report"]("libedgedec", lambda: build(told.out.resolve(), *own))
+    return status
 
 
 if __name__ == "__main__":

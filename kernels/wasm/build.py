@@ -89,9 +89,7 @@ def build(out: Path, jobs: int | None = None) -> list[Path]:
     """Compile and link the modules into folder `out`; each appears when it is finished."""
     home = zig()
     compilers = {".c": (sys.executable, "-m", "ziglang", "cc"), ".cpp": (sys.executable, "-m", "ziglang", "c++")}
-    headers = [path.read_bytes() for path in _headers()]
-    version = CPU["compiler_version"](compilers[".cpp"], None)
-    cache = CPU["ObjectCache"](b"\0".join([version, *headers]), CPU["_run"])
+    cache = CPU["object_cache"](compilers[".cpp"], _headers())
     out.mkdir(parents=True, exist_ok=True)
     made = []
     with tempfile.TemporaryDirectory(prefix="edgedec-") as folder, ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
@@ -105,8 +103,8 @@ def build(out: Path, jobs: int | None = None) -> list[Path]:
 
         for name, module in MODULES.items():
             objects = list(pool.map(compiled, enumerate(_parts(home, module))))
-            with CPU["_replacing"](out / name) as partial:
-                CPU["_run"](_linking(compilers[".cpp"], module, objects, partial), None)
+            with CPU["replacing"](out / name) as partial:
+                CPU["run"](_linking(compilers[".cpp"], module, objects, partial), None)
             made.append(out / name)
     return made
 
@@ -131,7 +129,7 @@ def _parts(home: Path, module: Module) -> Iterator[WasmSource]:
     every = (*module.target, *FLAGS)
     plain = (*every, "-std=c++17", "-ffp-contract=off", f"-I{module.std}", "-Wall", "-Wextra")
     have = tuple(f"-DED_HAVE_{unit.upper()}=1" for unit in module.units)
-    for path in CPU["_common"](cpu):
+    for path in CPU["common_sources"](cpu):
         if path.name != "probe.cpp":
             yield WasmSource(path, (*plain, "-O2", *have))
     for unit in module.units:

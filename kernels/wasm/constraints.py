@@ -39,7 +39,7 @@ def build(out: Path, jobs: int | None = None, offline: bool = False) -> Path:
     with tempfile.TemporaryDirectory(prefix="edgedec-") as folder:
         command = ["cargo", "build", "--release", "--locked", "--quiet", "--target", TARGET, "--target-dir", folder]
         command += ["--manifest-path", str(CRATE / "Cargo.toml"), "--jobs", str(jobs or os.cpu_count() or 1)]
-        CPU["_run"]([*command, *["--offline"] * offline], None)
-        with CPU["_replacing"](out / NAME) as partial:
+        CPU["run"]([*command, *["--offline"] * offline], None)
+        with CPU["replacing"](out / NAME) as partial:
             shutil.copyfile(Path(folder, TARGET, "release", NAME.replace("-", "_")), partial)
     return out / NAME

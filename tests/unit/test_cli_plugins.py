@@ -35,7 +35,7 @@ def test_every_family_is_declared_where_the_table_says() -> None:
 
 
 def test_a_family_that_there_is_none_of() -> None:
-    with pytest.raises(UsageError, match=r"no family 'procesors' \(did you mean processors\?\); there are: drafters"):
+    with pytest.raises(UsageError, match=r"no family 'procesors' \(did you mean processors.*\); there are: drafters"):
         families.family("procesors")
 
 
@@ -79,7 +79,7 @@ def test_a_plug_in_is_shown_with_options_and_facts() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["procesors"], "did you mean processors?"),
+        (["procesors"], "did you mean processors"),
         (["processors", "dolla"], "no processor 'dolla' (did you mean dola?); there are: dola"),
     ],
 )

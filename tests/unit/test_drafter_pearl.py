@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from drafting import SAMPLINGS, left, run, saved
 
 import edgedec
 from edgedec.drafters import pearl as file
+from edgedec.drafters._models import ahead
+from edgedec.drafters._models.ahead import Ahead
 from edgedec.drafters.off import Off
 from edgedec.drafters.pearl import Pace, Pearl, length
 from edgedec.errors import UsageError
@@ -24,6 +27,8 @@ from edgedec.kernels.cpu import loader
 from edgedec.runtime import Call, CallResult
 from edgedec.testing.fakes import FakeRuntime, tiny_spec
 
+# Seconds that nothing takes on any machine: a test that waits so long has failed.
+LONG = 60
 needs_native = pytest.mark.skipif(loader.why_not() is not None, reason=f"no native engine: {loader.why_not()}")
 
 
@@ -55,49 +60,67 @@ def pearl(runtime: FakeRuntime, overlap: str = "always", gamma: int = 8) -> Pear
     return Pearl(runtime, 13, gamma, overlap)
 
 
+def drafted(ahead: Ahead) -> None:
+    """Wait until the draft model has drafted all it may, however busy the machine is."""
+    with ahead._state:
+        assert ahead._state.wait_for(lambda: not ahead._busy(), LONG), "the draft model does not run"
+
+
+class Patient(FakeRuntime):
+    """A call of the target ends when the draft model has drafted all it may; `running` is set until then."""
+
+    def __init__(self, drafter: Pearl, running: threading.Event | None = None) -> None:
+        super().__init__(tiny_spec(context_length=512))
+        self.drafter, self.running = drafter, running if running is not None else threading.Event()
+
+    def forward(self, calls: Sequence[Call]) -> list[CallResult]:
+        self.running.set()
+        drafted(self.drafter._ahead)
+        self.running.clear()
+        return super().forward(calls)
+
+
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS.keys())
 @pytest.mark.parametrize("overlap", ["always", "auto"])
 @pytest.mark.parametrize("wrong", [0.0, 0.4, 1.0])
 def test_the_text_and_what_it_leaves_are_those_of_plain_decoding(overlap: str, wrong: float, sampling: Any) -> None:
     plain, context, *_ = run(Slow(), Off(), max_tokens=100, sampling=sampling)
-    for seconds in (0.001, 0.01, 0.1):  # of a call: on a loaded machine the draft model gets little time beside it
-        drafter = pearl(Slow(seconds / 5, wrong=wrong), overlap)
-        tokens, own, stats, _ = run(Slow(seconds), drafter, max_tokens=100, sampling=sampling)
+    for patient in (False, True):  # the first takes what is there, the second has drafts on any machine
+        drafter = pearl(Slow(0.0 if patient else 0.0005, wrong=wrong), overlap)
+        target = Patient(drafter) if patient else Slow(0.001)
+        tokens, own, stats, _ = run(target, drafter, max_tokens=100, sampling=sampling)
         assert tokens == plain
         assert left(own) == left(context)
-        # What is always wrong is found out by the first token of each draft, before it is sent.
-        if stats.proposed > 5 or (wrong == 1.0 and drafter.report()["steps"] > 20):
-            break
-    else:
-        pytest.fail("nothing was drafted")
+    # What is always wrong is found out by the first token of each draft, before it is sent.
+    assert stats.proposed > 5 or (wrong == 1.0 and drafter.report()["steps"] > 20)
     if wrong == 0.0 and not sampling.temperature:
         assert stats.accepted > 5
 
 
-class Patient(FakeRuntime):
-    """A call of the target ends when the draft model has drafted all it may: how many steps it made meanwhile."""
+class Gated(Slow):
+    """A draft model that runs only while the target does."""
 
-    def __init__(self, drafter: Pearl) -> None:
-        super().__init__(tiny_spec(context_length=512))
-        self.drafter, self.meanwhile = drafter, 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = threading.Event()
 
     def forward(self, calls: Sequence[Call]) -> list[CallResult]:
-        ahead = self.drafter._ahead
-        before = ahead.steps
-        for _ in range(10_000):
-            if not ahead._busy():
-                break
-            time.sleep(0.001)
-        self.meanwhile += ahead.steps - before
+        assert self.open.wait(LONG), "the target does not run"
         return super().forward(calls)
 
 
-def test_it_drafts_while_the_target_runs() -> None:
-    drafter = pearl(Slow())
-    target = Patient(drafter)
-    _, _, stats, _ = run(target, drafter, max_tokens=100)
-    assert target.meanwhile > 0.8 * drafter.report()["steps"] > 0
-    assert drafter.ready > 0.5 * stats.calls
+def test_it_drafts_while_the_target_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The draft model runs at no other time, and its steps take so long that it is never waited for."""
+    clock = count(0.0, 1000.0)
+    monkeypatch.setattr(ahead, "perf_counter", lambda: next(clock))
+    draft = Gated()
+    drafter = pearl(draft)
+    _, _, stats, _ = run(Patient(drafter, draft.open), drafter, max_tokens=100)
+    draft.open.set()
+    report = drafter.report()
+    assert report["waited"] == 0
+    assert report["ready"] == stats.calls - 1, "each call but the first has a draft"
+    assert report["steps"] > 80
     assert stats.generated / stats.calls > 4
 
 
@@ -114,17 +137,23 @@ def test_two_cores_are_faster_than_turns() -> None:
 
 def test_where_cores_are_busy_it_drafts_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """One core: the clock goes on by what both models take, and four times as fast while both run."""
-    core, clock = list[int](), [0.0]
+    clock = [0.0]
 
-    class OneCore(Slow):
+    class OneCore(Patient):
         def forward(self, calls: Sequence[Call]) -> list[CallResult]:
+            both = self.drafter._ahead._busy()
             found = super().forward(calls)
-            clock[0] += self.seconds * (1 if not self.core else 4)
+            clock[0] += 0.002 * (4 if both else 1)
             return found
 
+    class Beside(Slow):
+        def forward(self, calls: Sequence[Call]) -> list[CallResult]:
+            clock[0] += 0.001 * (4 if threading.current_thread() is not threading.main_thread() else 1)
+            return super().forward(calls)
+
     monkeypatch.setattr(file, "perf_counter", lambda: clock[0])
-    drafter = pearl(OneCore(0.001, core), "auto", gamma=4)
-    run(OneCore(0.002, core), drafter, max_tokens=300, capacity=600)
+    drafter = pearl(Beside(), "auto", gamma=4)
+    run(OneCore(drafter), drafter, max_tokens=400, capacity=600)
     report = drafter.report()
     assert report["speed"]["turns"] > report["speed"]["overlap"] > 0
     assert not report["overlap"]
@@ -167,39 +196,48 @@ def test_sequences_of_a_batch_are_not_kept_waiting() -> None:
 
 
 def test_its_thread_ends_with_it() -> None:
-    def threads() -> int:
-        return sum(thread.name == "edgedec-draft" for thread in threading.enumerate())
+    def threads() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name == "edgedec-draft"]
 
-    def wait(n: int) -> bool:
-        for _ in range(200):
-            gc.collect()
-            if threads() == n:
-                return True
-            time.sleep(0.01)
-        return False
+    def ended() -> bool:
+        gc.collect()
+        for thread in threads():
+            thread.join(LONG)
+        return not threads()
 
-    assert wait(0)
+    assert ended()
     drafter = pearl(Slow(0.001))
     run(Slow(0.002), drafter)
-    assert threads() == 1
+    assert len(threads()) == 1
     del drafter
-    assert wait(0)
+    assert ended()
 
 
 def test_a_draft_model_that_fails_does_not_end_the_text() -> None:
-    draft = Slow(0.001)
+    draft = Slow()
     drafter = pearl(draft)
     draft.broken = True
-    tokens, *_ = run(Slow(0.002), drafter)
+    tokens, *_ = run(Patient(drafter), drafter)
     assert tokens == run(Slow(), Off())[0]
     assert "out of memory" in drafter.report()["trouble"]
 
 
 @needs_native
 @pytest.mark.parametrize("kv", ["f32", "int8"])
-def test_on_the_engine_text_and_cache_are_those_of_plain_decoding(nano: Path, tmp_path: Path, kv: str) -> None:
+def test_on_the_engine_text_and_cache_are_those_of_plain_decoding(
+    nano: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kv: str
+) -> None:
     small = first_layers(nano, tmp_path / "small", 4)
     model = edgedec.open("nano", engine="native", kv=kv, threads=1)
+    forward, started, start = model.runtime.forward, list[Ahead](), Ahead.start
+
+    def patient(calls: Sequence[Call]) -> list[CallResult]:
+        for one in started:
+            drafted(one)
+        return forward(calls)
+
+    monkeypatch.setattr(Ahead, "start", lambda self: (started.append(self), start(self)))
+    monkeypatch.setattr(model.runtime, "forward", patient)
     live, off = (model.session(speculate=s) for s in (f"pearl:path={small},overlap=always,kv=f32,fixed=6+copy", "off"))
     for prompt in ("Once upon a time", "One day, Lily found a key. One day, Lily"):
         ids = model.tokenizer.encode(prompt)

@@ -147,7 +147,11 @@ def test_refusals(
     nano: Path, native: edgedec.Model, trained: tuple[CoprocessorTrainer, Path], tmp_path: Path, data: Path
 ) -> None:
     _, path = trained
-    for words, why in ((f"n=5,path={path}", "trained for 4"), ("n=0", "from 1 on"), ("after=-1", "from 0 on")):
+    for words, why in (
+        (f"n=5,path={path}", "trained for 4"),
+        ("n=0", "must be 1 or more"),
+        ("after=-1", "must be 0 or more"),
+    ):
         with pytest.raises(UsageError, match=why):
             native.session(cache=f"latent:{words}")
     raw = path.read_bytes()
@@ -219,3 +223,16 @@ def test_attached_slots(model: edgedec.Model) -> None:
     logits_of(runtime, Rows.chain([5], 11), cache)
     with pytest.raises(ContextFull):
         cache.attach(1)
+
+
+@pytest.mark.parametrize(("after", "room"), [(0, 2), (5, 1), (5, 3), (5, 4)])
+def test_entries_that_do_not_fit_are_left_out(
+    model: edgedec.Model, trained: tuple[CoprocessorTrainer, Path], after: int, room: int
+) -> None:
+    """A text that has not so much of its capacity left goes on without them."""
+    ids = model.tokenizer.encode(TEXT)[:30]
+    due = len(ids) - 1 + after
+    session = model.session(cache=f"latent:path={trained[1]},n=4,after={after}", context=due + room, speculate="off")
+    found = list(session.tokens(ids, max_tokens=due + room + 1 - len(ids), ignore_eos=True))
+    assert len(found) == due + room + 1 - len(ids)
+    assert session.cache_report()["latents"] == (4 if room == 4 else 0)

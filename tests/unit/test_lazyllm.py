@@ -130,6 +130,24 @@ def test_a_later_prompt_leaves_more(model: edgedec.Model, ids: list[int]) -> Non
     assert session.stats.cached > 300
 
 
+@pytest.mark.parametrize("room", [1, 3])
+def test_the_end_of_the_capacity_changes_nothing(model: edgedec.Model, ids: list[int], room: int) -> None:
+    """Tokens come back where fewer rows than these fit: what is held is that of a larger cache, to the byte."""
+    found, length = [], 320  # tokens come back every 16
+    for capacity in (length + room, 1000):
+        session = model.session(speculate="off", cache=WORDS, context=capacity)
+        tokens = session.tokens(ids, max_tokens=length + room + 1 - len(ids), ignore_eos=True)
+        found.append(([int(token) for token in tokens], session))
+    (tokens, tight), (plain, wide) = found
+    cache = tight._context.cache
+    assert cache.length == cache.capacity
+    before = cache.fork(length - 1)  # what came back are slots of the token after these
+    came = [cache.slots(b) - before.slots(b) - (room + 1) for b in cache.spec.attention]
+    assert max(came) > room
+    assert tokens == plain
+    assert same(tight, wide)
+
+
 def test_engines_agree(nano: Path, ids: list[int]) -> None:
     held = []
     for engine in ("native", "reference"):

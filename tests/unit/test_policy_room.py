@@ -79,7 +79,10 @@ def words_of(data: st.DataObject) -> str:
     if name in BUDGETED:
         apart = ",heads=apart" if name in ("h2o", "snapkv") and data.draw(st.booleans()) else ""
         return f"{name}:budget={budget},every={every},observe=5{apart}"
-    return f"lazyllm:keep=0.2,every={every},observe=5" if name == "lazyllm" else name
+    if name == "lazyllm":
+        stages, back = data.draw(st.sampled_from([1, 3, 5])), data.draw(st.sampled_from([1, 16, 64]))
+        return f"{name}:keep=0.2,every={every},observe=5,stages={stages},back={back}"
+    return name
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

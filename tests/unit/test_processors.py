@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from loops import decode
 from serving import serving
 from typer.testing import CliRunner
 
@@ -18,7 +19,6 @@ import edgedec
 from edgedec.cli._app import app
 from edgedec.decoding.config import GenerationConfig
 from edgedec.decoding.context import Context
-from edgedec.decoding.loop import decode
 from edgedec.decoding.messages import Stats
 from edgedec.drafters import BaseDrafter, Draft, Drafter
 from edgedec.drafters.off import Off

@@ -1,4 +1,4 @@
-"""`edgedec bench batch`: the speed of many texts at a time against one after another."""
+"""The speed of many texts at a time, beside one after another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgedec bench c`: libedgedec beside the Python package and llama.cpp's programs."""
+"""The speed and start-up of libedgedec, beside the Python package and llama.cpp's programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgedec bench cache`: what do cache policies save, and what do they lose?"""
+"""What cache policies save, and what they lose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgedec bench device`: steps of a GPU engine by rows, prefill, share of the memory's rate, launches."""
+"""Steps of a GPU engine by rows, prefill, share of the memory's rate, launches."""
 
 from __future__ import annotations
 

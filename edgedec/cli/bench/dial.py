@@ -1,4 +1,4 @@
-"""`edgedec bench dial`: is drafting ever slower than not drafting, at any acceptance and any load?"""
+"""Drafting beside not drafting, at any acceptance and any load."""
 
 from __future__ import annotations
 

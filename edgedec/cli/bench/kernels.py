@@ -1,4 +1,4 @@
-"""`edgedec bench kernels`: the cost of a call by number of rows, and of MoE blocks by distinct experts."""
+"""The cost of a call by number of rows, and of MoE blocks by distinct experts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgedec bench peers`: our engines beside others on the same weights."""
+"""Our engines beside others on the same weights."""
 
 from __future__ import annotations
 

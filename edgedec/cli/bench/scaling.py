@@ -1,4 +1,4 @@
-"""`edgedec bench scaling`: how acceptance grows with a drafter's size, and which size and length are best here."""
+"""Acceptance by the size of a drafter, and the best size and length here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgedec bench spec`: how much faster is each drafter than plain decoding?"""
+"""The speed of each drafter, beside plain decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgedec bench targets`: every engine that is here, on every device of it, on one bundle, in one run."""
+"""Every engine that is here, on every device of it, on one bundle, in one run."""
 
 from __future__ import annotations
 
