@@ -178,6 +178,11 @@ def test_what_is_wrong_is_named(family: Family[EchoFacts], given: Any, message: 
     assert "\n" not in str(raised.value)
 
 
+def test_at_most_two_names_are_suggested(family: Family[EchoFacts]) -> None:
+    near = Family(family.package, "thing", words={"echa": "One.", "echi": "Another.", "echu": "A third."})
+    assert "(did you mean echu or echo?)" in near.unknown("ech")
+
+
 def test_a_family_has_an_error_of_its_own(family: Family[EchoFacts]) -> None:
     kind: type[EdgedecError] = RuntimeUnavailable
     with pytest.raises(RuntimeUnavailable, match=r"^no thing 'nothing'; there are: echo, keep_all$"):
