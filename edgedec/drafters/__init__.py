@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from edgedec.bundle import Bundle
 from edgedec.decoding.draft import (
@@ -74,8 +74,9 @@ def anywhere(host: DrafterContext) -> bool:
 class DrafterFacts:
     """auto: the rank among the drafters of `auto`, cheapest first; None: `auto` never takes it. head, draft: kinds of a
     trained head and of a draft that the bundle needs to have one of. fits: may `auto` take it for this model? guides:
-    where it drafts, retrieved drafts are pruned by its probabilities; guided: its drafts are such. lossy: the option
-    that makes another text of it. paper: the method."""
+    where it drafts, retrieved drafts are pruned by its probabilities; guided: its drafts are such. table: what it looks
+    up, the last tokens or the text, in a table of what came next; "": it has none. lossy: the option that makes another
+    text of it. paper: the method."""
 
     auto: int | None = None
     head: str = ""
@@ -83,6 +84,7 @@ class DrafterFacts:
     fits: Callable[[DrafterContext], bool] = anywhere
     guides: bool = False
     guided: bool = False
+    table: Literal["", "tokens", "text"] = ""
     lossy: str = ""
     paper: str = ""
 

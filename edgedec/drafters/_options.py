@@ -11,20 +11,12 @@ from edgedec.plugins import Opt
 WIDEST = 16
 # A draft whose tokens are compared with the target's own choices, whatever they were drawn from.
 MATCH = "match"
-# Tables that draft for a small model: those that go by the last tokens, and by the text.
-BY_TOKENS, BY_TEXT = ("recycling", "trigram", "stand"), ("copy", "suffix")
 
 
 def verification(value: str) -> str | None:
     """What a name of a verification must be; None if it is one."""
     names = (MATCH, *VERIFIERS.shipped)
     return None if value in names else f"one of {', '.join(names)}"
-
-
-def tables_named(value: str) -> str | None:
-    """What names of tables, joined by /, must be; None if they are."""
-    names = BY_TOKENS + BY_TEXT
-    return None if all(name in names for name in value.split("/")) else f"of {', '.join(names)}, joined by /"
 
 
 def named(value: str) -> str | None:

@@ -31,7 +31,7 @@ _MASK = tuple((1 << (_SHIFT * n)) - 1 for n in range(9))
 _NEVER = [-1, 0, 0]
 _REPLACED, _INSERTED, _OMITTED = 0.62, 0.25, 0.45
 
-FACTS = DrafterFacts(auto=1, paper="Lossless Acceleration by Aggressive Decoding; prompt lookup")
+FACTS = DrafterFacts(auto=1, table="text", paper="Lossless Acceleration by Aggressive Decoding; prompt lookup")
 
 
 def make(

@@ -17,10 +17,10 @@ from typing import Annotated, Any
 
 from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Completed, Request, StepResult
-from edgedec.drafters import Draft, Drafter, DrafterContext, DrafterFacts, make_drafter
+from edgedec.drafters import FAMILY, Draft, Drafter, DrafterContext, DrafterFacts, make_drafter
 from edgedec.drafters._models.opening import open_draft
 from edgedec.drafters._models.reader import BEST, shares
-from edgedec.drafters._options import BY_TEXT, Bundle, Length, Threads, tables_named
+from edgedec.drafters._options import Bundle, Length, Threads
 from edgedec.drafters.model import ModelDrafter
 from edgedec.errors import UsageError
 from edgedec.plugins import Opt
@@ -33,6 +33,12 @@ from edgedec.trees.merge import TreeMerger
 _TAIL = 8
 
 FACTS = DrafterFacts(guides=True, paper="SpecMQuant: Speculative Decoding Meets Quantization")
+
+
+def tables_named(value: str) -> str | None:
+    """What names of tables, joined by /, must be; None if they are."""
+    tables = [name for name, facts in FAMILY.all_facts().items() if facts.table]
+    return None if set(value.split("/")) <= set(tables) else f"of {', '.join(tables)}, joined by /"
 
 
 def make(
@@ -61,7 +67,10 @@ class Hierarchy(ModelDrafter):
         self, runtime: Runtime, vocab: int, gamma: int, tables: Sequence[tuple[str, Drafter]], nodes: int = 8
     ) -> None:
         super().__init__(runtime, vocab, gamma)
-        self._tables, self._nodes = [(name in BY_TEXT, drafter, Calibration()) for name, drafter in tables], nodes
+        self._tables, self._nodes = (
+            [(FAMILY.facts(name).table == "text", drafter, Calibration()) for name, drafter in tables],
+            nodes,
+        )
         wanted = Outputs()
         for _, drafter, _ in self._tables:
             wanted |= drafter.outputs

@@ -24,7 +24,7 @@ from edgedec.runtime import Outputs, TableSettings
 _CAP = 1 << 14
 _TRUST = 0.7  # the token stood in another text, so its next ones are less sure than they were there
 
-FACTS = DrafterFacts(auto=3, paper="Token Recycling")
+FACTS = DrafterFacts(auto=3, table="tokens", paper="Token Recycling")
 
 
 def make(host: DrafterContext, nodes: TableNodes = 16, k: Followers = 8, prompt: PromptRowsRead = 0) -> Drafter:

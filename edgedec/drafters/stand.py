@@ -42,7 +42,7 @@ _NOWHERE = -2
 History = tuple[int, ...]
 Place = tuple[int, History]  # depth, the last tokens
 
-FACTS = DrafterFacts(paper="STAND: Model-Free Speculative Sampling")
+FACTS = DrafterFacts(table="tokens", paper="STAND: Model-Free Speculative Sampling")
 
 
 def make(

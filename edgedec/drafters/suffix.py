@@ -36,7 +36,7 @@ Places = list[tuple[int, list[int]]]
 # after all that, if it is still to be followed: -1 is none)
 Match = tuple[int, int, float, Places, int]
 
-FACTS = DrafterFacts(auto=2, paper="Suffix automaton over the text and finished texts (SAM decoding)")
+FACTS = DrafterFacts(auto=2, table="text", paper="Suffix automaton over the text and finished texts (SAM decoding)")
 
 
 def make(

@@ -32,7 +32,7 @@ _TRIED = 4  # so many followers are looked up; the others hardly matter
 
 Pair = tuple[int, int]
 
-FACTS = DrafterFacts(auto=4, paper="ADED: Adaptive Draft-Verification")
+FACTS = DrafterFacts(auto=4, table="tokens", paper="ADED: Adaptive Draft-Verification")
 
 
 def make(

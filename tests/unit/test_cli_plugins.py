@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import edgedec
 from edgedec import families
 from edgedec.cli._app import COMPLETE, app
+from edgedec.cli._flags.completing import plugins_of
 from edgedec.errors import UsageError
 from edgedec.plugins import Family
 from edgedec.server.plugins import LISTED
@@ -32,6 +33,35 @@ def test_every_family_is_declared_where_the_table_says() -> None:
         assert isinstance(found, Family)
         assert found.package.startswith(families.PACKAGES[name])
         assert found.names()
+
+
+@pytest.mark.parametrize(
+    ("family", "typed", "completed"),
+    [
+        ("drafters", "rec", ["recycling"]),
+        ("drafters", "au", ["auto"]),
+        ("drafters", "copy+recy", ["copy+recycling"]),
+        ("drafters", "copy:ngram=3,le", ["copy:ngram=3,length="]),
+        (
+            "drafters",
+            "exit:layer=4+copy:",
+            ["exit:layer=4+copy:fixed=", "exit:layer=4+copy:ngram=", "exit:layer=4+copy:length="],
+        ),
+        ("drafters", "copy:fixed=3,ngram=2,", ["copy:fixed=3,ngram=2,length="]),
+        ("drafters", "nothing:", []),
+        ("policies", "snap", ["snapkv"]),
+        ("policies", "snapkv:bud", ["snapkv:budget="]),
+    ],
+)
+def test_words_are_completed(family: str, typed: str, completed: list[str]) -> None:
+    assert plugins_of(family)(typed) == completed
+
+
+def test_a_flag_completes_plug_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As bash calls it."""
+    env = os.environ | {COMPLETE: "complete_bash", "COMP_WORDS": "edgedec run --spec recy", "COMP_CWORD": "3"}
+    done = subprocess.run([sys.executable, "-m", "edgedec"], env=env, capture_output=True, text=True)
+    assert done.stdout.split() == ["recycling"]
 
 
 def test_a_family_that_there_is_none_of() -> None:

@@ -6,11 +6,14 @@ from typing import Annotated
 
 import typer
 
+from edgedec.cli._flags.completing import plugins_of
+
 CacheWords = Annotated[
     str,
     typer.Option(
         "--cache",
         metavar="POLICY",
+        autocompletion=plugins_of("policies"),
         envvar="EDGEDEC_CACHE_POLICY",  # EDGEDEC_CACHE is the cache folder
         show_envvar=False,
         show_default=False,

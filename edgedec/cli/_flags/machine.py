@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from edgedec.cli._flags.completing import plugins_of
 from edgedec.cli._flags.device import DeviceWord
 from edgedec.cli._flags.lossy import CacheWords, SkipSpeed
 from edgedec.cli._flags.option import option
@@ -68,6 +69,7 @@ Speculate = Annotated[
         "--spec",
         "--speculate",
         metavar="HOW",
+        autocompletion=plugins_of("drafters"),
         help="Speculative decoding; the text stays the same: auto (default), off, or drafters, as in copy+recycling "
         "or recycling:fixed=8.",
     ),

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edgedec.cli._flags.completing import plugins_of
+
 if TYPE_CHECKING:
     import edgedec
     from edgedec.decoding.logits import LogitsProcessor
@@ -15,6 +17,7 @@ ProcessorWords = Annotated[
     typer.Option(
         "--processors",
         metavar="NAME:OPTION=VALUE,…",
+        autocompletion=plugins_of("processors"),
         show_default=False,
         help="Change the logits before a token is chosen, as in dola:early=[2,4]: another text. "
         "`edgedec plugins processors` lists them.",
