@@ -7,6 +7,6 @@ from edgedec.runtime.registry import RUNTIMES as FAMILY
 
 __all__ = ["FAMILY", "PREFERRED"]
 
-# What "auto" means: the first of these that can open a bundle here. The order is not among the facts of the files: to
-# read it, all of them and the libraries that they need would be imported whenever a model is opened.
+# The order in which "auto" tries runtimes: the first that can open the bundle is used. The order is kept here and not
+# in the files, because reading it there would import every runtime and its libraries at each opening.
 PREFERRED = ("native", "ort", "reference", "graph")

@@ -1,4 +1,4 @@
-"""Devices that are lost: errors of a GPU that stay for as long as the process does."""
+"""Lost devices: errors of a GPU that persist until the process ends."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from edgedec.kernels.device.interface import DeviceError
 
 
 def said(error: Exception) -> str | None:
-    """What a device said, in one line; None of any other error, which may say anything."""
+    """The message of a device's error in one line; None for errors of other kinds."""
     return " ".join(str(error).split()) if isinstance(error, DeviceError) else None
 
 
 def is_lost(runtime: Any) -> bool:
-    """After an error of its device: does the device, or that of one of a pair, refuse to be waited for too?"""
+    """Whether a runtime's device (either of a pair) is lost: after an error, synchronizing with it fails too."""
     devices = [getattr(engine, "device", None) for engine in getattr(runtime, "engines", (runtime,))]
     try:
         for device in devices:

@@ -1,4 +1,4 @@
-"""The native engine's cache: a thin handle; pages and slots are the library's."""
+"""The native engine's cache: a thin handle. The library owns pages and slots."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from edgedec.spec import ModelSpec
 
 
 def address(array: NDArray[Any]) -> int:
-    """Where an array's values lie."""
+    """The address of an array's values."""
     try:
-        return addressof(c_char.from_buffer(cast(Any, array)))  # a fifth of the time
+        return addressof(c_char.from_buffer(cast(Any, array)))  # a fifth of the time of __array_interface__
     except (TypeError, ValueError):  # read-only, empty, or with gaps
         return int(array.__array_interface__["data"][0])
 
 
 def raise_refusal(code: int) -> NoReturn:
-    """The error that a number of the library stands for."""
+    """Raise the error for a status code of the library."""
     if code == cpu.MEMORY:
         raise MemoryError(cpu.ERRORS[code])
     if code == cpu.FULL:

@@ -15,13 +15,13 @@ from edgedec.kernels.cpu import drafting, library, structs
 from edgedec.runtime import Calibrated, DraftingParts, Rows, TableRows, TableSettings, WatchPrices
 from edgedec.runtimes._native_cache import address
 
-# Nodes of a merged tree that are seen outside.
+# The most nodes of a merged tree.
 _ROOM = 1024
 _MEMORY = -1
 
 
 class NativeDraftTable:
-    """What one table drafter has read and learned."""
+    """The tables of one drafter."""
 
     def __init__(self, handle: int | None, settings: TableSettings) -> None:
         if not handle:
@@ -118,8 +118,8 @@ class NativeDraftGroup:
         return tokens, parents, self._floats[0, :n].tolist()
 
     def _ask(self, ids: Sequence[int], n_prompt: int, nodes: int, least: float) -> None:
-        """What a proposal is given; the text is read as far as it is new."""
-        if len(ids) < self._read:  # never between two resets; but a wrong text would be worse than a slow one
+        """Fill in the arguments of a proposal; only new tokens of the text are passed."""
+        if len(ids) < self._read:  # not expected between resets; reading everything again keeps the tables right
             self.reset()
         more = ids[self._read :]
         n, asked = len(more), self._asked

@@ -1,4 +1,4 @@
-"""Arrays of what the head and attention blocks return, as the native engine fills them."""
+"""Output arrays of the head and of attention blocks, filled by the native engine."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Filled = NDArray[Any] | None
 def head_arrays(
     vocab: int, wanted: Outputs, n: int, logits: NDArray[np.float32] | None
 ) -> tuple[tuple[Filled, Filled, Filled, Filled], int, tuple[int, int, int, int]]:
-    """Arrays of `n` rows of logits, best tokens, their scores and log-sums, None for what is not wanted; how many are
-    the best; the addresses of the arrays. logits: an array for them, if there is one already."""
+    """Arrays of `n` rows of logits, best tokens, their scores and log-sums (None if not requested); the number of best
+    tokens; the addresses of the arrays. logits: an existing array to use."""
     ids = scores = logsum = None
     logits_at = ids_at = scores_at = logsum_at = top = 0
     if wanted.logits:
@@ -63,7 +63,7 @@ def query_arrays(spec: ModelSpec, call: Call, keep: list[Any]) -> tuple[Arrays, 
 
 
 def _run(spec: ModelSpec, call: Call) -> Sequence[int]:
-    """The blocks of a call."""
+    """The blocks that a call runs."""
     return range(spec.n_blocks) if call.blocks is None else call.blocks
 
 

@@ -1,4 +1,4 @@
-"""Calls as the native engine's library reads them. It runs in every step: what is rare is in functions of its own."""
+"""Calls as the native engine's library reads them. This runs in every step, so rare cases are in separate functions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_BLOCK_LISTS = 256
 
 
 class CallPacker:
-    """Packs calls on one model. What it makes once is kept: lists of blocks, adapters, readouts, views."""
+    """Packs calls on one model. Lists of blocks, adapters, readouts and views are made once and reused."""
 
     def __init__(self, bundle: Bundle) -> None:
         self._spec = bundle.spec
@@ -35,8 +35,8 @@ class CallPacker:
     def pack(
         self, call: Call, logits: NDArray[np.float32] | None, drawn_at: int, keep: list[Any]
     ) -> tuple[bytes, CallResult]:
-        """A call as bytes, and the result whose arrays the library fills. logits: an array for them, if there is one
-        already; keep: takes what the bytes point to."""
+        """A call as bytes, and the result whose arrays the library fills. logits: an existing array to use; keep:
+        collects the arrays that the bytes point to."""
         rows, _, blocks, hidden, wanted, adapter, views = call
         cache, count = self._own_cache(call), rows.count
         if wanted.head:
@@ -85,7 +85,7 @@ class CallPacker:
         return cache
 
     def _entering(self, hidden: NDArray[np.float32] | None, rows: Rows, keep: list[Any]) -> tuple[int, int]:
-        """Where the states lie that enter the first block of the call, and the embeddings beside them."""
+        """The addresses of the states that enter the first block of the call, and of the embeddings."""
         beside = 0 if rows.embeddings is None else self._floats(rows.embeddings, rows.count, keep)
         return beside if hidden is None else self._floats(hidden, rows.count, keep), beside
 
@@ -97,7 +97,7 @@ class CallPacker:
         return address(array)
 
     def _block_list(self, blocks: Sequence[int]) -> tuple[int, int]:
-        """How many blocks, and where their list lies; the same few lists are run again and again."""
+        """The number of blocks and the address of their list; lists are cached because the same few recur."""
         key = tuple(blocks)
         if key not in self._block_lists:
             if len(self._block_lists) >= _MOST_BLOCK_LISTS:
@@ -124,7 +124,7 @@ class CallPacker:
 
 
 def _row_fields(rows: Rows, given: int, keep: list[Any]) -> tuple[int, ...]:
-    """Where tokens, entering states, positions, parents, groups and numbers of the rows lie."""
+    """The addresses of tokens, entering states, positions, parents, groups and numbers of the rows."""
     n = len(rows)
     tokens = np.ascontiguousarray(rows.tokens, np.int64)
     keep.append(tokens)
@@ -145,7 +145,7 @@ def _ints(values: NDArray[np.int64], n: int, keep: list[Any]) -> int:
 
 
 def _check_head(wanted: Outputs, count: int) -> None:
-    """UsageError unless the head can run on the rows that are wanted of it."""
+    """Raise UsageError unless the head can run on the requested rows."""
     if not 0 <= wanted.logits_from < max(1, count):
         raise UsageError(f"logits_from {wanted.logits_from}: the call computes {count} rows")
     if not wanted.temperature > 0:

@@ -30,7 +30,7 @@ class NativeReadouts:
         return len(self._known)
 
     def address(self, wanted: Outputs, keep: list[Any]) -> int:
-        """Where the readout that is wanted lies; `keep` holds it as long."""
+        """The address of a call's readout; `keep` keeps it alive."""
         readout = check_readout(wanted, self._bundle.spec)
         found = self._known.get(readout)
         if found is None:
@@ -80,7 +80,7 @@ def _copied(
 def _taken(
     bundle: Bundle, t: Tensor, rows: NDArray[np.int64], offset: int, dtype: Any, width: int, fill: int
 ) -> NDArray[Any]:
-    """Rows of words, as the head has them: by rows, or packed by 16."""
+    """The selected rows in the head's layout: by rows, or packed by 16."""
     if t.layout == "rows":
         return _aligned(bundle.array(offset, dtype, (t.shape[0], width))[rows])
     return _aligned(pack(pick(bundle.array(offset, dtype, (t.groups, width, LANES)), rows), fill))

@@ -43,29 +43,29 @@ class NativeSampler:
             raise MemoryError("no memory for a sampler")
         self._draw, self._length = self._lib.ed_sampler_draw, 0
         bare = sampling.repetition_penalty == 1 and sampling.presence_penalty == 0 == sampling.frequency_penalty
-        self._follows = not bare  # does the text count?
+        self._follows = not bare  # do the settings depend on the text?
 
     def read(self, ids: Sequence[int], n_prompt: int) -> None:
-        """Begin with this text, if it is not the one so far."""
+        """Start with this text, unless the sampler has it already."""
         if self._follows and len(ids) != self._length:
             array = np.array(ids, np.int64)
             self._raise(self._lib.ed_sampler_read(self.address, array.ctypes.data, len(array), n_prompt))
             self._length = len(array)
 
     def accept(self, token: int) -> None:
-        """One more token of the text was generated."""
+        """Append a generated token to the text."""
         if self._follows:
             self._raise(self._lib.ed_sampler_accept(self.address, token))
             self._length += 1
 
     def draw(self, logits: NDArray[np.float32], path: Sequence[int], u: float) -> int:
-        """The token after the text and `path` at `u` of the distribution; -1: not decided here. logits [vocab]"""
+        """The token after the text and `path` at quantile `u`; -1 if this sampler does not decide it. logits [vocab]"""
         n = len(path)
         address = logits.__array_interface__["data"][0]
         return int(self._draw(self.address, address, (ctypes.c_int64 * n)(*path) if n else None, n, u))
 
     def row(self) -> NDArray[np.float32]:
-        """The logits [1, vocab] of the last row that a call drew from and that was not decided."""
+        """The logits [1, vocab] of the last row that a call drew from without a decision."""
         found = self._lib.ed_sampler_row(self.address)
         assert found
         row = np.ctypeslib.as_array(ctypes.cast(found, ctypes.POINTER(c_float)), (1, self._vocab))
@@ -90,7 +90,7 @@ def drawn_by(calls: Sequence[Call]) -> tuple[NDArray[np.int32] | None, int]:
 
 
 def draw_fields(draw: Drawing, drawn_at: int, keep: list[Any]) -> tuple[int, int, float]:
-    """What a packed call says of its draw."""
+    """The fields of a packed call for its draw."""
     if not isinstance(draw.sampler, NativeSampler):
         raise UsageError("a sampler of another engine")
     keep.append(draw.sampler)
@@ -98,7 +98,7 @@ def draw_fields(draw: Drawing, drawn_at: int, keep: list[Any]) -> tuple[int, int
 
 
 def give_drawn(calls: Sequence[Call], results: Sequence[CallResult], drawn: NDArray[np.int32]) -> None:
-    """The tokens that were drawn, to the results of their calls."""
+    """Copy the drawn tokens to the results of their calls."""
     for call, result, token in zip(calls, results, drawn.tolist(), strict=True):
         if call.outputs.draw is not None:
             result.drawn = token

@@ -38,7 +38,7 @@ def _lists(view: View, name: str, kv_heads: int) -> list[NDArray[np.int32]]:
     if getattr(view, name) is None:
         return [np.zeros(0, np.int32)] * 2
     lists = [view.listed(name, head).astype(np.int32) for head in range(kv_heads)]
-    joined = np.concatenate([*lists, np.zeros(1, np.int32)])  # never without an address
+    joined = np.concatenate([*lists, np.zeros(1, np.int32)])  # never empty, so that there is an address
     return [np.cumsum([len(one) for one in lists]).astype(np.int32), joined]
 
 
@@ -47,7 +47,7 @@ def _runs(view: View, kv_heads: int) -> NDArray[np.int32]:
     if view.runs is None:
         return np.zeros(0, np.int32)
     parts = [view.stands_for(head) for head in range(kv_heads)]
-    return np.concatenate([*parts, np.ones(1, np.int64)]).astype(np.int32)  # never without an address
+    return np.concatenate([*parts, np.ones(1, np.int64)]).astype(np.int32)  # never empty, so that there is an address
 
 
 class NativeViews:

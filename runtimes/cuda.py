@@ -1,7 +1,7 @@
 """The stack of blocks on a GPU: kernels of `kernels/cuda`, the same bytes as the native engine.
 
-Weights, pages and working memory lie on the device; a step brings one piece of memory that says what its rows are,
-and runs launches that were recorded when the first step of its shape was run. The device `cuda:emulated`, or
+Weights, pages and working memory are on the device. A step copies one block of memory that describes its rows, then
+runs launches that were recorded at the first step of the same shape. The device `cuda:emulated`, or
 `EDGEDEC_CUDA=emulated`, runs the kernels on the CPU, for tests; a number there chooses one of several GPUs.
 """
 
@@ -30,7 +30,7 @@ class CudaRuntime(LaunchedRuntime):
 
     @property
     def memory_rate(self) -> float:
-        """Bytes a second that the GPU's memory is specified for, as its driver says; 0 if it does not."""
+        """Specified memory bandwidth of the GPU in bytes a second, from its driver; 0 if unknown."""
         if isinstance(self.device, emulated.Emulated):
             return 0.0
         from edgedec.kernels.cuda import driver
@@ -55,7 +55,7 @@ def open(bundle: Bundle, options: RuntimeOptions) -> CudaRuntime:  # noqa: A001
 
 
 def open_device(device: DeviceName) -> TestedDevice:
-    """The GPU that a device's detail or else EDGEDEC_CUDA names; DeviceError says why not."""
+    """The GPU named by the device's detail or else by EDGEDEC_CUDA. DeviceError gives the reason for a failure."""
     chosen = os.environ.get(DEVICE, "0")
     if EMULATED in (device.detail, chosen):
         return emulated.Emulated()

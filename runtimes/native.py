@@ -1,8 +1,8 @@
 """The stack of blocks on the CPU kernels of `kernels/cpu`: one call of C++ for any blocks and rows of any sequences.
 
-The weights are used where they lie, memory-mapped. A row's outputs are the same bytes whatever other rows share its
-call. Keys and values lie in pages that forks share; int8 and int4 caches carry a scale for each token and head, made
-as they are written: no calibration, and another layout than ONNX Runtime's.
+The weights are memory-mapped and used in place. A row's outputs are the same bytes whatever other rows share its call.
+Keys and values lie in pages that forks share; int8 and int4 caches have a scale for each token and head, computed when
+they are written: no calibration is needed, and the layout is not ONNX Runtime's.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ __all__ = ["FACTS", "KINDS", "NativeCache", "NativeRuntime", "open", "unavailabl
 
 KINDS = ("attention", "mlp", "moe", "ssm")
 FACTS = RuntimeFacts(KINDS)
-# Below this many bytes of weights a thread, meeting the others costs more than it saves.
+# Below this many bytes of weights per thread, synchronization costs more than another thread saves.
 _BYTES_PER_THREAD = 2 << 20
-# More of the best tokens, or of a smaller vocabulary, cost the head more than all logits cost the reader.
+# For more best tokens than this, or a smaller vocabulary, selecting them costs more than copying all logits.
 _BEST, _WIDE = 256, 1 << 14
 
 
@@ -114,7 +114,7 @@ class NativeRuntime:
         """Nothing to open: the weights are mapped."""
 
     def release(self) -> None:
-        """Give the working memory back."""
+        """Free the working memory."""
         self._engine = self._start()
 
     def new_cache(self, capacity: int) -> NativeCache:
@@ -135,7 +135,7 @@ class NativeRuntime:
         if rows > self._largest:
             raise UsageError(f"{rows} rows in one forward: this runtime takes {self._largest} (largest_call)")
         if os.getpid() != self._pid:
-            # A forked process has the memory and none of the threads.
+            # A forked process inherits the memory but not the threads.
             self._engine, self._pid = self._start(), os.getpid()
         code = self._engine.run(packed[0] if len(packed) == 1 else b"".join(packed), len(packed))
         if code == cpu.FULL:
@@ -147,13 +147,13 @@ class NativeRuntime:
         return results
 
     def _counted(self, call: Call) -> int:
-        """How many rows a call computes; UsageError if none."""
+        """The number of rows a call computes; UsageError if it is 0."""
         if call.rows.count < 1:
             raise UsageError(f"rows from {call.rows.first} on of {len(call.rows)}: a call computes at least one row")
         return call.rows.count
 
     def _logits(self, calls: Sequence[Call]) -> list[NDArray[np.float32] | None] | None:
-        """Arrays of several calls' logits, side by side, so that the head writes them in one go; None: make them one by
+        """Adjacent arrays for the logits of several calls, so that the head writes them at once; None: make them one by
         one."""
         wanted = [max(0, call.rows.count - call.outputs.logits_from) if call.outputs.logits else 0 for call in calls]
         if sum(n > 0 for n in wanted) < 2:

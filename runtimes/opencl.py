@@ -1,5 +1,5 @@
-"""The stack of blocks on a GPU of a phone or a laptop, through OpenCL: the host's side of `cuda`, kernels of
-`kernels/opencl`, the same bytes as the native engine where the device rounds as IEEE 754 says.
+"""The stack of blocks on a GPU of a phone or a laptop, through OpenCL: the host code of `cuda` with the kernels of
+`kernels/opencl`. Results are the native engine's bytes on devices that round as in IEEE 754.
 
 It runs on the first GPU; `EDGEDEC_OPENCL` names another device by its number or a part of its name.
 """

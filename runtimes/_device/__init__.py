@@ -1,1 +1,1 @@
-"""What the runtimes with a device's memory have in common: pages, caches, what a step's rows are, launches."""
+"""Shared parts of the runtimes that keep pages in a device's memory: pages, caches, step inputs, launches."""

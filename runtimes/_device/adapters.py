@@ -1,5 +1,5 @@
-"""Adapters on a device: y += b (a x) after a product, by the products of float weights, for steps all of whose rows
-have the adapter."""
+"""LoRA adapters on a device: y += b (a x) after a product, computed by the products of float weights. Used in steps in
+which all rows have the same adapter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ADAPTED = {"attention": ("qkv", "o"), "ssm": ("in_proj", "out_proj")}
 
 
 class DeviceAdapter:
-    """The low-rank weights of an adapter on a device. `number`: which of all that were brought there."""
+    """The low-rank weights of an adapter on a device. `number`: its number among the adapters copied there."""
 
     def __init__(self, device: Device, spec: ModelSpec, adapter: LoraAdapter, number: int) -> None:
         left = sorted(set(adapter.matrices) - set(_matrices(spec)))
@@ -35,7 +35,7 @@ class DeviceAdapter:
         }
 
     def part(self, name: str) -> tuple[DeviceWeights, DeviceWeights] | None:
-        """a and b of a matrix; None if it stays as it is."""
+        """The pair a, b for a matrix; None if the adapter does not change it."""
         return self._parts.get(name)
 
     @property
@@ -49,14 +49,14 @@ class DeviceAdapter:
 
 
 class DeviceAdapters:
-    """The adapters that calls have named, each brought once and kept as long as it is held elsewhere."""
+    """The adapters used by calls. Each is copied to the device once and kept while other code holds it."""
 
     def __init__(self, device: Device, spec: ModelSpec) -> None:
         self._device, self._spec, self._count = device, spec, 0
         self._known: WeakKeyDictionary[Any, DeviceAdapter] = WeakKeyDictionary()
 
     def of(self, adapter: Any) -> DeviceAdapter | None:
-        """None for none."""
+        """The adapter on the device; None if the call has none."""
         if adapter is None:
             return None
         found = self._known.get(adapter)

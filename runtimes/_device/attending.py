@@ -1,5 +1,5 @@
-"""Launches of rows that attend to keys: chunks of keys, then the chunks put together; of blocks with a view what is
-seen is found out before."""
+"""Launches of attention: partial results by chunk of keys, then the merge of the chunks. For blocks with a view, the
+visible slots are computed first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _THREADS = 128
 def attend(
     stack: Stack, step: int, shape: StepShape, number: int, block: Attention, pool: PagePool, qkv: int, out: int
 ) -> None:
-    """out = what the rows' queries find in the block's slots."""
+    """out = attention of the rows' queries over the block's slots."""
     at = [b for b in shape.blocks if b in stack.spec.attention].index(number)
     launches = _Attending(stack, step, shape, number, block, pool, shape.views[at], qkv, out)
     if shape.viewed[at] < 0:
@@ -31,7 +31,7 @@ def attend(
 
 
 class _Attending:
-    """The launches of one block; where attention sums are wanted, of some kv heads after others."""
+    """The launches of one block; where attention sums are wanted, a few kv heads at a time."""
 
     def __init__(
         self, stack: Stack, step: int, shape: StepShape, number: int, block: Attention, pool: PagePool, view: int,
@@ -48,7 +48,7 @@ class _Attending:
         self._shared = attend_bytes(self._queries, block.head_dim, row_bytes, self._keys)
 
     def whole(self) -> None:
-        """Of all slots."""
+        """Attention over all slots."""
         name, items = f"attend_{_FORMATS[self._format]}", self._shape.items
         for kept in self._kept(items):
             arguments = self._arguments(items, kept)
@@ -58,7 +58,7 @@ class _Attending:
                 self._sums("attention_sums", kept, arguments)
 
     def viewed(self, plan: int, size: PlanSize) -> None:
-        """Of what a plan leaves in view."""
+        """Attention over the slots that a plan leaves visible."""
         memory = self._memory(size)
         stack, all_heads = self._stack, KeptWeights(0, self._heads)
         arguments = structs.viewed(self._arguments(size.items, all_heads), memory, plan, False)
@@ -91,7 +91,7 @@ class _Attending:
         self._stack.launch("mark_stripes", grid, _THREADS, shared, arguments)
 
     def _memory(self, size: PlanSize) -> ViewMemory:
-        """Memory for what is found out of a plan."""
+        """Working memory for the slots selected by a plan."""
         need, n = self._stack.memory.need, size.groups * self._heads
         pages, slots = n * size.pages, n * size.slots
         found = ViewMemory(

@@ -1,4 +1,5 @@
-"""Bounds of the keys of full pages, made when a view first searches a page, kept until its rows change."""
+"""Bounds of the keys of full pages. They are computed when a view first searches a page and kept until its rows
+change."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from edgedec.spec import ModelSpec
 
 
 class PageBounds:
-    """Of pages by their numbers: memory [kv_heads][least, largest][dimensions, whole sixteens] bfloat16 of each
-    attention block, and which blocks' are made."""
+    """Key bounds by page number: memory [kv_heads][least, largest][dimensions, whole sixteens] bfloat16 for each
+    attention block, and the blocks whose bounds are computed."""
 
     def __init__(self, device: Device, spec: ModelSpec, memory: Recycler) -> None:
         self._device, self._spec, self._memory = device, spec, memory
@@ -25,11 +26,11 @@ class PageBounds:
         self._held = dict[int, tuple[Recycled, set[int]]]()
 
     def address(self, page: int) -> int:
-        """Where the bounds of a page begin; 0: it has none."""
+        """The address of a page's bounds; 0 if it has none."""
         return self._held[page][0].at if page in self._held else 0
 
     def changed(self, page: int, blocks: Collection[int]) -> None:
-        """Rows of these blocks change."""
+        """Invalidate the bounds of these blocks: their rows change."""
         if page in self._held:
             self._held[page][1].difference_update(blocks)
 
@@ -45,16 +46,17 @@ class PageBounds:
         return found
 
     def made(self, pages: Sequence[int], block: int) -> None:
-        """Bounds of a block in these pages are what their rows are."""
+        """Mark the bounds of a block in these pages as up to date."""
         for page in pages:
             self._held[page][1].add(block)
 
     def make(self, places: Sequence[tuple[int, int]], block: int, offset: int, row_bytes: int, kv: str) -> None:
-        """Make those of a block in pages, by the addresses of page and bounds; offset: of the block in a page."""
+        """Compute the bounds of a block in pages, given the addresses of pages and bounds; offset: of the block in a
+        page."""
         if not places:
             return
         facts, held = self._spec.attention[block], Buffer.of(self._device, np.array(places, np.uint64))
         numbers = facts.head_dim, kv_format(facts, kv), row_bytes
         arguments = structs.bounds(held.at, offset, self.offsets[block], *numbers)
         self._device.launch("page_bounds", (len(places), facts.n_kv_heads, 1), 32, 0, arguments)
-        self._device.synchronize()  # the places' memory goes
+        self._device.synchronize()  # the address list is freed on return

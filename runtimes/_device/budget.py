@@ -1,7 +1,7 @@
-"""Bytes of a device that pages and states may take together: frames of several sizes grow out of one budget.
+"""The memory budget of a device that pages and states share: frames of several sizes are allocated from it.
 
-While there is room every size takes what it needs. Where there is none, a size takes first the slabs that others do not
-use, then the place of its own piece that was used least recently, then slabs of others whose pieces can leave.
+While there is room, every size allocates what it needs. After that a size first takes unused slabs of other sizes, then
+evicts its own least recently used piece, then takes slabs of other sizes whose pieces can be swapped out.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Protocol
 
 from edgedec.kernels.device.interface import Buffer, Device
 
-# No more than a part of this many is given back for something else.
+# At most one part in this many is given back for other uses of the device's memory.
 _MUCH = 4
 
 
 class PageLock:
-    """A lock that a thread may take again. What a garbage collection ends meanwhile in the same thread waits until the
-    lock is given back (`after`)."""
+    """A reentrant lock. Finalizers that the garbage collector runs in the same thread meanwhile are deferred until the
+    lock is released (`after`)."""
 
     def __init__(self) -> None:
         self._lock, self._depth, self._waiting = RLock(), 0, list[Callable[[], None]]()
@@ -36,22 +36,22 @@ class PageLock:
             self._lock.release()
 
     def after(self, work: Callable[[], None]) -> None:
-        """Do it in a turn of its own: now, or when the one that goes on ends."""
+        """Run `work` outside of any other critical section: now, or when the current one ends."""
         with self:
             self._waiting.append(work)
 
 
 class Tenant(Protocol):
-    """Who holds slabs of a budget."""
+    """A holder of slabs of a budget."""
 
     def give_back(self, evict: bool) -> int:
-        """The bytes of a slab that went back to the device: one that nothing lies in, or (evict) whose pieces could
-        leave; 0: there is none."""
+        """Free one slab and return its bytes: an empty one, or (evict) one whose pieces could be swapped out; 0 if
+        there is none."""
         ...
 
 
 class MemoryBudget:
-    """`most`: bytes that all slabs may take, 0: as many as the device has memory for; `taken`: that they do."""
+    """The bytes of all slabs. `most`: the limit (0: the device's memory); `taken`: bytes in use."""
 
     def __init__(self, device: Device, most: int = 0) -> None:
         self.device, self.most, self.taken, self.turn = device, most, 0, PageLock()
@@ -61,7 +61,7 @@ class MemoryBudget:
         self._tenants.append(tenant)
 
     def slab(self, size: int, n: int) -> tuple[Buffer, int] | None:
-        """Memory for up to n pieces of a size, and for how many; None if there is no more."""
+        """Memory for up to n pieces of a size, and their number; None if the budget is exhausted."""
         n = min(n, (self.most - self.taken) // size) if self.most else n
         if n <= 0:
             return None
@@ -76,7 +76,7 @@ class MemoryBudget:
         return made, n
 
     def make_room(self, tenant: Tenant, size: int, evict: bool) -> bool:
-        """Let the others give slabs back until `size` bytes are free; are they?"""
+        """Have the other tenants free slabs until `size` bytes are free; False if that is not possible."""
         others = [other for other in self._tenants if other is not tenant]
         while self.most - self.taken < size:
             if not self._given_back(others, evict):
@@ -84,8 +84,8 @@ class MemoryBudget:
         return True
 
     def relieve(self, size: int) -> bool:
-        """Give the device up to `size` bytes for something else, for good; False: that is much of what there is, or a
-        limit was set, within which the device has to have room."""
+        """Shrink the budget for good by up to `size` bytes, for other uses of the device's memory. False if that is a
+        large part of the budget, or if the user set a limit."""
         before = self.taken
         if self._given or before < _MUCH * size:
             return False

@@ -1,4 +1,4 @@
-"""The cache of engines with pages on a device: what lies in which slot is known on the host."""
+"""The KV cache of engines with pages on a device; slot bookkeeping is on the host."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from edgedec.runtimes._device.table import PageTable, loaded_tables
 
 Ints = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
-# What a call may take of a table beside the pages that it fills: copies of shared ones.
+# Pages that a call may need per table besides those it fills: copies of shared pages.
 SPARE_PAGES = 2
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
 def _alone(method: Callable[Concatenate[PagedCache, _P], _R]) -> Callable[Concatenate[PagedCache, _P], _R]:
-    """The method, while no other thread uses the device."""
+    """Wrap a method so that no other thread uses the device while it runs."""
 
     @wraps(method)
     def run(self: PagedCache, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -53,7 +53,7 @@ class PagedCache(NoOffload):
                 b: DeviceRecurrent(pool.device, pool.states, block) for b, block in self.spec.recurrent.items()
             }
         self._grouped: tuple[list[PageTable], list[tuple[PageTable, list[int]]]] = ([], [])
-        # Of the last call: what its recurrent blocks have to apply.
+        # The state updates that the recurrent blocks of the last call have to apply.
         self.updates = dict[int, list[tuple[int, int, int]]]()
 
     # ---- what a call does ----
@@ -75,14 +75,14 @@ class PagedCache(NoOffload):
             self.recurrent[b].check(rows)
 
     def begin(self, blocks: Collection[int], rows: Rows) -> None:
-        """Make a call's rows, which `check` has accepted, the pending ones; its recurrent blocks have room for them."""
+        """Make a call's rows, accepted by `check`, the pending ones; reserve room in its recurrent blocks."""
         chosen = {b for b in blocks if b in self._tables or b in self.recurrent}
         if chosen and self._tree.write(rows):
             self._forget_pending()
         self.updates = {b: self.recurrent[b].begin(rows) for b in sorted(chosen & self.recurrent.keys())}
 
     def make_room(self, blocks: Collection[int], rows: Rows) -> None:
-        """Pages for the rows of a call that has begun, in the attention blocks that it runs."""
+        """Allocate pages for the rows of a begun call, in the attention blocks that it runs."""
         chosen = {b for b in blocks if b in self._tables}
         self._split(chosen)
         for table, members in self._by_table():
@@ -90,11 +90,11 @@ class PagedCache(NoOffload):
                 table.write(rows, members)
 
     def pieces(self) -> list[DevicePiece]:
-        """What the recurrent blocks of a call that has begun work on."""
+        """The memory pieces that the recurrent blocks of a begun call work on."""
         return [piece for b in self.updates for piece in self.recurrent[b].pieces()]
 
     def piece_bytes(self, rows: Rows) -> int:
-        """Bytes of what recurrent blocks work on in a call of these rows."""
+        """Bytes of the pieces that recurrent blocks work on in a call of these rows."""
         return sum(state.bytes_of(rows) for state in self.recurrent.values())
 
     def table(self, block: int) -> PageTable:
@@ -105,7 +105,7 @@ class PagedCache(NoOffload):
         return [page for table, _ in self._by_table() for page in table.pages]
 
     def new_pages(self, rows: Rows) -> int:
-        """How many pages more a call's rows take at most, copies of shared ones included."""
+        """The most pages that a call's rows add, copies of shared pages included."""
         tables = [table for table, _ in self._by_table()]
         grown = sum(max(-(-(t.slots.committed + len(rows)) // SLOTS) - len(t.pages), 0) for t in tables)
         return grown + SPARE_PAGES * len(tables)
@@ -218,7 +218,7 @@ class PagedCache(NoOffload):
         if saved is None or length.dtype != np.int64 or length.tolist() != [saved.length]:
             raise wrong
         self._tree.reset()
-        self._tables, self._grouped = loaded_tables(self.pool, saved), ([], [])  # the old ones' pages go now
+        self._tables, self._grouped = loaded_tables(self.pool, saved), ([], [])  # frees the old tables' pages
         for b, part in saved.states.items():
             self.recurrent[b].load(part.history, part.state, part.length, part.slots)
         self.length = saved.length
@@ -272,7 +272,7 @@ class PagedCache(NoOffload):
             length = found
 
     def _by_table(self) -> list[tuple[PageTable, list[int]]]:
-        """Each table with the blocks that share it."""
+        """Each table once, with the blocks that share it."""
         now = list(self._tables.values())
         if now != self._grouped[0]:  # tables are equal where they are the same
             groups: dict[int, tuple[PageTable, list[int]]] = {}
@@ -282,7 +282,7 @@ class PagedCache(NoOffload):
         return self._grouped[1]
 
     def _own_table(self, block: int) -> PageTable:
-        """The table of a block that is about to change: its own alone, without pending rows."""
+        """The table of a block before a change: made exclusive to the block, pending rows removed."""
         self.rollback()
         self._split({block})
         return self._tables[block]

@@ -1,4 +1,4 @@
-"""Which tables of pages the sequences of a call have in which block."""
+"""The page tables of a call's sequences by block."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from edgedec.runtimes._device.table import PageTable
 
 @dataclass(frozen=True)
 class Views:
-    """The tables of a call's sequences: blocks whose slots are the same have one view. of: the view of each attention
-    block; tables: of each view a table a sequence."""
+    """The tables of a call's sequences; blocks with the same slots share one view. of: the view of each attention
+    block; tables: for each view, one table per sequence."""
 
     of: dict[int, int]
     tables: list[list[PageTable]]
@@ -24,7 +24,7 @@ class Views:
             if b not in caches[0].spec.attention:
                 continue
             found = [cache.table(b) for cache in caches]
-            if tables and found == tables[-1]:  # as the block before, mostly
+            if tables and found == tables[-1]:  # usually the same as in the previous block
                 of[b] = len(tables) - 1
                 continue
             of[b] = known.setdefault(tuple(id(table) for table in found), len(tables))

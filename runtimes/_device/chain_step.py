@@ -1,5 +1,5 @@
-"""The step of one text's chain of rows, which plain decoding calls for with every token: written at once, without what
-only trees, batches, windows and policies have."""
+"""Fast path for the step of one sequence's chain of rows, as plain decoding runs it for every token. All arrays are
+written at once, without those that only trees, batches, windows and cache policies need."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from edgedec.spec import ModelSpec
 # int32 of 16 bytes: arrays begin at multiples of these.
 _LINE = 4
 _HEADER = -(-structs.STEP.size // 16) * _LINE
-# In the order in which they lie here; what a chain does not have is empty, and begins anywhere.
+# The arrays in the order of their memory here; those that a chain does not need are empty.
 _EMPTY = ("path", "slot_positions", "given", "recurrent", "updates", "update_ends", "taps", "bounds", "plans")
 
 
 def fits(calls: Sequence[Call], spec: ModelSpec, tables: Sequence[Sequence[PageTable]]) -> bool:
-    """Is the step of one chain of tokens, in a model without windows and states?"""
+    """Whether the step is one chain of tokens in a model without windows and recurrent states."""
     if len(calls) != 1 or not tables or spec.recurrent or any(b.window for b in spec.attention.values()):
         return False
     call = calls[0]
@@ -32,8 +32,8 @@ def fits(calls: Sequence[Call], spec: ModelSpec, tables: Sequence[Sequence[PageT
 
 @dataclass(frozen=True)
 class ChainStep:
-    """image: the header's place and the arrays after it; places: where each array begins, in int32; items: of
-    attention; head: rows of the head."""
+    """image: room for the header and the arrays after it; places: offset of each array, in int32; items: attention
+    items; head: rows of the head."""
 
     image: NDArray[np.int32]
     places: dict[str, int]
@@ -45,12 +45,12 @@ class ChainStep:
         return int(self.image.nbytes)
 
     def addresses(self, base: int, names: Sequence[str]) -> list[int]:
-        """Of arrays, if the image lies at `base`."""
+        """The addresses of the arrays if the image lies at `base`."""
         return [base + 4 * self.places[name] for name in names]
 
 
 def chain_step(call: Call, tables: Sequence[PageTable], tile: int) -> ChainStep:
-    """The arrays of a chain's step, as `StepMemory.write` has them. tables: of each view."""
+    """The arrays of a chain's step, as `StepMemory.write` makes them. tables: one per view."""
     rows, n = call.rows, call.rows.count
     chunks = -(-(max(table.start for table in tables) + len(rows)) // structs.CHUNK)
     items = -(-n // tile) * chunks
@@ -78,7 +78,7 @@ def chain_step(call: Call, tables: Sequence[PageTable], tile: int) -> ChainStep:
 
 
 def _placed(counts: dict[str, int]) -> tuple[NDArray[np.int32], dict[str, int]]:
-    """Zeros for arrays of so many int32, and where each begins."""
+    """A zeroed image for arrays of the given numbers of int32, and the offset of each."""
     places, at = dict.fromkeys(_EMPTY, _HEADER), _HEADER
     for name, count in counts.items():
         places[name] = at
@@ -87,7 +87,7 @@ def _placed(counts: dict[str, int]) -> tuple[NDArray[np.int32], dict[str, int]]:
 
 
 def _number(image: NDArray[np.int32], places: dict[str, int], first: int, n: int, tile: int, chunks: int) -> None:
-    """Rows by their number in the text, and by their place among the items of attention."""
+    """Fill in the rows' positions in the text and their places among the attention items."""
     items = image[places["items"] :][: 4 * -(-n // tile) * chunks].reshape(-1, chunks, 4)
     items[:, :, 3] = np.arange(chunks) if chunks > 1 else 0
     if n == 1:

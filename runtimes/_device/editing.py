@@ -1,4 +1,4 @@
-"""Slots of a cache changed after the fact: dropped for each head, merged into others, kept beside a token."""
+"""Changes to committed slots of a cache: drop slots by head, merge slots into others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def keys(table: PageTable, block: int, kv: str, start: int) -> Floats:
 
 
 def drop_by_head(table: PageTable, block: int, gone: Ints) -> None:
-    """Forget slots [kv_heads, n] of each head; the table is the block's alone."""
+    """Drop slots [kv_heads, n] of each head; the table is exclusive to the block."""
     for head, stay in enumerate(table.slots.drop_by_head(gone)):
         moved = stay != np.arange(len(stay))
         table.move(stay[moved].tolist(), np.flatnonzero(moved).tolist(), [block], head)
@@ -47,8 +47,8 @@ def drop_by_head(table: PageTable, block: int, gone: Ints) -> None:
 def merge(
     table: PageTable, members: Sequence[int], block: int, kv: str, into: Ints, slots: Ints, weights: Floats
 ) -> None:
-    """Add rows of `slots`, by weights [kv_heads, n], to those of `into`, in the order of the native engine: target by
-    target, of each its own share first. members: the blocks of the table."""
+    """Add rows of `slots`, weighted by [kv_heads, n], to those of `into`. The order of sums is the native engine's:
+    target by target, the target's own share first. members: the blocks of the table."""
     facts, pool = table.pool.spec.attention[block], table.pool
     dim, fmt = facts.head_dim, kv_format(facts, kv)
     targets = np.unique(into)
@@ -75,5 +75,5 @@ def merge(
 
 
 def _within(pages: Ints, slot: int) -> int:
-    """Where a slot lies in the rows of some pages, ascending."""
+    """The index of each slot within the rows of some pages, ascending."""
     return int(np.searchsorted(pages, slot // SLOTS)) * SLOTS + slot % SLOTS

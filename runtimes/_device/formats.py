@@ -1,11 +1,11 @@
-"""In which format a block's keys and values are kept, and bytes of one (`kernels/cpu/kv.h`)."""
+"""The format of a block's keys and values, and the bytes of one row (`kernels/cpu/kv.h`)."""
 
 from __future__ import annotations
 
 from edgedec.kernels.device import structs
 from edgedec.spec import Attention
 
-# Heads of so few values have no int4 cache, as in the native engine.
+# Heads with fewer values than this have no int4 cache, as in the native engine.
 _NARROW_HEAD = 16
 _SCALE_GROUP = 16
 

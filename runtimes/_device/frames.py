@@ -1,7 +1,7 @@
-"""Where pages lie: in frames of the device's memory as far as they may take it, the others in the host's memory.
+"""Placement of pages: in frames of the device's memory within the budget, otherwise in the host's memory.
 
-A page that is wanted again comes back to a frame; the page that was used least recently makes room for it. What a step
-or a move works on is pinned and stays.
+A page that is needed again is copied back to a frame; the least recently used page is evicted for it. Pages in use by a
+step or a move are pinned.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class _Frames:
         return self._slabs[self.slab(frame)].at + frame % self._per_slab * self.size
 
     def slab(self, frame: int) -> int:
-        """The number of the slab that a frame is of."""
+        """The number of a frame's slab."""
         return frame // self._per_slab
 
     def drop_empty(self) -> int:
-        """Give a slab back to the device that no frame of is taken; its bytes, 0 if there is none."""
+        """Free a slab without taken frames; returns its bytes, 0 if there is none."""
         if not self._empty:
             return 0
         slab = self._empty.pop()
@@ -83,7 +83,7 @@ class PageFrames:
         budget: MemoryBudget | None = None,
         slab: int | None = None,
     ) -> None:
-        """most: pages, of frames with a budget of their own (0: no limit); slab: bytes that are taken at once."""
+        """most: limit in pages for frames with a budget of their own (0: no limit); slab: bytes of one allocation."""
         self._device, self._budget = device, budget or MemoryBudget(device, most * page_bytes)
         self._frames = _Frames(self._budget, page_bytes, _SLAB if slab is None else slab)
         self._budget.join(self)
@@ -93,16 +93,16 @@ class PageFrames:
 
     @property
     def most(self) -> int:
-        """Pages that the device holds at most, if nothing else shares the budget; 0: not known yet."""
+        """The most pages that fit on the device if nothing else shares the budget; 0: not known yet."""
         return max(self._budget.most // max(self._frames.size, 1), int(self._budget.most > 0))
 
     @property
     def away(self) -> int:
-        """Pages that lie in the host's memory."""
+        """The number of pages in the host's memory."""
         return len(self._away)
 
     def add(self, page: int) -> None:
-        """A new page; what is in it is not cleared."""
+        """Add a page; its content is undefined."""
         with self.turn:
             self._of[page] = self._frame()
             self._recent[page] = None
@@ -116,7 +116,7 @@ class PageFrames:
                 self._frames.give_back(frame)
 
     def address(self, page: int) -> int:
-        """Where a page lies on the device; it is brought there if it is away."""
+        """The device address of a page; it is copied there first if it is in the host's memory."""
         frame = self._of[page]
         return self._frames.address(self._bring(page) if frame == _AWAY else frame)
 
@@ -130,7 +130,7 @@ class PageFrames:
 
     @contextmanager
     def pinned(self, pages: Collection[int]) -> Iterator[None]:
-        """These pages lie on the device meanwhile. MemoryError if they do not fit."""
+        """Keep these pages on the device inside the context. MemoryError if they do not fit."""
         with self.turn:
             self._pins.update(pages)
             try:
@@ -161,7 +161,7 @@ class PageFrames:
             return frame
 
     def give_back(self, evict: bool) -> int:
-        """As `Tenant`: a slab without pages goes back to the device, or one whose pages can all leave."""
+        """As `Tenant`: free a slab without pages, or one whose pages can all be evicted."""
         with self.turn:
             given = self._frames.drop_empty()
             if given or not evict:
@@ -175,7 +175,7 @@ class PageFrames:
             return self._frames.drop_empty()
 
     def _frame(self) -> int:
-        """A free frame; that of the page which was used least recently if there is no other."""
+        """A free frame; if there is none, that of the least recently used page, which is evicted."""
         size, make_room = self._frames.size, self._budget.make_room
         frame = self._frames.take()
         if frame is None and make_room(self, size, evict=False):
@@ -189,7 +189,7 @@ class PageFrames:
         return frame
 
     def _sent_away(self, page: int) -> int:
-        """The frame of a page that now lies in the host's memory."""
+        """Move a page to the host's memory; returns its frame."""
         frame, bytes_ = self._of[page], np.empty(self._frames.size, np.uint8)
         self._device.read(self._frames.address(frame), bytes_)
         self._away[page], self._of[page] = bytes_, _AWAY

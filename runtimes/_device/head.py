@@ -1,4 +1,4 @@
-"""The head: launches, and what of their results each call wanted."""
+"""The head: launches, and the results that each call requested."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def strips(vocab: int) -> int:
 
 
 def head(stack: Stack, step: int, shape: StepShape) -> None:
-    """Logits of the head's rows; of each strip the sums, and the best tokens."""
+    """Launch the logits of the head's rows, the sums of each strip, and the best tokens."""
     spec, model, rows = stack.spec, stack.model, shape.head
     w, vocab = model.weights("embed" if spec.tied else "head"), spec.vocab_size
     logits = stack.floats("logits", vocab, rows)
@@ -38,7 +38,7 @@ def head(stack: Stack, step: int, shape: StepShape) -> None:
 
 
 def results(stack: Stack, shape: StepShape, calls: Sequence[Call]) -> list[CallResult]:
-    """What each call wanted of the head and of the states after blocks."""
+    """The requested results of the head and of the states after blocks, by call."""
     found, row, head_row = [], 0, 0
     for call in calls:
         wanted, count = call.outputs, call.rows.count
@@ -68,7 +68,7 @@ def _fill(stack: Stack, shape: StepShape, call: Call, row: int, n: int, result: 
 
 
 def _log_sum(line: list[list[float]], temperature: float) -> float:
-    """Strips put together in their order, as the native engine does (kernels/cpu/head.cpp)."""
+    """The log-sum of strips merged in order, as in the native engine (kernels/cpu/head.cpp)."""
     most, total = max(strip[0] for strip in line), 0.0
     for top, part in line:
         total += part * math.exp((top - most) / temperature)

@@ -1,5 +1,5 @@
-"""A bundle's weights on a device. Quantized matrices lie packed (`interleave16`); those that lie row by row in the
-bundle are packed once, when they are brought there."""
+"""A bundle's weights on a device. Quantized matrices are packed (`interleave16`); those stored by rows in the bundle
+are packed when they are copied."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FILL = {"int4": 0x88888888, "int8": 0x80808080}
 
 
 class DeviceModel:
-    """DeviceWeights by their names in a bundle; brought to the device at first use."""
+    """DeviceWeights by their names in a bundle; copied to the device at first use."""
 
     def __init__(self, bundle: Bundle, device: Device) -> None:
         self.spec, self._bundle, self._device = bundle.spec, bundle, device
@@ -27,7 +27,7 @@ class DeviceModel:
         self._weights = dict[str, structs.DeviceWeights]()
 
     def weights(self, name: str) -> structs.DeviceWeights:
-        """A matrix; one without data if the model has no such one."""
+        """A matrix; one without data if the model has none of this name."""
         if name not in self._tensors:
             return structs.DeviceWeights()
         if name not in self._weights:
@@ -35,7 +35,7 @@ class DeviceModel:
         return self._weights[name]
 
     def vector(self, name: str) -> int:
-        """The address of a vector; 0 if the model has no such one."""
+        """The address of a vector; 0 if the model has none of this name."""
         if name not in self._tensors:
             return 0
         tensor = self._tensors[name]

@@ -1,5 +1,4 @@
-"""The launches of a mixture-of-experts block: each row's experts one by one, their weights read from where the router's
-choice lies on the device."""
+"""The launches of a mixture-of-experts block: each row's experts one by one. The expert numbers stay on the device."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def _one(w: DeviceWeights, experts: int) -> DeviceWeights:
 
 
 def _route(stack: Stack, step: int, rows: int, number: int, block: Moe, normed: int) -> tuple[int, int]:
-    """Where the experts [rows, top_k] and their weights are."""
+    """Launch the router; the addresses of the experts [rows, top_k] and of their weights."""
     prefix, n = f"blocks.{number}.", block.n_experts
     logits, scratch = stack.floats("router", n), stack.floats("router scores", 2 * n)
     experts, weights = stack.floats("experts", block.top_k), stack.floats("expert weights", block.top_k)
@@ -47,7 +46,7 @@ def _route(stack: Stack, step: int, rows: int, number: int, block: Moe, normed: 
 
 
 def _routed(stack: Stack, step: int, rows: int, number: int, block: Moe, experts: int, first: Product) -> int:
-    """What the chosen experts give [rows, top_k, hidden]."""
+    """The output of the chosen experts [rows, top_k, hidden]."""
     width, inner, k = stack.spec.hidden_size, block.inner_size, block.top_k
     act, out = stack.floats("act", inner * k), stack.floats("expert out", width * k)
     up = replace(first, w=_one(first.w, block.n_experts), experts=experts, copies=k, spread=k)
@@ -69,7 +68,7 @@ def _up(stack: Stack, step: int, rows: int, block: Moe, up: Product, inner: int,
 
 
 def _shared(stack: Stack, step: int, rows: int, number: int, block: Moe, normed: int) -> tuple[int, int]:
-    """What the shared expert gives [rows, hidden], and its gate's logits; 0: there is none."""
+    """The output of the shared expert [rows, hidden] and its gate's logits; 0 if there is none."""
     if not block.shared_size:
         return 0, 0
     prefix, width, inner = f"blocks.{number}.", stack.spec.hidden_size, block.shared_size

@@ -1,4 +1,4 @@
-"""Opening a bundle on a device: its cache format, the self-test of the driver, one line for what does not go."""
+"""Opening a bundle on a device: cache format, self-test of the driver, one-line errors."""
 
 from __future__ import annotations
 

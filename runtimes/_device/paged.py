@@ -1,4 +1,4 @@
-"""What runtimes over pages of a device share: the pages, caches, which calls go together, what is checked before."""
+"""The base of runtimes with pages on a device: pages, caches, grouping and checks of calls."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from edgedec.runtimes._device.cache import SPARE_PAGES, PagedCache
 from edgedec.runtimes._device.pages import SLOTS, PagePool
 from edgedec.spec import KV_FORMATS, ModelSpec
 
-# As the native engine: of a smaller vocabulary all logits cost the reader less than the best tokens cost the head.
+# As in the native engine: with a smaller vocabulary, copying all logits costs less than selecting the best tokens.
 _BEST, _WIDE = 256, 1 << 14
-# Bytes that pages give back at once where the device has no memory left for a step's own.
+# Bytes that pages free at once where the device has no memory left for a step.
 _RELIEF = 64 << 20
 
 
@@ -28,8 +28,7 @@ class PagedRuntime(ABC):
     capabilities: Capabilities
 
     def __init__(self, spec: ModelSpec, kv: str, device: Device, memory: int = 0) -> None:
-        """memory: bytes of the device that pages and states may take; others lie in the host's memory meanwhile. 0:
-        all."""
+        """memory: bytes of the device for pages and states (0: all); the rest is swapped to the host's memory."""
         self.spec, self.kv = spec, kv
         self._pool = PagePool(device, spec, kv, memory)
         self._lock = self._pool.busy
@@ -42,7 +41,7 @@ class PagedRuntime(ABC):
 
     @property
     def longest(self) -> int | None:
-        """Tokens of one text that the device's memory for caches holds; None: no limit is known."""
+        """The longest text, in tokens, whose cache fits in the device's memory; None: no limit is known."""
         if not self._pool.budget.most:
             return None
         left = self._pool.budget.most - self._state_bytes
@@ -52,14 +51,14 @@ class PagedRuntime(ABC):
 
     @cached_property
     def _state_bytes(self) -> int:
-        """Bytes of the states of a call as large as there are."""
+        """Bytes of the recurrent states of the largest call."""
         if not self.spec.recurrent:
             return 0
         rows = Rows.chain([0] * min(self.capabilities.largest_call, self.spec.context_length), 0)
         return self.new_cache(1).piece_bytes(rows)
 
     def _declared(self, **more: Any) -> Capabilities:
-        """What pages and the heads over them bring, and more."""
+        """The capabilities of paged runtimes, plus `more`."""
         return Capabilities(
             kv_formats=KV_FORMATS,
             batch_invariant=True,
@@ -75,7 +74,7 @@ class PagedRuntime(ABC):
 
     @abstractmethod
     def load(self) -> None:
-        """Open now what the whole stack needs."""
+        """Open what the whole stack needs."""
 
     @abstractmethod
     def release(self) -> None:
@@ -101,7 +100,7 @@ class PagedRuntime(ABC):
             return [found[i] for i in range(len(calls))]
 
     def _fitting(self, calls: Sequence[tuple[int, PagedCache, Rows]]) -> Iterator[list[int]]:
-        """Numbers of calls whose pages and states lie on the device together."""
+        """Groups of calls, by number, whose pages and states fit on the device together."""
         most, page = self._pool.budget.most, self._pool.page_bytes
         some, pages, new = list[int](), set[int](), 0
         for i, cache, rows in calls if most else ():
@@ -115,7 +114,8 @@ class PagedRuntime(ABC):
     def _run_relieved(
         self, blocks: tuple[int, ...], adapter: DeviceAdapter | None, calls: Sequence[Call]
     ) -> list[CallResult]:
-        """The results of calls; where the device has no memory left for what they compute with, pages leave it."""
+        """The results of calls; if the device runs out of working memory, pages are evicted once and the calls
+        repeated."""
         try:
             return self._run_pinned(blocks, adapter, calls)
         except MemoryError:
@@ -126,11 +126,11 @@ class PagedRuntime(ABC):
     def _run_pinned(
         self, blocks: tuple[int, ...], adapter: DeviceAdapter | None, calls: Sequence[Call]
     ) -> list[CallResult]:
-        """The results of calls, whose states and pages stay on the device meanwhile."""
+        """The results of calls, with their states and pages pinned on the device."""
         caches, frames = [own(call) for call in calls], self._pool.frames
         for cache, call in zip(caches, calls, strict=True):
             cache.begin(blocks, call.rows)
-        # States first: they take slabs of pages, none of which has to stay yet.
+        # States first: they may take slabs of pages, and no page is pinned yet.
         states = [piece for cache in caches for piece in cache.pieces()]
         with self._pool.states.pinned(states), frames.pinned(self._leaving(caches)):
             for cache, call in zip(caches, calls, strict=True):
@@ -139,7 +139,7 @@ class PagedRuntime(ABC):
                 return self._run(blocks, adapter, calls, caches)
 
     def _leaving(self, caches: Sequence[PagedCache]) -> set[int]:
-        """Pages of caches that could leave the device; none while it holds all there are."""
+        """The pages of caches that could be evicted; none while the device holds all pages."""
         return {page for cache in caches for page in cache.pages()} if self._pool.frames.most else set()
 
     @abstractmethod
@@ -153,11 +153,11 @@ class PagedRuntime(ABC):
         """The results of calls that run the same blocks with the same adapter; their caches have room for the rows."""
 
     def _adapter(self, call: Call) -> DeviceAdapter | None:
-        """A call's adapter where the runtime's steps want it; None for none."""
+        """A call's adapter in the form that the runtime's steps use; None if there is none."""
         return None
 
     def _check(self, call: Call, blocks: tuple[int, ...]) -> None:
-        """UsageError or ContextFull for a call that cannot run; nothing has changed then."""
+        """Raise UsageError or ContextFull for a call that cannot run, before anything changes."""
         if not isinstance(call.cache, PagedCache) or call.cache.pool is not self._pool:
             raise UsageError("the cache is of another runtime: use one of this runtime's new_cache()")
         rows = call.rows
@@ -167,7 +167,7 @@ class PagedRuntime(ABC):
         self._check_room(call.cache, rows)
 
     def _check_room(self, cache: PagedCache, rows: Rows) -> None:
-        """ContextFull if the device cannot hold what a call works on, all else gone."""
+        """Raise ContextFull if the device cannot hold a call's pages and states even with everything else evicted."""
         pool, states = self._pool, cache.piece_bytes(rows)
         if not pool.budget.most:
             return

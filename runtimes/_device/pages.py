@@ -1,7 +1,7 @@
-"""Pages of cached keys and values in a device's memory, counted by who holds them.
+"""Reference-counted pages of cached keys and values in a device's memory.
 
 A page holds 64 slots of every attention block, one block after another, each as the native engine lays it out:
-[k and v][kv_heads][slot][row bytes]. So one table of pages serves all blocks that hold the same slots.
+[k and v][kv_heads][slot][row bytes]. One table of pages therefore serves all blocks that hold the same slots.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ Bytes = NDArray[np.uint8]
 
 
 class PagePool:
-    """All pages of one runtime. `offsets`: where in a page each attention block begins; `rows`: bytes of its rows;
-    `states`: what recurrent blocks keep, within the same `budget`.
+    """All pages of one runtime. `offsets`: offset of each attention block in a page; `rows`: bytes of its rows;
+    `states`: memory of recurrent states, within the same `budget`.
 
-    `busy`: one thread at a time uses the device; a step holds it from its first page to its results. It is taken before
-    `frames.turn`, never after, so what a garbage collection ends (`release`) takes the turn alone.
+    `busy`: the lock of the device; a step holds it from its first page to its results. Lock order: `busy` before
+    `frames.turn`. `release`, which the garbage collector may call, takes only `frames.turn`.
     """
 
     def __init__(self, device: Device, spec: ModelSpec, kv: str, memory: int = 0) -> None:
-        """memory: bytes of the device that pages and states may take, others lie in the host's memory; 0: all that it
-        has."""
+        """memory: bytes of the device for pages and states (0: all); the rest is swapped to the host's memory."""
         self.device, self.spec, self.kv = device, spec, kv
         self.rows = {b: row_bytes(block.head_dim, kv_format(block, kv)) for b, block in spec.attention.items()}
         self.offsets, self.page_bytes = dict[int, int](), 0
@@ -56,7 +55,7 @@ class PagePool:
         return 2 * self.spec.attention[block].n_kv_heads * SLOTS * self.rows[block]
 
     def take(self) -> int:
-        """The number of a page that is held once; what is in it is not cleared."""
+        """The number of a page with reference count 1; its content is undefined."""
         with self.busy, self.frames.turn:
             page = self._free.pop() if self._free else len(self._holders)
             try:
@@ -76,7 +75,7 @@ class PagePool:
                 self._holders[page] += 1
 
     def release(self, pages: Sequence[int]) -> None:
-        """Called by tables that end, at any time: also while a page is looked for."""
+        """Drop one reference. Finalizers of tables call it at any time, also during `take`."""
         given = list(pages)
         self.frames.turn.after(lambda: self._release(given))
 
@@ -93,15 +92,15 @@ class PagePool:
 
     @property
     def used(self) -> int:
-        """Pages that anybody holds."""
+        """The number of pages in use."""
         return len(self._holders) - len(self._free)
 
     def address(self, page: int) -> int:
-        """Where a page lies on the device."""
+        """The device address of a page."""
         return self.frames.address(page)
 
     def copy(self, to: int, page: int, blocks: Sequence[int]) -> None:
-        """Copy what a page holds of these blocks."""
+        """Copy the rows of these blocks from one page to another."""
         with self._pinned((to, page)):
             target, source = self.address(to), self.address(page)
             if len(blocks) == len(self.offsets):
@@ -111,17 +110,17 @@ class PagePool:
                 self.device.copy(target + at, source + at, self.block_bytes(b))
 
     def read(self, page: int, block: int, out: Bytes) -> None:
-        """Fill `out` with what a page holds of a block."""
+        """Fill `out` with a block's part of a page."""
         with self.busy:
             self.frames.read(page, self.offsets[block], out)
 
     def write(self, page: int, block: int, rows: Bytes) -> None:
-        """Replace what a page holds of a block."""
+        """Replace a block's part of a page."""
         with self._pinned((page,)):
             self.device.write(self.address(page) + self.offsets[block], rows)
 
     def make_bounds(self, pages: Sequence[int], block: int) -> None:
-        """Make the bounds of a block's keys in full pages that have none."""
+        """Compute the bounds of a block's keys in full pages that have none."""
         with self.busy:
             lacking = self.bounds.lacking(pages, block)
             with self._pinned(lacking):
@@ -153,12 +152,13 @@ class PagePool:
 
     @contextmanager
     def _pinned(self, pages: Collection[int]) -> Iterator[None]:
-        """This thread alone uses the device meanwhile, and these pages lie there."""
+        """Hold the device's lock and keep these pages on the device."""
         with self.busy, self.frames.pinned(pages):
             yield
 
     def _runs_of(self, blocks: tuple[int, ...], head: int | None) -> tuple[int, Buffer]:
-        """How many runs of a page blocks have, or one of their heads, and offset and row bytes of each [n, 2]."""
+        """The number of contiguous runs of rows that blocks (or one head) have in a page, and offset and row bytes of
+        each [n, 2]."""
         if (blocks, head) not in self._runs:
             found = [
                 (self.offsets[b] + run * SLOTS * self.rows[b], self.rows[b])

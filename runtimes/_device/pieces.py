@@ -1,5 +1,5 @@
-"""Memory of a few sizes that is taken and given back all the time, and lies in the host's memory while nothing computes
-with it, where the device has no room: states of recurrent blocks and the inputs of their pending rows."""
+"""Pooled memory of a few sizes for states of recurrent blocks and the inputs of their pending rows. Without room on the
+device, a piece is swapped to the host's memory while it is not in use."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from edgedec.runtimes._device.frames import PageFrames
 
 
 class DevicePiece:
-    """A piece of memory that goes back with the object."""
+    """A piece of memory, freed with the object."""
 
     def __init__(self, frames: PageFrames, number: int, size: int) -> None:
         self.frames, self.number, self.size = frames, number, size
 
     @property
     def at(self) -> int:
-        """Its address on the device, where it is brought; it stays there while it is pinned."""
+        """Its device address, after a copy to the device if needed; it stays valid while the piece is pinned."""
         return self.frames.address(self.number)
 
     def read(self, at: int, out: NDArray[Any]) -> None:
-        """Fill `out` with its bytes from `at` on, wherever it lies."""
+        """Fill `out` with its bytes from `at` on, from device or host memory."""
         self.frames.read(self.number, at, out.reshape(-1).view(np.uint8))
 
     def __del__(self) -> None:
@@ -38,7 +38,7 @@ class DevicePiece:
 
 
 class PieceMemory:
-    """Pieces of a device, as many on it as its budget allows."""
+    """The pieces of a device, on it within its budget."""
 
     def __init__(self, device: Device, budget: MemoryBudget) -> None:
         self._device, self._budget, self._numbers = device, budget, count()
@@ -64,14 +64,14 @@ class PieceMemory:
         return made
 
     def zeros(self, size: int) -> DevicePiece:
-        """A cleared piece, the same one for all who ask; nobody writes it."""
+        """A zeroed piece, shared by all callers and never written."""
         if size not in self._zeros:
             self._zeros[size] = self.holding(np.zeros(size // 4, np.float32))
         return self._zeros[size]
 
     @contextmanager
     def pinned(self, pieces: Iterable[DevicePiece]) -> Iterator[None]:
-        """These lie on the device meanwhile. MemoryError if they do not fit."""
+        """Keep these pieces on the device inside the context. MemoryError if they do not fit."""
         numbers = defaultdict[PageFrames, list[int]](list)
         for piece in pieces:
             numbers[piece.frames].append(piece.number)

@@ -1,9 +1,9 @@
-"""The state of a state-space block for one text on a device: what is committed, the inputs of pending rows, and the few
-lengths that truncation can go back to (`kernels/cpu/recurrent.h`).
+"""The state of a state-space block for one text on a device: the committed state, the inputs of pending rows, and a few
+checkpoints for truncation (`kernels/cpu/recurrent.h`).
 
-A row's state is that of its parent with the row's inputs applied. One pending state is kept, that after the last row
-which was run; any other is made from the state before the tree by the same operations. All of it is in pieces that
-leave the device while no step needs them.
+A row's state is that of its parent with the row's inputs applied. One pending state is kept, that after the last
+computed row; any other is recomputed from the state before the tree by the same operations. All pieces can be swapped
+out while no step needs them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from edgedec.runtime import Rows
 from edgedec.runtimes._device.pieces import DevicePiece, PieceMemory
 from edgedec.spec import Ssm
 
-# As the native engine: the end of a commit of this many rows is worth going back to; so many of them are kept.
+# As in the native engine: a commit of at least this many rows makes a checkpoint; so many checkpoints are kept.
 _WORTH, _KEPT = 16, 4
 _THREADS = 32
 
@@ -33,10 +33,10 @@ class StateCheckpoint:
 
 
 class DeviceRecurrent:
-    """What one block keeps of one text. `length`: one more than the last committed token; slots: committed tokens.
+    """The state of one block for one text. `length`: the position after the last committed token; slots: committed
+    tokens.
 
-    A piece has a state and after it the last rows before their convolution; once it is committed it is never written
-    again.
+    A piece holds a state, then the last rows before their convolution. A committed piece is never written again.
     """
 
     def __init__(self, device: Device, memory: PieceMemory, block: Ssm) -> None:
@@ -57,7 +57,7 @@ class DeviceRecurrent:
     # ---- a call ----
 
     def check(self, rows: Rows) -> None:
-        """UsageError unless the rows before the computed ones are the pending ones."""
+        """Raise UsageError unless the rows before the computed ones are the pending ones."""
         first = rows.first
         if first and (first > len(self._numbers) or self._committed_row >= 0):
             raise UsageError(f"rows from {first} on cannot be added to {len(self._numbers)} pending ones")
@@ -92,7 +92,7 @@ class DeviceRecurrent:
         return start, start + 4 * self.state_floats, self._next.at, self._rows.at
 
     def pieces(self) -> list[DevicePiece]:
-        """What a call that has begun works on."""
+        """The pieces that a begun call works on."""
         return [piece for piece in (self.start, self._next, self._rows) if piece is not None]
 
     def bytes_of(self, rows: Rows) -> int:
@@ -112,7 +112,7 @@ class DeviceRecurrent:
     # ---- what a cache does ----
 
     def commit(self, numbers: Sequence[int], length: int) -> None:
-        """Keep those of these rows that are held; row i becomes token `length` + i of the text."""
+        """Commit these rows, as far as they are pending here; row i becomes token `length` + i of the text."""
         at = {number: i for i, number in enumerate(self._numbers)}
         kept = [(at[number], length + i) for i, number in enumerate(numbers) if number in at]
         if not kept:
@@ -124,16 +124,16 @@ class DeviceRecurrent:
             self.remember()
 
     def remember(self) -> None:
-        """The committed state can be gone back to."""
+        """Add the committed state to the checkpoints."""
         self._checkpoints = [*self._checkpoints[1 - _KEPT :], StateCheckpoint(self.length, self.slots, self.committed)]
 
     @property
     def checkpoints(self) -> list[StateCheckpoint]:
-        """The states that can be gone back to."""
+        """The states that `truncate` can restore."""
         return self._checkpoints
 
     def remember_before(self, points: Sequence[StateCheckpoint]) -> None:
-        """States of fewer tokens can be gone back to as well."""
+        """Add checkpoints of shorter lengths."""
         earlier = [point for point in points if point.length < self.length]
         self._checkpoints = [*earlier, *self._checkpoints][-_KEPT:]
 
@@ -156,20 +156,20 @@ class DeviceRecurrent:
         self.rollback()
 
     def copy(self) -> DeviceRecurrent:
-        """Another one with the same committed state, which is shared."""
+        """A copy that shares the committed state."""
         twin = DeviceRecurrent(self._device, self._memory, self._block)
         twin.committed = twin.start = self.committed
         twin.length, twin.slots, twin._checkpoints = self.length, self.slots, list(self._checkpoints)
         return twin
 
     def save(self) -> bytes:
-        """History, then state."""
+        """The bytes of the history, then of the state."""
         both = np.empty(self.state_floats + self.history_floats, np.float32)
         self.committed.read(0, both)
         return both[self.state_floats :].tobytes() + both[: self.state_floats].tobytes()
 
     def load(self, history: bytes, state: bytes, length: int, slots: int) -> None:
-        """Hold what was saved."""
+        """Restore a saved state."""
         self.committed = self._memory.holding(*(np.frombuffer(part, np.float32) for part in (state, history)))
         self.length, self.slots, self._checkpoints = length, slots, []
         if length:
@@ -194,7 +194,8 @@ class DeviceRecurrent:
         return 4 * self.row_floats << (rows - 1).bit_length()
 
     def _need_rows(self, count: int, keep: int) -> None:
-        """Memory for the inputs of so many rows, no more than `bytes_of` counts; the first `keep` are pending."""
+        """Allocate memory for the inputs of so many rows, at most what `bytes_of` counts; the first `keep` are
+        pending."""
         size, held = self._rows_size(count), self._rows
         if held is not None and (held.size == size or (keep and held.size > size)):
             return
@@ -204,7 +205,7 @@ class DeviceRecurrent:
                 self._device.copy(made.at, held.at, 4 * self.row_floats * keep)
 
     def _after(self, row: int) -> DevicePiece:
-        """State and history after a pending row: the state that is kept, or one that is made again."""
+        """State and history after a pending row: the kept state, or a recomputed one."""
         assert self._rows is not None
         if row == self._next_row and self._next is not None:
             made, self._next, self._next_row = self._next, None, -1
@@ -226,7 +227,7 @@ class DeviceRecurrent:
         facts = self._block.n_heads, self._block.head_dim, self._block.state_size, self._block.n_groups
         arguments = structs.advance(source.at, self._rows.at, made.at, rows.at, *facts, len(path))
         self._device.launch("ssm_advance", scan_grid(self._block, 1), _THREADS, 0, arguments)
-        self._device.synchronize()  # the path's memory goes
+        self._device.synchronize()  # the path's memory is freed on return
 
     def _write_history(self, row: int, made: DevicePiece) -> None:
         """Write the last rows before a convolution of the row after `row`."""

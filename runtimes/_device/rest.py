@@ -22,7 +22,7 @@ _header, _state = Struct("=4s3iQ2q"), Struct("=2q")
 
 
 def contiguous(length: int, tables: Tables, states: States) -> bool:
-    """Are the slots of all blocks the tokens 0 .. length - 1?"""
+    """Whether the slots of all blocks are the tokens 0 .. length - 1."""
     whole = all(table.slots.committed == length and table.identity() for table in set(tables.values()))
     return whole and all(state.slots == state.length == length for state in states.values())
 
@@ -39,7 +39,7 @@ def save_rest(pool: PagePool, kv: str, start: int, length: int, tables: Tables, 
 
 
 def rest_length(rest: Bytes, pool: PagePool, kv: str, length: int, capacity: int) -> int | None:
-    """How many tokens there will be once `rest` is appended to `length` of them; None if it does not belong there."""
+    """The number of tokens after appending `rest` to `length` tokens; None if it does not fit there."""
     if rest.nbytes < _header.size:
         return None
     *known, end, start = _header.unpack_from(rest.data)
@@ -49,7 +49,7 @@ def rest_length(rest: Bytes, pool: PagePool, kv: str, length: int, capacity: int
 
 
 def append(rest: Bytes, pool: PagePool, tables: Tables, states: States, start: int, end: int) -> None:
-    """Write tokens `start` .. `end` - 1 after those that contiguous tables hold."""
+    """Write tokens `start` .. `end` - 1 after the tokens of contiguous tables."""
     groups, at = dict[int, list[int]](), _header.size
     for b, table in tables.items():
         groups.setdefault(id(table), []).append(b)
@@ -69,7 +69,7 @@ def append(rest: Bytes, pool: PagePool, tables: Tables, states: States, start: i
 
 
 def _append_state(state: DeviceRecurrent, saved: SavedState) -> None:
-    """Go on with a later state; those that can be gone back to stay."""
+    """Continue with a later state; earlier checkpoints stay."""
     before = state.checkpoints
     state.load(saved.history, saved.state, saved.length, saved.slots)
     state.remember_before(before)

@@ -68,8 +68,8 @@ def _store_int4(x: Floats, out: Bytes) -> None:
 
 
 def _ranges(parts: Floats) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """Bits of the least value and of the scale of each group, rounded so that 0 to 15 cover it. NaN is passed over, of
-    two zeros the first counts."""
+    """Bits of the least value and of the scale of each group, rounded so that codes 0 to 15 cover the group. NaN is
+    ignored; of two zeros the first counts."""
     known = ~np.isnan(parts)
     at = np.where(known, parts, np.inf).argmin(axis=-1)[..., None]
     least = np.clip(np.take_along_axis(parts, at, axis=-1)[..., 0], -_LIMIT, _LIMIT)

@@ -38,7 +38,7 @@ class LaunchedRuntime(PagedRuntime):
         self.device, self._bundle = device, bundle
         check_fits(device, ((block, self._pool.rows[b]) for b, block in self.spec.attention.items()), kv)
         self._most_rows = dict[tuple[int, ...], int]()
-        self.launches = 0  # of the last step
+        self.launches = 0  # launches of the last step
         self._start()
         self.capabilities = self._declared(
             kinds=KINDS,
@@ -75,7 +75,7 @@ class LaunchedRuntime(PagedRuntime):
                 self._stack.model.weights(name)
 
     def _too_large(self, free: int, error: MemoryError) -> str:
-        """Why the weights are not on the device, and what to do. free: bytes that they could take; 0: unknown."""
+        """The error message for weights that do not fit, with advice. free: free bytes; 0: unknown."""
         need = sum(tensor.stored_bytes for tensor in self._bundle.manifest.tensors.values())
         has = f"{free >> 20:,} MiB are free" if free else "how much is free its driver does not say"
         return (
@@ -85,12 +85,12 @@ class LaunchedRuntime(PagedRuntime):
         )
 
     def release(self) -> None:
-        """Give the weights' and the working memory back; caches stay."""
+        """Free the weights' and the working memory; caches stay."""
         with self._lock:
             self._start()
 
     def again(self) -> None:
-        """Run the launches of the last step once more, on the same rows: what a step costs without the host."""
+        """Repeat the launches of the last step on the same rows, to measure a step without the host's part."""
         with self._lock:
             if self._last is not None:
                 self._last.replay()
@@ -134,14 +134,14 @@ class LaunchedRuntime(PagedRuntime):
         return results
 
     def _rows_at_once(self, blocks: tuple[int, ...]) -> int:
-        """How many rows of a sequence may share an item of attention in these blocks."""
+        """The most rows of a sequence that may share an attention item in these blocks."""
         if blocks not in self._most_rows:
             facts = {b: self.spec.attention[b] for b in blocks if b in self.spec.attention}
             self._most_rows[blocks] = most_rows(facts, self._pool.rows, self.device.shared_bytes)
         return self._most_rows[blocks]
 
     def _plan(self, maker: PlanMaker, block: int, views: Views) -> int:
-        """The number of a viewed block's plan; pages that are searched have their bounds then."""
+        """The number of a viewed block's plan; computes missing bounds of the pages to search."""
         tables = views.tables[views.of[block]]
         number = maker.number(block, self.spec.attention[block], tables)
         if maker.plans[number].searches:
@@ -150,7 +150,7 @@ class LaunchedRuntime(PagedRuntime):
         return number
 
     def _replay(self, shape: StepShape) -> None:
-        """Run the launches of a step of this shape; they are recorded when the first one comes."""
+        """Run the launches of a step of this shape; they are recorded at the first such step."""
         key = shape, self._step.generation, self._stack.memory.generation
         if key not in self._recorded:
             key = self._record(shape)
@@ -158,8 +158,8 @@ class LaunchedRuntime(PagedRuntime):
         self._last.replay()
 
     def _record(self, shape: StepShape) -> tuple[StepShape, int, int]:
-        """Record the launches of a step; under which key. A GPU that records takes neither memory nor copies: so all
-        that they need is brought before, by going through them once."""
+        """Record the launches of a step; returns the key. A GPU allows neither allocations nor copies while it records,
+        so a dry run of the launches does these first."""
         if len(self._recorded) >= _MOST_RECORDED:
             self._recorded = {}
         counted = _Counted(self.device)
@@ -192,7 +192,7 @@ class LaunchedRuntime(PagedRuntime):
 
 
 class _Counted:
-    """A device that counts launches, of kernels that are made ready, and makes none."""
+    """A device for the dry run: it prepares kernels and counts launches without running them."""
 
     def __init__(self, device: Device) -> None:
         self._device, self.launches, self.name = device, 0, device.name

@@ -73,7 +73,7 @@ class Saved:
 
 
 def state_shape(spec: ModelSpec) -> int:
-    """The number that models have in common if caches of one can be used with the other (`state_shape` there)."""
+    """A number that is equal for models with interchangeable caches (`state_shape` there)."""
     found = 14695981039346656037
     for block in spec.blocks:
         numbers = [_KINDS.get(block.kind, 0)]
@@ -120,7 +120,7 @@ def _rows(pool: PagePool, block: int, table: SavedTable) -> bytes:
 
 
 def read(state: Bytes, spec: ModelSpec, kv: str, rows: Mapping[int, int], capacity: int) -> Saved | None:
-    """A saved state; None if it is not of such a cache, or holds more than `capacity`."""
+    """A saved state; None if it is of another kind of cache or holds more than `capacity`."""
     data = state.tobytes()
     try:
         magic, version, fmt, blocks, shape, length = _header.unpack_from(data)

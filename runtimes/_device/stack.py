@@ -1,5 +1,5 @@
-"""The launches of a step: embedding, blocks one after another, head. Everything that changes from step to step lies in
-the step's memory, so that launches recorded once serve all steps of the same shape."""
+"""The launches of a step: embedding, blocks one after another, head. All inputs that change between steps are in the
+step's memory, so recorded launches serve all steps of the same shape."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from edgedec.runtimes._device.adapters import DeviceAdapter
 from edgedec.runtimes._device.model import DeviceModel
 from edgedec.spec import Attention, Block, Mlp, Moe, Ssm
 
-# Up to so many rows a product makes its rows ready itself, if they fit beside its sums.
+# Up to this many rows a product prepares its inputs itself (fused), if they fit in shared memory with its sums.
 _FUSED_ROWS = 4
 _THREADS = 256
-# From so many rows on, products are the tensor cores' (untried on a GPU).
+# From this many rows on, products run on tensor cores (untested on a GPU).
 MATRIX_ROWS = 32
 NO_NORM = Norm()
 
 
 @dataclass(frozen=True)
 class PlanSize:
-    """Of a view's plan: items, groups of rows, pages and slots one by one of a kv head, at least as many as there are;
-    are there slots one by one, by their scores, or that stand for others?"""
+    """The size of a view's plan, rounded up: items, groups of rows, pages and single slots of a kv head. Flags: are
+    there single slots, slots selected by score, slots that stand for others?"""
 
     items: int
     groups: int
@@ -40,10 +40,10 @@ class PlanSize:
 
 @dataclass(frozen=True)
 class StepShape:
-    """What launches depend on. rows, head, items: at least as many as the step has. views: of each attention block.
-    hidden: blocks after which the state is kept (-1: the embedding). adapter: the number of that of all rows, or 0.
-    paid: slots that attention sums are wanted of, at most; queries: blocks whose queries are kept. viewed: the
-    plan of each attention block, -1 for those that are seen whole."""
+    """What launches depend on. rows, head, items: sizes of the step, rounded up. views: of each attention block.
+    hidden: blocks after which the state is kept (-1: the embedding). adapter: the adapter's number, 0 for none. paid:
+    the most slots with attention sums; queries: blocks whose queries are kept. viewed: the plan of each attention
+    block, -1 for blocks without a view."""
 
     rows: int
     head: int
@@ -105,7 +105,7 @@ class Stack:
         return self.floats("hidden", self.spec.hidden_size)
 
     def prepared(self, name: str, w: DeviceWeights, copies: int = 1) -> Prepared:
-        """Memory for rows made ready for `w`."""
+        """Memory for rows prepared for `w`."""
         rows = self._largest * copies
         if not w.quantized:
             return Prepared()
@@ -117,11 +117,11 @@ class Stack:
     # ---- products ----
 
     def adapts(self, name: str) -> bool:
-        """Does the step's adapter change this matrix?"""
+        """Whether the step's adapter changes this matrix."""
         return self.adapter is not None and self.adapter.part(name) is not None
 
     def adapted(self, step: int, rows: int, name: str, p: Product, norm: Norm, x: int) -> None:
-        """`product`, and what the step's adapter adds to the matrix `name`."""
+        """`product`, plus the low-rank term of the step's adapter for the matrix `name`."""
         if not self.adapts(name):
             return self.product(step, rows, p, norm, x)
         normed = self.floats("adapter rows", p.w.k) if norm.kind else 0
@@ -148,7 +148,7 @@ class Stack:
         normed: int = 0,
         name: str = "rows",
     ) -> None:
-        """`p` of rows x [rows, p.w.k], normed first; `normed`: where the normed rows are wanted."""
+        """Launch `p` on rows x [rows, p.w.k], normed first; `normed`: where to keep the normed rows."""
         n, w = rows * p.copies, p.w
         source_rows = rows if p.spread else n
         tile = self._tile(p, n)
@@ -182,7 +182,7 @@ class Stack:
         self.launch("prepare", (rows, 1), _THREADS, 16 + (4 * w.k if norm.kind else 0), arguments)
 
     def ready(self, step: int, rows: int, p: Product) -> None:
-        """`p` of rows that are ready: prepared, or floats at p.x."""
+        """Launch `p` on prepared rows, or on floats at p.x."""
         n = rows * p.copies
         tile = self._tile(p, n)
         if p.w.quantized:
@@ -190,7 +190,7 @@ class Stack:
         self._float(step, n, _with(p, tile=min(tile, 4)))
 
     def _tile(self, p: Product, rows: int) -> int:
-        """How many rows a block of a product takes: sixteen threads add up the outputs of each."""
+        """The rows of a thread block of a product; sixteen threads add up the outputs of each row."""
         most = min(8, self.device.most_threads // 16)
         return 1 if p.experts else next(m for m in (8, 4, 2, 1) if m <= most and (m == 1 or m // 2 < rows))
 
@@ -203,7 +203,7 @@ class Stack:
         self.launch(f"product_{name}_{tile}", (groups, -(-rows // tile)), threads, shared, p.pack(step))
 
     def _matrix(self, step: int, rows: int, p: Product) -> None:
-        """By tensor cores."""
+        """Launch a product on tensor cores."""
         name = "int4" if p.w.format == structs.FORMATS["int4"] else "int8"
         outputs = p.w.n // (2 if p.epilogue == "glu" else 1)
         grid = -(-outputs // structs.MATRIX_OUTPUTS), -(-rows // structs.MATRIX_ROWS)
@@ -241,7 +241,7 @@ class Stack:
         self.launch("embed", (rows, 1), 128, 0, structs.embed(step, w, self.hidden, self.spec.embed_scale, width))
 
     def keep(self, step: int, shape: StepShape, block: int) -> None:
-        """Keep the state after a block, if it is wanted."""
+        """Copy the state after a block, if it is requested."""
         if block in shape.hidden:
             width = self.spec.hidden_size
             kept = self.floats(f"kept {block}", width)
@@ -269,14 +269,14 @@ class Stack:
 
 
 def fused_bytes(w: DeviceWeights, tile: int, normed: bool) -> int:
-    """Shared memory of a product that makes `tile` rows ready itself: those, then the sums of its steps, where the rows
-    that are normed lie first."""
+    """Shared memory of a fused product of `tile` rows: the prepared rows, then the sums of its steps, whose memory
+    first holds the normed rows."""
     words = 2 * tile + tile * (2 * w.steps + (w.blocks if w.zeros else 0))
     return -(-4 * words // 16) * 16 + tile * w.kpad + tile * max(4096, 4 * w.k if normed else 0)
 
 
 def bucket(n: int) -> int:
-    """The power of two that n is rounded up to."""
+    """n, rounded up to a power of two."""
     return 1 << (n - 1).bit_length()
 
 
@@ -285,7 +285,7 @@ def _with(p: Product, **changes: object) -> Product:
 
 
 def known(block: Block) -> Attention | Mlp | Moe | Ssm:
-    """A block that this engine runs."""
+    """The block, if this engine runs its kind."""
     if isinstance(block, Attention | Mlp | Moe | Ssm):
         return block
     raise UsageError(f"no {block.kind} blocks on this engine")

@@ -1,4 +1,4 @@
-"""What changes from call to call, in one piece of device memory (`Step` of kernels/cuda/args.h)."""
+"""The inputs of a step, in one piece of device memory (`Step` of kernels/cuda/args.h)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class StepSize:
-    """How many rows, rows of the head, items of attention and slots with attention sums a step has."""
+    """The numbers of rows, head rows, attention items and slots with attention sums of a step."""
 
     rows: int
     head: int
@@ -33,14 +33,14 @@ class StepSize:
 
 
 def tile_rows(most: int, calls: Sequence[Call]) -> int:
-    """How many rows of a sequence, `most` of them, share an item of attention: those that see the same, where they have
-    views."""
+    """How many rows of a sequence, at most `most`, share an attention item; with views, only rows that see the same
+    slots."""
     seen = [view.group or call.rows.count for call in calls for view in (call.views or {}).values()]
     return max(1, min(most, max(seen or [call.rows.count for call in calls])))
 
 
 class StepMemory:
-    """The device memory of a step. `generation` changes when it moves: what was recorded for the old place is void."""
+    """The device memory of a step. `generation` changes when it is reallocated, which invalidates recorded launches."""
 
     def __init__(self, device: Device) -> None:
         self._device, self.generation = device, 0
@@ -59,7 +59,7 @@ class StepMemory:
         tile: int,
         plans: Sequence[ViewPlan] = (),
     ) -> StepSize:
-        """Bring what the calls' rows are to the device. plans: of blocks that have a view."""
+        """Copy the description of the calls' rows to the device. plans: of blocks with a view."""
         if not plans and chains.fits(calls, caches[0].spec, views.tables):
             return self._bring_chain(calls[0], views, tile)
         parts = _Parts()
@@ -86,7 +86,7 @@ class StepMemory:
         return size
 
     def _bring_chain(self, call: Call, views: Views, tile: int) -> StepSize:
-        """Bring the rows of one text."""
+        """Copy the rows of one chain (the fast path)."""
         made = chains.chain_step(call, [tables[0] for tables in views.tables], tile)
         self._make_room(made.nbytes)
         counts = (call.rows.count, made.head, made.items, 1, 0, 0)
@@ -153,7 +153,7 @@ class _Parts:
 
 
 def _rows(calls: Sequence[Call], parts: _Parts) -> int:
-    """Add what each row is; how many there are."""
+    """Add the description of each row; returns the number of rows."""
     columns: dict[str, list[Ints]] = {name: [] for name in ("tokens", "positions", "sequence", "at", "begin", "end")}
     paths, given, n_path, n_given = list[Ints](), list[NDArray[np.float32]](), 0, 0
     for i, call in enumerate(calls):
@@ -182,8 +182,8 @@ def _rows(calls: Sequence[Call], parts: _Parts) -> int:
 
 
 def _path(rows: Rows) -> tuple[Ints, NDArray[np.int64]]:
-    """What each computed row sees of its tree, ascending, one list after another, and where each ends; a chain has
-    none."""
+    """The rows of its tree that each computed row sees, ascending, as concatenated lists, and the end of each list;
+    empty for a chain."""
     if rows.is_chain:
         return np.zeros(0, np.int32), np.zeros(0, np.int64)
     seen = rows.visible()
@@ -191,7 +191,7 @@ def _path(rows: Rows) -> tuple[Ints, NDArray[np.int64]]:
 
 
 def _items(calls: Sequence[Call], views: Views, tile: int) -> tuple[Ints, tuple[Ints, Ints, Ints]]:
-    """Items [n, 4] of attention; of each row its first item, its place there, and how many items its keys make."""
+    """Attention items [n, 4]; for each row its first item, its place there, and its number of items."""
     items, firsts, places, counts = list[Ints](), list[int](), list[int](), list[int]()
     row = n_items = 0
     for i, call in enumerate(calls):
@@ -212,7 +212,7 @@ def _items(calls: Sequence[Call], views: Views, tile: int) -> tuple[Ints, tuple[
 
 
 def _head(calls: Sequence[Call]) -> tuple[Ints, NDArray[np.float32]]:
-    """The rows that the head runs on, and what each is multiplied by before exp."""
+    """The rows that the head runs on, and the inverse temperature of each."""
     rows, heat, row = list[int](), list[float](), 0
     for call in calls:
         if call.outputs.head:
@@ -248,7 +248,7 @@ def _add_views(calls: Sequence[Call], views: Views, windows: bool, plans: Sequen
 
 
 def _add_recurrent(calls: Sequence[Call], caches: Sequence[PagedCache], blocks: Sequence[int], parts: _Parts) -> int:
-    """Add what recurrent blocks apply and where; how many taps a row has."""
+    """Add the state updates of recurrent blocks and their addresses; returns the number of taps of a row."""
     places, updates, ends, taps = list[tuple[int, ...]](), list[tuple[int, int, int]](), list[int](), list[list[int]]()
     firsts = np.cumsum([0, *(call.rows.count for call in calls)]).tolist()
     for b in blocks:
@@ -268,7 +268,7 @@ def _add_recurrent(calls: Sequence[Call], caches: Sequence[PagedCache], blocks: 
 
 
 def _base(rows: Rows) -> int:
-    """The position of a row without parent, if all rows' positions follow from it; else -1."""
+    """The position of a row without parent if all rows' positions follow from it, else -1."""
     depth = np.arange(len(rows))
     if not rows.is_chain:
         if rows.groups is not None and (rows.groups >= 0).any():

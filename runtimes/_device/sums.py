@@ -1,4 +1,4 @@
-"""Attention sums and queries: what of a step's attention its calls want back."""
+"""Attention sums and queries of a step, as far as its calls request them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from edgedec.runtimes._device.stack import Stack, StepShape
 from edgedec.runtimes._device.table import PageTable
 
 Ints = NDArray[np.int32]
-# Weights are kept of so many kv heads at a time as fit here.
+# Memory for attention weights; as many kv heads are processed at a time as fit.
 _KEPT_BYTES = 64 << 20
 
 
 def places(calls: Sequence[Call], tables: Sequence[Sequence[PageTable]]) -> tuple[Ints, int]:
-    """Of each view and sequence [.., 4] where its slots begin among all (-1: not wanted), how many they are, computed
-    rows; and how many slots there are at most."""
+    """For each view and sequence [.., 4]: the offset of its slots among all (-1: not requested), their number, the
+    computed rows; and the largest number of slots."""
     lines, most = list[tuple[int, int, int, int]](), 0
     for of_view in tables:
         at = 0
@@ -32,12 +32,12 @@ def places(calls: Sequence[Call], tables: Sequence[Sequence[PageTable]]) -> tupl
 
 
 def heads_at_once(kv_heads: int, queries: int, items: int) -> int:
-    """Of how many kv heads the weights are kept at a time."""
+    """The number of kv heads whose weights are kept at a time."""
     return max(1, min(kv_heads, _KEPT_BYTES // max(4 * structs.CHUNK * queries * items, 1)))
 
 
 def keep_queries(stack: Stack, step: int, shape: StepShape, number: int, qkv: int, q_dim: int, width: int) -> None:
-    """Keep the queries of a block, if they are wanted."""
+    """Copy the queries of a block, if they are requested."""
     if number in shape.queries:
         kept = stack.floats(f"queries {number}", q_dim)
         stack.launch("copy_rows", (shape.rows, 1), 128, 0, structs.copy_rows(step, qkv, kept, q_dim, width))

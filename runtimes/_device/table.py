@@ -1,4 +1,4 @@
-"""Tables of pages: which slots blocks hold, and the pages that they lie in."""
+"""Tables of pages: the slots that blocks hold, and their pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PageTable:
         self.pool, self.slots, self.pages, self.start = pool, SlotMap(room), list[int](), 0
 
     def copy(self) -> PageTable:
-        """Another table of the same pages."""
+        """A copy of the table that shares its pages."""
         twin = PageTable(self.pool)
         twin.slots, twin.pages, twin.start = self.slots.copy(), list(self.pages), self.start
         self.pool.hold(twin.pages)
@@ -32,7 +32,7 @@ class PageTable:
         self.own(first, stop, blocks)
 
     def own(self, first: int, stop: int, blocks: Sequence[int]) -> None:
-        """Make slots first .. stop - 1 writable; what lies before them in their pages stays."""
+        """Make slots first .. stop - 1 writable: shared pages are copied, and earlier slots of these pages stay."""
         for at in range(first // SLOTS, -(-stop // SLOTS)):
             if at >= len(self.pages):
                 self.pages.append(self.pool.take())
@@ -58,7 +58,7 @@ class PageTable:
         del self.pages[keep:]
 
     def identity(self) -> bool:
-        """Is slot i of token i, at position i?"""
+        """Whether slot i holds token i at position i, for all slots."""
         plain = np.arange(self.slots.committed)
         return np.array_equal(self.slots.positions, plain) and np.array_equal(self.slots.tokens, plain)
 

@@ -1,5 +1,4 @@
-"""How much of attention a block of threads takes at once, so that it fits the memory that these share. Bytes of results
-do not depend on it."""
+"""Tile sizes of attention that fit in shared memory. The results do not depend on them, byte for byte."""
 
 from __future__ import annotations
 
@@ -12,13 +11,13 @@ from edgedec.spec import Attention
 
 
 def attend_bytes(queries: int, dim: int, row_bytes: int, keys: int = structs.TILE_KEYS) -> int:
-    """Shared memory of a block: queries, scores and sums, factors, a tile of keys."""
+    """Bytes of shared memory of a thread block: queries, scores and sums, factors, a tile of keys."""
     floats = queries * (-(-dim // 16) * 16 + structs.CHUNK + dim) + structs.TILE_KEYS
     return 4 * floats + keys * row_bytes
 
 
 def most_rows(blocks: Mapping[int, Attention], row_bytes: Mapping[int, int], shared: int) -> int:
-    """How many rows of a sequence may share an item of attention in all of these blocks."""
+    """The most rows of a sequence that may share an attention item in all of these blocks."""
     most = min((structs.MOST_QUERIES // group_of(block) for block in blocks.values()), default=structs.MOST_QUERIES)
     for number, block in blocks.items():
         while most > 1 and attend_bytes(most * group_of(block), block.head_dim, row_bytes[number]) > shared:
@@ -27,7 +26,7 @@ def most_rows(blocks: Mapping[int, Attention], row_bytes: Mapping[int, int], sha
 
 
 def keys_at_once(queries: int, dim: int, row_bytes: int, shared: int) -> int:
-    """How many keys lie in shared memory at once; 0 if not even one fits beside the queries."""
+    """The number of keys that fit in shared memory after the queries; 0 if none does."""
     keys = structs.TILE_KEYS
     while keys and attend_bytes(queries, dim, row_bytes, keys) > shared:
         keys //= 2
@@ -35,7 +34,7 @@ def keys_at_once(queries: int, dim: int, row_bytes: int, shared: int) -> int:
 
 
 def group_of(block: Attention) -> int:
-    """How many query heads share a kv head."""
+    """The number of query heads per kv head."""
     return block.n_heads // block.n_kv_heads
 
 

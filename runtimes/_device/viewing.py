@@ -1,5 +1,5 @@
-"""What the rows of a step see of blocks that have a view (`edgedec.runtime.view`), as far as the host knows it: ranges
-and lists of pages, how many are searched, items of attention. Which pages score highest is found on the device."""
+"""The host's part of blocks with a view (`edgedec.runtime.view`): visible ranges and lists of pages, how many pages to
+select by score, attention items. The pages with the highest scores are selected on the device."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _ALL_LOGS = np.array([-math.inf, *(math.log(n) for n in range(1, SLOTS + 1))], n
 
 @dataclass
 class ViewPlan:
-    """Items [.., 6]; of each row its first item, its place there, how many it has and how many of them are of pages;
-    sights [groups, kv_heads]; lists of pages, slots and runs, one after another."""
+    """Items [.., 6]; for each row its first item, its place there, its number of items and how many of them are of
+    pages; sights [groups, kv_heads]; lists of pages, slots and runs, concatenated."""
 
     items: list[tuple[int, ...]] = field(default_factory=list)
     rows: list[tuple[int, int, int, int]] = field(default_factory=list)
@@ -39,7 +39,7 @@ class ViewPlan:
     searches: bool = False
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """By the names of the fields of `ViewPlan` in kernels/cuda/args.h."""
+        """The arrays by field name of `ViewPlan` in kernels/cuda/args.h."""
         rows = np.array(self.rows, np.int32).reshape(-1, 4)
         columns = {name: rows[:, i] for i, name in enumerate(("part", "part_row", "chunks", "page_chunks"))}
         return {
@@ -52,7 +52,7 @@ class ViewPlan:
 
     @property
     def size(self) -> PlanSize:
-        """What launches depend on."""
+        """The sizes that launches depend on."""
         return PlanSize(
             bucket(len(self.items)), bucket(self.groups), max(4, bucket(self.pages)), bucket(max(self.slots, 1)),
             self.listed, self.striped, self.runs,
@@ -60,7 +60,7 @@ class ViewPlan:
 
 
 class PlanMaker:
-    """Makes the plans of a step's blocks; blocks that are seen alike share one. tile: most rows of an item."""
+    """Makes the plans of a step's blocks; blocks with the same views share one. tile: most rows of an item."""
 
     def __init__(self, calls: Sequence[Call], tile: int) -> None:
         self._calls, self._tile, self._known = calls, tile, dict[tuple[int, ...], int]()
@@ -92,7 +92,7 @@ class PlanMaker:
                 self._add_items(plan, i, row, rows, sights, len(call.rows))
                 plan.groups += 1
             row += call.rows.count
-        # Of a view without any such slot there is nothing to find out.
+        # A view without single slots needs no selection by score or run.
         plan.listed = plan.slots > 0
         plan.striped, plan.runs = plan.striped and plan.listed, plan.runs and plan.listed
         return plan
@@ -100,7 +100,7 @@ class PlanMaker:
     def _add_items(
         self, plan: ViewPlan, call: int, row: int, rows: slice, sights: Sequence[_Sight], pending: int
     ) -> None:
-        """The items of a group of rows: chunks of pages and pending rows, then of slots one by one."""
+        """Add the items of a group of rows: chunks of pages and pending rows, then chunks of single slots."""
         most, slots = max(sight.length for sight in sights) + pending, max(sight.most_slots for sight in sights)
         plan.slots = max(plan.slots, slots)
         chunks = (-(-most // structs.CHUNK), -(-slots // structs.CHUNK))
@@ -113,7 +113,7 @@ class PlanMaker:
 
 @dataclass(frozen=True)
 class _HeadLists:
-    """Of a kv head the numbers of a view; lists and where they begin in the plan's."""
+    """A kv head's numbers of a view; its lists, and their offsets in the plan's lists."""
 
     sinks: int
     recent: int
@@ -137,7 +137,7 @@ class _HeadLists:
 
 @dataclass(frozen=True)
 class _Sight:
-    """Fields of `ViewSight` from `first` to `theta`; committed slots in pages; most slots one by one."""
+    """Fields of `ViewSight` from `first` to `theta`; the number of committed slots in pages; the most single slots."""
 
     fields: tuple[int, ...]
     length: int
@@ -145,7 +145,7 @@ class _Sight:
 
 
 def _sight(view: View, one: _HeadLists, committed: int, first_rank: int) -> _Sight:
-    """What a group of rows, the first of which has that rank, sees by a kv head."""
+    """The sight of a group of rows for one kv head; first: the rank of the group's first row."""
     every, full = -(-committed // SLOTS), committed // SLOTS
     last = min(full, max(first_rank - one.recent, 0) // SLOTS)
     first = every if one.pages < 0 else min(every, -(-one.sinks // SLOTS))
@@ -164,7 +164,7 @@ def _sight(view: View, one: _HeadLists, committed: int, first_rank: int) -> _Sig
 
 
 def _ranks(rows: Rows) -> NDArray[np.int64]:
-    """How many rows of its tree each computed row sees, less its own."""
+    """The number of rows of its tree that each computed row sees, itself excluded."""
     if rows.is_chain:
         return np.arange(rows.first, len(rows))
     found: NDArray[np.int64] = rows.visible().sum(axis=1) - 1

@@ -1,1 +1,1 @@
-"""Golden cases of every kernel of the GPU engines: what the CPU engine computes, to compare a device's bytes with."""
+"""Golden cases of every kernel of the GPU engines: the CPU engine's results, compared with a device's byte for byte."""

@@ -1,4 +1,4 @@
-"""The golden cases: a text, a tree and single rows on a small model, and what a runtime's bytes of them are."""
+"""The golden cases: a text, a tree and single rows on a small model, and the digest of a runtime's results."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from edgedec.spec import KV_FORMATS, ModelSpec
 _TOP = 5
 # Rows of the text (tensor cores take those of the first call), then of steps after it: every tile of a product.
 _FIRST, _STEPS = 40, (1, 2, 4)
-# Of the case of cache policies: a text of three pages and a part of one; of a page that is searched for, slots that
-# stand for some after them, and slots near an anchor.
+# The case of cache policies: a text of three full pages and a partial one; a page selected by score, slots that stand
+# for later ones, and slots near an anchor.
 _LONG = 205
 _SLOTS = np.array([3, 10, 70, 100, 130])
 _VIEWS = (
@@ -47,11 +47,11 @@ class GoldenCase:
         return _bundle(self.model, self.packing)
 
     def concerns(self, spec: ModelSpec, formats: Collection[str], kv: str) -> bool:
-        """Does a model of these weight formats, with this cache, run kernels that the case is about?"""
+        """Whether a model of these weight formats, with this cache, runs kernels of the case."""
         if self.model in ("moe", "ssm"):
             return self.model in spec.kinds
         if self.model == "policies":
-            return False  # what only cache policies call: the whole self-test names it, and no model is refused
+            return False  # used by cache policies only: reported by the whole self-test, but no model is refused for it
         if self.model == "norms":
             return True
         return self.packing.format in formats and self.kv == kv
@@ -75,7 +75,7 @@ def _bundle(model: str, packing: Packing) -> GoldenBundle:
 
 
 def run(runtime: Runtime) -> str:
-    """A digest of all that a runtime says of the case's text."""
+    """A digest of a runtime's results on the case's text."""
     made = hashlib.blake2b(digest_size=8)
     for array in _paid(runtime) if runtime.spec.architecture == "policies" else _told(runtime):
         made.update(np.ascontiguousarray(array).tobytes())
@@ -96,8 +96,8 @@ def _told(runtime: Runtime) -> Iterator[NDArray[Any]]:
 
 
 def _paid(runtime: Runtime) -> Iterator[NDArray[Any]]:
-    """What cache policies call for: attention sums and queries of a tree, after slots were dropped, and of rows that
-    see some of the slots."""
+    """The operations of cache policies: attention sums and queries of a tree, after dropped slots, and of rows with a
+    view."""
     cache, blocks = runtime.new_cache(_LONG + 16), tuple(runtime.spec.attention)
     wanted = Outputs(True, attention=True, queries=blocks)
     forward_one(runtime, Call(Rows.chain(_ids(_LONG), 0), cache))

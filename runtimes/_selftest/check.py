@@ -1,5 +1,5 @@
-"""Whether a device computes the CPU engine's bytes: the whole answer, which names the kernel that does not, and the
-short one that every opening can afford."""
+"""Whether a device computes the CPU engine's bytes: the full check, which names the wrong kernel, and the short one,
+cheap enough for every opening."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).with_name("golden.json")
 
 
 class KernelFinding(NamedTuple):
-    """What was found of a case: the kernel whose bytes are wrong first ("": all are right), and what is wrong."""
+    """The finding for a case: the first kernel with wrong bytes ("": all are right), and what is wrong."""
 
     case: str
     kernel: str
@@ -28,7 +28,8 @@ class KernelFinding(NamedTuple):
 
 @dataclass(frozen=True)
 class Golden:
-    """Of a case: a digest of its results; of each way to launch it (`way`) two bytes of each launch's."""
+    """The golden data of a case: a digest of its results, and for each way to launch it (`way`) two bytes of each
+    launch's digest."""
 
     result: str
     launches: dict[str, str]
@@ -36,7 +37,7 @@ class Golden:
 
 @cache
 def golden() -> dict[str, Golden]:
-    """By the case's name."""
+    """The golden data by the case's name."""
     return {name: Golden(**facts) for name, facts in json.loads(GOLDEN.read_text("utf-8")).items()}
 
 
@@ -52,7 +53,8 @@ def examine(device: Device, cases: Iterable[GoldenCase] = CASES) -> Iterator[Ker
 
 
 def is_right(device: Device, case: GoldenCase) -> bool:
-    """Are the case's results the CPU engine's? Launches go as they always do. MemoryError says nothing of kernels."""
+    """Whether the case's results are the CPU engine's, with the usual launches. A MemoryError is passed on: it is no
+    fault of a kernel."""
     try:
         found = run(_runtime(device, case))
     except DeviceError:
@@ -61,7 +63,7 @@ def is_right(device: Device, case: GoldenCase) -> bool:
 
 
 def trace(device: Device, case: GoldenCase) -> tuple[list[tuple[str, str]], str]:
-    """Of each launch the kernel and a digest, and a digest of the results."""
+    """The kernel and a digest of each launch, and a digest of the results."""
     watched = Watched(device)
     result = run(_runtime(watched, case))
     return watched.seen, result
@@ -82,7 +84,7 @@ def _examined(device: Device, case: GoldenCase) -> KernelFinding:
 
 
 def _first_wrong(watched: Watched, expected: Golden, case: GoldenCase) -> KernelFinding | None:
-    """The first launch whose bytes differ; all that come after it read them."""
+    """The first launch whose bytes differ; later launches read these bytes, so they are no evidence."""
     known = expected.launches[way(watched)]
     for i, (kernel, digest) in enumerate(watched.seen):
         if known[4 * i : 4 * i + 4] != digest:

@@ -1,5 +1,5 @@
-"""Makes golden.json: what the CPU engine computes of each case, and what the emulation, whose results are the same
-bytes, has in memory after each launch.
+"""Makes golden.json: the CPU engine's results of each case, and digests of memory after each launch of the emulation,
+whose results are the same bytes.
 
     python -m edgedec.runtimes._selftest.golden
 """
@@ -15,7 +15,7 @@ from edgedec.runtimes._selftest.cases import CASES, GoldenCase, run
 from edgedec.runtimes._selftest.check import GOLDEN, trace, way
 from edgedec.storage.files import replacing
 
-# The ways of `check.way` that devices go: CUDA's, without tensor cores, without what is fused, without both (OpenCL's).
+# The ways of `check.way` in use: CUDA's, without tensor cores, without fused products, without both (OpenCL's).
 _WAYS = ((), ("matrix",), ("fused",), ("matrix", "fused"))
 
 
@@ -27,7 +27,7 @@ def expected(case: GoldenCase) -> str:
 
 
 def facts(case: GoldenCase) -> dict[str, Any]:
-    """What golden.json says of a case."""
+    """The entry of a case in golden.json."""
     result, launches = expected(case), dict[str, str]()
     for missing in _WAYS:
         device = Emulated().without(missing)

@@ -22,7 +22,7 @@ _MOE = Moe(n_experts=6, top_k=2, inner_size=16)
 
 
 def _spec(name: str, *layers: tuple[Block, ...]) -> ModelSpec:
-    # Tables of cos and sin are the bundle's, so frequencies only say how many there are.
+    # The tables of cos and sin are in the bundle, so only the number of frequencies matters.
     return ModelSpec(name, VOCAB, HIDDEN, CONTEXT, layers, 1e-5, False, (Rope((0.5,) * 16, 1.0),))
 
 
@@ -104,14 +104,14 @@ class GoldenBundle:
         return replace(tensor, zeros=self._put(_zeros(name, n, blocks, fmt)))
 
     def _rope(self, number: int, pairs: int) -> tuple[int, int]:
-        """Points of a circle by their rational parameter: no library's sine is the same as another's."""
+        """Points of a circle by their rational parameter, because sines differ between math libraries."""
         t = numbers(f"rope.{number}", (self.spec.context_length, pairs)).astype(np.float64)
         cos, sin = (1 - t * t) / (1 + t * t), 2 * t / (1 + t * t)
         return self._put(cos.astype(np.float32)), self._put(sin.astype(np.float32))
 
 
 def integers(name: str, count: int) -> NDArray[np.uint64]:
-    """Numbers of 64 bits that a name stands for (splitmix64)."""
+    """Pseudo-random 64-bit integers, seeded by a name (splitmix64)."""
     seed = np.uint64(int.from_bytes(name.encode()[-7:].rjust(7, b"\0"), "little") + 31 * len(name))
     with np.errstate(over="ignore"):
         x = (np.arange(count, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -122,7 +122,7 @@ def integers(name: str, count: int) -> NDArray[np.uint64]:
 
 
 def numbers(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Floats of [-1, 1) that a name stands for."""
+    """Pseudo-random floats in [-1, 1), seeded by a name."""
     found = (integers(name, math.prod(shape)) >> np.uint64(40)).astype(np.float32) / np.float32(1 << 23) - np.float32(1)
     return np.asarray(found.reshape(shape), np.float32)
 

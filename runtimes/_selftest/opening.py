@@ -1,5 +1,5 @@
-"""The short self-test: when a device is first opened with a driver, the cases that a model's kernels need. What was
-found is remembered in the cache folder until the driver, the kernels or the cases change."""
+"""The short self-test: when a device is first opened with a driver, the cases of a model's kernels are run. The
+findings are kept in the cache folder until the driver, the kernels or the cases change."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ RIGHT, UNKNOWN = "", "?"
 
 
 class TestedDevice(Device, Protocol):
-    """A device whose driver may be wrong. driver: its version ("": none, and no test at opening); kernels: a digest of
-    the kernels; variants: what it can do without, the likeliest culprit first."""
+    """A device whose driver may be faulty. driver: its version ("": none, and no test at opening); kernels: a digest of
+    the kernels; variants: optional features, the likeliest culprit first."""
 
     driver: str
     kernels: str
     variants: tuple[str, ...]
 
     def without(self, parts: Collection[str]) -> TestedDevice:
-        """The device that does not use these of its variants."""
+        """The device with these variants disabled."""
         ...
 
 
 @dataclass
 class DeviceRecord:
-    """What was found of a device. without: what it is not to use; cases: of each that was run, which kernel is wrong
+    """The findings for a device. without: the disabled variants; cases: the wrong kernel of each case that was run
     (`RIGHT`: none)."""
 
     device: str
@@ -46,8 +46,8 @@ class DeviceRecord:
 
 
 def checked(engine: str, device: TestedDevice, spec: ModelSpec, formats: Collection[str], kv: str) -> TestedDevice:
-    """The device, or the variant of it, that computes the CPU engine's bytes for such a model; DeviceError names the
-    kernel that does not."""
+    """The device, with variants disabled if needed, that computes the CPU engine's bytes for such a model. DeviceError
+    names the wrong kernel."""
     if not device.driver:
         return device
     path, needed = record_path(device), [case for case in CASES if case.concerns(spec, formats, kv)]
@@ -64,7 +64,8 @@ def checked(engine: str, device: TestedDevice, spec: ModelSpec, formats: Collect
 
 
 def settle(device: TestedDevice, record: DeviceRecord, cases: Sequence[GoldenCase]) -> TestedDevice:
-    """The variant of the device with which most of the cases are right; the record says which and what is wrong."""
+    """The variant of the device with the most right cases; the record keeps the disabled variants and the wrong
+    kernels."""
     gone, best = record.without, device
     wrong = _wrong(device, [case for case in cases if case.name not in record.cases])
     for parts, other in fewer(device, gone) if wrong else ():
@@ -80,14 +81,14 @@ def settle(device: TestedDevice, record: DeviceRecord, cases: Sequence[GoldenCas
 
 
 def noted(device: TestedDevice, findings: Sequence[KernelFinding]) -> None:
-    """Remember what the whole self-test found, with nothing left out."""
+    """Keep the findings of the whole self-test, run with all variants."""
     cases = {finding.case: finding.kernel for finding in findings}
     if device.driver and not any(cases.values()):
         remember(record_path(device), DeviceRecord(device.name, device.driver, (), cases))
 
 
 def forget(device: TestedDevice) -> None:
-    """What was found of a device is to be found again."""
+    """Delete the findings for a device, so that the next opening tests it again."""
     if device.driver:
         record_path(device).unlink(missing_ok=True)
 
@@ -98,7 +99,7 @@ def record_path(device: TestedDevice) -> Path:
 
 
 def remember(path: Path, record: DeviceRecord) -> None:
-    """A cache that cannot be written costs the next start the test again."""
+    """Write the findings. Without a writable cache folder the next start repeats the test."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
@@ -108,7 +109,7 @@ def remember(path: Path, record: DeviceRecord) -> None:
 
 
 def _read(path: Path) -> DeviceRecord | None:
-    """None if there is none, or it is damaged."""
+    """The kept findings; None if there are none or the file is damaged."""
     try:
         return from_json(DeviceRecord, json.loads(path.read_text("utf-8")), path.name)
     except (OSError, ValueError, RecursionError, EdgedecError):
@@ -116,8 +117,8 @@ def _read(path: Path) -> DeviceRecord | None:
 
 
 def fewer(device: TestedDevice, gone: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], TestedDevice]]:
-    """What to leave out beside what is `gone` already, and the device without it: each variant alone, then the first
-    two, the first three, … A program that its driver refuses is passed over."""
+    """Sets of variants to disable besides those `gone` already, each with the device without them: each variant alone,
+    then the first two, the first three, … A program that its driver refuses is skipped."""
     left = tuple(part for part in device.variants if part not in gone)
     for some in (*((part,) for part in left), *(left[:n] for n in range(2, len(left) + 1))):
         parts = (*gone, *some)
@@ -137,7 +138,7 @@ def _compiled(device: TestedDevice, without: tuple[str, ...]) -> TestedDevice | 
 def _restored(
     device: TestedDevice, record: DeviceRecord, gone: tuple[str, ...], cases: Sequence[GoldenCase]
 ) -> TestedDevice:
-    """A device that is right, with those of its variants back that were left out beside others and are not at fault."""
+    """The device with disabled variants enabled again that turn out not to be at fault."""
     for part in record.without[len(gone) :] if len(record.without) > len(gone) + 2 else ():
         parts = tuple(other for other in record.without if other != part)
         more = _compiled(device, parts)
@@ -151,7 +152,7 @@ def _wrong(device: Device, cases: Sequence[GoldenCase]) -> list[GoldenCase]:
 
 
 def _used(kernel: str, formats: Collection[str], kv: str) -> bool:
-    """Does a model of these formats run the kernel? One that is not named by a format is everybody's."""
+    """Whether a model of these formats runs the kernel. Kernels without a format in their name run in every model."""
     kind, _, rest = kernel.partition("_")
     if kind == "attend":
         return rest == kv

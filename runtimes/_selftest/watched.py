@@ -1,4 +1,4 @@
-"""A device whose kernels' bytes are looked at after every launch."""
+"""A device wrapper that digests the kernels' output after every launch."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from numpy.typing import NDArray
 
 from edgedec.kernels.device.interface import Device, NotedLaunches
 
-# Kernels that write where the step's memory leads them: to pages and states. Of any other the arguments tell.
+# Kernels that write through addresses in the step's memory, to pages and states: all memory is digested. For other
+# kernels the addresses are among the arguments.
 _FAR = ("rope_store", "move_slots", "ssm_inputs", "ssm_scan", "ssm_advance", "page_bounds")
-# Of a piece of memory the first so many bytes: cases use no more.
+# The bytes digested of each allocation; the cases use no more.
 _LOOKED_AT = 1 << 18
 
 
 class Watched(NotedLaunches):
-    """`Device` over another. `seen`: of each launch the kernel and a digest of all memory that it may have written;
-    `running`: the kernel that was launched last."""
+    """A `Device` over another one. `seen`: the kernel of each launch and a digest of the memory that it may have
+    written; `running`: the kernel launched last."""
 
     def __init__(self, device: Device) -> None:
         super().__init__()
@@ -30,7 +31,7 @@ class Watched(NotedLaunches):
         self.seen, self.running = list[tuple[str, str]](), "?"
 
     def allocate(self, size: int) -> int:
-        """Cleared: what no kernel writes is then the same on every device."""
+        """Allocate zeroed memory, so that bytes that no kernel writes are equal on every device."""
         at = self._device.allocate(size)
         self._device.write(at, np.zeros(size, np.uint8))
         self._sizes[at] = size
@@ -42,7 +43,7 @@ class Watched(NotedLaunches):
         self._device.free(address)
 
     def write(self, address: int, array: NDArray[Any]) -> None:
-        """What the host writes holds addresses, or weights: no kernel's bytes."""
+        """Memory written by the host holds addresses or weights; it is excluded from the digests."""
         if address in self._sizes:
             self._given.add(address)
         self._device.write(address, array)

@@ -1,7 +1,8 @@
-"""A decoder as one ONNX graph of somebody else's making, on ONNX Runtime's CPU provider.
+"""A decoder as one ONNX graph from another exporter, on ONNX Runtime's CPU provider.
 
-The graph is what `optimum-cli export onnx --task text-generation-with-past` makes: tokens, an attention mask and the
-keys and values so far go in; logits and all keys and values come out. Rows are a chain, run by the whole graph.
+The graph has the interface of `optimum-cli export onnx --task text-generation-with-past`: inputs are tokens, an
+attention mask and the past keys and values; outputs are logits and all keys and values. Rows are a chain, and every
+call runs the whole graph.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def open(bundle: Bundle, options: RuntimeOptions) -> GraphRuntime:  # noqa: A001
 
 
 class GraphRuntime:
-    """A runtime over one graph, which takes the calls of a forward one after another."""
+    """A runtime over one graph; the calls of a forward run one after another."""
 
     name = "graph"
 
@@ -90,7 +91,7 @@ class GraphRuntime:
         return GraphCache(self.spec, capacity, self.kv)
 
     def load(self) -> None:
-        """Open now what would be opened at first use."""
+        """Open the session, which otherwise is opened at first use."""
         self._opened()
 
     def release(self) -> None:
@@ -122,13 +123,13 @@ class GraphRuntime:
         return head_outputs(self._rows_of(logits, rows.count)[call.outputs.logits_from :], call.outputs)
 
     def _rows_of(self, logits: Any, count: int) -> Any:
-        """The logits [1, count, vocab_size] that came out, as float32 [count, vocab_size]."""
+        """The logits output [1, count, vocab_size] as float32 [count, vocab_size]."""
         if logits.shape != (1, count, self.spec.vocab_size):
             raise BundleCorrupt(f"{self._bundle.path}: logits of shape {list(logits.shape)} for {count} rows")
         return np.asarray(logits[0], np.float32)
 
     def _check_present(self, found: Sequence[Any], slots: int) -> None:
-        """Keys and values hold what went in and the rows of this call."""
+        """Check that the output keys and values have the past slots plus the rows of this call."""
         for value, block in zip(found, (b for b in self.spec.blocks for _ in "kv"), strict=True):
             if value.shape() != [1, block.n_kv_heads, slots, block.head_dim]:  # type: ignore[union-attr]
                 raise BundleCorrupt(f"{self._bundle.path}: keys of shape {value.shape()} after {slots} tokens")
@@ -145,7 +146,7 @@ class GraphRuntime:
 
 
 def _check_cache(call: Call) -> None:
-    """UsageError or ContextFull, before anything runs."""
+    """Raise UsageError or ContextFull for a bad call, before anything runs."""
     rows, cache = call.rows, call.cache
     if not isinstance(cache, GraphCache):
         raise UsageError("the cache is of another runtime: use one of this runtime's new_cache()")

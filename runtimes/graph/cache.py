@@ -1,6 +1,6 @@
-"""A cache of keys and values as they come out of a graph: whole arrays, which nobody writes in place.
+"""A cache of a graph's output keys and values: whole arrays, never written in place.
 
-So a fork shares them, and going back is to remember a smaller length: what is too long is cut when it goes in again.
+Forks therefore share the arrays, and truncation only stores a smaller length: the arrays are cut at the next call.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class GraphCache(NoMerging):
         return self._values
 
     def write(self, rows: Rows, values: list[Any]) -> None:
-        """Keep what a call gave: all slots up to its last row."""
+        """Store a call's output: all slots up to its last row."""
         if self._tree.write(rows):
             self._base = self._length
         if rows.first == 0:

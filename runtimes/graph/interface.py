@@ -1,4 +1,4 @@
-"""What a decoder's graph takes and gives: read off the graph, and refused by name where it is another convention."""
+"""The inputs and outputs of a decoder's graph, read from the graph. Other conventions are refused by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPTIONAL = ("attention_mask", "position_ids")
 @dataclass(frozen=True)
 class Interface:
     """Names of a graph's inputs and outputs. past, present: keys and values of each layer in turn; integers: the dtype
-    of each input that is no cache; vocab_size: 0 if the graph does not say."""
+    of each input that is no cache; vocab_size: 0 if the graph does not give it."""
 
     logits: str
     past: tuple[str, ...]
@@ -49,7 +49,7 @@ class Interface:
 
 
 def interface_of(session: Any, where: str, wrong: type[EdgedecError]) -> Interface:
-    """The interface of an open graph; `wrong` says what of it is not a decoder's with a cache."""
+    """The interface of an open graph; `wrong` makes the error for a graph that is no decoder with a cache."""
     try:
         return _interface_of(session, where, wrong)
     except UnicodeDecodeError:

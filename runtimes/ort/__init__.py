@@ -1,8 +1,8 @@
-"""The stack of blocks on ONNX Runtime's CPU provider; on others it is in `device.py`.
+"""The stack of blocks on ONNX Runtime's CPU provider; other providers are in `device.py`.
 
-Plain decoding runs the whole model as one session. When a tree or hidden states are wanted, it becomes two, stack and
-head; when a call takes some of the blocks, or blocks hold different slots, a session a block. A session is replaced,
-never doubled, so no weight is prepared twice.
+Plain decoding runs the whole model as one session. For trees or hidden states it is split into two, stack and head; for
+calls of some blocks, or blocks with different slots, into one session per block. The old session is closed first, so no
+weight is in memory twice.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class OnnxRuntime:
         return HostCache(self.spec, capacity, self.kv, self._scales)
 
     def load(self) -> None:
-        """Open now what the whole stack needs, rather than at first use."""
+        """Open the sessions of the whole stack, which otherwise are opened at first use."""
         if self._fused:
             assert self._graphs.model is not None
             self._sessions.get(self._graphs.model, alone=True)
@@ -138,8 +138,8 @@ class OnnxRuntime:
     # ---- the whole model -------------------------------------------------------------------------
 
     def _is_plain(self, call: Call, cache: HostCache) -> bool:
-        """Can the graph of the whole model run it: a chain after a text without gaps, whose last row alone has
-        outputs?"""
+        """Whether the graph of the whole model can run a call: a chain after a text without gaps, with outputs of the
+        last row only."""
         rows, wanted = call.rows, call.outputs
         if call.blocks is not None or call.hidden is not None or rows.embeddings is not None:
             return False
@@ -159,7 +159,7 @@ class OnnxRuntime:
         return head_outputs(logits, call.outputs) if call.outputs.head else CallResult()
 
     def _unfuse(self) -> None:
-        """From now on other calls come: stack and head take the place of the whole model."""
+        """Replace the session of the whole model by those of stack and head."""
         if self._fused:
             assert self._graphs.model is not None
             self._fused = False
@@ -192,7 +192,7 @@ class OnnxRuntime:
         return CallResult(result.logits, result.ids, result.scores, result.logsum, states, sums)
 
     def _takes_stack(self, blocks: list[int], call: Call, step: Step) -> bool:
-        """Is it a call of all blocks at once, and has no call needed less so far?"""
+        """Whether a call runs all blocks and the stack has not been split into blocks."""
         inner = [b for b in call.outputs.hidden if b >= 0 and b != blocks[-1]] if blocks else []
         return (
             self._whole
@@ -203,7 +203,7 @@ class OnnxRuntime:
         )
 
     def _cut(self) -> None:
-        """From now on the stack is run block by block."""
+        """Split the stack into one session per block."""
         if self._whole:
             self._whole = False
             self._sessions.close(self._graphs.stack[self.kv])

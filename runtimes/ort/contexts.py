@@ -1,4 +1,4 @@
-"""What an NPU's compiler made of graphs, kept by SoC: from the bundle, else from the cache folder, else made now.
+"""Graphs compiled for an NPU, by SoC: from the bundle, else from the cache folder, else compiled now.
 
 A folder holds one graph at one shape: `graph_ctx.onnx` names the binary beside it.
 """
@@ -34,7 +34,7 @@ class Contexts:
         self._shipped = shipped_contexts(bundle, placed.device)
 
     def open(self, name: str, shape: CallShape, options: ort.SessionOptions) -> Any:
-        """A session of a graph at a shape; it is compiled if it never was."""
+        """A session of a graph at a shape, compiled if no compiled form is found."""
         shipped = self._shipped.get(key(name, shape))
         if shipped is not None:
             options.add_session_config_entry("ep.share_ep_contexts", "1")
@@ -60,7 +60,7 @@ class Contexts:
             shutil.rmtree(staging, ignore_errors=True)
 
     def folder(self, name: str, shape: CallShape) -> Path:
-        """Where the compiled graph lies; whatever changes it changes the name."""
+        """The folder of the compiled graph; its name is a hash of everything the result depends on."""
         facts = [
             _FORMAT,
             self._bundle.manifest.files[name].sha256,

@@ -1,8 +1,8 @@
 """The stack of blocks by an execution provider of ONNX Runtime other than the CPU's: a GPU or an NPU.
 
-Graphs are of plain operators and are computed there whole: a node that is left is an error. Keys and values belong to
-the host, which gives those of the past to each call and takes those of its rows. On an NPU shapes are buckets, and the
-head runs on the CPU.
+Graphs consist of plain operators and run on the device as a whole: a node left to the CPU is an error. The host keeps
+the KV cache: each call gets the past keys and values and returns those of its rows. On an NPU shapes are buckets, and
+the head runs on the CPU.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class DeviceRuntime:
         return HostCache(self.spec, capacity, self.kv, self._scales)
 
     def load(self) -> None:
-        """Open now what the first token needs, rather than at first use."""
+        """Open the sessions of the first token, which otherwise are opened at first use."""
         shape = static_shape(1, 0, self.spec.context_length) if self._static else None
         for name in self._graphs.parts[self.kv]:
             self._sessions.get(name, shape)

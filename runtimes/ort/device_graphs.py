@@ -1,4 +1,4 @@
-"""Which graph files of a bundle are there for devices: the facts of its artifact."""
+"""The graph files of a bundle for devices: the facts of its artifact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call brings to a graph for devices: the state, positions, masks, and keys and values of the past; and back."""
+"""The inputs of a call of a graph for devices: state, positions, masks, past keys and values; and its outputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgedec.runtime import Rows
 from edgedec.runtimes.ort.device_shapes import CallShape
 
 Array = NDArray[np.float32]
-# In float16 too a softmax makes zero of it.
+# The value of hidden slots in masks; softmax makes it 0 in float16, too.
 _HIDDEN = np.float32(-30000)
 _SIGN = np.uint8(128)
 
@@ -75,8 +75,8 @@ class DeviceInputs:
         return self._turns[rope, rows]
 
     def _mask(self, b: int, window: int, shape: CallShape) -> Array:
-        """float32 [1, 1, rows, total]: 0 where a row sees a slot. The slots of the past are filled up before those of
-        the rows; a row that fills up sees itself."""
+        """float32 [1, 1, rows, total]: 0 where a row sees a slot. Padding slots come between past slots and row slots;
+        a padding row sees itself."""
         start, stop = self.spans[b]
         key = (window, start, shape.past)
         if key not in self._masks:

@@ -1,4 +1,4 @@
-"""Sessions of a bundle's graphs for devices: one a graph, or one a graph and bucket where shapes are static."""
+"""Sessions of a bundle's graphs for devices: one per graph, or per graph and bucket where shapes are static."""
 
 from __future__ import annotations
 

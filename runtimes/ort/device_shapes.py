@@ -1,7 +1,7 @@
-"""The shapes that a device computes with: any, or a few that its compiler fixed (buckets).
+"""The shapes that a device supports: any, or a few fixed at compile time (buckets).
 
-A call of fewer rows than its bucket is filled up with rows that nobody sees. So they cost what the call costs anyway,
-and drafted rows that fill a bucket are free: `Capabilities.row_buckets` says so to the allocator.
+A call of fewer rows than its bucket is padded with hidden rows. Drafted rows that fill a bucket are therefore free; the
+draft allocator reads the buckets from `Capabilities.row_buckets`.
 """
 
 from __future__ import annotations
@@ -48,5 +48,5 @@ def static_shape(rows: int, slots: int, context: int) -> CallShape:
 
 
 def free_shape(rows: int, slots: int) -> CallShape:
-    """As it is; the slots rounded up, so that they are no new shape with every token."""
+    """The shape with the slots rounded up, so that it does not change with every token."""
     return CallShape(rows, max(_SHORTEST, -(-slots // _SHORTEST) * _SHORTEST))

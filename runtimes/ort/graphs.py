@@ -1,4 +1,4 @@
-"""Which graph files of a bundle are there for this runtime: the facts of its artifact."""
+"""The graph files of a bundle for this runtime: the facts of its artifact."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a call brings to a graph: masks and lengths by block (`Step`), buffers and bindings (`Plan`).
+"""The inputs of a graph call: masks and lengths by block (`Step`), buffers and bindings (`Plan`).
 
-Into an empty cache GroupQueryAttention numbers the rows itself from the first one on. Rows at other positions (a tree)
-are therefore written one slot up, after a slot that the mask hides, and moved down afterwards.
+With an empty cache GroupQueryAttention ignores the given positions and numbers the rows from 0. Rows at other positions
+(a tree) are therefore written one slot up, after a slot hidden by the mask, and moved down afterwards.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Step:
         return TreeInputs(self.spec.recurrent[b], self._decays(b), self.rows, self.cache.state(b))
 
     def settle(self, blocks: Iterable[int]) -> None:
-        """Move what was written one slot up to where it belongs."""
+        """Move rows that were written one slot up to their own slots."""
         for b in blocks:
             if b in self.spans and self.shift(b):
                 stop, data = self.spans[b][1], self.cache.data(b)
@@ -80,8 +80,7 @@ class Step:
 class Plan:
     """Buffers for a call of `count` rows on one cache, and each session's bindings to them.
 
-    Caches are bound by address, so that a plan never keeps one alive; the key of a plan holds the number of their
-    storage.
+    Caches are bound by address, so a plan does not keep them alive; the key of a plan has the number of their storage.
     """
 
     def __init__(self, spec: ModelSpec, count: int, cache: HostCache) -> None:
@@ -143,7 +142,7 @@ class Plan:
         return self._logits[0].copy()
 
     def _fill(self, x: Array, blocks: list[int], step: Step) -> None:
-        """Write what is different in every call to where it is bound."""
+        """Write the inputs that change with every call to their bound buffers."""
         self._call["hidden"][0] = x
         if step.embedding is not None:
             self._call["embedding"][0] = step.embedding
@@ -154,7 +153,8 @@ class Plan:
             self._call["total_sequence_length"][...] = step.total(b)
 
     def _bind(self, session: Any, blocks: list[int]) -> tuple[Any, list[tuple[str, int]]]:
-        """A binding of all that stays where it is; and the masks, which do not: (name, a block that needs it)."""
+        """A binding of all buffers with fixed addresses, and the masks, which are bound by call: (name, a block that
+        needs it)."""
         binding, spec = session.io_binding(), self._spec
         wanted = {value.name for value in session.get_inputs()}
         for name, a in self._call.items():

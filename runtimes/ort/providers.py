@@ -1,8 +1,8 @@
-"""ONNX Runtime's execution providers by device: which package has them, how a session gets one, and what it leaves out.
+"""ONNX Runtime's execution providers by device: their packages, session options, and the nodes that they do not take.
 
-A provider that cannot compute a node leaves it to the CPU, and one whose libraries are missing leaves it everything,
-both without a word. So sessions are opened with that forbidden, and where one cannot be, it is opened once more only to
-find out which nodes were left.
+A provider silently leaves nodes that it cannot compute to the CPU, or all nodes if its libraries are missing. Sessions
+are therefore opened with the CPU fallback disabled; after a failure the session is opened once more with it, to list
+the nodes that were left.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from edgedec.runtime import DeviceName
 _ONLY_HERE = "session.disable_cpu_ep_fallback"
 _RECORD = "session.record_ep_graph_assignment_info"
 _NAMED = 4
-# The option of providers of several devices that says which of them.
+# The option that selects one of several devices of a provider.
 _NUMBER = "device_id"
-# Of logits whose sums are of float16 numbers.
+# Rounding error of logits with sums of float16 numbers.
 HALF = 0.05
 _registered: set[str] = set()
 _lock = threading.Lock()
@@ -31,10 +31,10 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True)
 class Provider:
-    """ep: ONNX Runtime's name; package: what to install; plugin: the module that brings it as a library, or "" where
-    it is part of onnxruntime; wants: what a device of its kind needs; kv: cache formats it computes with; static: are
-    shapes fixed when a graph is opened; contexts: is what it compiles kept; rounding: of its floats, as
-    `Capabilities.rounding` says it; soc: the option that a device's detail is given by."""
+    """ep: ONNX Runtime's name; package: what to install; plugin: the module that brings it as a library, or "" where it
+    is part of onnxruntime; wants: requirements of a device, for messages; kv: supported cache formats; static: are
+    shapes fixed when a graph is opened; contexts: are compiled graphs kept; rounding: as in `Capabilities.rounding`;
+    soc: the option that a device's detail is passed as."""
 
     ep: str
     package: str
@@ -92,7 +92,7 @@ PROVIDERS: dict[str, Provider] = {
 
 
 def missing(device: DeviceName) -> str | None:
-    """Why a device's provider is not here, in one line; None if it is."""
+    """Why a device's provider is not available, in one line; None if it is."""
     provider = PROVIDERS[device.name]
     if provider.plugin:
         here = find_spec(provider.plugin) is not None
@@ -104,7 +104,7 @@ def missing(device: DeviceName) -> str | None:
 
 
 class Placed:
-    """Sessions on one device, computed there whole."""
+    """Sessions that run on one device as a whole."""
 
     def __init__(self, device: DeviceName) -> None:
         self.device, self.provider = device, PROVIDERS[device.name]
@@ -133,7 +133,7 @@ class Placed:
         return ort.InferenceSession(path, options)
 
     def _left(self, path: str, session: Any) -> str:
-        """What the provider did not take of a graph."""
+        """The nodes of a graph that the provider did not take."""
         name, nodes, taken = path.rpartition("/")[2], list[str](), 0
         for part in session.get_provider_graph_assignment_info():
             if part.ep_name == self.provider.ep:
@@ -148,7 +148,7 @@ class Placed:
 
 
 def _found(device: DeviceName, provider: Provider) -> list[Any]:
-    """The hardware that a plugin finds and the word names; RuntimeUnavailable if there is none."""
+    """The hardware that the plugin finds under this name; RuntimeUnavailable if there is none."""
     with _lock:
         if provider.ep not in _registered:
             plugin = import_module(provider.plugin)

@@ -1,4 +1,4 @@
-"""The host's part of a state-space block: what its graph needs of a tree, and the state after any row of it."""
+"""The host's part of a state-space block: the inputs of its graph for a tree, and the state after any row."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TreeInputs:
         self._kept.write(self.rows, states)
 
     def after(self, row: int, state: Array | None = None) -> Recurrent:
-        """What the block keeps after a row; `state` if that is known already."""
+        """The block's state and history after a row; `state`: its recurrent state, if already computed."""
         path = _path(self.rows, row)
         size = self.block.conv_size - 1
         inputs = np.concatenate([self.start.conv, self.xbc[path]])

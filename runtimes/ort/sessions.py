@@ -13,10 +13,10 @@ from edgedec.bundle import Bundle
 from edgedec.errors import BundleCorrupt
 from edgedec.runtime import available_cores
 
-# Below this, handing a matrix product to another thread costs more than it saves.
+# Below this many bytes of weights per thread, another thread costs more than it saves.
 _WEIGHTS_PER_THREAD = 16 << 20
-# What ONNX Runtime itself raises: its own classes, RuntimeError for C++ exceptions of others, and UnicodeDecodeError
-# where its message quotes bytes of a damaged graph. Anything else is a fault of this program and stays one.
+# Exceptions of ONNX Runtime: its own classes, RuntimeError for other C++ exceptions, and UnicodeDecodeError if a
+# message quotes bytes of a damaged graph. Anything else is a bug in this program and is not translated.
 _ITS_OWN = tuple(
     getattr(state, name)
     for name in (
@@ -44,16 +44,16 @@ def default_threads(weight_bytes: int) -> int:
 def session_options(threads: int, alone: bool = False) -> ort.SessionOptions:
     """The options of every session.
 
-    Each has a pool of its own: ONNX Runtime's shared pool is fixed once for a process and refuses other people's
-    sessions. Unless a session is `alone`, its workers wait awake for one next product and no longer, so that pools do
-    not keep each other off the cores.
+    Each session has a thread pool of its own: ONNX Runtime's shared pool is configured once per process and rejects
+    sessions of other code in it. Unless a session is `alone`, its workers stop spinning early, so that pools do not
+    compete for cores.
     """
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
     if not alone:
         options.add_session_config_entry("session.intra_op.spin_duration_us", "100")
-    # An arena would keep the largest activations that were ever needed.
+    # An arena would keep the memory of the largest activations so far.
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
     return options
@@ -85,7 +85,7 @@ class Sessions:
 
     @contextmanager
     def blamed(self, name: str, verb: str) -> Iterator[None]:
-        """BundleCorrupt in place of what ONNX Runtime raises."""
+        """Translate ONNX Runtime's exceptions to BundleCorrupt."""
         try:
             yield
         except _OURS:

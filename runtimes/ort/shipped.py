@@ -1,7 +1,7 @@
-"""Contexts that a bundle brings for a SoC: the facts of its artifact `qnn:SM8650`.
+"""Compiled contexts of a bundle for a SoC: the facts of its artifact `qnn:SM8650`.
 
-`edgedec add qnn:SM8650 BUNDLE` compiles every part at every bucket. The buckets of a part share one binary, in which
-each weight is once. The simulator cannot open such a binary, so there graphs are compiled when they are opened.
+`edgedec add qnn:SM8650 BUNDLE` compiles every part at every bucket. The buckets of a part share one binary with each
+weight once. The simulator cannot open such a binary, so it compiles graphs when they are opened.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ShippedContexts:
 
 
 def key(graph: str, shape: CallShape) -> str:
-    """What a compiled graph is: the file it was made of, and its bucket."""
+    """The key of a compiled graph: its source file and its bucket."""
     return f"{graph}:{shape.rows}:{shape.past}"
 
 

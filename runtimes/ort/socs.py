@@ -1,4 +1,4 @@
-"""Qualcomm's SoCs by name: which HTP they have. Those that QNN 2.7 of onnxruntime-qnn compiles for."""
+"""Qualcomm's SoCs by name with their HTP versions, as far as QNN in onnxruntime-qnn 2.7 compiles for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOCS: dict[str, tuple[str, str]] = {
 
 
 def check_soc(name: str) -> str:
-    """The name of a SoC that there is a compiler for; UsageError otherwise."""
+    """The name of a SoC that the compiler supports; UsageError otherwise."""
     if name not in SOCS:
         raise UsageError(f"no SoC {name!r} for qnn; there are: {', '.join(SOCS)}, as in qnn:SM8650")
     return name

@@ -1,9 +1,8 @@
-"""`--device auto`: the engine that is quickest here, or two of them, one for prefill and one for decode.
+"""`--device auto`: the fastest engine on this machine, or two of them, one for prefill and one for decode.
 
-The CPU's engine and those of the GPUs at hand are measured once with this bundle (`measure`), and the figures kept
-(`kept`) until a driver or the host is another. Where one engine is quicker at both it is opened alone; where the CPU
-decodes faster and a GPU reads faster, or the other way round, a runtime over both is (`runtime`). Without a GPU nothing
-is measured.
+The CPU engine and the GPU engines are measured once with this bundle (`measure`); the costs are kept (`kept`) until a
+driver or the host changes. If one engine is faster at both, it is opened alone; if the CPU is faster at decode and a
+GPU at prefill, or the other way round, a runtime over both is opened (`runtime`). Without a GPU nothing is measured.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from edgedec.runtimes.paired.runtime import PairedRuntime
 __all__ = ["FACTS", "PairedCache", "PairedRuntime", "Surveyed", "open", "unavailable_reason"]
 
 FACTS = RuntimeFacts(devices=("auto",), files=False)  # no kinds of its own: it runs what its engines run
-# The engine of each device that is looked for. Those of ONNX Runtime need files in the bundle, and its import.
+# The engine of each candidate device. ONNX Runtime's need files in the bundle, and its import.
 _OWN = {"cuda": "cuda", "opencl": "opencl"}
 _BY_FILES = {"webgpu": "ort", "dml": "ort", "coreml": "ort"}
 
 
 def unavailable_reason(bundle: Bundle, device: DeviceName) -> str | None:
-    """None for the device `auto`, without a GPU too: then it is the CPU's engine. Engines are paired where nobody names
-    one."""
+    """None for the device `auto`, also without a GPU: the CPU engine is used then. Engines are paired only if none is
+    named."""
     if device.name in FACTS.devices:
         return None
     return "takes other engines together; it is opened by --device auto"
@@ -47,7 +46,8 @@ def open(bundle: Bundle, options: RuntimeOptions) -> Runtime:  # noqa: A001
 
 @dataclass
 class Surveyed:
-    """Engines at hand by device, the CPU's first; what their calls take; `missing`: why other devices have none."""
+    """The available engines by device, the CPU's first, and the costs of their calls; `missing`: why other devices have
+    none."""
 
     bundle: Bundle
     engines: dict[str, Runtime]
@@ -57,7 +57,7 @@ class Surveyed:
 
     @classmethod
     def of(cls, bundle: Bundle, options: RuntimeOptions, again: bool = False) -> Surveyed:
-        """The engines at hand, opened, and their costs, as they are kept or else measured."""
+        """Open the available engines; their costs are read from the cache folder or measured."""
         on_cpu = replace(options, device=CPU)
         found = cls(bundle, {CPU: open_runtime(choose_runtime(bundle, device=CPU), bundle, on_cpu)})
         for device, engine in (_OWN | (_BY_FILES if "devices" in bundle.manifest.artifacts else {})).items():
@@ -68,7 +68,7 @@ class Surveyed:
 
     @property
     def split(self) -> Split:
-        """Who prefills and who decodes."""
+        """The engines for prefill and for decode."""
         return best_split(self.costs, self.bundle.spec.context_length) if self.costs else Split(CPU, CPU)
 
     def runtime(self) -> Runtime:
@@ -80,7 +80,7 @@ class Surveyed:
         return PairedRuntime(self.engines[split.decode], self.engines[split.prefill], rule)
 
     def why(self) -> str:
-        """Who does what, and why, in one line."""
+        """The choice of engines with its reasons, in one line."""
         if not self.costs:
             return f"{CPU} alone: no other engine here ({_listed(self.missing)})"
         prefill, decode = self.split.prefill, self.split.decode
@@ -91,7 +91,7 @@ class Surveyed:
         return f"{head}: {'; '.join(figures)}" + (f" ({_listed(self.missing)})" if self.missing else "")
 
     def _add(self, device: str, engine: str, options: RuntimeOptions) -> None:
-        """The engine of a device, if that is here and can share a text with the CPU's."""
+        """Add the engine of a device, if it is available and can exchange caches with the CPU's."""
         reason = reason_against(engine, self.bundle, device)
         if reason is None:
             try:
@@ -130,7 +130,7 @@ def _share(runtime: Runtime, cpu: Runtime) -> bool:
 
 
 def _words(error: BaseException) -> str:
-    """Of some errors of memory there is only the name."""
+    """The error's message; its class if it has none, as some memory errors."""
     return str(error) or type(error).__name__
 
 

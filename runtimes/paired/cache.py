@@ -1,4 +1,4 @@
-"""One text in the caches of two engines: one of them has all of it, the other its beginning or nothing."""
+"""One text in the caches of two engines: one has all of it, the other a prefix or nothing."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ DECODE, PREFILL = 0, 1
 
 @dataclass
 class Sides:
-    """The engine for decode and that for prefill, and how caches of each become those of the other. moved: tokens that
-    were handed over, so many times, by the engine they went to; moved_bytes: of these."""
+    """The engines for decode and prefill, and the conversion of caches between them. moved: tokens handed over and
+    number of times, by receiving engine; moved_bytes: bytes of these."""
 
     engines: tuple[Runtime, Runtime]
     ways: tuple[Handover, Handover]  # to the engine for decode, to that for prefill
@@ -35,8 +35,8 @@ class Sides:
 
 
 class PairedCache:
-    """`edgedec.cache.Cache`, of the kind of the engine for decode. `held`: how many tokens of the text each side has;
-    one has all. What it drops or merges the other side then lacks wholly."""
+    """`edgedec.cache.Cache`, of the kind of the engine for decode. `held`: the number of tokens of the text on each
+    side; one side has all. After a drop or merge on one side, the other side holds nothing."""
 
     def __init__(self, sides: Sides, caches: Sequence[Cache], length: int = 0) -> None:
         self._sides, self._caches, self.length = sides, list(caches), length
@@ -44,13 +44,13 @@ class PairedCache:
         self.kv, self.kind = caches[DECODE].kv, caches[DECODE].kind
         self.held = [cache.length for cache in caches]
         self._pages = PageNumbers(sides.page_slots)
-        self.pending = -1  # the side that has rows of a tree that may still be committed
-        self._gaps = False  # does a block have other slots than one of each token?
+        self.pending = -1  # the side with pending rows of a tree
+        self._gaps = False  # are slots dropped, merged or attached in a block?
 
     # ---- what a call does ----
 
     def lacking(self) -> tuple[int, int]:
-        """How many tokens would have to be handed over to each side."""
+        """The number of tokens that would have to be handed over to each side."""
         return self._lacks(DECODE), self._lacks(PREFILL)
 
     def _lacks(self, side: int) -> int:
@@ -58,14 +58,14 @@ class PairedCache:
         return self.length if whole else self.length - self.held[side]
 
     def follows(self, side: int) -> bool:
-        """Is only what a side lacks handed over to it?"""
+        """Whether a side receives only the tokens that it lacks."""
         return self._sides.ways[side].follows and not self._gaps
 
     def at(self, side: int) -> Cache:
         return self._caches[side]
 
     def bring(self, side: int) -> bool:
-        """Hand the text over to a side that lacks some of it; False if that cannot hold it, or has no room."""
+        """Hand the text over to a side that lacks some of it; False if the side cannot represent it or has no room."""
         if self.held[side] == self.length:
             return True
         tokens, moved = self._lacks(side), None
@@ -81,7 +81,7 @@ class PairedCache:
         return True
 
     def begin(self, side: int) -> None:
-        """A call's rows are written on a side, which has all of the text; a tree on the other one is given up."""
+        """Start a call on a side that has all of the text; a pending tree on the other side is rolled back."""
         if self.pending == 1 - side:
             self._caches[1 - side].rollback()
         self.pending = side
@@ -120,7 +120,7 @@ class PairedCache:
         for side, cache in enumerate(self._caches):
             if self.held[side] == self.length:
                 cache.truncate(length)
-        # A recurrent block may go back further; then the side that has more is the one that has all.
+        # A recurrent block may be truncated further; the side with more tokens then defines the length.
         self.length = max(
             cache.length for cache, held in zip(self._caches, self.held, strict=True) if held == self.length
         )
@@ -137,7 +137,7 @@ class PairedCache:
         if not 0 <= length <= self.length:
             raise UsageError(f"cannot fork {length} of {self.length} cached tokens")
         capacity = self.capacity if capacity is None else capacity
-        self.bring(DECODE)  # or each fork would be handed over by itself
+        self.bring(DECODE)  # once here, not once per fork later
         caches = [cache.fork(min(length, held), capacity) for cache, held in zip(self._caches, self.held, strict=True)]
         twin = PairedCache(self._sides, caches, max(cache.length for cache in caches))
         twin._gaps = self._gaps and twin._has_gaps()
@@ -198,7 +198,7 @@ class PairedCache:
 
     @property
     def _busy(self) -> int:
-        """The side with pending rows; without any, one that refuses to commit them."""
+        """The side with pending rows; without any, a side whose commit raises the error."""
         return self._side if self.pending < 0 else self.pending
 
     def _first_slots(self) -> int:
@@ -207,12 +207,12 @@ class PairedCache:
         return 0 if block is None else self._whole.slots(block)
 
     def _able(self, what: str) -> int:
-        """A side that has all of the text and declares this."""
+        """A side that has all of the text and declares this capability."""
         sides = [side for side in (self._side, DECODE, PREFILL) if getattr(self._sides.can(side), what)]
         return next((side for side in sides if self.bring(side)), self._side)
 
     def _change(self, what: str) -> Cache:
-        """The cache to be changed; the other side has nothing of what comes of it."""
+        """The cache to change; the other side is emptied."""
         side = self._able(what)
         self._forget(1 - side)
         return self._caches[side]

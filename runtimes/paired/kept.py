@@ -1,5 +1,5 @@
-"""Costs of engines, measured once and kept in the cache folder until the bundle, an engine, a driver or the host is
-another."""
+"""Costs of engines, measured once and kept in the cache folder until the bundle, an engine, a driver or the host
+changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _VERSION = 1
 
 
 def kept_path(bundle: Bundle, engines: Mapping[str, Runtime]) -> Path:
-    """Where the costs of these engines on this bundle are kept."""
+    """The file with the costs of these engines on this bundle."""
     facts = [_VERSION, __version__, bundle.digest, platform.machine(), _processor(), available_cores()]
     for device, runtime in engines.items():
         can = runtime.capabilities
@@ -31,7 +31,7 @@ def kept_path(bundle: Bundle, engines: Mapping[str, Runtime]) -> Path:
 
 
 def read_costs(path: Path, devices: Mapping[str, object]) -> dict[str, EngineCosts] | None:
-    """By device, without those that failed when they were measured; None if nothing is kept, or it is damaged."""
+    """The kept costs by device, without those that failed when they were measured; None if there is no intact file."""
     try:
         kept = json.loads(path.read_text("utf-8"))
         costs = {str(device): from_json(EngineCosts, one, path.name) for device, one in kept.items()}
@@ -41,7 +41,7 @@ def read_costs(path: Path, devices: Mapping[str, object]) -> dict[str, EngineCos
 
 
 def write_costs(path: Path, costs: Mapping[str, EngineCosts]) -> None:
-    """A cache that cannot be written costs the next start the measurement again."""
+    """Write the costs. Without a writable cache folder the next start repeats the measurement."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:

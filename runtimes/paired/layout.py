@@ -1,8 +1,8 @@
 """Keys and values of one engine's cache as another engine keeps them.
 
-Engines of one layout hand over their bytes: those of the tokens that the other one lacks (`GrowingCache`), or of all
-(`Cache.save` and `load`). Between the layout of host arrays and the native
-one, floats are the same bytes in another order; caches with scales are not handed over between these.
+Engines of the same layout hand over bytes: of the missing tokens (`GrowingCache`) or of all tokens (`Cache.save` and
+`load`). Between the layout of host arrays and the native one, float caches are reordered; caches with scales are not
+handed over.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _LENGTH = slice(24, 32)
 
 @dataclass(frozen=True)
 class Handover:
-    """From caches of one kind to those of another. `same`: the bytes stay as they are; empty: what an empty cache of
-    the other kind saves; follows: only what the other cache lacks is handed over, unless its slots have gaps."""
+    """Conversion from caches of one kind to those of another. `same`: the bytes are not changed; empty: the saved form
+    of an empty cache of the other kind; follows: only missing tokens are handed over, unless slots have gaps."""
 
     spec: ModelSpec
     source: str
@@ -37,7 +37,7 @@ class Handover:
 
     @classmethod
     def between(cls, source: Runtime, target: Runtime) -> Handover | None:
-        """None if caches of the one cannot become caches of the other."""
+        """The handover from one runtime to another; None if their caches cannot be converted."""
         one, other = source.new_cache(1), target.new_cache(1)
         grow = isinstance(one, GrowingCache) and isinstance(other, GrowingCache)
         made = cls(source.spec, one.kind, other.kind, other.save(), one.kind == other.kind and grow)
@@ -48,8 +48,8 @@ class Handover:
         return self.source == self.target
 
     def move(self, source: Cache, target: Cache, held: int = 0) -> int | None:
-        """Let `target`, which has the first `held` tokens, hold what `source` holds; the bytes that were handed over,
-        or None if it cannot: some of the text was dropped or merged."""
+        """Bring `target`, which has the first `held` tokens, up to the content of `source`. Returns the bytes handed
+        over; None if some of the text was dropped or merged, which `target` cannot represent."""
         rest = self._rest(source, held) if isinstance(target, GrowingCache) else None
         if rest is not None and isinstance(target, GrowingCache) and target.append(rest):
             return rest.nbytes
@@ -60,12 +60,12 @@ class Handover:
         return sum(array.nbytes for array in arrays.values())
 
     def _rest(self, source: Cache, held: int) -> Bytes | None:
-        """What another cache of the same kind appends to its first `held` tokens; None where all is handed over."""
+        """The bytes to append to the first `held` tokens of another cache; None where all tokens are handed over."""
         grows = self.follows and held > 0 and isinstance(source, GrowingCache)
         return source.save_rest(held) if grows and isinstance(source, GrowingCache) else None
 
     def converted(self, arrays: Arrays) -> Arrays | None:
-        """What the other kind of cache would have saved; None if it cannot hold that."""
+        """The saved form of the other kind of cache; None if it cannot represent the content."""
         if self.same:
             return arrays
         if not arrays["length"][0]:
@@ -78,7 +78,7 @@ class Handover:
         return KVParts(self.target, parts.rows, rest | {"length": np.array([parts.length], np.int64)}).joined()
 
     def _converts(self) -> bool:
-        """Are both layouts of the same floats, in rows of the same bytes?"""
+        """Whether both layouts have the same float format and row size."""
         kinds = self.source, self.target
         plain = [kind.removeprefix(_NATIVE) for kind in kinds]
         if plain[0] != plain[1] or plain[0] not in _FLOATS or self.spec.recurrent:

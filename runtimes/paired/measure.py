@@ -1,4 +1,4 @@
-"""What an engine's calls take on this bundle, and what handing a text over takes: measured with a short text."""
+"""Measures an engine's calls on this bundle, and the handover of a text, with a short text."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from edgedec.runtimes.paired.costs import EngineCosts
 from edgedec.runtimes.paired.layout import Handover
 
 _ROWS = (1, 8, 32)
-# The text before the rows, and how often a call is repeated: not again where one takes so many seconds.
+# Tokens before the measured rows; repetitions of a call; a call of this many seconds is not repeated.
 _BEFORE, _TIMES, _LONG = 32, 3, 1.0
 
 
 def measured(runtime: Runtime, cpu: Runtime) -> EngineCosts:
-    """Of an engine, beside that of the CPU."""
+    """The costs of an engine, with handovers to and from the CPU engine."""
     can, most = runtime.capabilities, runtime.spec.context_length
     chunk = max(1, min(can.prefill_chunk, can.largest_call, most // 2))
     before = min(_BEFORE, most - chunk)
@@ -33,7 +33,7 @@ def _text(runtime: Runtime, n: int, first: int) -> Rows:
 
 
 def _best_of(runtime: Runtime, cache: Cache, n: int) -> float:
-    """The least seconds of a call of n rows; its rows are forgotten."""
+    """The least seconds of a call of n rows; the rows are rolled back."""
     call = Call(_text(runtime, n, cache.length), cache, outputs=Outputs(top=1, logits_from=n - 1))
     best = _timed(runtime, call)  # the first one may compile, and grow memory
     for _ in range(_TIMES):
@@ -53,7 +53,7 @@ def _timed(runtime: Runtime, call: Call) -> float:
 
 
 def _handed_over(runtime: Runtime, cpu: Runtime, cache: Cache, n: int) -> tuple[float, float]:
-    """Seconds of handing over any text, and of each token of it; the slower way counts."""
+    """Seconds of a handover, fixed and per token; the slower direction counts."""
     runtime.forward([Call(_text(runtime, n, cache.length), cache)])
     cache.commit(range(n))
     little, tokens = cache.fork(min(1, cache.length)), cache.length

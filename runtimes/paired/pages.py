@@ -1,7 +1,7 @@
-"""Numbers for the pages of a text that lies in two caches, so that what forks share is counted once.
+"""Page numbers of a text in two caches, so that pages shared by forks are counted once.
 
-The pages of each cache have numbers of their own, and a text that is handed over comes to lie in others. What is shared
-stays the same: forks hand over before they part.
+Each cache numbers its pages itself, and a handover changes the pages of a text. These numbers do not change, because
+the text is handed over before a fork.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _next = count()
 
 
 class PageNumbers:
-    """Of the pages of `slots` that hold a text; none without pages (slots 0)."""
+    """Numbers of the pages of a text, with `slots` slots each; none if the caches have no pages (0)."""
 
     def __init__(self, slots: int) -> None:
         self._slots, self._numbers, self._shared = slots, list[int](), False
 
     def grow(self, before: int, after: int) -> None:
-        """Slots `before` to `after` were written: a page that a fork holds as well was copied first."""
+        """Slots `before` to `after` were written; a page shared with a fork was copied first."""
         if not self._slots:
             return
         if before % self._slots and self._shared:
@@ -31,12 +31,12 @@ class PageNumbers:
             self._numbers.append(next(_next))
 
     def cut(self, slots: int) -> None:
-        """So many slots are left."""
+        """The text was truncated to so many slots."""
         if self._slots:
             del self._numbers[-(-slots // self._slots) :]
 
     def anew(self, slots: int) -> None:
-        """All of them were written."""
+        """All pages were rewritten."""
         self.cut(0)
         self._shared = False
         self.grow(0, slots)

@@ -1,4 +1,4 @@
-"""A runtime over two: the one reads prompts, the other decodes, and a text is handed over between them."""
+"""A runtime over two engines: one for prefill, one for decode, with handover of texts between them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgedec.runtimes.paired.cache import DECODE, PREFILL, PairedCache, Sides
 from edgedec.runtimes.paired.costs import Rule
 from edgedec.runtimes.paired.layout import Handover
 
-# What is declared if either engine can: a call that wants it is run by that one.
+# Capabilities declared if either engine has them: a call that needs one runs on that engine.
 _EITHER = (
     *("trees", "groups", "slices", "selections", "embeddings", "views", "queries", "attention_sums", "adapters"),
     *("logsum", "hidden", "temperatures", "drop", "drop_by_head", "merge", "offload", "masks"),
@@ -20,8 +20,8 @@ _EITHER = (
 
 
 class PairedRuntime:
-    """`decode` runs all calls but those for which the rule says `prefill`. Where both share layout and arithmetic it is
-    as if one engine computed everything. `calls`: how many each has run, decode first."""
+    """`decode` runs all calls except those that the rule assigns to `prefill`. If both share layout and arithmetic,
+    results equal those of one engine. `calls`: calls run by each, decode first."""
 
     def __init__(self, decode: Runtime, prefill: Runtime, rule: Rule) -> None:
         there, back = Handover.between(decode, prefill), Handover.between(prefill, decode)
@@ -36,12 +36,12 @@ class PairedRuntime:
 
     @property
     def engines(self) -> tuple[Runtime, Runtime]:
-        """For decode, for prefill."""
+        """The engines for decode and for prefill."""
         return self._sides.engines
 
     @property
     def moved(self) -> list[tuple[int, int]]:
-        """Tokens that were handed over to each engine, and how many times."""
+        """Tokens handed over to each engine, and the number of handovers."""
         return self._sides.moved
 
     @property
@@ -51,12 +51,12 @@ class PairedRuntime:
 
     @property
     def pages(self) -> int:
-        """Pages that all caches hold, of either engine."""
+        """Pages of all caches of both engines."""
         return sum(int(getattr(engine, "pages", 0)) for engine in self.engines)
 
     @property
     def longest(self) -> int | None:
-        """Tokens of one text that either engine's memory for caches holds; None: no limit is known."""
+        """The longest text, in tokens, that the engines' memory for caches holds; None: no limit is known."""
         found = [_longest(engine) for engine in self.engines]
         return None if None in found else max(most for most in found if most is not None)
 
@@ -84,7 +84,8 @@ class PairedRuntime:
         return [next(results[side]) for side in sides]
 
     def _run(self, side: int, calls: Sequence[Call]) -> list[CallResult]:
-        """Calls on one engine; whole ones that the memory of the one for prefill has no room for, on the other."""
+        """Run calls on one engine. If the engine for prefill has no memory left, calls that begin a tree run on the
+        other."""
         try:
             found = self.engines[side].forward([_on(call, side) for call in calls])
         except MemoryError:
@@ -109,7 +110,7 @@ class PairedRuntime:
         raise UsageError(f"neither {self.engines[DECODE].name} nor {self.engines[PREFILL].name} runs such a call")
 
     def _takes(self, side: int, call: Call) -> bool:
-        """Does an engine declare all that a call wants, and has it memory for a text of that length?"""
+        """Whether an engine declares all that a call needs and has memory for a text of that length."""
         most = _longest(self.engines[side])
         if most is not None and call.cache.length + len(call.rows) > most:
             return False
@@ -128,7 +129,7 @@ def _longest(engine: Runtime) -> int | None:
 
 
 def _anew(call: Call) -> bool:
-    """Does a call begin a tree, so that either engine may run it?"""
+    """Whether a call begins a tree, so that either engine may run it."""
     return call.rows.first == 0 and call.blocks is None and call.hidden is None
 
 
@@ -138,14 +139,14 @@ def _own(call: Call) -> PairedCache:
 
 
 def _on(call: Call, side: int) -> Call:
-    """The call with its cache's part on one side."""
+    """The call with the cache of one side."""
     cache = _own(call)
     cache.begin(side)
     return call._replace(cache=cache.at(side))
 
 
 def _joined(decode: Capabilities, prefill: Capabilities, same: bool) -> Capabilities:
-    """What the two can do together. same: do they share the layout of their caches, and so their arithmetic?"""
+    """The capabilities of the pair. same: do they share the layout of their caches, and so their arithmetic?"""
     either = {name: getattr(decode, name) or getattr(prefill, name) for name in _EITHER}
     largest = min(decode.largest_call, prefill.largest_call)
     return Capabilities(
@@ -170,6 +171,6 @@ def _joined(decode: Capabilities, prefill: Capabilities, same: bool) -> Capabili
 
 
 def _superset(own: Capabilities, joined: Capabilities) -> bool:
-    """Does an engine declare whatever the two declare together?"""
+    """Whether an engine declares everything that the pair declares."""
     flags = [field.name for field in fields(Capabilities) if field.name in _EITHER and field.name != "masks"]
     return all(getattr(own, name) or not getattr(joined, name) for name in flags)

@@ -1,4 +1,4 @@
-"""The oracle: the model in numpy float32, one file a kind of block. Every other runtime is held against it."""
+"""The oracle: the model in numpy float32, one file a kind of block. Every other runtime is compared with it."""
 
 from __future__ import annotations
 

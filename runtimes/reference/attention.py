@@ -1,4 +1,4 @@
-"""The attention block in numpy: the whole of what a row may see, masked."""
+"""The attention block in numpy: scores of all slots, masked."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def attend(
 
 
 def _owned(paid: Array, owner: NDArray[np.int64]) -> Array:
-    """What is paid to each slot [kv_heads, total], that of a run to its first."""
+    """The attention paid to each slot [kv_heads, total]; attention to a run counts for its first slot."""
     found = np.zeros_like(paid)
     for head, to in enumerate(owner):
         np.add.at(found[head], to, paid[head])

@@ -1,11 +1,11 @@
-"""The layer with power law graph attention in numpy (PLDR-LLM, K19): the arithmetic of its G-cache.
+"""The layer with power law graph attention in numpy (PLDR-LLM): the arithmetic of its G-cache.
 
     u = LN(attention(q G, k, v) + x)        x = LN(x) before, in the layer that says so
     y = LN(down(silu(gate u) * up u) + u)
 
-Keys and values are cached by slot, as of any attention. G, the energy-curvature tensor, is the second cache: once it is
-inferred, the network that makes it of the queries (`export.power_law`) is not run again, and a row hangs on no row
-after it.
+Keys and values are cached by slot, as in any attention. G, the energy-curvature tensor, is the second cache: it is
+inferred once, and the network that computes it from the queries (`export.power_law`) is not run again, so a row does
+not depend on later rows.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def run(
     scales: Array | None,
     view: View | None = None,
 ) -> tuple[Array, Array, Array]:
-    """What leads from x [count, hidden] to the layer's output, the attention paid to each slot [n_kv_heads, slots], the
-    queries; span: the slots of the computed rows; scales, view: as of attention."""
+    """The difference between the layer's output and x [count, hidden], the attention paid to each slot [n_kv_heads,
+    slots], the queries; span: the slots of the computed rows; scales, view: as in attention."""
     entered = w.norm(x, "layer", "entry_norm") if block.entry else x
     y, paid, queries = _attention(block, w, entered, rows, cache, span, scales, view)
     u = w.norm(y + entered, "layer", "attention_norm")

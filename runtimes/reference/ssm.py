@@ -1,4 +1,4 @@
-"""The state-space block in numpy: every row starts from the state of its parent, so a tree is as easy as a chain."""
+"""The state-space block in numpy: every row starts from the state of its parent, so trees need no special case."""
 
 from __future__ import annotations
 

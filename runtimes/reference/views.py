@@ -1,4 +1,5 @@
-"""What a view lets rows see, in numpy: pages by their bounds, lists, and stripes by their difference to an anchor."""
+"""The slots that a view leaves visible, in numpy: pages by their bounds, lists, and stripes by their difference to an
+anchor."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class ScoredSlots(NamedTuple):
 
 
 def seen(view: View, s: ScoredSlots) -> Mask:
-    """bool [kv_heads, n, total]: what the view leaves of the committed slots, and all pending ones."""
+    """The visible slots, bool [kv_heads, n, total]: committed slots in the view, and all pending ones."""
     heads, _, n, _ = s.q.shape
     out = np.ones((heads, n, s.keys.shape[1]), bool)
     lows, highs = page_bounds(s.keys[:, : s.committed])
@@ -64,14 +65,14 @@ def page_bounds(keys: Array) -> tuple[Array, Array]:
 
 
 def _up(x: Array) -> Array:
-    """The next bfloat16 from x on."""
+    """x rounded up to a bfloat16."""
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
     found: Array = ((bits + np.where(x > 0, np.uint32(0xFFFF), np.uint32(0))) & np.uint32(0xFFFF0000)).view(np.float32)
     return found
 
 
 def _always(view: View, s: ScoredSlots, head: int, rows: slice) -> Mask:
-    """bool [pages]: those that are seen without a search, the page not yet full included."""
+    """Pages visible without a search, bool [pages], the last partial page included."""
     heads, first = len(s.keys), int(s.ranks[rows].min())
     sinks, recent = view.numbers("sinks", heads)[head], view.numbers("recent", heads)[head]
     starts = np.arange(0, s.committed, PAGE)
@@ -81,7 +82,7 @@ def _always(view: View, s: ScoredSlots, head: int, rows: slice) -> Mask:
 
 
 def _retrieved(view: View, q: Array, low: Array, high: Array, left: Mask, head: int) -> Mask:
-    """bool [pages]: of those that are left, the ones with the highest bounds. q [group, rows, d]; low, high [full
+    """The pages with the highest bounds among the others, bool [pages]. q [group, rows, d]; low, high [full
     pages, d]."""
     heads_numbers = view.pages if isinstance(view.pages, tuple) else None
     count = view.pages if heads_numbers is None else heads_numbers[head]

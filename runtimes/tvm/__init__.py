@@ -1,8 +1,8 @@
 """The stack of blocks in a library that was compiled ahead of time (`export/compiled`), the same bytes as the native
 engine.
 
-A call is one function of the library and one table that says where everything lies. Pages, caches and what a step's
-rows are come from the parts that engines of GPUs use, in the host's memory. TVM's compiler is not needed to run.
+A call is one library function with one table of addresses. Pages, caches and step inputs are those of the GPU engines,
+in the host's memory. TVM's compiler is not needed to run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from edgedec.spec import KV_FORMATS
 __all__ = ["FACTS", "KINDS", "TvmRuntime", "open", "unavailable_reason"]
 
 FACTS = RuntimeFacts(KINDS)
-# Fewer bytes of weights a thread, and waiting for the others costs more than they save.
+# Below this many bytes of weights per thread, synchronization costs more than another thread saves.
 _BYTES_PER_THREAD = 8 << 20
 _MOST_THREADS = 64
 
@@ -102,7 +102,7 @@ class TvmRuntime(PagedRuntime):
         """Nothing to open: the weights are mapped."""
 
     def release(self) -> None:
-        """Nothing to give back but working memory of fixed size."""
+        """Nothing to free: the working memory has a fixed size."""
 
     def _run(
         self,
@@ -122,8 +122,8 @@ class TvmRuntime(PagedRuntime):
         return results(calls, states, head)
 
     def _place(self, blocks: tuple[int, ...], views: dict[int, int]) -> None:
-        """Write down which blocks run and which view of the slots, or which of the call's states, each has, if it is
-        not as in the call before."""
+        """Write the blocks to run and the view or state number of each to the table, if they changed since the last
+        call."""
         if blocks != self._placed[0]:
             self._blocks[:] = 0
             self._blocks[list(blocks)] = 1
@@ -133,7 +133,7 @@ class TvmRuntime(PagedRuntime):
         self._placed = blocks, views
 
     def _states(self, calls: Sequence[Call], rows: int) -> dict[int, NDArray[np.float32]]:
-        """Arrays of the states that are wanted, and their addresses in the table."""
+        """Arrays of the requested states; writes their addresses to the table."""
         wanted = sorted({b for call in calls for b in call.outputs.hidden})
         if not wanted and not self._kept:
             return {}

@@ -1,4 +1,4 @@
-"""What a bundle's manifest says of its compiled libraries, and which of them this machine can run."""
+"""The manifest's facts of compiled libraries, and which of them this machine can run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PREFIX = "tvm:"
 
 @dataclass(frozen=True)
 class LibraryFacts:
-    """Of one library. version: of the table that it is called with; scratch: bytes of working memory; compiler: what
-    made it."""
+    """Facts of one library. version: of its call table; scratch: bytes of working memory; compiler: the compiler's
+    name."""
 
     version: int
     library: str
@@ -27,7 +27,7 @@ class LibraryFacts:
 
 
 def facts_of(bundle: Bundle, name: str) -> LibraryFacts:
-    """Of the library for a machine."""
+    """The facts of the library for a machine."""
     artifact = bundle.manifest.artifacts[PREFIX + name]
     facts = from_json(LibraryFacts, artifact.facts, f"artifacts.{PREFIX}{name}")
     if facts.version != VERSION or facts.library not in artifact.files or not set(facts.kv) <= set(KV_FORMATS):

@@ -1,4 +1,4 @@
-"""What a compiled library is called with: one table of numbers and addresses, int64 each.
+"""The argument of a compiled library: one table of numbers and addresses, int64 each.
 
 The exporter emits code by these names and the runtime fills them in; both read this file.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from edgedec.spec import Attention, Block, ModelSpec
 from edgedec.spec._common import norm_tensors
 
-# What lies in the table of a call. step: `Step` of kernels/cuda/args.h; scratch: working memory; blocks: tables of the
+# The fields of a call's table. step: `Step` of kernels/cuda/args.h; scratch: working memory; blocks: tables of the
 # blocks, then that of the ends; run: int32 by block; keep: where the state after each block goes, that of the
 # embedding last (0: nowhere); of the head's rows: logits; the best tokens' ids and scores; sums by strip; kv: the
 # cache's format, by its place in KV_FORMATS.
@@ -23,13 +23,13 @@ STEP_POINTERS = (
     "heat", "pages", "views", "slot_positions", "given", "recurrent", "updates", "update_ends", "taps",
 )  # fmt: skip
 STEP_NUMBERS = ("rows", "n_head", "n_items", "sequences", "n_taps")
-# Of an attention block: where it begins in a page, which view of the sequences' slots is its own, its rope's tables. Of
-# a recurrent one `view` is which of the call's states is its own.
+# Fields of an attention block: its offset in a page, the number of its view of the sequences' slots, its rope's tables.
+# For a recurrent block `view` is the number of its state in the call.
 _ATTENTION = ("page_offset", "view", "cos", "sin")
 
 
 def fields(names: list[str]) -> dict[str, int]:
-    """Where the parts of tensors stand in a table: data, scales, zero points."""
+    """The places of tensors' parts in a table: data, scales, zero points."""
     parts = [f"{name}{part}" for name in names for part in ("", ".scales", ".zeros")]
     return {name: at for at, name in enumerate((*_ATTENTION, *parts))}
 
@@ -45,12 +45,12 @@ def end_fields(spec: ModelSpec) -> dict[str, int]:
 
 
 def table_width(spec: ModelSpec) -> int:
-    """Numbers of a table: all are of one size."""
+    """The number of entries of a table; all tables have the same size."""
     widths = [len(block_fields(block, spec.hidden_size)) for block in spec.blocks]
     return max([*widths, len(end_fields(spec))])
 
 
 def scratch_floats(block: Attention) -> int:
-    """Working memory of a thread that attends: sixteen keys; scores, sums and their totals of a group of queries."""
+    """Floats of working memory of an attention thread: sixteen keys; scores, sums and totals of a group of queries."""
     group = block.n_heads // block.n_kv_heads
     return LANES * block.head_dim + group * (CHUNK + 2 * (block.head_dim + LANES)) + CHUNK

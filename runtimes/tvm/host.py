@@ -46,7 +46,8 @@ def missing() -> str | None:
 
 
 def _file(package: str, stem: str) -> Path | None:
-    """A shared library of a package, which is not imported: tvm_ffi would import torch, TVM its compiler."""
+    """A shared library of a package. The package is not imported, because tvm_ffi imports torch, and TVM its
+    compiler."""
     spec = find_spec(package)
     folders = [Path(folder) / "lib" for folder in (spec.submodule_search_locations or ())] if spec else []
     names = (f"lib{stem}.so", f"lib{stem}.dylib", f"{stem}.dll")
@@ -54,10 +55,10 @@ def _file(package: str, stem: str) -> Path | None:
 
 
 class Library:
-    """A compiled library: functions of one address. TVM's runtime gives it its team of threads."""
+    """A compiled library: functions with one address argument. TVM's runtime provides its thread pool."""
 
     def __init__(self, path: Path, threads: int) -> None:
-        # Threads are not tied to cores: other programs use these too.
+        # Threads are not pinned to cores, because other programs use the cores, too.
         os.environ.setdefault("TVM_BIND_THREADS", "0")
         self._ffi, runtime = (
             ctypes.CDLL(str(_file(package, stem)), ctypes.RTLD_GLOBAL) for package, stem in _LIBRARIES.items()
@@ -87,7 +88,7 @@ class Library:
         return call
 
     def use_threads(self) -> None:
-        """Let the calling thread's team be as large as wanted: each has its own."""
+        """Set the size of the calling thread's pool; each calling thread has its own."""
         if self.threads == 1 or getattr(_teams, "size", 0) == self.threads:
             return
         name, function, result = b"runtime.config_threadpool", ctypes.c_void_p(), _Any()
@@ -99,7 +100,7 @@ class Library:
 
 
 class HostDevice:
-    """`Device` in the host's memory; what moves slots and advances states is the library's."""
+    """A `Device` in the host's memory; the library has the kernels that move slots and advance states."""
 
     name, has_matrix, fused_bytes, shared_bytes, most_threads = "cpu", False, 0, 0, 0
 
@@ -118,7 +119,7 @@ class HostDevice:
         self._held.pop(address, None)
 
     def free_bytes(self) -> int:
-        """Of the host's memory nobody asks."""
+        """Not used for the host's memory."""
         return 0
 
     def write(self, address: int, array: NDArray[Any]) -> None:

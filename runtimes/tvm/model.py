@@ -1,4 +1,4 @@
-"""A bundle's weights where they lie, as the tables that a library is called with."""
+"""The addresses of a bundle's weights in the tables of a library."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _FLOATS = {"f32": np.float32, "f16": np.float16}
 
 
 class Tables:
-    """`words` [blocks + 1, width]: of each block, then of the ends, the addresses of its tensors. views: of each block
-    that keeps a state, where in its line the number of its view stands."""
+    """`words` [blocks + 1, width]: of each block, then of the ends, the addresses of its tensors. views: for each block
+    with a cache or state, the index of its view number in its line."""
 
     def __init__(self, bundle: Bundle, offsets: dict[int, int]) -> None:
         self._bundle, self._kept = bundle, list[NDArray[Any]]()
@@ -70,7 +70,7 @@ class Tables:
                 line[fields[f"{name}.zeros"]] = self._address(self._zeros(t))
 
     def _packed(self, t: Tensor, at: int, dtype: Any, words: int, fill: int) -> NDArray[Any]:
-        """Words of a matrix as 16 rows side by side: where they lie, or packed once."""
+        """Words of a matrix in groups of 16 rows: in place, or packed once."""
         if t.layout == "interleave16":
             return self._bundle.array(at, dtype, (t.groups, words, LANES))
         return pack(self._bundle.array(at, dtype, (t.shape[0], words)), fill)
@@ -83,7 +83,7 @@ class Tables:
         return packed_zeros(zeros_by_row(stored.reshape(t.shape[0], -1), t), replace(t, layout="interleave16")).ravel()
 
     def _address(self, array: NDArray[Any]) -> int:
-        """Where an array lies, at a multiple of 64: a copy if it does not."""
+        """The address of an array at a multiple of 64; unaligned arrays are copied."""
         if array.ctypes.data % 64:
             moved = host.aligned(array.size, array.dtype)
             moved[:] = array.reshape(-1)

@@ -1,9 +1,9 @@
-"""What goes with kernels' sources (`tvm:opencl` and the like): which run one after another, on which arrays.
+"""The launch plan of kernel sources (`tvm:opencl` and the like): the order of kernels and their arrays.
 
     {"launches": {"f32": [{"kernels": {"1": "norm_rms_2048_store"}, "items": 1, "over": "rows",
                            "arrays": ["hidden", "blocks.0.norm", "normed"]}, …
 
-The exporter writes it (`export/sources`), whoever launches the kernels reads it. docs/gpu-engines.md describes it.
+The exporter writes it (`export/sources`) for programs that launch the kernels. docs/gpu-engines.md describes it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class LaunchPlan:
 
 @dataclass(frozen=True)
 class SourceFacts:
-    """What the manifest says of sources. version: of the plan; compiler: what printed them."""
+    """The manifest's facts of sources. version: of the plan; compiler: the program that printed them."""
 
     version: int
     source: str

@@ -1,4 +1,4 @@
-"""The arrays that the head fills, and what each call wanted of them."""
+"""The output arrays of the head, and each call's results from them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class HeadArrays:
-    """Of the rows that the head runs on: all logits, the `top` best tokens, a maximum and a sum a strip; None: not
-    wanted."""
+    """Outputs of the head's rows: all logits, the `top` best tokens, a maximum and a sum per strip; None: not
+    requested."""
 
     top: int
     logits: Floats | None
@@ -29,7 +29,7 @@ class HeadArrays:
 
     @classmethod
     def make(cls, calls: Sequence[Call], vocab: int, rows: int) -> HeadArrays:
-        """Arrays for all that these calls want."""
+        """Arrays for all that these calls request."""
         if not rows:
             return cls(0, None, None, None, None)
         top = min(max(call.outputs.top for call in calls), vocab)
@@ -44,13 +44,13 @@ class HeadArrays:
         )
 
     def addresses(self) -> dict[str, int]:
-        """Where the arrays lie; 0: not wanted."""
+        """The addresses of the arrays; 0: not requested."""
         arrays = {"logits": self.logits, "ids": self.ids, "scores": self.scores, "sums": self.sums}
         return {name: 0 if array is None else array.ctypes.data for name, array in arrays.items()}
 
 
 def results(calls: Sequence[Call], states: dict[int, Floats], head: HeadArrays) -> list[CallResult]:
-    """What each call wanted."""
+    """The requested results of each call."""
     found, row, head_row = [], 0, 0
     for call in calls:
         wanted, count = call.outputs, call.rows.count
@@ -76,7 +76,7 @@ def _fill(result: CallResult, call: Call, head: HeadArrays, rows: slice) -> None
 
 
 def _log_sum(line: list[list[float]], temperature: float) -> float:
-    """Strips put together in their order, as the native engine does (kernels/cpu/head.cpp)."""
+    """The log-sum of strips merged in order, as in the native engine (kernels/cpu/head.cpp)."""
     most, total = max(strip[0] for strip in line), 0.0
     for top, part in line:
         total += part * math.exp((top - most) / temperature)

@@ -1,4 +1,4 @@
-"""Which models can be compiled: block by block, what is lacking. Libraries have more than what is only written down."""
+"""Which models can be compiled. Libraries support more blocks than kernel sources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ KINDS = ("attention", "mlp", "moe", "ssm")
 
 
 def library_lacks(spec: ModelSpec) -> str | None:
-    """What a library cannot run of a model, in one line that names the block; None if it can run all."""
+    """The part of a model that a library cannot run, in one line that names the block; None if it can run all."""
     for b, block in enumerate(spec.blocks):
         reason = _of_library(block, spec.hidden_size)
         if reason is not None:
@@ -30,7 +30,7 @@ def _of_library(block: Block, hidden: int) -> str | None:
 
 
 def sources_lack(spec: ModelSpec) -> str | None:
-    """The same of kernels' sources, which have whole vectors only."""
+    """The part of a model that kernel sources cannot run; they need heads of whole vectors."""
     if spec.hidden_size % LANES:
         return f"a state of {spec.hidden_size} values, not a multiple of {LANES}"
     for b, block in enumerate(spec.blocks):

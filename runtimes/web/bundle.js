@@ -1,4 +1,5 @@
-// Bundles over HTTP: in pieces, by range requests, which the browser's cache storage keeps. Hashes are the engine's to check.
+// Bundles over HTTP: in pieces, by range requests, which the browser's cache storage keeps. The engine checks the
+// hashes.
 import { EdgedecError } from "./memory.js";
 import { node } from "./module.js";
 
@@ -7,7 +8,7 @@ import { node } from "./module.js";
 const STORE = "edgedec-bundles", MANIFEST = "edgedec.json", PIECE = 8 << 20, LARGEST = 2 ** 32;
 const PLAIN = /^[A-Za-z0-9_][A-Za-z0-9._-]*$/;
 
-/** Takes away what was kept of bundles. @param {string | URL} [source] of one: its URL */
+/** Deletes cached bundles. @param {string | URL} [source] the URL of one bundle; all by default */
 export async function forget(source) {
   if (typeof caches === "undefined") return;
   if (source === undefined) return void (await caches.delete(STORE));

@@ -10,7 +10,7 @@ export { EdgedecError };
 /** @typedef {{done: (value: any) => void, failed: (error: Error) => void, tokens?: (tokens: any[]) => void,
  *   progress?: (done: number, total: number) => void}} Waiting */
 
-/** Messages to a worker and what comes back. */
+/** Messages to a worker and their answers. */
 class Channel {
   /** @param {Worker} worker */
   constructor(worker) {
@@ -60,7 +60,8 @@ export async function open(source, { onProgress, worker, ...options } = {}) {
   }
 }
 
-/** What a worker, which has another address, finds. @param {string | URL | ArrayBuffer | Uint8Array} source */
+/** The source as an absolute URL: a worker has another base address.
+ * @param {string | URL | ArrayBuffer | Uint8Array} source */
 function absolute(source) {
   return typeof source === "string" || source instanceof URL ? new URL(source, globalThis.location?.href).href : source;
 }
@@ -87,7 +88,7 @@ export class RemoteModel {
   /** @param {number[]} ids @param {object} [options] */
   decode(ids, options) { return this._channel.ask("decode", { ids, options }); }
   memory() { return this._channel.ask("memory"); }
-  /** Ends the worker; all of its memory goes. */
+  /** Ends the worker and frees its memory. */
   close() { this._channel.close("the model was closed"); }
 }
 
@@ -160,7 +161,7 @@ export class RemoteSession {
     } finally {
       signal?.removeEventListener("abort", stop);
       if (!ended) await stop().then(() => end);
-      // The worker is ahead of who reads: what nobody took is no part of the text.
+      // The worker runs ahead of the reader: tokens that were not read are removed from the text.
       const result = this.result;
       if (!failure && result && taken < result.generated) {
         await this.truncate(result.prompt + taken);

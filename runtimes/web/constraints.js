@@ -1,11 +1,12 @@
-// Structured output: llguidance, in a module of its own that is loaded when it is first needed, and what the engine asks of it.
+// Structured output: llguidance, in a module of its own that is loaded at first use, and the functions that the engine
+// imports.
 import { EdgedecError } from "./memory.js";
 import { moduleOf, wasi } from "./module.js";
 
 const NAME = "edgedec-constraints.wasm";
 const utf8 = new TextEncoder(), text = new TextDecoder();
 
-/** llguidance beside one engine. Handles are addresses in its memory. */
+/** llguidance for one engine. Handles are addresses in its memory. */
 export class Constraints {
   constructor() {
     this.engine = /** @type {import("./memory.js").Memory | null} */ (null);
@@ -56,7 +57,7 @@ export class Constraints {
     };
   }
 
-  /** `work`; where it stops the module, which then cannot be used any more, `otherwise`.
+  /** The result of `work`; `otherwise` if it traps, after which the module cannot be used any more.
    * @template T @param {T} otherwise @param {(call: Record<string, any>) => T} work @returns {T} */
   _tried(otherwise, work) {
     if (!this._call) return otherwise;
@@ -121,7 +122,7 @@ export class Constraints {
   }
 }
 
-/** A copy with a zero behind it. @param {Uint8Array} bytes */
+/** A copy with a final zero. @param {Uint8Array} bytes */
 function zeroed(bytes) {
   const made = new Uint8Array(bytes.length + 1);
   made.set(bytes);

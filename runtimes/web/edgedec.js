@@ -16,7 +16,7 @@ export { forget } from "./bundle.js";
 
 const STRINGS = { name: 0, architecture: 1, kv: 2, isa: 3, digest: 4, chatTemplate: 5, bosToken: 6, eosToken: 7, noText: 8 };
 const AROUND = 1, SPECIAL = 2;
-// Models, adapters and sessions that nobody holds any more are freed: threads, weights, caches.
+// Frees unreachable models, adapters and sessions: threads, weights, caches.
 const forgotten = new FinalizationRegistry(/** @param {() => void} free */ free => free());
 
 /** Opens a bundle: the URL of a packed file or of a folder (ending in /), its bytes, or, in node, a path.
@@ -129,7 +129,7 @@ export class Model {
     }));
   }
 
-  /** Ends its threads and gives its memory back; its sessions are of no use any more. */
+  /** Ends its threads and frees its memory; its sessions cannot be used any more. */
   close() {
     forgotten.unregister(this);
     this._memory.close("the model was closed");
@@ -213,7 +213,7 @@ export class Session {
     const memory = this._memory;
     forgotten.register(this, () => { if (!memory.dead) memory.call.session_free(handle); }, this);
   }
-  /** Gives its cache back now. */
+  /** Frees its cache now. */
   free() {
     if (!this._handle) return;
     if ([...this.model._running.values()].some(each => each.session === this))

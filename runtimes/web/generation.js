@@ -1,12 +1,12 @@
-// Generations, a forward call at a time: between calls the page or the program does other things.
+// Generations, one forward call at a time, so that the page or program stays responsive between calls.
 import { EdgedecError, readStruct, Scope, scoped } from "./memory.js";
 import { constraintOf, generateOptions } from "./options.js";
 
 const FINISH = ["", "eos", "stop", "length", "context", "stopped"];
-const TURN = 12;  // milliseconds after which others get a turn
+const TURN = 12;  // milliseconds between yields to the event loop
 let numbers = 0;
 
-/** Others get a turn: messages, timers, input. */
+/** Yields to the event loop: messages, timers, input. */
 const turn = typeof setImmediate === "function" ? () => new Promise(done => setImmediate(done)) : () => new Promise(done => {
   const channel = new MessageChannel();
   channel.port1.onmessage = () => { channel.port1.close(); done(undefined); };
@@ -36,7 +36,7 @@ export class Generation {
     }
   }
 
-  /** A token of the engine's; 0: go on. @param {number} at */
+  /** Receives a token from the engine; returns 0 to go on. @param {number} at */
   take(at) {
     const found = readStruct(this.memory, "token", at), top = [];
     for (let i = 0; i < found.n_top; i++)
@@ -55,7 +55,7 @@ export class Generation {
     return this.memory.failure(status, this.memory.string(this.memory.call.running_message(this.handle)));
   }
 
-  /** Ends it, if it still runs; tokens that nobody took are taken back. */
+  /** Ends it if it still runs; tokens that were not read are removed from the text. */
   free() {
     if (!this.handle) return;
     this.session.model._running.delete(this.number);

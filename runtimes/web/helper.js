@@ -5,7 +5,7 @@ import { waiting } from "./threads.js";
 /** @param {{module: WebAssembly.Module, memory: WebAssembly.Memory, own: number, stack: number, number: number}} given
  * @param {(words: string) => void} post */
 async function live({ module, memory, own, stack, number }, post) {
-  // Helpers compute: of the host they need to wait, and no more.
+  // Helper threads only compute: the only host functions that they need are those for waiting.
   const host = /** @type {any} */ (new Proxy(waiting(memory), { get: (all, name) => /** @type {any} */ (all)[name] ?? (() => 1) }));
   const instance = await WebAssembly.instantiate(module, { env: { memory }, edgedec: host, ...wasi(() => memory.buffer) });
   const call = /** @type {Record<string, any>} */ (instance.exports);

@@ -4,7 +4,7 @@ const SETTERS = { i32: "setInt32", u32: "setUint32", f64: "setFloat64", u64: "se
 const GETTERS = { i32: "getInt32", u32: "getUint32", f64: "getFloat64", u64: "getBigUint64" };
 const utf8 = new TextEncoder(), text = new TextDecoder();
 
-/** What went wrong; `code` is the library's name of it, such as "corrupt". */
+/** An error; `code` is the library's name of it, such as "corrupt". */
 export class EdgedecError extends Error {
   /** @param {string} message @param {string} code */
   constructor(message, code) {
@@ -26,7 +26,7 @@ export class Memory {
     this.dead = "";
     this.helpers = /** @type {{terminate: () => any}[]} */ ([]);
   }
-  /** Nothing can be done with it any more; its threads end. @param {string} why */
+  /** Makes the memory unusable and ends its threads. @param {string} why */
   close(why) {
     this.dead ||= why;
     for (const helper of this.helpers.splice(0)) helper.terminate();
@@ -74,7 +74,7 @@ export class Memory {
   }
 }
 
-/** What a call needs for as long as it runs: its memory is freed at once. */
+/** The temporary memory of a call, freed at once after it. */
 export class Scope {
   /** @param {Memory} memory */
   constructor(memory) {
@@ -137,7 +137,8 @@ export class Scope {
     this.memory.view.setUint32(at, 0, true);
     return at;
   }
-  /** What a function makes, whose last argument says where to put it. @param {string} name @param {...any} given */
+  /** The result of a function that writes it to the address in its last argument.
+   * @param {string} name @param {...any} given */
   made(name, ...given) {
     const out = this.pointer();
     this.memory.check(name, ...given, out);

@@ -44,8 +44,9 @@ export async function engineModule(isa, threads, base) {
   return moduleOf(`edgedec${plain ? "" : "-relaxed"}${threads ? "-threads" : ""}.wasm`, base);
 }
 
-/** What modules import of WASI: a clock, random bytes, and what is said before the end. Memory may be shared, which random
- * bytes and decoders of text do not take. @param {() => ArrayBuffer} buffer the memory */
+/** The WASI functions that modules import: a clock, random bytes, output of error messages. They copy from and to
+ * memory that may be shared, which browsers' random and text functions reject.
+ * @param {() => ArrayBuffer} buffer the memory */
 export function wasi(buffer) {
   const view = () => new DataView(buffer());
   const known = /** @type {Record<string, Function>} */ ({

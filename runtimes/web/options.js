@@ -1,4 +1,4 @@
-// Options of a generation, as the library has them.
+// Options of a generation as structures of the library.
 import { EdgedecError } from "./memory.js";
 
 /** The options, if all their names are known. @template {object} T @param {T} options @param {string[]} names @returns {T} */

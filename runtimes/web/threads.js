@@ -1,5 +1,5 @@
-// Threads of the engine: workers that each have an instance of its module on one shared memory. They are all there before the
-// engine is opened, for nobody makes a worker while it waits.
+// Threads of the engine: workers that each have an instance of its module on one shared memory. All are started before
+// the engine is opened, because a worker cannot be started while the engine waits.
 import { EdgedecError } from "./memory.js";
 import { node } from "./module.js";
 
@@ -15,13 +15,13 @@ export function noThreads() {
   return node || typeof Worker !== "undefined" ? "" : "workers of this browser cannot make workers";
 }
 
-/** How many there are to be for a bundle of so many bytes. @param {number} bytes */
+/** The number of threads for a bundle of so many bytes. @param {number} bytes */
 export function threadsFor(bytes) {
   const cores = globalThis.navigator?.hardwareConcurrency ?? 1;
   return Math.max(1, Math.min(cores, MOST, Math.floor(bytes / BYTES_A_THREAD)));
 }
 
-/** Memory for several threads; null: not to be had. */
+/** Memory for several threads; null if the browser refuses it. */
 export function sharedMemory() {
   try {
     return new WebAssembly.Memory({ initial: FIRST_PAGES, maximum: PAGES, shared: true });
@@ -57,7 +57,8 @@ async function worker(url) {
   return new NodeWorker(url);
 }
 
-/** A worker that lives on the engine's memory. @param {WebAssembly.Module} module @param {import("./memory.js").Memory} memory @param {number} number */
+/** A worker on the engine's memory.
+ * @param {WebAssembly.Module} module @param {import("./memory.js").Memory} memory @param {number} number */
 async function helper(module, memory, number) {
   const bytes = memory.call.helper_bytes(), own = memory.alloc(bytes), made = await worker(new URL("./helper.js", import.meta.url));
   await new Promise((done, failed) => {
@@ -72,7 +73,7 @@ async function helper(module, memory, number) {
   return made;
 }
 
-/** Gives the engine helpers; they go with `memory.close()`.
+/** Adds helper threads to the engine; `memory.close()` ends them.
  * @param {WebAssembly.Module} module @param {import("./memory.js").Memory} memory @param {number} n */
 export async function addHelpers(module, memory, n) {
   const started = await Promise.allSettled(Array.from({ length: n }, (_, number) => helper(module, memory, number)));

@@ -1,5 +1,5 @@
-// What the page asks of a server, answered by the engine in a worker: the page is that of `edgedec serve`, and this takes the
-// place of its server. No request leaves for anywhere but the page's own folder.
+// Answers the page's requests with the engine in a worker. The page is that of `edgedec serve`; this file replaces its
+// server. Requests go to the page's own folder only.
 import { open } from "./edgedec/client.js";
 
 const network = window.fetch.bind(window), utf8 = new TextEncoder();
@@ -9,8 +9,8 @@ let opened = null;
 /** @param {string} words */
 function say(words) { document.getElementById("speed").textContent = words; }
 
-/** Threads need a page that is isolated from others. Where its server does not say that it is, the service worker does, to a
- * page that is loaded with it there: once more, if this is the first time. */
+/** Makes the page cross-origin isolated, which threads need. If its server does not send the headers, the service
+ * worker adds them; at the first visit the page is therefore reloaded once. */
 async function isolate() {
   const workers = navigator.serviceWorker, tried = "edgedec-isolated";
   if (window.crossOriginIsolated || !workers || sessionStorage.getItem(tried)) return;
@@ -43,7 +43,7 @@ function engine() {
   return opened;
 }
 
-/** The messages as the model's template writes them: a table of what stands between roles, made when the site was.
+/** The messages as the model's template writes them, by the site's table of the texts between roles.
  * @param {Record<string, string>} chat @param {{role: string, content: string}[]} messages */
 function rendered(chat, messages) {
   let text = "", before = "";
@@ -102,7 +102,7 @@ async function* answer({ site, model, session }, body, signal) {
 }
 
 let last = Promise.resolve();
-/** One answer at a time: one that was stopped has to come to its end before the next begins. */
+/** One answer at a time: a stopped answer has to end before the next one begins. */
 async function* inTurn(body, signal) {
   const before = last;
   let end = () => {};

@@ -1,5 +1,5 @@
-// The page works without a network after it was loaded once. What the page is made of is kept here by the site's version; the
-// bundle keeps itself (bundle.js).
+// The page works without a network after it was loaded once. The page's files are cached here by the site's version;
+// bundle.js caches the bundle.
 const { version, files } = /* SITE */ { version: "", files: [] };
 const STORE = `edgedec-page-${version}`;
 
@@ -13,7 +13,7 @@ self.addEventListener("activate", event => {
   };
   event.waitUntil(old());
 });
-/** The page is isolated from others, which threads need and few servers say. @param {Response} response */
+/** Adds the headers for cross-origin isolation, which threads need and few servers send. @param {Response} response */
 function isolated(response) {
   if (!response.status) return response;  // of a redirect, which the browser follows itself
   const headers = new Headers(response.headers);
