@@ -80,10 +80,10 @@ def test_a_readout_that_is_gone_leaves_no_rows_there() -> None:
     runtime = edgedec.open("nano", engine="native").runtime
     readout = Readout([1, 2, 3])
     _agree(runtime, readout, 1, 2)
-    before = len(runtime._readouts)
+    before = len(runtime._packer._readouts)
     del readout
     gc.collect()
-    assert len(runtime._readouts) == before - 1
+    assert len(runtime._packer._readouts) == before - 1
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from drafting import left, run
 import edgedec
 from edgedec.bench.prompts import choose_prompts, read_prompts
 from edgedec.decoding.loop import StepTrace
-from edgedec.drafters import Drafter, DrafterContext, make_drafter
+from edgedec.drafters import FAMILY, Drafter, DrafterContext, make_drafter
 from edgedec.drafters.forced import Forced
 from edgedec.drafters.off import Off
 from edgedec.drafters.recycling import Recycling
@@ -107,9 +107,9 @@ def test_who_passes_it_on() -> None:
     assert governor.prompt_rows == 12
     governor._phase = 0
     assert governor.prompt_rows == 0, "silent: nothing is paid for"
-    for bad in (Recycling, Stand):
-        with pytest.raises(UsageError, match="prompt=-1"):
-            bad(VOCAB, prompt=-1)
+    for name in ("recycling", "stand"):
+        with pytest.raises(UsageError, match=f"{name}: prompt=-1: must be 0 or more"):
+            FAMILY.typed(name, {"prompt": "-1"})
 
 
 @pytest.mark.parametrize("name", ["recycling", "stand"])

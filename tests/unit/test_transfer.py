@@ -114,8 +114,16 @@ def test_the_shift() -> None:
 
 
 @pytest.mark.parametrize(
-    "how", [f"{HOW}+copy", "rapid:transfer=-1", "rapid:verify=token", f"{HOW},verify=block", f"{HOW},gamma=0"]
+    ("how", "why"),
+    [
+        (f"{HOW}+copy", "takes no others beside it"),
+        ("rapid:transfer=-1", "transfer=-1: must be 0 or more"),
+        ("rapid:verify=token", "is of transfer"),
+        (f"{HOW},verify=block", "verify=block: must be one of match, token"),
+        (f"{HOW},length=0", "length=0: must be from 1 to 64"),
+        (HOW.replace(f"refresh={REFRESH}", "refresh=2000"), "together below the context"),
+    ],
 )
-def test_refusals(model: edgedec.Model, how: str) -> None:
-    with pytest.raises(UsageError, match="transfer"):
+def test_refusals(model: edgedec.Model, how: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
         model.session(speculate=how)
