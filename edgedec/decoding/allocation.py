@@ -142,8 +142,10 @@ def best_of_one(offer: Offer, others: Others, largest: int, buckets: Sequence[in
 
 
 def _worth(speed: float, tokens: float, without: float) -> bool:
-    """Whether a draft pays with a margin: `tokens` instead of `without`, at `speed` times the rate. tokens / speed is
-    the number of tokens that plain decoding gives in the time of the call: 3.0 tokens in the time of 2.0 -> 2.0.
+    """Whether a draft pays with a margin: `tokens` instead of `without`, at `speed` times the rate.
+
+    tokens / speed is the number of tokens that plain decoding gives in the time of the call: 3.0 tokens in the time of
+    2.0 -> 2.0.
     """
     return speed > 1.0 and tokens - without >= MARGIN * (tokens / speed - without)
 

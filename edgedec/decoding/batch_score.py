@@ -28,9 +28,9 @@ def score_all(
     prefixes: SharedPrefixes | None = None,
     progress: Callable[[], None] = lambda: None,
 ) -> list[Scored]:
-    """The scores of each (text, tokens): of the tokens after the text, which has at least one token. At most `most` of
-    them run together; a common prefix of several texts is read once.
-    """
+    """The scores of each (text, tokens): of the tokens after the text, which has at least one token.
+
+    At most `most` of them run together; a common prefix of several texts is read once."""
     batch = Batch(runtime, most=most, prefixes=prefixes)
     found: list[Scored | None] = [None] * len(texts)
     jobs = [_add_scoring(batch, runtime, i, *pair, found, progress) for i, pair in enumerate(texts)]

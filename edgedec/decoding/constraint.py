@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 
 class Constraint(Protocol):
-    """A set of allowed texts, followed token by token. It belongs to one generation at a time. Four more members are
-    optional. `ready()`: false while the mask after the accepted tokens is still being computed; other sequences of the
-    batch continue meanwhile. `begun(path)`: starts computing the mask after drafted tokens, and returns whether it is
-    available. `slow`: true after a mask that took long; nothing is drafted then. `allowed(tokens, parents, seconds)`:
-    for each node of a draft tree whether it is allowed, or None if that takes longer than the `seconds` that the rows
-    would cost; a node that it marks as not allowed must be forbidden.
-    """
+    """A set of allowed texts, followed token by token. It belongs to one generation at a time.
+
+    Four more members are optional. `ready()`: false while the mask after the accepted tokens is still being computed;
+    other sequences of the batch continue meanwhile. `begun(path)`: starts computing the mask after drafted tokens, and
+    returns whether it is available. `slow`: true after a mask that took long; nothing is drafted then. `allowed(tokens,
+    parents, seconds)`: for each node of a draft tree whether it is allowed, or None if that takes longer than the
+    `seconds` that the rows would cost; a node that it marks as not allowed must be forbidden."""
 
     def mask(self, path: Sequence[int]) -> NDArray[np.bool_]:
         """bool [vocab]: what may follow the accepted tokens and then `path` (drafted, not accepted).

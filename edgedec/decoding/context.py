@@ -57,10 +57,10 @@ class Context:
         return self.ids[self.cache.length :]
 
     def make_room(self) -> None:
-        """Slide a full context: keep the first and the latest tokens, and read them again. Half of the capacity is
-        kept, so that one re-reading is spread over many tokens; the kept tokens get new positions and keys and values
-        without the dropped tokens, exactly as in a new session.
-        """
+        """Slide a full context: keep the first and the latest tokens, and read them again.
+
+        Half of the capacity is kept, so that one re-reading is spread over many tokens; the kept tokens get new
+        positions and keys and values without the dropped tokens, exactly as in a new session."""
         capacity = self.cache.capacity
         if self.sinks is None:
             raise ContextFull(

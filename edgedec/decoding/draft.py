@@ -96,10 +96,10 @@ Proposal = Draft | Generator[Request | Offer, Any, Draft]
 
 
 class Drafter(Protocol):
-    """The interface of a drafter. An empty proposal is plain decoding. `outputs`: what calls return for `observe`,
-    besides the outputs that the loop itself needs. `reads`: the outputs that the drafter gets of every call, prompt
-    chunks included (`read`), whether or not it drafts.
-    """
+    """The interface of a drafter. An empty proposal is plain decoding.
+
+    `outputs`: what calls return for `observe`, besides the outputs that the loop itself needs. `reads`: the outputs
+    that the drafter gets of every call, prompt chunks included (`read`), whether or not it drafts."""
 
     @property
     def outputs(self) -> Outputs: ...
@@ -107,8 +107,9 @@ class Drafter(Protocol):
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
         """A draft of at most `nodes` tokens after `context.ids`, with no path less likely to be accepted than
         `min_path_prob`: such a row costs more than it gains. A generator that yields calls returns the draft at its
-        end. Between two calls of `reset` the ids only grow, so that an index of them stays valid.
-        """
+        end.
+
+        Between two calls of `reset` the ids only grow, so that an index of them stays valid."""
         ...
 
     @property

@@ -109,9 +109,9 @@ class SharedPrefixes:
 
 class ModelPrefixes:
     """The prefixes that sessions of a model continue from, `tokens` at most; only where pages are shared, as a copy
-    would take as long as it saves. Only whole pages are held, so that a held text continues in a page of its own,
-    without a copy.
-    """
+    would take as long as it saves.
+
+    Only whole pages are held, so that a held text continues in a page of its own, without a copy."""
 
     def __init__(self, capabilities: Capabilities, tokens: int, offload: Offload | None = None) -> None:
         self.shared = SharedPrefixes(capabilities, offload)

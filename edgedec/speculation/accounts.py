@@ -1,7 +1,8 @@
 """The gain of a call, for each drafter and for the budget. Times come from the cost model, in a call with the other
-sequences. A token is worth its cost without drafts: the seconds of a call of one row per sequence, divided by the
-sequences, plus the time outside of calls. A drafted row costs its share of the time that all drafted rows added to the
-call.
+sequences.
+
+A token is worth its cost without drafts: the seconds of a call of one row per sequence, divided by the sequences, plus
+the time outside of calls. A drafted row costs its share of the time that all drafted rows added to the call.
 """
 
 from __future__ import annotations

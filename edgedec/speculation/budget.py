@@ -1,8 +1,8 @@
-"""The budget of drafting: the seconds that it may still lose, so that no text is much slower than without drafts. Each
-token adds a small share of its cost without drafts; a draft adds the time that it saved and subtracts its cost. While
-the balance is empty, only drafts that are almost sure to pay run. The balance, debts included, carries over from text
-to text, and the sessions of a server share it: many short texts lose no more than one long text.
-"""
+"""The budget of drafting: the seconds that it may still lose, so that no text is much slower than without drafts.
+
+Each token adds a small share of its cost without drafts; a draft adds the time that it saved and subtracts its cost.
+While the balance is empty, only drafts that are almost sure to pay run. The balance, debts included, carries over from
+text to text, and the sessions of a server share it: many short texts lose no more than one long text."""
 
 from __future__ import annotations
 

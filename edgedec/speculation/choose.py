@@ -1,9 +1,10 @@
-"""The drafter for `--spec off | NAME[:option=value,…][+NAME…]`, where a name may be `auto`. auto: all drafters of
-negligible cost, one of the bundle's trained heads, and for long contexts the model itself on a part of its cache, under
-the governor; no drafter on a runtime whose logits depend on how many rows share a call. The governor also sets the
-draft size of named drafters, unless one of them has `fixed=N`: N tokens at each call, regardless of cost. Tokens that a
-constraint forces are drafted with any of them. On a runtime without trees, drafts are cut to one chain.
-"""
+"""The drafter for `--spec off | NAME[:option=value,…][+NAME…]`, where a name may be `auto`.
+
+auto: all drafters of negligible cost, one of the bundle's trained heads, and for long contexts the model itself on a
+part of its cache, under the governor; no drafter on a runtime whose logits depend on how many rows share a call. The
+governor also sets the draft size of named drafters, unless one of them has `fixed=N`: N tokens at each call, regardless
+of cost. Tokens that a constraint forces are drafted with any of them. On a runtime without trees, drafts are cut to one
+chain."""
 
 from __future__ import annotations
 

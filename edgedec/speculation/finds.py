@@ -1,9 +1,9 @@
-"""The gains of drafts that checks during silence found ("finds"), and the pause after finds that lost. A check predicts
-that guesses would pay; their draft shows whether they do: a text that quotes a few words now and then resembles a copy
-at each of them. After finds with a net loss the checks pause for some calls, twice as many each time. The sessions of a
-runtime share these statistics, so that a new text does not repeat the loss. A long run of repeated tokens (`following`)
-ends the pause.
-"""
+"""The gains of drafts that checks during silence found ("finds"), and the pause after finds that lost.
+
+A check predicts that guesses would pay; their draft shows whether they do: a text that quotes a few words now and then
+resembles a copy at each of them. After finds with a net loss the checks pause for some calls, twice as many each time.
+The sessions of a runtime share these statistics, so that a new text does not repeat the loss. A long run of repeated
+tokens (`following`) ends the pause."""
 
 from __future__ import annotations
 

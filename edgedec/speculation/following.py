@@ -1,7 +1,8 @@
-"""Detection of a text that begins to repeat itself, cheap enough for every call. While drafting is silent, tables are
-not checked for many calls, and the start of a copy would be noticed late. A pair of tokens that occurred before gives
-the place after it; if the text continues as it did there, token for token, it is being copied. The cost is one
-dictionary lookup per token, negligible even for a call of a tenth of a millisecond.
+"""Detection of a text that begins to repeat itself, cheap enough for every call.
+
+While drafting is silent, tables are not checked for many calls, and the start of a copy would be noticed late. A pair
+of tokens that occurred before gives the place after it; if the text continues as it did there, token for token, it is
+being copied. The cost is one dictionary lookup per token, negligible even for a call of a tenth of a millisecond.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Retrieved drafts pruned by a draft model's probabilities (RASD). Documents show the continuation of other texts, a
-draft model predicts the one of this text. Where both propose, the model's probabilities prune the retrieval tree before
-the trees are merged: at a place that the model has drafted at, a retrieved token that it also proposed stays; one that
-it did not propose is at most as likely as the least of the proposed tokens, or as their remaining probability. The new
-probability is the geometric mean of both, and a branch whose probability falls below `LEAST` is cut with its subtree.
-Outside of the model's tree the documents' probabilities are used alone.
+"""Retrieved drafts pruned by a draft model's probabilities (RASD).
+
+Documents show the continuation of other texts, a draft model predicts the one of this text. Where both propose, the
+model's probabilities prune the retrieval tree before the trees are merged: at a place that the model has drafted at, a
+retrieved token that it also proposed stays; one that it did not propose is at most as likely as the least of the
+proposed tokens, or as their remaining probability. The new probability is the geometric mean of both, and a branch
+whose probability falls below `LEAST` is cut with its subtree. Outside of the model's tree the documents' probabilities
+are used alone.
 
 Worked example: the model shows a 0.7, b 0.2; the documents say a 0.5 -> c 0.6 and d 0.4 -> e 0.9
 a stays, sqrt(0.5 * 0.7) = 0.59, and c with its 0.6; d gets sqrt(0.4 * 0.1) = 0.2, with LEAST = 0.25 it goes, and e

@@ -1,9 +1,9 @@
-"""The time of drafting outside of forward calls: the time between calls with drafts, minus the time without. Drafters
-measure their own time, but a draft costs more: other code builds, verifies, commits and accounts its rows, and the
-processor's caches are displaced. So the runner of the calls measures the time between them
+"""The time of drafting outside of forward calls: the time between calls with drafts, minus the time without.
+
+Drafters measure their own time, but a draft costs more: other code builds, verifies, commits and accounts its rows, and
+the processor's caches are displaced. So the runner of the calls measures the time between them
 (`edgedec.decoding.host_time`), a mean of it is kept for calls without drafts, and the excess is charged if it is more
-than the drafters' own time: `max(own, between - usual)`.
-"""
+than the drafters' own time: `max(own, between - usual)`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The drafters that can pay at all: the time of a proposal against its largest possible gain. A head with layers of its
-own costs a call of these layers, and Python's time, for each token ahead. Before its first use that is estimated from
-its size (`Effort`) and the model's measured speed; afterwards it is measured. A head that would lose even with nearly
-perfect guesses is not opened and gets no results.
-"""
+"""The drafters that can pay at all: the time of a proposal against its largest possible gain.
+
+A head with layers of its own costs a call of these layers, and Python's time, for each token ahead. Before its first
+use that is estimated from its size (`Effort`) and the model's measured speed; afterwards it is measured. A head that
+would lose even with nearly perfect guesses is not opened and gets no results."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The fast path for a draft that a check in silence found. If a call is as quick as some lines of Python, a draft's
-overhead decides whether it pays. The check (`silence`) has already merged the trees and chosen the nodes by the
-allocator's rule; for a single text without a constraint no other decision is left. So these nodes are cut, run, tested
-in one call of the library, and accounted.
-"""
+"""The fast path for a draft that a check in silence found.
+
+If a call is as quick as some lines of Python, a draft's overhead decides whether it pays. The check (`silence`) has
+already merged the trees and chosen the nodes by the allocator's rule; for a single text without a constraint no other
+decision is left. So these nodes are cut, run, tested in one call of the library, and accounted."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Silence: calls without drafts, at almost no cost, while the budget does not pay for proposals. Table drafters need
-only the text, and the runtime's own tables are checked in one call: it tests the guesses of the last check against the
-text, and counts how many current guesses would pay. So the start of a copy is noticed even if a forward is as quick as
-a few lines of Python. Between two checks only repetition is detected (`following`), which triggers a check at once. The
-interval between checks follows from the time of a check, including the overhead that it causes (`outside`), and the
-cost of a call.
-"""
+"""Silence: calls without drafts, at almost no cost, while the budget does not pay for proposals.
+
+Table drafters need only the text, and the runtime's own tables are checked in one call: it tests the guesses of the
+last check against the text, and counts how many current guesses would pay. So the start of a copy is noticed even if a
+forward is as quick as a few lines of Python. Between two checks only repetition is detected (`following`), which
+triggers a check at once. The interval between checks follows from the time of a check, including the overhead that it
+causes (`outside`), and the cost of a call."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A model with layers left out, for a requested speed: Unified Layer Skipping, lossy. The number of skipped layers
-follows from the speed alone; they are spread evenly, the first and the last stay, and all tokens skip the same ones, so
-that batches and the KV cache are those of a smaller model. Its output is not verified: it is another, worse text. The
-drafter `skip` drafts in the same way without loss.
-"""
+"""A model with layers left out, for a requested speed: Unified Layer Skipping, lossy.
+
+The number of skipped layers follows from the speed alone; they are spread evenly, the first and the last stay, and all
+tokens skip the same ones, so that batches and the KV cache are those of a smaller model. Its output is not verified: it
+is another, worse text. The drafter `skip` drafts in the same way without loss."""
 
 from __future__ import annotations
 

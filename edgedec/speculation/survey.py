@@ -1,7 +1,8 @@
-"""The survey of call costs: some calls get more rows than they need, to measure the cost of more rows. Nothing is
-measured before the first token, and no extra call is made: now and then a call of a generation is filled up to a row
-count that has not been measured, with guesses first. A small share of the elapsed time pays for this, so that a first
-generation is hardly slower. The results are saved for this bundle and host.
+"""The survey of call costs: some calls get more rows than they need, to measure the cost of more rows.
+
+Nothing is measured before the first token, and no extra call is made: now and then a call of a generation is filled up
+to a row count that has not been measured, with guesses first. A small share of the elapsed time pays for this, so that
+a first generation is hardly slower. The results are saved for this bundle and host.
 """
 
 from __future__ import annotations

@@ -57,9 +57,10 @@ def walk(rows: Rows, pick: Callable[[int, list[int]], int], root: int = 0) -> tu
 def follow(
     rows: Rows, pick: Callable[[int, list[int]], int], accepted: list[int], picked: list[int]
 ) -> tuple[list[int], list[int]]:
-    """Continue `walk` from a path: `accepted` rows and the token picked after each. After a verifier of drawn tokens it
-    continues through rows that were not drawn, or that the verifier left: each further token is the target's own draw.
-    """
+    """Continue `walk` from a path: `accepted` rows and the token picked after each.
+
+    After a verifier of drawn tokens it continues through rows that were not drawn, or that the verifier left: each
+    further token is the target's own draw."""
     last = accepted[-1]
     if last == len(rows) - 1:
         return accepted, picked

@@ -11,11 +11,11 @@ from edgedec.sampling import Probs, draw, residual
 
 
 def verify_path(targets: Sequence[Probs], drawn: Drawn, rng: np.random.Generator) -> tuple[int, int]:
-    """The number of accepted tokens of a drawn path, and the token after them. targets: the distributions after none,
-    one, two … of them. The weight of i tokens is weight_i = min(1, weight_i-1 p/q). The residual there has the mass
-    gap_i = sum max(weight_i p - q, 0), so that i tokens are accepted with probability gap / (gap + 1 - weight), the
-    whole path with its weight; the longest accepted i counts.
-    """
+    """The number of accepted tokens of a drawn path, and the token after them.
+
+    targets: the distributions after none, one, two … of them. The weight of i tokens is weight_i = min(1, weight_i-1
+    p/q). The residual there has the mass gap_i = sum max(weight_i p - q, 0), so that i tokens are accepted with
+    probability gap / (gap + 1 - weight), the whole path with its weight; the longest accepted i counts."""
     kept, left, weight = 0, 1.0, 1.0
     for i, (token, q) in enumerate(drawn):
         p, drew = targets[i].of(token), q.of(token)

@@ -19,10 +19,11 @@ _HALVINGS = 30
 def verify(
     rows: Rows, target: Target, drafted: Sequence[Probs], rng: np.random.Generator, root: int
 ) -> tuple[list[int], list[int]]:
-    """K-sequential selection (SpecTr): the children of a node are independent draws from q, duplicates included. With k
-    of them each is accepted with the lower probability min(1, p / (rho q)), so that together they are never accepted
-    more often than p allows. beta = sum min(q, p / rho) of the draws are accepted, so some draw is with 1 - (1 -
-    beta)^k, and rho is the smallest for which that is at most rho beta.
+    """K-sequential selection (SpecTr): the children of a node are independent draws from q, duplicates included.
+
+    With k of them each is accepted with the lower probability min(1, p / (rho q)), so that together they are never
+    accepted more often than p allows. beta = sum min(q, p / rho) of the draws are accepted, so some draw is with 1 - (1
+    - beta)^k, and rho is the smallest for which that is at most rho beta.
 
     Worked example:  p = 0.7 0.3     q = 0.3 0.7     k = 2
     rho = 1.5, beta = 0.5: a 0 is always accepted, a 1 with 0.3 / (1.5 * 0.7) = 2/7; one of two is with 3/4
