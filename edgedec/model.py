@@ -1,4 +1,4 @@
-"""`open` and `Model`: an opened bundle and the sessions made from it."""
+"""`open` and `Model`: an opened bundle and its sessions."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from edgedec.runtime.trust import trusting
 from edgedec.session import Session
 from edgedec.speculation.skipping import skipping
 
-# Of a text that other sessions may begin with: instructions, examples, a conversation.
+# Tokens of texts that stay cached as prefixes for other sessions: instructions, examples, a conversation.
 PREFIX_TOKENS = 4096
 
 
 class Model(OpenedModel):
-    """Weights and a runtime, shared by any number of sessions. `cache`: what their caches keep, unless they are made
-    with another policy (`edgedec.policies`)."""
+    """Weights and a runtime, shared by any number of sessions. `cache`: the default cache policy of its sessions
+    (`edgedec.policies`)."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Model(OpenedModel):
     ) -> None:
         super().__init__(bundle, runtime, ModelPrefixes(runtime.capabilities, prefix_tokens, offload))
         self.cache = cache
-        self.policy(cache)  # what would be refused for every session is refused now
+        self.policy(cache)  # an invalid policy fails here, not at the first session
 
     def __repr__(self) -> str:
         return f"<edgedec.Model {self.bundle.manifest.name!r} on {self.runtime.name}>"
@@ -62,9 +62,9 @@ class Model(OpenedModel):
 
         `speculate`: how to draft, "auto", "off" or drafters by name (`edgedec.speculation.choose`); the text is the
         same. `learn`: load what earlier sessions saved (`Session.save_drafters`). `tables`: an empty dict, given to all
-        sessions of one thread, in which their drafters share what they learn of the model. `adapter`: low-rank
-        weights that its calls use. `cache`: what its cache keeps, "full" or a policy by name, which is lossy: "snapkv:
-        budget=0.2" (`edgedec.policies`); by default the model's.
+        sessions of one thread, in which their drafters share learned tables. `adapter`: low-rank weights that its calls
+        use. `cache`: "full" or a cache policy by name, which is lossy: "snapkv:budget=0.2" (`edgedec.policies`); by
+        default the model's.
         """
         limit = self.spec.context_length
         capacity = context or limit
@@ -87,7 +87,7 @@ class Model(OpenedModel):
         return make_policy(words, PolicyHost(self.spec, self.runtime.capabilities, str(self.bundle.path), decode))
 
     def _text(self, ids: Sequence[int]) -> str:
-        """The text of tokens; the tokenizer is opened when that is first wanted."""
+        """The text of tokens; the tokenizer is opened on first use."""
         return self.tokenizer.decode(ids)
 
     def adapter(self, path: str | os.PathLike[str]) -> LoraAdapter:
@@ -115,16 +115,15 @@ def open(  # noqa: A001
 ) -> Model:
     """Open a bundle: a folder, or `nano`, the model that ships with edgedec.
 
-    engine: a file name in `runtimes/` ("native", "ort", "reference"), or "auto". device: what computes, "cpu", "cuda",
-    "webgpu", "qnn:SM8650", … (docs/devices.md), "auto" for the quickest that is here, which is measured once; without
-    one the CPU. device_cache: bytes of a GPU's memory that caches may take, what is idle beyond that lies in the
-    host's; 0: all of it. threads: 0 for all cores.
-    kv: the cache format; for "ort" and "reference" one the bundle was exported with. verify: check every hash first.
-    prefix_tokens: how many tokens of texts, ended ones too, stay cached for sessions that begin with them (4,096 by
-    default); 0: none. skip_speed: skip layers, evenly spread, until a token takes that much less time; lossy: the text
-    is another one. 1: none. cache: what caches keep of a text: "full", or a policy (`edgedec.policies`): lossy.
-    offload: a folder for texts beyond `prefix_tokens`, `offload_bytes` of them at most; they are gone when the program
-    ends. trust_code: run compiled code that lies in the bundle; only if you trust who made it.
+    engine: a file name in `runtimes/` ("native", "ort", "reference"), or "auto". device: "cpu", "cuda", "webgpu",
+    "qnn:SM8650", … (docs/devices.md), "auto" for the quickest available, which is measured once; by default the CPU.
+    device_cache: bytes of a GPU's memory that caches may take, idle caches above that are in host memory; 0: all of it.
+    threads: 0 for all cores. kv: the cache format; for "ort" and "reference" one the bundle was exported with. verify:
+    check every hash first. prefix_tokens: tokens of texts, ended ones included, that stay cached for sessions with the
+    same prefix (4,096 by default); 0: none. skip_speed: skip layers, evenly spread, for this speedup per token; lossy:
+    the text changes. 1: none. cache: "full", or a cache policy (`edgedec.policies`), which is lossy. offload: a folder
+    for texts beyond `prefix_tokens`, at most `offload_bytes`; it is emptied when the program ends. trust_code: run
+    compiled code from the bundle; only if you trust its author.
     """
     bundle = Bundle.open(find(path_or_name), verify=verify)
     if threads < 0:

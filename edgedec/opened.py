@@ -14,16 +14,16 @@ from edgedec.spec import ModelSpec
 from edgedec.text.template import render_chat
 from edgedec.text.tokenizer import Tokenizer
 
-# What a template is given anyway.
+# Names that a template always gets.
 _TEMPLATE_NAMES = frozenset({"template", "messages", "tools", "add_generation_prompt", "documents"})
 
 
 class OpenedModel:
-    """Weights, a runtime and a tokenizer. `prefixes`: texts that were read, from which others may continue."""
+    """Weights, a runtime and a tokenizer. `prefixes`: cached prefixes from which texts may continue."""
 
     def __init__(self, bundle: Bundle, runtime: Runtime, prefixes: ModelPrefixes) -> None:
         self.bundle, self.runtime, self.prefixes = bundle, runtime, prefixes
-        # The bundle's own; another one may be set.
+        # By default the bundle's; callers may replace it.
         self.chat_template = bundle.manifest.text.chat_template
 
     @property
@@ -43,7 +43,7 @@ class OpenedModel:
 
     @cached_property
     def sampling(self) -> Sampling:
-        """What the model's makers suggest; greedy if they say nothing."""
+        """The bundle's default sampling settings; greedy if it has none."""
         suggested = self.bundle.manifest.text.sampling
         known = {"temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty"}
         values = {key: int(v) if key == "top_k" else v for key, v in suggested.items() if key in known}
@@ -75,6 +75,6 @@ class OpenedModel:
         )
 
     def chat_ids(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
-        """The messages as tokens. The template writes the special tokens, so none are added; one that
-        stands in a message is read as such, as everywhere."""
+        """The messages as tokens. The template writes the special tokens, so none are added; a special token in a
+        message's text is encoded as such."""
         return self.tokenizer.encode(self.chat_prompt(messages), around=False)

@@ -1,7 +1,7 @@
-"""A session: one text, its cache, and what is done with them.
+"""A session: one text, its cache, and the operations on them.
 
-A prompt is always the whole text. What it shares with the session's text so far is not read again
-(longest common prefix), so chat turns and retries cost only what is new.
+A prompt is always the whole text. Its longest common prefix with the session's text so far is not read again, so chat
+turns and retries cost only their new tokens.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ class Session:
 
     @property
     def between_calls(self) -> float:
-        """Seconds that the generation in progress, or the last one, has spent outside of forward calls, those of draft
-        models among these."""
+        """Seconds of the current or last generation outside of forward calls; calls of draft models count as forward
+        calls."""
         return self._context.gaps.total
 
     @property
     def finish_reason(self) -> str:
-        """Why the last generation ended: eos, stop, length, context; empty if it was not finished."""
+        """The reason for the last generation's end: eos, stop, length, context; empty if it did not finish."""
         return self.stats.finish
 
     def generate(self, prompt: str | Sequence[int] | None = None, **options: Any) -> Iterator[str]:
@@ -121,8 +121,8 @@ class Session:
 
         `options` are the fields of `GenerationConfig`; processors and constraint may be words, as in
         processors="dola:early=[2,4]" and constraint="regex:pattern='[0-9]+'". `trace` collects every call. None
-        continues the session's text, and the config's constraint where it stands; a new prompt begins it anew. A new
-        generation ends the one before, if it still runs.
+        continues the session's text and the config's constraint in its present state; a new prompt resets the
+        constraint. A new generation ends the one before, if it still runs.
         """
         config = self._config(config, options)
         loop = self._loop(ids, config, trace)
@@ -155,7 +155,7 @@ class Session:
         return batch.add(self._context, loop, on_token, min(self.capacity, need), shares, on_start)
 
     def _config(self, config: GenerationConfig | None, options: Mapping[str, Any]) -> GenerationConfig:
-        """The config with these options, of which processors and constraint may be words."""
+        """The config with these options; processors and constraint may be given as strings."""
         given = dict(options)
         words = given.get("processors", ())
         if any(isinstance(item, str | Mapping) for item in (words, *words)):
@@ -167,7 +167,7 @@ class Session:
     def _loop(
         self, ids: Sequence[int] | None, config: GenerationConfig, trace: list[StepTrace] | None = None
     ) -> DecodeLoop:
-        """What `tokens` generates, as a loop that somebody has to run."""
+        """The generation of `tokens` as a decoding loop for a runner."""
         self._stop()
         self.stats = Stats()
         if ids is not None:
@@ -219,11 +219,11 @@ class Session:
         return twin
 
     def report(self) -> dict[str, Any]:
-        """What the drafters did so far, and what the governor chose."""
+        """The figures of the drafters and of the governor so far."""
         return self._drafter.report()
 
     def cache_report(self) -> dict[str, Any]:
-        """Which cache policy is in use, that it is lossy, and how much it keeps; empty without one."""
+        """The cache policy in use, whether it is lossy, and how much it keeps; empty without one."""
         policy = self._context.policy
         return {} if policy is None else policy.report(self._context.cache)
 
@@ -233,14 +233,14 @@ class Session:
         return cache_folder() / "learned" / f"{self.model.bundle.origin[:32]}-{names}.npz"
 
     def save_drafters(self) -> None:
-        """Save what the drafters learned for later sessions of this bundle: `Model.session(learn=True)` loads it."""
+        """Save the drafters' state for later sessions of this bundle: `Model.session(learn=True)` loads it."""
         path, state = self.drafter_state_path(), self._drafter.state()
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             np.savez(file, **cast(Any, state))
 
     def load_drafters(self) -> None:
-        """Load what an earlier session saved; nothing if there is none, or it is damaged."""
+        """Load the drafters' state of an earlier session; does nothing if there is none, or it is damaged."""
         try:
             with np.load(self.drafter_state_path(), allow_pickle=False) as kept:
                 self._drafter.restore(dict(kept))
@@ -248,23 +248,23 @@ class Session:
             self._drafter.reset()
 
     def save(self, path: str | PathLike[str], reread: bool = False) -> None:
-        """Write the text, its cache, the state of the random draws and what the drafter learned to a file; in a store
-        (`edgedec sessions`) what it begins with as others do is there once. reread: without the cache, which `load`
-        makes again by reading the text, and checks."""
+        """Write the text, its cache, the random state and the drafter's state to a file; in a store (`edgedec
+        sessions`) prefixes that sessions share are stored once. reread: without the cache, which `load` computes again
+        from the text and checks."""
         save_context(path, self.model.bundle.origin, self._context, self._drafter, reread)
 
     def load(self, path: str | PathLike[str]) -> None:
-        """Become the session that was saved; it continues exactly as that one would have."""
+        """Restore a saved session; it continues exactly as the saved one would have."""
         self._stop()
         load_context(path, self.model.bundle.origin, self.model.runtime, self._context, self._drafter)
 
     def _stop(self) -> None:
-        """End the generation that still runs: the text under it is about to change."""
+        """End a running generation before its text changes."""
         if self._running is not None:
             self._running.close()
 
     def _checked(self, ids: Sequence[int] | str) -> list[int]:
-        """These ids, if all are of the vocabulary."""
+        """The ids; an error if one is not in the vocabulary."""
         if isinstance(ids, str):
             raise UsageError("text where token ids belong: use stream() or generate(), or model.tokenizer.encode(text)")
         vocab, found = self.model.spec.vocab_size, list(map(int, ids))

@@ -1,4 +1,4 @@
-"""What a cache is: the state of every block for one sequence, in memory that belongs to the runtime that made it."""
+"""The interface of a cache: the state of every block for one sequence, in memory that belongs to its runtime."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgedec.spec import Attention, ModelSpec, Opaque
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 Arrays = dict[str, NDArray[Any]]
-# So many slots more than tokens a block may hold.
+# The most attached slots of a block, above its tokens.
 MOST_ATTACHED = 64
 Weights = Sequence[float] | NDArray[np.float32]
 
@@ -32,7 +32,7 @@ class Cache(Protocol):
 
     @property
     def length(self) -> int:
-        """Committed tokens of the text. A block that was run on fewer of them holds fewer slots."""
+        """The number of committed tokens. A block that was run on fewer of them holds fewer slots."""
         ...
 
     def slots(self, block: int) -> int:
@@ -56,18 +56,18 @@ class Cache(Protocol):
         ...
 
     def rollback(self) -> None:
-        """Forget the pending rows: for a tree that is given up without a commit."""
+        """Forget the pending rows of a tree that will not be committed."""
         ...
 
     def truncate(self, length: int) -> None:
-        """Forget all but the first `length` tokens, and the pending rows. A recurrent block goes back to the last state
-        that it kept, so that `length` may then be smaller than asked for."""
+        """Forget all but the first `length` tokens, and the pending rows. A recurrent block returns to the last state
+        that it kept, so that the new length may be smaller than `length`."""
         ...
 
     def fork(self, length: int | None = None, capacity: int | None = None) -> Cache:
         """Another cache with the first `length` committed tokens (all by default; fewer where a recurrent block kept
-        no state there) and room for `capacity` (as here by default); what happens to one does not change the other.
-        With pages, nothing is copied."""
+        no state there) and room for `capacity` (by default the same); the two caches are independent. With pages,
+        nothing is copied."""
         ...
 
     def drop(self, block: int, slots: Sequence[int] | Ints) -> None:
@@ -95,8 +95,9 @@ class Cache(Protocol):
 
     def offload(self, block: int, pages: Sequence[int] | Ints, folder: str) -> None:
         """Put full pages of an attention block, by their numbers, into files of a folder, from where they are read when
-        a row sees them; for runtimes whose capabilities have `offload`. The files have no names, and go with the cache.
-        What other caches hold too stays in memory. UsageError for pages that are not full, or without room on disk."""
+        a row sees them; for runtimes whose capabilities have `offload`. The files are unlinked, and freed with the
+        cache. Pages that other caches share stay in memory. UsageError for pages that are not full, or without room on
+        disk."""
         ...
 
     def save(self) -> Arrays:
@@ -120,21 +121,21 @@ class Cache(Protocol):
 
 @runtime_checkable
 class GrowingCache(Protocol):
-    """A cache that another one of its kind, which has the beginning of the same text, can follow."""
+    """A cache whose later tokens can be appended to another cache with a prefix of the same text."""
 
     def save_rest(self, start: int) -> Bytes | None:
-        """What a cache of the first `start` tokens has to `append` to hold all of them; None where that is not known by
-        token: slots were dropped, attached or come from elsewhere."""
+        """The data that a cache of the first `start` tokens must `append` to hold all of them; None if slots do not
+        correspond to tokens, because some were dropped, attached or restored."""
         ...
 
     def append(self, rest: Bytes) -> bool:
-        """Hold the tokens after those that are held as well, and forget the pending rows; False for what was not saved
-        after as many tokens by such a cache."""
+        """Append tokens, and forget the pending rows; False if the data was saved for another length or kind of
+        cache."""
         ...
 
 
 def slotted(spec: ModelSpec, block: int, what: str) -> int:
-    """The number of a block that keeps slots; UsageError for others. what: is to be done to the slots."""
+    """The number of a block that keeps slots; UsageError for others. what: the operation, for the message."""
     if block not in spec.attention:
         raise UsageError(f"block {block} keeps no slots that could be {what}")
     return block

@@ -49,7 +49,7 @@ class HostCache(NoOffload):
         self._groups: list[tuple[SlotMap, list[int]]] | None = None
         self._data = {b: self._allocate(b, min(_FIRST, capacity)) for b in spec.attention}
         self._recurrent = {b: RecurrentState(block) for b, block in spec.recurrent.items()}
-        # Another number whenever arrays are made or moved: what is bound to their addresses can be kept until then.
+        # Changes whenever arrays are allocated or moved: objects bound to their addresses are valid until then.
         self.storage = next(_storages)
 
     @property
@@ -69,7 +69,7 @@ class HostCache(NoOffload):
         return self._data[block]
 
     def state(self, block: int) -> RecurrentState:
-        """What a recurrent block keeps."""
+        """The state of a recurrent block."""
         return self._recurrent[block]
 
     def slots(self, block: int) -> int:
@@ -85,11 +85,11 @@ class HostCache(NoOffload):
             raise ContextFull(f"{need} rows do not fit a cache of {self.capacity}")
 
     def same_slots(self, blocks: Sequence[int]) -> bool:
-        """Do these attention blocks hold the same slots?"""
+        """Whether these attention blocks hold the same slots."""
         return len({id(self._maps[b]) for b in blocks}) <= 1
 
     def is_whole(self) -> bool:
-        """Does every attention block hold the whole text, each token in the slot of its position?"""
+        """Whether every attention block holds the whole text, each token in the slot of its position."""
         groups = self._by_map()
         if len(groups) > 1:
             return False
@@ -260,7 +260,7 @@ class HostCache(NoOffload):
             self._data[block], self.storage = grown, next(_storages)
 
     def _reachable(self, length: int) -> int:
-        """The longest text up to `length` that all recurrent blocks can go back to."""
+        """The largest length up to `length` to which all recurrent blocks can return."""
         while True:
             found = min((state.reachable(length, self._length) for state in self._recurrent.values()), default=length)
             if found == length:
@@ -289,7 +289,7 @@ class HostCache(NoOffload):
                 self._assign(apart, slots.copy())
 
     def _join(self) -> None:
-        """Blocks that hold the same slots again share a map again."""
+        """Let blocks with equal slots share one map again."""
         groups = self._by_map()
         for i, (slots, blocks) in enumerate(groups):
             first = next(other for other, _ in groups[: i + 1] if other is slots or other.same_as(slots))

@@ -1,4 +1,4 @@
-"""Lossless code of cached keys and values: what a slot differs from its prediction by, without what can be told.
+"""Lossless coding of cached keys and values: the compressed difference of each slot to its prediction.
 
     slot 9, token "the"  ->  predicted by slot 4, the last "the" before it  ->  difference, byte by byte, deflated
 
@@ -39,7 +39,7 @@ class CodeError(ValueError):
 
 
 def sources(tokens: Sequence[int]) -> NDArray[np.int64]:
-    """The slot that predicts each: the last one before it of the same token, else the one before it; -1: none.
+    """The slot that predicts each slot: the last earlier one of the same token, else the one before it; -1: none.
 
     5 7 5 5 -> -1 0 0 2
     """
@@ -121,7 +121,7 @@ def _planes(values: Bits, field: Field) -> bytes:
 
 
 def _deflated(plane: bytes, field: Field) -> bytes:
-    # The bytes of floats do not repeat: their frequencies are all there is, and a look at some shows whether they tell.
+    # The bytes of floats do not repeat, so only their frequencies can be used; a sample shows whether that helps.
     strategy = zlib.Z_HUFFMAN_ONLY if field.size > 1 else zlib.Z_DEFAULT_STRATEGY
     pack: Callable[[bytes], bytes] = lambda some: _deflate(some, strategy)  # noqa: E731
     if len(plane) > 4 * _SAMPLE and len(pack(plane[:_SAMPLE])) >= _SAMPLE:

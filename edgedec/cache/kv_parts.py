@@ -1,4 +1,4 @@
-"""A saved cache, taken apart: the keys and values of whole texts by block, and the rest, whatever engine saved it."""
+"""A saved cache in parts: the keys and values by block, and the rest, in one form for all engines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edgedec.cache.memory import NARROW, row_bytes, scale_bytes
 from edgedec.spec import ModelSpec
 
 Rows = NDArray[np.uint8]
-# What the native engine puts before the blocks (kernels/cpu/cache.cpp), and before the rows of one.
+# The native engine's headers before the blocks (kernels/cpu/cache.cpp), and before the rows of a block.
 _HEADER, _SLOTS = 32, struct.Struct("<qq")
 _NATIVE = "native-"
 _SIZES = {"f32": 4, "f16": 2, "int8": 1, "int4": 1}
@@ -34,13 +34,13 @@ class KVParts:
 
     @staticmethod
     def takes(spec: ModelSpec, kind: str) -> bool:
-        """Can caches of this kind be taken apart?"""
+        """Whether caches of this kind can be split."""
         native = kind.startswith(_NATIVE) and not spec.recurrent
         return bool(spec.attention) and (native or kind in _SIZES) and kind.removeprefix(_NATIVE) in _SIZES
 
     @classmethod
     def split(cls, spec: ModelSpec, kind: str, arrays: Mapping[str, NDArray[Any]]) -> KVParts:
-        """What `Cache.save` returned, taken apart."""
+        """The parts of the arrays that `Cache.save` returned."""
         whole = cls(kind, {}, dict(arrays))
         if not cls.takes(spec, kind) or not arrays["length"][0]:
             return whole
@@ -48,7 +48,7 @@ class KVParts:
         return split(spec, kind, arrays) or whole
 
     def joined(self) -> Arrays:
-        """What `Cache.save` returned."""
+        """The arrays as `Cache.save` returned them."""
         if not self.rows:
             return dict(self.rest)
         if self.kind.startswith(_NATIVE):
@@ -67,7 +67,7 @@ class KVParts:
 
 
 def fields(spec: ModelSpec, kind: str, b: int) -> tuple[Field, ...]:
-    """The numbers that a row of attention block b is made of."""
+    """The fields of a row of attention block b."""
     dim, kv = spec.attention[b].head_dim, kind.removeprefix(_NATIVE)
     if not kind.startswith(_NATIVE) or kv in ("f32", "f16"):
         width = dim // 2 if kv == "int4" else dim * _SIZES[kv]

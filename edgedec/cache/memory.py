@@ -51,7 +51,7 @@ def _words(n: int) -> int:
 
 
 def available_memory() -> int | None:
-    """Bytes that a program can have now without swapping, within its control group; None where nobody says."""
+    """Bytes that a program can allocate now without swapping, within its control group; None if unknown."""
     try:
         found = re.search(r"^MemAvailable:\s+(\d+) kB$", _MEMINFO.read_text(), re.MULTILINE)
     except OSError:
@@ -62,7 +62,7 @@ def available_memory() -> int | None:
 
 
 def _group_room() -> int | None:
-    """What is left of the control group's limit; pages of files can be given back at any time."""
+    """The rest of the control group's limit; pages of files count as free."""
     try:
         most, used = ((_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
         files = re.search(r"^inactive_file (\d+)$", (_CGROUP / "memory.stat").read_text(), re.MULTILINE)
@@ -72,6 +72,6 @@ def _group_room() -> int | None:
 
 
 def tokens_that_fit(spec: ModelSpec, kv: str, page_slots: int = 0) -> int | None:
-    """Tokens whose caches take three quarters of the memory that is free; None where nobody says how much is."""
+    """The number of tokens whose caches take three quarters of the free memory; None if that is unknown."""
     free, each = available_memory(), cache_bytes(spec, kv, page_slots or 1, page_slots) - cache_bytes(spec, kv, 0)
     return None if free is None or not each else free * 3 // 4 // each * (page_slots or 1)

@@ -1,12 +1,12 @@
-"""Idle texts on disk: what memory has no room for is put aside, and mapped when a text continues it.
+"""Offloading of idle texts: caches without room in memory are written to disk, and mapped when a text continues them.
 
     folder/edgedec-idle-1234-x7/   of one process, which holds a lock in it
         lock
         0.kv  1.kv  ...            a cache each (`storage.mapped`)
 
-The folder goes when its owner ends; what a killed process left goes when the next one begins. Files are written by a
-thread of their own, under temporary names. No more than `most` bytes are kept: the least recently used go first. A file
-that cannot be written or is damaged costs the reading of a text, nothing else.
+The folder is removed when its process ends; folders of killed processes are removed when the next process starts. A
+separate thread writes the files, under temporary names. At most `most` bytes are kept: the least recently used files
+are removed first. If a file cannot be written or is damaged, the text is read again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from edgedec.storage.mapped import map_arrays, write_mapped
 
 log = logging.getLogger("edgedec.cache")
 _NAME, _LOCK = "edgedec-idle-", "lock"
-# Caches that wait to be written are held in memory: no more than so many.
+# The most caches that wait to be written, as they are held in memory.
 _WAITING = 2
 
 
@@ -45,7 +45,7 @@ class StoredPrefix:
 
 class Offload:
     """Caches of ended texts in a folder, `most` bytes at a time; for any number of threads. `written`, `restored`,
-    `dropped`: how many were put aside, taken up again, and lost to limits or errors."""
+    `dropped`: the number of caches offloaded, loaded again, and lost to limits or errors."""
 
     def __init__(self, folder: str | os.PathLike[str], most: int) -> None:
         if most < 1:
@@ -60,12 +60,12 @@ class Offload:
 
     @property
     def folder(self) -> Path:
-        """That of this process."""
+        """The folder of this process."""
         return self._folder
 
     @property
     def bytes(self) -> int:
-        """Bytes of the files that are there."""
+        """Bytes of the stored files."""
         with self._lock:
             return sum(stored.bytes for stored in self._files)
 
@@ -74,7 +74,7 @@ class Offload:
             return len(self._files)
 
     def keep(self, ids: Sequence[int], cache: Cache, key: str) -> None:
-        """Put the cache of a text aside; it may change afterwards."""
+        """Offload the cache of a text; the cache may change afterwards."""
         with self._lock:
             self._waiting = [future for future in self._waiting if not future.done()]
             held = self._index.match(ids, key).n >= len(ids)
@@ -90,18 +90,18 @@ class Offload:
             )
 
     def wait(self) -> None:
-        """Until all that was given is written."""
+        """Wait until all given caches are written."""
         for future in list(self._waiting):
             future.result()
 
     def find(self, ids: Sequence[int], key: str) -> tuple[StoredPrefix | None, int]:
-        """The file that has most of the beginning of a text, and how much."""
+        """The file with the longest prefix of a text, and its length."""
         with self._lock:
             match = self._index.match(ids, key)
         return match.cache, match.n
 
     def load(self, stored: StoredPrefix, n: int, like: Cache) -> Cache | None:
-        """A cache as `like` with the first `n` tokens of a file; None if it cannot be had any more."""
+        """A cache like `like` with the first `n` tokens of a file; None if the file is gone or damaged."""
         try:
             cache = like.fork(0, max(like.capacity, stored.length))
             cache.load(map_arrays(stored.path))
@@ -123,7 +123,7 @@ class Offload:
             self._remove_unknown()
 
     def _write(self, path: Path, ids: list[int], length: int, arrays: Arrays, key: str) -> None:
-        """In the writer's thread."""
+        """Write a file; runs in the writer's thread."""
         try:
             size = sum(array.nbytes for array in arrays.values())
             if size > self.most:
@@ -142,7 +142,7 @@ class Offload:
             self._remove_unknown()
 
     def _remove_unknown(self) -> None:
-        """Files that the index has let go of: another text has them, or there was no room."""
+        """Remove files that are no longer in the index: another text contains them, or there was no room."""
         known = set(self._index.caches())
         for stored in self._files - known:
             stored.path.unlink(missing_ok=True)
@@ -150,7 +150,7 @@ class Offload:
 
 
 def _own_folder(folder: Path) -> tuple[Path, Any]:
-    """A folder of this process below another one, and its lock; what killed processes left there is removed."""
+    """A folder of this process below another one, and its lock; removes folders of killed processes there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for other in folder.glob(f"{_NAME}*"):
@@ -176,7 +176,7 @@ def _remove_if_left(folder: Path) -> None:
 
 
 def _locked(lock: Any) -> bool:
-    """Did nobody hold it? It is held from then on, until the file is closed."""
+    """Try to take the lock; True if it was free. It is held until the file is closed."""
     try:
         import fcntl
     except ImportError:  # Windows: what a killed process left stays

@@ -1,8 +1,8 @@
-"""Which rows of a pending tree may still be committed.
+"""The rows of a pending tree that may still be committed.
 
 A tree begins with a call whose rows start at 0. Rows may be added, and blocks may be run on the tree (again), until
 the first of its rows is committed. Then the next call whose rows start at 0 begins another tree, and all blocks forget
-what is left of this one. A tree that is given up without a commit is ended by `Cache.rollback`.
+what is left of this one. `Cache.rollback` ends a tree without a commit.
 """
 
 from __future__ import annotations

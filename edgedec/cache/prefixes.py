@@ -1,13 +1,13 @@
-"""A radix index of texts that are in caches: a text that begins like another one continues from its pages.
+"""A radix index of cached texts: a text with the same prefix as another one continues from its pages.
 
     insert "the cat sat", "the cat ran", "a dog":   the cat ─┬─ sat
                                                              └─ ran
                                                     a dog
     match "the cat ran off" -> the cache of "the cat ran", and how many tokens the two share
 
-Only leaves hold caches: a text that another one begins with is in the other's pages. Texts of different adapters are
-apart, as their keys and values differ. When room is needed the least recently used leaf goes first (vLLM, SGLang's
-RadixAttention).
+Only leaves hold caches: a text that is a prefix of another one is contained in its pages. Texts of different adapters
+are separate, as their keys and values differ. When room is needed the least recently used leaf is evicted first (vLLM,
+SGLang's RadixAttention).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 from weakref import ReferenceType, ref
 
-# What is held of a text: a cache in memory, or one in a file.
+# The cache of a text: in memory, or in a file.
 T = TypeVar("T")
 _STRIDE = 64
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many first tokens two texts have in common."""
+    """The length of the common prefix of two texts."""
     longest, at = min(len(a), len(b)), 0
     if not longest or a[0] != b[0]:
         return 0
@@ -71,7 +71,7 @@ class PrefixIndex(Generic[T]):
         self._clock = 0
 
     def __len__(self) -> int:
-        """Caches that are held."""
+        """The number of caches that are held."""
         return sum(1 for _ in self.caches())
 
     def caches(self) -> Iterator[T]:
@@ -97,7 +97,7 @@ class PrefixIndex(Generic[T]):
         self._touch(node)
 
     def match(self, ids: Sequence[int], key: str = "") -> PrefixMatch[T]:
-        """The held cache that has most of the beginning of `ids`."""
+        """The held cache with the longest prefix of `ids`."""
         if key not in self._roots:
             return PrefixMatch()
         node, depth = self._walk(ids, key, split=False)
@@ -108,8 +108,8 @@ class PrefixIndex(Generic[T]):
         return PrefixMatch(leaf.cache, depth)
 
     def evict(self, enough: Callable[[], bool], leaving: Callable[[list[int], T, str], None] | None = None) -> None:
-        """Let go of caches, the least recently used first, until `enough()` or none is left. leaving: called with each
-        before it goes, its text and its key."""
+        """Evict caches, the least recently used first, until `enough()` or none is left. leaving: called with each
+        evicted cache, its text and its key."""
         leaves = [(leaf, key) for key, root in self._roots.items() for leaf in root.leaves()]
         for leaf, key in sorted(leaves, key=lambda item: item[0].used):
             if enough():
@@ -134,8 +134,8 @@ class PrefixIndex(Generic[T]):
         leaf.used = self._clock
 
     def _walk(self, ids: Sequence[int], key: str, split: bool) -> tuple[_Node[T], int]:
-        """The node below which all texts begin with ids[:n], and n. `split`: make one where an edge is left
-        half-way."""
+        """The node below which all texts begin with ids[:n], and n. `split`: create a node if the match ends inside an
+        edge."""
         node, at = self._roots.setdefault(key, _Node([])), 0
         while at < len(ids) and (child := node.children.get(ids[at])) is not None:
             same = common(child.tokens, ids[at : at + len(child.tokens)])
@@ -155,7 +155,7 @@ class PrefixIndex(Generic[T]):
         return middle
 
     def _remove(self, node: _Node[T]) -> None:
-        """A leaf goes, and with it nodes that lead nowhere any more."""
+        """Remove a leaf, and nodes that have no leaves any more."""
         node.cache = None
         while (parent := node.parent) is not None and not node.children and node.cache is None:
             del parent.children[node.tokens[0]]

@@ -13,7 +13,7 @@ from edgedec.cache.rows import Rows
 from edgedec.spec import Ssm
 
 Array = NDArray[np.float32]
-# The end of a chunk of this many rows is worth going back to; so many of them are kept.
+# The least rows of a chunk whose final state is kept for truncation; the most kept states.
 _WORTH, _KEPT = 16, 4
 
 
@@ -25,15 +25,14 @@ class Recurrent(NamedTuple):
 
 
 class RecurrentState:
-    """What one block keeps. Pending states are given by whoever ran the rows, one by one or as a way to compute
-    them."""
+    """The states of one block. The runtime gives pending states one by one, or as a function that computes them."""
 
     def __init__(self, block: Ssm) -> None:
         self._block = block
         self.reset()
 
     def reset(self) -> None:
-        """No text at all."""
+        """Reset to an empty text."""
         block = self._block
         zero = Recurrent(
             np.zeros((block.conv_size - 1, block.conv_dim), np.float32),
@@ -57,7 +56,7 @@ class RecurrentState:
 
     @property
     def pending(self) -> Sequence[Callable[[], Recurrent]]:
-        """What `write` was given for the pending rows."""
+        """The states of the pending rows, as given to `write`."""
         return self._at
 
     def before(self, rows: Rows, row: int) -> Recurrent:
@@ -69,7 +68,7 @@ class RecurrentState:
         return self._at[parent]()
 
     def commit(self, rows: Sequence[int], length: int) -> None:
-        """Go on to the last of these rows that the block was run on; the text then has `length` tokens."""
+        """Commit the state of the last of these rows that the block was run on; the text then has `length` tokens."""
         at = {number: i for i, number in enumerate(self._numbers)}
         held = [at[row] for row in rows if row in at]
         if not held:
@@ -86,7 +85,7 @@ class RecurrentState:
         return length if length >= now else max(n for n, _ in self._checkpoints if n <= length)
 
     def truncate(self, length: int, now: int) -> None:
-        """Go back to `length`, which `reachable` returned."""
+        """Return to the state at `length`, a result of `reachable`."""
         if length < now:
             self._checkpoints = [pair for pair in self._checkpoints if pair[0] <= length]
             self.committed = self._checkpoints[-1][1]

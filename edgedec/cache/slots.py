@@ -1,10 +1,10 @@
-"""Which row of which tree lies in which slot of a block, apart from what is stored there.
+"""The assignment of rows to the slots of a block, independent of the stored data.
 
     committed        pending tree
     0 1 2 ... c-1 | start + 0, start + 1, ...     start = c when the tree began
 
-Committing rows moves them down, so that committed slots stay contiguous: `commit` returns the moves, and who owns the
-storage carries them out.
+Committing rows moves them down, so that committed slots stay contiguous: `commit` returns the moves, and the owner of
+the storage performs them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SlotMap:
         return twin
 
     def same_as(self, other: SlotMap) -> bool:
-        """Do both hold the same committed rows, and the same pending ones?"""
+        """Whether both hold the same committed and the same pending rows."""
         n = self.committed
         return (
             n == other.committed
@@ -48,7 +48,7 @@ class SlotMap:
 
     @property
     def positions(self) -> Ints:
-        """Of the committed slots."""
+        """The positions of the committed slots."""
         return self._positions[: self.committed]
 
     @property

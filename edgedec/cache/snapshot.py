@@ -1,8 +1,8 @@
-"""A saved session: its text, the state of its random draws, its cache and what its drafters learned, in one file.
+"""A saved session in one file: its text, its random state, its cache and its drafters' states.
 
 The file is one of named arrays (`storage.arrays`): `cache.<name>` as `Cache.save` returned them, `learned.<name>` of
 the drafters, `policy.<name>` of the cache policy; its header is a `Snapshot`. In a folder whose sessions share their
-beginnings the cache is in parts (`cache.store`).
+prefixes the cache is in parts (`cache.store`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ MAGIC = store.WHOLE
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What stands in the header; `bundle`: the digest of the session's bundle, `adapter`: of its adapter; `kv`: the
-    kind of its cache, `length`: its committed tokens; `policy`: its cache policy, in words. `reread`: the cache is not
-    in the file, and this is the digest of what reading the text again has to give."""
+    """The header; `bundle`: the digest of the session's bundle, `adapter`: of its adapter; `kv`: the kind of its cache,
+    `length`: its committed tokens; `policy`: its cache policy, as for `--cache`. `reread`: if not empty, the cache is
+    not in the file, and this is its digest, checked after reading the text again."""
 
     bundle: str
     ids: tuple[int, ...]
@@ -52,7 +52,8 @@ def write_snapshot(
     learned: Mapping[str, NDArray[Any]],
     policy: Mapping[str, NDArray[Any]] | None = None,
 ) -> None:
-    """cache: what `Cache.save` returned; learned: what the drafters learned; policy: what the cache policy knows."""
+    """Write a session. cache: the arrays of `Cache.save`; learned: the drafters' states; policy: the cache policy's
+    state."""
     magic, header, folder = MAGIC, to_json(snapshot), Path(path).parent
     if store.is_store(folder) and not snapshot.reread:
         magic, above = store.SHARED, store.root(snapshot.bundle, snapshot.adapter, snapshot.kv)
@@ -66,8 +67,8 @@ def write_snapshot(
 def read_snapshot(
     path: str | os.PathLike[str], bundle: str, cache: Cache, adapter: str = "", policy: str = ""
 ) -> tuple[Snapshot, Arrays, Arrays, Arrays]:
-    """The header, the cache's arrays, what the drafters learned and what the cache policy knew, if they fit `bundle`,
-    `adapter`, `policy` and `cache`."""
+    """The header, the cache's arrays, the drafters' and the cache policy's states, if they fit `bundle`, `adapter`,
+    `policy` and `cache`."""
     snapshot, file = read_file(path)
     _check_origin(path, snapshot, bundle, cache, adapter)
     _check_policy(path, snapshot.policy, policy)
@@ -84,7 +85,7 @@ def read_snapshot(
 
 
 def share_file(path: Path, bundle: str, spec: ModelSpec) -> bool:
-    """Write a whole session of a store anew, its beginning in parts; False if it is of another model, and stays."""
+    """Rewrite a whole session of a store with its prefix in parts; False (unchanged) if it is of another model."""
     snapshot, file = read_file(path)
     if snapshot.bundle != bundle:
         return False
@@ -103,7 +104,7 @@ def _sorted(file: ArrayFile) -> tuple[Arrays, Arrays, Arrays]:
 
 
 def digest_of(cache: Mapping[str, NDArray[Any]]) -> str:
-    """The hash of what `Cache.save` returned."""
+    """The hash of the arrays that `Cache.save` returned."""
     digest = hashlib.sha256()
     for name in sorted(cache):
         digest.update(f"{name}{cache[name].dtype}{cache[name].shape}".encode())
@@ -112,10 +113,10 @@ def digest_of(cache: Mapping[str, NDArray[Any]]) -> str:
 
 
 def read_file(path: str | os.PathLike[str]) -> tuple[Snapshot, ArrayFile]:
-    """A session's file, whole or with its beginning in parts ("session" in its header), and what its header says."""
+    """A session's file, whole or with its prefix in parts ("session" in its header), and its header."""
     try:
         shared = store.magic_of(Path(path)) == store.SHARED
-    except OSError:  # said when it is read
+    except OSError:  # the error is reported when the file is read
         shared = False
     file = read_arrays(path, store.SHARED if shared else MAGIC, "a saved session", SessionError)
     return _snapshot(path, file.header.get("session") if shared else file.header), file
@@ -129,7 +130,7 @@ def _snapshot(path: object, header: Any) -> Snapshot:
 
 
 def _from_parts(path: Path, snapshot: Snapshot, spec: ModelSpec, file: ArrayFile) -> Arrays:
-    """The cache's arrays of a session whose beginning is in parts."""
+    """The cache's arrays of a session whose prefix is in parts."""
     shared = store.shared_cache(path, file)
     if shared.kind != snapshot.kv or shared.length not in (0, snapshot.length):
         raise SessionError(f"{path}: damaged header (lengths do not fit)")
@@ -145,7 +146,7 @@ def _parts(
 
 
 def _check_policy(path: object, saved: str, policy: str) -> None:
-    """The session keeps of its cache what the saved one kept."""
+    """SessionError unless the session has the saved session's cache policy."""
     if saved != policy:
         how = f"with cache policy {saved}" if saved else "with the whole cache"
         here = f"has {policy}" if policy else "has none"

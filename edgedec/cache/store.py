@@ -1,13 +1,12 @@
-"""A folder of saved sessions that share their beginnings: a trie of chunks of 64 tokens, coded without loss.
+"""A folder of saved sessions that share their prefixes: a trie of chunks of 64 tokens, with lossless coding.
 
     parts/3f/3f9a….part    64 tokens and their keys and values, below the part before them
     anna.session           the parts of a text in order, what comes after them, the random state
 
-A part is named by the hash of all that it and the parts before it hold (tokens, keys, values), so two sessions whose
-texts and caches begin alike share the parts of that beginning, and what is restored is exactly what was saved: the
-name is checked against it. Coding: `kv_code`. Parts are written before the session that names them, each under a
-temporary name first, so whatever ends a program leaves no half file, and at most parts that no session names, which
-`clean` removes.
+A part is named by the hash of its contents and those of the parts before it (tokens, keys, values), so two sessions
+with a common prefix of text and cache share its parts; the name is checked at loading, so that exactly the saved data
+is restored. Coding: `kv_code`. Parts are written before the session that names them, each under a temporary name first,
+so that an interrupted program leaves no partial file, but at most unreferenced parts, which `clean` removes.
 
 After Sequential KV Cache Compression via Probabilistic Language Tries (prefix deduplication; predictive delta coding).
 """
@@ -38,14 +37,14 @@ WHOLE, SHARED, PART = b"EDGESESS", b"EDGETRIE", b"EDGEPART"
 CHUNK = 64
 _PARTS, _SUFFIX = "parts", ".part"
 _NAME = re.compile(r"[0-9a-f]{64}")
-# Parts that no session names yet may be those of one that is being saved.
+# Younger unreferenced parts may belong to a session that is being saved.
 _AGE = 600.0
 
 
 @dataclass(frozen=True)
 class SharedCache:
-    """What the file of a session says of its cache. kind: its layout; parts: names of the parts of the text's
-    beginning; length: tokens in all."""
+    """The cache's entry in a session's header. kind: its layout; parts: names of the parts of the text's prefix;
+    length: tokens in all."""
 
     kind: str
     parts: tuple[str, ...]
@@ -59,17 +58,17 @@ class _PartHeader:
 
 
 def is_store(folder: Path) -> bool:
-    """Is this a folder whose sessions share their beginnings?"""
+    """Whether the sessions of this folder share their prefixes."""
     return (folder / _PARTS).is_dir()
 
 
 def make_store(folder: Path) -> None:
-    """Let the sessions that are saved in a folder from now on share their beginnings."""
+    """Let the sessions that are saved in a folder from now on share their prefixes."""
     (folder / _PARTS).mkdir(parents=True, exist_ok=True)
 
 
 def root(bundle: str, adapter: str, kind: str) -> str:
-    """The name above the first part: caches of other models never share."""
+    """The name before the first part, which separates caches of different models."""
     return hashlib.sha256(f"{bundle}\n{adapter}\n{kind}".encode()).hexdigest()
 
 
@@ -101,8 +100,8 @@ def write_shared(
 def read_shared(
     path: Path, spec: ModelSpec, above: str, shared: SharedCache, ids: Sequence[int], file: ArrayFile
 ) -> Arrays:
-    """What `Cache.save` returned, from the parts and from the arrays of the session's file. SessionError where they do
-    not fit. The caller has checked that `shared.length` and `ids` are of a text that the cache holds."""
+    """The arrays of `Cache.save`, from the parts and from the session's file. SessionError if they do not fit. The
+    caller has checked that `shared.length` and `ids` are of a text that the cache holds."""
     whole, length = len(shared.parts) * CHUNK, shared.length
     rest = {name.removeprefix("rest."): array for name, array in file.arrays.items() if name.startswith("rest.")}
     if not length and not shared.parts and "code" not in file.arrays:
@@ -125,7 +124,7 @@ def read_shared(
 
 
 def clean(folder: Path) -> int:
-    """Remove parts that no session names, and what an interrupted program left: the bytes that are freed."""
+    """Remove unreferenced parts and leftovers of interrupted programs; returns the bytes that are freed."""
     named = {name for session in sessions(folder) for name in parts_of(session)}
     freed, old = 0, time() - _AGE
     for path in (folder / _PARTS).rglob("*"):
@@ -142,7 +141,7 @@ def sessions(folder: Path) -> list[Path]:
 
 
 def magic_of(path: Path) -> bytes:
-    """What a file begins with; nothing for a folder, and for a file that is being written."""
+    """The magic bytes of a file; empty for a folder, and for a file that is being written."""
     if not path.is_file() or path.name.startswith("."):
         return b""
     with path.open("rb") as file:
@@ -157,7 +156,7 @@ def parts_of(path: Path) -> tuple[str, ...]:
 
 
 def shared_cache(path: Path, file: ArrayFile) -> SharedCache:
-    """What a session's file says of its cache."""
+    """The cache's entry in a session's header."""
     try:
         found = from_json(SharedCache, file.header.get("cache"), "session.cache")
     except BundleCorrupt as error:
@@ -186,7 +185,7 @@ def _path(folder: Path, name: str) -> Path:
 
 
 def _is_whole(folder: Path, path: Path, above: str, tokens: Sequence[int]) -> bool:
-    """Is a part there, as it was written? One that a failing disk has damaged is written again."""
+    """Whether a part exists undamaged; a damaged one is written again."""
     try:
         _read_part(folder, path, above, tokens)
     except SessionError:
@@ -195,7 +194,7 @@ def _is_whole(folder: Path, path: Path, above: str, tokens: Sequence[int]) -> bo
 
 
 def damaged_parts(folder: Path, parts: Sequence[str]) -> list[str]:
-    """Those that are missing, or not as they were written."""
+    """The parts that are missing or damaged."""
     found = list[str]()
     for name in parts:
         try:

@@ -1,17 +1,17 @@
-"""Which drafted rows run: one decision for all sequences of a call (S41, S30).
+"""Which drafted rows run: one decision for all sequences of a call.
 
-Every sequence offers the nodes of its draft tree, each with the chance that its whole path is accepted. Of all nodes of
-all sequences those with the largest chances run, as many as give the call the most expected tokens a second:
+Every sequence offers the nodes of its draft tree, each with the chance that its whole path is accepted. The nodes with
+the largest chances of all sequences run, as many as maximise the expected tokens per second of the call:
 
     maximise over n:  (tokens + c_1 + … + c_n) / seconds(rows + n),     c_1 ≥ c_2 ≥ … of all sequences merged
 
-tokens, rows: what the call brings and has without drafts; seconds: what passes outside of the call counts as well, and
-what verifying a draft takes there. A node's chance is never above its parent's, so the n first
-nodes are a tree in every sequence; and no other n nodes have a larger sum, so of all choices of n nodes these are the
-best. Where seconds(rows) is convex the ratio has one peak; measured curves have steps, so every n is tried.
+tokens, rows: of the call without drafts; seconds: of the call, plus the time outside of it, verification of the drafts
+included. A node's chance is never above its parent's, so the first n nodes form a tree in every sequence; no other n
+nodes have a larger sum, so this choice of n nodes is optimal. Where seconds(rows) is convex the ratio has one peak;
+measured curves have steps, so every n is tried.
 
-Rows of prompts that are being read give no token yet. They count as many tokens as the sequences that decode would have
-got in the time they take, so that a call without drafts is worth the same with them and without.
+Rows of a prompt that is being read produce no token yet. They are credited with the tokens that the decoding sequences
+would have generated in the same time, so that a call without drafts has the same rate with and without prompt rows.
 """
 
 from __future__ import annotations
@@ -25,25 +25,24 @@ from numpy.typing import NDArray
 from edgedec.runtime import Capabilities
 
 _SMALL = 48
-# Drafted rows are to promise so many times the tokens that their time is worth: of many choices that are worth about
-# nothing, the one that looks best is worth less.
+# Small gains are mostly noise: drafted rows must promise 20% more tokens than plain decoding would give in their time.
 MARGIN = 1.2
-# Of what a row alone takes to attend to a text, so much is reading the keys and values, which the further rows of its
-# sequence share. On the CPU engine 8 rows take 3.2 times as long as one at 3 million weights, 2.1 times at 135 million;
-# this says 2.75.
+# The share of a single row's attention time that is spent on reading keys and values; further rows of its sequence
+# share this reading. On the CPU engine 8 rows take 3.2 times as long as one at 3 million weights, 2.1 times at 135
+# million; this value models 2.75 times.
 READING = 3 / 4
 
 
 class CostSurface(Protocol):
-    """What a forward costs. `seconds[k]`: of k rows, k from 1 to len - 1, after a short text; `per_cell`: seconds that
-    each cached token adds to a row alone after it (`text_cells`: to several)."""
+    """The cost of a forward. `seconds[k]`: of k rows after a short text, k from 1 to len - 1; `per_cell`: the seconds
+    that each cached token adds to the call of a single row (`text_cells`: of several rows)."""
 
     seconds: list[float]
     per_cell: float
 
 
 def text_cells(rows: int, context: int) -> int:
-    """The cached tokens of a sequence as so many rows cost them, in those of a row alone.
+    """The attention cost of `rows` rows over `context` cached tokens, in cached tokens read by a single row.
 
     3 rows after 100 tokens: 75 to read, 25 for each row -> 150
     """
@@ -51,10 +50,10 @@ def text_cells(rows: int, context: int) -> int:
 
 
 class Offer(NamedTuple):
-    """A draft before it is cut: how likely each node's whole path is to be accepted, descending. Answered by a `Grant`:
-    how many of the first of them may be run. rows, tokens: of its call without them; reading: how many of these rows
-    are of a prompt and give no token; context: cached tokens; outside: seconds that pass outside of the call for each
-    sequence, and extra: what drafted rows add to that, however many."""
+    """A draft before it is cut: the probability that each node's whole path is accepted, descending. The answer is a
+    `Grant`: how many of the first nodes may run. rows, tokens: of the sequence's call without the draft; reading: how
+    many of these rows belong to a prompt and produce no token; context: cached tokens; outside: seconds outside of the
+    call per sequence; extra: the seconds that a draft of any size adds to that."""
 
     chances: Sequence[float]
     rows: int
@@ -67,8 +66,8 @@ class Offer(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """How many nodes may be run. drafted: the granted nodes of all sequences in the call; speed: the expected tokens a
-    second of the call over those without drafts."""
+    """The number of nodes that may run. drafted: the granted nodes of all sequences in the call; speed: the expected
+    tokens per second of the call, relative to the call without drafts."""
 
     nodes: int
     drafted: int
@@ -79,8 +78,8 @@ _NOTHING = Grant(0, 0, 1.0)
 
 
 class Others(NamedTuple):
-    """What else a call holds: rows of sequences that offer nothing; cells: the `text_cells` of these
-    sequences; decoding: how many of these rows are not of a prompt; tokens: that they give."""
+    """The rows of a call that belong to sequences without an offer. cells: their `text_cells`; decoding: how many of
+    them are not prompt rows; tokens: how many tokens they produce."""
 
     rows: int = 0
     cells: int = 0
@@ -143,9 +142,10 @@ def best_of_one(offer: Offer, others: Others, largest: int, buckets: Sequence[in
 
 
 def _worth(speed: float, tokens: float, without: float) -> bool:
-    """Do drafts pay, with a margin, that give so many `tokens` instead of `without` at so many times the speed?
+    """Whether a draft pays with a margin: `tokens` instead of `without`, at `speed` times the rate.
 
-    tokens / speed is what the time of the call is worth: 3.0 tokens for the time of 2.0 instead of 1.0 -> 2.0 for 1.0.
+    tokens / speed is the number of tokens that plain decoding gives in the time of the call: 3.0 tokens in the time of
+    2.0 -> 2.0.
     """
     return speed > 1.0 and tokens - without >= MARGIN * (tokens / speed - without)
 
@@ -153,7 +153,7 @@ def _worth(speed: float, tokens: float, without: float) -> bool:
 def _plain(
     costs: CostSurface, offers: Sequence[Offer], others: Others, rows: int, cells: int, buckets: Sequence[int]
 ) -> tuple[float, float]:
-    """Tokens a second of the call without drafts, and its tokens, rows of prompts among them as the docstring says."""
+    """Tokens per second of the call without drafts, and its tokens; prompt rows count as in the module's docstring."""
     tokens = sum(offer.tokens for offer in offers) + others.tokens
     decoding = sum(offer.rows - offer.reading for offer in offers) + others.decoding
     outside = sum(offer.outside for offer in offers)
@@ -165,7 +165,8 @@ def _plain(
 
 
 def _extra(offers: Sequence[Offer], owners: NDArray[np.int64]) -> NDArray[np.float64]:
-    """What drafted rows add outside of the call: each sequence counts once it has one. owners: by node, in order."""
+    """The seconds that drafts add outside of the call: once per sequence with a drafted row. owners: by node, in
+    order."""
     found, first = np.zeros(len(owners)), np.unique(owners, return_index=True)
     for owner, at in zip(*first, strict=True):
         found[at] = offers[owner].extra
@@ -173,23 +174,23 @@ def _extra(offers: Sequence[Offer], owners: NDArray[np.int64]) -> NDArray[np.flo
 
 
 def _at(costs: CostSurface, rows: int, buckets: Sequence[int]) -> float:
-    """Seconds of so many rows after no text; of more than is known about as of the most."""
+    """The seconds of `rows` rows after an empty text; above the largest measured count, the seconds of that count."""
     return costs.seconds[min(_bucket(rows, buckets), len(costs.seconds) - 1)]
 
 
 def _limit(costs: CostSurface, largest: int, buckets: Sequence[int]) -> int:
-    """The most rows of a call: what the runtime takes, and something is known about."""
+    """The largest number of rows of a call that the runtime accepts and that has a known cost."""
     known = min(largest, len(costs.seconds) - 1)
     return max((bucket for bucket in buckets if bucket <= known), default=known)
 
 
 def _bucket(rows: int, buckets: Sequence[int]) -> int:
-    """The rows that are computed for so many: those of the next larger static shape, if there are any."""
+    """The rows that are computed for `rows` rows: the next larger static shape, if the runtime has static shapes."""
     return min((bucket for bucket in buckets if bucket >= rows), default=rows)
 
 
 def _seconds(costs: CostSurface, rows: NDArray[np.int64], buckets: Sequence[int]) -> NDArray[np.float64]:
-    """The seconds of calls of so many rows each, after no text."""
+    """The seconds of calls with these numbers of rows, after an empty text."""
     curve = np.asarray(costs.seconds)
     if not buckets:
         return curve[rows]

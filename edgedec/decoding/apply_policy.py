@@ -1,4 +1,4 @@
-"""The place where a cache policy is applied: before each step of the loop, and wherever else a text is read."""
+"""Application of a cache policy: before each step of the loop, and wherever else a text is read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NONE = Outputs()
 
 def settle(context: Context, most: int, drafter: Drafter | None = None) -> Generator[Request, Completed, None]:
     """Read all pending tokens but the last under the context's policy, and make the decisions that are due. `most`:
-    rows of a call; drafter: one that may want to be shown what was read."""
+    rows of a call; drafter: receives the result of each chunk if its `reads` name any outputs."""
     policy, cache = context.policy, context.cache
     if policy is None:
         return
@@ -40,7 +40,7 @@ def settle(context: Context, most: int, drafter: Drafter | None = None) -> Gener
 def _read(
     context: Context, policy: CachePolicy, most: int, drafter: Drafter | None
 ) -> Generator[Request, Completed, None]:
-    """Read in chunks as the policy cuts them."""
+    """Read the pending tokens in chunks of the policy's size."""
     cache = context.cache
     while (left := len(context.ids) - cache.length - 1) > 0:
         size, outputs = policy.chunk(cache, left, most)
@@ -54,8 +54,8 @@ def _read(
 
 
 def most_held(context: Context, length: int, can: Capabilities) -> int:
-    """The tokens of cache that a text takes at most from here on, if it comes to `length` tokens. Where pages lie on a
-    device they are of all blocks, and what a policy keeps of each takes others: there everything counts."""
+    """The most cache tokens that a text needs from here on if it grows to `length` tokens. On a device a page spans all
+    blocks, and the blocks keep different tokens under a policy: there the whole length counts."""
     policy, cache = context.policy, context.cache
     if policy is None or can.device != CPU:
         return length
@@ -68,7 +68,7 @@ def most_held(context: Context, length: int, can: Capabilities) -> int:
 
 
 def most_of_any(policy: CachePolicy | None, length: int, can: Capabilities) -> int:
-    """The same of any text of `length` tokens, however much of it is prompt."""
+    """The most cache tokens that any text of `length` tokens needs, however much of it is prompt."""
     if policy is None or can.device != CPU:
         return length
     return max(policy.peak(TextSize(0, 0, prompt, length, can.prefill_chunk)) for prompt in (1, length))

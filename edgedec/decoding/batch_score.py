@@ -1,4 +1,4 @@
-"""How likely many tokens are after many texts, in one batch: what an evaluation asks."""
+"""Log-probabilities of given tokens after many texts, in one batch: used by evaluations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgedec.sampling import logprob
 
 
 class Scored(NamedTuple):
-    """How likely some tokens are after a text: the log-probability of them all, and is each the likeliest?"""
+    """The log-probability of given tokens after a text, and whether each of them is the likeliest."""
 
     logprob: float
     greedy: bool
@@ -28,10 +28,9 @@ def score_all(
     prefixes: SharedPrefixes | None = None,
     progress: Callable[[], None] = lambda: None,
 ) -> list[Scored]:
-    """For each (text, tokens): how likely the tokens are after the text, which has at least one.
+    """The scores of each (text, tokens): of the tokens after the text, which has at least one token.
 
-    At most `most` of them run together; a beginning that several have in common is read once.
-    """
+    At most `most` of them run together; a common prefix of several texts is read once."""
     batch = Batch(runtime, most=most, prefixes=prefixes)
     found: list[Scored | None] = [None] * len(texts)
     jobs = [_add_scoring(batch, runtime, i, *pair, found, progress) for i, pair in enumerate(texts)]
@@ -51,7 +50,7 @@ def _add_scoring(
     found: list[Scored | None],
     progress: Callable[[], None],
 ) -> Job:
-    """A job whose end puts `found[i]`."""
+    """A job that writes its result to `found[i]` when it ends."""
     if not text:
         raise UsageError("nothing to score after: give at least one token")
     need = len(text) + max(len(ids) - 1, 0)

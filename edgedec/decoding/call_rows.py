@@ -1,5 +1,5 @@
-"""The rows of a call: pending tokens, the draft below them, prompt rows below that (PPD); and the rows of a prompt
-that drafters learn from."""
+"""The rows of a call: pending tokens, the draft below them, and trained prompt rows below the draft (parallel prompt
+decoding); and the rows of a prompt that drafters learn from."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def with_prompts(rows: Rows, root: int, prompts: PromptRows) -> Rows:
 
 
 def apart(result: CallResult, rows: int, begin: int) -> tuple[CallResult, CallResult]:
-    """What the first `rows` rows of a call showed, and what its prompt rows did; begin: the row of the first line."""
+    """The results of the first `rows` rows of a call, and of its prompt rows; begin: the row of the result's first
+    line."""
     lines, found = rows - begin, list[CallResult]()
     for part, states in ((slice(lines), slice(rows)), (slice(lines, None), slice(rows, None))):
         of = {name: getattr(result, name) for name in ("logits", "ids", "scores", "logsum")}
@@ -61,8 +62,8 @@ def showing(outputs: Outputs, top: int, first: int) -> Outputs:
 
 
 def taught(rows: Rows, first: int, stop: int, result: CallResult) -> StepResult:
-    """What the rows from `first`, where the result's lines begin, to `stop` showed: a call in which nothing was drafted
-    and nothing picked."""
+    """The best tokens of the rows from `first` (the result's first line) to `stop`, as a step without a draft and
+    without picked tokens."""
     assert result.ids is not None
     assert result.scores is not None
     n = stop - first

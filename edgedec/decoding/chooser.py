@@ -1,8 +1,8 @@
-"""How a generation chooses tokens: which outputs of the head that needs, and the distribution of each next token.
+"""The choice of tokens in a generation: the outputs of the head that it needs, and each next token's distribution.
 
-The largest logit, the k best with the log-sum, or all logits: the least that decides the token (`edgedec.sampling.best`
-says when the k best do). Where the k best turn out not to, the loop has all logits of these rows computed from their
-last hidden state, and chooses again.
+It requests the least that decides the token: the largest logit, the k best with the log-sum, or all logits
+(`edgedec.sampling.best` has the rule for the k best). Where the k best do not decide, the loop computes all logits of
+these rows from their last hidden state, and chooses again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from edgedec.sampling.best import Best, decided, quick_distribution
 from edgedec.sampling.logprobs import best_logprobs
 
 LARGEST, ALL = Outputs(top=1), Outputs(logits=True)
-# So many of the best are mostly enough: for top-p, for other settings, and more than the settings name.
+# Values of k that mostly decide the token: for top-p, for other settings, and the margin above a top-k setting.
 _NUCLEUS, _FEW, _SPARE = 128, 64, 16
-# How much each call counts in the mean of the fallbacks; above the limit all logits are taken for a while.
+# The weight of each call in the running mean of fallbacks; above the limit, the next _WHILE calls take all logits.
 _WEIGHT, _LIMIT, _WHILE = 0.1, 0.25, 32
 _TEMPERATURES = 0.05, 20.0
 
@@ -42,20 +42,20 @@ class Verified(NamedTuple):
 
 
 class Chooser:
-    """Distributions of next tokens for one generation. `fallbacks`: of so many calls the k best were not enough;
-    `sufficed`: of so many they were."""
+    """Distributions of next tokens for one generation. `fallbacks`: the calls whose k best did not decide the tokens;
+    `sufficed`: the calls whose k best did."""
 
     def __init__(
         self, config: GenerationConfig, context: Context, ends: frozenset[int], capabilities: Capabilities
     ) -> None:
         self.config, self._vocab = config, context.cache.spec.vocab_size
         self.chain: LogitsChain = make_chain(config, context, ends)
-        # Is nothing needed but which token has the largest logit?
+        # True if only the token of the largest logit is needed.
         self.takes_largest = config.takes_largest and not self.chain
         self._hidden = self.chain.early
         self._context = context
         self._sampler = None if self.takes_largest else self._make_sampler(capabilities)
-        # Is it all in the sampler, so that a call without drafts can draw?
+        # True if the sampler covers all settings, so that a call without drafts can draw the token itself.
         self._draws = (
             capabilities.draws and self._sampler is not None and not self._adjusted and config.logprobs is None
         )
@@ -69,17 +69,18 @@ class Chooser:
 
     @property
     def outputs(self) -> Outputs:
-        """What the next call has to return."""
+        """The outputs that the next call must return."""
         wanted = LARGEST if self.takes_largest else ALL if self._pause else self._best
         return wanted | Outputs(hidden=self._hidden) if self._hidden else wanted
 
     @property
     def may_fall_back(self) -> bool:
-        """May the next call not be enough?"""
+        """Whether the next call's outputs may leave a token undecided."""
         return self._best is not ALL and not self._pause
 
     def distribution(self, rows: Verified, at: int, path: Sequence[int]) -> Probs:
-        """Of the token that follows row `at`, to which `path` leads; Undecided if that takes all logits."""
+        """The distribution of the token after row `at`, at the end of `path`; raises Undecided if it needs all
+        logits."""
         result, sampling = rows.result, self.config.sampling
         if result.logits is not None:
             return quick_distribution(self._processed(rows, at, path), sampling)
@@ -93,7 +94,8 @@ class Chooser:
         return found
 
     def drawing(self) -> Drawing | None:
-        """The draw of the next token in the call itself; None where that takes more than its logits and the text."""
+        """The draw of the next token in the call itself; None if it depends on more than the call's logits and the
+        text."""
         if not self._draws or not Drawing.possible(rng := self._context.rng):
             return None
         assert self._sampler is not None
@@ -101,8 +103,8 @@ class Chooser:
         return Drawing(self._sampler, rng if self.config.sampling.temperature > 0 else None)
 
     def drawn(self, result: CallResult, drawing: Drawing) -> int:
-        """The token that a call drew after its last row; where it could not decide, Python does, with the same
-        number."""
+        """The token that a call drew after its last row; if the call could not decide it, Python draws it with the same
+        random number."""
         assert result.drawn is not None
         if result.drawn >= 0:
             return result.drawn
@@ -110,7 +112,7 @@ class Chooser:
         return draw_at(self.distribution(rows, 0, ()), drawing.number())
 
     def draw(self, rows: Verified, at: int, path: Sequence[int]) -> int:
-        """The token that follows row `at`, to which `path` leads: one random number, unless greedy."""
+        """Draw the token after row `at`, at the end of `path`, with one random number (none if greedy)."""
         u = self._context.rng.random() if self.config.sampling.temperature > 0 else 0.0
         if self._sampler is not None and rows.result.logits is not None:
             logits = self._processed(rows, at, path) if self._adjusted else rows.result.logits[at]
@@ -128,25 +130,25 @@ class Chooser:
         return self.chain.process(rows.result.logits[at], path, early)
 
     def accept(self, token: int) -> None:
-        """`token` was generated, and is in the text."""
+        """Note that `token` was generated and is in the text."""
         self.chain.accept(token)
         if self._sampler is not None:
             self._sampler.accept(token)
 
     def _make_sampler(self, capabilities: Capabilities) -> TokenSampler | None:
-        """The runtime's sampler, if it has one and knows these settings."""
+        """The runtime's sampler, or None if it has none or does not support these settings."""
         sampling = self.config.sampling
         if capabilities.sampler is None or sampling.typical_p < 1:
             return None
         self._adjusted = len(self.chain) > sampling.adjusts
         if any(token >= self._vocab for token, _ in sampling.bias):
             return None
-        if self._adjusted:  # with penalties and whatever else the chain has
+        if self._adjusted:  # the chain applies the penalties
             sampling = replace(sampling, repetition_penalty=1, presence_penalty=0, frequency_penalty=0, logit_bias=())
         return capabilities.sampler(sampling, self._vocab)
 
     def note(self, fell_back: bool) -> None:
-        """A call was verified, from the k best or after all."""
+        """Count a verified call: decided by the k best, or with a fallback to all logits."""
         if self._pause:
             self._pause -= 1
         elif self._best is not ALL:
@@ -181,7 +183,7 @@ def make_chain(config: GenerationConfig, context: Context, ends: frozenset[int])
 
 
 def best_needed(config: GenerationConfig, chain: LogitsChain, capabilities: Capabilities, vocab: int) -> int:
-    """How many of the best tokens can be enough for these settings; 0: all logits are needed, or cost no more."""
+    """The k for which the k best tokens can decide with these settings; 0 if all logits are needed or cost no more."""
     sampling, n = config.sampling, config.logprobs
     if not chain.takes_best or chain.early or not capabilities.slices:
         return 0
@@ -203,7 +205,7 @@ def best_needed(config: GenerationConfig, chain: LogitsChain, capabilities: Capa
 
 
 def _nucleus(config: GenerationConfig) -> bool:
-    """Is top-p taken of all tokens?"""
+    """Whether top-p is computed over all tokens."""
     sampling = config.sampling
     return sampling.temperature > 0 and sampling.top_k == 0 and sampling.top_p < 1
 
@@ -213,7 +215,7 @@ def _sums(config: GenerationConfig) -> bool:
 
 
 def _temperature(config: GenerationConfig) -> float:
-    """Of the log-sum."""
+    """The temperature of the log-sum."""
     return config.sampling.temperature if _nucleus(config) else 1.0
 
 

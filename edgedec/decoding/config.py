@@ -1,4 +1,5 @@
-"""GenerationConfig: how to generate, as one value that the CLI, Python programs, the server and batch jobs all read."""
+"""GenerationConfig: the options of a generation as one value, for the CLI, Python programs, the server and batch
+jobs."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ from edgedec.sampling import Sampling
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """sampling: how a token is chosen. max_tokens: None until the context is full; min_tokens: no end token before so
-    many. stop: strings, stop_tokens: tokens that end it; ignore_eos: the model's own end tokens do not. logprobs: how
-    many of the likeliest tokens are reported with each. constraint: what the text must be (`edgedec.constraints`).
-    processors: what changes the logits before all else, in this order."""
+    """sampling: how a token is chosen. max_tokens: None for no limit but the context; min_tokens: end tokens are masked
+    before so many. stop: strings and stop_tokens: tokens that end the text; ignore_eos: the model's own end tokens do
+    not end it. logprobs: how many of the likeliest tokens are reported with each token. constraint: the form of the
+    text (`edgedec.constraints`). processors: applied to the logits first, in this order."""
 
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = option(None, "integer", "Most tokens to generate; no limit if left out.")
@@ -45,8 +46,7 @@ class GenerationConfig:
             raise UsageError(f"logprobs {self.logprobs}: must be from 0 to 100")
 
     def override(self, options: Mapping[str, Any]) -> GenerationConfig:
-        """This config with some options replaced, those of its sampling too; UsageError for an option that there is
-        none of."""
+        """This config with some options replaced, those of its sampling too; UsageError for an unknown option."""
         known = [f.name for f in fields(self)]
         unknown = sorted(set(options) - {*known, *SAMPLING})
         if unknown:
@@ -63,7 +63,7 @@ class GenerationConfig:
 
     @property
     def takes_largest(self) -> bool:
-        """Is nothing needed of the logits but which is the largest?"""
+        """Whether only the token of the largest logit is needed."""
         changed = self.constraint is not None or self.min_tokens or self.processors
         return self.sampling.takes_largest and self.logprobs is None and not changed
 

@@ -13,40 +13,39 @@ from numpy.typing import NDArray
 class Constraint(Protocol):
     """A set of allowed texts, followed token by token. It belongs to one generation at a time.
 
-    Four more methods may be there: `ready()`, false while what follows the accepted tokens is still being computed,
-    lets the other sequences of a batch go on meanwhile; `begun(path)` has what follows drafted tokens computed, and
-    says whether it is known; `slow`, true where one took long, keeps drafts from waiting; `allowed(tokens, parents,
-    seconds)` says which nodes of a draft tree are worth running, in less than the `seconds` that their rows would cost,
-    or None. What it leaves out must be forbidden.
-    """
+    Four more members are optional. `ready()`: false while the mask after the accepted tokens is still being computed;
+    other sequences of the batch continue meanwhile. `begun(path)`: starts computing the mask after drafted tokens, and
+    returns whether it is available. `slow`: true after a mask that took long; nothing is drafted then. `allowed(tokens,
+    parents, seconds)`: for each node of a draft tree whether it is allowed, or None if that takes longer than the
+    `seconds` that the rows would cost; a node that it marks as not allowed must be forbidden."""
 
     def mask(self, path: Sequence[int]) -> NDArray[np.bool_]:
         """bool [vocab]: what may follow the accepted tokens and then `path` (drafted, not accepted).
 
-        An end token is allowed where the text may end, no other token where it must. After the end itself
-        everything is allowed, as nobody will see it.
+        An end token is allowed where the text may end, no other token where it must. After the end token everything is
+        allowed: those tokens are discarded.
         """
         ...
 
     def accept(self, token: int) -> None:
-        """`token` was generated."""
+        """Advance by `token`, which was generated."""
         ...
 
     @property
     def done(self) -> bool:
-        """Is the text complete, so that nothing but its end may follow the accepted tokens?"""
+        """Whether the text is complete, so that only an end token may follow the accepted tokens."""
         ...
 
     def forced(self) -> Sequence[int]:
-        """Tokens that very likely come next, as their text must; empty if there is a choice."""
+        """Tokens that very likely come next because their text is the only one allowed; empty if there is a choice."""
         ...
 
     def reset(self) -> None:
-        """Another text begins."""
+        """Return to the state before the first token."""
         ...
 
     def fork(self) -> Self:
-        """An independent constraint that stands where this one does."""
+        """An independent copy in the same state."""
         ...
 
 
@@ -59,13 +58,14 @@ def never() -> bool:
 
 
 class ConstraintHooks(NamedTuple):
-    """What the loop and the drafters call of a generation's constraint, apart from its masks; the defaults are those of
-    a text without a constraint.
+    """The functions of a generation's constraint, besides its masks, that the loop and the drafters call; the defaults
+    are for a text without a constraint.
 
-    forced(): the tokens that must come next; ready(): is what follows the accepted tokens computed? slow(): are drafts
-    to be left out because masks take long? allowed(tokens, parents, seconds): for each node of a draft tree, whether it
-    is allowed, or None if that is not known in less than the `seconds` that their rows cost; None where the constraint
-    has no such method. parks: does the runner of the loop accept `Waiting`, and go on with other texts meanwhile?
+    forced(): the tokens that must come next; ready(): whether the mask after the accepted tokens is computed; slow():
+    whether drafts are left out because masks take long. allowed(tokens, parents, seconds): for each node of a draft
+    tree, whether it is allowed, or None if that takes longer than the `seconds` that the rows cost; None if the
+    constraint has no such method. parks: whether the runner of the loop accepts `Waiting` and runs other texts
+    meanwhile.
     """
 
     forced: Callable[[], Sequence[int]] = tuple
@@ -76,7 +76,7 @@ class ConstraintHooks(NamedTuple):
 
     @classmethod
     def of(cls, constraint: Constraint | None, parks: bool) -> ConstraintHooks:
-        """The hooks of a constraint; of its optional methods those that it has."""
+        """The hooks of a constraint, with those optional methods that it defines."""
         if constraint is None:
             return cls(parks=parks)
         return cls(

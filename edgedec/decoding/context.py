@@ -19,10 +19,10 @@ from edgedec.sampling import Sampling
 class Context:
     """A text's tokens, and the cache that holds all but the last few of them.
 
-    `sampling` is how the generation in progress chooses; `rng` what it draws with; `concurrent`: how many other
-    sequences share its calls; `hooks`: what its constraint offers besides masks; `adapter`: the low-rank weights that
-    its calls use; `policy`: what its cache keeps, None: everything (`edgedec.decoding.apply_policy`); `gaps`: the time
-    between its calls.
+    `sampling`: the settings of the generation in progress; `rng`: its random generator; `concurrent`: how many other
+    sequences share its calls; `hooks`: the functions of its constraint besides masks; `adapter`: the low-rank weights
+    that its calls use; `policy`: the cache policy, None to keep everything (`edgedec.decoding.apply_policy`); `gaps`:
+    the time between its calls.
     """
 
     ids: list[int]
@@ -57,11 +57,10 @@ class Context:
         return self.ids[self.cache.length :]
 
     def make_room(self) -> None:
-        """For a full context with sliding on: keep the first tokens and the latest, read again.
+        """Slide a full context: keep the first and the latest tokens, and read them again.
 
-        What is kept is half of the capacity, so that one re-reading pays for many tokens; the
-        kept tokens get new positions and forget what was dropped, exactly as in a new session.
-        """
+        Half of the capacity is kept, so that one re-reading is spread over many tokens; the kept tokens get new
+        positions and keys and values without the dropped tokens, exactly as in a new session."""
         capacity = self.cache.capacity
         if self.sinks is None:
             raise ContextFull(

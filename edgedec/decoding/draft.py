@@ -20,9 +20,9 @@ State = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Sampled:
-    """Of a draft whose tokens were drawn: from which distributions, and the verifier (a file of
-    `edgedec.decoding.verify`) that is right for the way they were drawn. One `Probs` for each drawn token;
-    these are the first of the draft, and any guesses come after them."""
+    """The distributions that a draft's tokens were drawn from, and the verifier (a file of `edgedec.decoding.verify`)
+    that fits the way they were drawn. One `Probs` for each drawn token; drawn tokens come first in the draft, tokens
+    that were not drawn after them."""
 
     verifier: str
     probs: Sequence[Probs]
@@ -30,9 +30,9 @@ class Sampled:
 
 @dataclass(frozen=True)
 class PromptRows:
-    """Rows of embeddings that are run below a draft and never accepted. parents: numbers of drafted tokens, -1 the last
-    known one; from the number of drafted tokens on, of these rows themselves. embeddings: of the pending tokens, the
-    drafted ones, and these rows."""
+    """Rows of embeddings that run below a draft and are never accepted. parents: indices of drafted tokens, -1 for the
+    last known token; indices from the number of drafted tokens on refer to these rows themselves. embeddings: of the
+    pending tokens, the drafted tokens and these rows."""
 
     parents: Sequence[int]
     embeddings: Hidden
@@ -40,16 +40,16 @@ class PromptRows:
 
 @dataclass(frozen=True)
 class Draft:
-    """A tree of proposed tokens below the last known one; parent -1 is that last known token.
+    """A tree of proposed tokens below the last known token, which is parent -1.
 
-    p: how likely each token is to be accepted if its parent is, as the drafter estimates it (the governor
-    calibrates such claims); empty: unknown. blocks, hidden: the blocks that verification still has to run, and the
-    state that enters them, of the pending rows and these: they have been through the blocks before, which are the share
-    `done` of a call; numbers: of each token, which it was of all that went through them (empty: there were no others).
-    prompts: rows that run below it (of a draft that has been through no blocks).
-    by: the names of the drafters of each token, and why: the governor's reason for a draft of this size; both for
-    people. rests (of an empty draft): this function gets the text before each of the next calls, and until it returns
-    True nothing is drafted, and the drafter gets no results; None: the drafter proposes at the next call.
+    p: the drafter's estimate of the probability that each token is accepted if its parent is (the governor calibrates
+    it); empty if unknown. blocks, hidden: the blocks that verification still has to run, and the hidden states of the
+    pending and drafted rows that enter them; drafting has run the blocks before these, which are the share `done` of a
+    call. numbers: the index of each token among all tokens that drafting ran through those blocks (empty: the draft has
+    all of them). prompts: rows that run below it (of a draft that has been through no blocks). by: the names of the
+    drafters of each token; why: the governor's reason for a draft of this size; both for display. rests (of an empty
+    draft): called with the text before each of the next calls; until it returns True nothing is drafted and the drafter
+    gets no results. None: the drafter proposes at the next call.
     """
 
     tokens: Sequence[int] = ()
@@ -73,20 +73,20 @@ class Draft:
         return replace(self, prompts=prompts)
 
 
-# What Python and the calls of small networks take for a level of a draft, on a host of today: until it was measured.
+# Seconds of Python and of small networks' calls per level of a draft, on a current host: used until measured.
 _LEVEL = 1e-4
 
 
 @dataclass(frozen=True)
 class Effort:
-    """What a proposal is likely to take, by the size of what makes it: `depth` levels, each the share `share` of the
-    multiply-adds of the model's call."""
+    """The expected cost of a proposal: `depth` levels, each with the share `share` of the multiply-adds of the model's
+    call."""
 
     depth: int
     share: float
 
     def seconds(self, call: float) -> float:
-        """Where a call of the model takes so many."""
+        """The expected seconds of a proposal if a call of the model takes `call` seconds."""
         return self.depth * (self.share * call + _LEVEL)
 
 
@@ -96,22 +96,20 @@ Proposal = Draft | Generator[Request | Offer, Any, Draft]
 
 
 class Drafter(Protocol):
-    """What the loop needs of a drafter. An empty proposal is plain decoding.
+    """The interface of a drafter. An empty proposal is plain decoding.
 
-    `outputs`: what calls return for `observe`, besides what the loop itself needs. `reads`: what it has to be shown of
-    every call, also of those that read a prompt (`read`), whether or not it drafts.
-    """
+    `outputs`: what calls return for `observe`, besides the outputs that the loop itself needs. `reads`: the outputs
+    that the drafter gets of every call, prompt chunks included (`read`), whether or not it drafts."""
 
     @property
     def outputs(self) -> Outputs: ...
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
-        """At most `nodes` tokens that may follow `context.ids`, on no path less likely to be accepted than
-        `min_path_prob`: such a row costs more than it brings. A generator that yields calls returns the draft at its
+        """A draft of at most `nodes` tokens after `context.ids`, with no path less likely to be accepted than
+        `min_path_prob`: such a row costs more than it gains. A generator that yields calls returns the draft at its
         end.
 
-        Between `reset` and `reset` the ids only grow: what was indexed once stays true.
-        """
+        Between two calls of `reset` the ids only grow, so that an index of them stays valid."""
         ...
 
     @property
@@ -119,40 +117,42 @@ class Drafter(Protocol):
 
     @property
     def prompt_rows(self) -> int:
-        """Of so many rows, a prompt's last, `observe` is shown the best tokens as well (`StepResult.prompt`), as many
-        as `outputs` name. The head runs for them, and the first token waits for that."""
+        """The number of last prompt rows whose best tokens `observe` gets as well (`StepResult.prompt`), as many tokens
+        as `outputs` name. The head runs for these rows, which delays the first token."""
         ...
 
     @property
     def shift(self) -> LogitsProcessor | None:
-        """What it makes of the target's logits: another text, lossy. None, as of most: nothing."""
+        """A processor that the drafter applies to the target's logits, which changes the text (lossy). None for most
+        drafters."""
         ...
 
     @property
     def effort(self) -> Effort | None:
-        """What a proposal takes, by its size; None: next to nothing, or it is not known before one was made."""
+        """The expected cost of a proposal; None if it is negligible, or unknown before the first one."""
         ...
 
     def read(self, context: Context, rows: Rows, result: CallResult) -> Generator[Request, Completed, None] | None:
-        """A chunk of a prompt was read and is committed; `result` has what `reads` names. Called if it names any."""
+        """Process a chunk of a prompt that was read and committed; `result` has the outputs of `reads`. Called only if
+        `reads` names any."""
         ...
 
     def observe(self, step: StepResult) -> None:
-        """Learn from a verified call; what it added to the text stands in `context.ids` at the next proposal
-        (less, if the text ended in the middle)."""
+        """Learn from a verified call. Its tokens are in `context.ids` at the next proposal (fewer, if the text ended
+        among them)."""
         ...
 
     def prepare(self) -> None:
-        """Open or make what has to be there before anything can be drafted; called after a text's first token, so that
-        it never waits for that."""
+        """Open or build what drafting needs. Called after a text's first token, so that the first token is not
+        delayed."""
         ...
 
     def reset(self) -> None:
-        """Another text begins. What was learned about the model stays."""
+        """Prepare for another text; what was learned about the model stays."""
         ...
 
     def state(self) -> State:
-        """What was learned, as arrays to keep; empty if nothing is worth keeping."""
+        """The learned state as arrays to save; empty if there is none."""
         ...
 
     def own_state(self) -> State:
@@ -160,20 +160,21 @@ class Drafter(Protocol):
         ...
 
     def report(self) -> dict[str, Any]:
-        """What people may want to know of the work so far, fit for JSON."""
+        """Figures about the work so far, for display, as JSON values."""
         ...
 
     def restore(self, state: State) -> None:
-        """Continue from what an earlier `state` returned; UsageError if it cannot be of this drafter and model."""
+        """Continue from a state that `state` returned; UsageError if it does not fit this drafter and model."""
         ...
 
     def inherit(self, other: Drafter) -> None:
-        """Continue from what another one of these options knows now, as `restore(other.state())` would."""
+        """Continue from the current state of another drafter with the same options, as `restore(other.state())`
+        would."""
         ...
 
 
 class BaseDrafter:
-    """What most drafters have in common: no extra outputs, nothing learned."""
+    """The defaults of most drafters: no extra outputs, no learned state."""
 
     outputs: Outputs = Outputs()
     reads: Outputs = Outputs()

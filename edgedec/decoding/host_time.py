@@ -1,26 +1,26 @@
-"""The time between forward calls: what Python takes to choose tokens, hand them over, draft, verify and learn.
+"""The host time between forward calls: choosing and delivering tokens, drafting, verification, learning.
 
-Whoever runs the calls of a loop, or of a batch, counts it; drafters count what they know to be theirs. The difference
-between calls with drafts and without them is what drafting really takes, whoever's code that is
-(`edgedec.speculation.outside`). Time in which another program had the core is left out where drafters work.
+The runner of a loop or of a batch measures it; drafters report their own share. The difference between calls with and
+without drafts is the true cost of drafting, including the loop's own code (`edgedec.speculation.outside`). While a
+drafter works, time in which another program had the core is excluded.
 """
 
 from __future__ import annotations
 
 from time import get_clock_info, perf_counter, thread_time
 
-# The clock's time counts up to so much of this thread's processor time: a drafter may use further threads; all that is
-# done between calls hardly does.
+# Wall time counts up to this multiple of the thread's processor time. THREADS: a drafter may use further threads; _ALL:
+# the whole work between calls hardly does.
 THREADS, _ALL = 2.0, 1.25
 # Some systems count processor time in steps of milliseconds only.
 FINE = get_clock_info("thread_time").resolution <= 1e-5
 
 
 class Gaps:
-    """Of one loop or one batch. All are sums so far, as they were when the last forward began: `total`: seconds outside
-    of forwards, without the consumer's of tokens; `forwards`: how many; `counted`: seconds that drafters counted as
-    theirs; `drafts`: sequences that had drafted rows; `tokens`: given to the consumer. watched: a drafter works before
-    the forward to come."""
+    """The host time of one loop or one batch. All are running sums up to the start of the last forward. `total`:
+    seconds outside of forwards, without the consumer's time; `forwards`: their number; `counted`: seconds reported by
+    drafters; `drafts`: sequences with drafted rows; `tokens`: tokens delivered to the consumer. watched: a drafter
+    works before the next forward."""
 
     __slots__ = (
         "_busy",
@@ -42,17 +42,18 @@ class Gaps:
         self.watched = False
         self._counting = self._consumed = 0.0
         self._drafting = 0
-        # This thread's processor time and the clock's since it is looked at; 0: since the forward before.
+        # This thread's processor time and the clock's time when watching began; clock 0: it began at the last forward's
+        # end.
         self._busy, self._since = -1.0, 0.0
 
     def watch(self) -> None:
-        """A drafter begins to work."""
+        """Note that a drafter begins to work."""
         self.watched = True
         if self._busy < 0 and FINE:
             self._busy, self._since = thread_time(), perf_counter()
 
     def add_forward(self, outside: float) -> None:
-        """A forward begins; since the one before it so many seconds passed outside of forwards."""
+        """Note that a forward begins, `outside` seconds after the end of the last one."""
         outside -= self._consumed
         if self._busy >= 0:
             passed = perf_counter() - self._since if self._since else outside
@@ -63,20 +64,20 @@ class Gaps:
         self.counted, self.drafts, self._consumed = self._counting, self._drafting, 0.0
 
     def end_forward(self) -> None:
-        """The forward ended; called if it was watched."""
+        """Note that the forward ended; called only if `watched`."""
         self.watched = False
         if FINE:
             self._busy, self._since = thread_time(), 0.0
 
     def count(self, seconds: float) -> None:
-        """A drafter worked so long."""
+        """Add the seconds that a drafter worked."""
         self._counting += seconds
 
     def add_draft(self) -> None:
-        """A sequence has drafted rows in the next forward."""
+        """Count a sequence with drafted rows in the next forward."""
         self._drafting += 1
 
     def consumed(self, seconds: float) -> None:
-        """So long the program that gets the tokens worked, for one of them."""
+        """Add the seconds that the consumer took for one token."""
         self._consumed += seconds
         self.tokens += 1

@@ -1,10 +1,10 @@
-"""What changes the logits of a row before a token is chosen: processors, in a fixed order, at every node of a tree.
+"""Logits processors: they change the logits of a row before a token is chosen, in a fixed order, at each tree node.
 
     model ──> config.processors ──> bias and penalties ──> min_tokens ──> constraint ──> temperature, cuts, draw
 
-A processor is given the drafted tokens from the last known one to the row, and `accept` only those that are
-accepted. One that names `early` blocks is given the logits that the model's head makes of the state after each of
-these: the loop has them computed in extra calls of the head alone.
+A processor gets the drafted tokens from the last known one to the row; `accept` gets only accepted tokens. A processor
+that names `early` blocks also gets the logits that the model's head computes from the state after each of these blocks:
+the loop runs extra calls of the head alone.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ class LogitsProcessor(Protocol):
         ...
 
     def accept(self, token: int) -> None:
-        """`token` was generated."""
+        """Advance by `token`, which was generated."""
         ...
 
     def reset(self) -> None:
-        """Another text begins."""
+        """Prepare for another text."""
         ...
 
     def fork(self) -> Self:
-        """An independent processor that stands where this one does."""
+        """An independent copy in the same state."""
         ...
 
 
 @runtime_checkable
 class BestProcessor(Protocol):
-    """A processor that can also work on the k best of a row: without one, all logits are computed and read."""
+    """A processor that also works on the k best of a row; with any other processor all logits are computed."""
 
     def process_best(self, best: Best, path: Sequence[int]) -> Best:
-        """The k best with the scores that `process` would give them, and the bounds of the others still true."""
+        """The k best with the scores that `process` would give them, and valid bounds for the other tokens."""
         ...
 
 
 class BaseProcessor:
-    """What most processors have in common: no early logits, nothing that depends on the text."""
+    """The defaults of most processors: no early logits, no state that depends on the text."""
 
     early: tuple[int, ...] = ()
 
@@ -111,12 +111,12 @@ class MinTokens(BaseProcessor):
 
 
 class MaskPending(Exception):
-    """What a constraint allows after drafted tokens is still being computed."""
+    """The mask after drafted tokens is still being computed."""
 
 
 class ConstraintMask:
-    """A `Constraint` as a processor: what it does not allow gets the probability 0. Where `context.hooks.parks`, a
-    mask after drafted tokens that is not computed yet raises MaskPending."""
+    """A `Constraint` as a processor: forbidden tokens get the probability 0. If `context.hooks.parks`, a mask after
+    drafted tokens that is not computed yet raises MaskPending."""
 
     early: tuple[int, ...] = ()
 
@@ -153,7 +153,7 @@ class LogitsChain:
     def __init__(self, processors: Sequence[LogitsProcessor]) -> None:
         self._processors = processors
         self.early = tuple(sorted({block for processor in processors for block in processor.early}))
-        # What can be applied to the k best: all of them, or nothing.
+        # The k best are used only if all processors support them.
         self._best = [processor for processor in processors if isinstance(processor, BestProcessor)]
         self.takes_best = len(self._best) == len(processors)
 
@@ -161,18 +161,18 @@ class LogitsChain:
         return len(self._processors)
 
     def process(self, logits: Logits, path: Sequence[int], early: Early) -> Logits:
-        """All of them on the logits of a row [vocab]."""
+        """Apply all processors to the logits of a row [vocab]."""
         for processor in self._processors:
             logits = processor.process(logits, path, early)
         return logits
 
     def process_best(self, best: Best, path: Sequence[int]) -> Best:
-        """All of them on the k best of a row."""
+        """Apply all processors to the k best of a row."""
         for processor in self._best:
             best = processor.process_best(best, path)
         return best
 
     def accept(self, token: int) -> None:
-        """`token` was generated."""
+        """Advance all processors by `token`, which was generated."""
         for processor in self._processors:
             processor.accept(token)

@@ -4,8 +4,8 @@ Plain, speculative and constrained decoding are this loop with an empty drafter,
 constraint. Prefill is part of its first step: the tokens not yet in the cache are a chain of rows, and the
 draft hangs below the last of them.
 
-The phases are methods of `TextGeneration`, so that other loops can be made of them: one of several forks that yield
-their calls `Together`, or one that chooses the tokens of a whole block of rows by a schedule.
+The phases are methods of `TextGeneration`, so that other loops can reuse them: one of several forks that yield their
+calls `Together`, or one that chooses the tokens of a whole block of rows by a schedule.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _NONE, _PLAIN = Outputs(), Capabilities(kinds=(), kv_formats=())
 
 @dataclass(frozen=True)
 class StepTrace:
-    """One call of a generation, for people to look at: the draft, the call's result, and how many tokens
-    there were before it. `seconds`: of the whole step, drafting and verification included."""
+    """One call of a generation, for display: the draft, the call's result, and the length of the text before it.
+    `seconds`: of the whole step, drafting and verification included."""
 
     length: int
     draft: Draft
@@ -54,8 +54,8 @@ def decode_loop(
     """Generate tokens after `context.ids`; each is in `context.ids` when it is yielded. Yields its calls as well, and
     each is answered by its result (`DecodeLoop`): the runner may run the calls of many loops in one forward.
 
-    At every token `context` is what plain decoding would have made of it: cache, random state and all.
-    So it may be copied or saved there, and a generator may be closed at any time.
+    At every yielded token `context` is exactly as after plain decoding, including its cache and random state. So it can
+    be copied or saved there, and the generator can be closed at any time.
     """
     text = TextGeneration(context, config, drafter, stats, trace, eos, capabilities)
     with text.attached():
@@ -90,14 +90,15 @@ class TextGeneration:
         self.step = VerifiedStep(context, config, config.ends(eos), self.stats, capabilities)
         self._drafter, self._trace, self._constraint = drafter, trace, config.constraint
         self._left, self._stopped, self._began = config.max_tokens, False, 0.0
-        # The empty draft of a drafter that rests, while it does.
+        # The empty draft of a resting drafter (`Draft.rests`); None while the drafter is active.
         self._resting: Draft | None = None
-        # What rows of a prompt returned before the call of this step, for the drafter.
+        # Results of prompt rows that were read before this step's call, for the drafter.
         self._shown: Sequence[StepResult] = ()
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """Connect the context to the constraint meanwhile. At the end the cache holds no more than the text."""
+        """Connect the context to the constraint during the generation. At the end the cache holds no more than the
+        text."""
         context = self.context
         context.sampling = self.config.sampling
         context.hooks = ConstraintHooks.of(self._constraint, context.hooks.parks)
@@ -111,7 +112,7 @@ class TextGeneration:
                 context.cache.truncate(len(context.ids))
 
     def ended(self) -> bool:
-        """Is the text complete? `Stats.finish` is the reason then. A full context slides first, or raises
+        """Whether the text is complete; `Stats.finish` then has the reason. A full context slides first, or raises
         ContextFull."""
         if self._stopped:
             return True
@@ -122,7 +123,7 @@ class TextGeneration:
         return len(self.context.ids) > self.context.cache.capacity and not self._make_room()
 
     def read(self) -> Generator[Request, Any, Rows]:
-        """Apply the cache policy and read what is pending; returns the rows that are left to the step's own call."""
+        """Apply the cache policy and read pending tokens; returns the rows that remain for the step's own call."""
         if self.stats.calls == 1:
             self._drafter.prepare()  # before the clock starts, and after the first token: no token waits for it
         self._began = perf_counter()
@@ -169,8 +170,8 @@ class TextGeneration:
         stats.accepted += len(seen.path) - 1
 
     def deliver(self, draft: Draft, seen: StepResult) -> Generator[Token]:
-        """Add the picked tokens to the text, one by one. At each yield the context may be copied, saved or closed: so
-        a token's row is committed only after the token was taken, and nothing of the tokens after it is there."""
+        """Add the picked tokens to the text, one by one. At each yield the context may be copied, saved or closed: so a
+        token's row is committed only after the token was delivered, and the context has no trace of later tokens."""
         context, step, constraint = self.context, self.step, self._constraint
         for at, token in enumerate(seen.picked[: self._left]):
             if at:
@@ -202,8 +203,8 @@ class TextGeneration:
         return True
 
     def _room(self, pending: int) -> int:
-        """How many drafted rows may be run beside so many pending ones: no more than can be used or cached. None while
-        the constraint's masks take long, as all texts of a batch would wait for those of drafted tokens."""
+        """The most drafted rows that a call with `pending` rows may have: no more than can be used or cached. 0 while
+        the constraint's masks take long, because the whole batch would wait for the masks of drafted tokens."""
         context, left = self.context, self._left
         if context.hooks.slow():
             return 0

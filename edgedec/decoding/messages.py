@@ -34,7 +34,7 @@ class Token(int):
 
 
 class ForwardOn(NamedTuple):
-    """A call for another runtime than the sequence's own: a draft model's."""
+    """A call to another runtime than the sequence's own, for example a draft model's."""
 
     runtime: Runtime
     call: Call
@@ -42,8 +42,8 @@ class ForwardOn(NamedTuple):
 
 class Completed(NamedTuple):
     """A call's result, the rows of all sequences that shared the forward, and the seconds that it took. cells: the
-    cached tokens before these rows, weighted by their cost (`allocation.text_cells`); whole: did all calls of the
-    forward run the whole stack, with the head for every row?"""
+    cached tokens before these rows, weighted by their cost (`allocation.text_cells`); whole: whether all calls of the
+    forward ran the whole stack, with the head for every row."""
 
     result: CallResult
     rows: int
@@ -82,7 +82,7 @@ class StepResult:
 
     path: the accepted rows, 0 first; picked: the token that followed each of them (the last is new). result: of all
     these rows, what the drafter's `outputs` named; its hidden states are of `rows` from its first computed row on.
-    seconds: of the forward; total: the rows of all sequences in it; cells, whole: as of `Completed`. prompt: the
+    seconds: of the forward; total: the rows of all sequences in it; cells, whole: as in `Completed`. prompt: the
     results of the last rows of a prompt that ends in this call, as many as the drafter's `prompt_rows`. prompted: the
     result of the rows that ran below the draft (`Draft.prompts`).
     """
@@ -107,9 +107,10 @@ class StepResult:
 
 @dataclass
 class Stats:
-    """The counts and times of a generation. `calls`: forward calls that gave tokens, one each when plain; `sufficed`:
-    those where the k best decided the tokens, without all logits; `fallbacks`: those where they did not, so that the
-    head ran again. Times are of the loop alone: up to the first token, and after it, `forward_s` of which were calls.
+    """The counts and times of a generation. `calls`: forward calls that produced tokens, one per token in plain
+    decoding; `sufficed`: calls whose k best decided the tokens, without all logits; `fallbacks`: calls whose k best did
+    not, so that the head ran again. Times are of the loop alone: up to the first token, and after it; `forward_s` is
+    the part spent in calls.
     """
 
     prompt: int = 0

@@ -1,4 +1,4 @@
-"""A generation as text: what is certain, piece by piece."""
+"""A generation as text, in pieces that later tokens cannot change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgedec.text.stream import TextStream
 
 @dataclass(frozen=True)
 class TextPiece:
-    """Text that is certain, and the token that made it so (None: what was held back until the end)."""
+    """Text that is final, and the token that completed it (None: text that was held back until the end)."""
 
     text: str
     token: Token | None

@@ -1,4 +1,4 @@
-"""Reading the pending tokens of a text: in chunks as large as a call may be, the last of which is left to the step."""
+"""Reading of a text's pending tokens in chunks as large as a call may be; the last chunk is left to the step."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _NONE = Outputs()
 def read_pending(
     context: Context, capabilities: Capabilities, drafter: Drafter
 ) -> Generator[Request, Completed, tuple[Rows, list[StepResult]]]:
-    """Read pending tokens in chunks until one chunk is left; returns that chunk as rows, and what the chunks before it
-    returned for the drafter to learn from."""
+    """Read pending tokens in chunks until one chunk is left; returns that chunk as rows, and the results of the chunks
+    before it that the drafter learns from."""
     cache, shown = context.cache, list[StepResult]()
     while True:
         if cache.length >= len(context.ids):

@@ -1,4 +1,4 @@
-"""Runs the calls of one loop: a single call alone, calls that it yields together in one forward."""
+"""The runner of one loop's calls: a single call alone, calls that are yielded together in one forward."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from edgedec.runtime import Call, Runtime
 
 
 def run_requests(runtime: Runtime, requests: Sequence[Request]) -> list[Completed]:
-    """The results of calls that are run together: in one forward for each runtime among them, or in several where they
-    have more rows than it takes at once."""
+    """The results of calls that run together: in one forward per runtime, or in several if they have more rows than the
+    runtime accepts at once."""
     found: list[Completed | None] = [None] * len(requests)
     groups: dict[int, tuple[Runtime, list[int]]] = {}
     for i, request in enumerate(requests):
@@ -28,7 +28,7 @@ def run_requests(runtime: Runtime, requests: Sequence[Request]) -> list[Complete
 
 
 def _forwards(owner: Runtime, calls: Sequence[Call]) -> Generator[Sequence[Call]]:
-    """The calls in order, in parts of no more rows than the runtime takes in one forward."""
+    """The calls in order, in parts of no more rows than the runtime accepts in one forward."""
     start, rows, most = 0, 0, owner.capabilities.largest_call
     for i, call in enumerate(calls):
         if i > start and rows + call.rows.count > most:
@@ -48,12 +48,12 @@ def _forward(owner: Runtime, calls: Sequence[Call]) -> list[Completed]:
 
 
 def runs_whole(call: Call) -> bool:
-    """Does it run the whole stack, and the head for every row?"""
+    """Whether a call runs the whole stack, and the head for every row."""
     return call.blocks is None and call.hidden is None and call.outputs.logits_from == 0 and call.outputs.head
 
 
 def run_loop(runtime: Runtime, loop: DecodeLoop | ForkLoop, gaps: Gaps | None = None) -> Generator[Token]:
-    """The tokens of one loop, its calls run one at a time, those that it yields together in one forward. gaps: counts
+    """The tokens of one loop. Its calls run one at a time, those that it yields together in one forward. gaps: measures
     the time between forwards."""
     gaps, since = gaps or Gaps(), perf_counter()
     answer: Completed | list[Completed]
@@ -100,7 +100,7 @@ def _run(owner: Runtime, call: Call, gaps: Gaps, since: float) -> tuple[Complete
 
 
 def _run_together(runtime: Runtime, item: Together, gaps: Gaps, since: float) -> tuple[list[Completed], float]:
-    """The same of calls that run in one forward."""
+    """The results of calls that run in one forward, and the time at which it ended."""
     began = perf_counter()
     answers = run_requests(runtime, item.requests)
     gaps.add_forward(began - since)

@@ -1,4 +1,4 @@
-"""A text in the making, to a file and back: with its cache, or without one, which is then made again."""
+"""Saving and loading of an unfinished text: with its cache, or without, to recompute the cache at loading."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgedec.runtime import Call, Rows, Runtime
 
 
 def save_context(path: str | PathLike[str], bundle: str, context: Context, drafter: Drafter, reread: bool) -> None:
-    """Write the text, its cache, the state of the random draws and what the drafter learned. bundle: its digest."""
+    """Write the text, its cache, the random state and the drafter's state. bundle: the bundle's digest."""
     cache = context.cache
     if reread and context.policy is not None:
         raise SessionError(f"{path}: a cache with a policy is not what reading its text gives: save both")
@@ -37,7 +37,8 @@ def save_context(path: str | PathLike[str], bundle: str, context: Context, draft
 
 
 def load_context(path: str | PathLike[str], bundle: str, runtime: Runtime, context: Context, drafter: Drafter) -> None:
-    """Become what was saved. SessionError for what does not fit; the context and the drafter are then as before."""
+    """Restore a saved text. SessionError for a file that does not fit; the context and the drafter are then
+    unchanged."""
     words = "" if context.policy is None else context.policy.words
     snapshot, arrays, state, known = read_snapshot(path, bundle, context.cache, _adapter(context), words)
     cache = _reread(path, runtime, context, snapshot) if snapshot.reread else None
@@ -62,7 +63,7 @@ def _adapter(context: Context) -> str:
 
 
 def _reread(path: str | PathLike[str], runtime: Runtime, context: Context, snapshot: Snapshot) -> Cache:
-    """The cache of a text that is read again: the model's own prediction of every key and value, checked."""
+    """The cache of a saved text, computed again from its tokens and compared with the saved digest."""
     cache, can = runtime.new_cache(context.cache.capacity), runtime.capabilities
     while cache.length < snapshot.length:
         n = min(can.chunk(cache.length), snapshot.length - cache.length)

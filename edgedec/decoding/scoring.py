@@ -1,4 +1,4 @@
-"""What a model says of a text without generating: the next token's distribution, log-probabilities of given tokens."""
+"""Scoring without generation: the next token's distribution, and log-probabilities of given tokens."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def score(runtime: Runtime, context: Context, ids: Sequence[int]) -> list[float]
 
 
 def _score_step_by_step(runtime: Runtime, context: Context, ids: Sequence[int]) -> list[float]:
-    """As `score`, the text growing as if it were generated: what a row sees depends on the policy's decisions before
-    it. Changes the context."""
+    """As `score`, with the text growing as if it were generated, because what a row attends to depends on the policy's
+    earlier decisions. Changes the context."""
     policy, found = context.policy, list[float]()
     assert policy is not None
     while len(found) < len(ids):
@@ -83,7 +83,7 @@ def score_prompt(context: Context, chunk: int, top: int) -> Generator[Call, Comp
     """The prompt's tokens, each but the first with its log-probability after those before it and with the `top`
     likeliest; the cache then is as after generating. Yields the calls that it needs.
 
-    Every row is read anew, as a row found in a cache has no logits left.
+    Every row is computed again, because a cached row has no logits.
     """
     ids, cache = context.ids, context.cache
     if context.policy is not None:

@@ -1,5 +1,5 @@
-"""What texts share: one that begins as another one, running or ended, continues from its pages instead of reading that
-beginning again. The rules are here; the index is `cache.prefixes`."""
+"""Prefix sharing: a text with the same prefix as another one, running or ended, continues from its pages instead of
+reading the prefix again. The rules are here; the index is `cache.prefixes`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from edgedec.decoding.context import Context
 from edgedec.decoding.messages import Token
 from edgedec.runtime import Capabilities
 
-# A common beginning of fewer tokens is read again, where sharing it copies a cache and where it shares pages.
+# A common prefix of fewer tokens is read again: where sharing copies a cache, and where it shares pages.
 _LEAST_COPIED, _LEAST_SHARED = 64, 8
 
 
 def adapter_key(context: Context) -> str:
-    """What texts must have in common, besides their tokens, to share a cache."""
+    """The key that texts must have in common, besides their tokens, to share a cache."""
     return "" if context.adapter is None else context.adapter.digest
 
 
 class FoundPrefix(NamedTuple):
-    """What has the first `n` tokens of a text: a cache in memory, or one that was put aside."""
+    """A cache with the first `n` tokens of a text: in memory, or offloaded (`stored`)."""
 
     cache: Cache | None = None
     n: int = 0
@@ -35,8 +35,8 @@ class FoundPrefix(NamedTuple):
 
 
 class SharedPrefixes:
-    """The beginnings that texts of one runtime can continue from; for any number of threads. offload: where those go
-    that there is no room for."""
+    """The prefixes that texts of one runtime can continue from; safe for any number of threads. offload: where evicted
+    prefixes are stored."""
 
     def __init__(self, capabilities: Capabilities, offload: Offload | None = None) -> None:
         self._index, self._lock, self.offload = PrefixIndex[Cache](), RLock(), offload
@@ -44,7 +44,7 @@ class SharedPrefixes:
         self.least = _LEAST_SHARED if self._slots else _LEAST_COPIED
 
     def __len__(self) -> int:
-        """Caches that are held."""
+        """The number of caches that are held."""
         with self._lock:
             return len(self._index)
 
@@ -62,7 +62,8 @@ class SharedPrefixes:
         return self._slots * len(np.unique(np.concatenate([*pages, np.zeros(0, np.int64)])))
 
     def find(self, context: Context) -> FoundPrefix:
-        """The cache that has most of the beginning of a text, and how much; all but the last token, which is run."""
+        """The cache with the longest prefix of a text, and its length: at most all but the last token, which must
+        run."""
         ids, key = context.ids[:-1], adapter_key(context)
         with self._lock:
             found = FoundPrefix(*self._index.match(ids, key))
@@ -70,7 +71,7 @@ class SharedPrefixes:
         return FoundPrefix(None, n, stored) if stored is not None and n >= found.n + self.least else found
 
     def reuse(self, context: Context, match: FoundPrefix | None = None) -> None:
-        """Let a text continue from what `find` gives, if that saves enough reading."""
+        """Let a text continue from the result of `find`, if that saves enough reading."""
         match = self.find(context) if match is None else match
         if match.n < context.cache.length + self.least:
             return
@@ -79,7 +80,7 @@ class SharedPrefixes:
             context.cache = forked
 
     def _taken(self, match: FoundPrefix, like: Cache) -> Cache | None:
-        """A cache that begins with what was found; None without memory for it, which costs reading only."""
+        """A cache that begins with the found prefix; None if memory is short: the text is then read again."""
         try:
             if match.stored is not None and self.offload is not None:
                 return self.offload.load(match.stored, match.n, like)
@@ -88,10 +89,10 @@ class SharedPrefixes:
             return None
 
     def keep(self, context: Context, n: int) -> bool:
-        """Hold a text's first `n` tokens, if they are enough; whether it is held."""
+        """Hold a text's first `n` tokens, if they are enough; returns whether they are held."""
         try:
             fork = context.cache.fork(n) if n >= self.least else None
-        except MemoryError:  # what runs is in more need of it
+        except MemoryError:  # running sequences need the memory more
             return False
         if fork is None or fork.length < self.least:  # a recurrent block may have kept no state there
             return False
@@ -100,18 +101,17 @@ class SharedPrefixes:
         return True
 
     def evict(self, enough: Callable[[], bool]) -> None:
-        """Let go of caches, the least recently used first, until `enough()` or none is left; they are put aside where
-        there is a place for them."""
+        """Evict caches, the least recently used first, until `enough()` or none is left; they are offloaded if there is
+        an offload store."""
         with self._lock:
             self._index.evict(enough, None if self.offload is None else self.offload.keep)
 
 
 class ModelPrefixes:
-    """The beginnings that sessions of a model continue from, `tokens` at most; only where pages are shared, as a copy
+    """The prefixes that sessions of a model continue from, `tokens` at most; only where pages are shared, as a copy
     would take as long as it saves.
 
-    Only whole pages are held: a text that is held goes on in a page of its own, without a copy.
-    """
+    Only whole pages are held, so that a held text continues in a page of its own, without a copy."""
 
     def __init__(self, capabilities: Capabilities, tokens: int, offload: Offload | None = None) -> None:
         self.shared = SharedPrefixes(capabilities, offload)
@@ -119,8 +119,8 @@ class ModelPrefixes:
         self._tokens = tokens if self._page else 0
 
     def share(self, context: Context, tokens: Generator[Token]) -> Generator[Token]:
-        """These tokens of a text that continues from what others have read; others continue from its prompt once that
-        is read, and from all of it at its end."""
+        """The tokens of a text that continues from prefixes of other texts; others can continue from its prompt once
+        that is read, and from the whole text at its end."""
         if not self._tokens or context.policy is not None:  # what a policy keeps is of one text
             return tokens
         if len(context.ids) > context.cache.length + self._page:
@@ -136,7 +136,7 @@ class ModelPrefixes:
             self._keep(context, context.cache.length)
 
     def _keep(self, context: Context, n: int) -> None:
-        """Hold the whole pages of a text's first `n` tokens, and no more of others than there is room for."""
+        """Hold the whole pages of a text's first `n` tokens, and evict others above the limit."""
         whole = n // self._page * self._page
         if 0 < whole <= self._tokens and self.shared.keep(context, whole):
             self.shared.evict(lambda: self.shared.held() <= self._tokens)

@@ -20,7 +20,7 @@ from edgedec.decoding.verify import follow, verifier, walk
 from edgedec.runtime import Call, Capabilities, Drawing, Logits, Outputs, Rows
 from edgedec.sampling import Probs
 
-# What follows a stop token: no token at all, so that nothing drafted below it matches.
+# The pick after a stop token: no token, so that no draft below it matches.
 _NOTHING = -1
 _ANYTHING = Probs(np.zeros(1, np.int64), np.ones(1))
 _NONE, _LOGITS = Outputs(), Outputs(logits=True)
@@ -28,9 +28,9 @@ _NO_EARLY: Mapping[int, Logits] = {}
 
 
 class PlannedCall(NamedTuple):
-    """The call of a step. rows: the pending and the drafted ones; `call.rows` has prompt rows below these if the draft
-    has any. root: the row of the last known token; begin: the first row whose outputs are returned; drawing: how the
-    call draws the next token, None if it is chosen from the call's outputs."""
+    """The call of a step. rows: the pending and the drafted rows; `call.rows` has prompt rows below these if the draft
+    has any. root: the row of the last known token; begin: the first row whose outputs are returned; drawing: the draw
+    of the next token in the call, None if it is chosen from the call's outputs."""
 
     call: Call
     rows: Rows
@@ -39,7 +39,7 @@ class PlannedCall(NamedTuple):
     drawing: Drawing | None = None
 
     def shown(self, done: Completed) -> StepResult:
-        """What the call returned, before any row is accepted."""
+        """The call's result as a step, before any row is accepted."""
         rows, root, begin = self.rows, self.root, self.begin
         result, below = done.result, None
         if self.call.rows is not rows:
@@ -84,7 +84,7 @@ class VerifiedStep:
 
     def call(self, first: Rows, draft: Draft, wanted: Outputs, prompt_rows: int) -> PlannedCall:
         """The call of the pending rows and the draft below them. wanted: outputs that the drafter needs; prompt_rows:
-        so many rows before the last known token return their best tokens too."""
+        the number of rows before the last known token that return their best tokens too."""
         context, root = self.context, len(first) - 1
         rows = with_draft(first, draft) if len(draft.tokens) else first
         drawing = self.chooser.drawing() if rows is first and draft.prompts is None else None
@@ -94,7 +94,7 @@ class VerifiedStep:
         if root:
             begin = first_taught(root, prompt_rows if wanted.top and not wanted.logits else 0)
             wanted = wanted._replace(logits_from=begin)
-        # Early logits need all blocks: what a draft computed of the first ones is computed again.
+        # Early logits need all blocks: the blocks that drafting has already run are run again.
         blocks, hidden = (None, None) if self._early else (draft.blocks, draft.hidden)
         if blocks is not None and wanted.hidden:  # blocks that the draft has been through return no states again
             wanted = wanted._replace(hidden=tuple(block for block in wanted.hidden if block in blocks))
@@ -120,7 +120,7 @@ class VerifiedStep:
             return
         early = (yield from self._early_logits(planned, seen)) if self._early else _NO_EARLY
         sampled = draft.sampled if not self._greedy and len(draft.tokens) else None
-        # With these draws one is made for each token, as plain decoding does.
+        # One draw per token, as in plain decoding.
         self._replays = not self._greedy and sampled is None
         before = None
         if not self._greedy and (len(draft.tokens) or chooser.may_fall_back):
@@ -153,7 +153,8 @@ class VerifiedStep:
             self.context.rng.random()
 
     def token(self, token: int, draft: Draft, seen: StepResult, at: int) -> Token:
-        """The token picked after row `at` of the path, with what is known of it; it was drafted if the path goes on."""
+        """The token picked after row `at` of the path, with its log-probabilities; it was drafted if the path
+        continues."""
         by = draft.by[seen.path[at + 1] - 1] if draft.by and at + 1 < len(seen.path) else ""
         return Token(token, *self.chooser.logprobs(seen.result, seen.path[at], token), by)
 

@@ -40,15 +40,15 @@ __all__ = [
     "make_drafter",
 ]
 
-# What several sessions learned of their model and share. Not for two threads at once.
+# Learned tables that several sessions of a model share. Not for two threads at once.
 Tables = dict[Hashable, Any]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class DrafterContext:
-    """What a drafter may use: the target's runtime, its bundle, its tokenizer (a function: some bundles have none), and
-    what other sessions learned of this model (None: each learns for itself)."""
+    """The resources of a drafter: the target's runtime, its bundle, its tokenizer (a function: some bundles have none),
+    and the tables that sessions of this model share (None: each session learns by itself)."""
 
     runtime: Runtime
     bundle: Bundle
@@ -56,7 +56,7 @@ class DrafterContext:
     tables: Tables | None = None
 
     def table(self, name: Hashable, make: Callable[[], T]) -> T:
-        """The table of this name: the shared one, or a new one."""
+        """The table of this name: the shared table, or a new one."""
         if self.tables is None:
             return make()
         if name not in self.tables:
@@ -72,11 +72,11 @@ def anywhere(host: DrafterContext) -> bool:
 
 @dataclass(frozen=True)
 class DrafterFacts:
-    """auto: the rank among the drafters of `auto`, cheapest first; None: `auto` never takes it. head, draft: kinds of a
-    trained head and of a draft that the bundle needs to have one of. fits: may `auto` take it for this model? guides:
-    where it drafts, retrieved drafts are pruned by its probabilities; guided: its drafts are such. table: what it looks
-    up, the last tokens or the text, in a table of what came next; "": it has none. lossy: the option that makes another
-    text of it. paper: the method."""
+    """auto: the rank among the drafters of `auto`, cheapest first; None: never part of `auto`. head, draft: the kinds
+    of trained head and of draft model, one of which the bundle must have. fits: whether `auto` may use it for this
+    model. guides: its probabilities prune retrieved drafts; guided: its drafts are retrieved and are pruned. table: the
+    key of its table of next tokens, the last tokens or the text; "": it has no table. lossy: the option under which the
+    text changes. paper: the method."""
 
     auto: int | None = None
     head: str = ""
@@ -90,14 +90,14 @@ class DrafterFacts:
 
     @property
     def trained(self) -> bool:
-        """Does it need weights of its own in the bundle?"""
+        """Whether it needs weights of its own in the bundle."""
         return bool(self.head or self.draft)
 
 
 def _governed(
     fixed: Annotated[int, Opt("Tokens drafted at each call, whatever they cost; 0: as many as pay.", 0)] = 0,
 ) -> None:
-    """What any drafter of `--spec` takes."""
+    """The options that every drafter of `--spec` accepts."""
 
 
 FAMILY = Family(

@@ -1,4 +1,4 @@
-"""What drafters that make calls share: their share of the time, and calls without any block."""
+"""Shared by drafters that make calls: their share of a forward's time, and calls without any block."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def own_seconds(completed: Completed, call: Call) -> float:
 
 
 class CallClock:
-    """Runs proposals that need calls. `waited`: seconds that passed meanwhile and were not theirs: of a forward's time
-    each call has its share; `ran`: those shares."""
+    """The runner of proposals that need calls. A shared forward's time is divided among its calls: `ran`: the seconds
+    of the proposals' own shares; `waited`: the other seconds that passed meanwhile."""
 
     def __init__(self) -> None:
         self.waited = self.ran = 0.0
@@ -54,7 +54,7 @@ class CallClock:
 
 
 class TokenEmbeddings:
-    """The target's embeddings of tokens; those of the latest are kept, for all sessions that share tables."""
+    """The target's embeddings of tokens; the most recent ones are cached, for all sessions that share tables."""
 
     def __init__(self, host: DrafterContext) -> None:
         self._calls = EdgeCalls(host.runtime)
@@ -62,7 +62,7 @@ class TokenEmbeddings:
         self._known: dict[int, Hidden] = host.table("embeddings", dict)
 
     def of(self, tokens: Sequence[int]) -> Generator[Request, Completed, Hidden]:
-        """Their embeddings [n, hidden_size]; one call for those that are not known yet."""
+        """The embeddings [n, hidden_size] of these tokens; one call for those that are not cached."""
         known = self._known
         rows = {token: known[token] for token in tokens if token in known}
         if missing := [token for token in dict.fromkeys(tokens) if token not in rows]:
@@ -76,7 +76,7 @@ class TokenEmbeddings:
 
 
 class EdgeCalls:
-    """Calls of the embedding or of the head alone, on a small cache that nothing is written to; the head's is kept."""
+    """Calls of the embedding or of the head alone, on a small cache that stays empty; the head's is reused."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -84,7 +84,8 @@ class EdgeCalls:
         self.seconds = 0.0  # of the last call of the head
 
     def embed(self, tokens: Sequence[int]) -> Generator[Request, Completed, Hidden]:
-        """The embeddings [n, hidden_size] of these tokens, each asked for once: the cache goes with the call."""
+        """The embeddings [n, hidden_size] of these tokens. The call's cache is released afterwards, because each token
+        is embedded only once."""
         ids = np.asarray(tokens, np.int64)
         done = yield Call(Rows.chain(ids, 0), self._runtime.new_cache(len(ids)), (), outputs=_EMBEDDING)
         return done.result.hidden[-1]

@@ -9,18 +9,18 @@ from edgedec.plugins import Opt
 
 # Children of a node, and sequences of a beam, of a draft model.
 WIDEST = 16
-# A draft whose tokens are compared with the target's own choices, whatever they were drawn from.
+# Verification that compares drafted tokens with the target's own choices, for any draft.
 MATCH = "match"
 
 
 def verification(value: str) -> str | None:
-    """What a name of a verification must be; None if it is one."""
+    """The allowed names of a verification as an error message; None if the value is one."""
     names = (MATCH, *VERIFIERS.shipped)
     return None if value in names else f"one of {', '.join(names)}"
 
 
 def named(value: str) -> str | None:
-    """What the name of a file must be; None if it is one."""
+    """The rule for a file's name as an error message; None if the value is valid."""
     return None if value else "a file"
 
 

@@ -1,4 +1,4 @@
-"""Prompt rows of a drafter (PPD): rows below a draft whose results are the guesses of the next call."""
+"""Prompt rows of a drafter (parallel prompt decoding): rows below a draft whose results are the next call's guesses."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from edgedec.decoding.messages import Completed, Request
 
 
 class PromptPlan(NamedTuple):
-    """What prompt rows are chosen by. chances: of each drafted token, that its whole path is accepted; room: rows at
-    most; row: what one costs, in tokens of plain decoding."""
+    """The basis for choosing prompt rows. chances: for each drafted token, the probability that its whole path is
+    accepted; room: the most rows; row: the cost of one, in tokens of plain decoding."""
 
     chances: Sequence[float]
     room: int
@@ -21,7 +21,7 @@ class PromptPlan(NamedTuple):
 
 @runtime_checkable
 class Prompting(Protocol):
-    """A drafter whose guesses come of prompt rows of the call before."""
+    """A drafter whose guesses are the results of prompt rows of the call before."""
 
     def append(self, context: Context, draft: Draft, plan: PromptPlan) -> Generator[Request, Completed, Draft]:
         """The draft with prompt rows, if they pay."""

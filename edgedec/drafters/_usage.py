@@ -1,9 +1,9 @@
-"""Which tokens a draft's readout knows: those that a model uses (VocabTrim, S27).
+"""The trimmed vocabulary of a draft's readout: the tokens that a model uses (VocabTrim).
 
-A bundle may say how often its model said each token (`token_counts.bin`, by `train-heads`). Without that the tokens of
-the text are counted: the readout is the whole vocabulary until a quarter of it, those counted and then the lowest
-numbers, which tokenizers give to what is frequent, would have missed next to nothing. No small vocabulary is trimmed.
-"""
+A bundle may have counts of the tokens that its model generates (`token_counts.bin`, by `train-heads`). Without it the
+tokens of the text are counted: the readout is the whole vocabulary until a quarter of it (counted tokens, then the
+lowest ids, which tokenizers assign to frequent tokens) would have missed almost none. Small vocabularies are not
+trimmed."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from edgedec.drafters import DrafterContext, State
 from edgedec.errors import BundleCorrupt, UsageError
 from edgedec.runtime import Readout, Runtime
 
-# By a table the readout covers so much of what is said; it never has fewer tokens than this.
+# The share of generated tokens that the readout covers by a table; the least number of its tokens.
 _COVERED, SMALL = 0.998, 8192
-# Trimmed when fewer would have been missed of so many tokens, whole again when more were.
+# It is trimmed when a smaller share than _FEW of _SPAN tokens would have been missed, and whole again above _MANY.
 _FEW, _MANY, _SPAN = 0.01, 0.02, 512
-# Tokens known from a table below this do not tell the rare ones.
+# A table of fewer counted tokens than this does not identify rare tokens.
 _TELLING = 10_000
 _tables: WeakKeyDictionary[Runtime, Readout | None] = WeakKeyDictionary()
 
 
 class Usage:
-    """Counts of one text's tokens; `readout` is None for the whole vocabulary. most: tokens that it may have."""
+    """Counts of one text's tokens; `readout`: None for the whole vocabulary. most: its largest size."""
 
     def __init__(self, vocab: int, most: int, table: Readout | None = None) -> None:
         self._counts, self._most, self._whole = np.zeros(vocab), most, most >= vocab
@@ -39,7 +39,7 @@ class Usage:
         self.readout = table
 
     def add(self, tokens: Sequence[int]) -> None:
-        """These tokens were said."""
+        """Count generated tokens."""
         if self._whole:
             return
         for token in tokens:
@@ -50,13 +50,13 @@ class Usage:
                 self._settle()
 
     def _settle(self) -> None:
-        """Trim, or not, by what was missed of late; another set of tokens where it was much."""
+        """Trim or not by the recent misses; choose another set of tokens after many misses."""
         missed, self._missed = self._missed / _SPAN, 0
         if missed <= _FEW:
             self.readout = self._tried
         elif missed > _MANY or self.readout is None:
             self.readout = None
-            # What was in it and what was said of late; then the lowest numbers.
+            # Tokens of the table and recent tokens first, then the lowest ids.
             order = np.argsort(-(self._counts + 0.5 * self._known), kind="stable")
             self._tried = Readout(order[: self._most])
             self._known[:] = False
@@ -64,7 +64,7 @@ class Usage:
 
     @property
     def share(self) -> float:
-        """Of the vocabulary that the readout has."""
+        """The readout's share of the vocabulary."""
         return 1.0 if self.readout is None else len(self.readout) / len(self._counts)
 
     def state(self) -> State:
@@ -87,7 +87,8 @@ class Usage:
 
 
 def usage_of(host: DrafterContext, share: float) -> Usage:
-    """Counts that begin with the bundle's table, if it has one. share: of the vocabulary that is read at most."""
+    """Counts that start from the bundle's table, if it has one. share: the largest share of the vocabulary in the
+    readout."""
     vocab = host.runtime.spec.vocab_size
     most = max(int(vocab * share), SMALL)
     if share == 1 or most >= vocab:
@@ -99,7 +100,7 @@ def usage_of(host: DrafterContext, share: float) -> Usage:
 
 
 def _table(host: DrafterContext) -> Readout | None:
-    """The tokens that the bundle says its model uses; sessions share them, and the rows of the head for them."""
+    """The tokens of the bundle's table; sessions share them, and the rows of the head for them."""
     files = getattr(host.bundle.manifest, "files", {})
     if TOKEN_COUNTS not in files:
         return None
@@ -113,8 +114,8 @@ def _table(host: DrafterContext) -> Readout | None:
 
 
 def covering(counts: NDArray[np.integer], covered: float = _COVERED, least: int = SMALL) -> Readout:
-    """The fewest tokens, the most frequent first and of equals the lowest, that are so much of all that was counted;
-    `least` of them at least.
+    """The fewest tokens, the most frequent first and lower ids first among equals, that cover this share of the counts;
+    at least `least`.
 
     counts 5 0 3 2, covered 0.8, least 1 -> tokens 0 2
     """

@@ -1,4 +1,4 @@
-"""A drafter around another one: what is not said here is what that one does."""
+"""A wrapper around a drafter: members that it does not override are those of the inner drafter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgedec.runtime import CallResult, Outputs, Rows
 
 
 class Wrapped:
-    """A drafter that does what another one does."""
+    """A drafter that forwards to another one."""
 
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter

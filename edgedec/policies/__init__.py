@@ -1,8 +1,8 @@
 """Cache policies: what a cache keeps of a text, and what of it is looked at. File name = `--cache NAME:option=value,…`.
 
-A policy is lossy: the text is another one than with the whole cache. It is the same, whatever is drafted, batched,
-forked or saved: a policy decides from committed rows, at lengths of the text that do not depend on who reads it.
-Without one nothing here runs.
+A policy is lossy: the text differs from that of the whole cache. But it does not depend on drafting, batching, forking
+or saving: a policy decides from committed rows, at lengths of the text that are independent of how the text is split
+into calls. Without a policy none of this code runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from edgedec.spec import ModelSpec
 
 # Every token is kept: no policy.
 FULL = "full"
-# `room` where drafts may be as long as they like.
+# The value of `room` without a limit on drafts.
 ANY_ROOM = 1 << 30
 
 PolicyState = dict[str, NDArray[Any]]
@@ -30,8 +30,8 @@ PolicyState = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class PolicyHost:
-    """What a policy is made for: the model, and what its runtime can do. `folder`: the bundle's, if it has one;
-    `decode`: the text of tokens, None if that is not known."""
+    """The inputs of a policy's `make`: the model and its runtime's capabilities. `folder`: the bundle's, if it has one;
+    `decode`: the text of tokens, None without a tokenizer."""
 
     spec: ModelSpec
     capabilities: Capabilities
@@ -40,16 +40,16 @@ class PolicyHost:
 
 
 class Chunk(NamedTuple):
-    """The next rows of a prompt that are read in one call, and what that call returns for the policy."""
+    """The size of the next call of a prompt, and the outputs that the policy needs of it."""
 
     rows: int
     outputs: Outputs = Outputs()
 
 
 class TextSize(NamedTuple):
-    """What a text takes and may come to. held: slots of its fullest block; cached: its committed tokens; prompt: tokens
-    of it so far, of which the last is run by itself; length: tokens that it may come to; chunk: rows of a prompt's
-    call at most."""
+    """The present and the largest size of a text. held: slots of its fullest block; cached: its committed tokens;
+    prompt: its tokens so far, of which the last runs by itself; length: its largest number of tokens; chunk: the most
+    rows of a prompt's call."""
 
     held: int
     cached: int
@@ -59,7 +59,7 @@ class TextSize(NamedTuple):
 
 
 class CachePolicy(Protocol):
-    """One object for one text. `words`: as it was given, with every option; `name`: of its file.
+    """The cache policy of one text. `words`: its name with every option, as for `--cache`; `name`: of its file.
 
     A prompt is read up to its last token: first by `prefill`, then chunk by chunk (`chunk`, `read`), and `end` comes
     after it. From then on each step is `settle`, `shape`, `observe`.
@@ -69,14 +69,14 @@ class CachePolicy(Protocol):
     words: str
 
     def follow(self, ids: Sequence[int]) -> None:
-        """The text so far, before anything else of a step."""
+        """Set the text so far; the first call of each step."""
         ...
 
     def prefill(
         self, cache: Cache, ids: Sequence[int], most: int, adapter: Adapter | None
     ) -> Generator[Call, Any, None]:
-        """Calls that read these tokens in a way of its own, at most `most` rows each, and the commits after them. What
-        it leaves is read in chunks."""
+        """Read tokens by the policy's own calls of at most `most` rows, and commit them. The remaining tokens are read
+        in chunks."""
         ...
 
     def chunk(self, cache: Cache, left: int, most: int) -> Chunk:
@@ -84,11 +84,11 @@ class CachePolicy(Protocol):
         ...
 
     def read(self, cache: Cache, result: CallResult) -> None:
-        """A chunk is committed."""
+        """Process the result of a committed chunk."""
         ...
 
     def end(self, cache: Cache) -> None:
-        """A prompt is read, but for its last token."""
+        """Note that a prompt is read, except for its last token."""
         ...
 
     def settle(self, cache: Cache) -> None:
@@ -96,45 +96,44 @@ class CachePolicy(Protocol):
         ...
 
     def room(self, length: int) -> int:
-        """How many rows may be drafted after `length` committed tokens: none that would see what a decision after
-        fewer tokens drops."""
+        """The most rows that may be drafted after `length` committed tokens, so that no drafted row reaches beyond the
+        next decision."""
         ...
 
     def peak(self, text: TextSize) -> int:
-        """The most slots that any block comes to hold from here on, pending rows among them: never too few, as caches
-        are admitted by it."""
+        """An upper bound of the slots of any block from here on, pending rows included; admission relies on it."""
         ...
 
     def shape(self, call: Call) -> Call:
-        """A step's call with what the policy wants of it, and what its rows may see."""
+        """A step's call with the outputs that the policy needs, and the views of its rows."""
         ...
 
     def observe(self, cache: Cache, result: CallResult) -> None:
-        """The first row of a step is committed."""
+        """Process the result of a step, whose first row is committed."""
         ...
 
     def reset(self) -> None:
-        """Another text begins: the cache is empty."""
+        """Prepare for another text: the cache is empty."""
         ...
 
     def trim(self, cache: Cache) -> None:
-        """The last committed tokens were forgotten."""
+        """Note that the last committed tokens were removed."""
         ...
 
     def fork(self) -> CachePolicy:
-        """Another one that knows the same."""
+        """An independent copy with the same state."""
         ...
 
     def state(self) -> PolicyState:
-        """What it knows of the text, to be saved with the cache."""
+        """The policy's state of the text, to be saved with the cache."""
         ...
 
     def restore(self, state: Mapping[str, NDArray[Any]], cache: Cache) -> None:
-        """Know what `state` returned; SessionError if that is not of this policy and cache."""
+        """Restore a state of `state`; SessionError if it does not fit this policy and cache."""
         ...
 
     def report(self, cache: Cache) -> dict[str, Any]:
-        """What people may want to know, fit for JSON."""
+        """Figures for display, as JSON values."""
         ...
 
 
@@ -149,8 +148,8 @@ class WorkingPolicy(Protocol):
 
 @dataclass(frozen=True)
 class PolicyFacts:
-    """needs: capabilities of a runtime that it uses; kinds: of blocks that it can run, None: any; budget: the option
-    that says how much is kept or read, if it has one of that name; paper: the method."""
+    """needs: the capabilities of a runtime that it uses; kinds: the block kinds that it supports, None: any; budget:
+    the option that sets how much is kept or read, if there is one; paper: the method."""
 
     needs: tuple[str, ...] = ()
     kinds: tuple[str, ...] | None = None
@@ -168,7 +167,7 @@ FAMILY = Family(
 
 
 def make_policy(words: Words, host: PolicyHost) -> CachePolicy | None:
-    """The policy that "NAME" or "NAME:option=value,…" means; None for "full"."""
+    """The policy for "NAME" or "NAME:option=value,…"; None for "full"."""
     choices = FAMILY.parse(words)
     if len(choices) != 1:
         raise UsageError(f"--cache {words}: a text has one policy; name one of them")

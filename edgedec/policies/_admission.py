@@ -1,4 +1,4 @@
-"""The most slots that a block comes to hold under a policy: what admission counts (`CachePolicy.peak`).
+"""The most slots of a block under a policy: the figure that admission uses (`CachePolicy.peak`).
 
              every=64, decisions while the prompt is read          none before the prompt's end, none after it
 slots          ╱│╱│                                                  ╱│
@@ -14,13 +14,14 @@ from edgedec.policies import TextSize
 
 
 def whole_peak(text: TextSize) -> int:
-    """Where nothing is dropped: what is held, and all tokens to come."""
+    """The peak if nothing is dropped: the held slots and all tokens to come."""
     return text.held + text.length - min(text.cached, text.prompt - 1)
 
 
 def evicted_peak(text: TextSize, kept: Callable[[int], int], every: int, stride: int) -> int:
-    """kept: slots that a decision leaves at most in a text of up to so many tokens; every: tokens between decisions
-    after the prompt (0: none come); stride: between those while it is read (0: none before its end).
+    """The peak under eviction. kept: the most slots that a decision leaves in a text of a given length; every: tokens
+    between decisions after the prompt (0: no decisions); stride: the same while the prompt is read (0: no decisions
+    before its end).
 
     900 tokens read of a prompt of 901, which grows to 1,000; 64 are kept, every 32, stride 512 -> 576
     """

@@ -1,4 +1,4 @@
-"""How many slots a block may keep, and which ones."""
+"""The budget of a block in slots, and the choice of the slots to drop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
-# With fewer slots there is no attention to speak of.
+# The least number of slots for usable attention.
 LEAST = 8
 
 
@@ -30,8 +30,8 @@ class CacheBudget:
 
 
 def dropped(scores: Floats, keep: int, sinks: int, recent: int) -> Ints:
-    """The slots that go so that `keep` stay, ascending: never the first `sinks` and the last `recent`, of the others
-    those of the lowest scores; of equals the oldest.
+    """The slots to drop so that `keep` stay, ascending: never the first `sinks` and the last `recent`, of the others
+    those with the lowest scores, the oldest among equals.
 
         scores 9 1 5 3 4 0, keep 4, sinks 1, recent 1 -> 1 3
     """
@@ -51,8 +51,8 @@ def by_heads(paid: Floats, width: int) -> Floats:
 
 
 def pooled(paid: Floats, width: int) -> Floats:
-    """paid [heads, slots] smoothed over `width` neighbours (the mean), the heads added up -> [slots]. What stands
-    beside a token that is looked at often belongs to it (SnapKV)."""
+    """paid [heads, slots] smoothed over `width` neighbours (the mean), the heads added up -> [slots]. Neighbours of a
+    slot with high attention belong to it (SnapKV)."""
     total = paid.sum(axis=0, dtype=np.float64)
     if width > 1 and len(total):
         half = width // 2

@@ -1,10 +1,10 @@
-"""What policies that evict have in common: when they look, when they decide, what they remember.
+"""The common part of evicting policies: when attention is recorded, when decisions are made, and their state.
 
     prompt   chunk, chunk, ..., its last `window` rows looked at ─ decision ─ last token ─ steps
     steps    1 2 ... every-observe ..│ the last `observe` before a decision are looked at, one a call │ decision
 
 Decisions come after every so many tokens of the text (`every`, 0: only after a prompt), and no draft reaches beyond
-one: so what a row sees does not depend on who drafted it.
+one: so a row's visible slots do not depend on drafting.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _NONE, _ATTENTION = Outputs(), Outputs(attention=True)
 
 
 class Looks(NamedTuple):
-    """When a policy looks and decides. window: rows of a prompt's end that are looked at (0: all of its rows); every:
-    tokens between decisions (0: only after a prompt); observe: rows before each that are looked at; pool: neighbours
-    that count together."""
+    """When a policy records attention and decides. window: the last rows of a prompt whose attention is recorded (0:
+    all rows); every: tokens between decisions (0: only after a prompt); observe: recorded rows before each decision;
+    pool: the width of the smoothing."""
 
     window: int = 0
     every: int = 0
@@ -95,7 +95,7 @@ class BasePolicy:
 
 
 class Eviction(BasePolicy):
-    """Evicts what was looked at least."""
+    """A policy that evicts the slots with the least recorded attention."""
 
     sinks, recent = 4, 0
     # Chunks of a prompt between two decisions; 0: none before its end.
@@ -138,7 +138,7 @@ class Eviction(BasePolicy):
     def shape(self, call: Call) -> Call:
         if not self._looks(call.cache.length):
             return call
-        # Of the whole stack, also where a drafter has run the first blocks of the row.
+        # Run the whole stack, even if a drafter has run the first blocks of the row.
         return call._replace(blocks=None, hidden=None, outputs=call.outputs._replace(attention=True))
 
     def observe(self, cache: Cache, result: CallResult) -> None:
@@ -148,7 +148,7 @@ class Eviction(BasePolicy):
     # ---- what ----------------------------------------------------------------------------------
 
     def _look(self, result: CallResult) -> None:
-        """Add what rows paid to the slots that they saw; what they are themselves among them."""
+        """Add the rows' attention to the slots that they saw, including their own."""
         for b, paid in result.attention.items():
             new = by_heads(paid, self.width) if b in self._by_head else pooled(paid, self.width)
             if (old := self._scores.get(b)) is not None:
@@ -156,8 +156,8 @@ class Eviction(BasePolicy):
             self._scores[b] = new
 
     def score(self, cache: Cache, block: int) -> Floats:
-        """How much each slot was looked at [slots], or [kv_heads, slots] where heads keep slots of their own;
-        those that came after the last look count nothing."""
+        """The recorded attention of each slot [slots], or [kv_heads, slots] if heads keep slots of their own; 0 for
+        slots after the last recorded row."""
         heads = (self.spec.attention[block].n_kv_heads,) if block in self._by_head else ()
         found = np.zeros((*heads, cache.slots(block)), np.float32)
         if (known := self._scores.get(block)) is not None:
@@ -166,11 +166,12 @@ class Eviction(BasePolicy):
         return found
 
     def shares(self, cache: Cache) -> dict[int, int]:
-        """How many slots each attention block may keep: as many each."""
+        """The slots that each attention block may keep: the same number for all."""
         return dict.fromkeys(self.spec.attention, self.budget.of(cache.length))
 
     def most_kept(self, length: int) -> int:
-        """At least what a decision leaves in any block, in a text of up to so many tokens (`shares`)."""
+        """An upper bound of the slots that a decision leaves in any block, in a text of up to `length` tokens
+        (`shares`)."""
         return self.budget.of(length)
 
     def peak(self, text: TextSize) -> int:
@@ -198,11 +199,11 @@ class Eviction(BasePolicy):
             self._scores[block] = left
 
     def kept_recent(self, keep: int) -> int:
-        """How many of the latest slots stay in any case."""
+        """The number of latest slots that always stay."""
         return max(self.recent, self.window)
 
     def decided(self) -> None:
-        """After a decision: looks from here on are fresh ones."""
+        """Reset the recorded attention after a decision."""
         self._scores = {}
 
     # ---- the life of a text --------------------------------------------------------------------
@@ -233,7 +234,7 @@ class Eviction(BasePolicy):
         self._scores = found
 
     def _shaped(self, block: int, scores: NDArray[Any], held: int) -> bool:
-        """Are these scores of a block that holds so many slots?"""
+        """Whether these are scores of a block with so many slots."""
         heads = (self.spec.attention[block].n_kv_heads,) if block in self._by_head else ()
         return scores.ndim == len(heads) + 1 and scores.shape[:-1] == heads and scores.shape[-1] <= held
 
@@ -249,14 +250,14 @@ def held(cache: Cache) -> dict[str, Any]:
 
 
 def heads_of(name: str, heads: str, host: PolicyHost) -> bool:
-    """Does each kv head keep slots of its own? UsageError where the engine cannot."""
+    """Whether each kv head keeps slots of its own; UsageError if the engine does not support that."""
     if heads == "apart" and not host.capabilities.drop_by_head:
         raise UsageError(f"--cache {name}: heads=apart: this engine drops slots for all heads alike; use native")
     return heads == "apart"
 
 
 def looks_of(name: str, looks: Looks) -> Looks:
-    """These options of when to look and when to decide; UsageError unless they go together."""
+    """The options of recording and decisions; UsageError unless they fit together."""
     if looks.every and not looks.observe < looks.every:
         raise UsageError(f"--cache {name}: observe={looks.observe}: must be below every={looks.every}")
     return looks

@@ -1,4 +1,4 @@
-"""How many pages the heads of a model need, measured once: a bundle's `head_shares.bin` (TCA-Attention, K04).
+"""The share of pages that each head of a model needs, measured once: a bundle's `head_shares.bin` (TCA-Attention).
 
 float32, little-endian [len(MASSES), kv heads of all attention blocks]: the share of a text's pages that hold these
 shares of what a kv head pays, the mean over the texts that it was measured on.
@@ -23,7 +23,7 @@ Pages = NDArray[np.int64]
 
 
 def pages_for(paid: Array, mass: float) -> Pages:
-    """How many pages of each head hold the share `mass` of what was paid [kv_heads, slots].
+    """The number of pages of each head that hold the share `mass` of the attention `paid` [kv_heads, slots].
 
     pages of 64 slots that were paid 6 1 3, mass 0.9 -> 2
     """
@@ -35,7 +35,7 @@ def pages_for(paid: Array, mass: float) -> Pages:
 
 
 def shares_of(attention: Mapping[int, Array]) -> Array:
-    """What these sums, by attention block, say: [len(MASSES), kv heads of all blocks]."""
+    """The shares by these attention sums of each block: [len(MASSES), kv heads of all blocks]."""
     paid = [attention[b] for b in sorted(attention)]
     pages = -(-paid[0].shape[1] // PAGE)
     return np.stack([np.concatenate([pages_for(one, mass) for one in paid]) for mass in MASSES]).astype("<f4") / pages

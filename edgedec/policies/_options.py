@@ -10,7 +10,7 @@ from edgedec.runtime import PAGE
 
 
 def budget(value: float) -> str | None:
-    """What a budget must be; None if it is one."""
+    """The rule for a budget as an error message; None if the value is valid."""
     if 0 < value <= 1 or value >= LEAST:
         return None
     return f"a share of the tokens (above 0, up to 1) or a number of tokens from {LEAST} on"

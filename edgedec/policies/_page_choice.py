@@ -1,4 +1,4 @@
-"""Policies that choose by the latest queries what is read until the next choice, and the mean keys they choose by.
+"""Policies that choose the slots to read by the latest queries, until the next choice; and the mean keys for it.
 
 Choices come after a prompt and after every `every` tokens of the text, from the queries of the last `window` rows
 before. Between two choices all rows see the same, beside the first and the latest tokens; no draft reaches beyond one.
@@ -27,14 +27,14 @@ LEAST_SHARE = 1e-30
 
 
 def probing_of(name: str, every: int, window: int, sinks: int, recent: int) -> Always:
-    """What is always read; UsageError unless these options go together."""
+    """The slots that are always read; UsageError unless these options fit together."""
     if not window < every <= recent:
         raise UsageError(f"--cache {name}: every={every}: must be above window={window}, at most recent={recent}")
     return Always(sinks, recent)
 
 
 class KeyMeans:
-    """The mean key of each part of a text, by attention block: made once, as the text grows."""
+    """The mean key of each part of a text, by attention block; computed once as the text grows."""
 
     def __init__(self) -> None:
         self._known: dict[int, Array] = {}
@@ -50,7 +50,7 @@ class KeyMeans:
         return known[:, : len(ends)]
 
     def cut(self, parts: int) -> None:
-        """Only the first parts are still there."""
+        """Keep the first `parts` parts only."""
         self._known = {b: known[:, :parts] for b, known in self._known.items()}
 
     def fork(self) -> KeyMeans:
@@ -132,7 +132,7 @@ class Probing(Viewing):
     # ---- what ----------------------------------------------------------------------------------
 
     def choose(self, cache: Cache) -> None:
-        """What the latest queries ask for; from here on queries are fresh ones."""
+        """Choose by the latest queries, and reset them."""
         if self._queries and (pages := self.pages(cache.length)) is not None:
             ends = self.ends(cache)
             for b, queries in self._queries.items():
@@ -145,11 +145,12 @@ class Probing(Viewing):
         raise NotImplementedError
 
     def pick(self, cache: Cache, block: int, queries: Array, ends: Ints, pages: int) -> list[Ints]:
-        """What each kv head of a block reads until the next choice, ascending, as much as so many pages."""
+        """The slots or pages that each kv head of a block reads until the next choice, ascending, in the size of
+        `pages` pages."""
         raise NotImplementedError
 
     def chose(self, cache: Cache) -> None:
-        """All blocks have a new choice."""
+        """Note that all blocks have a new choice."""
 
     def views(self, cache: Cache) -> Views:
         return super().views(cache) if self._chosen else {}
@@ -208,5 +209,5 @@ def page_ends(cache: Cache) -> Ints:
 
 
 def ranked(worth: Sequence[float] | Array) -> Ints:
-    """Numbers by what they are worth, the most first; of equals the first."""
+    """Indices by descending worth; lower ones first among equals."""
     return np.argsort(-np.asarray(worth), kind="stable").astype(np.int64)

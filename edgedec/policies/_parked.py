@@ -1,4 +1,5 @@
-"""States of tokens that went no further than a stage, so that they can go on later (LazyLLM's auxiliary cache)."""
+"""Hidden states of tokens that were pruned at a stage, so that they can be computed later (LazyLLM's auxiliary
+cache)."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from edgedec.policies import PolicyState
 from edgedec.policies._pruned import Hidden, Ints, Stage
 
 _PARTS = ("positions", "tokens", "hidden")
-# Tokens further apart than this are brought back in calls of their own, of which there are so many at most.
+# Tokens farther apart than _GAP are restored in separate calls, at most _RUNS.
 _GAP, _RUNS = 64, 4
 
 
 @dataclass(frozen=True)
 class Left:
-    """Tokens [n] by their positions [n], ascending, and their states [n, hidden_size] before the blocks that they did
-    not come to."""
+    """Tokens [n] by their positions [n], ascending, and their states [n, hidden_size] before the blocks that they have
+    not run."""
 
     positions: Ints
     tokens: Ints
@@ -29,17 +30,17 @@ class Left:
 
     @classmethod
     def of(cls, stage: Stage, rows: Ints) -> Left:
-        """What some rows of a stage are after its blocks."""
+        """The states of some rows of a stage after its blocks."""
         assert stage.out is not None
         return cls(stage.rows.positions[rows], stage.rows.tokens[rows], stage.out[rows])
 
     def at(self, positions: Ints) -> Left:
-        """Those at these positions, which must be here."""
+        """The tokens at these positions, which must be present."""
         rows = np.searchsorted(self.positions, positions)
         return Left(self.positions[rows], self.tokens[rows], np.ascontiguousarray(self.hidden[rows]))
 
     def plus(self, other: Left) -> Left:
-        """These and others, which replace those at the same positions."""
+        """The union with other tokens, which replace tokens at the same positions."""
         stay = ~np.isin(self.positions, other.positions)
         joined = [np.concatenate([getattr(self, name)[stay], getattr(other, name)]) for name in _PARTS]
         order = np.argsort(joined[0], kind="stable")

@@ -12,8 +12,8 @@ _STOPS, _CLOSERS = ".!?…。！？", "\"'”’)]»"
 
 
 class SentenceEnds:
-    """The ends of a text's sentences, found as it grows. decode: the text of tokens; longest: tokens of a sentence at
-    most, and of every one where nobody knows the text."""
+    """The ends of a text's sentences, found as it grows. decode: the text of tokens; longest: the most tokens of a
+    sentence, and the size of all sentences without a tokenizer."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str] | None, longest: int) -> None:
         self._decode, self._longest = decode, longest
@@ -22,8 +22,8 @@ class SentenceEnds:
         self._seen, self._closing = 0, ""
 
     def read(self, ids: Sequence[int]) -> None:
-        """The text so far; what was read before is as it was, but for what `cut` forgot. The last token's sentence goes
-        on."""
+        """Read the text so far; earlier tokens are unchanged except after `cut`. The last token's sentence is still
+        open."""
         for at in range(self._seen, len(ids) - 1):
             here, then = self._text(ids[at]), self._text(ids[at + 1])
             self._closing = _stop_of(here) or (self._closing if not here.strip(_CLOSERS) else "")
@@ -39,7 +39,7 @@ class SentenceEnds:
         return found[: np.searchsorted(found, length, "right")]
 
     def cut(self, length: int) -> None:
-        """The tokens from `length` on may be others."""
+        """Forget the tokens from `length` on, which may change."""
         length = max(0, length - 1)
         self._ends = self.up_to(length).tolist()
         self._seen, self._closing = min(self._seen, self._ends[-1] if self._ends else 0), ""
@@ -59,7 +59,7 @@ class SentenceEnds:
 
 
 def _stop_of(text: str) -> str:
-    """What ends a sentence at the end of a token, quotes and spaces aside; empty if nothing does."""
+    """The sentence end at the end of a token, without quotes and spaces; empty if there is none."""
     if "\n" in text:
         return "\n"
     bare = text.rstrip().rstrip(_CLOSERS)
@@ -67,7 +67,7 @@ def _stop_of(text: str) -> str:
 
 
 def _goes_on(stop: str, text: str) -> bool:
-    """Does a token of this text belong to the sentence that ends so before it? As in 3.14, and quotes that end."""
+    """Whether a token continues a sentence that seemed to end before it, as in 3.14 and closing quotes."""
     if not text or stop == "\n":
         return False
     return text[0] in _CLOSERS or text[0] in _STOPS or (stop == "." and text[0].isalnum())

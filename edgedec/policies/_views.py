@@ -1,4 +1,4 @@
-"""What policies that keep everything and look at some of it have in common.
+"""The common part of policies that keep all slots and attend to some of them.
 
 A row's view depends on the row alone (`View.group` 1), so what is drafted changes nothing as long as no draft is deeper
 than what is seen in any case (`recent`). A share of the tokens is a number of pages that changes every `STEP` tokens;
@@ -22,19 +22,19 @@ Views = Mapping[int, View]
 
 
 class Always(NamedTuple):
-    """What every head sees: the first tokens and the latest ones."""
+    """The slots that every head sees: the first tokens and the latest ones."""
 
     sinks: int
     recent: int
 
     @property
     def pages(self) -> int:
-        """At most so many pages."""
+        """The most pages that these slots take."""
         return -(-self.sinks // PAGE) + -(-self.recent // PAGE) + 1
 
 
 class Viewing(BasePolicy):
-    """Keeps everything; `views` says what a step looks at."""
+    """A policy that keeps all slots; `views`: the slots that a step attends to."""
 
     def __init__(self, host: PolicyHost, budget: CacheBudget, always: Always) -> None:
         self.spec, self.budget, self.always = host.spec, budget, always
@@ -43,7 +43,7 @@ class Viewing(BasePolicy):
     # ---- how much ------------------------------------------------------------------------------
 
     def pages(self, length: int) -> int | None:
-        """Pages that are searched for beside those that are always seen; None: all."""
+        """The number of pages that are selected besides those that are always seen; None: all."""
         if self.budget.value == 1:
             return None
         tokens = self.budget.of((length // STEP + 1) * STEP)
@@ -56,24 +56,24 @@ class Viewing(BasePolicy):
     # ---- what is looked at ---------------------------------------------------------------------
 
     def views(self, cache: Cache) -> Views:
-        """What a step looks at, by attention block; empty: everything."""
+        """The view of a step, by attention block; empty: all slots."""
         pages = self.pages(cache.length)
         if self._made[0] != (key := self.key(pages)):
             self._made = key, {b: view for b in self.spec.attention if (view := self.view(b, pages)) is not None}
         return self._made[1]
 
     def key(self, pages: int | None) -> Any:
-        """Views are made anew when this changes."""
+        """The key of cached views: they are computed again when it changes."""
         return pages
 
     def view(self, block: int, pages: int | None) -> View | None:
-        """What a step sees of a block; None: everything."""
+        """The view of a step in a block; None: all slots."""
         return View(*self.always, pages)
 
     def shape(self, call: Call) -> Call:
         if not (views := self.views(call.cache)):
             return call
-        # Of the whole stack, also where a drafter has run the first blocks of the row.
+        # Run the whole stack, even if a drafter has run the first blocks of the row.
         return call._replace(blocks=None, hidden=None, views=views)
 
     def report(self, cache: Cache) -> dict[str, Any]:
@@ -97,12 +97,12 @@ class ViewedReading(Viewing):
             self.was_read(cache, done.result)
 
     def reads(self, cache: Cache) -> Outputs:
-        """What is wanted of the next chunk's call."""
+        """The outputs that the next chunk's call must return."""
         return NONE
 
     def reading(self, cache: Cache) -> Views:
-        """What the next chunk's rows see; empty: everything."""
+        """The view of the next chunk's rows; empty: all slots."""
         return {}
 
     def was_read(self, cache: Cache, result: CallResult) -> None:
-        """A chunk of a prompt is committed."""
+        """Process a committed chunk of a prompt."""

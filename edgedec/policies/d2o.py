@@ -74,7 +74,7 @@ class D2O(Eviction):
         super().evict(cache, block, keep)
 
     def _matches(self, cache: Cache, block: int, gone: Ints) -> tuple[Ints, Ints, NDArray[np.float32]]:
-        """The evicted slots that are merged, into which, and by what weights."""
+        """The evicted slots that are merged, their target slots, and the weights."""
         stay = np.setdiff1d(np.arange(self.sinks, cache.slots(block)), gone)
         best, similar = nearest(cache.keys(block), gone, stay)
         if not len(similar):
@@ -86,7 +86,7 @@ class D2O(Eviction):
         return best[good], gone[good], merge_weights(best[good], similar[good])
 
     def decided(self) -> None:
-        """All that was ever paid counts."""
+        """Keep the recorded attention: the whole history counts."""
 
     def reset(self) -> None:
         super().reset()
@@ -117,7 +117,7 @@ class D2O(Eviction):
 
 
 def spread_of(scores: NDArray[np.float32]) -> float:
-    """How many slots attention effectively rests on: 1 / sum p^2.
+    """The effective number of slots with attention: 1 / sum p^2.
 
     4 4 4 4 -> 4, 9 0 0 0 -> 1
     """
@@ -128,8 +128,8 @@ def spread_of(scores: NDArray[np.float32]) -> float:
 
 
 def nearest(keys: NDArray[np.float32], gone: Ints, stay: Ints) -> tuple[Ints, NDArray[np.float32]]:
-    """Of each evicted slot the one of those that stay whose key is most like its own, and the cosine, all heads
-    together. keys [n_kv_heads, slots, head_dim]."""
+    """For each evicted slot the remaining slot with the most similar key, and the cosine over all heads. keys
+    [n_kv_heads, slots, head_dim]."""
     if not len(stay) or not len(gone):
         return np.zeros(0, np.int64), np.zeros(0, np.float32)
     flat = keys.transpose(1, 0, 2).reshape(keys.shape[1], -1)

@@ -24,7 +24,7 @@ from edgedec.policies._pruned import Stage
 from edgedec.policies.snapkv import SnapKV
 from edgedec.runtime import Adapter, Call, Rows
 
-# Where tokens are chosen if nothing is said: after this share of the layers.
+# The default depth at which tokens are chosen, as a share of the layers.
 _DEPTH = 0.4
 
 FACTS = PolicyFacts(
@@ -75,7 +75,7 @@ class FastKV(SnapKV):
             self._look(stage.last)
 
     def _salience(self, lower: Stage, n: int) -> Floats:
-        """What the last rows paid to each of the n tokens, in the last attention block that saw all of them."""
+        """The attention of the last rows to each of the n tokens, in the last attention block that ran all of them."""
         assert lower.last is not None
         block = max(lower.last.attention)
         return pooled(lower.last.attention[block], self.width)[-n:]

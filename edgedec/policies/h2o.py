@@ -36,4 +36,4 @@ class H2O(Eviction):
         return keep // 2
 
     def decided(self) -> None:
-        """All that was ever paid counts."""
+        """Keep the recorded attention: the whole history counts."""

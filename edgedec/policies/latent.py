@@ -7,8 +7,8 @@ come when so many tokens were generated: the first of them does not wait, and th
 texts. Near the end of the capacity, where the rows do not fit any more, there are none. Without a coprocessor at `path`
 the text is that of the whole cache.
 
-It is a policy, for a policy is what owns the slots of one text: forks, saved sessions, batches and drafts then take it
-as they take any other. Entries of an earlier prompt go when a later one is read.
+It is a policy because policies own the slots of a text: forks, saved sessions, batches and drafts then work as with any
+other policy. Entries of an earlier prompt are removed when a later one is read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from edgedec.policies import ANY_ROOM, PolicyFacts, PolicyHost, PolicyState, Tex
 from edgedec.policies._eviction import BasePolicy, held
 from edgedec.runtime import Adapter, Call, Outputs, Rows
 
-# A shorter text is not read.
+# Shorter texts get no entries.
 _LEAST = 8
 _NEVER = -1
 
@@ -59,7 +59,7 @@ def make(
 class Latent(BasePolicy):
     def __init__(self, host: PolicyHost, coprocessor: Coprocessor | None, n: int, after: int, file: str) -> None:
         self.spec, self._coprocessor, self._n, self._after, self._file = host.spec, coprocessor, n, after, file
-        # The length at which entries are due; the slot of the first one that is there, and the length it came at.
+        # The length at which entries are due; the slot of the first entry, and the length at which it was added.
         self._due = self._slot = self._length = _NEVER
 
     def prefill(
@@ -80,7 +80,7 @@ class Latent(BasePolicy):
         if self._coprocessor is None or self._due == _NEVER or cache.length < self._due:
             return
         if cache.length + self._n > cache.capacity:
-            # Fewer tokens than entries can follow: not worth an error.
+            # There is no room for the entries: the text continues without them.
             self._due = _NEVER
             return
         last = self.spec.n_blocks - 1

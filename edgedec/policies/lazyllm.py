@@ -33,7 +33,7 @@ from edgedec.policies._pruned import Hidden, Ints, Stage
 from edgedec.runtime import PAGE, Adapter, Call, CallResult, Outputs, Rows, View
 
 # Its option that is a budget.
-# Rows whose keys and values are all that is wanted see next to nothing.
+# Rows of which only keys and values are needed attend to almost nothing.
 _BLIND = View(recent=0)
 
 FACTS = PolicyFacts(
@@ -66,7 +66,7 @@ def make(
 
 
 def _cuts(host: PolicyHost, stages: int, first: float) -> list[int]:
-    """Where each stage begins: block numbers, 0 first, the end of the stack last."""
+    """The first block of each stage, 0 first, and the end of the stack last."""
     spec, layers = host.spec, host.spec.n_layers
     at = np.linspace(max(1, round(first * layers)), layers, stages + 1)[:-1].round().astype(int)
     cuts = sorted({min(int(layer), layers - 1) for layer in at})
@@ -80,7 +80,7 @@ class LazyLLM(Eviction):
         self._spans = [range(*pair) for pair in pairwise(cuts)]
         self._shares = np.linspace(1, keep, len(self._spans))
         self._attention = [[b for b in blocks if b in self.spec.attention] for blocks in self._spans]
-        # By stage: what did not come to it.
+        # By stage: the tokens that were pruned before it.
         self._left: dict[int, Left] = {}
 
     # ---- a prompt ------------------------------------------------------------------------------
@@ -105,12 +105,12 @@ class LazyLLM(Eviction):
         cache.commit(range(n))
 
     def _ranks(self, stage: Stage) -> Floats:
-        """How much the last rows paid to each row of a stage, in its last attention block."""
+        """The attention of the last rows to each row of a stage, in its last attention block."""
         assert stage.last is not None
         return pooled(stage.last.attention[max(stage.last.attention)], self.width)[-len(stage.rows) :]
 
     def _leave(self, stage: int, left: Left) -> None:
-        """Keep these before a stage, where they are to come back."""
+        """Store the states of tokens that are pruned before a stage, if they may be restored."""
         if self.every and len(left.positions):
             self._left[stage] = self._left[stage].plus(left) if stage in self._left else left
 
@@ -127,7 +127,7 @@ class LazyLLM(Eviction):
         super()._look(replace(result, attention={b: result.attention[b] for b in wanted & result.attention.keys()}))
 
     def work(self, cache: Cache, adapter: Adapter | None) -> Generator[Call, Any, None]:
-        """Bring back what is looked at again, if that is due."""
+        """Restore pruned tokens that rank high again, if a decision is due."""
         if not self.every or cache.length % self.every or not self._scores:
             return
         for i in range(1, len(self._spans)):
@@ -137,7 +137,7 @@ class LazyLLM(Eviction):
         self.decided()
 
     def _wanted(self, cache: Cache, stage: int) -> Left | None:
-        """Of those that stayed behind before a stage, the ones that are among the best now; None: none."""
+        """The tokens pruned before a stage that are among the best now; None if there are none."""
         below, here, left = self._attention[stage - 1], self._attention[stage], self._left.get(stage)
         if left is None or not below or not here:
             return None
@@ -154,16 +154,16 @@ class LazyLLM(Eviction):
         return left.at(at[best][chosen])
 
     def peak(self, text: TextSize) -> int:
-        # Forks of what comes back: a page that it goes on in, and one more.
+        # Restoring needs a fork: a page in which it continues, and one more.
         return whole_peak(text) + (2 * PAGE if self.every else 0)
 
     def _revive(self, cache: Cache, stage: int, back: Left, adapter: Adapter | None) -> Generator[Call, Any, None]:
-        """Run the stage's blocks on them, and attach what they keep there."""
+        """Run the stage's blocks on restored tokens, and attach their keys and values."""
         blocks, attention = self._spans[stage], self._attention[stage]
         # The states after each block that is followed by an attention block, and after the last one.
         after = {b: np.empty_like(back.hidden) for b in (*(b - 1 for b in attention if b > blocks[0]), blocks[-1])}
         for part in runs(back.positions, np.ones(len(back.positions), np.float32)):
-            # A fork that ends before the first of them: nothing that comes later is seen.
+            # A fork that ends before the first of them, so that later tokens are not visible.
             twin = cache.fork(int(back.positions[part[0]]))
             done = yield Call(_rows(back, part), twin, blocks, back.hidden[part], Outputs(hidden=tuple(after)), adapter)
             for b, states in after.items():

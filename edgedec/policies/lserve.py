@@ -52,7 +52,7 @@ class LServe(ViewedReading):
         self._stream, self._streaming = stream, dict[int, Heads]()
 
     def _due(self, length: int) -> bool:
-        """Is the next chunk one that heads are measured on?"""
+        """Whether heads are measured on the next chunk."""
         return not self._streaming and length >= sum(self.always)
 
     def reads(self, cache: Cache) -> Outputs:
@@ -95,8 +95,8 @@ class LServe(ViewedReading):
 
 
 def streaming_heads(attention: Mapping[int, NDArray[np.float32]], always: Always, stream: float) -> dict[int, Heads]:
-    """Of all heads the share that paid the least to what is neither first nor late. attention: [kv_heads, slots] by
-    block; of equals the first."""
+    """The share `stream` of all heads with the least attention to slots that are neither first nor late. attention:
+    [kv_heads, slots] by block; lower heads first among equals."""
     paid = {b: _elsewhere(sums, always) for b, sums in attention.items()}
     every = np.concatenate(list(paid.values()))
     chosen = np.zeros(len(every), bool)
@@ -106,7 +106,7 @@ def streaming_heads(attention: Mapping[int, NDArray[np.float32]], always: Always
 
 
 def _elsewhere(sums: NDArray[np.float32], always: Always) -> NDArray[np.float64]:
-    """The share of each head's attention [kv_heads] that goes to neither."""
+    """The share of each head's attention [kv_heads] to slots that are neither first nor late."""
     between = sums[:, always.sinks : max(always.sinks, sums.shape[1] - always.recent)]
     share_of: NDArray[np.float64] = between.sum(axis=1, dtype=np.float64) / sums.sum(axis=1, dtype=np.float64)
     return share_of

@@ -54,7 +54,8 @@ def shares_carried(scores: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def prefixes(carried: dict[int, NDArray[np.float64]], total: int, least: int) -> dict[int, int]:
-    """How many slots each block keeps so that all carry the same share, `total` slots at most, `least` each.
+    """The number of slots of each block so that all blocks keep the same share of attention: `total` slots at most,
+    `least` each.
 
     a carries .5 .8 1, b carries .9 1 1, total 3, least 1 -> a 2, b 1: 0.8 of each
     """

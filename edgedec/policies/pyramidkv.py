@@ -52,7 +52,7 @@ class PyramidKV(SnapKV):
 
 
 def level(wanted: np.ndarray[tuple[int], np.dtype[np.float64]], most: int) -> list[int]:
-    """Whole numbers near these, none above `most` or below the least; what one cannot use goes to the others.
+    """Whole numbers near these, none above `most` or below the least; the excess of one is distributed to the others.
 
     [30, 20, 10], most 25 -> 25 22 12
     """

@@ -91,7 +91,7 @@ class SentenceKV(Probing):
 
     def pick(self, cache: Cache, block: int, queries: Array, ends: Ints, pages: int) -> list[Ints]:
         means = self._means.of(cache, block, ends)
-        # What is among the latest tokens until the next choice is read anyway.
+        # Sentences among the latest tokens are read in any case until the next choice.
         starts = np.concatenate([np.zeros(1, np.int64), ends])[: len(ends)]
         n = int(np.searchsorted(starts, cache.length - self.always.recent + self._every))
         worth = worth_of(queries.mean(axis=0), means[:, :n], self.spec.attention[block].scale)

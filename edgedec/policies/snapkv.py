@@ -29,4 +29,4 @@ def make(
 
 
 class SnapKV(Eviction):
-    """As `Eviction` does, from the looks at a prompt's end."""
+    """`Eviction` by the attention of a prompt's last rows."""

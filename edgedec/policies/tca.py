@@ -47,8 +47,8 @@ def make(
 
 
 class Tca(Viewing):
-    """`_needs`: int64 [kv heads] by attention block: the pages that each needs, as the prompt shows it; `_shares`: of
-    all pages, as the bundle says, None: the prompt decides."""
+    """`_needs`: int64 [kv heads] by attention block: the pages that each head needs, measured on the prompt; `_shares`:
+    the shares of pages from the bundle, None: measured on the prompt."""
 
     def __init__(
         self,

@@ -65,7 +65,7 @@ class Vision(Eviction):
         self._images: tuple[tuple[int, int], ...] = ()
 
     def mark(self, start: int, stop: int) -> None:
-        """The rows at positions from `start` to before `stop` are an image's."""
+        """Mark the rows at positions from `start` to before `stop` as an image."""
         if not 0 <= start < stop:
             raise UsageError(f"--cache vision: image rows {start} to {stop}: needs at least one row")
         self._images = (*self._images, (start, stop))
@@ -106,7 +106,7 @@ class Vision(Eviction):
         return whole_peak(text)
 
     def _least(self, block: int, cache: Cache, these: NDArray[np.bool_], keep: float, recent: int) -> Ints:
-        """Of these slots the ones that go so that `keep` stay."""
+        """The slots to drop of these so that `keep` stay."""
         at = np.flatnonzero(these)
         return at[dropped(self.score(cache, block)[at], max(LEAST, int(np.ceil(keep))), 0, recent)]
 

@@ -1,4 +1,4 @@
-"""What every runtime shares: rows, calls, outputs, capabilities, the registry."""
+"""Shared by all runtimes: rows, calls, outputs, capabilities, the registry."""
 
 from edgedec.cache.rows import Rows
 from edgedec.runtime.best import best

@@ -32,7 +32,7 @@ def best(logits: NDArray[np.float32], k: int) -> tuple[NDArray[np.int32], NDArra
     else:
         ids = np.array([_best(row, k) for row in logits], np.int64).reshape(-1, k)
     scores = logits[np.arange(len(ids))[:, None], ids]
-    # argmax stops at the first NaN, so that a row which has one says so in its first place.
+    # argmax returns the first NaN, so a row with a NaN has it in its first place.
     return np.where(np.isfinite(scores), ids, -1).astype(np.int32), scores
 
 

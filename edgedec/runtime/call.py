@@ -1,4 +1,4 @@
-"""A call: any blocks on any rows of one sequence; and what comes of it. A runtime runs any mix of calls in one go."""
+"""A call: any blocks on any rows of one sequence; and its results. A runtime runs any mix of calls in one forward."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Outputs(NamedTuple):
     logits, and the `top` best tokens, of the computed rows from `logits_from` on; `logsum`: log of the sum of
     exp(logit / `temperature`) over all logits of these rows (a temperature other than 1: only if the runtime's
     capabilities have `temperatures`); hidden: blocks after which the state of all computed rows is returned (-1: the
-    embedding); attention: what the rows pay to each slot, in every attention block of the call; readout: `top` is of
+    embedding); attention: the rows' attention to each slot, in every attention block of the call; readout: `top` is of
     these tokens only, and there are no logits and no logsum; queries: attention blocks whose queries are returned, as
     they score keys; draw: a token is drawn after the last row, and its logits stay in the engine (only if the runtime's
     capabilities have `draws`).
@@ -48,7 +48,7 @@ class Outputs(NamedTuple):
     draw: Drawing | None = None
 
     def __or__(self, other: Outputs) -> Outputs:
-        """What either of them returns; of the rows that both are about."""
+        """The union of both; logits start at the lower of the two rows."""
         if self == other:
             return self
         return Outputs(
@@ -66,19 +66,19 @@ class Outputs(NamedTuple):
 
     @property
     def head(self) -> bool:
-        """Does the head run?"""
+        """Whether the head runs."""
         return self.logits or self.top > 0 or self.logsum or self.draw is not None
 
 
 def _joined(one: Outputs, other: Outputs) -> Readout | None:
-    """The readout that serves both; None, the whole vocabulary, unless all that run the head share one."""
+    """The readout for both; None, the whole vocabulary, unless all outputs of the head share one readout."""
     readouts = {outputs.readout for outputs in (one, other) if outputs.head}
     return readouts.pop() if len(readouts) == 1 else None
 
 
 @dataclass(slots=True)
 class CallResult:
-    """One line for each row; None for what was not asked for.
+    """The outputs of a call, one line for each row; None for outputs that were not requested.
 
     logits [m, vocab_size]; ids int32 [m, top]: the best tokens, the best first, the lowest id of equals first, -1
     where a logit is not finite; scores [m, top]: their logits; logsum float64 [m]; hidden: [count, hidden_size] by
@@ -130,7 +130,7 @@ class Runtime(Protocol):
     capabilities: Capabilities
 
     def forward(self, calls: Sequence[Call]) -> list[CallResult]:
-        """The results of calls of any sequences, each with a cache of its own, run together as far as that is
+        """The results of calls of any sequences, each with a cache of its own; they run together where that is
         quicker."""
         ...
 
@@ -139,11 +139,11 @@ class Runtime(Protocol):
         ...
 
     def load(self) -> None:
-        """Open now what the whole stack needs, rather than at first use."""
+        """Load the files of the whole stack now, not at first use."""
         ...
 
     def release(self) -> None:
-        """Give back what can be opened again."""
+        """Release resources that can be loaded again."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What a runtime can do, declared instead of guessed: core code reads this and never a runtime's name."""
+"""The declared capabilities of a runtime: core code checks these and never a runtime's name."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import dataclass
 from edgedec.runtime.drafting import DraftingParts
 from edgedec.runtime.sampler import MakeSampler
 
-# A mask of more cells takes long to make: 16 MiB as floats.
+# The most cells of a mask, as larger ones take long to build: 16 MiB as floats.
 _MASK_CELLS = 4 << 20
 _LEAST_ROWS = 32
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """kinds: block kinds it runs. kv_formats: cache formats it can open. batch_invariant: a row's outputs are the same
-    bytes whatever shares its call. trees, groups (rows that see each other), slices (some blocks, resumed rows),
-    selections (blocks run on fewer rows), embeddings, drop, drop_by_head, merge, attach (slots of no token), views (of
-    a block's slots), queries, offload (of pages to disk), attention_sums, adapters, logsum, hidden (states after
-    blocks): what a call or a cache may bring or want. best_k: how many of the best tokens of a row come, with the log-
-    sum, for less than all its logits (0: all logits are computed and copied anyway); temperatures: the log-sum is given
-    at any temperature. page_slots: slots of a cache page, shared between forks; 0: a fork copies. largest_call: rows of
-    one forward; prefill_chunk: rows that prefill gives it at once; masks: does it make a mask of rows by slots, so that
-    fewer go at once after a long text? row_buckets: the row counts that it has static shapes for (none: any). sampler:
-    makes what draws a text's tokens from rows of logits; draws: calls can do that themselves. drafting: its own table
-    drafters, tree merge and greedy verification.
-    device: what computes, and by which driver (its version, where there is one).
-    rounding: how far its outputs may be from float32 sums, in their spread (0: only by the order of the sums).
+    """kinds: block kinds that it runs. kv_formats: cache formats that it can open. batch_invariant: a row's outputs are
+    byte-identical for any other rows in its call. trees, groups (rows that see each other), slices (some blocks,
+    resumed rows), selections (blocks run on fewer rows), embeddings, drop, drop_by_head, merge, attach (slots of no
+    token), views (of a block's slots), queries, offload (of pages to disk), attention_sums, adapters, logsum, hidden
+    (states after blocks): features that calls and caches support. best_k: the number of best tokens of a row that are
+    available, with the log-sum, at a lower cost than all logits (0: all logits are computed anyway); temperatures: the
+    log-sum is available at any temperature. page_slots: slots of a cache page, shared between forks; 0: a fork copies.
+    largest_call: rows of one forward; prefill_chunk: rows of a prefill call; masks: it builds a mask of rows by slots,
+    so prefill calls are smaller after a long text; row_buckets: the row counts of its static shapes (none: any).
+    sampler: creates a sampler that draws a text's tokens from rows of logits; draws: calls can draw the token
+    themselves. drafting: its own table drafters, tree merge and greedy verification. device: the device and its driver
+    (with a version, if known). rounding: the error of its outputs against float32 sums, relative to their spread (0:
+    only by the order of the sums).
     """
 
     kinds: tuple[str, ...]
@@ -65,7 +65,7 @@ class Capabilities:
     isa: str = ""
 
     def chunk(self, length: int) -> int:
-        """Rows that prefill gives it at once after so many tokens."""
+        """The rows of a prefill call after `length` tokens."""
         if not self.masks:
             return self.prefill_chunk
         fit = _MASK_CELLS // (length + self.prefill_chunk)

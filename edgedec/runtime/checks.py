@@ -1,4 +1,4 @@
-"""Which calls a runtime refuses: those that contradict themselves, and those beyond its declared capabilities.
+"""Validation of calls: contradictions, and calls beyond a runtime's declared capabilities.
 
 Every runtime calls `check_calls` first, so that a wrong call is one line of UsageError and never a wrong result.
 """

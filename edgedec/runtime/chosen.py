@@ -1,4 +1,4 @@
-"""Why a runtime was chosen, where `--device auto` chose it: for people to read."""
+"""The reason for the choice of `--device auto`, for display."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def note_choice(runtime: Runtime, why: str) -> None:
 
 
 def why_chosen(runtime: Runtime) -> str:
-    """In one line; "" where it was named, or is what is always taken."""
+    """The reason in one line; "" if the runtime was named, or is the default."""
     return _choices.get(runtime, "")

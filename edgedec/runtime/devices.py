@@ -1,5 +1,5 @@
-"""What computes, as users name it: `cpu`, `cuda`, `webgpu`, or with a detail, `qnn:SM8650`, `cuda:1`; `auto`: what is
-measured to be quickest. Without a word it is what the engine itself prefers, the CPU by default.
+"""Names of devices: `cpu`, `cuda`, `webgpu`, or with a detail, `qnn:SM8650`, `cuda:1`; `auto`: the quickest by
+measurement. Without a name the engine chooses, by default the CPU.
 
 A runtime declares in `RuntimeFacts.devices` which it computes on, by default the CPU.
 """
@@ -11,12 +11,12 @@ from typing import NamedTuple
 from edgedec.errors import UsageError
 
 UNNAMED, AUTO, CPU = "", "auto", "cpu"
-# The words that users may say.
+# The names that users may give.
 DEVICE_NAMES = (AUTO, CPU, "cuda", "opencl", "webgpu", "dml", "coreml", "openvino", "qnn")
 
 
 class DeviceName(NamedTuple):
-    """name: one of `DEVICE_NAMES`, or `UNNAMED`; detail: which one of several, or what kind: a number, a SoC."""
+    """name: one of `DEVICE_NAMES`, or `UNNAMED`; detail: a device's number, or its kind such as a SoC."""
 
     name: str = UNNAMED
     detail: str = ""
@@ -26,7 +26,7 @@ class DeviceName(NamedTuple):
 
     @property
     def number(self) -> int:
-        """Which of several devices; the first by default."""
+        """The device's number; by default the first."""
         if self.detail and not self.detail.isdigit():
             raise UsageError(f"device {self}: {self.detail!r} is not the number of a device, as in {self.name}:0")
         return int(self.detail or 0)

@@ -29,8 +29,9 @@ class TableSettings:
 
 
 class WatchPrices(NamedTuple):
-    """What a call of one sequence costs and a draft in it is worth. `seconds`: by rows; text: what its cached tokens
-    add, and each: for each further row; trust: what a chance counts for; first: the least of the likeliest node."""
+    """The costs of one sequence's call, and the value of a draft in it. `seconds`: by rows; text: the seconds that its
+    cached tokens add, and each: the same per further row; trust: the factor on chances; first: the least chance of the
+    likeliest node."""
 
     seconds: Sequence[float]
     text: float
@@ -40,15 +41,14 @@ class WatchPrices(NamedTuple):
 
 
 class DraftTable(Protocol):
-    """What one table drafter has read and learned. Not for two threads at once; those that share tables count as
-    one."""
+    """The state of one table drafter. Not for two threads at once; this includes drafters that share tables."""
 
     def share(self, owner: Self) -> None:
         """Learn and draft with the tables of `owner` from now on."""
         ...
 
     def fork(self) -> Self:
-        """Another one that has learned as much, for a text of its own; tables are copied where either writes."""
+        """A copy for another text; tables are copied on write."""
         ...
 
     def index(self, tokens: NDArray[Any], order: NDArray[Any]) -> None:
@@ -56,7 +56,7 @@ class DraftTable(Protocol):
         ...
 
     def figure(self, what: int = 0) -> int:
-        """A count of what it did, or the size of its table `what`."""
+        """A counter, or the size of the table, of the name `what`."""
         ...
 
     def save(self, part: int, n: int, k: int) -> TableRows:
@@ -70,7 +70,7 @@ class DraftTable(Protocol):
 
 class DraftGroup(Protocol):
     """The trees of a text's drafters, merged. Drafters have numbers; some of them are tables of the runtime, whose
-    proposals it merges itself. `seconds[number]`: what the last propose or observe of each table took."""
+    proposals it merges itself. `seconds[number]`: the time of each table's last propose or observe."""
 
     seconds: NDArray[Any]
 
@@ -79,14 +79,14 @@ class DraftGroup(Protocol):
         ...
 
     def propose(self, ids: Sequence[int], n_prompt: int, nodes: int, least: float, enabled: int) -> None:
-        """Merge the trees of the tables in `enabled` (bits by number), in the place of those before."""
+        """Replace all trees by the merged trees of the tables in `enabled` (bits by number)."""
         ...
 
     def watch(
         self, ids: Sequence[int], n_prompt: int, nodes: int, least: float, enabled: int, prices: WatchPrices
     ) -> int:
-        """As `propose`, and how many nodes of the tree, the likeliest first, would pay in the next call. The tree of
-        the last `watch` is tested by what came to the text since, if no other one was made."""
+        """As `propose`; returns the number of nodes of the tree, the likeliest first, that would pay in the next call.
+        The tree of the last `watch` is tested against the new tokens, unless another one was built since."""
         ...
 
     def propose_one(
@@ -104,12 +104,12 @@ class DraftGroup(Protocol):
         best: tuple[NDArray[Any], NDArray[Any]] | None,
         enabled: int,
     ) -> None:
-        """The tables in `enabled` learn of a verified call (`edgedec.decoding.messages.StepResult`). best: ids and
+        """Update the tables in `enabled` with a verified call (`edgedec.decoding.messages.StepResult`). best: ids and
         scores of the rows from `root` on."""
         ...
 
     def clear(self) -> None:
-        """No trees."""
+        """Remove all trees."""
         ...
 
     def add(
@@ -132,11 +132,11 @@ class DraftGroup(Protocol):
         ...
 
     def nodes(self) -> tuple[list[int], list[int], list[float], list[float], list[int]]:
-        """By node: token, parent, chance of its being accepted after its parent, of its path, its drafters by bit."""
+        """By node: token, parent, chance after its parent, chance of its path, its drafters by bit."""
         ...
 
     def test(self, picked: Sequence[int], calibrated: bool) -> list[int]:
-        """The nodes that came true, from the top; calibrated: every guess whose parent came true is counted."""
+        """The nodes that match, from the root; calibrated: every guess whose parent was right is counted."""
         ...
 
 
@@ -153,7 +153,7 @@ class Calibrated(Protocol):
 
 @dataclass(frozen=True)
 class DraftingParts:
-    """table: None where it cannot be had. group: of tables by number (None: a drafter of another kind) with the
+    """table: None if it is not available. group: of tables by number (None: a drafter of another kind) with the
     calibration of each. walk: greedy verification as `edgedec.decoding.verify.walk` does it, by the largest logits
     [rows - root, ..] of the first column; empty if one is not finite."""
 

@@ -1,11 +1,11 @@
-"""The kinds of processors that compiled libraries are for, and which of them this one is."""
+"""The kinds of processors that compiled libraries support, and the detection of this one's kinds."""
 
 from __future__ import annotations
 
 import platform
 from pathlib import Path
 
-# What /proc/cpuinfo must name; the best first.
+# The flags that /proc/cpuinfo must have for each kind; the best first.
 MACHINES = {
     "x86-64-v4": ("avx512f", "avx512bw", "avx512vl", "avx512_vnni"),
     "x86-64-v3": ("avx2", "fma", "f16c"),

@@ -1,4 +1,4 @@
-"""Refuses a text whose cache does not fit the machine's memory, before any of it is read."""
+"""The check that a text's cache fits the machine's memory, before the text is read."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SMALL = 64 << 20
 
 
 def check_memory(cache: Cache, tokens: int, can: Capabilities, held: int | None = None) -> None:
-    """ContextFull if the cache of a text that comes to so many tokens takes more memory than there is. can: those of
-    its engine; memory of a device is not known here; held: tokens that a policy keeps at most at a time, None: it has
-    none."""
+    """ContextFull if the cache of a text of up to `tokens` tokens needs more memory than is free. can: the engine's
+    capabilities; a device's memory is not checked; held: the most tokens that a policy keeps at a time, None: no
+    policy."""
     if can.device != "cpu":
         return
     page_slots, formats = can.page_slots, can.kv_formats

@@ -1,4 +1,4 @@
-"""A readout: some tokens of the vocabulary, for drafts that need the best of these only (VocabTrim, S27).
+"""A readout: a subset of the vocabulary, for drafts that need only the best of these tokens (VocabTrim).
 
 The head of a large vocabulary costs a draft as much as several layers. A quarter of its rows cost a quarter, and a
 token that is left out is only not drafted.

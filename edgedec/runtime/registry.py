@@ -1,4 +1,4 @@
-"""Runtimes by file name in `runtimes/`: which there are, which run here, opening one."""
+"""Runtimes by file name in `runtimes/`: listing, availability on this host, opening."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RuntimeOptions:
-    """threads: 0 lets the runtime choose; kv: cache format, None for the bundle's default; device: what computes
-    (`edgedec.runtime.devices`), "" for what the runtime itself prefers; device_cache: bytes of a device's memory that
-    pages of caches may take, others lie in the host's memory until they are wanted (0: all that the device has)."""
+    """threads: 0 lets the runtime choose; kv: cache format, None for the bundle's default; device: a name of
+    `edgedec.runtime.devices`, "" for the runtime's default; device_cache: bytes of a device's memory that cache pages
+    may take, others are in host memory until they are used (0: all of the device's memory)."""
 
     threads: int = 0
     kv: str | None = None
@@ -31,8 +31,9 @@ class RuntimeOptions:
 
 @dataclass(frozen=True)
 class RuntimeFacts:
-    """What a runtime's file declares. kinds: of blocks that it runs; devices: what it computes on; numbered_gpus: its
-    GPUs are not simply counted, the file's `gpu_numbers()` lists them; files: can files be made for it?"""
+    """The declarations of a runtime's file. kinds: block kinds that it runs; devices: devices that it supports;
+    numbered_gpus: its GPUs are not numbered consecutively, the file's `gpu_numbers()` lists them; files: whether files
+    can be exported for it."""
 
     kinds: tuple[str, ...] = ()
     devices: tuple[str, ...] = (CPU,)
@@ -45,8 +46,8 @@ _opened: WeakKeyDictionary[Runtime, RuntimeOptions] = WeakKeyDictionary()
 
 
 def choose_runtime(bundle: Bundle, wanted: str = "auto", device: str = UNNAMED) -> str:
-    """The runtime that a name means on this bundle; "auto" is the first of `runtimes.PREFERRED` that can run it
-    here, or, for a device, the first that computes there."""
+    """The runtime of a name for this bundle; "auto" is the first of `runtimes.PREFERRED` that can run it on this host,
+    or, for a device, the first that supports it."""
     if wanted != "auto":
         return wanted
     place, reasons = parse_device(device), []
@@ -65,46 +66,46 @@ def unavailable_reason(name: str, bundle: Bundle, device: str = UNNAMED) -> str 
 
 
 def open_runtime(name: str, bundle: Bundle, options: RuntimeOptions | None = None) -> Runtime:
-    """The runtime `runtimes/<name>.py` on `bundle`; RuntimeUnavailable says what it lacks."""
+    """The runtime `runtimes/<name>.py` on `bundle`; RuntimeUnavailable names what is missing."""
     options = options or RuntimeOptions()
     reason = _reason(name, bundle, parse_device(options.device))
     if reason is not None:
         raise RuntimeUnavailable(f"engine {name}: {reason}")
     runtime: Runtime = RUNTIMES.file(name).open(bundle, options)
-    # Of a runtime that chose another and opened that one, the other's own are known already.
+    # A runtime that opened another one has that one's options already.
     _opened.setdefault(runtime, options)
     return runtime
 
 
 def opened_with(runtime: Runtime) -> RuntimeOptions:
-    """What a runtime was opened with; what is usual for one that was not opened here."""
+    """The options that a runtime was opened with; the defaults if it was not opened by `open_runtime`."""
     return _opened.get(runtime, RuntimeOptions())
 
 
 def devices_of(name: str) -> tuple[str, ...]:
-    """The devices that a runtime computes on."""
+    """The devices that a runtime supports."""
     return RUNTIMES.facts(name).devices
 
 
 def missing_device(name: str, device: str) -> str | None:
-    """Why a device of a runtime is not here, whatever the bundle has files for, in one line; None if it is."""
+    """The reason, in one line, why a runtime's device is missing on this host; None if it is present."""
     reason: str | None = RUNTIMES.file(name).missing(parse_device(device))
     return reason
 
 
 def gpu_numbers(name: str) -> list[int] | None:
-    """The numbers of a runtime's GPUs, where these are not simply counted; None where they are."""
+    """The numbers of a runtime's GPUs if they are not consecutive; else None."""
     return list(RUNTIMES.file(name).gpu_numbers()) if RUNTIMES.facts(name).numbered_gpus else None
 
 
 def device_said(error: Exception) -> str | None:
-    """What a device said that failed, in one line; None for an error of anything else."""
+    """The message of a failed device, in one line; None for other errors."""
     said: str | None = import_module("edgedec.runtimes._lost").said(error)
     return said
 
 
 def device_lost(runtime: Runtime) -> bool:
-    """After an error of a runtime's device: does it stay, whatever is called next in this process?"""
+    """Whether a runtime's device has failed for the rest of this process."""
     return bool(import_module("edgedec.runtimes._lost").is_lost(runtime))
 
 

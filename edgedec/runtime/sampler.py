@@ -1,4 +1,4 @@
-"""A runtime's own way to draw tokens from logits: quicker than Python, and never another token."""
+"""A runtime's sampler: quicker than Python, with the same tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 class SamplingSettings(Protocol):
-    """What of `edgedec.sampling.Sampling` a sampler knows."""
+    """The settings of `edgedec.sampling.Sampling` that a sampler supports."""
 
     @property
     def temperature(self) -> float: ...
@@ -34,11 +34,11 @@ class TokenSampler(Protocol):
     """Draws the tokens of one text."""
 
     def read(self, ids: Sequence[int], n_prompt: int) -> None:
-        """The text is `ids`, of which ids[n_prompt:] were generated; nothing to do if it is so long already."""
+        """Set the text to `ids`, of which ids[n_prompt:] were generated; does nothing if its length is unchanged."""
         ...
 
     def accept(self, token: int) -> None:
-        """One more token of the text was generated."""
+        """Add a generated token to the text."""
         ...
 
     def draw(self, logits: NDArray[np.float32], path: Sequence[int], u: float) -> int:
@@ -62,7 +62,7 @@ class Drawing:
 
     @staticmethod
     def possible(rng: np.random.Generator) -> bool:
-        """Can a number of these be taken back?"""
+        """Whether a number of this generator can be put back."""
         return isinstance(rng.bit_generator, np.random.PCG64)
 
     def number(self) -> float:
@@ -72,7 +72,7 @@ class Drawing:
         return self._number
 
     def take_back(self) -> None:
-        """The call came to nothing: `rng` is as if it had not been made."""
+        """Restore `rng` to its state before the draw, after a failed call."""
         if self._rng is not None and self._number >= 0:
             self._rng.bit_generator.advance(-1)  # type: ignore[attr-defined]
         self._number = -1.0

@@ -1,8 +1,8 @@
-"""Whether code that lies in a bundle may be run: never unless the user says so.
+"""Permission to run code from a bundle: never without the user's consent.
 
 A compiled library runs with all the rights of this process, whatever its hash. So the runtime that loads one calls
-`check_code` first. A pinned key that signed the bundle (`edgedec trust`), `--trust-code` and
-`edgedec.open(trust_code=True)` are the ways to say yes.
+`check_code` first. Consent is a pinned key that signed the bundle (`edgedec trust`), `--trust-code` or
+`edgedec.open(trust_code=True)`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _trusted: ContextVar[bool] = ContextVar("trusted", default=False)
 
 
 def trust_code(trusted: bool) -> None:
-    """From now on code in bundles may be run, or may not."""
+    """Allow or forbid code in bundles from now on."""
     _trusted.set(trusted)
 
 
 @contextmanager
 def trusting(trusted: bool) -> Iterator[None]:
-    """Inside, code in bundles may be run if `trusted`, or if it might before."""
+    """A context in which code in bundles may run if `trusted`, or if it was allowed before."""
     token = _trusted.set(trusted or _trusted.get())
     try:
         yield
@@ -45,8 +45,8 @@ def check_code(bundle: Bundle, file: str) -> None:
 
 
 def why_not_run(bundle: Bundle) -> str | None:
-    """Why code of a bundle may not be run, and what to do; None if it may. BundleUnsafe for a wrong signature, even
-    where code is trusted."""
+    """The reason why a bundle's code may not run, with a remedy; None if it may. BundleUnsafe for a wrong signature,
+    even if code is trusted."""
     signed = signed_by(bundle)
     if _trusted.get() or (signed is not None and signed.signer is not None):
         return None

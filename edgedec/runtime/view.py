@@ -1,4 +1,4 @@
-"""Which committed slots of a block the rows of a call see, by kv head: what sparse and retrieving attention is made of.
+"""Views: the committed slots of a block that the rows of a call see, by kv head. The basis of sparse attention.
 
 Slots are taken by pages of `PAGE`, whole, in the order of the block's slots; the slots of one cache and the rows of the
 same call are seen as ever (a tree's rows their ancestors), and windows, sinks and softcap of the block hold on top.
@@ -71,7 +71,7 @@ class View:
         return np.zeros(0, np.int64) if lists is None else np.unique(np.asarray(lists[head], np.int64))
 
     def stands_for(self, head: int) -> Ints:
-        """How many slots each of those listed stands for, of a kv head."""
+        """The number of slots that each listed slot of a kv head represents."""
         slots = self.listed("slots", head)
         return np.ones(len(slots), np.int64) if self.runs is None else np.asarray(self.runs[head], np.int64)
 
@@ -82,12 +82,12 @@ class View:
 
     @property
     def has_lists(self) -> bool:
-        """Are pages or slots given by their numbers?"""
+        """Whether pages or slots are given by their numbers."""
         return self.chosen is not None or self.slots is not None
 
     @property
     def retrieves(self) -> bool:
-        """Are pages selected by their bounds?"""
+        """Whether pages are selected by their bounds."""
         return any(
             count is None or count > 0 for count in (self.pages if isinstance(self.pages, tuple) else [self.pages])
         )

@@ -41,7 +41,7 @@ _LEAST = 2048
 
 @dataclass(frozen=True)
 class Best:
-    """The best of a row. ids [k] ascending; scores float32 [k].
+    """The k best tokens of a row. ids [k] ascending; scores float32 [k].
 
     border: no token outside has a larger score (-inf: there is none outside). peak: the largest logit; rest: bounds of
     what exp((logit - peak) / temperature) of all tokens outside adds up to, and least: of what one of them is at most.
@@ -118,13 +118,13 @@ def adjust_best(best: Best, sampling: Sampling, ids: Sequence[int] | Ids, n_prom
 
 
 def _may_raise(sampling: Sampling) -> bool:
-    """May bias and penalties make any score larger?"""
+    """Whether bias and penalties may raise any score."""
     larger = sampling.repetition_penalty < 1 or min(sampling.presence_penalty, sampling.frequency_penalty) < 0
     return larger or any(bias > 0 for _, bias in sampling.bias)
 
 
 def decided(best: Best, sampling: Sampling) -> Probs | None:
-    """What `distribution` makes of all scores of the row; None if these do not decide it."""
+    """The result of `distribution` for the whole row; None if the k best do not decide it."""
     scores, border, k = best.scores, best.border, sampling.top_k
     top = float(scores.max(initial=-inf))
     if not top > border:
@@ -144,7 +144,7 @@ def decided(best: Best, sampling: Sampling) -> Probs | None:
 
 
 def _decided_open(best: Best, top: float, sampling: Sampling) -> Probs | None:
-    """The same where tokens outside are not yet dropped."""
+    """`decided` while tokens outside are not yet dropped."""
     order = np.argsort(-best.scores, kind="stable")
     falling = best.scores[order]
     w = weights(falling, top, sampling.temperature)

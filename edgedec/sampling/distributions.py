@@ -13,8 +13,8 @@ Worked example, `Sampling(temperature=1.0, top_k=3, top_p=0.7)`:
     top-p keeps the fewest  4/9   3/9    -     -      4/9 < 0.7 <= 7/9
     renormalised            4/7   3/7    -     -
 
-The probabilities of what is kept are computed from its scores alone, in one way: whoever finds the kept tokens by a
-shorter way (`best.py`) has the same bytes.
+The probabilities of the kept tokens are computed from their scores alone, in one way: a shorter way to find the kept
+tokens (`best.py`) gives the same bytes.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def cut(ids: Ids, scores: Logits, top: float, sampling: Sampling, top_p: float |
     setting's."""
     mass = sampling.top_p if top_p is None else top_p
     p = weights(scores, top, sampling.temperature)
-    keep = p > 0  # what rounds to nothing is outside the support
+    keep = p > 0  # probabilities that round to 0 are outside the support
     if mass < 1:
         ids, scores, p = _keep(ids, scores, p, keep)
         keep = _top_p(p / p.sum(), scores, mass)
@@ -137,7 +137,7 @@ def draw_at(probs: Probs, u: float) -> int:
 
 
 def residual(p: Probs, q: Probs) -> Probs:
-    """norm(max(p - q, 0)): what to draw from when a draft from q was refused.
+    """norm(max(p - q, 0)): the distribution to draw from after a draft from q was rejected.
 
     Where p is nowhere above q the draft is never refused but by rounding; then p itself is returned.
 
@@ -198,5 +198,5 @@ def _typical(p: Floats, mass: float) -> Mask:
 
 
 def _keep(ids: Ids, scores: Logits, p: Floats, keep: Mask) -> tuple[Ids, Logits, Floats]:
-    """What is kept."""
+    """The distribution of the kept tokens."""
     return (ids, scores, p) if keep.all() else (ids[keep], scores[keep], p[keep])

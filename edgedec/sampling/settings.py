@@ -50,7 +50,7 @@ class Sampling:
 
     @property
     def adjusts(self) -> bool:
-        """Are logits changed before anything is chosen by them?"""
+        """Whether bias or penalties change the logits."""
         penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
         return bool(self.logit_bias) or penalties != (1, 0, 0)
 
@@ -61,7 +61,7 @@ class Sampling:
 
     @property
     def takes_largest(self) -> bool:
-        """Is the next token that of the largest logit, whatever the others are?"""
+        """Whether the next token is always that of the largest logit."""
         return self.temperature == 0 and not self.adjusts
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class Sampling:
 
 
 def _real(name: str, value: object, allowed: str) -> None:
-    """Refuse what is no number within `allowed`, an interval such as "(0, 1]"."""
+    """UsageError unless the value is a number within `allowed`, an interval such as "(0, 1]"."""
     low, high = map(float, allowed[1:-1].split(","))
     if type(value) is not bool and isinstance(value, Real):
         x = float(value)
@@ -90,7 +90,7 @@ def _real(name: str, value: object, allowed: str) -> None:
 
 
 def check_whole(name: str, value: object) -> None:
-    """Refuse what is no whole number from 0 on."""
+    """UsageError unless the value is a whole number from 0 on."""
     if type(value) is bool or not isinstance(value, Integral) or value < 0:
         raise UsageError(f"{name}: {value!r} is out of range; allowed: whole numbers from 0 on")
 

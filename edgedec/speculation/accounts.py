@@ -1,8 +1,8 @@
-"""What a call was worth: to each drafter, and to the budget. Times are by the cost model, beside the other sequences.
+"""The gain of a call, for each drafter and for the budget. Times come from the cost model, in a call with the other
+sequences.
 
-A token is worth what it costs without drafts: a call of one row for each sequence, divided by the sequences, and what
-passes outside of calls. A drafted
-row costs its share of what all drafted rows added to the call.
+A token is worth its cost without drafts: the seconds of a call of one row per sequence, divided by the sequences, plus
+the time outside of calls. A drafted row costs its share of the time that all drafted rows added to the call.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from edgedec.speculation.budget import Budget
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.proposals import Proposals
 
-# A share of a call below which a drafter's own time does not matter.
+# The share of a call below which a drafter's own time is ignored.
 _NEGLIGIBLE = 0.002
-# Of the drafters' time for their first call so much of a call counts.
+# The drafters' time for their first call counts up to this share of a call.
 _OPENING = 0.1
-# The drafters' time for a call counts for so many usual ones at most, after so many calls.
+# The drafters' time for a call is capped at this multiple of its mean, after so many calls.
 _SPIKE, _AFTER = 4.0, 8
-# How fast the least time of a call is forgotten; it is such a share of the time at least.
+# The growth of the minimum time per call, so that old minima fade; its least share of the measured time.
 _RISE, _OWN = 1.05, 0.2
 # The share of reading a prompt that drafters may take to read it as well.
 _READING = 0.02
@@ -31,7 +31,8 @@ _READING = 0.02
 
 @dataclass(frozen=True)
 class Prices:
-    """Seconds that a token is worth, and that a drafted row costs; call: those of a call of this sequence alone."""
+    """The seconds that a token is worth and that a drafted row costs; call: the seconds of this sequence's call
+    alone."""
 
     token: float
     row: float
@@ -40,19 +41,19 @@ class Prices:
     @classmethod
     def of(cls, costs: Costs, sequences: int, total: int, drafted: int, call: float, outside: float = 0.0) -> Prices:
         """In a call of `total` rows, `drafted` of them drafted, which takes `call` seconds without these; all 0 while
-        nothing is known. outside: what passes outside of it for each sequence."""
+        no costs are known. outside: seconds outside of the call per sequence."""
         seconds = costs.seconds
         last = len(seconds) - 1
         if not last:
             return cls(0.0, 0.0, 0.0)
         row = (seconds[min(total, last)] - seconds[min(total - drafted, last)]) / drafted if drafted else 0.0
-        # What lies beyond the curve is the text before the rows; each of them attends to it.
+        # The time above the curve is attention to the text before the rows; each row attends to it.
         text = max(0.0, call - seconds[min(sequences, last)]) / sequences
         return cls(call / sequences + outside, row + (1 - READING) * text if drafted else 0.0, seconds[1] + text)
 
 
 def plain_seconds(costs: Costs, sequences: int, context: int) -> float:
-    """Of a call of one row for each sequence, after so many tokens each."""
+    """The seconds of a call of one row per sequence, each after `context` tokens."""
     return costs.seconds[min(sequences, len(costs.seconds) - 1)] + costs.per_cell * sequences * context
 
 
@@ -64,7 +65,7 @@ def judge_all(
     budget: Budget,
     prices: Prices,
 ) -> None:
-    """Test all guesses by what came, and count what they were expected to bring, did bring, and gained."""
+    """Test all guesses against the picked tokens; record their expected and actual acceptance, and their gains."""
     chances = found.merger.chances
     path = found.merger.test(step.picked, [member.calibration for member in members])
     budget.add_guesses(sum(chances[node] for node in kept), len(set(path) & set(kept)))
@@ -75,8 +76,8 @@ def judge_all(
 def judge(
     found: Proposals, kept: Sequence[int], path: Sequence[int], members: Sequence[DrafterStats], prices: Prices
 ) -> None:
-    """What each drafter gained, as far as it was to be expected: a node counts for the first of its drafters, by its
-    chance, which calibration keeps true. path: the nodes that came true."""
+    """Record each drafter's expected gain: a node counts for the first of its drafters, by its calibrated chance, which
+    is less noisy than the outcome. path: the nodes that were right."""
     guesses, chances, ran = found.merger.guesses, found.merger.chances, set(kept)
     gains = dict.fromkeys(range(len(members)), 0.0)
     for node in kept:
@@ -99,7 +100,7 @@ def _count(guesses: Sequence[tuple[int, int]], members: Sequence[DrafterStats], 
 
 
 def judge_drawn(found: Proposals, step: StepResult, prices: Prices) -> None:
-    """What the drafter gained that drew: its rows are the first."""
+    """Record the gain of the drafter whose tokens were drawn: its rows are the first."""
     if found.drawn_by is None:
         return
     rows = found.drawn_rows
@@ -110,7 +111,7 @@ def judge_drawn(found: Proposals, step: StepResult, prices: Prices) -> None:
 
 def settle(budget: Budget, step: StepResult, own: int, spent: float, prices: Prices) -> float:
     """Update the budget after a call with `own` drafted rows, none of them forced; drafters took `spent` seconds.
-    Returns what all of it gained."""
+    Returns the net gain in seconds."""
     accepted = len(step.picked) - 1
     budget.add_call(prices.token, 1 + accepted if own else 1, spent)
     if not own:
@@ -121,23 +122,23 @@ def settle(budget: Budget, step: StepResult, own: int, spent: float, prices: Pri
 
 
 class UsualTime:
-    """What drafting takes a call. `idle`: the least of late, without drafters whose time matters."""
+    """The time of drafting per call. `idle`: the recent minimum, without expensive drafters."""
 
     def __init__(self) -> None:
         self.idle = self._mean = 0.0
         self._calls = 0
 
     def proposed(self, spent: float, call: float, costly: float) -> float:
-        """A proposal and what was learned from its call took so long; costly: drafters whose time matters. Returns what
-        the others took."""
+        """Add the time of a proposal and of learning from its call; costly: the expensive drafters' part. Returns the
+        rest."""
         own = max(spent - costly, _OWN * spent)
         self.idle = min(own, _RISE * self.idle) if self.idle else min(own, call)
         return own
 
     def cut(self, spent: float, call: float, opening: float = 0.0) -> float:
-        """What of these seconds counts for one more call, which takes `call` without drafts. In the first one drafters
-        open what they need: that is done once, and says nothing of drafting; and so do the first proposals of some,
-        which took `opening`. A spike is cut: something else had the core."""
+        """The part of `spent` that counts for one more call, which takes `call` without drafts. The one-time cost of
+        opening drafters is excluded: in the first call, and in the first proposals of drafters, which took `opening`. A
+        spike is cut, because another program had the core."""
         spent -= max(opening - call, 0.0)
         if not self._calls:
             spent = min(spent, _OPENING * call)
@@ -149,6 +150,6 @@ class UsualTime:
 
 
 def reading_share(step: StepResult, tokens: int) -> float:
-    """Seconds that drafters may take to read a prompt of so many tokens, which the call's first rows end: a share of
-    what the model takes."""
+    """The seconds that drafters may take to read a prompt of `tokens` tokens that ends in this call: a share of the
+    model's time."""
     return _READING * step.seconds * tokens / len(step.rows) if step.root else 0.0

@@ -1,11 +1,10 @@
-"""The drafter that `--spec off | NAME[:option=value,…][+NAME…]` means, `auto` among the names.
+"""The drafter for `--spec off | NAME[:option=value,…][+NAME…]`, where a name may be `auto`.
 
-auto: every drafter that costs next to nothing, one of the bundle's trained heads, and for long contexts the model
-itself on a part of its cache, under the governor; nothing on
-a runtime whose logits depend on how many rows share a call. Of named drafters the governor still chooses how much
-they draft, unless one of them has `fixed=N`: N tokens at each call, whatever they cost. What a constraint forces is
-drafted with any of them. On a runtime that runs no trees, drafts are cut to one chain.
-"""
+auto: all drafters of negligible cost, one of the bundle's trained heads, and for long contexts the model itself on a
+part of its cache, under the governor; no drafter on a runtime whose logits depend on how many rows share a call. The
+governor also sets the draft size of named drafters, unless one of them has `fixed=N`: N tokens at each call, regardless
+of cost. Tokens that a constraint forces are drafted with any of them. On a runtime without trees, drafts are cut to one
+chain."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from edgedec.speculation.shared import SharedLearning
 
 
 def make_speculation(words: Words, host: DrafterContext) -> Drafter:
-    """The drafter that `words` mean."""
+    """The drafter for the value of `--spec`."""
     if words == "off":
         return Off()
     drafters, fixed = list[tuple[str, Drafter]](), 0
@@ -43,14 +42,14 @@ def make_speculation(words: Words, host: DrafterContext) -> Drafter:
 
 
 def _alone(words: Words, drafters: Sequence[tuple[str, Drafter]]) -> Drafter:
-    """A drafter that makes another text: it has to draft at every call, and nothing else may."""
+    """The single drafter of a text that it changes: it must draft at every call, without other drafters."""
     if len(drafters) > 1:
         raise UsageError(f"--spec {words}: a drafter that changes the text (transfer) takes no others beside it")
     return drafters[0][1]
 
 
 def governor(drafters: Sequence[tuple[str, Drafter]], host: DrafterContext, fixed: int = 0) -> Drafter:
-    """These drafters under the governor, after what a constraint forces."""
+    """These drafters under the governor, after the tokens that a constraint forces."""
     if not drafters:
         return Off()
 
@@ -63,8 +62,8 @@ def governor(drafters: Sequence[tuple[str, Drafter]], host: DrafterContext, fixe
 
 
 def _auto(host: DrafterContext) -> list[str]:
-    """The drafters of `auto` by rank, cheapest first: a guess that two make counts for the first. Of those that need
-    a head only the first whose head the bundle has."""
+    """The drafters of `auto` by rank, cheapest first, because a guess of two drafters counts for the first. Of the
+    drafters that need a head only the first whose head is in the bundle."""
     if not host.runtime.capabilities.batch_invariant:
         return []
     facts = {name: fact for name, fact in FAMILY.all_facts().items() if fact.auto is not None and fact.fits(host)}
@@ -75,19 +74,20 @@ def _auto(host: DrafterContext) -> list[str]:
 
 
 def _considered(drafter: Drafter, host: DrafterContext) -> Drafter:
-    """A drafter of `auto`; one that begins where steps take long is given what they take."""
+    """A drafter of `auto`; the sparse drafter, which starts only where steps are slow, gets a function of their
+    time."""
     if isinstance(drafter, SparseDrafter):
         drafter.step_seconds = lambda cells: _step_seconds(host_costs(host.runtime, host.bundle), cells)
     return drafter
 
 
 def _step_seconds(costs: Costs, cells: int) -> float:
-    """What a row takes after so many tokens; nothing, while that is not known."""
+    """The seconds of a row after `cells` cached tokens; 0 while unknown."""
     return costs.seconds[1] + costs.per_cell * cells if len(costs.seconds) > 1 else 0.0
 
 
 def _has(host: DrafterContext, facts: DrafterFacts) -> bool:
-    """Does the bundle have the head or the draft that a drafter needs, and the runtime what that reads?"""
+    """Whether the bundle has the head or the draft that a drafter needs, and the runtime the outputs that it reads."""
     manifest, can = host.bundle.manifest, host.runtime.capabilities
     drafts = can.hidden and can.slices and facts.draft in manifest.drafts
     return drafts or (facts.head != "" and facts.head in manifest.heads)

@@ -1,4 +1,4 @@
-"""The merged tree of a runtime's own: what `TreeMerger` does, its table drafters' proposals merged in the same call."""
+"""`TreeMerger` in the runtime's compiled code: its table drafters propose and are merged in the same call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST = 30
 
 
 class _Guesses(Sequence[list[tuple[int, int]]]):
-    """Each node's guesses, made when they are looked at: of most nodes they never are."""
+    """Each node's guesses, computed on access, because most are never read."""
 
     def __init__(self, by: Sequence[int], numbers: Callable[[int], list[tuple[int, int]]]) -> None:
         self._by, self._numbers = by, numbers
@@ -37,8 +37,8 @@ class _Guesses(Sequence[list[tuple[int, int]]]):
 
 
 class CompiledMerger:
-    """`TreeMerger` on a `DraftGroup`. `numbers`: the drafters that `propose` and `observe` can use together; the
-    trees of the others come by `add`."""
+    """`TreeMerger` on a `DraftGroup`. `numbers`: the drafters that `propose` and `observe` can use together; the trees
+    of the others are added by `add`."""
 
     def __init__(self, drafters: Sequence[Drafter], calibrations: Sequence[Calibrated]) -> None:
         found = [drafter if isinstance(drafter, CompiledDrafter) else None for drafter in drafters]
@@ -55,7 +55,7 @@ class CompiledMerger:
         return len(self._nodes()[0] if self._order is None else self._order)
 
     def clear(self) -> None:
-        """No trees."""
+        """Remove all trees."""
         self._group.clear()
         self._found: tuple[list[int], list[int], list[float], list[float], list[int]] | None = None
         self._order: list[int] | None = None
@@ -67,17 +67,18 @@ class CompiledMerger:
         self.clear()
 
     def propose(self, context: Context, nodes: int, min_path_prob: float, enabled: int) -> None:
-        """Merge the proposals of these tables, in the place of all trees so far."""
+        """Replace all trees by the merged proposals of these tables."""
         self._group.propose(context.ids, context.n_prompt, nodes, min_path_prob, enabled)
         self._found, self._order, self._by = None, self._group.best_first(), None
 
     def watch(self, context: Context, nodes: int, min_path_prob: float, enabled: int, prices: WatchPrices) -> int:
-        """How many nodes of what these tables propose now would pay; the tree of the last watch is tested."""
+        """The number of nodes of these tables' current proposals that would pay; also tests the tree of the last
+        watch."""
         self._found = self._order = self._by = None
         return self._group.watch(context.ids, context.n_prompt, nodes, min_path_prob, enabled, prices)
 
     def observe(self, step: StepResult, enabled: int) -> None:
-        """These tables learn of a verified call."""
+        """Update these tables with a verified call."""
         for part in step.prompt if enabled & self._taught else ():
             self._group.observe(part.rows, part.root, (), (), best_shown(part), enabled & self._taught)
         self._group.observe(step.rows, step.root, step.path, step.picked, best_shown(step), enabled)
@@ -96,7 +97,7 @@ class CompiledMerger:
 
     @property
     def guesses(self) -> _Guesses:
-        """By node: the drafters' numbers, ascending; the kinds of their claims are not known here."""
+        """The drafters' numbers of each node, ascending; the kinds of their claims are not available here."""
         if self._by is None:
             self._by = _Guesses(self._nodes()[4], self._numbers)
         return self._by
@@ -122,12 +123,12 @@ class CompiledMerger:
         return Draft(tokens, parents, p, by=[self._named(mask, by) for mask in drafters], why=why)
 
     def path(self, picked: Sequence[int]) -> list[int]:
-        """The nodes that came true, from the top."""
+        """The nodes that match the picked tokens, from the root."""
         return self._group.test(picked, False)
 
     def test(self, picked: Sequence[int], calibrations: Sequence[Calibrated]) -> list[int]:
-        """Update the calibrations, those it was made with, by every guess whose parent came true; returns the path that
-        did."""
+        """Update the calibrations that it was created with, by every guess whose parent was right; returns the path
+        that was right."""
         return self._group.test(picked, True)
 
     def _named(self, mask: int, by: Sequence[str]) -> str:
@@ -150,6 +151,6 @@ class CompiledMerger:
 
 
 def compiled_merger(drafters: Sequence[Drafter], calibrations: Sequence[Calibrated]) -> CompiledMerger | None:
-    """The runtime's merger for these drafters; None where none of them is the runtime's, or they are too many."""
+    """The runtime's merger for these drafters; None if none of them is the runtime's, or if there are too many."""
     some = any(isinstance(drafter, CompiledDrafter) for drafter in drafters)
     return CompiledMerger(drafters, calibrations) if some and len(drafters) <= _MOST else None

@@ -1,4 +1,4 @@
-"""What forwards cost, kept for this bundle, engine and host in the cache folder, and shared by a runtime's sessions."""
+"""Files of measured call costs, per bundle, engine and host in the cache folder; a runtime's sessions share them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from edgedec.speculation.costs import Costs
 from edgedec.speculation.survey import Survey
 from edgedec.storage.files import cache_folder, replacing
 
-# Of what a file holds; another one is another file.
+# The version of the file's contents; part of its name.
 VERSION = 3
-# A multiply-add of attention costs as much as so many of a matrix with quantized weights, in a call of one row.
+# The cost of a multiply-add of attention, in multiply-adds of a matrix with quantized weights, in a call of one row.
 _ATTENTION = 2.0
 _LARGEST = 1024
 
-# A survey holds its costs: by these it would never go.
+# Weak keys, and the survey's callback has a weak reference to the costs: otherwise no entry would ever be freed.
 _known: WeakKeyDictionary[Runtime, tuple[Costs, Survey]] = WeakKeyDictionary()
 
 
 def host_costs(runtime: Runtime, bundle: Bundle) -> Costs:
-    """The surface of this runtime on this bundle and host, as far as it is known; its sessions share it."""
+    """The cost surface of this runtime on this bundle and host, as far as it is measured; its sessions share it."""
     if runtime in _known:
         return _known[runtime][0]
     path = _path(runtime, bundle)
@@ -41,12 +41,13 @@ def host_costs(runtime: Runtime, bundle: Bundle) -> Costs:
 
 
 def survey_of(costs: Costs) -> Survey | None:
-    """What completes these costs; None if they are not a runtime's."""
+    """The survey that completes these costs; None if they are not a runtime's."""
     return next((survey for known, survey in list(_known.values()) if known is costs), None)
 
 
 def cell_calls(spec: ModelSpec) -> float:
-    """What a cached token adds to a row alone, in calls of one row, roughly: by multiply-adds. Windows are short."""
+    """The estimated cost of a cached token for a single row, in calls of one row, by multiply-adds. Blocks with an
+    attention window are left out, as windows are short."""
     blocks = [block for block in spec.blocks if isinstance(block, Attention) and block.window is None]
     cell = sum(2 * block.n_heads * block.head_dim for block in blocks)
     return _ATTENTION * cell / max(row_macs(spec), 1)
@@ -57,7 +58,7 @@ def _path(runtime: Runtime, bundle: Bundle) -> Path:
 
 
 def _key(runtime: Runtime, bundle: Bundle) -> str:
-    """Whatever changes the surface changes the name."""
+    """The file's name: a hash of everything that changes the surface."""
     from edgedec.version import __version__
 
     can = runtime.capabilities
@@ -87,8 +88,8 @@ def _cpu() -> str:
 
 
 def _read(path: Path) -> tuple[dict[int, float], float, float, float] | None:
-    """Seconds by rows, those of a cell, those outside of a call and those of a proposal (0: not known); None if nothing
-    was kept, or if the file holds something else."""
+    """Seconds by rows, of a cell, outside of a call, and of a proposal (0: unknown); None if there is no file, or if
+    its contents are invalid."""
     try:
         kept = json.loads(path.read_text())
         points = {int(k): float(s) for k, s in kept["rows"].items()}
@@ -114,4 +115,4 @@ def _write(path: Path, costs: Costs | None) -> None:
                 kept |= {"outside": costs.usual.plain, "trial": costs.usual.trial}
             file.write(json.dumps(kept).encode())
     except OSError:
-        pass  # where the folder cannot be written it is learned anew at the next start
+        pass  # if the folder is not writable, costs are measured again at the next start

@@ -1,11 +1,11 @@
-"""What a forward costs on this host: seconds(rows, context), learned from the calls that are made.
+"""The cost of a forward on this host: seconds(rows, context), learned from the calls that are made.
 
     seconds = curve(rows) + per_cell · (the cached tokens before the rows, as `allocation.text_cells` counts them)
 
-The curve decides how much drafting can pay: where eight rows cost what one costs, wide trees are free; where they cost
-eight times as much, nothing is. It is a line through measured points. Every call of whole stacks corrects the points
-beside its number of rows, and all others less: the host may have changed for all. `per_cell` is the slope of a
-regression over the last calls. Points that are missing are made by a `survey`.
+The curve decides how much drafting can pay: if eight rows cost as much as one, wide trees are free; if they cost eight
+times as much, no draft pays. It is a polyline through measured points. Every call of the whole stack corrects the
+points next to its number of rows, and all others less, as the host's speed may have changed for all. `per_cell` is the
+slope of a regression over the last calls. A `survey` measures missing points.
 """
 
 from __future__ import annotations
@@ -21,37 +21,38 @@ import numpy as np
 from edgedec.speculation.finds import Finds
 from edgedec.speculation.outside import Usual
 
-# How fast a point follows what is measured, and all others; one outlier counts as no more than a factor of two.
+# The rates at which a point, and all others, follow a measurement; the largest log error that counts (a factor of two).
 _RATE, _SHARED, _WILD = 0.15, 0.08, 0.7
-# A new point is compared with so many calls before it: what slowed those down slowed it down as well.
+# A new point is corrected by the errors of this many calls before it, which the same slowdown affected.
 _LATELY = 5
-# A point that the curve leaves by more than this is doubtful until so many calls have shown it.
+# A point farther than this from the curve is doubtful until it was measured by so many calls.
 _DOUBT, _SETTLED = 0.15, 6
-# A call takes at most so many times as long as calls of fewer rows for as many.
+# The most that a point may cost, relative to the same rows in smaller calls.
 _FAR = 2.0
-# The curve is written anew when it is off by so much, or by more before so many calls.
+# The curve is recomputed after a drift of _STEP, or of _LEAP before _SELDOM calls have passed.
 _STEP, _LEAP, _SELDOM = 0.05, 0.25, 8
-# Of the regression: how much of the past counts at each call, how strongly the slope is held, the factor beyond which a
-# call was disturbed, and the factor within which the slope stays of what it was at first.
+# Of the regression: the decay per call, the weight that holds the slope, the factor beyond which a call counts as
+# disturbed, and the largest factor between the slope and its first value.
 _KEEP, _HOLD, _ODD, _WITHIN = 0.99, 0.002, 3.0, 8.0
-# The same factor where arithmetic says what a cell adds; and a call without its text is at least such a share of it.
+# The same factor where the slope is estimated from multiply-adds; the least share of a call that is not its text.
 _WITHIN_ARITHMETIC, _LEAST = 3.0, 0.2
-# What cells take at least, as a share of a call that took less than they were to take.
+# The least share of cells in a call that took less time than expected of its cells alone.
 _FLAT = 0.02
-# A call so much slower or quicker than expected says nothing of the slope.
+# A call slower or quicker than expected by this factor is left out of the slope.
 _DISTURBED = 1.5
-# A call is of a point if its rows differ by less; a new point is the least of so many calls, for noise only ever adds.
+# A call belongs to a point if its rows differ by less than this share; a new point is the minimum of so many calls, as
+# noise only adds time.
 _NEAR, _FIRST = 0.12, 2
-# A point weighs as many calls as it was corrected by, so many at most.
+# The weight of a point is the number of calls that corrected it, up to this.
 _REMEMBERED = 50
-# Beyond the last point a row costs what it did before it, and a little more.
+# After the last point a row costs the slope before it, times this.
 _BEYOND = 1.2
 
 
 class Costs:
-    """`seconds[k]` of a call of k rows after no text, k from 1 to `most`; `per_cell`: what each cached token adds to
-    a row alone; `usual`: what passes outside of calls; `finds`: what looks in silence brought. Sessions of one runtime
-    share one, in any threads."""
+    """`seconds[k]`: of a call of k rows after an empty text, k from 1 to `most`; `per_cell`: the seconds that each
+    cached token adds to a single row; `usual`: the time outside of calls; `finds`: the gains of drafts found by checks
+    in silence. Sessions of one runtime share one, in any threads."""
 
     def __init__(self, measured: Mapping[int, float], per_cell: float = 0.0, largest: int = 0) -> None:
         """measured: seconds by rows; largest: the most rows of a call, if they are more."""
@@ -65,7 +66,7 @@ class Costs:
         self.usual, self.finds = Usual(), Finds()
         self._lately, self._doubted = deque[float](maxlen=_LATELY), list[int]()
         self.per_cell, self.seconds, self._arithmetic = per_cell, [0.0], per_cell
-        # What `per_cell` is likely to be, in calls of one row; 0: that is not known.
+        # The estimate of `per_cell` in calls of one row; 0: unknown.
         self.cell_calls = 0.0
         self._write()
 
@@ -75,42 +76,42 @@ class Costs:
         return self._most
 
     def points(self) -> dict[int, float]:
-        """What was measured, by rows."""
+        """The measured seconds by rows."""
         with self._lock:
             return {k: point * self._scale for k, point in zip(self._rows, self._points, strict=True)}
 
     @property
     def known(self) -> int:
-        """How many points were measured."""
+        """The number of measured points."""
         return len(self._rows)
 
     def covers(self, rows: int) -> bool:
-        """Is it known what more than so many rows cost?"""
+        """Whether the costs of `rows` rows and of more are measured."""
         return len(self._rows) > 1 and self._rows[0] <= rows < self._rows[-1]
 
     def calls(self, rows: int) -> int:
-        """How often a call of about so many rows was measured, as far as that matters."""
+        """The number of measured calls of about so many rows, up to a limit."""
         with self._lock:
             at = self._near(rows)
             return self._calls[at] if at >= 0 else 0
 
     @property
     def doubted(self) -> list[int]:
-        """Rows whose few calls do not fit those of more or fewer rows: one of them was disturbed."""
+        """Row counts whose few measurements contradict those of more or fewer rows: one of them was disturbed."""
         with self._lock:
             calls = dict(zip(self._rows, self._calls, strict=True))
             return [rows for rows in self._doubted if calls[rows] < _SETTLED]
 
     def row(self, rows: int, more: int) -> float:
-        """What each of `more` rows adds to a call of `rows`."""
+        """The seconds that each of `more` rows adds to a call of `rows` rows."""
         last = len(self.seconds) - 1
         low = min(rows, last)
         high = min(rows + more, last)
         return (self.seconds[high] - self.seconds[low]) / (high - low) if high > low else 0.0
 
     def add(self, rows: int, seconds: float, cells: int = 0) -> bool:
-        """A call of so many rows after so many cells took so long. The sequences that share it all say so: False if it
-        was counted before."""
+        """Add the seconds of a call of `rows` rows after `cells` cached tokens. All sequences that share a call report
+        it: returns False if it was counted before."""
         if seconds == self._last:
             return False
         self._last = seconds
@@ -131,15 +132,16 @@ class Costs:
         self._correct(rows, seconds, self.per_cell * cells)
 
     def _bound(self, found: float) -> None:
-        """Calls whose rows all have the same context cannot tell the slope from the curve: it stays near what
-        arithmetic says, or what it was at first."""
+        """Set the slope within bounds. Calls of equal contexts cannot separate the slope from the curve, so it stays
+        near the estimate by multiply-adds, or near its first value."""
         near, within = self._arithmetic, _WITHIN
         if self.cell_calls:
             near, within = self.cell_calls * self.seconds[1], _WITHIN_ARITHMETIC
         self.per_cell = max(near / within, min(near * within, found))
 
     def _lower(self, rows: int, seconds: float, cells: int) -> None:
-        """A call took far less than its text was to take: it attends to a part of that, whatever arithmetic says."""
+        """Lower the slope after a call that took less than expected of its text alone: it attends to only a part of the
+        text."""
         self.per_cell = self._arithmetic = max(seconds - self.seconds[rows], _FLAT * seconds) / cells
         self.cell_calls, self._slope = 0.0, Slope()
 
@@ -167,7 +169,7 @@ class Costs:
             self._write()
 
     def _near(self, rows: int) -> int:
-        """The place of the point next to `rows`; -1: there is none."""
+        """The index of the point nearest to `rows`; -1 if there is none."""
         known = self._rows
         at = bisect_left(known, rows)
         if at < len(known) and known[at] == rows:
@@ -191,8 +193,8 @@ class Costs:
             self.per_cell = self._arithmetic = self.cell_calls * self.seconds[1]
 
     def _write(self) -> None:
-        """The curve through the points: straight lines between them, made to rise, for more rows never cost less:
-        points that fall are taken together, those of more calls weighing more."""
+        """Recompute the curve: straight lines between the points, made monotonic because more rows never cost less.
+        Points that fall are merged into a mean weighted by their calls."""
         self._drift, self._unwritten = 0.0, 0
         if not self._rows:
             return
@@ -211,7 +213,7 @@ class Costs:
 
 
 def _split(rows: Sequence[int], points: Sequence[float]) -> list[float]:
-    """The points, none far above what calls of fewer rows would take for as many, into which it could be split.
+    """The points, each limited to a multiple of the time of several smaller calls with as many rows in all.
 
     Worked example: 1.0 for 1 row, 1.5 for 2, 9.0 for 4, with a factor of 2 -> 1.0, 1.5, 6.0
     """
@@ -240,14 +242,14 @@ def _rising(points: Sequence[float], weights: Sequence[int]) -> list[float]:
 
 
 class Slope:
-    """What a cell adds, by least squares of seconds = a · curve + b · cells over the last calls, relative errors
-    counting; a is not used: the curve is corrected by itself."""
+    """The seconds per cell, by least squares of seconds = a · curve + b · cells over the last calls, with relative
+    errors; a is not used, as the curve is corrected separately."""
 
     def __init__(self) -> None:
         self._cc = self._cx = self._xx = self._cy = self._xy = 0.0
 
     def add(self, curve: float, cells: int, seconds: float, b: float) -> float:
-        """One more call; returns b, which moves away from what it was only as far as the calls say so."""
+        """Add a call; returns the new b, regularised towards its old value."""
         c, x = curve / seconds, cells / seconds
         if not (1 / _ODD < c < _ODD and 1 / _DISTURBED < c + b * x < _DISTURBED):
             return b

@@ -1,4 +1,4 @@
-"""From merged proposals to the draft that runs: what is forbidden goes, the rest is offered, what is granted is cut."""
+"""From merged proposals to the draft that runs: forbidden nodes are removed, the rest is offered, granted nodes run."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from edgedec.trees.merge import resume
 
 
 def allowed(context: Context, found: Proposals, order: list[int], row: float) -> list[int]:
-    """Those of these nodes, parents first, that the constraint of the generation does not forbid. Beside a drawn draft
-    all of them: what was drawn runs as it is. row: seconds that a drafted row costs."""
+    """The nodes, parents first, that the generation's constraint does not forbid. With a drawn draft all of them,
+    because drawn tokens run unchanged. row: the seconds of a drafted row."""
     permitted = context.hooks.allowed
     if not order or found.drawn is not None or permitted is None:
         return order
@@ -30,7 +30,7 @@ def allowed(context: Context, found: Proposals, order: list[int], row: float) ->
 def offer_of(
     found: Proposals, context: Context, order: Sequence[int], costs: CostSurface, trust: float, usual: Usual
 ) -> Offer:
-    """These nodes for the next call; trust: what a chance counts for; usual: what passes outside of calls."""
+    """The offer of these nodes for the next call; trust: the factor on chances; usual: the time outside of calls."""
     chances = found.merger.chances
     reading, tokens, rows = len(context.ids) - context.cache.length - 1, 1.0, found.drawn_rows
     if found.drawn_by is not None:
@@ -42,7 +42,7 @@ def offer_of(
 
 
 def cut(found: Proposals, context: Context, kept: Sequence[int], names: Sequence[str], why: str) -> Draft:
-    """The draft of the nodes `kept`, and of what was drawn; names: the drafters' names."""
+    """The draft of the nodes `kept` and of the drawn tokens; names: the drafters' names."""
     if found.drawn is not None and found.drawn_by is not None:
         return with_guesses(found.drawn, found.merger, kept, names, found.drawn_by.name)
     draft = found.merger.cut(kept, names, why)
@@ -50,7 +50,7 @@ def cut(found: Proposals, context: Context, kept: Sequence[int], names: Sequence
 
 
 def probing(draft: Draft, rows: int, context: Context, trees: bool) -> Draft:
-    """A draft of so many rows, of the whole stack: rows that are missing are any tokens, most likely wrong."""
+    """A draft of `rows` rows of the whole stack for measuring; missing rows are filled with arbitrary tokens."""
     missing, n = rows - len(draft.tokens), len(draft.tokens)
     vocab = context.cache.spec.vocab_size
     above = [-1] * missing if trees else range(n - 1, rows - 1)
@@ -64,7 +64,8 @@ def probing(draft: Draft, rows: int, context: Context, trees: bool) -> Draft:
 
 
 def promised(found: Proposals, order: Sequence[int], sequences: int, costs: Costs, usual: Usual) -> float:
-    """The tokens that the guesses so far promise, as many of them as would run in a call of so many sequences."""
+    """The expected accepted tokens of the guesses so far, counting those that would run in a call of `sequences`
+    sequences."""
     chances = [found.merger.chances[node] for node in order]
     offer = Offer(chances, sequences, 0, costs, outside=usual.plain, extra=usual.draft)
     return sum(chances[: best_of_one(offer, Others(), costs.most).nodes])

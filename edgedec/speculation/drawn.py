@@ -1,10 +1,10 @@
 """A drawn draft and the guesses of other drafters as one tree.
 
-The drawn tokens run as they were drawn, every one: to leave some out for what they are would change their distribution.
-Guesses below or beside them are further rows without a distribution. The verifier of the drawn draft goes first, and
-sees the drawn rows alone; from the token that it ends with, verification follows the target's own draws through all
-rows. To accept a certain guess x with its probability under what the rejections left of p, and else to take it out of
-p, is the same as to draw from that p and see whether x was drawn: recursive rejection over the whole tree.
+All drawn tokens run: leaving some out by their value would change their distribution. Guesses are further rows without
+a distribution. The verifier of the drawn draft runs first, on the drawn rows alone; from its last token on,
+verification follows the target's own draws through all rows. This is recursive rejection over the whole tree: accepting
+a deterministic guess x with its probability under the residual of p, and otherwise removing it from p, is equivalent to
+drawing from that residual and comparing the draw with x.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from edgedec.trees.merge import MergedTree
 
 
 def beyond(drawn: Draft, merger: MergedTree, order: Sequence[int]) -> list[int]:
-    """Of these nodes, parents first, those that the drawn draft does not have."""
+    """The nodes, parents first, that are not in the drawn draft."""
     rows = _rows(drawn, merger, order)
     return [node for node in order if rows[node] < 0]
 
@@ -41,7 +41,7 @@ def with_guesses(drawn: Draft, merger: MergedTree, nodes: Sequence[int], by: Seq
 
 
 def _rows(drawn: Draft, merger: MergedTree, order: Sequence[int]) -> dict[int, int]:
-    """The drawn row of each node; -1: there is none."""
+    """The drawn row of each node; -1 if there is none."""
     below: dict[tuple[int, int], int] = {}
     for row, key in enumerate(zip(drawn.parents, drawn.tokens, strict=True)):
         below.setdefault(key, row)

@@ -1,26 +1,26 @@
-"""What drafts bring that silence found, and how long it rests where they lose.
+"""The gains of drafts that checks during silence found ("finds"), and the pause after finds that lost.
 
-A look says that guesses would pay; whether they do is seen when they were drafted: a text that quotes a few words now
-and then looks like a copy at each of them. Where the last finds lost on the whole nothing is looked for during some
-calls, twice as many each time, from text to text: the sessions of a runtime share what was found out, so that no new
-text begins by losing again. A long run of repeated tokens (`following`) still wakes it.
-"""
+A check predicts that guesses would pay; their draft shows whether they do: a text that quotes a few words now and then
+resembles a copy at each of them. After finds with a net loss the checks pause for some calls, twice as many each time.
+The sessions of a runtime share these statistics, so that a new text does not repeat the loss. A long run of repeated
+tokens (`following`) ends the pause."""
 
 from __future__ import annotations
 
-# What a find's draft takes, at first; how fast the mean follows; one counts for so many usual ones at most.
+# The initial seconds of a find's draft; the rates of the mean when it rises and falls; the cap in multiples of the
+# mean.
 _TAKES, _RISES, _FALLS, _SPIKE = 6e-5, 0.1, 0.25, 4.0
-# How often a look soon after a find finds something, before any did.
+# The initial hit rate of checks soon after a find.
 _AGAIN = 0.5
-# Finds until they are judged, and how fast their mean gain follows; the first rest and the longest, in calls; so many
-# finds that gained make the next rest a first one.
+# Finds until they are judged, and the rate of their mean gain; the first and the longest pause, in calls; after _GOOD
+# finds in a row that gained, the next pause is a first one.
 _TRIAL, _SMOOTH = 8, 0.15
 _FIRST, _LONGEST, _GOOD = 64, 8192, 12
 
 
 class Finds:
-    """`takes`: mean seconds of the drafters' time for a find; `gain`: that a find gained; it begins at nothing, so one
-    alone is no judgement."""
+    """`takes`: the drafters' mean seconds per find; `gain`: the mean gain of a find in seconds; its prior is 0, so that
+    one find alone decides little."""
 
     def __init__(self) -> None:
         self.takes, self._again = _TAKES, _AGAIN
@@ -29,16 +29,15 @@ class Finds:
 
     @property
     def worth(self) -> float:
-        """Seconds that another look soon after a find brings."""
+        """The expected gain, in seconds, of another check soon after a find."""
         return self._again * self.gain
 
     def looked_again(self, found: bool) -> None:
-        """A look soon after a find found something, or nothing."""
+        """Add the outcome of a check soon after a find."""
         self._again += _SMOOTH * (found - self._again)
 
     def add(self, takes: float, gain: float) -> int:
-        """One more took so much of the drafters' time, and gained so much on the whole; returns for how many calls to
-        look for none."""
+        """Add a find: the drafters' time and the net gain, in seconds; returns the number of calls without checks."""
         self.takes += (min(takes, _SPIKE * self.takes) - self.takes) * (_RISES if takes > self.takes else _FALLS)
         self._seen += 1
         self._gained = self._gained + 1 if gain > 0 else 0

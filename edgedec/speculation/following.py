@@ -1,20 +1,20 @@
-"""Has a text begun to repeat itself? The cheapest question that can be asked at every call.
+"""Detection of a text that begins to repeat itself, cheap enough for every call.
 
-While drafting is silent nothing is looked up for many calls, and a copy that begins would be noticed late. Two tokens
-that were seen before name the place after them; if the text goes on there, token for token, it is being copied. That
-is a step of a dictionary a token, next to nothing even beside a call of a tenth of a millisecond.
+While drafting is silent, tables are not checked for many calls, and the start of a copy would be noticed late. A pair
+of tokens that occurred before gives the place after it; if the text continues as it did there, token for token, it is
+being copied. The cost is one dictionary lookup per token, negligible even for a call of a tenth of a millisecond.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-# So many tokens in a row came as they did after the two before them; after a look in vain twice as many, up to so many.
+# The length of a run of repeated tokens that counts as a copy; after a check without a hit twice as long, up to _MANY.
 _FEW, _MANY = 3, 24
 
 
 class Following:
-    """`run`: how many tokens came as at the place that is followed."""
+    """`run`: the number of tokens in a row that are equal to those at the followed place."""
 
     def __init__(self) -> None:
         self.reset()
@@ -25,7 +25,7 @@ class Following:
         self._read, self._place, self.run, self._needed = 1, 0, 0, _FEW
 
     def repeats(self, ids: Sequence[int]) -> bool:
-        """Does the text, which only grows, repeat itself?
+        """Whether the text, which only grows, repeats itself.
 
         Worked example: 5 6 1 2 3 9 5 6 1 2 3 -> at its second 5 6 the place of the first 1 is followed: after 1 2 3 it
         is True.
@@ -45,12 +45,12 @@ class Following:
         return self.run >= self._needed
 
     def looked(self, found: bool) -> None:
-        """A look was worth it, or was not; one that came for another reason says nothing."""
+        """Adapt the needed run to a check's outcome; a check without a run of that length changes nothing."""
         if found:
             self._needed = _FEW
         elif self.run >= self._needed:
             self._needed = min(2 * self.run, _MANY)
 
     def doubt(self) -> None:
-        """What looks found has lost: only a long run wakes them."""
+        """Require a long run from now on, after finds that lost."""
         self._needed = _MANY

@@ -1,4 +1,4 @@
-"""The drafters of a governor: what they are shown, and what is kept of them: statistics, tables, calibrations."""
+"""The drafters of a governor: their outputs, statistics, tables and calibrations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _QUIET = Outputs()
 
 
 class Governed:
-    """`members`: the drafters with their statistics. `shared`: what other sessions learned."""
+    """`members`: the drafters with their statistics. `shared`: the learning that sessions share."""
 
     shift = None
 
@@ -59,7 +59,7 @@ class Governed:
         return self._readers.read(context, rows, result)
 
     def _learners(self) -> list[DrafterStats]:
-        """Those that observe the next call; the same until it is observed."""
+        """The drafters that observe the next call; fixed until it is observed."""
         if self._phase == SILENT:
             return []
         if self._watching is None:
@@ -67,7 +67,8 @@ class Governed:
         return self._watching
 
     def _observes(self, member: DrafterStats) -> bool:
-        """Does it observe the next call? With no budget left, not if it needs extra outputs now and then."""
+        """Whether a drafter observes the next call. Without budget, a drafter that needs extra outputs only for some
+        calls does not."""
         if member.hopeless:
             return False
         affords = self._affords or member.drafter.outputs == _QUIET

@@ -1,10 +1,11 @@
-"""The governor: what to draft next, so that decoding is never slower than without (S41, S30, S40).
+"""The governor: chooses what to draft next, so that decoding is not slower than without drafts.
 
-Every proposal is a tree of guesses. Claims are calibrated (`calibration`), the trees merged (`merger`, `proposals`) and
-the nodes offered by the chance of their paths; how many run is decided for all sequences of the call, by what calls
-cost (`costs`; `edgedec.decoding.allocation`). Guesses that are not run are still tested by what the model picks: that
-costs no forward call. The drafters' own time is limited by a `budget`; those that do not gain it are backed off
-(`backoff`, `accounts`) or never used (`prospects`); what is done while there is no budget is in `silence`.
+Every proposal is a tree of guesses. The drafters' probabilities are calibrated (`calibration`), the trees merged
+(`merger`, `proposals`) and the nodes offered by the chance of their paths; the number that runs is decided for all
+sequences of the call by the cost of calls (`costs`; `edgedec.decoding.allocation`). Guesses that do not run are still
+compared with the model's picks, which costs no forward call. The drafters' own time is limited by a `budget`; drafters
+that gain less than their time are backed off (`backoff`, `accounts`) or never used (`prospects`). `silence` has the
+behaviour without budget.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ _UNMEASURED = Draft(why="the cost of a call is not measured yet")
 
 
 class Governor(Governed):
-    """A drafter made of drafters. `costs`: what calls cost; `survey` completes that. fixed: so many tokens at each
-    call; 0: what pays. trees: False: chains only. `shared`: what other sessions learned."""
+    """A drafter made of drafters. `costs`: the cost of calls; `survey` completes them. fixed: the tokens of each draft;
+    0: chosen by cost. trees: False for chains only. `shared`: the learning that sessions share."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class Governor(Governed):
 
     @property
     def costs(self) -> Costs:
-        """Found when first needed."""
+        """The costs of calls, created on first use."""
         if self._costs is None:
             self._costs = self._measure()
             self._survey = self._find_survey(self._costs)
@@ -84,7 +85,7 @@ class Governor(Governed):
         return self._costs
 
     def prepare(self) -> None:
-        """Nothing: costs are learned from calls."""
+        """Do nothing: costs are learned from calls."""
 
     def propose(self, context: Context, nodes: int, min_path_prob: float) -> Proposal:
         if self._silence.sleeps(context.ids):
@@ -97,7 +98,7 @@ class Governor(Governed):
         if known:
             self._budget.start(self._plain)
             if not self._calls and not self._fixed and self._budget.lacks(self._needed, self._worth):
-                self._phase = SILENT  # what other texts took is no news here
+                self._phase = SILENT  # other texts have already used up the budget
         probe = 0 if self._fixed or self._survey is None else self._survey.more(self._sequences, nodes)
         self._probing = probe > 0
         self._affords = bool(self._fixed) or self._budget.left > 0 or not known
@@ -118,7 +119,7 @@ class Governor(Governed):
         return self._propose(context, nodes, min_path_prob, probe) if active or found else _NONE
 
     def _propose_found(self, nodes: int) -> Draft:
-        """So many nodes of what a look found, as they are."""
+        """A draft of the best `nodes` nodes that a check found, without further decisions."""
         assert self._compiled is not None
         began = perf_counter()
         self._quick = QuickDraft.of(self._compiled, nodes, self._names)
@@ -155,8 +156,8 @@ class Governor(Governed):
         return drawn_limit(member, self.costs, self._sequences, context, limit) if self._uses(member, found) else 0
 
     def _uses(self, member: DrafterStats, found: Proposals) -> bool:
-        """Does this drafter propose? An expensive one is judged by how much those before it let expect, and is not
-        used while the budget could not pay for it."""
+        """Whether this drafter proposes. An expensive drafter is judged by the tokens expected of the drafters before
+        it, and is not used while the budget cannot pay for it."""
         costs = self.costs
         if self._phase != ACTIVE:
             return member.drafter in self._silence.drafters and member.drafts(0)
@@ -172,7 +173,7 @@ class Governor(Governed):
 
     @property
     def _worth(self) -> float:
-        """What a token costs without drafts."""
+        """The seconds of a token without drafts."""
         return self._plain / self._sequences + self._outside.usual.plain
 
     def _order(self, found: Proposals) -> list[int]:
@@ -245,7 +246,7 @@ class Governor(Governed):
             every.share_calibrations(self.members, self._shared)
 
     def _observe_found(self, quick: QuickDraft, step: StepResult) -> None:
-        """What came of a look's draft."""
+        """Record the result of a draft that a check found."""
         assert self._compiled is not None
         self._quick, outside, drafted = None, self._outside, len(quick.draft.tokens)
         beyond = outside.charge(1)
@@ -259,7 +260,7 @@ class Governor(Governed):
         self._silence.drafted(drafted, len(step.picked) - 1, took, gain, self.costs.finds)
 
     def _observe_silently(self, step: StepResult) -> None:
-        """As little as possible: what silence costs must be far below the allowance."""
+        """Do as little as possible: the cost of silence must be far below the allowance."""
         self._readers.observe(step)
         if self._silence.asleep:
             return
@@ -281,13 +282,14 @@ class Governor(Governed):
         if self._phase == SILENT and own:
             took = max(spent - self._outside.usual.draft, 0.0)
             self._silence.drafted(own, len(step.picked) - 1, took, gain, self.costs.finds)
-        # With too little left for another proposal there is none, unless it costs next to nothing.
+        # Without budget for another proposal the phase is silent, unless a proposal is negligible.
         self._phase = SILENT if self._budget.lacks(self._needed, prices.token) else min(self._phase + 1, ACTIVE)
         self._readers.limit(prices.call, every.reading_time(self.members))
 
     @property
     def _needed(self) -> float:
-        """What trying takes: the least of late of this text, and usually of all texts of this runtime."""
+        """The seconds of a trial: the recent minimum of this text, or the mean of all texts of this runtime if
+        larger."""
         return max(self._usual.idle, self._outside.usual.trial)
 
     def reset(self) -> None:

@@ -1,10 +1,11 @@
-"""Retrieved drafts pruned by a draft model's probabilities (RASD, S05).
+"""Retrieved drafts pruned by a draft model's probabilities (RASD).
 
-Documents show what came next elsewhere, a draft model what comes next here. Where both propose, the model's
-probabilities prune the retrieval tree before the trees are merged: at a place that the model has drafted at, a
-retrieved token that it also showed keeps its place; one that it did not show is at most as likely as the least of
-those shown, or as what they left over. The claim becomes the geometric mean of both, and a branch whose claim falls
-under `LEAST` is cut with all below it. Beyond the model's tree the documents are alone.
+Documents show the continuation of other texts, a draft model predicts the one of this text. Where both propose, the
+model's probabilities prune the retrieval tree before the trees are merged: at a place that the model has drafted at, a
+retrieved token that it also proposed stays; one that it did not propose is at most as likely as the least of the
+proposed tokens, or as their remaining probability. The new probability is the geometric mean of both, and a branch
+whose probability falls below `LEAST` is cut with its subtree. Outside of the model's tree the documents' probabilities
+are used alone.
 
 Worked example: the model shows a 0.7, b 0.2; the documents say a 0.5 -> c 0.6 and d 0.4 -> e 0.9
 a stays, sqrt(0.5 * 0.7) = 0.59, and c with its 0.6; d gets sqrt(0.4 * 0.1) = 0.2, with LEAST = 0.25 it goes, and e
@@ -46,7 +47,7 @@ class Guide(Wrapped):
 
 
 class Guided(Wrapped):
-    """A drafter whose tree is pruned by what the guides proposed for the same text."""
+    """A drafter whose tree is pruned by the guides' proposals for the same text."""
 
     def __init__(self, drafter: Drafter, guides: Sequence[Guide]) -> None:
         super().__init__(drafter)
@@ -67,9 +68,9 @@ class Guided(Wrapped):
 
 
 def pruned(draft: Draft, guide: Draft, least: float = LEAST) -> Draft:
-    """The retrieved `draft` without the branches that the guide holds unlikely."""
+    """The retrieved `draft` without branches that are unlikely by the guide."""
     shown, gone = _shown(guide), _FREE - 1
-    # Of each token of the draft: its node in the guide's tree, and its number among those kept.
+    # For each token of the draft: its node in the guide's tree, and its index among the kept tokens.
     nodes: list[int] = []
     places: list[int] = []
     tokens, parents, claims = list[int](), list[int](), list[float]()
@@ -86,7 +87,7 @@ def pruned(draft: Draft, guide: Draft, least: float = LEAST) -> Draft:
 
 
 def _seen(children: dict[int, tuple[int, float]] | None, token: int, p: float) -> tuple[int, float]:
-    """(its node in the guide's tree, what it may claim now) of a token below a node with these children there."""
+    """(node in the guide's tree, new probability) of a token below a node with these children in that tree."""
     if not children:
         return _FREE, p
     if token in children:
@@ -105,7 +106,7 @@ def _shown(guide: Draft) -> dict[int, dict[int, tuple[int, float]]]:
 
 
 def guided(drafters: Sequence[tuple[str, Drafter]]) -> list[tuple[str, Drafter]]:
-    """These drafters; those that retrieve come last and are pruned by those that draft by a model."""
+    """These drafters; retrieval drafters come last and are pruned by the drafters with a draft model."""
     facts = {name: FAMILY.facts(name) for name, _ in drafters}
     led = {name for name, fact in facts.items() if fact.guided}
     leading = {name for name, fact in facts.items() if fact.guides}

@@ -1,4 +1,4 @@
-"""What the governor does with all of its drafters: have them learn of a call, keep and continue what they know."""
+"""Operations of the governor on all of its drafters: learning from a call, saving and restoring their state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgedec.speculation.shared import SharedLearning
 
 
 def observe_all(members: Sequence[DrafterStats], step: StepResult, merger: CompiledMerger | None) -> None:
-    """Those that are to observe a call do; the runtime's own tables all at once."""
+    """Let the drafters that observe this call learn from it; the runtime's own tables all in one call."""
     together = 0 if merger is None else sum(1 << n for n in merger.numbers if members[n].observed)
     for number, member in enumerate(members):
         if member.observed and not together >> number & 1:
@@ -31,7 +31,7 @@ def observe_all(members: Sequence[DrafterStats], step: StepResult, merger: Compi
 
 
 def times_apart(members: Sequence[DrafterStats]) -> tuple[float, float]:
-    """What those took at the last call whose time matters, and what of it was for first proposals."""
+    """The seconds of expensive drafters at the last call, and the part of it for first proposals."""
     costly = opening = 0.0
     for member in members:
         if member.used and (member.expensive or member.proposals == 1):
@@ -41,28 +41,28 @@ def times_apart(members: Sequence[DrafterStats]) -> tuple[float, float]:
 
 
 def reading_time(members: Sequence[DrafterStats]) -> float:
-    """What learning of a call takes those that are shown every one."""
+    """The learning time per call of the drafters that read every call."""
     return sum(member.observe_s for member in members if member.drafter.reads != Outputs())
 
 
 def share_calibrations(members: Sequence[DrafterStats], shared: SharedLearning) -> None:
-    """Others may start from what their claims were worth."""
+    """Share the calibrations, for other sessions to start from."""
     for member in members:
         shared.calibrations.add(member.name, member.calibration)
 
 
 def calibration_states(members: Sequence[DrafterStats]) -> State:
-    """What their claims were worth."""
+    """The calibrations as arrays, by name."""
     return {f"governor.{member.name}": member.calibration.state() for member in members}
 
 
 def table_states(members: Sequence[DrafterStats]) -> State:
-    """What they learned, by name."""
+    """The drafters' learned states, by name."""
     return {f"{member.name}.{key}": array for member in members for key, array in member.drafter.state().items()}
 
 
 def reports(members: Sequence[DrafterStats], silent: int, sizes: Mapping[int, int]) -> dict[str, Any]:
-    """For people: calls without drafts, drafts by size, and what each drafter did."""
+    """Figures for display: calls without drafts, drafts by size, and each drafter's report."""
     by_size = {str(size): calls for size, calls in sorted(sizes.items())}
     return {"silent": silent, "sizes": by_size, "drafters": {member.name: member.report() for member in members}}
 
@@ -75,7 +75,7 @@ def restart_all(members: Sequence[DrafterStats]) -> None:
 
 
 def restore_all(members: Sequence[DrafterStats], state: State) -> None:
-    """Continue from what the two above returned."""
+    """Continue from the states of `calibration_states` and `table_states`."""
     parts: dict[str, State] = {}
     for key, array in state.items():
         name, _, rest = key.partition(".")
@@ -88,8 +88,9 @@ def restore_all(members: Sequence[DrafterStats], state: State) -> None:
 
 
 def inherit_all(members: Sequence[DrafterStats], others: Sequence[DrafterStats], tables: bool) -> None:
-    """Continue from what other drafters of the same names know; tables: not only what their claims were worth."""
+    """Continue from the state of other drafters of the same names; tables: their learned tables too, not only
+    calibrations."""
     for member, other in zip(members, others, strict=True):
         member.calibration.restore(other.calibration.state())
-        if tables or member.drafter.reads != Outputs():  # what a head has read of the text is its own
+        if tables or member.drafter.reads != Outputs():  # a head's state of the text belongs to its session
             member.drafter.inherit(other.drafter)

@@ -1,4 +1,4 @@
-"""A governor with a drafter that runs prompt rows (PPD, S23): below the draft that was chosen, where they pay."""
+"""A governor with a drafter of prompt rows (parallel prompt decoding): they run below the chosen draft, if they pay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgedec.speculation.own_time import OwnTime
 
 
 def has_prompts(drafters: Sequence[tuple[str, Drafter]]) -> bool:
-    """Does one of them run prompt rows?"""
+    """Whether one of the drafters runs prompt rows."""
     return any(isinstance(drafter, Prompting) for _, drafter in drafters)
 
 
@@ -28,7 +28,8 @@ class PromptingGovernor(Governor):
         draft = yield from super()._propose(context, nodes, min_path_prob, probe)
         number = next(i for i, member in enumerate(self.members) if isinstance(member.drafter, Prompting))
         drafter, found = self.members[number].drafter, self._found
-        # Not below rows that were drawn or have been through the first blocks, nor where a policy weighs attention.
+        # Not with drawn rows, with rows whose first blocks have run, or under a policy, which may use attention
+        # weights.
         fits = found is not None and found.drawn is None and draft.hidden is None and context.policy is None
         if probe or not fits or not self._useful.limit or not self._observes(self.members[number]):
             return draft

@@ -20,9 +20,9 @@ from edgedec.trees.merge import MergedTree, TreeMerger, is_chain
 
 @dataclass
 class Proposals:
-    """`merger` holds the guesses; `drawn`: a draft whose tokens were drawn, and by which drafter; `started`: a draft
-    that has been through the first blocks, and the nodes of its tokens; prompts: rows below the draft that runs,
-    of the drafter `prompting`; seconds: of calls, by rows."""
+    """`merger`: the guesses; `drawn`, `drawn_by`: a draft of drawn tokens and its drafter; `started`: a draft whose
+    first blocks have run, and the nodes of its tokens; prompts: prompt rows below the draft, of the drafter
+    `prompting`; seconds: of calls, by rows."""
 
     merger: MergedTree = field(default_factory=TreeMerger)
     drawn: Draft | None = None
@@ -36,7 +36,7 @@ class Proposals:
 
     @classmethod
     def of(cls, compiled: CompiledMerger | None, seconds: Sequence[float]) -> Proposals:
-        """None yet, merged by the runtime if it can."""
+        """An empty value; the runtime merges the trees if it can."""
         if compiled is None:
             return cls(seconds=seconds)
         compiled.clear()
@@ -48,7 +48,7 @@ class Proposals:
 
     @property
     def own_rows(self) -> int:
-        """Rows that run beside the guesses."""
+        """The rows that run besides guesses: drawn tokens and prompt rows."""
         return self.drawn_rows + self.prompts
 
     def collect(
@@ -74,7 +74,7 @@ class Proposals:
                     self.drawn, self.drawn_by = draft, member
                     continue
             places = self.merger.add(number, draft, member.calibration.estimates)
-            if draft.hidden is not None:  # the cache holds the rows of the last one
+            if draft.hidden is not None:  # the cache holds the rows of the last such draft
                 self.started, self.started_places = draft, places
 
     def _propose_tables(
@@ -84,7 +84,7 @@ class Proposals:
         context: Context,
         min_path_prob: float,
     ) -> Sequence[int]:
-        """The runtime's own tables propose all at once; their numbers."""
+        """Let the runtime's own tables propose, all in one call; returns their numbers."""
         merger = self.merger
         if not isinstance(merger, CompiledMerger):
             return ()
@@ -107,20 +107,20 @@ class Proposals:
         return draft
 
     def own(self, watch: OwnTime, waited: float, draft: Draft) -> float:
-        """The drafters' own part of the seconds that passed until this draft was chosen; waited: for the decision."""
+        """The drafters' own part of the time until this draft was chosen; waited: seconds of waiting for the grant."""
         seconds = watch.seconds(waited + self.clock.waited, self.clock.ran)
         return max(seconds - self.prepaid(draft, len(draft.tokens)), 0.0)
 
     def prepaid(self, draft: Draft, tokens: int) -> float:
-        """Seconds that the call of the first `tokens` tokens of a draft need not take: its rows have been through the
-        first blocks."""
+        """The seconds that the call of a draft's first `tokens` tokens saves because its rows' first blocks have
+        run."""
         if draft.hidden is None or len(self.seconds) < 2:
             return 0.0
         return draft.done * self.seconds[min(1 + tokens, len(self.seconds) - 1)]
 
 
 def drawn_limit(member: DrafterStats, costs: Costs, rows: int, context: Context, nodes: int) -> int:
-    """The most tokens to ask of a drafter: fewer of one that draws, if few of those are accepted."""
+    """The most tokens that a drafter may propose: fewer for a drafter of drawn tokens with low acceptance."""
     if not member.draws or context.sampling.temperature <= 0:
         return nodes
     return min(nodes, member.drawn_length(costs, rows))

@@ -1,9 +1,8 @@
-"""Which drafters can pay at all: what a proposal takes against the most that it could bring.
+"""The drafters that can pay at all: the time of a proposal against its largest possible gain.
 
-A head with layers of its own takes a call of these layers, and Python's time, for each token ahead. Before it was ever
-used that follows from its size (`Effort`) and the measured speed of the model; afterwards from what was measured. Where
-it would lose even if nearly all of its guesses came true, it is not opened and shown nothing.
-"""
+A head with layers of its own costs a call of these layers, and Python's time, for each token ahead. Before its first
+use that is estimated from its size (`Effort`) and the model's measured speed; afterwards it is measured. A head that
+would lose even with nearly perfect guesses is not opened and gets no results."""
 
 from __future__ import annotations
 
@@ -15,12 +14,12 @@ from edgedec.speculation.costs import Costs
 from edgedec.speculation.readers import Readers
 from edgedec.speculation.selection import SURE
 
-# Proposals until what was measured counts: the first ones open what they need.
+# Proposals until measured times count, as the first ones include one-time work.
 _MEASURED = 4
 
 
 def own_seconds(member: DrafterStats, costs: Costs) -> float:
-    """What a proposal takes with what was learned from the call before it: measured, or else to be expected."""
+    """The seconds of a proposal and of learning from its call: measured, or estimated before that."""
     if member.proposals >= _MEASURED:
         return member.propose_s + member.observe_s
     effort = member.drafter.effort
@@ -28,8 +27,8 @@ def own_seconds(member: DrafterStats, costs: Costs) -> float:
 
 
 def hopeless(member: DrafterStats, costs: Costs) -> bool:
-    """Would it lose even with nearly all guesses right? Said only of drafters that state their effort, once it is known
-    what more rows cost.
+    """Whether a drafter would lose even with nearly all guesses right. Only for drafters with a declared effort, once
+    the cost of more rows is known.
 
     Worked example: 0.1 ms a call, 0.13 for two rows, 0.17 for three; 0.2 ms for two tokens ahead: 1.98 tokens in
     0.33 ms and 2.94 in 0.37 ms are no more than one in 0.1 ms.
@@ -48,12 +47,13 @@ def hopeless(member: DrafterStats, costs: Costs) -> bool:
 
 
 def leave_out(members: Sequence[DrafterStats], costs: Costs, readers: Readers, fixed: int) -> None:
-    """Neither show calls to drafters that cannot pay, nor use them; fixed: all are used."""
+    """Exclude drafters that cannot pay from proposing and from reading calls; fixed: all are used."""
     for member in members:
         member.hopeless = not fixed and hopeless(member, costs)
     readers.leave_out([member.drafter for member in members if member.hopeless])
 
 
 def unknown(drafter: Drafter, costs: Costs) -> bool:
-    """Is it not known yet whether this drafter can pay? One that is costly to open waits until it is."""
+    """Whether it is still unknown if this drafter can pay; a drafter with a declared effort is not opened until
+    then."""
     return drafter.effort is not None and not costs.covers(1)

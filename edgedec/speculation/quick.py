@@ -1,10 +1,8 @@
-"""A draft of what a look found, by the shortest way.
+"""The fast path for a draft that a check in silence found.
 
-Where a call is as quick as some lines of Python, what a draft takes besides its rows decides whether it pays. A look
-(`silence`) has merged the trees and chosen the nodes by the rule of the allocator; for a text that has its call to
-itself, without a constraint, nothing else is to be decided. So these nodes are cut and run, tested in one call of the
-library, and settled.
-"""
+If a call is as quick as some lines of Python, a draft's overhead decides whether it pays. The check (`silence`) has
+already merged the trees and chosen the nodes by the allocator's rule; for a single text without a constraint no other
+decision is left. So these nodes are cut, run, tested in one call of the library, and accounted."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from edgedec.speculation.compiled import CompiledMerger
 
 @dataclass(frozen=True)
 class QuickDraft:
-    """`draft`, how many of its tokens are expected to come true, and the drafters' numbers of each."""
+    """`draft`, the expected number of accepted tokens, and the drafters' numbers of each token."""
 
     draft: Draft
     expected: float
@@ -30,7 +28,7 @@ class QuickDraft:
 
     @classmethod
     def of(cls, merger: CompiledMerger, nodes: int, names: Sequence[str]) -> QuickDraft:
-        """The likeliest nodes of the tree of the last look."""
+        """The likeliest nodes of the tree of the last check."""
         order = sorted(merger.best_first()[:nodes])
         draft = merger.cut(order, names, f"{nodes} guesses that a look found")
         chances = list[float]()
@@ -47,7 +45,8 @@ class QuickDraft:
         step: StepResult,
         spent: float,
     ) -> tuple[float, float]:
-        """After its call, for which drafters took `spent` before this: (what they took, what all of it gained)."""
+        """Account its call; `spent`: the drafters' seconds before this. Returns their seconds in all, and the net
+        gain."""
         began = perf_counter()
         merger.test(step.picked, [member.calibration for member in members])
         budget.add_guesses(self.expected, len(step.path) - 1)

@@ -1,21 +1,21 @@
-"""How far it is worth drafting at all, by the cost of calls. How much of a draft runs is decided in
-`edgedec.decoding.allocation`, for all sequences of a call."""
+"""The largest draft that can pay, by the cost of calls. `edgedec.decoding.allocation` decides how much of a draft runs,
+for all sequences of a call."""
 
 from __future__ import annotations
 
 from edgedec.speculation.costs import Costs
 
-# The highest chance that any guess is given when the largest useful tree is worked out.
+# The chance that every guess is assumed to have when the largest useful tree is computed.
 SURE = 0.98
-# The most nodes that are ever asked for, and the least chance of a path.
+# The most nodes of a proposal, and the least chance of a path.
 _MOST, _LEAST = 64, 0.005
-# Calls until it is worked out again, and the share of sequences.
+# It is recomputed after so many calls, or when the number of sequences changes by this share.
 _AGAIN, _CHANGED = 256, 0.1
 
 
 def chain_length(p: float, costs: Costs, rows: int = 1) -> int:
-    """The best length of a chain each of whose tokens is accepted with this chance if the one before is, beside
-    sequences of one row each; `rows`: of all of them."""
+    """The best length of a chain whose tokens are each accepted with probability `p` if the one before is, in a call of
+    `rows` sequences with one row each."""
     seconds = costs.seconds
     if rows >= len(seconds):
         return 0
@@ -29,15 +29,15 @@ def chain_length(p: float, costs: Costs, rows: int = 1) -> int:
 
 
 class UsefulRows:
-    """`limit`: the most tokens that are asked for at a call; `least`: the least chance of a path. Worked out again now
-    and then: where sequences come or go by a share, and where the cost of more calls is known."""
+    """`limit`: the most tokens of a proposal; `least`: the least chance of a path. Recomputed at intervals, when the
+    number of sequences changes, and when more costs are known."""
 
     def __init__(self, fixed: int) -> None:
         self.limit, self.least, self._fixed = fixed, 0.0, fixed > 0
         self._calls = self._sequences = self._known = 0
 
     def update(self, costs: Costs, sequences: int) -> bool:
-        """For one more call; were they worked out again?"""
+        """Count a call; returns whether the limits were recomputed."""
         self._calls += 1
         changed = abs(sequences - self._sequences) > _CHANGED * self._sequences or costs.known != self._known
         if self._fixed or not (changed or self._calls % _AGAIN == 1):
@@ -48,11 +48,11 @@ class UsefulRows:
 
 
 def useful(costs: Costs, rows: int = 1) -> tuple[int, float]:
-    """The most drafted tokens that could ever pay here, and the chance of a path below which none does."""
+    """The most drafted tokens that could pay on this host, and the chance of a path below which no node pays."""
     limit = chain_length(SURE, costs, rows)
     if not limit:
         return 0, 1.0
-    # By what a row adds on the best stretch of the curve; half of it, as claims are yet to be calibrated.
+    # By the cost of a row on the flattest part of the curve; half of it, as the probabilities are not calibrated yet.
     seconds = costs.seconds
     cheapest = min((seconds[rows + n] - seconds[rows]) / n for n in range(1, limit + 1))
     return limit, max(_LEAST, cheapest * rows / seconds[rows] / 2)

@@ -1,4 +1,4 @@
-"""What the sessions of one thread share, besides the drafters' tables: the budget, and what claims are worth."""
+"""State that the sessions of one thread share, besides the drafters' tables: the budget and the calibrations."""
 
 from __future__ import annotations
 

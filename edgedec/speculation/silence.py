@@ -1,11 +1,10 @@
-"""Silence: calls without drafts, at next to no cost, while the budget pays for nothing more.
+"""Silence: calls without drafts, at almost no cost, while the budget does not pay for proposals.
 
-Drafters that read nothing but the text need no outputs of a call, and the runtime's own look at it in one call: what
-they expected at the last look is tested by what came, and how many of their guesses would pay now is counted. So even
-where a call is as quick as a few steps of Python, a copy that has begun is noticed. Between two looks nothing is done
-at all, but to notice where the text begins to repeat itself (`following`): then the next look is at once. How many
-calls that are follows from what a look takes, with all that it slows down (`outside`), and what a call costs.
-"""
+Table drafters need only the text, and the runtime's own tables are checked in one call: it tests the guesses of the
+last check against the text, and counts how many current guesses would pay. So the start of a copy is noticed even if a
+forward is as quick as a few lines of Python. Between two checks only repetition is detected (`following`), which
+triggers a check at once. The interval between checks follows from the time of a check, including the overhead that it
+causes (`outside`), and the cost of a call."""
 
 from __future__ import annotations
 
@@ -26,22 +25,22 @@ from edgedec.speculation.following import Following
 from edgedec.speculation.outside import OutsideCalls, with_outside
 
 RESTING = "silent, drafting has not paid lately"
-# The share of the time of calls that looks may take; the most calls between two; a look whose guesses were not run is
-# followed by so many times as many; after a find each pause is so many times the one before.
+# The share of the calls' time that checks may take; the most calls between two checks; the factor on the pause after a
+# check whose guesses did not run; the growth of the pauses after a find.
 _SHARE, _LONGEST, _IN_VAIN, _GROWS = 0.5 * ALLOWANCE, 256, 2, 4
-# So many silent calls at least pass until the time of another one is learned.
+# The least number of silent calls between two whose time is measured.
 _MEASURED = 16
-# The most tokens of a look, the least chance of a path, and of the first token.
+# The most tokens of a check, the least chance of a path, and of the first token.
 _NODES, _LEAST, _FIRST = 16, 0.1, 0.5
-# The most tokens of a find, while nothing has come true in this text, and after finds that failed.
+# The most tokens of a find before any was accepted in this text, and after finds that failed.
 _FEW, _FEWEST = 4, 3
-# What a look takes: at first, and how fast the mean follows; one counts for so many usual ones at most.
+# The initial seconds of a check, the rate of the mean, and the cap in multiples of it.
 _LOOK, _SMOOTH, _SPIKE = 5e-6, 0.25, 3.0
 
 
 class Silence:
-    """`drafters`: those that look, and that may draft if they found something. asleep: nothing is done in this call;
-    calls: those that were silent."""
+    """`drafters`: the table drafters that are checked, and that draft after a find. asleep: no check in this call;
+    calls: the number of silent calls."""
 
     def __init__(self, merger: CompiledMerger | None, drafters: Sequence[Drafter]) -> None:
         found = {n: d for n, d in enumerate(drafters) if isinstance(d, CompiledDrafter) and d.outputs == Outputs()}
@@ -49,15 +48,15 @@ class Silence:
         self._merger = merger if found else None
         self.asleep, self.calls = False, 0
         self._left = self._slept = self._measured_at = 0
-        self._until = 0  # calls until a look is due
+        self._until = 0  # calls until a check is due
         self._look_s, self._took, self._interval = _LOOK, 0.0, _LONGEST
         self._following, self._growing = Following(), False
-        self._rests, self._most = False, _FEW  # finds have lost of late; the most nodes of a find in this text
-        # In the next calls, until it wakes, no proposal is asked for.
+        self._rests, self._most = False, _FEW  # recent finds have lost; the most nodes of a find in this text
+        # While it rests, the loop does not call `propose`.
         self.rests = Draft(why=RESTING, rests=self._over)
 
     def sleeps(self, ids: Sequence[int]) -> bool:
-        """Is the next call slept through, after this text?"""
+        """Whether the next call, after this text, runs without a check."""
         if self._left > 0 and self._merger is not None and self._following.repeats(ids):
             self._left = self._until = 0
         self.asleep = self._left > 0
@@ -68,7 +67,7 @@ class Silence:
         return self.asleep
 
     def _over(self, ids: Sequence[int]) -> bool:
-        """Is the rest over, before the next call?"""
+        """Whether the rest ends before the next call."""
         if self._merger is not None and self._following.repeats(ids):
             self._left = self._until = 0
         if self._left <= 0:
@@ -79,20 +78,20 @@ class Silence:
         return False
 
     def passed(self) -> int:
-        """The silent calls since this was asked last, the one that ends now among them."""
+        """The number of silent calls since the last such call, including the one that ends now."""
         passed, self._slept = 1 + self._slept, 0
         self.calls += passed
         return passed
 
     def measures(self) -> bool:
-        """Is the time of this call to be learned?"""
+        """Whether the time of this call is measured."""
         due = self.calls - self._measured_at >= _MEASURED
         if due:
             self._measured_at = self.calls
         return due
 
     def reset(self) -> None:
-        """Another text begins: it is looked at before its first token, unless finds have lost of late."""
+        """Prepare for another text: check before its first token, unless recent finds have lost."""
         if not self._rests:
             self._left = self._until = 0
         self.asleep, self._interval, self._growing, self._most = False, _LONGEST, False, _FEW
@@ -101,8 +100,8 @@ class Silence:
             self._following.doubt()
 
     def rest(self, plain: float, budget: Budget, needed: float) -> None:
-        """Sleep until the next look, or until drafting, which takes `needed`, is paid for; plain: seconds of a call.
-        After a find, a copy that was left may go on: intervals grow from one call to those that pay for a look."""
+        """Sleep until the next check, or until the budget pays for drafting, which takes `needed` seconds; plain:
+        seconds of a call. After a find the copy may continue, so intervals grow from one call to the usual interval."""
         recovered = ceil((needed - budget.left) / (ALLOWANCE * plain)) if plain > 0 else 1
         if self._until <= 0:
             longest = min(self._pause(plain), _LONGEST)
@@ -112,15 +111,14 @@ class Silence:
         self._left = max(0, min(self._until, recovered) - 1)
 
     def refused(self, plain: float) -> None:
-        """What a look found was not drafted."""
+        """Note that the guesses of a check were not drafted."""
         self._left = self._until = _IN_VAIN * min(self._pause(plain), _LONGEST)
         self._interval, self._growing = _LONGEST, False
         self._following.looked(False)
 
     def drafted(self, nodes: int, accepted: int, spent: float, gain: float, finds: Finds) -> None:
-        """So many nodes that a look found were drafted: it took `spent` of the drafters' time, and gained so much on
-        the whole. What other texts copied says little of this one: a first find is small, those after it grow while
-        they come true."""
+        """Record a find's draft: `nodes` rows, the drafters' time `spent`, and the net gain, in seconds. Copies in
+        other texts predict little about this one: the first find is small, later ones grow while they are accepted."""
         if 2 * accepted >= nodes:
             self._most = min(2 * self._most, _NODES)
         elif 4 * accepted < nodes:
@@ -131,7 +129,8 @@ class Silence:
             self._following.doubt()
 
     def promising(self, context: Context, nodes: int, costs: Costs, budget: Budget, outside: OutsideCalls) -> int:
-        """How many guesses would pay, beside no other sequence. The time that the answer takes is the budget's."""
+        """The number of guesses that would pay in a call of this sequence alone. The time of the check is charged to
+        the budget."""
         if self._merger is None or self._until > 0:
             return 0
         self._rests = False
@@ -152,7 +151,7 @@ class Silence:
         return found
 
     def looked(self, beyond: float, budget: Budget) -> None:
-        """The last look took so much more than itself."""
+        """Add the overhead that the last check caused besides its own time."""
         if self._took:
             beyond = min(beyond, _SPIKE * self._look_s)
             self._look_s += _SMOOTH * (self._took + beyond - self._look_s)
@@ -160,7 +159,7 @@ class Silence:
             self._took = 0.0
 
     def _pause(self, plain: float) -> int:
-        """The calls that a look is paid by; where nobody looks there is nothing to wake for but the budget."""
+        """The calls that pay for a check; without table drafters there are no checks, only the budget's recovery."""
         if self._merger is None:
             return _LONGEST
         return ceil(self._look_s / (_SHARE * plain)) if plain > 0 else 1

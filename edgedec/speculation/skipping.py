@@ -1,9 +1,8 @@
-"""A model with layers left out, for a speed that was asked for: Unified Layer Skipping (S13), lossy.
+"""A model with layers left out, for a requested speed: Unified Layer Skipping, lossy.
 
-How many layers are skipped follows from the speed alone; they are spread evenly, the first and the last stay, and all
-tokens skip the same ones, so that batches and the KV cache are those of a smaller model. Nothing verifies what such a
-model says: it is another text, and a worse one. `skip` drafts in the same way and loses nothing.
-"""
+The number of skipped layers follows from the speed alone; they are spread evenly, the first and the last stay, and all
+tokens skip the same ones, so that batches and the KV cache are those of a smaller model. Its output is not verified: it
+is another, worse text. The drafter `skip` drafts in the same way without loss."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from edgedec.runtime import Call, CallResult, Outputs, Rows, Runtime
 from edgedec.spec import ModelSpec
 
 _CONTEXT, _TRIES = 16, 6
-# Calls that are timed each way: until they took this many seconds, at least and at most so many.
+# Timed calls of each variant: until they took this many seconds, at least and at most so many.
 _ENOUGH_S, _FEWEST, _MOST = 0.05, 7, 99
 _FASTEST = 16.0
 
@@ -31,7 +30,7 @@ class SkippingRuntime:
         if not inner.capabilities.slices:
             raise UsageError(f"skip_speed: the runtime {inner.name} runs only the whole stack; use another engine")
         self.inner, self.skipped, self.speed = inner, skipped, speed
-        # Another name, so that what was measured of the whole model is not taken for this one's.
+        # Another name, so that measurements of the whole model are not used for this one.
         self.name, self.spec = f"{inner.name}-{len(skipped)}", inner.spec
         self.capabilities = replace(inner.capabilities, slices=False)
         self._kept = [block for block in range(inner.spec.n_blocks) if block not in skipped]
@@ -49,7 +48,7 @@ class SkippingRuntime:
         self.inner.release()
 
     def about(self) -> str:
-        """What people are told of it."""
+        """A description for display."""
         layers = len(self.skipped) / self.spec.n_blocks * self.spec.n_layers
         return f"lossy: {layers:g} of {self.spec.n_layers} layers skipped, measured {self.speed:.2f}x"
 
@@ -80,8 +79,8 @@ def candidates(spec: ModelSpec) -> list[Skipped]:
 
 
 def _fitting(runtime: Runtime, speed: float) -> tuple[Skipped, float]:
-    """The set whose measured speed is nearest to `speed`, and this speed. Measurements beside other work may be off:
-    only a speed that the smallest stack does not reach either is refused."""
+    """The set whose measured speed is nearest to `speed`, and its speed. Measurements on a busy host may be off, so a
+    speed is rejected only if the smallest stack does not reach it either."""
     shares, _ = block_costs(runtime.spec)
     sets = candidates(runtime.spec) or [()]
     skips = [sum(shares[block] for block in skipped) for skipped in sets]
@@ -104,8 +103,8 @@ def _fitting(runtime: Runtime, speed: float) -> tuple[Skipped, float]:
 
 
 def measured(runtime: Runtime, skipped: Skipped) -> float:
-    """How much faster a call of one row is without these blocks: calls in turns, of each way the lower quartile, which
-    calls that another program delayed do not move."""
+    """The speedup of a call of one row without these blocks: alternating calls, the lower quartile of each variant,
+    which delays by other programs do not change."""
     kept = [block for block in range(runtime.spec.n_blocks) if block not in skipped]
     cache = runtime.new_cache(_CONTEXT + 1)
     runtime.forward([Call(Rows.chain([0] * _CONTEXT, 0), cache)])

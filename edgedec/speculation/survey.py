@@ -1,8 +1,8 @@
-"""Which calls are made larger than they need to be, so that the cost of more rows is known.
+"""The survey of call costs: some calls get more rows than they need, to measure the cost of more rows.
 
-Nothing is measured before the first token, and no call is made for it: now and then a call of a generation gets as many
-rows as have not been measured, guesses first. The time that this takes is paid from a small share of the time that
-passed, so that a first generation is hardly slower for it. What is known is kept for this bundle and host.
+Nothing is measured before the first token, and no extra call is made: now and then a call of a generation is filled up
+to a row count that has not been measured, with guesses first. A small share of the elapsed time pays for this, so that
+a first generation is hardly slower. The results are saved for this bundle and host.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from collections.abc import Callable
 from edgedec.speculation.costs import Costs
 from edgedec.speculation.selection import SURE, chain_length
 
-# The coarsest first; of calls in company those up to so many rows more.
+# Row counts, the coarsest first; in a batch only those up to so many rows more.
 COUNTS = (8, 3, 16, 2, 32, 5, 12, 64, 4, 6, 24, 48, 96, 128, 192, 256)
 _FURTHER = 64
-# The share of the time that measuring may take; what it may take at the start, and what is saved up, in calls.
+# The share of the time that measuring may take; the initial and the largest balance, in calls.
 _SHARE, _START, _SAVED = 0.01, 2.0, 12.0
-# So many of the counts are measured twice, for noise only ever adds: all others lie between or near them. Points that
+# The first counts are measured twice, as noise only adds time; all others lie between or near them. Points that
 # contradict one another are measured again.
 _TWICE = 3
-# It is kept when so many points are known, and whenever there are more.
+# The results are saved once so many points are known, and at each further point.
 _KEPT = 4
 
 
 class Survey:
-    """`keep` is called when more is known."""
+    """`keep` is called when there are more points to save."""
 
     def __init__(self, costs: Costs, keep: Callable[[], None] = lambda: None) -> None:
         self._costs, self._keep = costs, keep
         self._left: float | None = None
         self._asked = False
         self._kept = costs.known
-        # By the rows of a call: those that are measured next (0: none), and what that costs.
+        # By the rows of a call: the row count that is measured next (0: none), and its cost.
         self._next: dict[int, tuple[int, float]] = {}
 
     def due(self, rows: int, most: int) -> int:
-        """The rows that the next call is to have instead of `rows`, at most `most`; 0: no others. While a call is due
-        no further one is."""
+        """The rows that the next call must have instead of `rows`, at most `most`; 0: no change. While a call is due no
+        further one is."""
         if self._left is None or self._asked:
             return 0
         wanted, cost = self._next.get(rows) or self._wanted(rows)
@@ -45,16 +45,16 @@ class Survey:
         return wanted if self._asked else 0
 
     def more(self, rows: int, most: int) -> int:
-        """The rows that the next call is to have more than `rows`, at most `most`; 0: none."""
+        """The rows that the next call must have in addition to `rows`, at most `most`; 0: none."""
         return max(self.due(rows, rows + most) - rows, 0) if most > 0 else 0
 
     def add(self, seconds: float, plain: float) -> None:
-        """A call took `seconds`, where `plain` would have done."""
+        """Add the time of a call, which takes `plain` seconds without extra rows."""
         if self._left is None:
             self._left = _START * plain
         self._left = min(self._left + _SHARE * seconds, _SAVED * plain)
         if self._asked:
-            self._left -= min(max(seconds - plain, 0.0), _SAVED * plain)  # longer only where the core was taken away
+            self._left -= min(max(seconds - plain, 0.0), _SAVED * plain)  # more only if another program had the core
             self._asked = False
             self._next.clear()
         known = self._costs.known
@@ -63,7 +63,7 @@ class Survey:
             self._keep()
 
     def _wanted(self, rows: int) -> tuple[int, float]:
-        """Those that were never measured first; what cannot pay is not measured."""
+        """The next row count to measure and its cost: unmeasured counts first; counts that cannot pay are left out."""
         costs = self._costs
         if costs.calls(rows) < 2:
             return 0, 0.0

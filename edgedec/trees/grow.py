@@ -1,7 +1,7 @@
-"""Draft trees: grown greedily by what each token is worth, and merged by common prefix.
+"""Draft trees: grown greedily by path probability.
 
-DySpec (S42): of all tokens that could be added, always the one whose whole path is most likely to come
-true. Greedy is optimal here: a node's path is never likelier than its parent's, so the n best nodes form a tree.
+DySpec: of all tokens that could be added, always the one whose whole path is most likely to be accepted. Greedy is
+optimal here: a node's path is never likelier than its parent's, so the n best nodes form a tree.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeVar
 from edgedec.decoding.draft import Draft
 
 S = TypeVar("S")
-# (token, how likely it follows, the state after it)
+# (token, its probability, the state after it)
 Follower = tuple[int, float, S]
 
 

@@ -1,4 +1,4 @@
-"""Draft trees of several drafters in one: merged by common prefix (RASD, S05), and cut to the rows that pay."""
+"""Draft trees of several drafters in one: merged by common prefix (RASD), and cut to the rows that pay."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNKNOWN = 0.5  # the claim of a token without one
 
 
 class MergedTree(Protocol):
-    """What became of several drafters' trees; `TreeMerger` says what each does."""
+    """The interface of several drafters' merged trees; the methods are documented in `TreeMerger`."""
 
     @property
     def tokens(self) -> Sequence[int]: ...
@@ -38,8 +38,8 @@ class MergedTree(Protocol):
 
 
 class TreeMerger:
-    """Guesses below the last known token. Every node: its token, its parent, how likely it is to be accepted with its
-    whole path, and the guesses that made it, each (drafter's number, kind of claim)."""
+    """Guesses below the last known token. Every node has its token, its parent, the chance that its whole path is
+    accepted, and its guesses, each (drafter's number, kind of claim)."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -88,7 +88,7 @@ class TreeMerger:
         return sorted(range(len(chances)), key=lambda node: -chances[node])
 
     def best_chain(self) -> list[int]:
-        """From the top always the likeliest child. Sets `chances`."""
+        """The chain of likeliest children from the root. Sets `chances`."""
         order, chain, last = self.best_first(), list[int](), _ROOT
         for node in order:
             if self.parents[node] == last:
@@ -110,7 +110,7 @@ class TreeMerger:
         )
 
     def path(self, picked: Sequence[int]) -> list[int]:
-        """The nodes that came true, from the top."""
+        """The nodes that match the picked tokens, from the root."""
         found, node = [], _ROOT
         for token in picked:
             node = self._below.get(node, {}).get(token, _ROOT)
@@ -120,7 +120,7 @@ class TreeMerger:
         return found
 
     def test(self, picked: Sequence[int], calibrations: Sequence[Calibration]) -> list[int]:
-        """Update the calibrations by every guess whose parent came true; returns the path that did."""
+        """Update the calibrations by every guess whose parent was right; returns the path that was right."""
         path = self.path(picked)
         # After the last token picked nothing is known yet.
         for above, token in zip([_ROOT, *path], picked, strict=False):
@@ -131,14 +131,14 @@ class TreeMerger:
 
 
 def is_chain(draft: Draft) -> bool:
-    """Has no token two followers?"""
+    """Whether no token has two successors."""
     return list(draft.parents) == list(range(-1, len(draft.parents) - 1))
 
 
 def resume(cut: Draft, kept: Sequence[int], started: Draft | None, places: Sequence[int], pending: int) -> Draft:
-    """`cut`, made of the nodes `kept`, continued from where the draft `started` left the stack, if all its tokens are
-    of `started` and in the same order: the cache holds them so. places: the nodes of `started`'s tokens; pending: rows
-    before the first drafted one.
+    """`cut`, made of the nodes `kept`, with verification resumed after the blocks that the draft `started` has run, if
+    all its tokens are from `started` and in the same order, as the cache holds them. places: the nodes of `started`'s
+    tokens; pending: rows before the first drafted one.
 
     started 5 8 7 2, of which 5 7 are kept -> numbers 0 2
     """

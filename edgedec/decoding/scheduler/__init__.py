@@ -1,1 +1,1 @@
-"""Continuous batching: texts in the making, admitted and run together, one forward a step."""
+"""Continuous batching: sequences are admitted and run together, one forward per step."""

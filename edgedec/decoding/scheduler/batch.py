@@ -1,13 +1,13 @@
-"""Continuous batching: many sequences that step together, and the one place that decides who may run.
+"""Continuous batching: many sequences that step together, and their admission.
 
 Each sequence is a loop of its own (`loop.decode_loop`), with its own sampling, constraint, drafter and cache. A batch
 takes the calls that each loop waits for, runs them in one ragged forward, and gives every loop its result. Sequences
-come and go at any step. On a batch-invariant runtime every text is what it is alone, to the byte. How many drafted rows
-each sequence gets is decided for all of them, just before the forward (`allocation`).
+come and go at any step. On a batch-invariant runtime every text is byte-identical to the text that it would be alone.
+Drafted rows are allocated to all sequences together, just before the forward (`allocation`).
 
-Admission counts pages: those of running sequences and of idle prefixes once each, and those that running ones may
-still fill. A text that begins as another one, running or ended, continues from its pages (`sharing`); it waits
-while the other is still reading that beginning. Idle prefixes are evicted, the least recently used first, when a
+Admission counts pages: each page of running sequences and of idle prefixes once, and the pages that running sequences
+may still fill. A text that shares a prefix with another one, running or ended, continues from its pages (`sharing`); it
+waits while the other is still reading that prefix. Idle prefixes are evicted, the least recently used first, when a
 waiting sequence needs the room.
 """
 
@@ -32,11 +32,11 @@ from edgedec.runtime import Runtime
 
 __all__ = ["Batch", "Job"]
 
-# A common beginning that another text is about to have read is waited for if it brings so many tokens more.
+# A sequence waits for a common prefix that another one is reading if the prefix saves at least so many more tokens.
 _WORTH_WAITING = 16
-# So many waiting texts are looked at, when a prompt has been read, for what they have in common with it.
+# The number of waiting texts that are compared with a prompt, once it has been read, for a common prefix.
 _LOOKS = 64
-# Seconds between looks at constraints, while all sequences wait for theirs.
+# Seconds between polls while all sequences wait for their constraints.
 _PAUSE = 0.0005
 
 
@@ -49,18 +49,18 @@ class Batch:
     def __init__(
         self, runtime: Runtime, *, tokens: int = 1 << 20, most: int = 256, prefixes: SharedPrefixes | None = None
     ) -> None:
-        """tokens: how many the caches may come to hold; most: sequences at a time; prefixes: those to share with
-        others."""
+        """tokens: the most tokens that the caches may hold; most: sequences at a time; prefixes: shared with other
+        batches."""
         self._runtime, self._tokens, self._most = runtime, tokens, most
         self._waiting: deque[Job] = deque()
         self._running: list[Job] = []
-        # The time between forwards, and of it what passed since the last one.
+        # The time between forwards, and the part of it since the last forward.
         self._gaps, self._since_last = Gaps(), 0.0
         self.prefixes = SharedPrefixes(runtime.capabilities) if prefixes is None else prefixes
         self._paged, self._page = runtime.capabilities.page_slots > 0, max(runtime.capabilities.page_slots, 1)
 
     def __len__(self) -> int:
-        """Sequences that run or wait."""
+        """The number of sequences that run or wait."""
         return len(self._running) + len(self._waiting)
 
     @property
@@ -81,7 +81,7 @@ class Batch:
         shares: bool = False,
         on_start: Callable[[], None] = lambda: None,
     ) -> Job:
-        """A sequence; it starts (`on_start`) when there is room for the `need` tokens that it may come to hold."""
+        """Add a sequence; it starts (`on_start`) when there is room for the `need` tokens that it may come to hold."""
         job = Job(context, loop, on_token, need, shares, on_start)
         self._waiting.append(job)
         return job
@@ -124,10 +124,10 @@ class Batch:
             pass
 
     def held(self) -> int:
-        """Tokens of cache in use or promised: pages of running sequences and idle prefixes once each, and what running
-        sequences may still fill."""
+        """Tokens of cache in use or reserved: each page of running sequences and idle prefixes once, and the pages that
+        running sequences may still fill."""
         page = self._page
-        # What a policy drops is written over: pages that it shares with forks do not stay shared.
+        # A policy overwrites what it drops, so pages that it shares with forks do not stay shared.
         pruned = sum(self._need(job) for job in self._running if job.context.policy is not None)
         whole = [job for job in self._running if job.context.policy is None]
         pages = [np.concatenate([cache.page_ids() for cache in job.caches]) for job in whole]
@@ -156,7 +156,7 @@ class Batch:
             self._start(job, match)
 
     def _bound(self) -> int:
-        """At least what `held` returns, and quick: as if nothing were shared."""
+        """A quick upper bound of `held`: as if nothing were shared."""
         idle = sum(self._in_pages(cache.length) for cache in self.prefixes.caches())
         running = sum(self._need(job) + self._page * len(job.caches) for job in self._running)
         return idle + running
@@ -170,8 +170,8 @@ class Batch:
         return -(-tokens // self._page) * self._page
 
     def _fits(self, tokens: int) -> bool:
-        """Is there room for so many more tokens, if need be after evicting idle prefixes? A sequence larger than all
-        the room still runs, alone."""
+        """Whether there is room for so many more tokens, evicting idle prefixes if necessary. A sequence larger than
+        the whole budget still runs, alone."""
         if self._bound() + tokens <= self._tokens:
             return True
         self.prefixes.evict(lambda: self.held() + tokens <= self._tokens)
@@ -213,8 +213,8 @@ class Batch:
         self._running = [job for job in self._running if not job.done]
 
     def _index_prompt(self, job: Job) -> None:
-        """A prompt that has just been read can be continued from at once: its whole pages, which copies nothing; all of
-        it if one that waits begins with more."""
+        """Index a prompt that has just been read, so that other texts can continue from it: its whole pages, which
+        copies nothing, or all of it if a waiting text shares more than that."""
         context = job.context
         read = context.n_prompt <= len(context.ids) <= context.n_prompt + 1 and not job.verifying
         if job.shares and self._paged and not job.done and read:
@@ -225,7 +225,7 @@ class Batch:
             self._index(context, n if more else whole)
 
     def _drop_idle(self) -> bool:
-        """Evict all idle prefixes; were there any?"""
+        """Evict all idle prefixes; returns whether there were any."""
         held = len(self.prefixes) > 0
         self.prefixes.evict(lambda: False)
         return held
@@ -235,7 +235,8 @@ class Batch:
             self.prefixes.evict(lambda: self.held() <= self._tokens)
 
     def _next_jobs(self) -> list[Job]:
-        """The jobs whose calls run together, no more rows than the runtime takes; the others come first next time."""
+        """The jobs whose calls run together, with no more rows than the runtime accepts; the others come first next
+        time."""
         chosen: list[Job] = []
         others: list[Job] = []
         rows, limit = 0, self._runtime.capabilities.largest_call

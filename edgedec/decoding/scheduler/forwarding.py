@@ -1,9 +1,9 @@
-"""One forward for many sequences, in which what one of them has no room for ends no other.
+"""One forward for many sequences: a sequence that has no room for its call ends without ending the others.
 
-A runtime refuses a call before it has run anything (`ContextFull`, `UsageError`), or finds on the way that memory is
-short (`MemoryError`). Whose call it was it does not say; so the sequences' calls are then made one after another. The
-rows of a call that failed are pending at most, and the next call writes them again. Any other error is of the engine or
-the bundle, no text's own, and leaves the batch.
+A runtime rejects a call before it has run anything (`ContextFull`, `UsageError`), or runs out of memory during it
+(`MemoryError`). The error does not name the failing sequence; so the sequences' calls are then repeated one by one. The
+rows of a failed call stay pending, and the next call writes them again. Any other error is caused by the engine or the
+bundle, not by a text, and propagates out of the batch.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Answers = list[tuple[Job, list[Completed]]]
 
 
 def run_jobs(runtime: Runtime, jobs: Sequence[Job], make_room: Callable[[], bool]) -> Answers:
-    """What came of the calls that jobs wait for; those without room for theirs have ended, with the reason. make_room:
-    gives back what is held for later texts; False: nothing was."""
+    """The results of the calls that jobs wait for; jobs without room for theirs have ended with the error. make_room:
+    releases caches that are held for later texts; returns False if there were none."""
     try:
         done = iter(run_requests(runtime, [request for job in jobs for request in job.requests]))
         return [(job, list(islice(done, len(job.requests)))) for job in jobs]

@@ -18,11 +18,11 @@ from edgedec.runtime import Call, Capabilities
 
 @dataclass(eq=False)
 class Job:
-    """A sequence in a batch. `on_token` gets each token, and None at the end; `error` is what ended it, if anything
-    did. `need`: tokens that its caches may come to hold, all forks together, if no policy drops any; `shares`: may it
-    continue from the pages of others, and they from its? `forks`: further contexts that its loop has made. `parked`:
-    its constraint still computes what may follow its last token, or drafted ones (`verifying`), while the others go on.
-    `offer`: the draft that it could run in the next call.
+    """A sequence in a batch. `on_token` gets each token, and None at the end; `error`: the error that ended it, if any.
+    `need`: the tokens that its caches may come to hold, all forks together, if no policy drops any; `shares`: whether
+    it may continue from the pages of other jobs, and they from its pages; `forks`: further contexts that its loop has
+    created. `parked`: its constraint is still computing the mask after its last token, or after drafted tokens
+    (`verifying`), while the other jobs run. `offer`: the draft that it could run in the next call.
     """
 
     context: Context
@@ -107,7 +107,7 @@ class Job:
 
     @property
     def rows(self) -> int:
-        """How many rows its waiting calls have, without the offered ones."""
+        """The rows of its waiting calls, without offered rows."""
         if self.offer is not None:
             return self.offer.rows
         calls = (request.call if isinstance(request, ForwardOn) else request for request in self.requests)
@@ -115,7 +115,7 @@ class Job:
 
     @property
     def caches(self) -> list[Cache]:
-        """Of its context and of its forks."""
+        """The caches of its context and of its forks."""
         return [self.context.cache, *(fork.cache for fork in self.forks)]
 
 
@@ -132,7 +132,7 @@ def grant_offers(jobs: Sequence[Job], n_blocks: int, capabilities: Capabilities)
 
 
 def _others(calls: Iterable[Call], n_blocks: int) -> Others:
-    """What calls that offer nothing cost and bring. Those of some blocks only are drafts in the making."""
+    """The cost and the tokens of calls without an offer. Calls of some blocks only belong to drafts in progress."""
     rows, cells, decoding, tokens = 0.0, 0.0, 0, 0
     for call in calls:
         share = 1.0 if call.blocks is None else len(call.blocks) / n_blocks

@@ -1,16 +1,16 @@
 """Verification: which drafted rows of a tree stand, and what comes after them. Pure functions.
 
-`walk` is right for any draft, the plug-ins of this family for drafts whose tokens were drawn from known distributions:
-they accept more of such a draft, if these distributions are the true ones. They keep the target's distribution exactly,
-by the rule of rejection sampling: a token drawn from q is accepted with probability min(1, p/q); a refused one is
-replaced by a draw from what p has beyond q, the residual.
+`walk` is exact for any draft. The plug-ins of this family are for drafts whose tokens were drawn from known
+distributions: they accept more tokens of such a draft. They keep the target's distribution exactly, by rejection
+sampling: a token drawn from q is accepted with probability min(1, p/q); a rejected token is replaced by a draw from the
+residual max(p - q, 0), normalised.
 
 In all of them row `root` is the last known token, run by this very call; rows before it are prompt, rows
-after it are drafted. They return the accepted rows, `root` first, and the token that follows each: the next
-row's, and for the last row one that no row has run yet. `target(row, path)` is the distribution after `row`,
-`path` being the drafted tokens from the root to it; `drafted[i]` the one that row root + 1 + i was drawn from.
-How many tokens are drawn at a node may depend on the path to it, never on what is drawn there or elsewhere.
-A token to which its own q gives nothing was not drawn from q: it counts as not drafted.
+after it are drafted. They return the accepted rows, `root` first, and the token that follows each: the next row's
+token, and after the last row a new one. `target(row, path)` is the distribution after `row`, `path` being the drafted
+tokens from the root to it; `drafted[i]` the one that row root + 1 + i was drawn from. How many tokens are drawn at a
+node may depend on the path to it, never on what is drawn there or elsewhere. A token with probability 0 under its own q
+was not drawn from q: it counts as not drafted.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ def walk(rows: Rows, pick: Callable[[int, list[int]], int], root: int = 0) -> tu
     `pick(row, path)` draws the token that follows `row` from the target's distribution there, `path` being the
     drafted tokens accepted so far.
 
-    Lossless for any draft. Every token returned was drawn from the target's own distribution given
-    its path, the very draw that plain decoding makes; the draft only decides whether the logits for
-    the draw after it are at hand. A drafter cannot make a token likelier by proposing it: greedy
-    output is the same token for token, sampled output has the same distribution, and as `pick` is
-    called once a token, in order, one seed even gives the same tokens.
+    Lossless for any draft. Every returned token is drawn from the target's own distribution given its path, exactly the
+    draw of plain decoding; the draft only decides whether the logits for the next draw are available. A drafter cannot
+    make a token likelier by proposing it: greedy output is the same token for token, sampled output has the same
+    distribution, and as `pick` is called once a token, in order, one seed even gives the same tokens.
 
     Worked example, root 7 with drafts 8 -> 5 and 9; the target says 7 -> 8 -> 4:
 
@@ -58,11 +57,10 @@ def walk(rows: Rows, pick: Callable[[int, list[int]], int], root: int = 0) -> tu
 def follow(
     rows: Rows, pick: Callable[[int, list[int]], int], accepted: list[int], picked: list[int]
 ) -> tuple[list[int], list[int]]:
-    """`walk`, from where a path has come: `accepted` rows and the token picked after each.
+    """Continue `walk` from a path: `accepted` rows and the token picked after each.
 
-    After a verifier of drawn tokens this goes on through rows that were not drawn, or that it has left: whatever they
-    are, each further token is the target's own draw.
-    """
+    After a verifier of drawn tokens it continues through rows that were not drawn, or that the verifier left: each
+    further token is the target's own draw."""
     last = accepted[-1]
     if last == len(rows) - 1:
         return accepted, picked

@@ -1,4 +1,4 @@
-"""Verification node by node: one drawn token stands, or another comes in their place."""
+"""Verification node by node: one drawn token is accepted, or another token replaces them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def down(
     root: int,
     choose: Callable[[Probs, Drawn, np.random.Generator], tuple[int | None, int]],
 ) -> tuple[list[int], list[int]]:
-    """Node by node: `choose` says which of the drawn tokens stands (None: none does), and the token."""
+    """Verify node by node: `choose` returns the index of the accepted drawn token (None: none), and the token."""
     children, accepted, picked = children_of(rows, root), [root], list[int]()
     while True:
         below = drawn_of(rows, children.get(accepted[-1], []), drafted, root)
@@ -32,7 +32,7 @@ def down(
 
 
 def in_turn(p: Probs, drawn: Drawn, rng: np.random.Generator) -> tuple[int | None, int]:
-    """One drawn token after another, each from what those before it left of q."""
+    """Try the drawn tokens in order, each as a draw from q without the tokens before it."""
     gone: list[int] = []
     for at, (token, whole) in enumerate(drawn):
         if token in gone:
@@ -46,7 +46,7 @@ def in_turn(p: Probs, drawn: Drawn, rng: np.random.Generator) -> tuple[int | Non
 
 
 def _without(q: Probs, gone: Sequence[int]) -> Probs:
-    """q given that none of these is drawn."""
+    """The distribution q under the condition that none of these tokens is drawn."""
     if not gone:
         return q
     keep = ~np.isin(q.ids, gone)

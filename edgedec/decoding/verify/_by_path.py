@@ -1,4 +1,4 @@
-"""Verification of a whole path at once: one of its tokens makes up for another."""
+"""Verification of a whole path at once: a likely token compensates for an unlikely one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from edgedec.sampling import Probs, draw, residual
 
 
 def verify_path(targets: Sequence[Probs], drawn: Drawn, rng: np.random.Generator) -> tuple[int, int]:
-    """How many drawn tokens of a path stand, and the token after them.
+    """The number of accepted tokens of a drawn path, and the token after them.
 
-    targets: after none, one, two … of them. After i tokens the path is worth weight_i = min(1, weight_i-1 p/q).
-    Ending there with what weight_i p has beyond q makes up for gap_i = sum max(weight_i p - q, 0) of it, so
-    that i tokens stand with gap / (gap + 1 - weight), all of them with their weight; the longest such i counts.
-    """
+    targets: the distributions after none, one, two … of them. The weight of i tokens is weight_i = min(1, weight_i-1
+    p/q). The residual there has the mass gap_i = sum max(weight_i p - q, 0), so that i tokens are accepted with
+    probability gap / (gap + 1 - weight), the whole path with its weight; the longest accepted i counts."""
     kept, left, weight = 0, 1.0, 1.0
     for i, (token, q) in enumerate(drawn):
         p, drew = targets[i].of(token), q.of(token)

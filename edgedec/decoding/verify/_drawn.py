@@ -1,4 +1,4 @@
-"""What verifiers of drawn drafts share: their types, and who was drawn where."""
+"""Shared by verifiers of drawn drafts: their types, and the lookup of drawn tokens."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def children_of(rows: Rows, root: int) -> dict[int, list[int]]:
 
 
 def drawn_of(rows: Rows, some: Sequence[int], drafted: Sequence[Probs], root: int) -> list[tuple[int, int, Probs]]:
-    """(row, token, what it was drawn from) of those of these siblings that were drawn. Siblings share one law."""
+    """(row, token, distribution) of the siblings that were drawn. Siblings share one distribution."""
     if not some:
         return []
     q = drafted[some[0] - root - 1]

@@ -19,7 +19,8 @@ def verify(
 ) -> tuple[list[int], list[int]]:
     """Block verification (Sun et al. 2024) of a chain, of a node's children the first: the whole path at once.
 
-    A token that p likes better than q does makes up for one before it that p liked less. `verify_path` has the rule.
+    A token that is likelier under p than under q compensates for an earlier one that is less likely. `verify_path` has
+    the rule.
 
     Worked example:  p = 1/3 2/3     q = 2/3 1/3, whatever came before; two tokens are drafted
     0 1 is always accepted (weights 1/2, 1), where token by token the 0 falls every other time; in the mean

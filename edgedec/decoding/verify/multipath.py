@@ -17,7 +17,7 @@ FACTS = VerifierFacts(bushy=1, paper="Greedy Multi-Path Block Verification")
 def verify(
     rows: Rows, target: Target, drafted: Sequence[Probs], rng: np.random.Generator, root: int
 ) -> tuple[list[int], list[int]]:
-    """Greedy multi-path block verification (GBV): of several independent paths the one most welcome, as a block.
+    """Greedy multi-path block verification (GBV): chooses one of several independent paths, and verifies it as a block.
 
     A path is a leaf's, so as many paths run through a row as leaves lie below it. Paths may share rows as long
     as they agree, but each ends in a row of its own: two that agree to the end have twin leaves. How long

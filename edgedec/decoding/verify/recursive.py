@@ -20,9 +20,9 @@ def verify(
     """Recursive rejection (RSD): the children of a node were drawn from q without replacement.
 
     They are tried in the order of their rows, which must be the order they were drawn in (one after another,
-    or the largest first of log q + Gumbel noise). Once x is refused, p becomes the residual, and q what x leaves
-    of it, renormalised: the next child was drawn from just that. `drafted` gives every sibling the whole q.
-    A twin is passed over, so independent draws will do as well, if fewer of them count.
+    or the largest first of log q + Gumbel noise). When x is rejected, p becomes the residual, and q is renormalised
+    without x: the distribution that the next child was drawn from. `drafted` has the whole q for every sibling.
+    Duplicates are skipped, so independent draws are valid as well, with fewer candidates.
 
     Worked example:  p = 0.4 0.2 0.4     q = 0.2 0.6 0.2     drafts 1, 2
     1 is accepted with 0.2 / 0.6 = 1/3; if not, p = 0.5 0 0.5 and q = 0.5 0 0.5: 2 is accepted for sure

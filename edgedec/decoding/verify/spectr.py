@@ -19,11 +19,11 @@ _HALVINGS = 30
 def verify(
     rows: Rows, target: Target, drafted: Sequence[Probs], rng: np.random.Generator, root: int
 ) -> tuple[list[int], list[int]]:
-    """K-sequential selection (SpecTr): the children of a node are independent draws from q, twins included.
+    """K-sequential selection (SpecTr): the children of a node are independent draws from q, duplicates included.
 
-    With k of them each may be accepted a little more rarely, min(1, p / (rho q)), so that together they
-    are never accepted more often than p allows. beta = sum min(q, p / rho) of the draws are accepted, so some draw
-    is with 1 - (1 - beta)^k, and rho is the smallest for which that is at most rho beta.
+    With k of them each is accepted with the lower probability min(1, p / (rho q)), so that together they are never
+    accepted more often than p allows. beta = sum min(q, p / rho) of the draws are accepted, so some draw is with 1 - (1
+    - beta)^k, and rho is the smallest for which that is at most rho beta.
 
     Worked example:  p = 0.7 0.3     q = 0.3 0.7     k = 2
     rho = 1.5, beta = 0.5: a 0 is always accepted, a 1 with 0.3 / (1.5 * 0.7) = 2/7; one of two is with 3/4
@@ -48,7 +48,7 @@ def _k_sequential(p: Probs, drawn: Drawn, rng: np.random.Generator) -> tuple[int
 def _rho(p: Probs, q: Probs, k: int) -> tuple[float, float]:
     """SpecTr's rho, and beta(rho): by halving, from above, where nothing is accepted too often."""
     mine, other = chances(p, q.ids), q.p
-    # Whatever rho in [1, k] is, of some tokens q is always accepted, of others p / rho; between them lie few.
+    # For every rho in [1, k] some tokens contribute q and others p / rho; only the few between them depend on rho.
     always, never = mine >= k * other, mine <= other
     sure, spare = float(other[always].sum()), float(mine[never & ~always].sum())
     between = ~(always | never)

@@ -1,1 +1,1 @@
-"""What drafters that read the target's states are made of: readers of states, levels, online learning."""
+"""Parts of drafters that read the target's hidden states: readers of states, tree levels, online learning."""

@@ -38,7 +38,7 @@ class FeatureTree(StateDrafter):
         self._pace.add_call(step)
 
     def _sight(self, context: Context) -> Likeliest | Foreseen:
-        """How what the head says is read: for the likeliest tokens, or for those that will be drawn."""
+        """The reading of the head's outputs: the likeliest tokens, or the tokens that will be drawn."""
         if context.sampling.temperature <= 0:
             return self._likeliest
         numbers = upcoming(context, self._depth)

@@ -1,11 +1,11 @@
 """Guesses of tokens that are drawn: a draft made with the target's own random numbers (Daliri, Musco and Suresh,
 drafter-invariant speculative decoding, 2024).
 
-A seed means one random number u a token: the token that holds u in the target's cumulative distribution, by ascending
-ids. The numbers of the next tokens are known before their distributions are. So of a head's distribution it is not the
-likeliest token that is drafted but the one that holds u there, and those beside it. Where the head says what the target
-says, every guess is right, however little the text can be foretold. Verification stays as it is: the same seed, the
-same tokens.
+Sampling uses one random number u per token: the drawn token is the one whose interval contains u in the target's
+cumulative distribution, by ascending ids. The seed gives the next random numbers before the distributions are known. So
+the draft has not the head's likeliest token but the token whose interval contains u in the head's distribution, and its
+neighbours. If the head's distribution equals the target's, every guess is right, even at high entropy. Verification is
+unchanged: the same seed gives the same tokens.
 
 The head's cumulative distribution F is not the target's. If the target's is a draw from a Dirichlet law about it, of
 concentration K, a border between two tokens lies about F with the variance F (1 - F) / (K + 1), and
@@ -29,7 +29,7 @@ from edgedec.drafters._heads.guesses import Tokens, guesses
 from edgedec.runtime import CallResult, Outputs
 from edgedec.sampling import Floats, Logits, Sampling, distribution
 
-# How near the target a head and a model are: K. A token that has less than `_LEAST` is not guessed.
+# The concentration K of a head and of a draft model: how near to the target they are. The least chance of a guess.
 HEAD, MODEL, _LEAST = 4.0, 8.0, 1e-3
 # The logistic curve with the slope of the normal one.
 _SLOPE = 1.7
@@ -38,18 +38,18 @@ Guesses = tuple[list[list[int]], list[list[float]]]
 
 
 class Likeliest:
-    """What a head holds likeliest after each row, level by level. `outputs`: what its calls have to return."""
+    """The head's likeliest tokens after each row, level by level. `outputs`: what its calls must return."""
 
     def __init__(self, k: int, hidden: Sequence[int], tokens: Tokens | None) -> None:
         self.outputs, self._tokens = Outputs(top=k, logsum=True, hidden=tuple(hidden)), tokens
 
     def guesses(self, result: CallResult, level: int) -> Guesses | None:
-        """The target's tokens that may follow each row, and how likely each is; None: the result does not say."""
+        """The target's tokens that may follow each row, with probabilities; None if the result lacks them."""
         return None if result.ids is None else guesses(result, self._tokens)
 
 
 class Foreseen:
-    """The same where tokens are drawn: level n by the random number `numbers[n]`."""
+    """Guesses for drawn tokens: level n by the random number `numbers[n]`."""
 
     def __init__(
         self, k: int, hidden: Sequence[int], tokens: Tokens | None, sampling: Sampling, numbers: Sequence[float]
@@ -67,7 +67,7 @@ class Foreseen:
 
 
 def upcoming(context: Context, n: int) -> list[float]:
-    """The random numbers that the next n tokens of a text are drawn with; its generator stays where it is."""
+    """The random numbers for the next n tokens of a text; the state of its generator does not change."""
     before = context.rng.bit_generator.state
     numbers: list[float] = context.rng.random(n).tolist()
     context.rng.bit_generator.state = before
@@ -75,8 +75,8 @@ def upcoming(context: Context, n: int) -> list[float]:
 
 
 def drawn(logits: Logits, u: float, sampling: Sampling, k: int, near: float = HEAD) -> tuple[NDArray[np.int64], Floats]:
-    """The tokens that are likely to be drawn by u where a head says `logits` [n], the likeliest first, and how likely
-    each is: at most k; none where the logits say nothing. near: the concentration."""
+    """At most k tokens that are likely to be drawn by u, given a head's `logits` [n], the likeliest first, with
+    probabilities; none if the logits are not usable. near: the concentration."""
     if not isfinite(logits.max()):
         return np.zeros(0, np.int64), np.zeros(0)
     ids, p = _sampled(logits, sampling)
@@ -90,7 +90,8 @@ def drawn(logits: Logits, u: float, sampling: Sampling, k: int, near: float = HE
 
 
 def _sampled(logits: Logits, sampling: Sampling) -> tuple[NDArray[np.int64] | None, Floats]:
-    """Tokens (None: all of them, in order) and how likely the target would draw each if its logits were these."""
+    """Tokens (None: all of them, in order) and the probability of each under the target's settings, given these
+    logits."""
     if sampling.top_k or sampling.top_p < 1 or sampling.min_p or sampling.typical_p < 1:
         found = distribution(logits, sampling)
         return found.ids, found.p
@@ -98,7 +99,7 @@ def _sampled(logits: Logits, sampling: Sampling) -> tuple[NDArray[np.int64] | No
 
 
 def _below(borders: Floats, u: float, near: float) -> Floats:
-    """How likely each of the target's borders is at most u, where the head has them there."""
+    """The probability that each of the target's borders is at most u, given the head's borders."""
     inside = np.clip(borders, _TINY, 1.0 - _TINY)
     spread = np.sqrt(inside * (1.0 - inside) / (near + 1.0))
     found: Floats = 1.0 / (1.0 + np.exp(np.clip(-_SLOPE * (u - inside) / spread, -60.0, 60.0)))

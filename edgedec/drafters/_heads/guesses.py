@@ -1,4 +1,4 @@
-"""What a head says of the tokens that may follow, in the target's tokens."""
+"""A head's predictions of the next tokens, as tokens of the target."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tokens_of(host: DrafterContext, file: str) -> Tokens | None:
 
 
 def guesses(result: CallResult, tokens: Tokens | None) -> tuple[list[list[int]], list[list[float]]]:
-    """The target's tokens that may follow each row, and how likely each is."""
+    """The target's tokens that may follow each row, with probabilities."""
     assert result.ids is not None
     assert result.scores is not None
     assert result.logsum is not None

@@ -1,4 +1,4 @@
-"""Heads of one depth each on the target's last state: published Medusa and Hydra heads."""
+"""Heads on the target's last state, one for each depth: published Medusa and Hydra heads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgedec.runtime import Hidden
 
 
 class Ladder:
-    """The networks of a draft, that of the first depth first."""
+    """The networks of a draft, in order of depth."""
 
     def __init__(self, host: DrafterContext, facts: DraftFacts) -> None:
         threads, self.depth = host.runtime.capabilities.threads, facts.depth

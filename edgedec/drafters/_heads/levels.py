@@ -1,8 +1,7 @@
-"""Trees drafted level by level: the likeliest nodes of a level are stepped on together (EAGLE-2; DySpec, S42).
+"""Trees drafted level by level: the likeliest nodes of a level are expanded together (EAGLE-2; DySpec).
 
-A node is only stepped on while its path is among the best that the draft has room for: after the worst of a full draft
-nothing below it fits.
-"""
+A node is expanded only while its path is among the best that the draft has room for, because its children are never
+likelier than it."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ _MOST = 0.999
 
 
 class Levels:
-    """The best `nodes` tokens found so far; `frontier`: those to step on next, at most `beam`."""
+    """The best `nodes` tokens found so far; `frontier`: the nodes to expand next, at most `beam`."""
 
     def __init__(self, nodes: int, beam: int, least: float) -> None:
         self._nodes, self._beam, self._least = nodes, beam, least
@@ -36,11 +35,11 @@ class Levels:
 
     @property
     def together(self) -> float:
-        """How likely the text goes on through one of the frontier."""
+        """The probability that the text continues through one of the frontier's nodes."""
         return -sum(node[0] for node in self.frontier)
 
     def add(self, ids: Sequence[Sequence[int]], probs: Sequence[Sequence[float]]) -> None:
-        """What may follow each node of the frontier, the likeliest first; a new frontier of them."""
+        """Add the tokens that may follow each node of the frontier, the likeliest first; they form the new frontier."""
         fresh: list[Node] = []
         for row, (node, tokens, own) in enumerate(zip(self.frontier, ids, probs, strict=True)):
             for token, p in zip(tokens, own, strict=True):
@@ -52,7 +51,7 @@ class Levels:
                 self._order += 1
         self._found = sorted(self._found + fresh)[: self._nodes]
         last = self._found[-1] if len(self._found) == self._nodes else (0.0, 0)
-        # After the worst of a full draft nothing fits: it would have to take its own parent's place.
+        # A child of the worst node of a full draft cannot enter: it would have to replace its own parent.
         self.frontier = sorted(node for node in fresh if node < last)[: self._beam]
 
     def draft(self) -> Draft:

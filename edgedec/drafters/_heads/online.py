@@ -1,16 +1,17 @@
-"""Online learning of a draft head (Online Speculative Decoding, S29): a low-rank correction trained on verified tokens.
+"""Online learning of a draft head (Online Speculative Decoding): a low-rank correction trained on verified tokens.
 
-The head stays as it is. Of each of its states x (scaled to root mean square 1) a correction scores the tokens that were
-seen here, z = B A x + b, of rank `RANK`, and tilts what the head says:
+The head's weights do not change. For each of its states x (scaled to root mean square 1) a correction of rank `RANK`
+scores the tokens seen in this session, z = B A x + b, and reweights the head's distribution:
 
     p'(v)  ~  p(v) exp(z_v)
 
-where p(v) is the head's for the tokens it names; what it leaves over is shared by the other tokens that were seen here,
-as often as they were. So tokens that the head never learned to say can be drafted after a change of domain.
+where p(v) is the head's probability for the tokens that it names; the remaining mass is divided among the other tokens
+seen in this session, by their frequency. So tokens outside of the head's training can be drafted after a change of
+domain.
 
-Every verified token is an example: cross-entropy, steps of AdaGrad on batches of the latest. Before it is learned from,
-it is a test: the correction is used while its predictions of late were better than the head's own. When they have
-become worse, it goes back to the last copy that was better, and if there is none, to nothing.
+Every verified token is an example: cross-entropy, steps of AdaGrad on batches of the latest. Each example is first a
+test: the correction is used while its recent predictions were better than the head's own. When they become worse, it is
+reset to the last copy that was better, or to zero if there is none.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _NAMES = ("a", "b", "bias")
 
 @dataclass
 class _Seen:
-    """A state that the head was read at: the state, and the tokens that it named with their probabilities."""
+    """An example: a state, and the tokens that the head named for it with their probabilities."""
 
     x: Floats
     ids: NDArray[np.int64]
@@ -43,7 +44,7 @@ class _Seen:
 
 
 class OnlineCorrection:
-    """Numbers: `gain`, by how much the log-likelihood of verified tokens was better of late with the correction."""
+    """The correction and its statistics. `gain`: the recent improvement in log-likelihood of verified tokens."""
 
     def __init__(self, hidden: int, seed: int = 0) -> None:
         self._hidden, self._rng = hidden, np.random.default_rng(seed)
@@ -56,7 +57,7 @@ class OnlineCorrection:
         self.examples = self.rollbacks = 0
 
     def _clear(self) -> None:
-        """No correction at all."""
+        """Remove the correction."""
         self._weights = {
             "a": self._first.copy(),
             "b": np.zeros((SLOTS, RANK), np.float32),
@@ -74,7 +75,7 @@ class OnlineCorrection:
         return {"examples": self.examples, "gain": round(self.gain, 3), "rollbacks": self.rollbacks}
 
     def begin(self) -> None:
-        """Another proposal."""
+        """Begin a proposal."""
         self._open = {}
 
     def read(
@@ -96,7 +97,7 @@ class OnlineCorrection:
         return tokens.astype(ids.dtype), np.log(found[lines, best] + np.float32(1e-9))
 
     def learn(self, picked: Sequence[int]) -> None:
-        """The tokens that followed, one after another."""
+        """Learn from the tokens that followed, one after another."""
         for n, token in enumerate(picked):
             if (seen := self._open.get(tuple(picked[:n]))) is None:
                 break
@@ -106,7 +107,7 @@ class OnlineCorrection:
         self.begin()
 
     def _add(self, seen: _Seen, token: int) -> None:
-        """Test the correction by this example, and keep it."""
+        """Test the correction on this example, and store the example."""
         mine, its = self._chance(seen, token)
         change = log(mine + _FLOOR) - log(its + _FLOOR)
         self.gain += (min(max(change, -4.0), 4.0) - self.gain) * _SMOOTH
@@ -122,7 +123,8 @@ class OnlineCorrection:
             self._good = {name: w.copy() for name, w in self._weights.items()}
 
     def _roll_back(self) -> None:
-        """To the last copy that was better than the head alone; once: if that is worse too, to nothing."""
+        """Reset to the last copy that was better than the head alone, once; if that is worse too, remove the
+        correction."""
         good, self._good = self._good, None
         if good is None:
             self._clear()
@@ -131,7 +133,7 @@ class OnlineCorrection:
         self.gain, self.rollbacks = 0.0, self.rollbacks + 1
 
     def _note(self, token: int) -> None:
-        """A token that was seen here has a slot; the rarest goes when all are taken."""
+        """Assign a slot to a seen token; when all are used, the rarest token loses its slot."""
         slot = self._slots.get(token)
         if slot is None:
             slot = len(self._slots)
@@ -145,7 +147,7 @@ class OnlineCorrection:
             self._counts *= 0.5
 
     def _chance(self, seen: _Seen, token: int) -> tuple[float, float]:
-        """How likely a token was after a state, corrected and not."""
+        """The probability of a token after a state, with and without the correction."""
         slot, at = self._slots.get(token), np.flatnonzero(seen.ids == token)
         if slot is None and not len(at):
             return 0.0, 0.0
@@ -153,8 +155,8 @@ class OnlineCorrection:
         return float(self._corrected([seen])[0, place]), float(self._base([seen])[0, place])
 
     def _base(self, seen: Sequence[_Seen]) -> Floats:
-        """How likely each token is after some states without a correction [states, slots + named]: first the tokens
-        with a slot, then those that the head named and that have none (0 for the others)."""
+        """The tokens' probabilities after these states without the correction [states, slots + named]: first the tokens
+        with a slot, then named tokens without one (0 for the others)."""
         n = len(self._slots)
         found = np.zeros((len(seen), n + len(seen[0].ids)), np.float32)
         found[:, :n] = self._counts[:n]
@@ -167,7 +169,7 @@ class OnlineCorrection:
         return found
 
     def _corrected(self, seen: Sequence[_Seen]) -> Floats:
-        """The same, corrected."""
+        """The tokens' probabilities with the correction."""
         w, n, p = self._weights, len(self._slots), self._base(seen)
         inner = _product(np.stack([each.x for each in seen]), w["a"].T)
         z = _product(inner, w["b"][:n].T) + w["bias"][:n]
@@ -176,7 +178,7 @@ class OnlineCorrection:
         return p
 
     def _step(self, examples: Sequence[tuple[_Seen, int]]) -> None:
-        """One step of AdaGrad on some examples; those whose token lost its slot say nothing."""
+        """One step of AdaGrad on these examples, without those whose token lost its slot."""
         known = [(seen, self._slots[token]) for seen, token in examples if token in self._slots]
         if not known:
             return
@@ -233,7 +235,7 @@ class OnlineCorrection:
 
 
 def _product(one: Floats, other: Floats) -> Floats:
-    """one @ other, in parts that are too small for the threads that `@` would start."""
+    """one @ other, in parts small enough that `@` starts no threads."""
     width = max(_SMALL // (one.shape[0] * one.shape[1]), 1)
     if other.shape[1] <= width:
         return one @ other

@@ -1,37 +1,37 @@
 """Whether another level of a draft is worth its time: a call of the head, and Python's, for each token further ahead.
 
-A level brings what the paths that it goes on from are likely to be right, times how often a guess below a right one is
-right as well; and a token is worth the time that it takes now, which is less than a call.
+The gain of a level is the probability of the paths that it extends, times the acceptance rate below an accepted token;
+a token is worth its current mean time, which is less than a call.
 """
 
 from __future__ import annotations
 
 from edgedec.decoding.messages import StepResult
 
-# How fast means follow; what Python takes for a level; how often a guess below a right one is right.
+# The rate of means; Python's seconds for a level; the acceptance rate below an accepted token.
 _SMOOTH, _PYTHON, _DEEPER = 0.1, 1e-4, 0.7
 
 
 class LevelPace:
-    """What a level takes, a call of the target with the drafted rows, and the tokens that it gives."""
+    """Mean seconds of a level and of the target's calls, and the mean tokens of a call."""
 
     def __init__(self) -> None:
         self.level_s = self.call_s = self.tokens = 0.0
 
     def add_level(self, seconds: float) -> None:
-        """A forward of the head took so long."""
+        """Add the time of a forward of the head."""
         seconds += _PYTHON
         self.level_s += (seconds - self.level_s) * (_SMOOTH if self.level_s else 1.0)
 
     def add_call(self, step: StepResult) -> None:
-        """The target made a call; one that reads a prompt says nothing of others."""
+        """Add a call of the target, unless it read a prompt."""
         if not step.root:
             seconds = step.seconds * step.rows.count / max(step.total, 1)
             self.call_s += (seconds - self.call_s) * (_SMOOTH if self.call_s else 1.0)
             self.tokens += (len(step.picked) - self.tokens) * (_SMOOTH if self.tokens else 1.0)
 
     def pays(self, paths: float) -> bool:
-        """Is another level worth its time below paths that are together so likely? True while nothing is known.
+        """Whether another level pays below paths of this total probability; True while nothing is measured.
 
         Calls of 1.0 with 2 tokens, a level of 0.05; paths of 0.2 -> 0.14 tokens at 0.5 each: yes; of 0.1: no.
         """

@@ -1,8 +1,8 @@
-"""A draft head with layers of its own: it reads the target's states beside the tokens that followed them.
+"""A draft head with layers of its own: it reads the target's states together with the tokens that followed them.
 
-Row i of the head's cache is the target's state at token i of the text and the embedding of token i + 1; it says what
-comes after token i + 1. Rows of the text are committed; drafted rows take the head's own state in the place of the
-target's and are rolled back after the draft.
+Row i of the head's cache is the target's state at token i of the text and the embedding of token i + 1; it predicts
+token i + 2. Rows of the text are committed; drafted rows use the head's own state in place of the target's and are
+rolled back after the draft.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NONE = Outputs()
 
 
 def facts_of(host: DrafterContext, kind: str) -> DraftFacts:
-    """What the bundle says of its draft of a kind; UsageError, with what to do, if it has none."""
+    """The bundle's description of its draft of a kind; UsageError with a remedy if it has none."""
     found = host.bundle.manifest.drafts.get(kind)
     if found is None:
         path = host.bundle.path
@@ -54,7 +54,7 @@ def open_stack(host: DrafterContext, facts: DraftFacts) -> tuple[Bundle, Runtime
 
 
 class HeadReader:
-    """One text as a head has read it. lag: tokens after its own that a row depends on."""
+    """The head's cache of one text. lag: the number of later tokens that a row depends on."""
 
     lag = 1
 
@@ -81,12 +81,12 @@ class HeadReader:
         return row_macs(self._spec) / max(row_macs(target), 1)
 
     def reset(self) -> None:
-        """Another text; what it shares with the old one may be used again."""
+        """Prepare for another text; a prefix in common with the old one may be reused."""
         self._sure, self._result, self._at = False, None, -1
 
     def read(self, seen: Sequence[Seen], ids: Sequence[int], outputs: Outputs, room: int) -> Reading:
-        """Read what calls have shown of the text `ids` -> what follows its last token, as `outputs` say; None in every
-        part of the result if that cannot be said. room: rows that will be drafted below it."""
+        """Read the states of the text `ids` -> the prediction after its last token, as `outputs`; all parts are None if
+        states are missing. room: rows that will be drafted below it."""
         self._cache.rollback()
         self._rows = None
         self._keep_common(ids)
@@ -98,7 +98,7 @@ class HeadReader:
         return self._result
 
     def grow(self, tokens: Sequence[int], parents: Sequence[int], states: Hidden, outputs: Outputs) -> Reading:
-        """Rows below the text, or below rows drafted before (parent -1: the text): what follows each of them."""
+        """Predictions after rows below the text or below earlier drafted rows (parent -1: the text)."""
         if self._rows is None:
             rows = Rows.tree(tokens, parents, self._cache.length)
         else:
@@ -108,17 +108,17 @@ class HeadReader:
         return found
 
     def state(self, result: CallResult) -> Hidden:
-        """The states [n, hidden_size] that a result's rows hand on to rows below them."""
+        """The states [n, hidden_size] of a result's rows, as inputs of rows below them."""
         states = result.hidden[self.last]
         return states if self._own_norm is None else self._own_norm(states)
 
     def end(self) -> None:
-        """Give up what was drafted."""
+        """Roll back drafted rows."""
         self._cache.rollback()
         self._rows = None
 
     def inherit(self, other: HeadReader) -> None:
-        """Go on from where another one is; caches with pages share them."""
+        """Continue from another reader's state; caches with pages share them."""
         other.end()
         self._cache, self._rows = other._cache.fork(), None
         self._base, self._text, self._sure = other._base, list(other._text), other._sure
@@ -154,7 +154,7 @@ class HeadReader:
             yield from self._commit(seen, at, stop, outputs if last else _NONE)
 
     def _place(self, start: int, rows: int) -> None:
-        """Make the next row that of token `start`: further back, or anew after a gap or where the cache is full."""
+        """Make token `start` the next row: roll back to it, or start over after a gap or when the cache is full."""
         at = start - self._base
         if not 0 <= at <= self._cache.length or at + rows > self._cache.capacity:
             self._base, at = start, 0

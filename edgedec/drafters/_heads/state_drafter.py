@@ -1,4 +1,4 @@
-"""A drafter that reads the target's states of the whole text, by a head with layers of its own or the latest alone."""
+"""A drafter on the target's states: of the whole text if the head has layers of its own, else of the last token."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from edgedec.drafters._heads.reader import HeadReader
 from edgedec.drafters._heads.states import SeenStates
 from edgedec.runtime import CallResult, Outputs, Rows
 
-# The least chance of a path where none is named: the draft is to have a fixed length.
+# The default for the least chance of a path, for drafts of a fixed length.
 LEAST = 1e-4
 
 
 class StateDrafter(BaseDrafter):
-    """`_reader`: what reads the states in `_seen`; None: the head has no layers, and the latest alone are kept."""
+    """`_reader`: reads the states in `_seen`; None if the head has no layers: then only the last states are stored."""
 
     def __init__(self, host: DrafterContext, facts: DraftFacts) -> None:
         self._reader = HeadReader(host, facts) if facts.stack else None

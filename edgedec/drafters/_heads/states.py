@@ -1,4 +1,4 @@
-"""What a draft head reads of the target: its states at the tokens of the text, as calls show them."""
+"""The input of a draft head: the target's hidden states at the tokens of the text, collected from calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgedec.decoding.messages import StepResult
 from edgedec.runtime import CallResult, Hidden, Rows
 from edgedec.spec import Norm
 
-# More rows than this are not kept while nothing is drafted: the head then begins again after them.
+# The most rows that are stored while nothing is drafted; after more, the head starts over at a later token.
 _MOST = 2048
 
 
@@ -39,7 +39,7 @@ def _joined(parts: Sequence[Seen]) -> Seen:
 
 
 class SeenStates:
-    """States that calls showed and that no head has read yet, in order."""
+    """States of past calls that the head has not read yet, in order."""
 
     def __init__(self, features: Sequence[int]) -> None:
         self._features = features
@@ -47,18 +47,19 @@ class SeenStates:
         self._rows = 0
 
     def observe(self, step: StepResult) -> None:
-        """Those of the rows that a call verified."""
+        """Add the states of a verified call's accepted rows."""
         path = path_of(step)
         tokens = step.rows.tokens[path].tolist()
         self._add(step.rows, step.result, path, [*tokens[1:], step.picked[-1]])
 
     def passed(self, step: StepResult, states: Hidden) -> None:
-        """Those [n, hidden_size] that a draft left of the rows that came true: the call went on behind them."""
+        """The states [n, hidden_size] that the draft computed for the accepted rows; the call continued after those
+        blocks."""
         tokens = step.rows.tokens[path_of(step)].tolist()
         self._keep(Seen(int(step.rows.positions[0]), states[:, None], [*tokens[1:], step.picked[-1]]))
 
     def read(self, rows: Rows, result: CallResult, follow: Sequence[int]) -> None:
-        """Those of a chunk of the prompt; `follow`: the token after each."""
+        """Add the states of a chunk of the prompt; `follow`: the token after each."""
         self._add(rows, result, list(range(len(rows))), list(follow))
 
     def _add(self, rows: Rows, result: CallResult, chosen: list[int], follow: list[int]) -> None:
@@ -74,11 +75,11 @@ class SeenStates:
             self._rows -= len(self._seen.pop(0).follow)
 
     def inherit(self, other: SeenStates) -> None:
-        """Those of another text in the making, which is here at the same place."""
+        """Take over the states of another session of the same text."""
         self._seen, self._rows = list(other._seen), other._rows
 
     def take(self) -> list[Seen]:
-        """All of them, those that follow one another as one; from now on they are forgotten here."""
+        """Return all states, consecutive parts joined, and remove them."""
         found, self._seen, self._rows = self._seen, [], 0
         runs: list[list[Seen]] = []
         for part in found:
@@ -90,7 +91,7 @@ class SeenStates:
 
 
 def path_of(step: StepResult) -> list[int]:
-    """The rows of a call that are now text."""
+    """The rows of a call that became part of the text."""
     return [*range(step.root), *(step.root + row for row in step.path)]
 
 

@@ -1,9 +1,9 @@
-"""A draft head whose state does not grow with the text: it reads a window of tokens, and the target's own cache.
+"""A draft head with a state of constant size: it reads a window of tokens, and the target's own cache.
 
-A row is a token. The head's attention sees the first tokens and the latest `window`; their keys and values follow from
-embeddings alone, so that the state can be made anew from the text at any time, and is, when its few pages are full. The
-target's block then runs on the row in a fork of the text's cache, which shares its pages: nothing is copied but the
-last page, and nothing of it stays.
+A row is a token. The head's attention sees the first tokens and the latest `window`; their keys and values depend on
+embeddings alone, so that the state can be recomputed from the text at any time, which happens when its few pages are
+full. The target's block then runs on the row in a temporary fork of the text's cache, which shares all pages and copies
+only the last one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STATE = Outputs(hidden=(0,))
 
 
 class WindowedReader:
-    """One text as such a head has read it. most: rows that a draft may have."""
+    """The head's window of one text. most: rows that a draft may have."""
 
     def __init__(self, host: DrafterContext, facts: DraftFacts, most: int) -> None:
         bundle, self._runtime = open_stack(host, facts)
@@ -64,7 +64,7 @@ class WindowedReader:
         self._cache.truncate(0)
 
     def read(self, context: Context, outputs: Outputs) -> Reading:
-        """What follows the last token of a text whose other tokens are cached."""
+        """The prediction after the last token of a text whose other tokens are cached."""
         self.end()
         yield from self._follow(context.ids)
         length = context.cache.length
@@ -73,18 +73,18 @@ class WindowedReader:
         return (yield from self._run(self._rows, context.ids[-1:], outputs))
 
     def grow(self, tokens: Sequence[int], parents: Sequence[int], outputs: Outputs) -> Reading:
-        """Rows below the last token (parent -1), or below rows drafted before: what follows each of them."""
+        """Predictions after rows below the last token (parent -1) or below earlier drafted rows."""
         assert self._rows is not None
         self._rows = self._rows.extend(tokens, [parent + 1 for parent in parents])
         return (yield from self._run(self._rows, tokens, outputs))
 
     def end(self) -> None:
-        """Give up what was drafted."""
+        """Roll back drafted rows."""
         self._cache.rollback()
         self._fork = self._rows = None
 
     def _follow(self, ids: Sequence[int]) -> Generator[Request, Completed, None]:
-        """Read the text up to its last token, as far as it is seen."""
+        """Read the text up to its last token, within the window."""
         last = len(ids) - 1
         if self._cache.length + last - self._end + self._most > self._cache.capacity:
             self._cache.truncate(0)

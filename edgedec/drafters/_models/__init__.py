@@ -1,1 +1,1 @@
-"""What drafters with a second model are made of: opening it, reading along, drawing trees, other vocabularies."""
+"""Parts of drafters with a second model: opening it, reading the text, drawing trees, other vocabularies."""

@@ -1,9 +1,8 @@
-"""A head that predicts whether a drafted token will be accepted (SpecDec++, S40), trained while it is used.
+"""A head that predicts whether a drafted token will be accepted (SpecDec++), trained while it is used.
 
 It reads the draft model's last hidden state (a fixed random projection of it), the shape of its distribution and the
-depth of the token, and adds to the logit of the calibrated claim; so before it has learned anything it says what the
-claim says. Every token whose parent came true is an example. One hidden layer, Adam on batches from the latest
-examples, in numpy.
+depth of the token, and adds to the logit of the calibrated claim; so an untrained head returns the claim. Every token
+whose parent was accepted is an example. One hidden layer, Adam on batches from the latest examples, in numpy.
 """
 
 from __future__ import annotations
@@ -66,17 +65,17 @@ class AcceptanceHead:
         return found
 
     def chance(self, inputs: Floats, claim: float) -> float:
-        """How likely the token is to be accepted; `claim`: what is known without this head."""
+        """The probability that the token is accepted; `claim`: the estimate without this head."""
         w = self._weights
         score = _logit(claim) + float(w["w2"] @ np.tanh(w["w1"] @ inputs + w["b1"]))
         return min(max(1.0 / (1.0 + exp(-score)), _LEAST), _MOST)
 
     def hold(self, nodes: Mapping[int, tuple[Floats, float]]) -> None:
-        """The examples of a draft that is to be verified: by node, inputs and claim."""
+        """Store the examples of a draft until it is verified: by node, inputs and claim."""
         self._open = dict(nodes)
 
     def learn(self, node: int, accepted: bool) -> None:
-        """The parent of this node came true, and it was accepted or not."""
+        """Learn from a node whose parent was accepted."""
         if (example := self._open.pop(node, None)) is None:
             return
         at = self.examples % _KEPT

@@ -13,17 +13,17 @@ from edgedec.runtime import CallResult, Runtime
 from edgedec.sampling import Floats, Sampling
 from edgedec.trees.calibration import kind_of
 
-# A chain that is less likely than this is not gone on with.
+# A chain less likely than this is not continued.
 _LEAST = 0.02
 _PACE = 0.1
 
 
 class Ahead:
-    """The text and what a draft model thinks comes after it. The thread works while the chain is shorter than `limit`,
-    also while the target model runs; a text that goes another way drops the chain."""
+    """The text and the draft model's chain after it. The thread drafts while the chain is shorter than `limit`, also
+    while the target model runs; a text that diverges from the chain discards it."""
 
     def __init__(self, runtime: Runtime, vocab: int, estimates: Floats) -> None:
-        """estimates: how often claims of each kind come true; whoever owns them keeps them up to date."""
+        """estimates: the acceptance rate of each kind of claim; the caller updates them."""
         self._runtime, self._vocab, self._reader = runtime, vocab, DraftReader(runtime)
         self._estimates = estimates
         self._state, self._thread = Condition(), Thread(target=self._work, name="edgedec-draft", daemon=True)
@@ -31,7 +31,7 @@ class Ahead:
         self._chain: list[tuple[int, float]] = []
         self._sampling = Sampling()
         self._worth = 1.0
-        # A new one for each text that is not what was drafted: what is under way then comes to nothing.
+        # Incremented when the text diverges from the draft: the result of a forward in progress is then discarded.
         self._version = self._limit = 0
         self._fresh = self._stopped = False
         self.steps, self.step_seconds, self.trouble = 0, 0.0, ""
@@ -53,12 +53,13 @@ class Ahead:
             self._limit = 0
 
     def pause(self) -> None:
-        """No more forwards until the next `follow`."""
+        """Start no more forwards until the next `follow`."""
         with self._state:
             self._limit = 0
 
     def follow(self, ids: Sequence[int], limit: int, sampling: Sampling) -> bool:
-        """The text is `ids` now, and up to `limit` tokens after it are wanted: did what is new of it come true?"""
+        """Set the text to `ids` and draft up to `limit` tokens after it; returns whether the new tokens match the
+        draft."""
         with self._state:
             new = list(ids[len(self._text) :])
             held = [token for token, _ in self._chain[: len(new)]]
@@ -74,7 +75,7 @@ class Ahead:
             return kept
 
     def chain(self, n: int, seconds: float) -> list[tuple[int, float]]:
-        """The tokens drafted so far, with their claims; waits until there are n, but no longer than that."""
+        """The tokens drafted so far, with their claims; waits for n tokens, but at most `seconds`."""
         until = perf_counter() + seconds
         with self._state:
             while self._busy() and len(self._chain) < n and (left := until - perf_counter()) > 0:
@@ -117,7 +118,7 @@ class Ahead:
                 self._state.notify_all()
 
     def _read(self, ids: Sequence[int], settled: int) -> CallResult:
-        """The draft model's outputs after `ids`, of which only the first `settled` are the text's."""
+        """The draft model's outputs after `ids`; only the first `settled` of these belong to the text."""
         reading = self._reader.read(ids, BEST, 1, settled)
         done: Completed | None = None
         while True:

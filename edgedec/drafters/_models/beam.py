@@ -1,14 +1,14 @@
-"""Trees whose tokens are drawn from a draft model: of a settled shape, or by stochastic beam search (Kool et al. 2019;
-RSD-S of recursive speculative decoding, S51), which draws sequences without replacement.
+"""Trees whose tokens are drawn from a draft model: of a fixed shape, or by stochastic beam search (Kool et al. 2019;
+RSD-S of recursive speculative decoding), which draws sequences without replacement.
 
 Each node has the log-probability phi of its path and a perturbed one, G: phi plus Gumbel noise, drawn so that the
 largest among a node's children is the node's own. Of all children of a level the `width` with the largest G are kept.
-These are a draw of `width` sequences without replacement, so they go where the model's probability is; a tree of fixed
-branching has as many children at a node that is sure as at one that is not.
+These are a draw of `width` sequences without replacement, so they follow the model's probability; a tree of fixed
+branching has as many children at a certain node as at an uncertain one.
 
 For verification by recursive rejection the kept children of a node, by falling G, must be draws without replacement
-from q, and how many there are must say nothing of the next one beyond those before it. Both hold: of Gumbel variables
-the place of the largest is independent of its value, and the threshold that the value must reach comes from values.
+from q, and their number must be independent of the next child given those before it. Both hold: the index of the
+largest Gumbel variable is independent of its value, and the threshold depends on values only.
 
     G~ = phi + noise,  Z = max G~,  G = -log(exp(-G_parent) - exp(-Z) + exp(-G~))
 """
@@ -57,8 +57,7 @@ def beam_draft(
 def level_draft(
     reader: DraftReader, context: Context, vocab: int, branching: Sequence[int], again: bool
 ) -> Generator[Request, Completed, Drawn]:
-    """A tree of settled shape: so many children of each node, level by level, drawn `again` from the whole law or each
-    from what the others left of it."""
+    """A tree of fixed shape: `branching` children per node and level; again: drawn with replacement, else without."""
     found = Drawn([], [], [], [])
     logits = (yield from reader.read(context.ids, ALL, size(branching))).logits
     level: list[tuple[int, list[int]]] = [(-1, [])]
@@ -92,7 +91,7 @@ class _Node:
 def _below(
     found: Drawn, level: Sequence[_Node], laws: Sequence[Probs], width: int, rng: np.random.Generator
 ) -> list[_Node]:
-    """The `width` children with the largest perturbed log-probability, added to what was found."""
+    """Add the `width` children with the largest perturbed log-probability."""
     phis = [node.phi + np.log(law.p) for node, law in zip(level, laws, strict=True)]
     values = np.concatenate([perturbed(phi, node.perturbed, rng) for phi, node in zip(phis, level, strict=True)])
     owners = np.repeat(np.arange(len(level)), [len(phi) for phi in phis])

@@ -1,4 +1,4 @@
-"""The models that draft: their bundles, runtimes on them that sessions share, and what their tokens mean."""
+"""Draft models: their bundles, their runtimes, which sessions share, and the translation of their tokens."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _runtimes: SharedInstances[Runtime] = SharedInstances()
 def open_draft(
     host: DrafterContext, path: str, threads: int = 0, kv: str = "", device: str = ""
 ) -> tuple[Runtime, Retokenizer | None]:
-    """The draft model at `path`, or the one in the target's bundle, and what translates its tokens (None: they are the
-    target's). device: what computes it, by default what computes the target."""
+    """The draft model at `path`, or the one in the target's bundle, and the translator of its tokens (None: they are
+    the target's). device: by default the target's device."""
     bundle = draft_bundle(host, path)
     translator = translator_of(host, bundle)
     return draft_runtime(host, bundle, threads, kv, device), translator
@@ -48,9 +48,8 @@ def draft_bundle(host: DrafterContext, path: str) -> Bundle:
 
 
 def draft_runtime(host: DrafterContext, bundle: Bundle, threads: int = 0, kv: str = "", device: str = "") -> Runtime:
-    """A runtime of the target's own kind on a draft's bundle, on the target's own device and with its limit of that
-    device's memory for caches; or if that cannot open it any that can, or one on `device`; threads: as the target by
-    default."""
+    """A runtime for a draft's bundle: the target's kind, device and limit of cache memory, or another kind if that one
+    cannot open it, or one on `device`; threads: by default the target's."""
     target = opened_with(host.runtime)
     own = not device and host.runtime.name in RUNTIMES
     own = own and unavailable_reason(host.runtime.name, bundle, target.device) is None
@@ -69,10 +68,10 @@ def _loaded(name: str, bundle: Bundle, options: RuntimeOptions) -> Runtime:
 
 
 def translator_of(host: DrafterContext, bundle: Bundle) -> Retokenizer | None:
-    """None if the target's token numbers mean the same to the draft model."""
+    """The translator between the vocabularies; None if token ids mean the same in both models."""
     ours, theirs = host.bundle.manifest, bundle.manifest
     if ours.text.tokenizer is None and theirs.text.tokenizer is None and ours.spec.vocab_size == theirs.spec.vocab_size:
-        return None  # numbers without text: nothing else to go by
+        return None  # ids without text: there is nothing to compare
     for one, manifest in ((host.bundle, ours), (bundle, theirs)):
         if manifest.text.tokenizer is None:
             raise UsageError(f"drafter model: {one.path} has no tokenizer, so the models' tokens cannot be compared")

@@ -1,4 +1,4 @@
-"""Which options of a draft model go together."""
+"""Checks of the options of a draft model."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def check(verify: str, beam: int, same_tokens: bool) -> None:
 
 
 def bushy_places(verify: str) -> int:
-    """At how many places, from the first on, a draft for this verification has several children."""
+    """The number of places, from the first on, at which a draft for this verification has several children."""
     return 0 if verify == MATCH else VERIFIERS.facts(verify).bushy

@@ -1,4 +1,4 @@
-"""A second model that reads the same text, and what it proposes for the next tokens: shares, draws, shapes of trees."""
+"""A second model that reads the same text, and its proposals: probabilities, draws, shapes of trees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgedec.drafters._heads.foreseen import MODEL, drawn
 from edgedec.runtime import Adapter, Call, CallResult, Outputs, Rows, Runtime
 from edgedec.sampling import Probs, Sampling, draw, probs
 
-# Of so many logits a share is worked out (a softmax over all would cost more than it is worth); that many branches.
+# The number of best logits in the softmax (all of them would cost too much time); the number of branches.
 _TOP, _BRANCHES = 16, 3
 _NONE, BEST, ALL = Outputs(), Outputs(top=_TOP), Outputs(logits=True)
 
@@ -41,16 +41,16 @@ class DraftReader:
 
     @property
     def room(self) -> int:
-        """How many tokens may be drafted at all: after half a context of text."""
+        """The most tokens that may be drafted after a text of half a context."""
         return self._cache.capacity - max(self._cache.capacity // 2, 1)
 
     @property
     def grown(self) -> int:
-        """How many rows the tree below the text has."""
+        """The number of rows of the tree below the text."""
         return 0 if self._rows is None else len(self._rows) - self._root - 1
 
     def reset(self) -> None:
-        """Another text; what it shares with the old one is not read again."""
+        """Prepare for another text; a prefix in common with the old one is not read again."""
         self._sure, self._rows = 0, None
         if self._base:
             self._restart(0)
@@ -102,7 +102,7 @@ class DraftReader:
         self._cache.truncate(0)
 
     def _keep_common(self, ids: Sequence[int]) -> None:
-        """Forget what was read and is not the text; of the pending rows keep those that the text grew by."""
+        """Cut the cache to the prefix in common with the text; keep those pending rows that became text."""
         own, base = self._ids, self._base
         last = len(ids) - base - 1  # run again in any case
         at = min(self._sure, last)
@@ -110,13 +110,13 @@ class DraftReader:
             at += 1
         if at < len(own):
             self._cache.truncate(at)
-            del own[self._cache.length :]  # a recurrent block may have gone back further
+            del own[self._cache.length :]  # a recurrent block may have been cut further back
         elif self._rows is not None:
             self._follow(self._rows, [_known(token, self.vocab) for token in ids[base + at : base + last]])
         self._rows = None
 
     def _follow(self, rows: Rows, tokens: Sequence[int]) -> None:
-        """Commit the path of pending rows that these tokens are."""
+        """Commit the path of pending rows that has these tokens."""
         tree, path, row = list(zip(rows.parents.tolist(), rows.tokens.tolist(), strict=True)), list[int](), -1
         for token in tokens:
             if (row, token) not in tree:
@@ -132,7 +132,7 @@ def _known(token: int, vocab: int) -> int:
 
 
 def shares(result: CallResult, sampling: Sampling, vocab: int) -> list[tuple[int, float]]:
-    """The likeliest tokens that the target has, with their share of the likelihood (of the `_TOP` best)."""
+    """The likeliest tokens of the target's vocabulary, with probabilities (among the `_TOP` best)."""
     assert result.ids is not None
     assert result.scores is not None
     ids, scores = result.ids[0].tolist(), result.scores[0].tolist()
@@ -147,7 +147,7 @@ def shares(result: CallResult, sampling: Sampling, vocab: int) -> list[tuple[int
 
 
 def foreseen(result: CallResult, sampling: Sampling, vocab: int, u: float) -> list[tuple[int, float]]:
-    """The tokens that the target is likely to draw by the random number u, and how likely each is."""
+    """The tokens that the target is likely to draw by the random number u, with probabilities."""
     assert result.logits is not None
     ids, chances = drawn(result.logits[0, :vocab], u, sampling, _BRANCHES, MODEL)
     return list(zip(ids.tolist(), chances.tolist(), strict=True))
@@ -174,7 +174,7 @@ def size(branching: Sequence[int]) -> int:
 
 
 def children(whole: Probs, width: int, again: bool, rng: np.random.Generator) -> list[int]:
-    """`width` draws: `again` and again from the whole, or each from what the others left of it (fewer, if none is)."""
+    """`width` draws from `whole`: `again`: with replacement, else without (fewer, if no tokens are left)."""
     found: list[int] = []
     left = whole
     while len(found) < width and len(left.ids):
@@ -186,7 +186,7 @@ def children(whole: Probs, width: int, again: bool, rng: np.random.Generator) ->
 
 
 def drawn_from(logits: NDArray[np.float32], vocab: int, context: Context, path: Sequence[int]) -> Probs:
-    """What the draft model would draw from under the target's settings, among the target's tokens."""
+    """The draft model's distribution under the target's sampling settings, over the target's tokens."""
     logits = logits[:vocab]
     if len(logits) < vocab:
         logits = np.append(logits, np.full(vocab - len(logits), -np.inf, np.float32))

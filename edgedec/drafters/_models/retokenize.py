@@ -1,10 +1,10 @@
-"""Two vocabularies, one text: what was written in one model's tokens, said in another's.
+"""Translation of a text between two vocabularies.
 
 A draft model with other tokens reads the target's text and drafts text (Timor et al. 2025, string-level exact match).
-Borders between words are the places where both vocabularies may be cut: text before one is encoded once and settled,
-and only the words after it are encoded again as they grow. A draft is written in the target's tokens after the last
-word: if its tokens so far are not how the target would write it, nothing is drafted; the last token may yet grow,
-so it is dropped.
+Both tokenizations can be cut at word borders: text before a border is encoded once, and only the words after it are
+encoded again as they grow. A draft is encoded in the target's tokens together with the last word: if the target would
+encode that word differently from its tokens so far, nothing is drafted; the draft's last token is dropped, as more text
+may change it.
 
     target   ... ▁the | ▁ca t        draft model   ... ▁the | ▁cat    it drafts   ▁s at .
     target writes "▁cat sat." as ▁ca t ▁sat . -> ▁sat (and ".", which is dropped)
@@ -18,13 +18,14 @@ from itertools import accumulate, takewhile
 from edgedec.errors import TextError
 from edgedec.text.tokenizer import Detokenizer, Tokenizer
 
-# Characters encoded anew at each call, at least and about at most; target tokens of a "word" without borders.
+# The least and about the most characters that each call encodes again; the most target tokens of a "word" without
+# borders.
 _NEAR, _FAR, _LONG = 48, 160, 48
 _SURE = 0.97
 
 
 def same_tokens(one: Tokenizer, other: Tokenizer) -> bool:
-    """Does every number that both know mean the same text? (One may be padded.)"""
+    """Whether every token id that both have stands for the same text (one may be padded)."""
     if one.decoders != other.decoders:
         return False
     return all(_spelling(one, i) == _spelling(other, i) for i in range(min(one.vocab_size, other.vocab_size)))
@@ -43,7 +44,7 @@ class Inside:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._anchor, pair = self._raw("a"), self._raw("a a")
-        # Does it write "a" as it writes " a"? Then a space in front would be written twice.
+        # Whether it encodes "a" as " a": then a leading space would be encoded twice.
         self._adds = pair[len(self._anchor) :] == self._anchor and self._raw(" a") != self._anchor
         self._pieces: dict[int, str | None] = {}
 
@@ -51,7 +52,7 @@ class Inside:
         return self._raw(text[1:] if self._adds and text.startswith(" ") else text)
 
     def piece(self, token: int) -> str | None:
-        """A token's text, wherever it stands; None if it is a part of a character."""
+        """A token's text at any place; None if it is a part of a character."""
         if token not in self._pieces:
             text = self.tokenizer.decode([*self._anchor, token])[len(self.tokenizer.decode(self._anchor)) :]
             self._pieces[token] = None if "\ufffd" in text else text
@@ -62,7 +63,7 @@ class Inside:
 
 
 class Retokenizer:
-    """Follows the target's text; knows it in the draft model's tokens."""
+    """The target's text in the draft model's tokens, updated as it grows."""
 
     def __init__(self, target: Tokenizer, draft: Tokenizer) -> None:
         self._target, self._draft = Inside(target), Inside(draft)
@@ -78,10 +79,9 @@ class Retokenizer:
         self._word_text = ""
 
     def follow(self, ids: Sequence[int]) -> tuple[list[int], int] | None:
-        """The target's text so far in the draft model's tokens, and how many of these will stay.
+        """The target's text so far in the draft model's tokens, and how many of these are final.
 
-        None if its last word is not written as the target would write it: no draft could go on from there.
-        """
+        None if the target would encode its last word differently: no draft can continue it."""
         for token in ids[self._read :]:
             self._push(token)
         self._read = len(ids)
@@ -92,7 +92,7 @@ class Retokenizer:
         return (known, len(self._settled)) if known else None
 
     def say(self, drafted: Sequence[int], claims: Sequence[float]) -> tuple[list[int], list[float]]:
-        """Tokens that the draft model would add, as tokens of the target, each with its share of their claims."""
+        """The draft model's tokens as tokens of the target, with their claims."""
         pieces = list(takewhile(lambda piece: piece is not None, map(self._draft.piece, drafted)))
         text = "".join(piece or "" for piece in pieces)
         if not text:
@@ -117,7 +117,7 @@ class Retokenizer:
             self._word, self._word_text = [], ""  # a special token: text begins anew after it
 
     def _settle(self) -> None:
-        """What lies far enough back, up to a border, is encoded for good."""
+        """Finalise the encoding of text that is far enough back, up to a border."""
         if len(self._tail) <= _FAR:
             return
         border = self._tail.rfind(" ", 1, len(self._tail) - _NEAR)
@@ -133,7 +133,8 @@ class Retokenizer:
 def _shared(ends: Sequence[int], drafted: Sequence[int], claims: Sequence[float]) -> list[float]:
     """Claims of tokens that end at `ends`, from those of the drafted tokens that end at `drafted`.
 
-    A token claims what all drafted tokens that begin in it do together; one in which none begins is all but sure.
+    A token's claim is the product of the drafted tokens that begin in it; a token in which none begins is almost
+    certain.
     """
     found, at, start = [], 0, 0
     for end in ends:

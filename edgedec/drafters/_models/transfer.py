@@ -1,14 +1,14 @@
-"""Knowledge transfer at inference (RAPID, S06): the target's distribution, bent towards that of the model that drafts.
+"""Knowledge transfer at inference (RAPID): the target's distribution, shifted towards the draft model's.
 
-Lossy: the text is another one. With z the target's logits, p its distribution and q the draft model's, both at the
-temperature T (1 if greedy), the next token comes from
+Lossy: the text changes. With z the target's logits, p its distribution and q the draft model's, both at the temperature
+T (1 if greedy), the next token comes from
 
     softmax(z' / T),  z' = z + eta T (q - p)
 
-which is a step of gradient descent on the cross entropy to q, taken in the target's logits. That law follows from the
-text alone: passages are chosen at settled places of it, a draft ends where they are chosen anew, and the draft model
-also reads the last drafted token, so that the token after a draft that came true whole is drawn from the same law.
-Drafting only decides how many of its tokens come in a call.
+which is a step of gradient descent on the cross entropy to q, taken in the target's logits. This distribution depends
+on the text alone: passages are chosen at fixed places of it, a draft ends where they are chosen again, and the draft
+model also reads the last drafted token, so that the token after a fully accepted draft has the same distribution.
+Drafting only decides how many tokens a call produces.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Path = tuple[int, ...]
 
 
 class Shift(BaseProcessor):
-    """Logits bent towards those of `guide`, by the tokens of a path; as they are where it has none at all.
+    """Logits shifted towards those of `guide`, by the tokens of a path; unchanged where it has none.
 
     Worked example, eta 2, T 1:  z 0 0, p .5 .5, q .75 .25 -> z' .5 -.5
     """
@@ -53,7 +53,7 @@ class Shift(BaseProcessor):
 
 
 def shares(logits: Logits, temperature: float) -> NDArray[np.float64]:
-    """The distribution that logits stand for at a temperature."""
+    """The distribution of logits at a temperature."""
     x = logits.astype(np.float64) / temperature
     x = np.exp(x - x.max())
     found: NDArray[np.float64] = x / x.sum()
@@ -61,13 +61,13 @@ def shares(logits: Logits, temperature: float) -> NDArray[np.float64]:
 
 
 class SettledReader(Protocol):
-    """A reader of a text whose passages are chosen at settled places."""
+    """A reader of a text whose passages are chosen at fixed places."""
 
     vocab: int
 
     def settle(self, ids: Sequence[int], origin: int) -> int:
-        """Choose the passages of this text, whose places count from `origin` -> how many tokens may still be read
-        after it before they are chosen anew."""
+        """Choose the passages of this text, at places counted from `origin` -> how many more tokens may be read before
+        they are chosen again."""
 
     def read(self, ids: Sequence[int], outputs: Outputs, room: int, settled: int | None = None) -> Reading:
         """Read the text -> the outputs of its last token."""
@@ -80,8 +80,8 @@ class SettledReader(Protocol):
 
 
 class TransferDrafter(BaseDrafter):
-    """Drafts chains and bends the target's distribution, from `least` tokens on. vocab: the target's; drawn: tokens are
-    drawn from q and verified by rejection, not taken by their likelihood and compared."""
+    """A drafter of chains that shifts the target's distribution, from `least` tokens on. vocab: the target's; drawn:
+    tokens are drawn from q and verified by rejection; else the likeliest ones are compared."""
 
     def __init__(self, reader: SettledReader, vocab: int, eta: float, gamma: int, least: int, drawn: bool) -> None:
         self._bent = Shift(eta)
@@ -100,7 +100,7 @@ class TransferDrafter(BaseDrafter):
         return self._chain(context, nodes)
 
     def _chain(self, context: Context, nodes: int) -> Generator[Request, Completed, Draft]:
-        """A chain, with what the draft model says after each of its tokens, the last one too."""
+        """A chain, with the draft model's outputs after each of its tokens, including the last."""
         began, path, laws = perf_counter(), list[int](), list[Probs]()
         left = self._reader.settle(context.ids, self._origin)
         limit, drawn = max(min(nodes, self._gamma, left), 0), self._drawn and context.sampling.temperature > 0
@@ -139,7 +139,7 @@ class TransferDrafter(BaseDrafter):
             self._origin = other._origin
 
     def report(self) -> dict[str, Any]:
-        """As a governor's."""
+        """A report in the format of a governor's."""
         lossy = f"rapid transfer={self._bent.eta:g}: another text, bent towards what the short text says"
         sizes = {size: self._sizes[size] for size in sorted(self._sizes)}
         return {"lossy": lossy, "sizes": sizes, "silent": 0, "drafters": {"rapid": {**self._counts}}}

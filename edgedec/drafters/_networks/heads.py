@@ -1,6 +1,6 @@
 """A bundle's draft heads: small ONNX graphs on hidden states (`edgedec train-heads` makes them).
 
-What a kind of head takes and gives is declared by the drafter that runs it (`HeadInterface`), not here.
+The drafter that runs a kind of head declares its inputs and outputs (`HeadInterface`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _heads: SharedInstances[DraftHead] = SharedInstances()
 
 
 def open_head(bundle: Bundle, interface: HeadInterface, threads: int = 1) -> DraftHead:
-    """The bundle's head of a kind; UsageError, with what to do, if it has none. threads: at most; a small head takes
-    one. Sessions share one head: it learns nothing, and ONNX Runtime runs it for many threads."""
+    """The bundle's head of a kind; UsageError with a remedy if it has none. threads: at most; a small head uses one.
+    Sessions share one head: it does not change, and ONNX Runtime may run it from many threads."""
     kind = interface.kind
     if kind not in bundle.manifest.heads:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Objects that are opened once and shared by all their users, for as long as there is one."""
+"""Objects that are opened once and shared by all users, and released with the last one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 class SharedInstances(Generic[T]):
-    """Objects that no user changes, by a key; for any thread."""
+    """Immutable objects by key; safe for any thread."""
 
     def __init__(self) -> None:
         self._instances: WeakValueDictionary[Hashable, T] = WeakValueDictionary()
         self._lock = Lock()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The open one of this key, or a new one."""
+        """The open object of this key, or a new one."""
         with self._lock:
             instance = self._instances.get(key)
             if instance is None:

@@ -1,4 +1,5 @@
-"""Which blocks a draft may skip: an even start (S13), and the search of SWIFT (S10) by trials on known tokens."""
+"""The blocks that a draft skips: evenly spread at first (Unified Layer Skipping), then by trials on known tokens
+(SWIFT)."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ from edgedec.drafters._slices.stack import block_costs, payoff
 from edgedec.errors import UsageError
 from edgedec.spec import ModelSpec
 
-# A set must win so often to be taken.
+# The number of wins after which a set is adopted.
 _WINS = 2
-# What skipping a block costs of the rate: before anything is known, and how far a trial may be off.
+# The prior mean and spread of a block's harm to the rate, and the noise of a trial.
 _HARM, _SPREAD, _NOISE = 0.05, 0.1, 0.12
 _DECAY = 0.9
 
@@ -34,9 +35,9 @@ def even(spec: ModelSpec, share: float) -> Skipped:
 
 
 class Search:
-    """Which blocks to skip: `skipped` is the set in use, ascending, `rate` how much it guessed of late.
+    """The search for the blocks to skip: `skipped`: the set in use, ascending; `rate`: its recent acceptance rate.
 
-    Each block i has a harm w[i]: the rate of a set is about 1 - sum of w over it. Known of w is a normal
+    Each block i has a harm w[i]: the rate of a set is about 1 - sum of w over it. The posterior of w is a normal
     distribution: `_precision` [n, n], and `_weight` [n] = precision @ mean.
     """
 
@@ -52,15 +53,16 @@ class Search:
         self._weight = np.full(n, _HARM / _SPREAD**2)
 
     def cost(self, skipped: Skipped) -> float:
-        """Of one drafted token, in plain calls."""
+        """The cost of one drafted token, in plain calls."""
         return 1.0 - sum([self._costs[block] for block in skipped])
 
     def value(self, skipped: Skipped, rate: float) -> float:
-        """Tokens for the time of a plain call."""
+        """The tokens in the time of a plain call."""
         return payoff(rate, self.cost(skipped), self._gamma)[0]
 
     def candidate(self) -> Skipped:
-        """The set to try now: the one in use if it never was, a winner again, else by model and by chance in turn."""
+        """The set to try next: the set in use if it was never tried, a set that won once, else alternately a draw of
+        the model and a random change."""
         if self.rate < 0:
             return self.skipped
         if self._wins:
@@ -68,11 +70,11 @@ class Search:
         return self._drawn() if self.trials % 2 else self._swapped()
 
     def promises(self, skipped: Skipped, rate: float) -> bool:
-        """Is that worth a trial of the set in use on the same text?"""
+        """Whether this rate is high enough to try the set in use on the same text."""
         return self.value(skipped, rate) > self.value(self.skipped, self.rate)
 
     def add_trial(self, skipped: Skipped, rate: float, rival: float | None) -> None:
-        """A set's rate, and on the same text that of the set in use (None: not tried)."""
+        """Add a set's rate, and the rate of the set in use on the same text (None: not tried)."""
         self.trials, self.stale = self.trials + 1, self.stale + 1
         self._learn(skipped, rate)
         if skipped == self.skipped:
@@ -98,7 +100,7 @@ class Search:
         self._weight += x * (1.0 - rate) / _NOISE**2
 
     def _drawn(self) -> Skipped:
-        """Thompson sampling: the best set if the harms were such as one draw of them says."""
+        """Thompson sampling: the best set under one draw of the harms."""
         root = np.linalg.cholesky(self._precision)
         mean = np.linalg.solve(self._precision, self._weight)
         harm = np.maximum(mean + np.linalg.solve(root.T, self._rng.standard_normal(len(mean))), 0.0)
@@ -143,7 +145,7 @@ class Search:
         self._precision, self._weight = state["precision"].astype(float), state["weight"].astype(float)
 
     def _resume(self, state: State) -> None:
-        """The set in use and what is known of it."""
+        """Restore the set in use and its statistics."""
         skipped: Sequence[int] = state["skipped"].ravel().tolist()
         rate, trials, stale = state["seen"].tolist()
         known = 0 <= rate <= 1 and min(trials, stale) >= 0 and max(trials, stale) < np.inf

@@ -1,10 +1,9 @@
-"""What a call of a part of the stack costs, learned from the calls that are made.
+"""The cost of a call of a part of the stack, learned from the calls that are made.
 
 seconds = unit * (a * blocks + b * head + c + d * (blocks + head) * (rows - 1))
 
-`blocks`, `head`: shares of the multiply-adds of a call of the whole stack. Where nothing is known a term is as these
-shares say (a = b = 1, c = 0), and a row more costs little; what was measured outweighs that within some calls, and is
-forgotten slowly.
+`blocks`, `head`: shares of the multiply-adds of a call of the whole stack. The prior is proportional to these shares (a
+= b = 1, c = 0), with a low cost of further rows; measurements outweigh it after a few calls, and decay slowly.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from edgedec.drafters._slices.stack import block_costs
 from edgedec.spec import ModelSpec
 
 _PRIOR = np.array([1.0, 1.0, 0.0, 0.04])
-# How sure that is, in calls.
+# The weight of the prior, in calls.
 _TRUST = np.diag([4.0, 4.0, 400.0, 40.0])
 _FORGET, _WILD = 0.98, 2.0
 
@@ -40,7 +39,7 @@ class SliceCosts:
         return found
 
     def add(self, blocks: float, head: float, rows: int, seconds: float) -> None:
-        """A call of these shares took so long."""
+        """Add the time of a call of these shares."""
         if seconds <= 0 or blocks + head <= 0:
             return
         x = _terms(blocks, head, rows)
@@ -48,14 +47,14 @@ class SliceCosts:
             self._unit = seconds / float(_PRIOR @ x)
         expected = max(float(self._terms @ x), 1e-6)
         took = min(seconds / self._unit, expected * _WILD)
-        # Errors are shares of what a call costs: a long call does not count for more.
+        # Errors are relative to a call's cost, so that long calls do not weigh more.
         x = x / expected
         self._squares = _FORGET * self._squares + np.outer(x, x)
         self._sums = _FORGET * self._sums + x * (took / expected)
         self._stale = True
 
     def seconds(self, blocks: float, head: float, rows: int) -> float:
-        """What a call of these shares is expected to take; in plain calls while nothing was measured."""
+        """The expected seconds of a call of these shares; in plain calls while nothing was measured."""
         if self._stale:
             self._terms = np.linalg.solve(self._squares + _TRUST, self._sums + _TRUST @ _PRIOR)
             self._stale = False

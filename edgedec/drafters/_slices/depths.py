@@ -1,9 +1,9 @@
-"""Which exit to take, and how far to draft: what DEL (S12) chooses, by seconds that were measured.
+"""The choice of an exit and of a draft length (DEL), by measured seconds.
 
 A draft of n levels by the exit after layer E costs n calls of E layers and a readout, E layers for the last level, and
-the other layers with the head for n + 1 rows. It brings 1 + r + ... + r^n tokens, r being how often this exit guesses
-what the model says. The pair with the most tokens a second is taken, and none if plain decoding has more. What exits
-that were used did bring a second outweighs that within some rounds, and corrects it for the others.
+the other layers with the head for n + 1 rows. It gives 1 + r + ... + r^n tokens, r being the acceptance rate of this
+exit. The pair with the most tokens per second is chosen, or none if plain decoding is faster. The measured tokens per
+second of exits in use outweigh this estimate after some rounds, and correct it for the others.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from edgedec.drafters._slices.stack import Record
 from edgedec.errors import UsageError
 from edgedec.spec import ModelSpec
 
-# An exit within this of the best is compared at every call; the others are at one call in so many.
+# Exits within this factor of the best are compared at every call, the others at one call in SELDOM.
 _NEAR, SELDOM = 0.85, 8
-# Rounds that the estimate is worth beside what was measured; another exit must promise so much more.
+# The weight of the estimate in rounds; the factor by which another exit must be better; the decay of measurements.
 _WORTH, _BETTER, _FADE, _SLOW = 24.0, 1.04, 0.98, 0.99
 
 
 class Depths:
-    """What is known of some exits. `chosen`: its place in `layers`; `length`: levels to draft, 0: none pays."""
+    """The statistics of the exits. `chosen`: the index of the exit in use in `layers`; `length`: levels to draft, 0 if
+    none pays."""
 
     def __init__(self, spec: ModelSpec, layers: Sequence[int], gamma: int) -> None:
         self.layers, self.costs = list(layers), SliceCosts(spec)
@@ -33,20 +34,20 @@ class Depths:
         self.records = [Record(decay=_SLOW) for _ in layers]
         self.chosen, self.length, self._gamma, self._n = 0, gamma, gamma, spec.n_blocks
         self.near = [True] * len(self.layers)
-        # Of the rounds that each exit drafted in: tokens, seconds, how many; fading.
+        # For each exit in use: tokens, seconds and number of its rounds, with decay.
         self._earned = [[0.0, 0.0, 0.0] for _ in layers]
 
     def level_seconds(self, place: int, readout: float) -> float:
-        """Of one level; readout: its share of the multiply-adds of the head."""
+        """The seconds of one level; readout: its share of the head's multiply-adds."""
         return self.costs.seconds(self.costs.blocks(0, self.ends[place]), self.costs.head * readout, 1)
 
     def row_seconds(self) -> float:
-        """What one more row adds to a call of the whole stack."""
+        """The seconds that one more row adds to a call of the whole stack."""
         costs, blocks = self.costs, self.costs.blocks(0, self._n)
         return max(0.0, costs.seconds(blocks, costs.head, 2) - costs.seconds(blocks, costs.head, 1))
 
     def payoff(self, place: int, readout: float) -> tuple[float, int]:
-        """Tokens for the time of a plain call at the best length, and this length."""
+        """The tokens in the time of a plain call at the best length, and this length."""
         costs, end, rate = self.costs, self.ends[place], self.records[place].rate
         level, plain = self.level_seconds(place, readout), costs.plain
         last, rest = costs.seconds(costs.blocks(0, end), 0.0, 1), costs.blocks(end, self._n)
@@ -60,16 +61,16 @@ class Depths:
         return found, best
 
     def earn(self, tokens: int, seconds: float) -> None:
-        """A round of the exit in use brought so many tokens in so many seconds."""
+        """Add the tokens and seconds of a round of the exit in use."""
         for place, earned in enumerate(self._earned):
             new = (float(tokens), seconds, 1.0) if place == self.chosen else (0.0, 0.0, 0.0)
             earned[:] = [_FADE * old + more for old, more in zip(earned, new, strict=True)]
 
     def values(self, readout: float) -> list[float]:
-        """Tokens for the time of a plain call, of each exit: as estimated, and as measured where it was used."""
+        """The tokens in the time of a plain call for each exit: estimated, and measured if it was used."""
         estimates, plain = [self.payoff(place, readout)[0] for place in range(len(self.layers))], self.costs.plain
         used = [(e, t / s * plain, n) for e, (t, s, n) in zip(estimates, self._earned, strict=True) if s]
-        # How far estimates are off, by the exits that were used.
+        # The mean error of the estimates of exits in use.
         rounds = sum(n for _, _, n in used)
         scale = (sum(n * real / e for e, real, n in used) + _WORTH) / (rounds + _WORTH)
         found = []

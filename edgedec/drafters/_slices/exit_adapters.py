@@ -1,5 +1,5 @@
-"""What stands between the state after an early layer and the target's head: nothing, a trained network of the bundle
-(`models/heads/exit.py`), or velocity adapters that read the states after every layer up to there (M2R2, S14)."""
+"""Adapters between the state after an early layer and the target's head: none, a trained network of the bundle
+(`models/heads/exit.py`), or velocity adapters that read the states after every layer up to there (M2R2)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class ExitAdapter:
 
 
 def adapted_layers(host: DrafterContext, choice: str) -> dict[int, str]:
-    """After which layers the bundle has an adapter, and its kind: that of the choice, "" the best there is; none, if
-    it has none. UsageError if there is no such kind."""
+    """The layers after which the bundle has an adapter, and its kind: the chosen kind, for "" the best available. Empty
+    if it has none; UsageError for an unknown kind."""
     manifest, found = host.bundle.manifest, dict[int, str]()
     if choice in ("", "exit") and (head := manifest.heads.get(HEAD.kind)):
         found[head.layer] = "exit"

@@ -1,8 +1,8 @@
-"""The search of SWIFT (S10) as the paper has it: a Gaussian process over sets of blocks, and random sets in between.
+"""The search of the SWIFT paper: a Gaussian process over sets of blocks, and random sets in between.
 
-What a set is worth (tokens for the time of a plain call) is a smooth function of which blocks it skips: sets that
-differ in few blocks are worth about as much. Tried next is the set of many random ones, and of the neighbours of the
-best, with the largest expected improvement over the set in use.
+The value of a set (tokens in the time of a plain call) is a smooth function of the blocks that it skips: sets that
+differ in few blocks have similar values. The next trial is the set with the largest expected improvement over the set
+in use, among many random sets and neighbours of the best.
 
     k(x, y) = s^2 exp(-d(x, y) / l), d: in how many blocks x and y differ
 """
@@ -19,14 +19,14 @@ from edgedec.drafters._slices.block_search import Search, Skipped
 from edgedec.errors import UsageError
 from edgedec.spec import ModelSpec
 
-# The latest trials are known; so many sets are weighed for the next one.
+# The number of latest trials that are kept; the number of sets that are compared for the next trial.
 _KEPT, _WEIGHED = 128, 256
-# How far values spread, how far a trial may be off, and in how many blocks sets differ that tell little of each other.
+# The spread of values, the noise of a trial, and the length scale in differing blocks.
 _SPREAD, _NOISE, _SCALE = 0.3, 0.1, 6.0
 
 
 class GaussianSearch(Search):
-    """`Search`, with another model of what a set is worth."""
+    """`Search` with a Gaussian process as the model of a set's value."""
 
     def __init__(self, spec: ModelSpec, start: Skipped, gamma: int) -> None:
         super().__init__(spec, start, gamma)
@@ -59,7 +59,7 @@ class GaussianSearch(Search):
         return tuple(sorted(chosen.tolist()))
 
     def expected(self, masks: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The mean and the standard deviation of what these sets [n, blocks] are worth."""
+        """The mean and the standard deviation of the values of these sets [n, blocks]."""
         known = [self.value(tuple(self._movable[mask].tolist()), rate) for mask, rate in zip(self._sets, self._rates)]
         values = np.array(known)
         middle = float(values.mean()) if len(values) else 1.0
@@ -95,7 +95,7 @@ def _kernel(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> NDArray[np.floa
 
 
 def improvement(mean: float, spread: float, best: float) -> float:
-    """How much more than `best` a normal value brings in the mean, less counting as nothing.
+    """The expected improvement of a normal value over `best`.
 
     mean 1, spread 1, best 1 -> 1 / sqrt(2 pi) = 0.399
     """

@@ -1,9 +1,8 @@
-"""Exits that did not draft, judged by the rows that were verified: DEL's shadow tokens (S12).
+"""Evaluation of unused exits on verified rows: DEL's shadow tokens.
 
-A call leaves the states of its rows after every exit. Each is read as if it had been left there, and compared with the
-token that was picked. All of a call's states are one call of the head, or of a draft's readout of it; while that takes
-more than its share of the time, fewer calls are read.
-"""
+A call returns the states of its rows after every exit. The head reads each state as if the row had exited there, and
+its token is compared with the picked one. All states of a call are one call of the head, or of a draft's readout; while
+that exceeds its share of the time, fewer calls are evaluated."""
 
 from __future__ import annotations
 
@@ -17,12 +16,12 @@ from edgedec.drafters._slices.exit_adapters import ExitAdapter
 from edgedec.drafters._slices.stack import TOP, Record, chances
 from edgedec.runtime import Hidden, Readout
 
-# Of the time of all calls, so much may go into reading; and of so many states at once.
+# The share of all calls' time that reading may take; the most states at once.
 _SHARE, _MOST = 0.008, 48
 
 
 class Shadows:
-    """States to be read. adapters: of each exit, or None. width: so many guesses of an exit may be right."""
+    """States to be read. adapters: of each exit, or None. width: the number of guesses of an exit that are compared."""
 
     def __init__(self, edge: EdgeCalls, adapters: Sequence[ExitAdapter | None], width: int = 1) -> None:
         self._edge, self._adapters, self._width = edge, adapters, width
@@ -31,21 +30,21 @@ class Shadows:
         self.read = 0
 
     def passed(self, seconds: float) -> None:
-        """A call of the text took so long."""
+        """Add the time of a call of the text."""
         self._time += seconds
 
     @property
     def affordable(self) -> bool:
-        """May states be read now?"""
+        """Whether states may be read now."""
         return self._spent <= _SHARE * self._time
 
     def add(self, exit_: int, states: Sequence[Hidden], token: int) -> None:
-        """After these states [hidden_size] of an exit, one a block that it reads, came `token`."""
+        """Add the states [hidden_size] of an exit, one per block that it reads, and the `token` that followed them."""
         if len(self._waiting) < _MOST:
             self._waiting.append((exit_, states, token))
 
     def judge(self, records: Sequence[Record], readout: Readout | None) -> Generator[Request, Completed, None]:
-        """Read what waits, and say to each exit's record whether it was right and how sure."""
+        """Read the waiting states, and add to each exit's record whether it was right and its confidence."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return

@@ -26,17 +26,17 @@ from edgedec.runtime import Call, CallResult, Hidden, Outputs, Readout, Rows
 from edgedec.spec import ModelSpec
 from edgedec.spec.macs import block_macs
 
-# More pending tokens than this: the prompt is being read, nothing is drafted yet.
+# With more pending tokens than this the prompt is being read, and nothing is drafted yet.
 READING = 32
-# Of so many best tokens the softmax is taken: their mass stands for the whole.
+# The number of best tokens in the softmax, which approximates the whole.
 TOP = 16
 _LEAST, _MOST = 0.02, 0.98
-# So many of a row's guesses may be drafted.
+# The most guesses of a row that may be drafted.
 WIDEST = 4
 
 _DECAY = 0.97
 
-# A token (-1: none), and how likely it is; the likeliest of a row, descending.
+# A token (-1: none) and its probability.
 Guess = tuple[int, float]
 Guesses = list[Guess]
 
@@ -53,7 +53,7 @@ class Slice:
 
     @property
     def blocks(self) -> Sequence[int]:
-        """All of them."""
+        """All blocks of the slice."""
         return [*self.shared, *self.rest] if self.rest else self.shared
 
 
@@ -64,10 +64,10 @@ class SliceCalls:
         self._context, self._part, self._edge, self._readout = context, part, edge, readout
         self._last = part.shared[-1]
         self._wanted = tuple(sorted({self._last, *part.taps, *(part.adapt.blocks if part.adapt else ())}))
-        # Of each call: did it guess, its rows, its seconds.
+        # For each call: whether it guessed, its rows, its seconds.
         self.took: list[tuple[bool, int, float]] = []
         self.tapped: list[dict[int, Hidden]] = []
-        # Rows and seconds of what stood between the blocks and a guess.
+        # Rows and seconds of each adapter run.
         self.adapted: list[tuple[int, float]] = []
 
     def shared(self, rows: Rows) -> Generator[Request, Completed, Hidden]:
@@ -101,7 +101,7 @@ class SliceCalls:
 
 
 def guesses_of(result: CallResult) -> list[Guesses]:
-    """The best tokens after each row, and how likely each is."""
+    """The best tokens after each row, with probabilities."""
     assert result.ids is not None
     assert result.scores is not None
     return [
@@ -119,7 +119,7 @@ def longer(rows: Rows, token: int) -> Rows:
 
 
 def chances(scores: Sequence[float]) -> list[float]:
-    """How likely the tokens of these logits are, descending; kept off 0 and 1.
+    """The probabilities of these logits' tokens, descending; clipped away from 0 and 1.
 
     scores 2.0 1.0 -inf -> 0.73 0.27 0.02
     """
@@ -132,13 +132,12 @@ def chances(scores: Sequence[float]) -> list[float]:
 
 
 def confidence(scores: Sequence[float]) -> float:
-    """How likely the first of these logits' tokens is."""
+    """The probability of the first of these logits' tokens."""
     return chances(scores)[0]
 
 
 def judged(guessed: Sequence[Guess], picked: Sequence[int]) -> list[tuple[bool, float]]:
-    """Which guesses came true, and how sure each was, up to the first that did not: those after it had a wrong
-    parent.
+    """Whether each guess was right, and its confidence, up to the first wrong one: later guesses had a wrong parent.
 
     guessed 5 6 7, picked 5 8 -> True False
     """
@@ -151,7 +150,7 @@ def judged(guessed: Sequence[Guess], picked: Sequence[int]) -> list[tuple[bool, 
 
 
 class Record:
-    """How often guesses came true of late, with exponential decay: `right` of `tested`; `claimed` is the sum of their
+    """The recent acceptance of guesses, with exponential decay: `right` of `tested`; `claimed`: the sum of their
     claims."""
 
     def __init__(self, right: float = 0.0, tested: float = 0.0, claimed: float = 0.0, decay: float = _DECAY) -> None:
@@ -164,17 +163,17 @@ class Record:
 
     @property
     def rate(self) -> float:
-        """One in two of a guess never made."""
+        """The acceptance rate; 0.5 without any guess."""
         return (self.right + 0.5) / (self.tested + 1.0)
 
     @property
     def hope(self) -> float:
-        """The rate, but nine in ten of what was hardly tried: so it is tried."""
+        """An optimistic rate, 0.9 after few guesses, so that an untried exit is tried."""
         return (self.right + 1.8) / (self.tested + 2.0)
 
     @property
     def trust(self) -> float:
-        """What came true over what was claimed."""
+        """The ratio of accepted guesses to their claims."""
         return (self.right + 1.0) / (self.claimed + 1.0)
 
 
@@ -187,10 +186,10 @@ def block_costs(spec: ModelSpec) -> tuple[list[float], float]:
 
 
 def payoff(rate: float, cost: float, length: int) -> tuple[float, int]:
-    """Tokens for the time of a plain call, at its best, and the length (from 1 on) that gives it.
+    """The most tokens in the time of a plain call, and the chain length (from 1 on) that gives it.
 
-    rate: of a guess to come true; cost: of drafting a token, in plain calls. A chain of n guesses brings
-    1 + rate + ... + rate^n tokens and costs 1 + n * cost.
+    rate: the acceptance rate; cost: of drafting a token, in plain calls. A chain of n guesses gives 1 + rate + ... +
+    rate^n tokens and costs 1 + n * cost.
 
         rate 0.8, cost 0.2, length 3 -> 1.8/1.2, 2.44/1.4, 2.952/1.6 -> (1.845, 3)
     """

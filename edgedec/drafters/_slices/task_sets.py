@@ -1,10 +1,9 @@
-"""A search for each task: what may be skipped for code may matter for a chat (SWIFT, S10).
+"""A search for each task: blocks that may be skipped for code may be needed for a chat (SWIFT).
 
-A task is named (`skip:task=code`), or it is how a text begins: a system prompt and what a template writes before it
-are the same for all texts of a task and cost nothing to compare. A beginning that was seen before has a search of its
-own, which starts as a copy of the common one; a text that begins as none did uses the common one. A long prompt's
-first tokens tell its task; its last ones, which differ, would give each text a cold search.
-"""
+A task has a name (`skip:task=code`), or is identified by a text's first tokens: the template and the system prompt are
+the same for all texts of a task and cheap to compare. A beginning that was seen before has a search of its own, which
+starts as a copy of the common search; a text with a new beginning uses the common search. A prompt's last tokens are
+not compared: they differ, and each text would start a new search."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ import numpy as np
 from edgedec.drafters import State
 from edgedec.drafters._slices.block_search import Search
 
-# A beginning is so many tokens; so many of them are remembered, and of so many tasks the sets.
+# The tokens of a beginning; the number of stored beginnings; the number of tasks with a search.
 _BEGINNING, _SEEN, _TASKS = 24, 256, 16
 COMMON = "common"
 
@@ -66,7 +65,7 @@ class TaskSets:
             del self._tasks[next(name for name in self._tasks if name != COMMON)]
 
     def state(self) -> State:
-        """The sets of all tasks that something is known of."""
+        """The sets of all tasks, as arrays."""
         return {f"{name}/{key}": array for name, search in self._tasks.items() for key, array in search.state().items()}
 
     def restore(self, state: State) -> None:

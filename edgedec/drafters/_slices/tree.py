@@ -1,4 +1,4 @@
-"""A tree drafted level by level with a slice of the stack: one call a level, whatever it holds.
+"""A tree drafted level by level with a slice of the stack: one call per level.
 
     root ── 5 ── 8 ── 2        the likeliest token of each place, and where the slice is unsure the next ones
        └─── 7 ── 1             a level's tokens share a call; what no path needs further is not continued
@@ -26,9 +26,10 @@ _AS_CLAIMED = tuple(Calibration().estimates.tolist())
 
 @dataclass(frozen=True)
 class Limits:
-    """length: levels; nodes: tokens at most; width: tokens of a level. A token is drafted if its path is as likely as
-    `leaf` and the first guess beside it as sure as `threshold`; another level is guessed if the paths of the last one
-    are together as likely as `least`. first, side: how likely first and other guesses come true, by kind of claim."""
+    """length: levels; nodes: the most tokens; width: tokens of a level. A token is drafted if its path has at least the
+    probability `leaf` and the first guess of its row at least `threshold`; another level is drafted if the paths of the
+    last one have at least the total probability `least`. first, side: the acceptance rates of first and other guesses,
+    by kind of claim."""
 
     length: int
     nodes: int
@@ -42,8 +43,8 @@ class Limits:
 
 @dataclass
 class Tree:
-    """Tokens with parents (-1: the root), the claim of each and how likely its path is; `guessed`: after a node (-1:
-    the root), drafted or not."""
+    """Tokens with parents (-1: the root), the claim and the path probability of each; `guessed`: the guesses after each
+    node (-1: the root), drafted or not."""
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
@@ -72,7 +73,7 @@ class Tree:
         return [guess[1] for guess in found]
 
     def walk(self, picked: Sequence[int]) -> Generator[tuple[int, int]]:
-        """The nodes on the path that came true, the root (-1) first, each with the token that followed it."""
+        """The nodes on the accepted path, the root (-1) first, each with the token that followed it."""
         below = {key: node for node, key in enumerate(zip(self.parents, self.tokens, strict=True))}
         node = -1
         for token in picked:
@@ -121,24 +122,23 @@ def _longer(rows: Rows, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
 
 
 def least_path(level: float, pace: float, rate: float) -> float:
-    """How likely the paths of a level must be together for another one: it has to bring as many tokens for its time as
-    drafts do on the whole, and more where guesses are often wrong, since its rows make the next calls longer.
+    """The least total probability of a level's paths for another level: it must give as many tokens for its time as
+    drafts do on average, and more at low acceptance, since its rows make the next calls longer.
 
-    level: what it costs, in plain calls; pace: tokens of drafts for the time of a plain call; rate: of guesses that
-    come true. level 0.2, pace 1.5, rate 0.6 -> 0.68
-    """
+    level: its cost in plain calls; pace: tokens of drafts in the time of a plain call; rate: the acceptance rate. level
+    0.2, pace 1.5, rate 0.6 -> 0.68"""
     return level * pace * (1.0 + _CAUTION * (1.0 - rate)) / rate
 
 
 class Trusts:
-    """How often first and other guesses came true, by what they claimed; `record`: how often any of a
-    place did, `deeper`: of places after the first."""
+    """The acceptance rates of first and other guesses, by their claims; `record`: of any guess of a place; `deeper`: of
+    places after the first."""
 
     def __init__(self) -> None:
         self.first, self.side, self.record, self.deeper = Calibration(), Calibration(), Record(), Record()
 
     def observe(self, tree: Tree, picked: Sequence[int], width: int) -> None:
-        """Judge every guess whose parent came true."""
+        """Add every guess whose parent was accepted."""
         for node, token in tree.walk(picked):
             guesses = tree.guessed.get(node, ())[:width]
             for place, (guess, sure) in enumerate(guesses):

@@ -1,1 +1,1 @@
-"""What the drafters with tables of the text are made of: indexes, ranked next tokens, their compiled twins."""
+"""Parts of table drafters: indexes of the text, ranked next tokens, their compiled versions."""

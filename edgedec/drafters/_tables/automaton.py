@@ -1,4 +1,4 @@
-"""A suffix automaton that grows with its text: every substring is a path, and its state knows how often it came.
+"""A suffix automaton that grows with its text: every substring is a path, and its state counts the occurrences.
 
 Blumer et al. 1985, online: a token costs a few dictionary steps, amortised. A state stands for all substrings
 that end at the same places; its suffix link is the longest shorter one that ends at more. `follow[s]`:

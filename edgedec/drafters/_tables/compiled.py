@@ -1,6 +1,6 @@
-"""Table drafters that the runtime brings: the proposals of the Python ones, from tables that are not Python's.
+"""The runtime's compiled table drafters, with the same proposals as the Python ones.
 
-Their states are those of the Python drafters: a session saved with one is continued with the other.
+Their states have the same format: a session saved with one can be continued with the other.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from edgedec.runtime import DraftGroup, DraftingParts, DraftTable, Outputs, Tabl
 
 C = TypeVar("C", bound="CompiledDrafter")
 
-# These learn nothing of the model.
+# Tables of the text alone, without learned model predictions.
 _OF_THE_TEXT = ("copy", "suffix", "datastore")
 
 
 class CompiledDrafter(BaseDrafter):
-    """A table of the runtime as a drafter. `table`: what it knows; a group of several tables may use it as well, in the
-    place of `propose` and `observe`."""
+    """A table of the runtime as a drafter. A group of several tables may use `table` directly, in place of `propose`
+    and `observe`."""
 
     def __init__(self, parts: DraftingParts, table: DraftTable, settings: TableSettings) -> None:
         self.parts, self.table, self.settings = parts, table, settings
@@ -33,7 +33,7 @@ class CompiledDrafter(BaseDrafter):
 
     @property
     def group(self) -> DraftGroup:
-        """Its table alone."""
+        """A group with this table only."""
         if self._group is None:
             self._group = self.parts.group([self.table], [])
         return self._group
@@ -119,7 +119,7 @@ class CompiledTrigram(CompiledDrafter):
 
 
 class CompiledStand(CompiledDrafter):
-    """Its greedy half; drawn trees are Python's."""
+    """The greedy part of STAND; trees of drawn tokens are in Python."""
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -151,8 +151,8 @@ def compiled(
     start: State | None = None,
     name: str = "",
 ) -> C | None:
-    """The runtime's own drafter of these settings, if it has one; what it learns is shared as `host` says, between
-    those of one `name`. start: what it knows at first."""
+    """The runtime's drafter with these settings, or None; its table is shared through `host` under `name`. start: the
+    initial state."""
     parts = host.runtime.capabilities.drafting
     table = None if parts is None else parts.table(settings)
     if parts is None or table is None:
@@ -168,7 +168,7 @@ def compiled(
 
 
 def _table_state(table: DraftTable, part: int, k: int, prefix: str = "") -> State:
-    """As `Table.state` makes it."""
+    """The state in the format of `Table.state`."""
     keys, ids, p, visits = table.save(part, table.figure(part), k)
     keys = keys.view(np.int32).reshape(len(keys), 2)
     named: State = {"keys": keys, "ids": ids, "p": p, "visits": visits}

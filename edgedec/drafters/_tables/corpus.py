@@ -1,4 +1,4 @@
-"""What a text says of what follows what, as a state of `trigram`: tables that start from a corpus instead of empty."""
+"""Initial tables from a corpus: the successors of tokens in a text, as a state of `trigram`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 from edgedec.drafters import DrafterContext, State
 from edgedec.errors import UsageError
 
-# Of a corpus so many bytes are read; what it says counts for so many visits at most, so that the model is soon heard.
+# The most bytes of a corpus that are read; the most visits that its counts are worth, so that the model's predictions
+# soon outweigh them.
 _BYTES, _VISITS = 8 << 20, 4
 _TRUST = 0.9
 
 
 def corpus_state(host: DrafterContext, path: str, k: int, caps: tuple[int, int]) -> State:
-    """Of the text file at `path`: pairs and single tokens, at most `caps` of them, the most frequent."""
+    """The state of a trigram from the text file at `path`: the most frequent pairs and single tokens, at most
+    `caps`."""
     return dict(host.table(("corpus", path, k), lambda: _read(host, Path(path), k, caps)))
 
 

@@ -1,7 +1,7 @@
-"""Past texts as tokens: kept in a file, and searched for the longest match with the text at hand.
+"""Past texts as tokens: stored in a file, and searched for the longest match with the current text.
 
-REST and RASD (S05) retrieve drafts from such a datastore. The index is a suffix array of the texts read backwards:
-those places stand side by side whose preceding tokens are the same, and one bisection finds the best.
+REST and RASD retrieve drafts from such a datastore. The index is a suffix array of the reversed texts: places with the
+same preceding tokens are adjacent, and one bisection finds the longest matches.
 
 The file, little endian; no pickle:
 
@@ -35,8 +35,8 @@ Ids = NDArray[np.int32]
 
 
 class Index:
-    """Where in some texts the text at hand could go on. Places count backwards: what follows place r is
-    `back[r - 1]`, then `back[r - 2]`; `END` (or r = 0) ends a text."""
+    """An index of places in past texts that match the current text. Places count backwards: the tokens after place r
+    are `back[r - 1]`, then `back[r - 2]`; `END` (or r = 0) ends a text."""
 
     def __init__(self, flat: Ids) -> None:
         back = np.ascontiguousarray(flat[::-1], np.int32)
@@ -66,7 +66,8 @@ class Index:
         return found
 
     def agreement(self, place: int, ids: list[int], known: int, most: int) -> int:
-        """How many tokens before a place are the last ones of `ids`, `known` of which are known to be."""
+        """The number of tokens before a place that equal the last tokens of `ids`; `known` of them are already
+        compared."""
         back, length = self.back, known
         most = min(most, len(ids), len(back) - place)
         while length < most and back[place + length] == ids[-1 - length]:
@@ -74,7 +75,7 @@ class Index:
         return length
 
     def _match(self, at: int, query: array[int]) -> int:
-        """How many tokens before the place `at` in the order are those of the query."""
+        """The number of tokens before the place `at` of the index that equal the query."""
         if not 0 <= at < len(self._order):
             return 0
         place = self._order[at]
@@ -87,7 +88,7 @@ class Index:
 
 
 class Store:
-    """Texts that ended, and the one under way. With a path, each text goes to the file as it ends."""
+    """Ended texts, and the current one. With a path, each text is written to the file when it ends."""
 
     def __init__(self, digest: str, vocab: int, path: Path | None = None, limit: int = LIMIT) -> None:
         self._digest, self._vocab, self._path, self._limit = digest, vocab, path, limit
@@ -111,19 +112,19 @@ class Store:
         return self._flat.copy()
 
     def index(self) -> Index | None:
-        """Of all texts but perhaps the latest: it is made anew when an eighth of it would be new."""
+        """The index, which may lack the latest texts: it is rebuilt when an eighth of it would be new."""
         if len(self._flat) and (self._index is None or len(self._flat) - self._indexed > self._indexed // 8):
             self._index, self._indexed = Index(self._flat), len(self._flat)
         return self._index
 
     def follow(self, ids: list[int]) -> None:
-        """The text under way."""
+        """Set the current text."""
         self._ids = ids
         if len(ids) > len(self._text):
             self._text += ids[len(self._text) :]
 
     def finish(self) -> None:
-        """The text under way has ended."""
+        """End the current text."""
         read, ids, text = len(self._text), self._ids, self._text
         if read and len(ids) > read and ids[read - 1] == text[-1]:  # what came after the last proposal
             text = text + ids[read:]
@@ -132,7 +133,7 @@ class Store:
             self.add(np.array([*text, END], np.int32))
 
     def restore(self, texts: Ids) -> None:
-        """Texts that a state brought: they come before those that are here. The file is left alone."""
+        """Insert the texts of a saved state before the present ones; the file is not changed."""
         if not len(self._flat) or not np.array_equal(texts[-len(self._flat) :], self._flat):
             self._flat = _capped(np.concatenate([texts, self._flat]), self._limit)
         else:
@@ -140,7 +141,7 @@ class Store:
         self._index, self._indexed = None, 0
 
     def add(self, texts: Ids) -> None:
-        """One text or more, END after each. The file may have grown meanwhile: another session may use it."""
+        """Add one text or more, END after each. Another session may have added to the file meanwhile."""
         try:
             if self._path is not None and self._path.exists():
                 self._flat = read_texts(self._path, self._digest, self._vocab)
@@ -153,7 +154,7 @@ class Store:
 
 
 def check_texts(flat: NDArray[np.generic], vocab: int) -> Ids:
-    """`flat`, if it is texts of such a vocabulary; else a ValueError that says why not."""
+    """`flat`, if it holds texts of this vocabulary; else a ValueError with the reason."""
     if flat.ndim != 1 or flat.dtype != np.int32:
         raise ValueError("texts must be one row of int32")
     if len(flat) and (flat.min() < END or flat.max() >= vocab or flat[-1] != END):
@@ -189,7 +190,7 @@ def write_texts(path: Path, digest: str, flat: Ids) -> None:
 
 
 def _joined(flat: Ids, texts: Ids) -> Ids:
-    """`texts` after `flat`. A text that begins with all of the last one takes its place (the turns of a chat)."""
+    """`texts` after `flat`. A text that begins with the whole last one replaces it (the turns of a chat)."""
     ends = np.flatnonzero(flat == END)
     if len(ends):
         start = int(ends[-2]) + 1 if len(ends) > 1 else 0

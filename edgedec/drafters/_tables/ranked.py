@@ -1,4 +1,4 @@
-"""What the table drafters share: a bounded table of ranked next tokens, and trees grown from ranked lists.
+"""Shared by the table drafters: a bounded table of ranked next tokens, and trees grown from ranked lists.
 
 A table remembers, under a key (the last tokens, packed into one number), the `k` likeliest next tokens that the
 target itself gave there. All of a call's rows are learned with a few array operations, whatever their number.
@@ -20,17 +20,17 @@ from edgedec.drafters._tables.states import checked_table
 from edgedec.runtime import CallResult
 
 S = TypeVar("S")
-# Of the tokens that may follow, the first to take first: the tokens, how likely each is, how soon to take it.
+# The tokens that may follow, in order of expansion: the tokens, their probabilities, their priorities.
 Ranked = tuple[Sequence[int], Sequence[float], Sequence[float]]
 Ids = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
-_FIRST = 1024  # keys that there is room for at the beginning; it doubles
+_FIRST = 1024  # the initial capacity in keys; it doubles
 _PRIME = (1 << 61) - 1  # keys stay int64; below it they are exact, beyond it two rarely meet
 
 
 class Table:
-    """Key -> the `k` likeliest next tokens. Of `cap` keys the oldest makes room for a new one.
+    """Key -> the `k` likeliest next tokens. Above `cap` keys the oldest is evicted.
 
     ids int32 [cap, k], -1 where there is none; p float32 [cap, k], descending; visits int32 [cap].
     """
@@ -45,16 +45,16 @@ class Table:
         return len(self.index)
 
     def find(self, key: int) -> int:
-        """The place of a key, -1 if it is not known."""
+        """The slot of a key, -1 if it is unknown."""
         return self.index.get(key, -1)
 
     def row(self, slot: int) -> tuple[list[int], list[float]]:
-        """Tokens and probabilities at a place, the likeliest first; those after them may be -1 and 0."""
+        """Tokens and probabilities of a slot, the likeliest first; unused entries at the end are -1 and 0."""
         return self.ids[slot].tolist(), self.p[slot].tolist()
 
     def learn(self, keys: Sequence[int], ids: Ids, p: Floats, rate: float) -> None:
-        """ids, p [n, k] were seen under `keys`: the mean of the first visits, and from then on a new one weighs
-        `rate` (1: only the last counts).
+        """Learn ids, p [n, k] under `keys`: the mean of the first visits; later visits have the weight `rate` (1: only
+        the last visit counts).
 
         Worked example, rate 0.5: a 0.6, b 0.4 met again as b 0.8, c 0.2 -> b 0.6, a 0.3, c 0.1
         """
@@ -72,7 +72,8 @@ class Table:
         self.ids[at], self.p[at] = ids, p
 
     def _mixed(self, at: NDArray[np.int64], ids: Ids, p: Floats, share: Floats) -> tuple[Ids, Floats]:
-        """The old and the new as one list each. share [n, 1]: what the new weighs. Ids of no weight mean nothing."""
+        """The old and new entries merged into one list per key. share [n, 1]: the weight of the new ones. Ids with
+        weight 0 are unused."""
         n, k = ids.shape
         old_ids, old_p = self.ids.take(at, 0), self.p.take(at, 0) * (1 - share)
         same = ids[:, :, None] == old_ids[:, None, :]
@@ -85,7 +86,7 @@ class Table:
         return tokens.take(order), both.take(order)
 
     def _new(self, key: int) -> int:
-        """A place for a key that is not known."""
+        """A slot for a new key."""
         slot = self._next
         self._next = (slot + 1) % self.cap
         if slot >= len(self.keys):
@@ -108,7 +109,7 @@ class Table:
         self.keys[:n], self.ids[:n], self.p[:n], self.visits[:n] = keys, ids, p, visits
 
     def state(self, prefix: str = "") -> State:
-        """What is known, the oldest key first. Keys are two int32 each."""
+        """The table as arrays, the oldest key first. Keys are two int32 each."""
         n, turn = len(self.index), self._next if len(self.index) == self.cap else 0
         names: State = {"keys": self.keys, "ids": self.ids, "p": self.p, "visits": self.visits}
         kept = {prefix + name: np.roll(values[:n], -turn, axis=0) for name, values in names.items()}
@@ -116,7 +117,7 @@ class Table:
         return kept
 
     def restore(self, state: State, prefix: str = "") -> None:
-        """Take up what `state` gave; of more keys than there is room for, the latest."""
+        """Restore a table from `state`; the latest keys, if there are more than the capacity."""
         packed, ids, p, visits = checked_table(state, prefix, self.k, self.vocab, self.cap)
         n, self.index = len(packed), {}
         self._allocate(max(n, min(_FIRST, self.cap)))
@@ -144,10 +145,9 @@ def keys_of(tokens: Sequence[int], vocab: int) -> list[int]:
 
 
 def best_of(output: CallResult, k: int) -> tuple[Ids, Floats] | None:
-    """The k best tokens of each row and a softmax over their scores, [n, k] each; None if nothing was shown.
+    """The k best tokens of each row and a softmax over their scores, [n, k] each; None if there are none.
 
-    A row with a logit that is not finite among them says nothing: its ids are -1.
-    """
+    A row with a non-finite logit among them is invalid: its ids are -1."""
     if output.ids is None or output.scores is None or output.ids.shape[1] < k:
         return None
     ids, scores = output.ids[:, :k], output.scores[:, :k]
@@ -155,7 +155,7 @@ def best_of(output: CallResult, k: int) -> tuple[Ids, Floats] | None:
         bad = ids.min(1) < 0
         ids, scores = ids.copy(), scores.copy()
         ids[bad], scores[bad] = -1, 0
-    # In float64 and summed in order, as it is done elsewhere: the same numbers everywhere.
+    # In float64 and summed in order, as in the compiled version, for identical numbers.
     weights = np.array([[exp(score - row[0]) for score in row] for row in scores.tolist()])
     p = (weights / np.add.accumulate(weights, axis=1)[:, -1:]).astype(np.float32)
     if ids[:, 0].min() < 0:
@@ -179,7 +179,7 @@ class Tail:
         self.tokens = ()
 
     def histories(self, step: StepResult) -> list[tuple[int, ...]]:
-        """The last tokens up to each row of a call, its own the last of them; fewer at a text's beginning."""
+        """The last tokens up to and including each row of a call; fewer at a text's beginning."""
         n, root = self.n, step.root
         tokens, parents = step.rows.tokens[root:].tolist(), step.rows.parents[root:].tolist()
         before = tuple(step.rows.tokens[max(root + 1 - n, 0) : root + 1].tolist())
@@ -202,8 +202,8 @@ def grow_ranked(
     """`tree.grow` for followers that come ranked: of siblings only the next one waits in the heap, so that a tree
     costs two heap steps a token however many may follow each.
 
-    `advance(state, token)`: the state with that token at its end. No token whose path is less likely than
-    `min_path_prob`, or not likely at all.
+    `advance(state, token)`: the state with that token at its end. Tokens whose path is less likely than
+    `min_path_prob`, or has probability 0, are left out.
     """
     heap: list[tuple[float, int, int, float, float, int, Ranked, S]] = []
     tokens: list[int] = []

@@ -1,4 +1,4 @@
-"""States of the table drafters as arrays to keep: what comes from outside is checked before any of it is used."""
+"""Saved states of the table drafters: arrays from files are validated before use."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def checked_recycled(state: State, k: int, vocab: int) -> tuple[Ids, Ids, Floats
 
 
 def checked_record(state: State, shape: tuple[int, ...]) -> tuple[Floats, Floats]:
-    """What `stand` claimed and what came true, of a state; UsageError if that cannot be."""
+    """The claims and outcomes of `stand` in a state; UsageError if they are invalid."""
     claimed, came = (array(state, name, np.float32, shape) for name in ("claimed", "came"))
     if not (np.isfinite([claimed, came]).all() and min(claimed.min(), came.min()) >= 0):
         raise UsageError("state claimed, came: out of range; drop the file and learn again")
@@ -72,6 +72,6 @@ def checked_record(state: State, shape: tuple[int, ...]) -> tuple[Floats, Floats
 
 
 def _twins(ids: Ids, counts: NDArray[np.bool_]) -> bool:
-    """Does a line of ids [n, k] name a token twice, where it counts?"""
+    """Whether a row of ids [n, k] has a token twice among those that count."""
     line = np.sort(np.where(counts, ids, -1), axis=1)
     return bool(((line[:, 1:] == line[:, :-1]) & (line[:, 1:] >= 0)).any())

@@ -1,4 +1,4 @@
-"""What `copy` keeps in mind of the places that a text may follow, and the tree of what stands there next."""
+"""The tracks of `copy`: places that a text may follow, and the tree of their next tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from edgedec.drafters import Draft
 
 RUN = 64  # agreement beyond this makes no difference
-# How likely the next token of a place is, after so many that agreed.
+# The probability of a place's next token, by the number of tokens that agreed.
 _EARLY = (0.05, 0.17, 0.38, 0.5, 0.6, 0.67, 0.72, 0.77, 0.81)
 _CLAIM = [*_EARLY, *(min(0.975, 1 - 1.4 / run) for run in range(len(_EARLY), RUN + 1))]
 CLAIMS = _CLAIM + [_CLAIM[-1]] * 256
@@ -15,8 +15,8 @@ CLAIMS = _CLAIM + [_CLAIM[-1]] * 256
 
 @dataclass(slots=True)
 class Track:
-    """A place that the text may follow. at: where its next token stands; run: how many agreed; doubt: a factor on
-    the claim for its first token; old, new: the replacement it supposes (-1: none)."""
+    """A place that the text may follow. at: the place of its next token; run: tokens that agreed; doubt: a factor on
+    the claim for its first token; old, new: the replacement that it assumes (-1: none)."""
 
     at: int
     run: int
@@ -30,7 +30,7 @@ def strength(track: Track) -> float:
 
 
 class TrackTree:
-    """A draft in the making. The first chain is laid at once, the others branch off it."""
+    """A draft under construction. The first chain is added at once, the others branch off it."""
 
     def __init__(self, min_path_prob: float) -> None:
         self.tokens: list[int] = []
@@ -96,7 +96,7 @@ class TrackTree:
 
 
 def ahead_of(ids: list[int], at: int, most: int) -> list[int]:
-    """What stands from `at` on; where that reaches the end of the text it begins again: a loop."""
+    """The tokens from `at` on; at the end of the text they start over from `at`, as in a loop."""
     ahead = ids[at : at + most]
     loop = len(ahead)
     while ahead and len(ahead) < most:
