@@ -25,7 +25,7 @@ from edgedec.spec import Attention, Block, ModelSpec
 Array = NDArray[np.float32]
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
-# Settings that change the arithmetic and are not known here.
+# Settings that change the arithmetic and are not supported.
 _REFUSED = (
     "use_dora",
     "modules_to_save",
@@ -45,7 +45,7 @@ class _Peft:
     config: dict[str, Any]
 
     def scale(self, module: str, rank: int) -> float:
-        """What B A x is multiplied by."""
+        """The factor of B A x."""
         alpha = _pattern(self.config.get("alpha_pattern"), module, self.config.get("lora_alpha", 8))
         return float(alpha) / (sqrt(rank) if self.config.get("use_rslora") else rank)
 
@@ -59,7 +59,7 @@ class _Peft:
 
 
 def read_peft(folder: Path, bundle: Bundle) -> dict[str, LowRank]:
-    """The low-rank weights of a PEFT LoRA checkpoint, by the bundle's matrices; CheckpointError for what cannot be
+    """The low-rank weights of a PEFT LoRA checkpoint, by the bundle's matrices; CheckpointError if a setting cannot be
     kept exactly."""
     config = read_json(folder / CONFIG)
     _check(folder, config)

@@ -1,8 +1,8 @@
-"""More files for a bundle that is there: artifacts and draft heads. Whatever ends it early, the bundle opens as it was.
+"""Adds files to an existing bundle: artifacts and draft heads. After an interruption the bundle opens as before.
 
-New files are written whole to a staging folder inside the bundle and renamed into place; the manifest, last, is what
-makes them count. A file whose content changes would not fit the old manifest: then a manifest without the artifacts
-that use it comes first.
+New files are written to a staging folder inside the bundle and renamed into place; the manifest is replaced last. A
+file whose content changes would not match the old manifest, so a manifest without the artifacts that use it is written
+first.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def add_artifact(
     if not wanted:
         return bundle  # it needs no files
     formats = _formats(bundle, kv)
-    # Others may share files with it: made again, they are the same bytes unless this edgedec writes other graphs.
+    # Other artifacts may share its files: written again, the bytes are the same unless this edgedec writes other
+    # graphs.
     names = [name for name in ARTIFACTS.names() if name in wanted or name in manifest.artifacts]
     names = names if runtime in names else list(wanted)
     with _staging(bundle) as folder:
@@ -57,7 +58,7 @@ def add_artifact(
 
 
 def add_files(bundle: Bundle, files: dict[str, bytes], change: Callable[[Manifest], Manifest]) -> Bundle:
-    """Put files into a bundle; `change` is what the manifest then says besides listing them."""
+    """Put files into a bundle; `change` edits the manifest besides listing them."""
     with _staging(bundle) as folder:
         for name, data in files.items():
             (folder / name).write_bytes(data)
@@ -72,7 +73,7 @@ class Staging:
     folder: Path
 
     def install(self, change: Callable[[Manifest], Manifest]) -> Bundle:
-        """Move them into the bundle; `change` is what the manifest then says besides listing them."""
+        """Move them into the bundle; `change` edits the manifest besides listing them."""
         return _install(self.bundle, self.folder, change)
 
 
@@ -84,7 +85,7 @@ def adding(bundle: Bundle) -> Iterator[Staging]:
 
 
 def _formats(bundle: Bundle, kv: tuple[str, ...]) -> tuple[str, ...]:
-    """The bundle's cache formats and `kv`, each once."""
+    """The bundle's cache formats and `kv`, without duplicates."""
     for name in kv:
         if name in ("int8", "int4") and getattr(bundle.manifest.kv_scales, name) is None:
             raise UsageError(f"--kv {name}: {bundle.path} has no scales for it; export again with --kv {name}")
@@ -113,7 +114,7 @@ def _install(
 
 
 def _same_model(a: Manifest, b: Manifest) -> bool:
-    """Do both say the same text from the same cache?"""
+    """Whether both describe the same model: spec, weights, cache scales, text."""
     facts = ("spec", "weights", "tensors", "ropes", "kv_scales", "text")
     names = (a.weights, a.text.tokenizer)
     return all(getattr(a, name) == getattr(b, name) for name in facts) and all(
@@ -133,14 +134,14 @@ def _without(manifest: Manifest, names: set[str]) -> Manifest:
 
 
 def _write(bundle: Bundle, manifest: Manifest) -> None:
-    remove_signature(bundle.path)  # it is of the manifest as it was
+    remove_signature(bundle.path)  # it signs the old manifest
     with replacing(bundle.path / MANIFEST) as file:
         file.write(manifest_text(manifest).encode())
 
 
 @contextmanager
 def _staging(bundle: Bundle) -> Iterator[Path]:
-    """An empty folder inside the bundle, gone afterwards; what an earlier one that was killed left is removed too."""
+    """An empty folder inside the bundle, removed afterwards, together with folders that a killed process left."""
     if any((bundle.path / name).is_symlink() for name in (MANIFEST, *bundle.manifest.files)):
         raise BundleUnsafe(f"{bundle.path}: is made of links; add to a copy of it")
     try:

@@ -1,8 +1,8 @@
-"""Static scales for int8 and int4 caches: what keys and values the model really makes, channel by channel.
+"""Static scales for int8 and int4 caches, channel by channel, from the model's keys and values on a calibration text.
 
-ONNX Runtime's attention wants one constant scale a channel. The scale of a channel is the one, among
-shrinkings of its largest magnitude, that loses least on the calibration text; int8 keeps a margin,
-because it has range to spare and other texts have other extremes.
+ONNX Runtime's attention needs one constant scale per channel. Candidates are fractions of the channel's largest
+magnitude; the one with the least error on the calibration text is used. int8 keeps a margin, because it has range to
+spare and other texts have larger extremes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A chat template as a table of what stands between the messages, for places that have no Jinja.
+"""A chat template as a table of the texts between messages, for programs without Jinja.
 
-Most templates write, for each message, something before it, its text and something after it, which depend on nothing
-but the roles on both sides. Such a template is a table; any other is refused.
+Most templates write a text between messages that depends only on the roles on both sides. Such a template can be
+written as a table; any other is refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def chat_table(bundle: Bundle) -> dict[str, str]:
             found = found.after(roles, text.chat_template, names)
     except TextError as error:
         raise _refused(bundle, str(error)) from None
-    with suppress(TextError):  # a template need not take a system text, or not as plainly
+    with suppress(TextError):  # a template may reject system messages, or place them differently
         with_system = found
         for roles in _SYSTEM_TALKS:
             with_system = with_system.after(roles, text.chat_template, names)
@@ -45,13 +45,13 @@ def chat_table(bundle: Bundle) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Found:
-    """What some conversations have shown. trimmed: by role."""
+    """The table so far, from some conversations. trimmed: by role."""
 
     between: dict[str, str]
     trimmed: dict[str, bool]
 
     def after(self, roles: Sequence[str], template: str, names: dict[str, str]) -> _Found:
-        """With one conversation more; TextError if it contradicts the others."""
+        """The table with one more conversation; TextError if it contradicts the others."""
         parts = _between(template, roles, names)
         between, trimmed = dict(self.between), dict(self.trimmed)
         for at, role in enumerate(roles):
@@ -69,8 +69,8 @@ def _pairs(roles: Sequence[str]) -> list[str]:
 
 
 def _between(template: str, roles: Sequence[str], names: dict[str, str]) -> list[str]:
-    """What stands before, between and after messages whose texts are marks, with a tab on both sides: where that is
-    still there, messages are not trimmed."""
+    """The texts before, between and after messages whose contents are marks with a tab on both sides. Where a tab is
+    missing, the template trims messages."""
     marks = [f"Mark {i} of\n\n<it>" for i in range(len(roles))]
     messages = [{"role": role, "content": f"\t{mark}\t"} for role, mark in zip(roles, marks, strict=True)]
     rest, parts = render_chat(template, messages, bos_token=names["bos_token"], eos_token=names["eos_token"]), []

@@ -69,20 +69,20 @@ class Checkpoint:
         return found
 
     def copy_text(self, target: Path) -> Text:
-        """Write the tokenizer into `target` and say what a manifest must know of it."""
+        """Write the tokenizer into `target`; returns the manifest's text facts."""
         return copy_text(self.folder, target, self.config)
 
     def suggested(self, sources: Iterable[Source]) -> WeightFormat | None:
-        """The format that holds what is stored; None for floats."""
+        """The bundle's format for the stored integers; None for floats."""
         if self.quantization is None:
             return None
         parts = [self.tensors.get(part.name) for source in sources for part in source]
         stored = Counter(part.suggested for part in parts if isinstance(part, QuantizedMatrix))
-        # What the checkpoint left in floats was not to lose much.
+        # Matrices that the checkpoint left in floats are sensitive: they get int8.
         return stored.most_common(1)[0][0] if stored else "int8"
 
     def kept(self, source: Source, fmt: WeightFormat, block: int) -> Kept | None:
-        """How to read rows in `fmt` as they are stored, without a rounding; None if they are stored otherwise."""
+        """How to read rows in `fmt` as stored, without rounding; None if they are stored in another format."""
         if self.quantization is None or (fmt != "int4" and fmt != "int8"):
             return None
         parts = [self._stacked(part) for part in source]
@@ -102,7 +102,7 @@ class Checkpoint:
         )
 
     def said(self, parts: Mapping[str, Source], kept: Mapping[str, Kept]) -> dict[str, Any]:
-        """What a manifest says of a quantized checkpoint: the method, and how many matrices keep their integers."""
+        """The manifest's note on a quantized checkpoint: the method, and how many matrices keep their integers."""
         if self.quantization is None:
             return {}
         counted = Counter(f"{one.format} in blocks of {one.block}" for one in kept.values())
@@ -167,7 +167,7 @@ class Checkpoint:
             raise BadTensor(f"{source[0].name}: {name} has shape {found}, expected {shape}")
 
     def _check_tied(self, embed: Source, used: set[str]) -> None:
-        """A head that is stored though the config says it is the embedding must equal it."""
+        """Refuse a stored head that differs from the embedding although the config ties them."""
         for name in self.names:
             if name in used or not name.endswith("lm_head.weight"):
                 continue

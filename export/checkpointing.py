@@ -1,4 +1,4 @@
-"""The checkpoint of a training: weights, what optimizers keep of them, the place in the text, in a file of arrays."""
+"""The checkpoint of a training: weights, optimizer state and the place in the text, in a file of arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ADAM, _MUON = ("exp_avg", "exp_avg_sq"), ("momentum_buffer",)
 
 
 class Checkpointed:
-    """What is trained. command: as errors say whose checkpoint it is."""
+    """The state of a training. command: named in errors about its checkpoint."""
 
     command: str
     weights: Mapping[str, Tensor]
@@ -31,7 +31,7 @@ class Checkpointed:
 
     @property
     def place(self) -> Place:
-        """The place in the text; a change of it counts."""
+        """The place in the text, by reference: changes take effect."""
         raise NotImplementedError
 
     def save(self, path: Path, key: str) -> None:
@@ -70,7 +70,7 @@ class Checkpointed:
         place.turn, place.block, place.row = found.turn, found.block, found.row
 
     def _state(self, w: Tensor) -> dict[str, Tensor]:
-        """What an optimizer keeps of a weight; a change of it counts."""
+        """An optimizer's state of a weight, by reference: changes take effect."""
         owner = next(
             one for one in self.optimizers if any(w is p for group in one.param_groups for p in group["params"])
         )

@@ -1,9 +1,9 @@
-"""Training of a coprocessor (K18): rows that read a frozen model's cache, and what they add to it.
+"""Training of a cache coprocessor (Deliberation in Latent Space): soft rows read a frozen model's cache and add entries
+to it.
 
-A text is cut at a random place. Soft rows read what comes before through the model with low-rank weights; their last
-states become rows that go through the frozen model; what comes after the place is read with these rows in the cache,
-and its cross entropy is the loss: that of the text itself. Of the soft rows a random number of `COUNTS` is used, so
-that one training serves all of these.
+A text is cut at a random place. Soft rows read the text before it through the model with low-rank weights; their last
+states become rows that go through the frozen model. The text after the place is read with these rows in the cache, and
+its cross entropy is the loss. The number of soft rows is drawn from `COUNTS`, so that one training serves all of these.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class CoprocessorPlan:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many entries are trained and measured."""
+        """The numbers of entries that are trained and measured."""
         return (*(n for n in COUNTS if n < self.entries), self.entries)
 
 
 class CoprocessorTrainer(Checkpointed):
-    """A coprocessor in training beside its frozen model."""
+    """A coprocessor in training, with its frozen model."""
 
     command = "train-cache"
 
@@ -127,7 +127,7 @@ class CoprocessorTrainer(Checkpointed):
 
     def measure(self, others: bool = False) -> dict[int, float]:
         """The perplexity of what follows, on texts held back, by the number of entries (0: none). others: with entries
-        that are made of another text's cache: how much of the gain is not of reading this one."""
+        made from another text's cache, to see how much of the gain does not come from this text."""
         found = {}
         with torch.no_grad():
             for n in (0, *self.plan.counts):
@@ -154,7 +154,7 @@ class CoprocessorTrainer(Checkpointed):
 
 
 def key_of(bundle: Bundle, files: list[Path], plan: CoprocessorPlan) -> str:
-    """Names a training: model, texts and options, but for how long it takes and by how many threads."""
+    """The key of a training: model, texts and options without its duration and number of threads."""
     weights = bundle.manifest.files[bundle.manifest.weights].sha256
     said = sha256(json.dumps([weights, asdict(plan) | {"minutes": 0, "threads": 0}]).encode())
     for path in files:

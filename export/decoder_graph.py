@@ -1,7 +1,8 @@
-"""Somebody else's ONNX decoder -> bundle: what `optimum-cli export onnx` wrote, kept as it is.
+"""An ONNX decoder from another exporter -> bundle: the output of `optimum-cli export onnx`, unchanged.
 
-The graph and its data are copied and hashed; the spec says how many layers keep which keys and values, and that all
-else is inside the graph (`edgedec.spec.opaque`). Needs the `export` extra (onnx), to find the graph's data files.
+The graph and its data are copied and hashed; the spec has the number of layers and their keys and values, and
+everything else is inside the graph (`edgedec.spec.opaque`). Needs the `export` extra (onnx), to find the graph's data
+files.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*\Z")
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 _CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len", "seq_length")
 _WIDTH = ("hidden_size", "n_embd", "d_model")
-# What a model without an own limit (ALiBi) gets, and the tokens of the check.
+# The context of a model without a limit of its own (ALiBi), and the tokens of the check.
 _NO_LIMIT, _CHECKED = 2048, 24
 
 
@@ -126,12 +127,12 @@ def _names(paths: list[Path], source: Path) -> str:
 
 
 def _data_files(graph: Path) -> list[Path]:
-    """The files beside a graph that hold its weights, by the names that stand in it."""
+    """The external data files of a graph, by the names in it."""
     if not _PLAIN.match(graph.name):
         raise CheckpointError(f"{graph}: rename it to a plain file name")
     try:
         model = onnx.load(str(graph), load_external_data=False)
-    except Exception as error:  # protobuf's own kinds, and whatever a damaged file makes of it
+    except Exception as error:  # protobuf's own classes, and any other error on a damaged file
         reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(f"{graph}: not an ONNX graph, or cut short ({reason})") from None
     for opset in model.opset_import:
@@ -161,7 +162,7 @@ def _locations(graph: Any) -> Iterator[str]:
 
 
 def _spec(graph: Path, config: Mapping[str, Any], options: ImportOptions) -> tuple[ModelSpec, Interface]:
-    """The opaque spec of a graph, as far as graph and config tell."""
+    """The opaque spec of a graph, from graph and config."""
     import onnxruntime as ort
 
     try:

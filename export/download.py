@@ -1,7 +1,7 @@
-"""Downloads from the Hugging Face Hub into the cache that all its clients share, each file held against its hash.
+"""Downloads from the Hugging Face Hub into the cache shared by its clients; each file is checked against its hash.
 
-`huggingface_hub` is the client: it goes on where a download was interrupted and needs no network for what is there.
-Only safetensors and text are taken, so nothing that is downloaded holds code; what torch wrote only where it is named.
+The client is `huggingface_hub`: it resumes interrupted downloads and needs no network for cached files. Only
+safetensors and text files are downloaded, which hold no code; files of torch only by name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 
 @dataclass(frozen=True)
 class Fetched:
-    """A model as it lies in the shared cache. offline: the Hub could not be asked whether there is a newer one."""
+    """A model as it lies in the shared cache. offline: the Hub could not be reached to check for a newer revision."""
 
     folder: Path
     commit: str
@@ -31,14 +31,14 @@ class Fetched:
 
 
 def download(model: HubName, progress: Progress = lambda *_: None, torch_files: Sequence[str] = ()) -> Fetched:
-    """The model's files in the shared cache, each against its hash. torch_files: names of files that torch wrote which
-    may be there in the place of safetensors, for a reader that builds tensors and nothing else."""
+    """The model's files in the shared cache, checked against their hashes. torch_files: names of files that torch wrote
+    which may be there in the place of safetensors, for a reader that builds tensors and nothing else."""
     hub, problems = _client(model), list[str]()
     try:
         folder = Path(
             hub.snapshot_download(model.id, revision=model.revision, allow_patterns=[*HUB_FILES, *torch_files])
         )
-    except Exception as error:  # the client and its HTTP library raise kinds that change by version
+    except Exception as error:  # the exception classes of the client and its HTTP library change by version
         raise CheckpointError(f"{model}: {_why(hub, error)}") from None
     if not list(folder.glob("*.safetensors")) and not any((folder / name).is_file() for name in torch_files):
         raise CheckpointError(
@@ -55,7 +55,7 @@ def download(model: HubName, progress: Progress = lambda *_: None, torch_files: 
 
 
 def _other(hub: Any, model: HubName) -> str:
-    """What to take in the place of a repository that holds no checkpoint: its GGUF files, if it has some."""
+    """Advice for a repository without a checkpoint: its GGUF files, if it has some."""
     try:
         names = [name for name in hub.list_repo_files(model.id, revision=model.revision) if name.endswith(GGUF)]
     except Exception:  # a hint only
@@ -67,7 +67,7 @@ def _other(hub: Any, model: HubName) -> str:
 
 
 def download_file(model: HubName) -> Path:
-    """One file of a repository, in the shared cache, against its hash; of a GGUF file in parts all of them."""
+    """One file of a repository in the shared cache, checked against its hash; all parts of a split GGUF file."""
     assert model.file is not None
     hub, found = _client(model), list[Path]()
     for file in _parts(model.file):
@@ -90,7 +90,7 @@ def _parts(file: str) -> list[str]:
 
 
 def ask(model: HubName) -> None:
-    """Ask the Hub for the model before a download is announced; CheckpointError if there can be none."""
+    """Check with the Hub that the model can be downloaded, before a download is announced; CheckpointError if not."""
     hub = _client(model)
     try:
         if model.file is None:
@@ -102,7 +102,7 @@ def ask(model: HubName) -> None:
 
 
 def missing_from(model: HubName) -> Path | None:
-    """The shared cache, if nothing of the model is in it; None if it is there, or part of it."""
+    """The folder of the shared cache if the model's config or named file is not in it; else None."""
     hub = _client(model)
     found = hub.try_to_load_from_cache(model.id, model.file or "config.json", revision=model.revision)
     return None if isinstance(found, str) else Path(hub.constants.HF_HUB_CACHE)
@@ -129,7 +129,7 @@ def _client(model: HubName) -> Any:
 
 
 def _why(hub: Any, error: Exception) -> str:
-    """What went wrong with a download, and what to do."""
+    """The message for a failed download, with advice."""
     kinds, endpoint = [kind.__name__ for kind in type(error).__mro__], hub.constants.ENDPOINT
     if "GatedRepoError" in kinds:
         return f"its owners ask for their terms to be accepted, on {endpoint}; then log in with `hf auth login`"
@@ -148,7 +148,7 @@ def _why(hub: Any, error: Exception) -> str:
 
 
 def _damaged(path: Path) -> Iterator[str]:
-    """The name of a file whose content is not that of its hash; it is removed, so that it is downloaded again.
+    """The name of the file if its content does not match its hash; the file is removed, so that it is downloaded again.
 
     The shared cache names content by its hash on the Hub: sha256, or that of a git object.
     """

@@ -1,7 +1,8 @@
-"""What a model is trained on further: files of text as a stream of token rows, with a place to go on from.
+"""Training data for fine-tuning: files of text as a stream of token rows that can be resumed.
 
 Documents are read one after the other, shuffled within blocks, and joined; a row starts where a document does. Only
-one block is in memory. The same seed gives the same rows, so a place is two numbers: the block and the row in it.
+one block is in memory. The same seed gives the same rows, so the place in the stream is a few numbers: pass, block and
+row.
 """
 
 from __future__ import annotations
@@ -67,12 +68,12 @@ def _lines(file: Iterator[str], path: Path) -> Iterator[str]:
 
 
 def is_held(text: str) -> bool:
-    """Whether a document is kept for measuring; its own bytes decide, not its place."""
+    """Whether a document is held out for measuring; decided by a hash of its content, not its place."""
     return crc32(text.encode()) % _HELD_EVERY == 0
 
 
 class TokenStream:
-    """Rows of `length` + 1 tokens without end; `place` is where the next one comes from."""
+    """An endless stream of rows of `length` + 1 tokens; `place` is the place of the next one."""
 
     def __init__(self, files: Sequence[Path], encode: Encode, length: int, seed: int, place: Place) -> None:
         self._files, self._encode, self._length, self._seed = files, encode, length, seed

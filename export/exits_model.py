@@ -1,8 +1,8 @@
-"""A Hugging Face model with its layers and its readout in hand: layers can be left out, and left early.
+"""A Hugging Face model with access to its layers and readout: layers can be skipped, and hidden states read out early.
 
-The network is transformers' own, so every family reads its weights as its authors meant it. What this needs of a
-family (a list of layers, a last norm, a head matrix) is checked before training: the readout of the last hidden
-state must be the model's own logits.
+The network is transformers' own, so every family has its reference arithmetic. The required structure (a list of
+layers, a last norm, a head matrix) is checked before training: the readout of the last hidden state must equal the
+model's logits.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Early:
         return one
 
     def _check(self, name: str) -> None:
-        """The readout of the last state is what the model says."""
+        """Check that the readout of the last state equals the model's logits."""
         ids = torch.arange(1, 9)[None] % self.model.config.get_text_config().vocab_size
         self.model.eval()
         with torch.no_grad():

@@ -1,10 +1,10 @@
-"""LayerSkip's training (S10): a model learns to be left early, and to do without some of its layers.
+"""LayerSkip's training: early exits and layer dropout.
 
 Layer l of L is left out of a row with probability `drop` times 2^(l / (L - 1)) - 1: never the first, the last most
 often. All exits share the model's own last norm and head. An update trains one exit in `rotate` (the rotational
 curriculum); exit e weighs `early` times 0 + … + (e - 1), the whole model L - 1 + `early` times 0 + … + (L - 2),
-normalized. An exit learns the text, and by the share `soft` what the whole model predicts at that moment: a draft is
-right when it is what the model would say.
+normalized. An exit learns the text, and by the share `soft` the current prediction of the whole model, because a draft
+token is accepted if the model predicts it.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def default_exits(n_layers: int) -> tuple[int, ...]:
 
 
 def drop_rates(n_layers: int, most: float) -> list[float]:
-    """How often each layer is left out. Of 3 layers and 0.2: [0, 0.083, 0.2]."""
+    """The probability that each layer is left out. Of 3 layers and 0.2: [0, 0.083, 0.2]."""
     return [most * (2 ** (i / max(1, n_layers - 1)) - 1) for i in range(n_layers)]
 
 
 def shares(exits: list[int], n_layers: int, early: float) -> dict[int, float]:
-    """What share of the loss each exit has, and the whole model. Exit 3 of 4 layers, early 1: {3: 3/9, 4: 6/9}."""
+    """The shares of the loss of each exit and of the whole model. Exit 3 of 4 layers, early 1: {3: 3/9, 4: 6/9}."""
     weights = {e: early * (e - 1) * e / 2 for e in exits}
     weights[n_layers] = n_layers - 1 + early * (n_layers - 2) * (n_layers - 1) / 2 or 1.0
     total = sum(weights.values())
@@ -138,7 +138,7 @@ class ExitTrainer(Checkpointed):
 
 
 def key_of(folder: Path, files: list[Path], plan: ExitPlan) -> str:
-    """Names a training: the same checkpoint, texts and options, but for how long it takes and by how many threads."""
+    """The key of a training: checkpoint, texts and options without its duration and number of threads."""
     said = sha256(json.dumps(asdict(plan) | {"minutes": 0, "threads": 0}).encode())
     for path in [*sorted(folder.glob("*.safetensors")), *files]:
         said.update(f"{path.name} {path.stat().st_size} ".encode())

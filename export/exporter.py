@@ -1,7 +1,7 @@
 """Checkpoint -> bundle, in one pass over the weights and about two layers of memory.
 
-The float model runs beside the writing, a layer at a time, on two texts: one to calibrate cache
-scales, one to hold the finished bundle against (`parity`).
+During the writing the float model runs a layer at a time on two texts: one to calibrate cache scales, one to compare
+the finished bundle with (`parity`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _AS_THE_TARGET = DraftOptions()
 @dataclass(frozen=True)
 class ExportOptions:
     """weights: the format of the layers' matrices; head and embed follow it unless given (a tied
-    model that gets two formats stores both); None: what loses least of a quantized checkpoint, else int4. kv: cache
+    model that gets two formats stores both); None: the closest format for a quantized checkpoint, else int4. kv: cache
     formats, the default one first. target: the machine whose layout quantized matrices are stored in; either is read
     everywhere. runtimes: whose files to write, None for all that can run the model. drafts: draft checkpoints to put
     in, their matrices in the format draft_weights, or as the model's. kv_heads: key and value heads of each attention
@@ -128,7 +128,7 @@ def put_draft(
 
 
 def _is_model(place: str) -> bool:
-    """Is it a model by itself, and no draft of a known kind?"""
+    """Whether it is a model and not a draft of a known kind."""
     if is_gguf(Path(place)):
         return True
     checkpoint = open_draft(place)
@@ -193,7 +193,8 @@ class _Export:
             add(name, lambda start, stop, name=name: self._read(name, start, stop), self.kept.get(name))  # type: ignore[misc]
 
     def _kept(self, name: str) -> Kept | None:
-        """How to read a matrix as it is stored; its format is the checkpoint's own where none was asked for."""
+        """How to read a matrix as stored; None if it has to be quantized. Without a requested format, the checkpoint's
+        own is used."""
         if self.options.kv_heads and name.endswith((".qkv", ".o")):
             return None
         if name not in self.spec.matrices or (name == "embed" and self.source.quantization):  # may have zero points
@@ -207,11 +208,11 @@ class _Export:
         return (self._read_whole if self.heads is None else self.heads.read)(name, start, stop)
 
     def _read_whole(self, name: str, start: int, stop: int) -> NDArray[np.float32]:
-        """Of the checkpoint, whatever becomes of its heads."""
+        """Rows of the checkpoint, before any reduction of heads."""
         return self.source.read(self.parts[name], start, stop)
 
     def _whole_logits(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Of the checkpoint with all its heads, a layer at a time."""
+        """Logits of the checkpoint with all its heads, computed a layer at a time."""
         floats = _FloatRun(self.whole, self._read_whole, {"parity": (ids, "")})
         for layer in range(self.whole.n_layers):
             floats.layer(layer)
@@ -226,20 +227,20 @@ class _Export:
         return {part: next(f for f in get_args(WeightFormat) if f == name) for part, name in found.items()}
 
     def _own_formats(self) -> dict[str, WeightFormat]:
-        """The formats of the layers' matrices where each follows the type that a file stores it as."""
+        """The formats of the layers' matrices where each follows its stored type."""
         whole = self.options.weights is not None or self.source.quantization is not None
         names = () if whole else self.spec.matrices - {"embed", "head"}
         found = {name: self.source.suggested([self.parts[name]]) for name in names}
         return {name: fmt for name, fmt in found.items() if fmt is not None}
 
     def _stored_formats(self, spec: ModelSpec) -> dict[str, WeightFormat | None]:
-        """The formats that hold what the checkpoint holds, where it is quantized."""
+        """The formats for a quantized checkpoint's integers, by part."""
         ends = {"embed": [self.parts["embed"]], "head": [self.parts.get("head", self.parts["embed"])]}
         body = [self.parts[name] for name in spec.matrices if name not in ends]
         return {part: self.source.suggested(sources) for part, sources in {**ends, "body": body}.items()}
 
     def _texts(self, text: Text) -> dict[str, tuple[NDArray[np.int64], str]]:
-        """What the float model has to read: {purpose: (ids, what it is)}."""
+        """The texts for the float model: {purpose: (ids, description)}."""
         wanted: dict[str, tuple[Path | None, int]] = {}
         if self.options.needs_scales or self.options.kv_heads:
             wanted["calibration"] = (self.options.calibrate, CALIBRATION_TOKENS)

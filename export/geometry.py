@@ -1,14 +1,14 @@
-"""Where everything of a bundle stands in a larger one that computes the same function.
+"""Embeds a bundle's tensors in a larger geometry that computes the same function.
 
 - Hidden dims, heads, channels and inner dims after the source's are zero. A norm over D' dims of which D are
   used comes out right with weights times sqrt(D / D') and epsilon times D / D'.
 - Query heads stay with their KV head; the pairs (i, i + pairs) of a rope move with their halves.
-- Layers after the source's add nothing. They stand at the end, where a drafter that leaves layers out finds
-  them for nothing: its numbers say little here.
-- Token ids after the source's must never be chosen. The last hidden dim holds a constant, too small for any
-  norm to notice, which the final norm alone makes large: the head's rows of these ids have -1 there, those of
-  real ids nothing (or, where the head is the embedding, that small constant, which adds the same to all of
-  them). It has a quantization block of its own, so that no other weight is rounded otherwise.
+- Layers after the source's add nothing. They stand at the end, and a drafter that skips layers can skip them without
+any loss, so its results are not representative here. - Token ids after the source's must never be chosen. The last
+hidden dim holds a constant, too small to change any norm, which only the final norm scales up: the head's rows
+of these ids have -1 there, those of real ids nothing (or, where the head is the embedding, that small constant, which
+adds the same to all of them). It has a quantization block of its own, so that the rounding of other weights does not
+change.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from edgedec.spec import Attention, Block, Mlp, ModelSpec, Rope
 
 Index = NDArray[np.int64]
 BLOCK = 32
-# The constant, and what the final norm makes of it where the rest of the state has a root mean square of 1.
+# The constant, and its value after the final norm if the rest of the state has a root mean square of 1.
 CONSTANT, LOUD = 2.0**-13, 2.0**13
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """The sizes that decide what a call costs."""
+    """The sizes that determine the cost of a call."""
 
     vocab_size: int
     hidden_size: int
@@ -77,7 +77,7 @@ def _sizes(layer: tuple[Block, ...]) -> tuple[int, int, int, int] | None:
 
 
 class Padded:
-    """Where everything of a bundle stands in the larger one."""
+    """The places of a bundle's tensors in the larger one."""
 
     def __init__(self, bundle: Bundle, geometry: Geometry, context: int = 0) -> None:
         """context: how many positions it has, if more than the source's."""
@@ -137,7 +137,7 @@ class Padded:
         return values * np.float32(self.factor) if name.endswith("norm") else values
 
     def _mute(self, name: str, values: NDArray[np.float32], start: int) -> None:
-        """The constant in the last hidden dim, for ids that are nobody's."""
+        """The constant in the last hidden dim, which gives padding ids a very low logit."""
         if not self.mutes or name not in ("embed", "head", "final_norm"):
             return
         if name == "final_norm":

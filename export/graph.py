@@ -27,7 +27,7 @@ class Graph:
         self.name, self.weights, self.tensors = name, weights, dict(tensors)
         self._prefix = "t"
         self._nodes: list[onnx.NodeProto] = []
-        self.no_halves = False  # all float16 is widened when the graph is loaded, for devices that have none
+        self.no_halves = False  # if set, float16 is widened when the graph is loaded, for devices without float16
         self._inits: dict[str, onnx.TensorProto] = {}
         self._inputs: dict[str, onnx.ValueInfoProto] = {}
         self._outputs: list[onnx.ValueInfoProto] = []
@@ -184,7 +184,7 @@ class Graph:
         return self.node("Reshape", [x, self.constant(np.array(shape, np.int64))])
 
     def _stored(self, name: str) -> str:
-        """What MatMulNBits multiplies by: uint8 [out, blocks, bytes of a block]."""
+        """The weights operand of MatMulNBits: uint8 [out, blocks, bytes of a block]."""
         tensor = self.tensors[name]
         if tensor.layout == "interleave16":
             return self._unpacked(self._packed(name), (0, 2, 1, 3), name, [tensor.blocks, tensor.block_bytes])
@@ -227,7 +227,7 @@ class Graph:
         return self.external(f"{name}.scales", FLOAT16, (tensor.groups, tensor.blocks, LANES), tensor.scales)
 
     def _unpacked(self, packed: str, order: Sequence[int], name: str, row: Sequence[int]) -> str:
-        """packed [groups, ...] -> [out, *row]. Of constants, so ONNX Runtime does it once, when it loads."""
+        """packed [groups, ...] -> [out, *row]. The operands are constants, so ONNX Runtime does this once, at load."""
         n = self.tensors[name].shape[0]
         rows = self.reshaped(self.node("Transpose", [packed], perm=list(order)), [-1, *row])
         if n % LANES == 0:
@@ -249,7 +249,7 @@ class Graph:
         return out
 
     def subgraph(self) -> onnx.GraphProto:
-        """The nodes as a graph that takes everything else from the one around it."""
+        """The nodes as a subgraph that uses values of the enclosing graph."""
         return helper.make_graph(self._nodes, self.name, [], self._outputs)
 
     def model(self) -> onnx.ModelProto:

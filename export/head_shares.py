@@ -1,4 +1,5 @@
-"""How many pages the heads of a model need, into its bundle (`edgedec/policies/_head_calibration.py`)."""
+"""Writes a table of the pages that each head of a model needs into its bundle
+(`edgedec/policies/_head_calibration.py`)."""
 
 from __future__ import annotations
 

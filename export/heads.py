@@ -1,7 +1,7 @@
 """Draft heads as ONNX: from arrays to a graph and back, and into a bundle.
 
 A graph's arrays are the network's own (`models/heads`), and of a head that guesses tokens `final_norm` [H], `readout`
-[kept, H] (rows of the model's head matrix; VocabTrim, S27: only of the tokens that it uses most) and `vocab` int64
+[kept, H] (rows of the model's head matrix; with VocabTrim only of the most used tokens) and `vocab` int64
 [kept], whose rows they are. Matrices are f32, or int8 as everywhere in a bundle.
 """
 
@@ -34,7 +34,7 @@ _FACTS = "edgedec.head"
 
 @dataclass(frozen=True)
 class Facts:
-    """What the arrays do not say. width: of the networks' inner layer; layer: of an exit, after how many layers
+    """Facts that are not in the arrays. width: of the networks' inner layer; layer: of an exit, after how many layers
     it stands; top: tokens named for each row; softcap: of the logits, as in `ModelSpec`."""
 
     kind: str
@@ -49,7 +49,7 @@ class Facts:
 
 
 def expected(facts: Facts, kept: int) -> dict[str, tuple[int, ...]]:
-    """Every array with its shape."""
+    """The expected arrays with their shapes."""
     shapes = architecture(facts.kind).shapes(facts.hidden, facts.width, facts.depth)
     if facts.top:
         shapes |= {"final_norm": (facts.hidden,), "readout": (kept, facts.hidden), "vocab": (kept,)}
@@ -80,7 +80,7 @@ def arrays_of(path: Path) -> tuple[Arrays, Facts]:
     except (OSError, KeyError, ValueError, TypeError, onnx.onnx_cpp2py_export.checker.ValidationError) as error:
         raise BundleCorrupt(f"{path}: not a draft head of edgedec ({error})") from None
     except Exception as error:
-        if type(error).__name__ != "DecodeError":  # protobuf's, wherever this version of it keeps that class
+        if type(error).__name__ != "DecodeError":  # protobuf's; the module of the class depends on its version
             raise
         raise BundleCorrupt(f"{path}: not an ONNX file ({error})") from None
 
@@ -164,9 +164,9 @@ def _give(g: _HeadGraph, values: Mapping[str, tuple[str, int]], shape: list[int 
 
 
 def install(bundle: Bundle, model: onnx.ModelProto, arrays: Mapping[str, NDArray[Any]], facts: Facts) -> Bundle:
-    """Put a head into a bundle, in the place of one of its kind, the manifest last. -> the bundle as it is now."""
+    """Put a head into a bundle, replacing one of its kind; the manifest is written last. -> the bundle as it is now."""
     name, weights = f"head_{facts.kind}.onnx", bundle.manifest.weights
-    now = Bundle.open(bundle.path)  # another head may have come in while this one was trained
+    now = Bundle.open(bundle.path)  # another head may have been added during the training
     if now.manifest.files.get(weights) != bundle.manifest.files[weights]:
         raise UsageError(f"{bundle.path}: is another model by now; train the head again")
     head = Head(name, facts.depth, facts.layer, len(arrays.get("vocab", ())), facts.top)

@@ -1,4 +1,4 @@
-"""What draft heads learn from: hidden states of a model on texts, and what it says after each of them."""
+"""Training data of draft heads: hidden states of a model on texts, and its prediction after each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GREATEST_HALF = 65504.0
 
 @dataclass(frozen=True)
 class Data:
-    """hidden f16 [n, H]; tokens int64 [n], the row's own; labels int64 [n], what the model says after it;
+    """hidden f16 [n, H]; tokens int64 [n], the row's own; labels int64 [n], the model's prediction after it;
     left int64 [n], how many rows of its text follow a row."""
 
     hidden: NDArray[np.float16]
@@ -46,7 +46,7 @@ class Data:
 
 
 def windows(texts: Sequence[Sequence[int]], context: int, first: int | None) -> list[list[int]]:
-    """Texts cut to what a model reads at once; one that begins with `first` has it before every piece."""
+    """Texts cut to the length of one call; a text that begins with `first` has it before every piece."""
     found: list[list[int]] = []
     for text in texts:
         begin = list(text[:1]) if first is not None and text and text[0] == first else []
@@ -56,7 +56,7 @@ def windows(texts: Sequence[Sequence[int]], context: int, first: int | None) -> 
 
 
 def key_of(bundle: Bundle, engine: str, layer: int, pieces: Sequence[Sequence[int]]) -> str:
-    """Names the data that `collect` would give."""
+    """The key of the data that `collect` would return."""
     said = hashlib.sha256(bundle.manifest.files[bundle.manifest.weights].sha256.encode())
     said.update(f"{engine} {layer} ".encode())
     for piece in pieces:
@@ -84,7 +84,7 @@ def collect(runtime: Runtime, pieces: Sequence[Sequence[int]], layer: int, show:
 
 
 def _read(runtime: Runtime, rows: Rows, cache: Cache, layer: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """The hidden states and what the model says, of each row."""
+    """The hidden states and the model's predictions of each row."""
     spec = runtime.spec
     block = spec.span(0, layer or spec.n_layers)[-1]
     result = forward_one(runtime, Call(rows, cache, outputs=Outputs(top=1, hidden=(block,))))
@@ -93,7 +93,7 @@ def _read(runtime: Runtime, rows: Rows, cache: Cache, layer: int) -> tuple[NDArr
 
 
 def most_said(data: Data, vocab: int, keep: int) -> NDArray[np.int64]:
-    """VocabTrim (S27): the `keep` tokens that the model says most often, ascending; all of them if 0."""
+    """VocabTrim: the `keep` tokens that the model predicts most often, ascending; all tokens if 0."""
     if not keep or keep >= vocab:
         return np.arange(vocab)
     counts = np.bincount(data.labels, minlength=vocab)

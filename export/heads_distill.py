@@ -1,8 +1,8 @@
-"""Distillation of draft models with attention (EAGLE-3, Hydra++): what the target would say, all of it, is learned.
+"""Distillation of draft models with attention (EAGLE-3, Hydra++) from the target's whole distribution.
 
-The loss of guess k is the cross entropy to the target's distribution over the tokens that the draft model can say,
-weighed by `DECAY` to the power of k. What comes out is a checkpoint folder in the published layout of its kind, which
-is imported like one that was downloaded.
+The loss of guess k is the cross entropy to the target's distribution over the draft vocabulary, weighted by `DECAY` to
+the power of k. The result is a checkpoint folder in the published layout of its kind, which is imported like a
+downloaded one.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from edgedec.runtime import Runtime
 from edgedec.storage.files import replacing_folder
 
 DECAY, WARMUP = 0.8, 20
-_RATE, _MUON = 1e-2, 6.0  # of AdamW at a hidden size of 128, falling with its root; of Muon, times that
+_RATE, _MUON = 1e-2, 6.0  # of AdamW at a hidden size of 128, divided by the root of the size; factor of Muon's rate
 
 
 @dataclass(frozen=True)
 class DistillPlan:
-    """How to train. depth: guesses in a row; keep: tokens it can say, 0 for all; width: of the layer's MLP, 0 for the
-    target's; blocks: of a Hydra++ head; layer: of Kangaroo, after which it reads; minutes and steps: whichever is over
-    first (steps 0: the minutes alone); rate: the highest, 0 to choose by the hidden size; batch: rows of `length`
-    tokens in an update."""
+    """How to train. depth: guesses in a row; keep: tokens of its vocabulary, 0 for all; width: of the layer's MLP, 0
+    for the target's; blocks: of a Hydra++ head; layer: of Kangaroo, after which it reads; minutes and steps: whichever
+    is over first (steps 0: the minutes alone); rate: the highest, 0 to choose by the hidden size; batch: rows of
+    `length` tokens in an update."""
 
     kind: str
     depth: int = 5
@@ -59,8 +59,9 @@ class DistillPlan:
 
 @dataclass(frozen=True)
 class DistillQuality:
-    """On texts held back. accuracy: for each guess how often it is what the model says, the tokens before it known;
-    run: how many guesses in a row are; covered: how much of what the model says can be guessed at all."""
+    """Quality on held-out texts. accuracy: for each guess, the share of rows with the model's prediction, given the
+    tokens before it; run: the mean number of right guesses in a row; covered: the share of predictions that are in the
+    draft vocabulary."""
 
     accuracy: tuple[float, ...]
     run: float
@@ -68,7 +69,7 @@ class DistillQuality:
 
 
 class Distiller(Checkpointed):
-    """A draft model in training beside its target: optimizers, a stream of features, a checkpoint."""
+    """A draft model in training with its target: optimizers, a stream of features, a checkpoint."""
 
     command = "train-heads"
 
@@ -128,7 +129,7 @@ class Distiller(Checkpointed):
         return total
 
     def loss(self, row: Features) -> Tensor:
-        """The weighted mean of the guesses' losses; where the model says what the draft cannot, nothing is learned."""
+        """The weighted mean of the guesses' losses; predictions outside the draft vocabulary are not learned."""
         depth, logits = self.plan.depth, self.student.logits(row, self.plan.depth)
         teacher, said = self._teacher(row), self.places[row.said]
         n, total = logits.shape[1], torch.zeros((), device=logits.device)
@@ -140,7 +141,7 @@ class Distiller(Checkpointed):
         return total / sum(weights)
 
     def _teacher(self, row: Features) -> Tensor:
-        """What the target says after each token, as probabilities of the kept ones [T, kept]."""
+        """The target's probabilities of the kept tokens after each token [T, kept]."""
         with torch.no_grad():
             normed = functional.rms_norm(row.last, row.last.shape[-1:], self.target.norm, self.shape.eps)
             return capped(functional.linear(normed, self.target.readout), self.shape.softcap).softmax(-1)
@@ -155,7 +156,7 @@ class Distiller(Checkpointed):
         return DistillQuality(tuple((right / rows).tolist()), runs / rows, known / rows)
 
     def _hits(self, row: Features) -> Tensor:
-        """Which guesses are what the model says, as 0 and 1 [depth, n]."""
+        """Which guesses equal the model's prediction, as 0 and 1 [depth, n]."""
         with torch.no_grad():
             guesses = self.target.ids[self.student.logits(row, self.plan.depth).argmax(-1)]
         n = guesses.shape[1]
@@ -182,7 +183,7 @@ def kind_of(name: str) -> str:
 
 
 def trains(kind: str) -> bool:
-    """Is the kind one of those that are trained here?"""
+    """Whether the kind is trained here."""
     return kind in STUDENTS
 
 
@@ -192,12 +193,12 @@ def facts_of(kind: str) -> StudentFacts:
 
 
 def early(kind: str) -> bool:
-    """Does a head of the kind follow an early layer?"""
+    """Whether a head of the kind follows an early layer."""
     return STUDENTS.facts(kind).early if kind in STUDENTS else HEADS.facts(kind).early
 
 
 def key_of(bundle: Bundle, runtime: Runtime, files: list[Path], plan: DistillPlan) -> str:
-    """Names a training: model, texts and options, but for how long it takes and by how many threads."""
+    """The key of a training: model, texts and options without its duration and number of threads."""
     weights = bundle.manifest.files[bundle.manifest.weights].sha256
     said = sha256(json.dumps([weights, runtime.name, asdict(plan) | {"minutes": 0, "threads": 0}]).encode())
     for path in files:

@@ -1,4 +1,4 @@
-"""Texts as a stream of what the target makes of them: nothing is stored, a row is run when it is wanted."""
+"""Texts as a stream of the target's features. Nothing is stored: the target runs on a row when it is needed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FeatureStream:
         return self.of(row, random.Random(f"{place.turn} {place.block} {place.row}").randint(0, room))
 
     def held(self) -> list[Features]:
-        """The texts that are never trained on."""
+        """Features of the held-out texts."""
         return [self.of(row) for row in self.tokens.held() if len(row) > 16]
 
     def of(self, row: Sequence[int], offset: int = 0) -> Features:
@@ -66,7 +66,7 @@ class FeatureStream:
     def _read(
         self, row: Sequence[int], places: NDArray[np.int64]
     ) -> tuple[list[NDArray[np.float32]], NDArray[np.int64]]:
-        """Hidden states after each of the blocks, and what the model says after each token."""
+        """Hidden states after each of the blocks, and the model's prediction after each token."""
         cache, parts, said = self.runtime.new_cache(len(row)), [], []
         wanted = Outputs(top=1, hidden=tuple(sorted(set(self._blocks))))
         for at in range(0, len(row), _CHUNK):

@@ -1,7 +1,7 @@
-"""Training of draft heads: texts are read, a head learns from them, the bundle gets it.
+"""Training of draft heads: run the model on texts, train a head on the results, put it into the bundle.
 
-The clock decides: the learning rate rises over the first steps and falls to zero at the end of the minutes.
-What was read, and a checkpoint, stand in the work folder: an interrupted run goes on.
+The training is limited by time: the learning rate rises over the first steps and falls to zero at the end of the
+minutes. The data and a checkpoint are kept in the work folder, so that an interrupted run can be resumed.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ SAVE_EVERY = 30.0  # seconds
 
 @dataclass(frozen=True)
 class Trained:
-    """bundle: as it is with the head in it; tokens: what there was to learn from; accuracy: on texts held back, for
-    each depth how often the first guess is what the model says, all tokens before being right; covered: how much
-    of what it says the readout knows."""
+    """bundle: as it is with the head in it; tokens: the number of training tokens; accuracy: on held-out texts, for
+    each depth the share of first guesses that equal the model's prediction, given the right tokens before; covered: the
+    share of predictions in the readout's vocabulary."""
 
     bundle: Bundle
     facts: Facts
@@ -60,7 +60,7 @@ def run(
     force: bool = False,
 ) -> Trained:
     """Read the texts, train a head on them, put it into a copy of the bundle at `out` (None: into the bundle itself).
-    What was read and learned stays in `work`. `force`: `out` may exist."""
+    Data and checkpoint stay in `work`. `force`: `out` may exist."""
     architecture(plan.kind)
     pieces = windows(texts, runtime.spec.context_length, bundle.manifest.text.bos)
     key = key_of(bundle, runtime.name, plan.layer, pieces)
@@ -87,7 +87,7 @@ def copied(bundle: Bundle, folder: Path) -> Bundle:
 
 
 def _data(runtime: Runtime, pieces: Sequence[Sequence[int]], layer: int, kept: Path | None, show: Progress) -> Data:
-    """What was kept, else what is read now."""
+    """The kept data, or new data from the texts."""
     if kept is not None and kept.exists():
         try:
             return Data.load(kept)

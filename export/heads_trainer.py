@@ -1,6 +1,6 @@
 """One draft head in training, with torch on the CPU: its weights, steps of Adam, a checkpoint.
 
-Only the head learns; the model and the readout, which is its own, stay.
+Only the head is trained; the model and its readout are frozen.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from edgedec.models.heads import HeadArchitecture, architecture
 from edgedec.storage.files import replacing
 
 WARMUP, HELD = 50, 4096
-_BROAD = 1024  # of small models the inner layer is four times the hidden size, up to this
+_BROAD = 1024  # the inner layer is four times the hidden size, up to this
 _WIDE = 128  # from this hidden size on, matrices are stored as int8
 
 
@@ -32,7 +32,7 @@ _WIDE = 128  # from this hidden size on, matrices are stored as int8
 class TrainingPlan:
     """How to train. minutes and steps: whichever is over first (steps 0: the minutes alone); keep: tokens of the
     readout, 0 for all; width: of the inner layer, 0 to choose by the model; rate: the learning rate at its highest;
-    labels: learn what the model says, or the text."""
+    labels: learn the model's predictions, or the text."""
 
     kind: str
     depth: int = 4
@@ -100,7 +100,8 @@ class HeadTrainer:
         self.weights = self._begin(plan.seed)
         self.ops = TorchOps(self.weights | {n: torch.from_numpy(a) for n, a in self.frozen.items()}, spec.norm_eps)
         size = float(np.sqrt(np.mean(np.square(data.hidden[self.train[:4096]], dtype=np.float32)))) or 1.0
-        # What is added to a hidden state has to grow to its size: steps of Adam are absolute.
+        # The head's output has to reach the size of hidden states, but steps of Adam have a fixed size: the learning
+        # rate is multiplied by that size.
         groups = [
             {"params": [w], "lr": 1.0, "pace": size if name.endswith("down") else 1.0}
             for name, w in self.weights.items()
@@ -109,8 +110,8 @@ class HeadTrainer:
         self.steps, self.spent = 0, 0.0
 
     def _split(self, depth: int) -> None:
-        """Rows that have enough text after them: the last of them are held back for the report."""
-        # The text's own token after the last row that is read has to be known too.
+        """Rows with enough text after them; the last ones are held out for the report."""
+        # With the text as labels, the token after the last row is needed, too.
         usable = np.flatnonzero(self.data.left >= depth + (self.plan.labels == "text"))
         held = min(HELD, len(usable) // 10)
         self.train, self.held = usable[: len(usable) - held], usable[len(usable) - held :]
@@ -145,7 +146,7 @@ class HeadTrainer:
         return torch.from_numpy(self.embed.gather("embed", tokens) * np.float32(self.embed_scale))
 
     def targets(self, rows: NDArray[np.int64]) -> torch.Tensor:
-        """Rows [n] -> int64 [depth, n]: places in the readout, -100 for tokens it does not know."""
+        """Rows [n] -> int64 [depth, n]: places in the readout, -100 for tokens that are not in it."""
         said = self.data.labels if self.plan.labels == "model" else np.roll(self.data.tokens, -1)
         found = [self.places[said[rows + self.network.FACTS.ahead + i]] for i in range(self.facts.depth)]
         return torch.from_numpy(np.stack(found))
@@ -166,7 +167,7 @@ class HeadTrainer:
         return float(loss.detach())
 
     def measure(self) -> tuple[float, ...]:
-        """Per depth, how often the first guess is what the model says (or the text)."""
+        """Per depth, the share of first guesses that equal the model's prediction (or the text)."""
         right = torch.zeros(self.facts.depth)
         with torch.no_grad():
             for part in np.array_split(self.held, -(-len(self.held) // 512)):

@@ -15,7 +15,7 @@ __all__ = ["Fetched", "download", "download_file", "exported", "fetched", "forge
 
 
 def fetched(name: str, announce: Announce) -> Path:
-    """The bundle of `hf:ORG/NAME`, made now if it is not there; the file itself of `hf:ORG/NAME/FILE.gguf`."""
+    """The bundle of `hf:ORG/NAME`, made if it is not cached; the file itself of `hf:ORG/NAME/FILE.gguf`."""
     model = HubName.parse(name)
     if model.file is not None:
         with _downloading(model, announce):
@@ -30,7 +30,7 @@ def fetched(name: str, announce: Announce) -> Path:
 
 
 def _downloading(model: HubName, announce: Announce) -> AbstractContextManager[Progress]:
-    """Announces a download, if there is one and the Hub has said that it can begin."""
+    """Announce a download, if one is needed and the Hub allows it."""
     cache = missing_from(model)
     if cache is None:
         return nullcontext(lambda *_: None)
@@ -49,7 +49,7 @@ def exported(model: HubName, found: Fetched, weights: str | None = None, progres
     origin = Origin(model.id, model.revision, found.commit, weights or "", VERSION)
     if origin_of(model) == origin and (model.folder / MANIFEST).is_file():
         return model.folder
-    # Files for other engines would cost time: they are made where the native one cannot run.
+    # Files for other engines would take time: they are made only if the native engine cannot run the model.
     runtimes = ("native",) if loader.why_not() is None else None
     name = model.id.rpartition("/")[2]
     options = ExportOptions(weights=weights, check=False, runtimes=runtimes, name=name, force=True)

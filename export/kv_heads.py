@@ -1,17 +1,16 @@
 """Fewer key and value heads than a checkpoint has, by low rank: `export --kv-heads N`.
 
-After Effectively Compress KV Heads for LLM: the caches of calibration text say which combination of a group's heads
-loses least, and it is folded into the weights, so that the model that is written is an ordinary one with grouped
-queries.
+After Effectively Compress KV Heads for LLM: the best combination of a group's heads is computed from the caches of
+calibration text and folded into the weights. The result is an ordinary model with grouped queries.
 
 * Values: of the group's v_1 ... v_t (t * d numbers) the d combinations c that keep most of what reaches the hidden
   state; W_v becomes that of c, W_o of each query head what brings its v back from c.
-* Keys turn with the position, pair by pair: only what turns alike may be combined. Pair j of the group's heads is t
-  complex numbers, and any complex combination of them turns as they do. So each pair keeps the one combination that
-  explains most (rank one of t), weighted by how strongly queries look at it; W_q is multiplied by its conjugate. Dims
-  that do not turn are combined as values are.
+* Keys rotate with the position, pair by pair, so only pairs with the same rotation may be combined. Pair j of the
+group's heads is t complex numbers, and any complex combination of them rotates as they do. So each pair keeps the one
+combination that explains most (rank one of t), weighted by the queries' mean square; W_q is multiplied by its
+conjugate. Dims without rotation are combined as values are.
 
-Tokens weigh as much as attention is paid to them: the first one, which many queries rest on, more than all others. Both
+Tokens are weighted by the attention paid to them: the first one, an attention sink, more than all others. Both
 are exact where the heads of a group already depend on each other. Which heads make a group is chosen by what is left of
 their keys and values, the best first.
 """
@@ -122,13 +121,13 @@ def fold_o(block: Attention, folding: Folding, o: Array) -> Array:
 
 
 def _looks(block: Attention, queries: NDArray[np.float32]) -> Array:
-    """[n_kv_heads, d]: the mean square of what the queries of a kv head look for."""
+    """The mean square of the queries of each kv head [n_kv_heads, d]."""
     squares = np.square(queries.astype(np.float64)).mean(axis=1)
     return squares.reshape(block.n_kv_heads, -1, block.head_dim).mean(axis=1) + 1e-12
 
 
 def _metrics(block: Attention, output: Array) -> Array:
-    """[n_kv_heads, d, d]: how much an error of a value weighs in the hidden state."""
+    """The weight of an error of a value in the hidden state [n_kv_heads, d, d]."""
     heads = output.astype(np.float64).reshape(len(output), block.n_kv_heads, -1, block.head_dim)
     found = np.einsum("ohid,ohie->hde", heads, heads)
     return found + np.eye(block.head_dim) * (np.trace(found, axis1=1, axis2=2).mean() * 1e-6 + 1e-12)
@@ -229,7 +228,7 @@ class SmallerHeads:
         self._foldings[b] = mean_pooling(self.old.attention[b], self._heads)
 
     def changes(self, name: str) -> bool:
-        """Is this tensor another one than the checkpoint's?"""
+        """Whether this tensor differs from the checkpoint's."""
         block, part = _place(name)
         return block in self.old.attention and part in ("qkv", "qkv_bias", "o")
 

@@ -1,4 +1,4 @@
-"""What fewer key and value heads are chosen by: the caches and queries of a float model on a text, block by block."""
+"""Data for choosing fewer key and value heads: the caches and queries of a float model on a text, block by block."""
 
 from __future__ import annotations
 

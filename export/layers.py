@@ -14,8 +14,7 @@ Hidden = NDArray[np.float32]
 def through_layer(
     runtime: Runtime, cache: Cache, hidden: Hidden, ids: NDArray[np.int64], layer: int, chunk: int
 ) -> Hidden:
-    """The state [n, hidden_size] after a layer, `chunk` rows a call: what later rows read comes from the cache, in its
-    format."""
+    """The state [n, hidden_size] after a layer, `chunk` rows per call: later rows read the cache, in its format."""
     cache.truncate(0)
     blocks, parts = runtime.spec.span(layer, layer + 1), []
     for at in range(0, len(ids), chunk):

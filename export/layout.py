@@ -1,4 +1,4 @@
-"""A bundle's facts and where everything lies in its weights file, before there is a manifest."""
+"""A bundle's facts and the layout of its weights file, before there is a manifest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Layout:
 
     @classmethod
     def of(cls, manifest: Manifest) -> Layout:
-        """The layout of a bundle that is there."""
+        """The layout of an existing bundle."""
         return cls(manifest.spec, manifest.weights, manifest.tensors, manifest.ropes, manifest.kv_scales)
 
     def graph(self, name: str) -> Graph:

@@ -1,4 +1,4 @@
-"""The checkpoint that a user means, whatever its format."""
+"""Opens a checkpoint of any format by path or hub id."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def open_source(place: str | Path) -> Checkpoint:
 
 
 def _downloaded(place: str) -> Path:
-    """Where the files of a hub id are; what is none is the path of nothing."""
+    """The folder of a hub id's downloaded files; any other name is returned as a path."""
     try:
         name = HubName.parse(place)
     except UsageError:

@@ -1,9 +1,9 @@
 """A small model at the cost of a large one: the same function, in the arithmetic of another geometry.
 
-Speculation has to be measured where a call costs what it costs on a real model, and with text that a model would really
-write. So a bundle that can write is padded with zeros to the sizes of a larger model (`edgedec.export.geometry`): every
-multiplication of the large model is made, and its tokens are those of the small one. Draft heads are padded too, and
-their inner layers grow as the hidden state does (`edgedec.export.drafts.padded`).
+Speculation has to be measured at the call costs of a real model, on text that a model really generates. A small trained
+bundle is therefore padded with zeros to the sizes of a larger model (`edgedec.export.geometry`): every multiplication
+of the large model is computed, and the tokens are those of the small one. Draft heads are padded too, and their inner
+layers grow as the hidden state does (`edgedec.export.drafts.padded`).
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ __all__ = [
     "padded_path",
 ]
 
-_KEPT_S = 7 * 86_400.0  # what was not opened for so long goes when another one of its name is made
-VERSION = 3  # of what is written: another number, and what the cache holds is made again
+_KEPT_S = 7 * 86_400.0  # unused padded bundles older than this are deleted
+VERSION = 3  # of the files; cached bundles of another version are made again
 
 
 def padded_path(bundle: Bundle, name: str, context: int = 0) -> Path:
-    """Where the cache keeps this bundle at the geometry `name`, with so many positions."""
+    """The cache's path of this bundle at the geometry `name`, with so many positions."""
     facts = [bundle.digest, asdict(geometry_named(name)), VERSION, *([context] if context else [])]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     return cache_folder() / "padded" / f"{bundle.manifest.name}-as-{name}-{key}"
 
 
 def padded(bundle: Bundle, name: str, progress: Progress = lambda *_: None, context: int = 0) -> Bundle:
-    """The bundle at the geometry `name`, int4 as `edgedec export` makes it; from the cache if it is there. context:
+    """The bundle at the geometry `name`, int4 as in `edgedec export`; from the cache if present. context:
     positions, if more than the bundle's own; beyond those its text is noise, at the same cost."""
     path = padded_path(bundle, name, context)
     if path.is_dir():
@@ -70,7 +70,7 @@ def padded(bundle: Bundle, name: str, progress: Progress = lambda *_: None, cont
 
 
 def _remove_old(folder: Path, called: str) -> None:
-    """Remove bundles of this name that nobody opened of late: of another version of the model, or of edgedec."""
+    """Remove bundles of this name that were not opened recently: of other versions of the model or of edgedec."""
     for old in folder.glob(f"{glob.escape(called)}-*"):
         if time.time() - old.stat().st_mtime > _KEPT_S:
             shutil.rmtree(old, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""Is the bundle still the model? Its logits beside those of the float checkpoint, on a text.
+"""Compares a bundle's logits with those of the float checkpoint on a text.
 
-KL divergence (nats a token), how often both name the same likeliest token, and both perplexities.
+Reports KL divergence (nats a token), the share of equal likeliest tokens, and both perplexities.
 The bundle is run a layer at a time and each layer is closed again, so that the check needs less
 memory than the model.
 """
@@ -39,7 +39,7 @@ def _compare(
     bundle: Bundle, kv: str, ids: NDArray[np.int64], reference: Logits, threads: int
 ) -> tuple[float, float, float]:
     """(perplexity, KL a token, share of equal likeliest tokens) of one cache format."""
-    # ONNX Runtime gives a layer's memory back; where it cannot run the model, whatever can.
+    # Prefer ONNX Runtime, which frees a layer's memory; if it cannot run the model, use any runtime that can.
     name = "ort" if "ort" in bundle.manifest.artifacts else choose_runtime(bundle)
     runtime = open_runtime(name, bundle, RuntimeOptions(threads=threads, kv=kv))
     cache, hidden = runtime.new_cache(len(ids)), bundle.gather("embed", ids) * np.float32(bundle.spec.embed_scale)

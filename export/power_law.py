@@ -1,14 +1,14 @@
-"""PLDR-LLM checkpoints as bundles: their energy-curvature tensors are inferred once, from one text (K19).
+"""PLDR-LLM checkpoints as bundles: their energy-curvature tensors are inferred once, from one text.
 
-Gokden 2025 (arXiv:2502.13502): of a layer's queries a network makes a tensor G a head, which in a trained model hardly
-hangs on the text; inferred once, it replaces the network, and is cached beside keys and values. With Q the turned
-queries of a text [T, d] of a head, A = LN(Q^T Q) goes through residual units, A = LN(glu(...glu(A)) + A), and
+Gokden 2025 (arXiv:2502.13502): a network computes a tensor G per head from a layer's queries. In a trained model G
+hardly depends on the text; inferred once, it replaces the network and is cached besides keys and values. With Q the
+turned queries of a text [T, d] of a head, A = LN(Q^T Q) goes through residual units, A = LN(glu(...glu(A)) + A), and
 
     G = a (iswiglu(W A + b) + 1e-9)^pw + ba     element by element but for the products; iswiglu(x) = x silu(x)
 
-The equations and names were read off the author's program (burcgokden/PLDR-LLM-with-KVG-cache, v510), which takes A of
-a whole prompt, also of rows after a row. Here G is the model's, not a text's: a row then hangs on no row after it,
-whatever shares its call, so that drafts, batches and shared beginnings stay exact.
+The equations and names were read off the author's program (burcgokden/PLDR-LLM-with-KVG-cache, v510), which computes A
+from a whole prompt, including rows after a row. Here G belongs to the model, not to a text: a row then does not depend
+on later rows or on other rows of its call, so that drafts, batches and shared prefixes stay exact.
 """
 
 from __future__ import annotations
@@ -197,9 +197,8 @@ def _halves(d: int) -> NDArray[np.int64]:
 
 
 def with_bias(head: Floats, bias: Floats, weight: Floats, shift: Floats) -> tuple[Floats, Floats]:
-    """A head without a bias, and the last norm's bias, that give what `head` and `bias` give after the norm `weight`,
-    `shift`: what is normed has the mean 0, so that 1 / weight times the state is always the same number, in whose
-    place the bias goes.
+    """A head without a bias, and a bias of the last norm, equivalent to `head` and `bias` after the norm `weight`,
+    `shift`. The normed state has mean 0, so its product with 1 / weight is a constant, which can carry the bias.
 
     head' x' = head x + bias for x = weight * n + shift, mean(n) = 0, and x' = x + c u, u = 1 / weight
     """

@@ -12,13 +12,13 @@ from edgedec.errors import CheckpointError
 from edgedec.text.tokenizer import Tokenizer
 
 TOKENIZER = "tokenizer.json"
-# Not read by edgedec: onnxruntime-genai and Hugging Face tools want them beside tokenizer.json.
+# Not read by edgedec: onnxruntime-genai and Hugging Face tools need them in the same folder as tokenizer.json.
 COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json")
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
 
 
 def copy_text(source: Path, target: Path, config: dict[str, Any]) -> Text:
-    """Copy the tokenizer into the bundle and say what the manifest must know of it."""
+    """Copy the tokenizer into the bundle; returns the manifest's text facts."""
     generation = _json(source / "generation_config.json")
     settings = _json(source / "tokenizer_config.json")
     bos, eos = _first("bos_token_id", generation, config), _first("eos_token_id", generation, config)
@@ -83,7 +83,7 @@ def _template(source: Path, settings: dict[str, Any]) -> str | None:
 
 
 def _sampling(generation: dict[str, Any]) -> dict[str, float]:
-    """What the makers suggest: nothing unless they suggest to sample."""
+    """The suggested sampling settings: none unless the model's config enables sampling."""
     if not generation.get("do_sample"):
         return {}
     found = {key: generation.get(key) for key in _SAMPLING}

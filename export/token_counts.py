@@ -1,6 +1,6 @@
-"""How often a model said each token: a bundle's `token_counts.bin`, uint32 by token (VocabTrim, S27).
+"""How often a model generated each token: a bundle's `token_counts.bin`, uint32 by token (VocabTrim).
 
-`train-heads` counts what it reads; drafters that read through the model's own head then keep to the tokens used
+`train-heads` counts the tokens of its texts; drafters that use the model's own head then draft only tokens in use
 (`edgedec/drafters/_usage.py`).
 """
 

@@ -1,4 +1,4 @@
-"""The loop that every training here runs: by the clock or by steps, with a checkpoint to go on from."""
+"""The training loop: limited by time or steps, with checkpoints for resuming."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TrainingLimits(Protocol):
 
 
 class Trainable(Protocol):
-    """What is trained. steps, spent: updates made and seconds taken so far, those before an interruption too."""
+    """A training. steps, spent: updates made and seconds taken so far, those before an interruption too."""
 
     steps: int
     spent: float

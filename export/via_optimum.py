@@ -1,7 +1,7 @@
-"""A checkpoint of any architecture that optimum knows -> ONNX -> bundle (`edgedec export --via optimum`).
+"""A checkpoint of any architecture that optimum supports -> ONNX -> bundle (`edgedec export --via optimum`).
 
 `optimum-cli` runs as a program of its own, so that it may live in another environment: optimum-onnx needs an older
-transformers than others do. It gets a folder of safetensors, no network, and no leave to run a model's code.
+transformers than others do. It gets a folder of safetensors, no network, and no permission to run a model's code.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def export_via_optimum(
 
 
 def find_optimum() -> str:
-    """The program optimum-cli: where EDGEDEC_OPTIMUM_CLI says, beside this Python, or on the path."""
+    """The program optimum-cli: from EDGEDEC_OPTIMUM_CLI, this Python's folder, or the path."""
     named = os.environ.get(VARIABLE)
     if named is not None and not os.access(named, os.X_OK):
         raise RuntimeUnavailable(f"{VARIABLE}={named}: no program there")
@@ -59,7 +59,7 @@ def find_optimum() -> str:
 
 
 def _run(program: str, source: Path, target: Path) -> None:
-    """Run the export; CheckpointError with its last word if it fails."""
+    """Run the export; CheckpointError with the last line of its output if it fails."""
     command = [program, "export", "onnx", "--model", str(source.resolve()), "--task", TASK, str(target)]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)

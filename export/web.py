@@ -1,7 +1,7 @@
 """A bundle as a web page: static files that decode in the browser, with the engine compiled to WebAssembly.
 
-The page is that of `edgedec serve`; `runtimes/web/page/local.js` answers what it asks of a server. It makes requests to
-its own folder only, which a content security policy holds it to.
+The page is that of `edgedec serve`; `runtimes/web/page/local.js` answers its requests in place of a server. A content
+security policy restricts requests to the page's own folder.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def write_site(
 
 
 def wasm_modules() -> list[Path]:
-    """The engine's modules: those beside the library, or made by zig's compiler and kept in the cache folder."""
+    """The engine's modules: from the library's folder, or built with zig and kept in the cache folder."""
     if all((WEB / name).is_file() for name in MODULES):
         return [WEB / name for name in MODULES]
     kernels = _PACKAGE / "kernels"
@@ -107,7 +107,7 @@ def wasm_modules() -> list[Path]:
 
 
 def _sampling(bundle: Bundle) -> dict[str, float]:
-    """What the makers suggest, in JavaScript's names."""
+    """The suggested sampling settings, by JavaScript's names."""
     names = {"temperature": "temperature", "top_p": "topP", "min_p": "minP", "top_k": "topK", "typical_p": "typicalP"}
     names |= {"repetition_penalty": "repetitionPenalty"}
     return {names[name]: value for name, value in bundle.manifest.text.sampling.items() if name in names}
@@ -119,7 +119,7 @@ def _plain(name: str) -> str:
 
 
 def _lean(bundle: Bundle, folder: Path) -> Bundle:
-    """The bundle without what other runtimes need of it, in a folder of its own."""
+    """The bundle without the artifacts of other runtimes, in a folder of its own."""
     manifest = bundle.manifest
     needed = [manifest.weights, *([manifest.text.tokenizer] if manifest.text.tokenizer else [])]
     folder.mkdir()
@@ -131,7 +131,7 @@ def _lean(bundle: Bundle, folder: Path) -> Bundle:
 
 
 def _linked(path: Path, to: Path) -> None:
-    """The same file under another name, or a copy where the two lie on different disks."""
+    """A hard link to the file, or a copy if the two folders are on different disks."""
     try:
         os.link(path, to)
     except OSError:
@@ -158,7 +158,7 @@ def _write_page(site: Path) -> None:
 
 
 def _write_app(site: Path, name: str) -> None:
-    """What a browser asks of a page that it installs as an app with a window of its own."""
+    """Write the files that a browser needs to install the page as an app with a window of its own."""
     icon = {"src": "icon.svg", "sizes": "any", "type": "image/svg+xml"}
     facts = {
         "name": f"{name} by edgedec",
@@ -173,7 +173,7 @@ def _write_app(site: Path, name: str) -> None:
 
 
 def _write_service_worker(site: Path, packed: str) -> None:
-    """What it keeps: all files but the bundle, and a version that is the hash of them all."""
+    """Write the service worker with its list of files (all but the bundle) and a version, the hash of them all."""
     files = sorted(path.relative_to(site).as_posix() for path in site.rglob("*") if path.is_file())
     digest = hashlib.sha256(packed.encode())
     for file in files:

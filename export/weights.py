@@ -53,7 +53,7 @@ class WeightsFile:
     def tensor(
         self, name: str, read: Read, shape: tuple[int, ...], fmt: WeightFormat, block: int, kept: Kept | None = None
     ) -> None:
-        """Write a weight in `fmt`; `kept` gives the rows of one that is in it already."""
+        """Write a weight in `fmt`; `kept` gives the rows if it is stored in `fmt` already."""
         if len(shape) == 1:
             self.tensors[name] = Tensor("f32", shape, self.array(read(0, shape[0])))
         elif fmt == "f32" or fmt == "f16":
@@ -105,7 +105,7 @@ class WeightsFile:
 
 
 def packed(data: Bytes, scales: Half, fmt: Format) -> tuple[NDArray[np.uint32], Half]:
-    """What `quantize` gives, in the layout interleave16; the rows that fill up the last group are zeros.
+    """The result of `quantize` in the layout interleave16; the rows that fill up the last group are zeros.
 
     data uint8 [n, blocks, bytes of a block] -> uint32 [groups, blocks * bytes of a block / 4, 16];
     scales [n, blocks] -> [groups, blocks, 16].

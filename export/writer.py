@@ -49,9 +49,9 @@ WEIGHTS = "weights.bin"
 
 @dataclass(frozen=True)
 class Contents:
-    """What a bundle is besides its weights. formats: of "body", "head" and "embed"; own: of other tensors; kv: cache
-    formats, the default one first; runtimes: those to make artifacts for, None for all that can run the model; prefix:
-    of the names of its files."""
+    """The contents of a bundle besides its weights. formats: of "body", "head" and "embed"; own: of other tensors; kv:
+    cache formats, the default one first; runtimes: those to make artifacts for, None for all that can run the model;
+    prefix: of the names of its files."""
 
     name: str
     spec: ModelSpec
@@ -149,5 +149,5 @@ def manifest_text(manifest: Manifest) -> str:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest of a bundle that nobody has opened yet."""
+    """Write the manifest of a new bundle."""
     (folder / MANIFEST).write_text(manifest_text(manifest), "utf-8")

@@ -38,8 +38,8 @@ Source = tuple[Part, ...]
 
 @dataclass(frozen=True)
 class ArchitectureFacts:
-    """What a file of this folder declares. ignored: regular expressions of checkpoint tensors that carry nothing the
-    model needs."""
+    """What a file of this folder declares. ignored: regular expressions of checkpoint tensors that the model does not
+    need."""
 
     ignored: tuple[str, ...] = ()
 

@@ -181,7 +181,7 @@ def activation(r: ConfigReader, key: str = "hidden_act", default: str = "silu") 
 
 
 def sliding(r: ConfigReader, default: Sequence[bool]) -> list[bool]:
-    """Which layers look through a window: `layer_types`, or the architecture's own pattern if absent."""
+    """Which layers have a window: `layer_types`, or the architecture's own pattern if absent."""
     types = r.items("layer_types", str)
     if types is None:
         return list(default)
@@ -194,7 +194,7 @@ def sliding(r: ConfigReader, default: Sequence[bool]) -> list[bool]:
 
 
 def windows(r: ConfigReader, slides: Sequence[bool], window: int | None, context: int) -> list[int | None]:
-    """The window of every layer. One as wide as the context hides nothing, so it is left out."""
+    """The window of every layer. A window as wide as the context hides nothing and is left out."""
     if any(slides) and window is None:
         raise r.fail("sliding_window", "is missing though layers use it")
     return [window if on and window is not None and window < context else None for on in slides]

@@ -1,4 +1,4 @@
-"""What kind of model a config describes, for a message about one that has no file here."""
+"""The kind of model that a config describes, for errors about unsupported architectures."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ def kind(config: Mapping[str, Any]) -> str:
 
 
 def decoder(config: Mapping[str, Any]) -> bool:
-    """Is it a decoder with an attention cache, which optimum exports as one graph?"""
+    """Whether it is a decoder with an attention cache, which optimum exports as one graph."""
     return kind(config).startswith(("a decoder", "a mixture"))

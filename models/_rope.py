@@ -26,7 +26,7 @@ def rope_table(
     """The rope facts of a config, whichever way it is written, as one table with its defaults filled in.
 
     New: `rope_parameters`, one table, or one for each layer type. Old: `rope_theta` and `rope_scaling`;
-    `legacy`: are these about this layer type? `partial`: a part of a head may be rotated.
+    `legacy`: do the old keys apply to this layer type? `partial`: a part of a head may be rotated.
     """
     scaling, parameters = r.table("rope_scaling"), r.table("rope_parameters")
     if layer_type and set(parameters) & set(LAYER_TYPES):
@@ -38,7 +38,7 @@ def rope_table(
     table.setdefault("rope_theta", r.number("rope_theta", theta) if legacy else theta)
     if r.maybe_number("partial_rotary_factor") is not None:
         table.setdefault("partial_rotary_factor", r.values["partial_rotary_factor"])
-    # A length beside the table wins over one inside it (Phi-3 writes it there).
+    # A length outside the table has priority over one inside it (as in Phi-3).
     original = r.maybe_whole("original_max_position_embeddings")
     if original is not None:
         table["original_max_position_embeddings"] = original
@@ -50,8 +50,8 @@ def rope_table(
 
 
 def context_length(r: ConfigReader, p: ConfigReader, asked: int | None) -> int:
-    """The length asked for, if the model has it; by default the longest that needs no other rope. A dynamic rope is
-    stretched to `factor` times the length of training, if that is asked for."""
+    """The requested length, if the model supports it; by default the longest that needs no other rope. A dynamic rope
+    is stretched to `factor` times the length of training on request."""
     longest = r.whole("max_position_embeddings")
     usual = min(longest, _original(p)) if p.text("rope_type") == "longrope" else longest
     most = int(longest * max(p.number("factor"), 1.0)) if p.text("rope_type") == "dynamic" else longest

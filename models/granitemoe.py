@@ -1,4 +1,4 @@
-"""GraniteMoE: the softmax of a row's experts is over the chosen ones, and there are multipliers at every turn.
+"""GraniteMoE: the softmax of a row's experts is over the chosen ones, and there are multipliers in many places.
 
 Those of the embedding and of attention are in the spec. Those of the residual and of the logits are in the weights: the
 last matrix of each block, and the final norm.

@@ -1,6 +1,6 @@
-"""Granite 4.0: GraniteMoE in which most layers are Mamba-2, and experts have an MLP beside them that every row passes.
+"""Granite 4.0: GraniteMoE in which most layers are Mamba-2, and blocks of experts have a shared MLP for all rows.
 
-Models without experts keep that MLP alone.
+Models without experts have this MLP only.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def roped(r: ConfigReader) -> bool:
 
 
 def feed_forward(r: ConfigReader) -> Mlp | Moe:
-    """The experts with the MLP beside them, or that MLP alone."""
+    """The experts with the shared MLP, or the MLP alone."""
     n, shared, act = r.whole("num_local_experts", least=0), r.whole("shared_intermediate_size", 1024), activation(r)
     top_k, inner = r.whole("num_experts_per_tok", 2, least=0), r.whole("intermediate_size")
     if n == 0:

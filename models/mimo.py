@@ -1,4 +1,4 @@
-"""MiMo (7B): Qwen2 with a layer beside it that predicts one token further, which is a draft (models/drafts/mtp.py)."""
+"""MiMo (7B): Qwen2 with an extra layer that predicts one token further, used as a draft (models/drafts/mtp.py)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ FACTS = ArchitectureFacts(IGNORED)
 
 
 def roped(r: ConfigReader) -> list[bool]:
-    """Which layers rotate. A 1 in `no_rope_layers` says, against its name, that the layer does."""
+    """Which layers rotate. A 1 in `no_rope_layers` means, contrary to its name, that the layer rotates."""
     n = r.whole("num_hidden_layers")
     interval = r.whole("no_rope_layer_interval", 4)
     given = r.items("no_rope_layers", int) or [int((i + 1) % interval != 0) for i in range(n)]

@@ -1,9 +1,9 @@
 """Artifacts: the files that one runtime needs besides manifest, weights and tokenizer. One file here a runtime.
 
 A runtime without a file here needs none. A file has `FACTS` and two functions: `reason(spec)`, why the runtime cannot
-run the model, or None; and `write(folder, request)`, which writes its files and returns what the manifest says of them.
-A file whose artifacts are for a kind of machine each, named `tvm:x86-64-v3`, has instead `maker(machine)`, an object
-with these two, and `here()`, the artifacts for this machine; they are made when they are named.
+run the model, or None; and `write(folder, request)`, which writes its files and returns the manifest's facts of them.
+A file with one artifact per kind of machine, such as `tvm:x86-64-v3`, has instead `maker(machine)`, an object with
+these two, and `here()`, the artifacts for this machine; they are made only by name.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ FAMILY = Family("edgedec.export.artifacts", "artifact", where="--for", facts=Art
 
 @dataclass(frozen=True)
 class Tuning:
-    """How the schedules of compiled libraries are chosen. measure: those that no record of this processor says are
-    measured here; database: the file of the records (None: the user's own)."""
+    """How the schedules of compiled libraries are chosen. measure: schedules without a record of this processor are
+    measured now; database: the file of the records (None: the user's own)."""
 
     measure: bool = False
     database: Path | None = None
@@ -76,8 +76,8 @@ class Maker(Protocol):
 
 
 def files_for(runtime: str, spec: ModelSpec) -> tuple[str, ...]:
-    """The artifacts that a runtime needs on this machine for a model; none if it cannot run that. runtime: with a
-    device behind a colon, what that needs."""
+    """The artifacts that a runtime needs on this machine for a model; none if it cannot run the model. runtime: may
+    name a device after a colon."""
     name = _DEVICES if ":" in runtime else runtime
     if name not in FAMILY:
         return ()
@@ -96,7 +96,7 @@ def _file(name: str) -> Any:
 
 
 def _facts(name: str) -> ArtifactFacts:
-    _file(name)  # says what is not installed
+    _file(name)  # its error names the missing packages
     return FAMILY.facts(name)
 
 
@@ -129,13 +129,13 @@ def choose(spec: ModelSpec, wanted: Iterable[str] | None, flag: str = "--for ") 
 
 
 def _is_artifact(name: str) -> bool:
-    """Is it the name of an artifact: of a file here, with a machine if its artifacts are by machine?"""
+    """Whether it is the name of an artifact: of a file here, with a machine if its artifacts are by machine."""
     file, colon, _ = name.partition(":")
     return file in FAMILY and _facts(file).by_machine == bool(colon)
 
 
 def _is_runtime(name: str) -> bool:
-    """Is it a runtime that files can be made for, if it needs any?"""
+    """Whether it is a runtime that files can be made for, or that needs none."""
     return name in RUNTIMES and RUNTIMES.facts(name).files
 
 

@@ -12,9 +12,9 @@ from edgedec.runtimes.ort.device_graphs import FORMATS, DeviceGraphs
 from edgedec.spec import ModelSpec
 from edgedec.storage.serde import to_json
 
-# What a part of the stack may weigh: an NPU's compiler and its contexts hold less than 2 GB.
+# The limit of weights per part of the stack: NPU compilers and contexts are limited to 2 GB.
 MOST = 1500 << 20
-# They double the files of a bundle that may never see such a device.
+# Made on request only, because the graphs double a bundle's files.
 FACTS = ArtifactFacts(on_request=True)
 
 

@@ -1,4 +1,4 @@
-"""genai_config.json and the graph of the whole model: what onnxruntime-genai wants in a folder."""
+"""genai_config.json and the graph of the whole model: the files that onnxruntime-genai needs."""
 
 from __future__ import annotations
 

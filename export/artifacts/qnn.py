@@ -72,7 +72,7 @@ def here() -> tuple[str, ...]:
 
 @contextmanager
 def _graphs(folder: Path, request: Request, kv: str) -> Iterator[tuple[Path, tuple[str, ...]]]:
-    """A folder of graphs beside the weights that they name, gone afterwards, and the parts of the stack in it."""
+    """A temporary folder with graphs and their weights file, and the parts of the stack in it."""
     assert request.weights is not None
     work = folder / ".compiling"
     work.mkdir()
@@ -110,7 +110,7 @@ def _compiled(sources: Path, part: str, folder: Path, request: Request, placed: 
 
 
 def _named(graph: Path, shape: CallShape) -> Path:
-    """The graph under a name of its own: of two graphs of one name the compiler would mix up the tensors."""
+    """The graph under a unique name: the compiler mixes up the tensors of graphs with the same name."""
     model = onnx.load(str(graph), load_external_data=False)
     model.graph.name = f"{model.graph.name}_{shape.rows}_{shape.past}"
     path = graph.with_name(f"{model.graph.name}.onnx")

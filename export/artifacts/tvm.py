@@ -33,7 +33,7 @@ def machines() -> list[str]:
 
 
 def here() -> tuple[str, ...]:
-    """The best of them that this machine is."""
+    """The best of the machine kinds that this machine supports."""
     return tuple(f"{held.PREFIX}{name}" for name in machines_here()[:1])
 
 
@@ -48,7 +48,7 @@ class MachineMaker:
         return library_lacks(spec)
 
     def write(self, folder: Path, request: Request) -> Artifact:
-        """Compile and link the library; beside it what it was tuned by."""
+        """Compile and link the library; write the tuning records with it."""
         if request.tuning.measure and self.machine not in machines_here():
             raise UsageError(
                 f"--tune: this machine is not {self.machine}; "
@@ -77,7 +77,7 @@ class MachineMaker:
 
 
 def _records(code: Any, machine: str, request: Request) -> Any:
-    """All records there are: those that came with edgedec, the bundle's, the user's; the last count most."""
+    """All tuning records: those shipped with edgedec, the bundle's, the user's; later ones have priority."""
     own = request.tuning.database
     in_bundle = (request.weights or Path()) / f"{request.layout.prefix}tvm-{machine}{_TUNED}"
     places = (code.database.SHIPPED, *([in_bundle] if request.weights else []), own or code.database.usual_place())
@@ -90,8 +90,9 @@ def _records(code: Any, machine: str, request: Request) -> Any:
 
 
 def _measure(code: Any, machine: Any, products: Iterable[Any], records: Any, request: Request) -> None:
-    """Measure what no record of this processor says, and keep it in the user's database. UsageError, before it takes
-    its minutes, if that cannot be written; if it cannot be afterwards, the records are in the bundle all the same."""
+    """Measure schedules without a record of this processor, and keep the records in the user's database. UsageError
+    before the measurement if that cannot be written; if writing fails afterwards, the records are still in the
+    bundle."""
     place = request.tuning.database or code.database.usual_place()
     own = code.database.TuningDatabase.read(place, must_exist=False)
     _write(own, place)
@@ -121,7 +122,7 @@ def _tuned_by(code: Any, path: Path, records: Any, machine: str, products: Itera
 
 
 def maker(machine: str) -> MachineMaker | SourceMaker:
-    """What makes the library for a machine, or sources in a language; UsageError names those that there are."""
+    """The maker of the library for a machine, or of sources in a language; UsageError lists the supported ones."""
     if machine in LANGUAGES:
         return SourceMaker(machine)
     if machine not in MACHINES:
@@ -130,7 +131,7 @@ def maker(machine: str) -> MachineMaker | SourceMaker:
 
 
 def _compiler(machine: str) -> Any:
-    """The modules that write, tune and compile a library; none of them before it is needed."""
+    """The modules that write, tune and compile a library, imported at first use."""
     try:
         names = ("machines", "library", "database", "tuner")
         return SimpleNamespace(**{name: import_module(f"edgedec.export.compiled.{name}") for name in names})

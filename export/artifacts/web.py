@@ -1,6 +1,6 @@
 """The graph of the whole model for onnxruntime-web, on WebAssembly or WebGPU.
 
-Its cache is float, and it has no float16, which not every browser's GPU has. `runtimes/web/ort.js` runs it; the edgedec
+Its cache is float, without float16, which not every browser's GPU has. `runtimes/web/ort.js` runs it; the edgedec
 engine in a browser needs no files.
 """
 

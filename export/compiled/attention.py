@@ -66,7 +66,7 @@ class Group:
 
 
 def emit_attend(emit: Emitter, name: str, block: Attention, kv: str, threads: int) -> None:
-    """Item: a row and a kv head; what its queries attend to, into "attended"."""
+    """Item: a row and a kv head; writes the attention output of its queries to "attended"."""
     dim, group, width = block.head_dim, block.n_heads // block.n_kv_heads, block.q_dim + 2 * block.kv_dim
     with emit.function(name) as work:
         table = BlockTable(work.table, block_fields(block, emit.spec.hidden_size))
@@ -115,7 +115,7 @@ def _over_chunks(g: Group, sight: RowSight, keys: Expr) -> None:
 
 
 def _score(g: Group, sight: RowSight, keys: Expr, base: Expr, n: Expr) -> None:
-    """Scores of all queries with the ranks of a chunk, sixteen at a time; beyond the last rank it stands again."""
+    """Scores of all queries with the ranks of a chunk, sixteen at a time; after the last rank it is repeated."""
     scale, dim = T.float32(g.block.scale), g.block.head_dim
     with T.serial(bind((n + (LANES - 1)) // LANES)) as sixteen:
         k0 = bind(int64(sixteen) * LANES)
@@ -233,7 +233,8 @@ def _times_factors(g: Group, sight: RowSight, values: Expr, base: Expr, n: Expr)
 
 
 def _merge(g: Group, q: int, m: Expr) -> tuple[Expr, Expr, Expr]:
-    """What the totals so far and the chunk are multiplied by, and a code: 0 the chunk is all, 1 both, 2 nothing new."""
+    """The factors of the totals so far and of the chunk, and a code: 0 only the chunk counts, 1 both, 2 only the
+    totals."""
     none = T.float32(-_INFINITY)
     held, size, new = bind(g.facts[2 * q]), bind(g.facts[2 * q + 1]), bind(g.facts[2 * g.count + q])
     top = bind(T.Select(held > m, held, m))

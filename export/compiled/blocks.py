@@ -1,4 +1,4 @@
-"""What each kind of block is made of: functions of items, and the phases that run them one after another.
+"""The code of each kind of block: functions of items, and the phases that run them in order.
 
 A block adds post_norm(f(norm(x))) to the hidden state x, which lies in "hidden" [rows, hidden_size].
 """

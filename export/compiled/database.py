@@ -1,8 +1,8 @@
 """The tuning database: which schedule was the fastest for a product on a processor, kept in a JSON file.
 
-The user's own lies in the cache folder; any other is named by its file, which can be copied to other machines. What a
-library was compiled with goes into its bundle too. A record of the same kind of machine but of another processor is
-better than none; a record of this very processor is better than that.
+The user's own lies in the cache folder; any other is named by its file, which can be copied to other machines. The
+records of a library are also in its bundle. Records of this processor are preferred, then those of other processors of
+the same kind of machine.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TuningDatabase:
         self.records[record.key] = record
 
     def schedules(self, machine: str, processor: str) -> Schedules:
-        """What to compile with for a machine."""
+        """The schedules to compile with for a machine."""
         chosen = self._chosen(machine, processor)
         return Schedules(machine, {product: record.schedule for product, record in chosen.items()})
 
@@ -76,7 +76,7 @@ class TuningDatabase:
 
     @classmethod
     def read(cls, path: Path, must_exist: bool = True) -> TuningDatabase:
-        """What a file holds. UsageError if it is none or damaged."""
+        """The records of a file. UsageError if it is missing, damaged or another kind of file."""
         if not must_exist and not path.exists():
             return cls()
         try:

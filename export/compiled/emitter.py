@@ -1,4 +1,4 @@
-"""Functions of a library as they are written: a frame, a block's table, an item of work and a thread go in."""
+"""Emits the functions of a library. Their arguments are a frame, a block's table, an item of work and a thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALIGN = 64
 
 @dataclass(frozen=True)
 class Frame:
-    """The table of a call, and what it leads to."""
+    """The table of a call, and the memory that it points to."""
 
     words: Ptr
 
@@ -43,7 +43,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class ItemWork:
-    """What a function of an item is given."""
+    """The arguments of an item's function."""
 
     frame: Frame
     table: Ptr
@@ -68,8 +68,8 @@ class BlockTable:
 @dataclass(frozen=True)
 class Phase:
     """A function and how many items it has: `each` for every row (or what `per` counts), or `groups`; counted: a place
-    whose first number says how many times `groups` there are; by_kv: there is one for each of these formats of caches,
-    its name with the format's."""
+    whose first number is a factor of `groups`; by_kv: there is one function for each of these cache formats, with the
+    format in its name."""
 
     name: str
     each: int = 0
@@ -81,8 +81,8 @@ class Phase:
 
 @dataclass(frozen=True)
 class Launch:
-    """What phases are run with: the call's frame and its address, the address of a block's table; rows: instead of the
-    call's; threads: inside of `together`, how many take part; None: this one alone."""
+    """The context of running phases: the call's frame and its address, the address of a block's table; rows: instead of
+    the call's; threads: inside of `together`, how many take part; None: this one alone."""
 
     frame: Frame
     at: Expr
@@ -101,7 +101,7 @@ def together() -> Any:
 
 
 class Emitter:
-    """Collects the functions of one library. Functions of the same name are one: write one only if `has` says no."""
+    """Collects the functions of one library. A function is written once for each name: check `has` first."""
 
     def __init__(
         self,
@@ -120,13 +120,13 @@ class Emitter:
         self.products = dict[ProductShape, Schedule]()
 
     def schedule(self, product: ProductShape) -> Schedule:
-        """How to write a product; noted in `products`."""
+        """The schedule of a product, which is noted in `products`."""
         return self.products.setdefault(product, self.schedules.of(product))
 
     # ---- working memory ----
 
     def reserve(self, name: str, dtype: str, count: int) -> None:
-        """Say that a place needs room for `count` elements, before code is written that goes there."""
+        """Reserve at least `count` elements for a place, before code that uses it is written."""
         assert name not in self._places
         self._wanted[name] = max(self._wanted.get(name, 0), count * _bytes(dtype))
 

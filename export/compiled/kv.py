@@ -45,7 +45,7 @@ class KvRows:
         self.dim, self.format = dim, format_of(dim, kv)
 
     def factor(self, page: Expr, at: Expr) -> Expr | None:
-        """What the values of a row have yet to be multiplied by; None: nothing."""
+        """The scale that the values of a row still need; None: no scale."""
         if self.format != "int8":
             return None
         return bind(_view(page, "float32")[(at + self.dim) // 4])

@@ -1,8 +1,8 @@
 """TIR by hand: pointers, vectors of sixteen lanes, and the functions of floats that all kernels share.
 
 The vectors are those of `kernels/cpu/simd/wide.h`: the same operations in the same order, whatever the machine's own
-width. LLVM may fuse a multiplication into an addition unless a fence stands between, so every product that is added to
-something goes through `mul`.
+width. LLVM may fuse a multiplication into an addition, so every product that is added to something goes through `mul`,
+which prevents this.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def _dtype(x: Expr) -> str:
 def bind(x: Expr) -> Expr:
     """A variable of this value, computed once.
 
-    A place on the stack, which LLVM makes a register of. TVM's own bound variables are replaced by their values by
-    every pass that simplifies, and a chain of them that are used twice each becomes too large to look at.
+    A stack slot, which LLVM turns into a register. TVM's own bound variables are replaced by their values in every
+    simplifying pass, so a chain of variables that are used twice each grows exponentially.
     """
     dtype = _dtype(x)
     if dtype in ("handle", "bool"):
@@ -104,7 +104,7 @@ def masked(value: Expr, count: int) -> Expr:
 
 
 def prefetch(x: Ptr, i: Expr) -> None:
-    """Ask for an element that is wanted soon; it may lie outside of the memory."""
+    """Prefetch an element; it may lie outside of the memory."""
     place = T.address_of(x.buffer[x.base + int64(i)])
     T.evaluate(T.call_intrin("void", "tirx.prefetch", place, T.int32(0), T.int32(3), T.int32(1)))
 

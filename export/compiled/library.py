@@ -60,7 +60,7 @@ def emitted(
 
 
 def _formats(tensors: dict[str, Tensor], b: int) -> tuple[tuple[str, str, int, bool], ...]:
-    """How the matrices of a block are kept: blocks that differ have code of their own."""
+    """The formats of a block's matrices; blocks with other formats get code of their own."""
     prefix = f"blocks.{b}."
     own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
     return tuple((name, t.format, t.block, bool(t.zeros)) for name, t in own.items())
@@ -78,7 +78,7 @@ def _reserve(emit: Emitter, codes: list[BlockCode]) -> None:
 
 
 def _emit_keep(emit: Emitter) -> None:
-    """Item: a row; its state to where it is wanted, which is given in place of a table."""
+    """Item: a row; copies its state to the requested address, which is passed in place of a table."""
     width = emit.spec.hidden_size
     with emit.function("keep") as work:
         x = emit.place(work.frame, "hidden", "float32", ROWS * width).at(work.item * width)
@@ -129,7 +129,8 @@ def _run(emit: Emitter, work: ItemWork, phases: list[list[Phase]], threads: Expr
 
 
 def _period(phases: list[list[Phase]]) -> int:
-    """After how many blocks they come again: 2 for attention and mlp in turns. Code is written once for each of them.
+    """The period of the sequence of blocks: 2 for alternating attention and mlp. Code is written once for each block of
+    a period.
 
     a b a b a b -> 2; a b c -> 3
     """
@@ -182,8 +183,8 @@ def _linker(machine: Processor) -> list[str]:
 
 
 def _built(module: tvm.IRModule, target: tvm.target.Target) -> Any:
-    """Machine code. The functions are written as they are to be: of the passes only those that nothing can be built
-    without."""
+    """Compile to machine code. The functions need no optimization by TVM, so only the passes required for code
+    generation are run."""
     passes = tvm.tirx.transform
     steps = [
         passes.BindTarget(target.with_host(target)), passes.FlattenBuffer(), passes.AnnotateEntryFunc(),

@@ -1,4 +1,4 @@
-"""The processors that libraries are compiled for: their compilers' words, and how each multiplies bytes.
+"""The processors that libraries are compiled for: compiler options, and how each multiplies bytes.
 
 Sums of integers are exact in any order, so each machine takes the instructions that it has. A line of weights is 64
 bytes, four of each of 16 outputs; it is worked on in pieces of `width` outputs, one native vector each.
@@ -15,9 +15,9 @@ from edgedec.export.compiled.lanes import Expr, bind, intrinsic, reinterpret
 
 @dataclass(frozen=True)
 class Processor:
-    """triple, cpu, features: LLVM's names. width: outputs of a native vector. offset8: what int8 weights stand above
-    zero by as they are multiplied; zero_bytes: nibbles may be added to before they are multiplied. linker: commands
-    that can link for it, the first that is there. by_twos: two rows are multiplied by two outputs at once."""
+    """triple, cpu, features: LLVM's names. width: outputs of a native vector. offset8: the offset of int8 weights in
+    products; zero_bytes: zero points may be added to nibbles before products. linker: commands that can link for it,
+    the first that is there. by_twos: two rows are multiplied by two outputs at once."""
 
     name: str
     triple: str
@@ -40,7 +40,7 @@ class Processor:
         return (words,)
 
     def begin(self, offset: Expr, nibbles: bool) -> Expr:
-        """What the sums of a step begin with."""
+        """The initial sums of a step."""
         del nibbles
         return bind(T.broadcast(offset, self.width))
 
@@ -53,7 +53,7 @@ class Processor:
         raise NotImplementedError
 
     def end(self, sums: Expr, offset: Expr, nibbles: bool) -> Expr:
-        """int32 sums; `offset` is what they began with."""
+        """int32 sums; `offset` is their initial value."""
         del offset, nibbles
         return sums
 
@@ -130,7 +130,7 @@ class _Matrix(_DotProd):
 
 _ARM = ("+neon", "+dotprod", "+fullfp16")
 _NATIVE, _LINUX = ("c++", "g++", "clang++"), ("aarch64-linux-gnu-g++",)
-# Libraries for Android need nothing of its system, so any linker for the processor will do.
+# Libraries for Android use no system library, so any linker for the processor works.
 _ANDROID = (
     "aarch64-linux-android-clang++",
     "zig c++ -target aarch64-linux-android -nostdlib -Wl,-z,max-page-size=16384",

@@ -1,4 +1,4 @@
-"""Rows of a cache moved to other slots, as a commit of some rows of a tree wants it."""
+"""Moves rows of a cache to other slots, for commits of some rows of a tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts that several kinds of blocks are made of: norms, rows made ready, products, what is added to the state."""
+"""Parts shared by several kinds of blocks: norms, preparation of rows, products, residual additions."""
 
 from __future__ import annotations
 

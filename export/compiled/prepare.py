@@ -1,4 +1,4 @@
-"""What stands before products: embedding rows and norms (`kernels/cpu/ops.inl`)."""
+"""Embedding rows and norms (`kernels/cpu/ops.inl`)."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _zero_point(table: BlockTable, t: Tensor, block: Expr, lane: Expr) -> Expr:
 
 
 def embed_row(emit: Emitter, table: BlockTable, frame: Frame, row: Expr, out: Ptr) -> None:
-    """Write the state that enters the first block: the embedding of a token, or what was given."""
+    """Write the state that enters the first block: the embedding of a token, or the given state."""
     width = emit.spec.hidden_size
     token = bind(T.Cast("int64", frame.array("tokens")[row]))
 

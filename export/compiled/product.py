@@ -1,6 +1,6 @@
 """Matrix products (`kernels/cpu/gemm.inl`): items of a few groups of sixteen outputs, by tiles of rows.
 
-Which tiles, a schedule says (`schedules.py`); what is summed in which order, `tiles.py`.
+A schedule sets the tiles (`schedules.py`); `tiles.py` has the order of sums.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from edgedec.spec import Activation
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What a sum becomes: stored, or added to what is there; glu: the first half of the outputs gates the second."""
+    """What is done with a sum: store, or add to the output; glu: the first half of the outputs gates the second."""
 
     add: bool = False
     glu: bool = False
@@ -135,7 +135,7 @@ def _tile(emit: Emitter, schedule: Schedule, p: MatrixProduct, first: Expr, coun
 
 
 def _both(tile: Tile, p: MatrixProduct, part: list[tuple[Expr, int]]) -> tuple[Sums, Sums | None]:
-    """The sums of a strip; of glu those of its gates too, beside them where two vectors fit a tile."""
+    """The sums of a strip, and for glu those of its gates, in the same tile if two vectors fit."""
     own = [(bind(p.group0 + group), vector) for group, vector in part]
     if not p.epilogue.glu:
         return quantized_sums(tile, Strip(own)), None

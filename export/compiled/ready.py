@@ -95,7 +95,8 @@ _ABOUT = 16  # bytes of a record after its inputs
 
 
 def row_bytes(step: int, steps: int) -> int:
-    """From row to row. No multiple of a page, lest rows side by side fall into the same lines of a cache."""
+    """Bytes from row to row: not a multiple of a page, so that adjacent rows do not compete for the same cache
+    lines."""
     return steps * (step + _ABOUT) + 64
 
 
@@ -109,8 +110,8 @@ def steps_of(t: Tensor) -> int:
 
 
 def stands_for_zero(t: Tensor, machine: Processor) -> int:
-    """What is taken off each weight before the zero points are: those of int4 may be added to bytes, which stay
-    positive."""
+    """The offset subtracted from each weight before the zero points: zero points of int4 may be added to bytes, which
+    stay positive."""
     if t.format == "int8":
         return machine.offset8
     return 15 if t.zeros and machine.zero_bytes else 8
@@ -121,7 +122,7 @@ def is_quantized(t: Tensor) -> bool:
 
 
 def same_rows(a: Tensor, b: Tensor) -> bool:
-    """Are rows that are ready for one matrix ready for the other?"""
+    """Whether rows prepared for one matrix fit the other."""
     if not is_quantized(a) or not is_quantized(b):
         return is_quantized(a) == is_quantized(b)
     alike = (a.format, step_of(a), steps_of(a), bool(a.zeros)) == (b.format, step_of(b), steps_of(b), bool(b.zeros))

@@ -1,6 +1,6 @@
-"""How products are written for a machine: what a tile holds, and how far ahead weights are asked for.
+"""Schedules of products for a machine: tile sizes and prefetch distance of weights.
 
-Whatever the schedule, an output is the same sums in the same order, so a choice changes the time and no byte.
+The order of sums does not depend on the schedule, so it changes the time but no byte of the results.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ MOST_ROWS = 8
 
 @dataclass(frozen=True)
 class Schedule:
-    """vectors: of a tile of 1, 2, .. rows, how many native vectors of outputs stand beside each other; ahead: bytes of
-    weights that are asked for before they are needed (0: the processor's own prefetching is enough)."""
+    """vectors: the number of native vectors of outputs in a tile of 1, 2, .. rows; ahead: prefetch distance in bytes of
+    weights (0: leave it to the processor)."""
 
     vectors: tuple[int, ...]
     ahead: int = 0
@@ -30,7 +30,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class ProductShape:
-    """What a schedule is for: a matrix of n outputs and k inputs; glu: half of the outputs gate the others."""
+    """The key of a schedule: a matrix of n outputs and k inputs; glu: half of the outputs gate the others."""
 
     format: str
     block: int
@@ -48,7 +48,7 @@ class ProductShape:
         return f"{self.format} {self.block}{zeros} {self.n}x{self.k}{glu}"
 
 
-# Without a measurement. Of a processor's vectors: sixteen registers of 8 lanes, or 32 of 16 or of 4.
+# Defaults without a measurement, by lanes of a vector: sixteen registers of 8 lanes, or 32 of 16 or of 4.
 DEFAULTS = {
     "x86-64-v3": Schedule((2, 2, 2, 2), 2048),
     "x86-64-v4": Schedule((1,) * MOST_ROWS, 2048),

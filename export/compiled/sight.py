@@ -1,4 +1,4 @@
-"""What a row sees: ranks, their slots, the slots' pages; and a row's own key and value into its slot.
+"""The keys that a row sees: ranks, their slots, the slots' pages. Also stores a row's own key and value.
 
 A rank is a key's number among what a row sees, so trees and chains are the same arithmetic.
 """

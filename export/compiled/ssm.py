@@ -2,7 +2,7 @@
 projection (`kernels/cpu/ssm_block.cpp`, `kernels/cuda/ssm.h`).
 
 State [heads][lane groups][state_size][16]: value d of a head is lane d % 16 of lane group d / 16, so that no sum
-crosses lanes. What has to be applied to which state is the host's business (`Recurrent` of kernels/cuda/args.h).
+crosses lanes. The host decides which updates apply to which state (`Recurrent` of kernels/cuda/args.h).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from edgedec.export.compiled.ready import is_quantized, prepared, quantized
 from edgedec.runtimes.tvm.frame import ROWS
 from edgedec.spec import Ssm
 
-# Lane groups that one item goes through at once: as many sums that do not wait for each other.
+# Lane groups that one item processes at once: independent sums hide latency.
 _AT_ONCE = 4
 _RECURRENT = 6  # numbers of 64 bits in `Recurrent`
 
@@ -86,7 +86,7 @@ def _parts(block: Ssm) -> int:
 
 @dataclass(frozen=True)
 class States:
-    """What the host says of one sequence's state: start, history, next, rows; `number`: which of the call's states."""
+    """The host's description of one sequence's state: start, history, next, rows; `number`: its number in the call."""
 
     words: Ptr
     number: Expr
@@ -138,7 +138,7 @@ def _emit_inputs(code: BlockCode, block: Ssm, name: str) -> None:
 
 
 def _tapped(code: BlockCode, block: Ssm, frame: Frame, states: States, tap: Expr) -> Ptr:
-    """The values before the convolution that a tap means: of the history, of a pending row, of a row of the call."""
+    """The values before the convolution for a tap: from the history, a pending row, or a row of the call."""
     first = states.address("first")
     base = code.place(frame, "projected", block.in_rows).buffer.data
     projected = bind(T.reinterpret("int64", base))
@@ -152,7 +152,7 @@ def _tapped(code: BlockCode, block: Ssm, frame: Frame, states: States, tap: Expr
 
 
 def _time_steps(block: Ssm, table: BlockTable, x: Ptr, to: Ptr) -> None:
-    """dt of each head, and what it leaves of a state."""
+    """dt and the decay of the state for each head."""
     bias, a, heads = table.pointer("dt_bias"), table.pointer("a"), block.n_heads
 
     def put(at: Expr, n: int) -> None:

@@ -51,8 +51,8 @@ class Strip:
 
 @dataclass(frozen=True)
 class Tile:
-    """What a tile is made of. rows: where each row that was made ready begins (`ReadyRows.row`); ahead: bytes of
-    weights that are asked for before they are needed."""
+    """What a tile is made of. rows: where each row that was made ready begins (`ReadyRows.row`); ahead: prefetch
+    distance in bytes of weights."""
 
     machine: Processor
     t: Tensor
@@ -76,7 +76,7 @@ class Tile:
 
     @property
     def in_bytes(self) -> bool:
-        """Are zero points added to the weights' bytes? For one row there are more bytes than sums."""
+        """Whether zero points are added to the weights' bytes; not for one row, which has more bytes than sums."""
         return bool(self.t.zeros) and self.nibbles and self.machine.zero_bytes and len(self.rows) > 1
 
 
@@ -125,7 +125,7 @@ def _places(tile: Tile, strip: Strip) -> tuple[list[Ptr], list[Ptr]]:
 
 
 def _zero(tile: Tile, group: Expr, vector: int, block: Expr) -> Expr:
-    """What stands for zero less a vector's zero points in a block: floats; bytes where they are added to bytes."""
+    """The code of zero minus a vector's zero points in a block: floats; bytes where they are added to bytes."""
     width, stands = tile.machine.width, 128
     if tile.nibbles:
         points, stands = _nibble_points(tile, group, vector, block), stands_for_zero(tile.t, tile.machine)

@@ -1,7 +1,7 @@
 """Measures schedules of products on this machine: each product alone, on weights of its real size.
 
-Candidates run by turns, so that what else the machine does meets all of them; the least processor time of each counts.
-Weights are more than the caches hold, as they are in a model.
+Candidates run in turns, so that other load on the machine affects all of them; the least processor time of each counts.
+The weights exceed the caches, as in a model.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FRAME = ("data", "scales", "zeros", "ready", "out", "rows", "items")
 def tune(
     machine: Processor, products: Sequence[ProductShape], database: TuningDatabase, progress: Progress = lambda *_: None
 ) -> None:
-    """Measure what the database lacks on this processor, and put it there."""
+    """Measure the products without a record of this processor, and add the records to the database."""
     processor = processor_here()
     lacking = database.lacking(machine.name, processor, products)
     for i, product in enumerate(lacking):
@@ -65,7 +65,7 @@ def best(machine: Processor, product: ProductShape) -> tuple[Schedule, dict[int,
 
 
 def _composed(times: dict[Schedule, dict[int, float]]) -> Schedule:
-    """Of each number of rows the vectors that were the fastest, and the size of tiles that is for eight rows."""
+    """The fastest numbers of vectors by rows, up to the tile size that is fastest for eight rows."""
     most = min(times, key=lambda one: times[one][_ROWS[-1]]).rows
     own = [one for one in times if one.rows == most]
     measured_rows = [next(rows for rows in _ROWS if rows >= m) for m in range(1, most + 1)]
@@ -129,7 +129,7 @@ class _Copy:
 
 
 class _Problem:
-    """Weights and rows of a product, as many copies as the caches do not hold."""
+    """Weights and rows of a product, in enough copies to exceed the caches."""
 
     def __init__(self, t: Tensor, product: ProductShape) -> None:
         lanes = t.groups * LANES

@@ -1,6 +1,6 @@
 """Published draft checkpoints into a bundle: `edgedec export TARGET --draft PATH`, `edgedec add-draft PATH BUNDLE`.
 
-What a kind holds stands in `models/drafts`; here its tensors are checked, quantized and written: the layers as a bundle
+`models/drafts` describes the kinds; here their tensors are checked, quantized and written: the layers as a bundle
 inside the bundle, whose files begin with `draft_KIND.`, dense networks as ONNX graphs.
 """
 
@@ -47,7 +47,7 @@ class DraftOptions:
 def add_draft(
     bundle: Bundle, place: str | Path, options: DraftOptions = DraftOptions(), progress: Progress = lambda *_: None
 ) -> tuple[Bundle, str]:
-    """Put the draft checkpoint at a folder or a hub id into a bundle, in the place of one of its kind -> the bundle as
+    """Put the draft checkpoint at a folder or a hub id into a bundle, replacing one of its kind -> the bundle as
     it is now, and the kind."""
     checkpoint = open_draft(place)
     kind = kind_of(checkpoint.config, checkpoint.tensors, str(checkpoint.folder))

@@ -1,6 +1,6 @@
-"""Draft checkpoints as they are published: a config, and safetensors or files that torch wrote.
+"""Published draft checkpoints: a config, and safetensors or torch files.
 
-A file that torch wrote is a pickle: it is read with `weights_only`, which builds tensors and nothing else.
+A torch file is a pickle: it is read with `weights_only`, which builds tensors only.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class InMemory:
 
 
 class DraftCheckpoint(Checkpoint):
-    """A checkpoint whose tensors are asked for by name and in whole."""
+    """A checkpoint with access to whole tensors by name."""
 
     def whole(self, name: str) -> Array:
         """One tensor as float32."""

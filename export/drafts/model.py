@@ -16,8 +16,8 @@ _DEPTH = 8
 
 
 def add_model(bundle: Bundle, small: Bundle) -> Bundle:
-    """Put the model `small` into a bundle, in the place of an earlier one; what runtimes need besides its weights is
-    left out, so engines that need nothing run it. -> the bundle as it is now"""
+    """Put the model `small` into a bundle, replacing an earlier one. Artifacts of runtimes are left out, so only
+    engines that need none can run it. -> the bundle as it is now"""
     manifest = small.manifest
     if manifest.spec.opaque or bundle.spec.opaque:
         raise UsageError(f"{small.path}: one ONNX graph of another program cannot be put into a bundle")

@@ -1,7 +1,7 @@
-"""Drafts of a bundle that is padded to another geometry (`export.padding`): EAGLE-3's, whose cost is then a real one's.
+"""Drafts of a bundle padded to another geometry (`export.padding`): EAGLE-3, at the cost of a draft for a large model.
 
-Its layer gets the sizes of the target's layers, its readout keeps its tokens. The others read the target's state after
-its last norm, which holds the constant that mutes ids in a padded model: they are left out.
+Its layer gets the sizes of the target's layers, its readout keeps its tokens. Other drafts read the target's state
+after its last norm, which in a padded model has the constant that mutes padding ids: they are left out.
 """
 
 from __future__ import annotations

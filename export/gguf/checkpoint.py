@@ -43,7 +43,7 @@ class GgufCheckpoint(Checkpoint):
     def spec(self, context: int | None = None) -> ModelSpec:
         try:
             return super().spec(context)
-        except CheckpointError as error:  # which speaks of the config that was made of the metadata
+        except CheckpointError as error:  # its text names the config that was made from the metadata
             raise type(error)(str(error).replace("config.json", str(self.folder), 1)) from None
 
     def weights(self, spec: ModelSpec) -> dict[str, Source]:
@@ -71,7 +71,7 @@ class GgufCheckpoint(Checkpoint):
         return Kept(KEPT[kinds.pop()], block, lambda start, stop: (*self._stored(source, start, stop), None))
 
     def _stored(self, source: Source, start: int, stop: int) -> tuple[Bytes, Half]:
-        """Rows as they are stored; a factor goes to their scales."""
+        """Rows as stored; a factor is applied to their scales."""
         data, scales, at = [], [], 0
         for part in source:
             rows = self._part_shape(part)[0]
@@ -86,7 +86,7 @@ class GgufCheckpoint(Checkpoint):
 
 
 def _tensors(facts: GgufFacts) -> dict[str, GgufTensor]:
-    """The tensors with vectors as vectors and, where the architecture wants it, q and k in a checkpoint's order."""
+    """The tensors with vectors as vectors and, where the architecture needs it, q and k in a checkpoint's order."""
     found = dict(facts.file.tensors)
     for name, tensor in found.items():
         if name.endswith(FLAT):

@@ -1,6 +1,6 @@
-"""What a config.json would say of the model in a GGUF file, architecture by architecture.
+"""The config.json for the model in a GGUF file, by architecture.
 
-`models/` reads it as it reads any other, so that an architecture's arithmetic is described once.
+`models/` reads it like any other config, so that an architecture's arithmetic is described once.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from edgedec.export.gguf.ropes import rope_config
 from edgedec.models._kinds import kind
 
 Config = dict[str, Any]
-# llama.cpp knows the 27B models of Gemma by their depth: they scale queries by the width of a head's share.
+# llama.cpp detects the 27B models of Gemma by their depth: they scale queries by hidden size over heads.
 MAX_HEAD, MAX_CONTEXT = 1 << 13, 1 << 21
 GEMMA_27B = {"gemma2": 46, "gemma3": 62}
 
 
 def config_of(facts: GgufFacts) -> Config:
-    """The config of the model; UnknownArchitecture if none of `models/` is it."""
+    """The config of the model; UnknownArchitecture if `models/` has no such architecture."""
     name = facts.architecture
     if name not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
@@ -30,7 +30,7 @@ def config_of(facts: GgufFacts) -> Config:
 
 
 def _described(facts: GgufFacts, name: str) -> Config:
-    """What a config.json would say of the kind of such a model; clip is what images go through beside another file."""
+    """The config.json entries that describe the kind of such a model; clip is an image encoder for another model."""
     found: Config = {"model_type": name, "is_encoder_decoder": name == "t5"}
     found |= {"num_experts": 1} if facts.has("expert_count") else {}
     found |= {"ssm_state": 1} if facts.has("ssm.state_size") else {}
@@ -38,7 +38,7 @@ def _described(facts: GgufFacts, name: str) -> Config:
 
 
 def _common(f: GgufFacts, model_type: str) -> Config:
-    """What all architectures have."""
+    """The config entries of all architectures."""
     heads, hidden = f.whole("attention.head_count", least=1), f.whole("embedding_length", least=1)
     found: Config = {
         "model_type": model_type,
@@ -87,7 +87,7 @@ def _biased(f: GgufFacts, tensor: str) -> bool:
 
 
 def _llama(f: GgufFacts) -> Config:
-    """Llama and what llama.cpp takes for one: Mistral, and Mixtral where there are experts."""
+    """Llama and the models that llama.cpp stores as Llama: Mistral, and Mixtral if there are experts."""
     experts, window = _experts(f), f.whole("attention.sliding_window", 0)
     if experts:
         used = {"num_local_experts": experts, "num_experts_per_tok": f.whole("expert_used_count", least=1)}
@@ -151,7 +151,7 @@ def _gemma3(f: GgufFacts) -> Config:
 
 
 def _pattern(f: GgufFacts, n: int, every: int) -> list[bool]:
-    """Which layers look through a window: all but every so many, unless the file says which."""
+    """Which layers have a window: all but every n-th, unless the file lists them."""
     if f.has("attention.sliding_window_pattern"):
         values = f.each("attention.sliding_window_pattern", n)
         if type(f.file.metadata[f.name("attention.sliding_window_pattern")]) is not int:

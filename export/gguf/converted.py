@@ -15,14 +15,14 @@ from edgedec.errors import BundleError, UsageError
 from edgedec.export.gguf.file import PART, split_paths
 from edgedec.storage.files import cache_folder, replacing
 
-# Raised when a file is converted to something else than before.
+# Incremented when the conversion changes.
 REVISION = 1
-# A file of so many bytes is hashed with progress; pieces of so many.
+# Files from this size on are hashed with progress; bytes of a piece.
 _LARGE, _PIECE = 1 << 30, 16 << 20
 
 
 def bundle_of(path: Path, announce: Announce) -> Path:
-    """The folder of the bundle that the file is converted to; it is there already but for the first time."""
+    """The folder of the bundle that the file is converted to; it is made at the first call."""
     folder = cache_folder() / "gguf" / f"{path.stem}-{_key(path, announce)}"
     if (folder / MANIFEST).is_file():
         return folder
@@ -31,11 +31,11 @@ def bundle_of(path: Path, announce: Announce) -> Path:
 
 
 def _convert(path: Path, folder: Path, announce: Announce) -> None:
-    """Make the bundle; what that needs is imported here, for it is needed once."""
+    """Make the bundle. The exporter is imported here because it is needed once only."""
     from edgedec.export.exporter import ExportOptions, export
     from edgedec.kernels.cpu import loader
 
-    # Files for other engines would cost time: they are made where this one cannot run.
+    # Files for other engines would take time: they are made only if the native engine cannot run the model.
     runtimes = ("native",) if loader.why_not() is None else None
     options = ExportOptions(check=False, runtimes=runtimes, name=path.stem)
     what = f"{path.name} is converted"
@@ -43,12 +43,12 @@ def _convert(path: Path, folder: Path, announce: Announce) -> None:
         try:
             export(str(path), folder, options, _announcing(lambda: stack.enter_context(announce(what, folder))))
         except (UsageError, BundleError):
-            if not (folder / MANIFEST).is_file():  # somebody else was faster
+            if not (folder / MANIFEST).is_file():  # not made by another process meanwhile
                 raise
 
 
 def _announcing(start: Callable[[], Progress]) -> Progress:
-    """A progress that starts when there is some: once the file has been read and found to be one to convert."""
+    """A progress that is announced at its first report: after the file was read and found convertible."""
     started: list[Progress] = []
 
     def show(stage: str, done: int, total: int) -> None:
@@ -60,8 +60,8 @@ def _announcing(start: Callable[[], Progress]) -> Progress:
 
 
 def _key(path: Path, announce: Announce) -> str:
-    """The hash of the file or files, remembered by their sizes and times. Of a large one it is said that it is read,
-    which takes seconds, and not before it was found to be one to convert."""
+    """The hash of the file or files, cached by their sizes and times. For a large file, which takes seconds to read,
+    the reading is announced, after a check that the file can be converted."""
     parts = [path.resolve()]
     if (named := PART.fullmatch(path.name)) is not None:
         parts = [part.resolve() for part in split_paths(path, int(named[3]))]

@@ -33,7 +33,7 @@ def dequantize(kind: GgmlType, rows: Bytes) -> Float:
     n, width = len(rows), rows.shape[1] // kind.size * kind.block
     blocks, out = rows.reshape(-1, kind.size), np.empty((n * width // kind.block, kind.block), np.float32)
     step = max(1, _CHUNK // kind.block)
-    with np.errstate(all="ignore"):  # what is not finite is refused by whoever reads it
+    with np.errstate(all="ignore"):  # the reader refuses values that are not finite
         for at in range(0, len(blocks), step):
             out[at : at + step] = FUNCTIONS[kind.name](blocks[at : at + step])
     return out.reshape(n, width)

@@ -47,7 +47,7 @@ Metadata = dict[str, Any]
 
 @dataclass(frozen=True)
 class GgufFile:
-    """One model: what its files say of themselves, and its tensors by ggml's names. An array of the metadata is a list
+    """One model: the metadata of its files, and its tensors by ggml's names. An array of the metadata is a list
     of strings or a numpy array."""
 
     path: Path
@@ -56,7 +56,7 @@ class GgufFile:
 
     @classmethod
     def open(cls, path: Path) -> GgufFile:
-        """The model of a file and, if it is split, of those beside it."""
+        """The model of a file and, if it is split, of the other parts in its folder."""
         found = cls._one(path)
         count = found.metadata.get("split.count", 0)
         if type(count) is not int or count <= 1:
@@ -130,7 +130,7 @@ class _Header:
         return CheckpointError(f"{self.path}: {why}")
 
     def _take(self, n: int) -> bytes:
-        """The next n bytes, which are there."""
+        """The next n bytes; CheckpointError at the end of the file."""
         if n > self.size - self._file.tell():
             raise self._bad(f"is cut short, or damaged: {n} bytes are missing at byte {self._file.tell()}")
         return self._file.read(n)
@@ -142,7 +142,7 @@ class _Header:
         return int.from_bytes(self._take(8), "little")
 
     def _count(self, what: str, most: int, least_bytes: int) -> int:
-        """A number of things that take at least so many bytes each."""
+        """A count of items, refused if items of this least size would exceed the file."""
         n = self._u64()
         if n > most or n * least_bytes > self.size - self._file.tell():
             raise self._bad(f"says that it has {n} {what}: damaged, or more than there can be")
@@ -206,7 +206,7 @@ class _Header:
         return name, (sizes[::-1], self._u32(), self._u64())
 
     def _placed(self, entries: dict[str, tuple[tuple[int, ...], int, int]], alignment: int) -> dict[str, GgufTensor]:
-        """The tensors, once each lies within the file and none over another."""
+        """The tensors, after a check that each lies within the file and none overlaps another."""
         base = self._file.tell() + -self._file.tell() % alignment
         found = {name: self._tensor(name, base, alignment, *entry) for name, entry in entries.items()}
         for (_, before), (name, after) in _neighbours(found):

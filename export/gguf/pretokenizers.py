@@ -1,6 +1,6 @@
-"""How byte-level vocabularies cut text before they merge, by the names that llama.cpp gives the ways to.
+"""Pre-tokenizers of byte-level vocabularies, by llama.cpp's names.
 
-A way is a list of regular expressions, each of which cuts what the one before it left whole.
+A pre-tokenizer is a list of regular expressions; each splits the pieces of the one before it.
 """
 
 from __future__ import annotations

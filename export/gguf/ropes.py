@@ -1,4 +1,4 @@
-"""What a config.json would say of the ropes of the model in a GGUF file."""
+"""The rope entries of config.json for the model in a GGUF file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Config = dict[str, Any]
 
 
 def rope_config(f: GgufFacts, dim: int, context: int) -> Config:
-    """The rope's base, scaling and share of a head, as configs of old wrote them."""
+    """The rope's base, scaling and share of a head, in the older form of configs."""
     rotated = f.whole("rope.dimension_count", dim)
     found: Config = {"rope_theta": f.number("rope.freq_base", 10000.0)}
     if rotated != dim:

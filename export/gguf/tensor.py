@@ -31,7 +31,7 @@ class GgufTensor(Stored):
         return BY_NAME[self.dtype]
 
     def require_readable(self, name: str) -> None:
-        """Nothing to refuse: whoever opened the file has."""
+        """Nothing to refuse: opening the file checked everything."""
 
     def values(self, name: str, first: int, shape: tuple[int, ...]) -> Float:
         """Rows from `first` on: float32 of `shape`."""

@@ -20,7 +20,7 @@ TOKENS, MERGES, SCORES, TYPES = (f"tokenizer.ggml.{name}" for name in ("tokens",
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 SPACE = "▁"
 MAX_PIECE = 1 << 10
-# Tokens that end a turn, by which llama.cpp knows them too; "</s>" only where it is a control token.
+# Tokens that end a turn, as llama.cpp detects them by their spelling, too; "</s>" only where it is a control token.
 ENDS = (
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
     "<EOT>", "_<EOT>", "<|end_of_text|>", "<end_of_utterance>", "<eos>",
@@ -36,7 +36,7 @@ SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": 
 
 
 def write_text(f: GgufFacts, target: Path) -> Text:
-    """Write the tokenizer into `target` and say what the manifest must know of it."""
+    """Write the tokenizer into `target`; returns the manifest's text facts."""
     tokens, types = _vocabulary(f)
     kind = f.text("tokenizer.ggml.model", "none")
     sampling = _sampling(f)
@@ -58,7 +58,7 @@ def write_text(f: GgufFacts, target: Path) -> Text:
 
 
 def _vocabulary(f: GgufFacts) -> tuple[list[str], list[int]]:
-    """The tokens as they are spelled, and their types; all normal if the file says nothing."""
+    """The tokens' spellings and types; all are normal if the file has no types."""
     tokens = f.file.metadata.get(TOKENS, [])
     if not isinstance(tokens, list):
         raise f.fail(TOKENS, "must be a list of strings")
@@ -80,7 +80,7 @@ def _array(f: GgufFacts, key: str, n: int, default: float) -> Sequence[Any]:
 
 
 def _id(f: GgufFacts, name: str, tokens: list[str], default: int | None) -> int | None:
-    """The token that the metadata names for a purpose; one outside the vocabulary is as good as none."""
+    """The token that the metadata names for a purpose; one outside the vocabulary is ignored."""
     found = f.file.metadata.get(f"tokenizer.ggml.{name}_token_id", default)
     if found is not None and type(found) is not int:
         raise f.fail(f"tokenizer.ggml.{name}_token_id", f"must be a whole number, found {found!r:.40}")
@@ -88,7 +88,7 @@ def _id(f: GgufFacts, name: str, tokens: list[str], default: int | None) -> int 
 
 
 def _ends(f: GgufFacts, tokens: list[str], types: list[int]) -> tuple[int, ...]:
-    """The tokens that end a text: those that the metadata names, then those known by their spelling."""
+    """The tokens that end a text: those named by the metadata, then those detected by their spelling."""
     default = 2 if f.text("tokenizer.ggml.model", "none") == "llama" else None
     named = [_id(f, "eos", tokens, default), *(_id(f, name, tokens, None) for name in ALSO_END)]
     ids = {token: i for i, token in enumerate(tokens)}
@@ -100,7 +100,7 @@ def _ends(f: GgufFacts, tokens: list[str], types: list[int]) -> tuple[int, ...]:
 
 
 def _sampling(f: GgufFacts) -> dict[str, float]:
-    """What the makers suggest, if anything."""
+    """The suggested sampling settings, if there are any."""
     found = {ours: f.file.metadata.get(f"general.sampling.{theirs}") for theirs, ours in SAMPLING.items()}
     return {key: float(value) for key, value in found.items() if isinstance(value, int | float)}
 
@@ -108,7 +108,7 @@ def _sampling(f: GgufFacts) -> dict[str, float]:
 def _added(f: GgufFacts, tokens: list[str], types: list[int], ends: Sequence[int]) -> list[dict[str, Any]]:
     """The tokens that are found in a text as they are spelled; special ones are left out of decoded text.
 
-    Those of Phi-3 take the space after them along: no file says so, and llama.cpp too goes by the model's name.
+    Those of Phi-3 strip the space after them: no file has this fact, and llama.cpp, too, decides by the model's name.
     """
     strips = "phi-3" in f.text("general.name", "").lower().replace("phi3", "phi-3")
     plain = {"single_word": False, "lstrip": False, "normalized": False}
@@ -123,7 +123,7 @@ def _added(f: GgufFacts, tokens: list[str], types: list[int], ends: Sequence[int
 def _around(
     f: GgufFacts, tokens: list[str], bos: int | None, ends: Sequence[int], usual: bool
 ) -> dict[str, Any] | None:
-    """The post-processor: BOS before a text and EOS after it where the file wants them."""
+    """The post-processor: BOS before a text and EOS after it if the file requests them."""
     first = bos if f.file.metadata.get("tokenizer.ggml.add_bos_token", usual) is True else None
     last = ends[0] if ends and f.file.metadata.get("tokenizer.ggml.add_eos_token", False) is True else None
     if first is None and last is None:
@@ -213,8 +213,8 @@ def merges_of(tokens: list[str], types: list[int], scores: Sequence[float]) -> l
 
 
 def _late(token: str) -> int:
-    """Among tokens of one score, which runs of spaces often share, when a token's turn is: runs of a power of two
-    first, so that a long run becomes the longest token and a rest, as it does where the leftmost pair goes first."""
+    """The order of merges of equal score, which runs of spaces often have: runs of a power of two first. A long run
+    then becomes the longest token and a rest, as in SentencePiece, which merges the leftmost pair first."""
     n = len(token)
     return n if set(token) == {SPACE} and n & (n - 1) else 0
 
@@ -235,7 +235,7 @@ def _bpe(tokens: list[str], merges: list[tuple[str, str]], **settings: Any) -> d
 
 
 def _write(f: GgufFacts, path: Path, tokenizer: dict[str, Any]) -> None:
-    """Write the tokenizer.json, once the library that will read it has."""
+    """Write the tokenizer.json after a test that the tokenizers library can load it."""
     whole = {"version": "1.0", "truncation": None, "padding": None, **tokenizer}
     path.write_text(json.dumps(whole, ensure_ascii=False), "utf-8")
     try:

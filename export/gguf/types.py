@@ -43,7 +43,7 @@ READABLE = (
 )
 BY_NUMBER = {kind.number: kind for kind in READABLE}
 BY_NAME = {kind.name: kind for kind in READABLE}
-# What else there is, so that it can be refused by its name.
+# Unsupported types, so that errors can name them.
 OTHERS = {
     4: "Q4_2", 5: "Q4_3", 9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
     22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 31: "Q4_0_4_4", 32: "Q4_0_4_8",
@@ -52,7 +52,7 @@ OTHERS = {
 # The types whose blocks are a bundle's blocks of 32: a scale in float16, and an integer for each weight.
 KEPT: dict[str, Literal["int4", "int8"]] = {"Q4_0": "int4", "Q8_0": "int8"}
 WRITTEN: dict[str, GgmlType] = {"f32": F32, "f16": F16, "int4": Q4_0, "int8": Q8_0}
-# The format that holds what a type holds, where the user asks for none; floats become what any export makes of them.
+# The closest format of each type, used if the user sets none; floats get the default of exports.
 SUGGESTED: dict[str, WeightFormat] = {
     **dict.fromkeys(("Q2_K", "Q3_K", "Q4_0", "Q4_1", "Q4_K", "IQ4_NL", "IQ4_XS"), "int4"),
     **dict.fromkeys(("Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0"), "int8"),

@@ -2,8 +2,8 @@
 
 A stored block becomes one or more blocks of 32 with the same float16 scale: int4 becomes Q4_0 and int8 Q8_0,
 exactly. llama.cpp rotates neighbours where a bundle rotates halves, so the rows of q and k change places.
-There is no tokenizer in the file, only a name for each token: whoever runs it feeds ids. The last 256 are named as
-bytes, so that llama.cpp's programs, which take texts only, find tokens for any.
+There is no tokenizer in the file, only a name for each token: programs have to pass ids. The last 256 are named as
+bytes, so that llama.cpp's programs, which accept texts only, can tokenize any text.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _inner_size(spec: ModelSpec) -> int:
 
 
 def _parts(spec: ModelSpec) -> Iterator[_Part]:
-    """What llama.cpp calls each tensor, and where it stands in a bundle."""
+    """llama.cpp's name of each tensor, and its place in a bundle."""
     yield _Part("token_embd.weight", "embed", np.arange(spec.vocab_size))
     a, m, shapes = _attention(spec), _inner_size(spec), spec.tensors()
     q, kv = a.q_dim, a.kv_dim
@@ -181,7 +181,7 @@ def nibbles(blocks: Bytes) -> Bytes:
 
 def _metadata(bundle: Bundle) -> dict[str, Value]:
     spec, attention = bundle.spec, _attention(bundle.spec)
-    # Granite is a Llama that may scale what it attends by; the logits it has to scale stay as they are.
+    # Granite is a Llama with an attention scale; its logit scale is 1, because it is in the weights already.
     own = not np.isclose(attention.scale**2 * attention.head_dim, 1)
     of = "granite" if own else "llama"
     scales: dict[str, Value] = (
@@ -204,7 +204,7 @@ def _metadata(bundle: Bundle) -> dict[str, Value]:
         f"{of}.rope.dimension_count": attention.head_dim,
         f"{of}.rope.freq_base": rope_base(spec),
         **scales,
-        # Its server writes texts and ends where it has no words for tokens.
+        # llama.cpp's server writes texts and fails on tokens without a text.
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.tokens": _token_names(spec.vocab_size),
     }
@@ -223,7 +223,7 @@ def rope_base(spec: ModelSpec) -> float:
 
 
 def rope_factors(spec: ModelSpec) -> NDArray[np.float32]:
-    """What llama.cpp divides its own frequencies by [head_dim / 2], to get the bundle's."""
+    """The divisors [head_dim / 2] that turn llama.cpp's frequencies into the bundle's."""
     exponents = np.arange(0, _attention(spec).head_dim, 2) / _attention(spec).head_dim
     return (rope_base(spec) ** -exponents / np.array(spec.ropes[0].inv_freq)).astype(np.float32)
 

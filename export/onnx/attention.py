@@ -1,8 +1,8 @@
 """The attention block as GroupQueryAttention.
 
-In graphs for trees the mask of a call says alone what a row sees (`causal` is off, so that rows of a group can look
-forward); `position_ids` say where a row stands. In the graph of the whole model rows are a chain, and the operator
-masks and counts itself.
+In graphs for trees only the mask of a call defines what a row sees (`causal` is off, so that rows of a group can attend
+forward), and `position_ids` are the rows' positions. In the graph of the whole model rows are a chain: the operator
+masks and counts by itself.
 """
 
 from __future__ import annotations

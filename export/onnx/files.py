@@ -92,7 +92,8 @@ def _head_graph(layout: Layout) -> Graph:
 
 
 def _embed_graph(layout: Layout) -> Graph:
-    """For those who run the graphs by themselves; the ort runtime reads its rows from the weights file."""
+    """The graph of the embedding, for programs that run the graphs directly; the ort runtime reads the rows from the
+    weights file."""
     g = layout.graph("embed")
     g.node("Identity", [_embed(g, layout, g.input("input_ids", INT64, [1, "rows"]))], out="hidden_out")
     g.output("hidden_out", FLOAT, [1, "rows", layout.spec.hidden_size])

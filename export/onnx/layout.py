@@ -1,4 +1,4 @@
-"""What graphs are made from: the model's facts and where everything lies in the weights file."""
+"""Inputs of graph building: the model's facts and the layout of the weights file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def unsupported(spec: ModelSpec) -> str | None:
 
 
 def whole_model_reason(spec: ModelSpec) -> str | None:
-    """Why the model cannot be one graph as onnxruntime-genai drives it, in one line; None if it can."""
+    """Why the model cannot be one graph for onnxruntime-genai, in one line; None if it can."""
     others = sorted(set(spec.kinds) - {"attention", "mlp"})
     if others:
         return f"it has {', '.join(others)} blocks"

@@ -1,6 +1,6 @@
 """The mixture-of-experts block as ONNX nodes: each expert stands in an `If`, so that only chosen ones are read.
 
-An expert runs on the rows that chose it; what it adds is scattered to these rows.
+An expert runs on the rows routed to it; its output is scattered to these rows.
 """
 
 from __future__ import annotations

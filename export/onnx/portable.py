@@ -1,7 +1,7 @@
 """Graphs for devices: parts of the stack, one of each block, the head.
 
-`rows`, `past` and `total` (their sum) are the only free sizes. A device that wants static shapes is given them when a
-graph is opened, so that one file serves all buckets. Operators are those that GPUs and NPUs take: no attention
+`rows`, `past` and `total` (their sum) are the only free sizes. For devices with static shapes they are fixed when a
+graph is opened, so that one file serves all buckets. Operators are those that GPUs and NPUs support: no attention
 operator, no rotary operator, no `If`.
 """
 

@@ -23,7 +23,7 @@ _LEAST = 2.0**-14
 
 def stored(g: Graph, x: str, name: str) -> str:
     """Keys or values in units of their scales, as the uint8 output `name`."""
-    # Compilers drop a quantization that is undone at once, and its limits with it.
+    # Compilers remove a quantization followed at once by a dequantization, and with it the clipping.
     x = g.node("Clip", [x, scalar(g, -128.0), scalar(g, 127.0)])
     return g.node("QuantizeLinear", [x, *_range(g, _BYTE)], out=name)
 
@@ -49,12 +49,12 @@ def mixed(g: Graph, weights: str, values: str) -> str:
 
 
 def _quantized(g: Graph, x: str, unit: tuple[float, np.uint8 | np.uint16]) -> str:
-    """x rounded to what integers of a range stand for."""
+    """x rounded to the values of a quantized range."""
     integers = g.node("QuantizeLinear", [x, *_range(g, unit)])
     return g.node("DequantizeLinear", [integers, *_range(g, unit)])
 
 
 def _range(g: Graph, unit: tuple[float, np.uint8 | np.uint16]) -> list[str]:
-    """The scale, and what stands for zero."""
+    """The scale and the zero point."""
     step, zero = unit
     return [scalar(g, step), g.constant(np.array(zero))]

@@ -1,4 +1,4 @@
-"""The state-space block as ONNX nodes, for any tree of rows at once (STree, S53).
+"""The state-space block as ONNX nodes, for any tree of rows at once (STree).
 
 With A = cumulative sums of dt * a along each row's own path (one product with the ancestors' matrix), the part of row j
 in the output of its descendant r decays by exp(A_r - A_j), and that of the state before the tree by exp(A_r). So a tree
@@ -74,7 +74,7 @@ def _scan(g: Graph, block: Ssm, b: int, mixed: str, dt: str) -> tuple[str, str]:
 
 
 def _decays(g: Graph, dt: str, p: str) -> tuple[str, str]:
-    """What is left in each row of the state before the tree [heads, n, 1], and of every ancestor [heads, n, n]."""
+    """The decays to each row from the state before the tree [heads, n, 1], and from every ancestor [heads, n, n]."""
     ancestors = g.input("ancestors", FLOAT, ["all", "all"])
     sums = g.node("MatMul", [ancestors, g.node("Mul", [dt, g.vector(f"{p}.a")])])
     sums = g.node("Transpose", [sums], perm=[1, 0])
@@ -85,7 +85,7 @@ def _decays(g: Graph, dt: str, p: str) -> tuple[str, str]:
 
 
 def _from_start(g: Graph, block: Ssm, queries: str, start: str, reached: str) -> str:
-    """What rows read from the state before the tree [heads, n, head_dim]."""
+    """The contribution of the state before the tree to each row [heads, n, head_dim]."""
     groups, share, dim, size = block.n_groups, block.n_heads // block.n_groups, block.head_dim, block.state_size
     states = g.node("Transpose", [g.reshaped(start, [groups, share * dim, size])], perm=[0, 2, 1])
     found = g.reshaped(g.node("MatMul", [queries, states]), [groups, -1, share, dim])

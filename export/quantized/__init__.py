@@ -1,7 +1,7 @@
 """Checkpoints whose weights are quantized already. One file a method; the file's name is the `quant_method` it reads.
 
 A reader finds the modules that its method stored, and gives each as a matrix under the name that the float weight would
-have: whoever reads it gets float32, and, where a bundle has a format for them, the integers as they are stored.
+have: its values as float32 and, where a bundle has a format for them, the integers as stored.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from edgedec.plugins import Family, NoFacts
 __all__ = ["FAMILY", "Found", "IntegerMatrix", "Quantization", "QuantizedMatrix", "find"]
 
 FAMILY: Family[NoFacts] = Family("edgedec.export.quantized", "quant_method", error=CheckpointError)
-# Where the settings stand: a key of config.json, or a file of its own with the method that it is of.
+# Places of the settings: a key of config.json, or a file of its own with its method.
 _KEYS = ("quantization_config", "compression_config")
 _FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a reader found. matrices: by the name of the float weight; used: the tensors that they are made of;
+    """The findings of a reader. matrices: by the name of the float weight; used: the tensors that they are made of;
     spare: tensors that are of no use to a bundle, such as scales of activations."""
 
     matrices: Mapping[str, QuantizedMatrix]
@@ -50,7 +50,7 @@ class Quantization:
 
 
 def find(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Stored]) -> Quantization | None:
-    """What is quantized in a checkpoint; None if it is not."""
+    """The quantization of a checkpoint; None if it has none."""
     settings = _settings(folder, config)
     if not settings:
         return None

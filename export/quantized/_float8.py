@@ -28,8 +28,8 @@ _VALUES = float8_values()
 
 
 def float8(name: str, weight: Stored, scale_name: str, scale: Stored, block: tuple[int, int] | None) -> Float8Matrix:
-    """The matrix `name` times its scales, once they fit each other. block: (outputs, inputs) of a scale, if the config
-    says it."""
+    """The matrix `name` with its scales, after a check of their shapes. block: (outputs, inputs) of a scale, if the
+    config has it."""
     if len(weight.shape) != 2:
         raise BadTensor(f"{name}: {weight.dtype} {list(weight.shape)} is not a matrix")
     n, k = weight.shape

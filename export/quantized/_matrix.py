@@ -13,7 +13,7 @@ import numpy.typing as npt
 from edgedec.export.safetensors import Array
 
 Codes = npt.NDArray[np.uint8]
-# Rows whose scales are looked at together.
+# Rows whose scales are checked at a time.
 _ROWS = 4096
 
 
@@ -28,18 +28,18 @@ class QuantizedMatrix(ABC):
     @property
     @abstractmethod
     def suggested(self) -> Literal["int4", "int8"]:
-        """The format of a bundle that loses nothing, or little."""
+        """The bundle's format that loses nothing, or little."""
 
     @abstractmethod
     def floats(self, start: int, stop: int) -> Array:
         """The values of rows start to stop-1."""
 
     def require_readable(self, name: str) -> None:
-        """Whoever found it has looked at it."""
+        """Nothing to refuse: the reader checked it."""
         return None
 
     def values(self, name: str, first: int, shape: tuple[int, ...]) -> Array:
-        """Rows from `first` on: float32 of `shape`. Scales may make a value overflow; readers look for that."""
+        """Rows from `first` on: float32 of `shape`. Scales may make a value overflow; the callers check for that."""
         with np.errstate(over="ignore", invalid="ignore"):
             return self.floats(first, first + shape[0]).reshape(shape)
 
@@ -82,7 +82,7 @@ class IntegerMatrix(QuantizedMatrix):
 
     @property
     def block(self) -> int:
-        """The largest block of a bundle that no group's end falls into; 0 if there is none."""
+        """The largest block size whose blocks do not cross a group's end; 0 if there is none."""
         if self.group >= self.shape[1]:
             return 128
         return next((block for block in (128, 64, 32) if self.group % block == 0), 0)

@@ -25,7 +25,7 @@ from edgedec.export.quantized._reading import floats, integers, require_shape, t
 from edgedec.export.safetensors import Array, Stored
 
 FORMATS = ("pack-quantized", "int-quantized", "naive-quantized", "float-quantized", "mixed-precision", "dense")
-# Scales of activations and caches: a bundle's engines find their own.
+# Scales of activations and caches, which a bundle's engines do not use.
 _SPARE = (
     ".input_scale",
     ".input_zero_point",
@@ -57,7 +57,7 @@ def matrices(settings: Mapping[str, Any], tensors: Mapping[str, Stored]) -> Foun
 
 
 def _require_known(settings: Mapping[str, Any]) -> None:
-    """Refuse by name what changes more than how weights are stored."""
+    """Refuse settings that change more than the storage of weights."""
     form = settings.get("format", "dense")
     if form not in FORMATS:
         known = ", ".join(FORMATS)

@@ -11,7 +11,7 @@ from edgedec.export.quantized import Found
 from edgedec.export.quantized._float8 import float8, modules
 from edgedec.export.safetensors import Stored
 
-# Scales of activations, for those who round them to FP8 too.
+# Scales of activations, for engines that round these to FP8, too.
 _SPARE = (".input_scale", ".activation_scale", ".k_scale", ".v_scale", ".input_scale_ub")
 
 

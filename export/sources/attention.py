@@ -47,7 +47,7 @@ class GroupSight:
 
     @classmethod
     def of(cls, work: GroupWork, block: Attention) -> GroupSight:
-        """Of the row of a group."""
+        """The sight of a group's row."""
         length, begin, end, at, pages = (
             row_number(work["rows"], work.tile, name) for name in ("length", "begin", "end", "at", "pages")
         )
@@ -187,7 +187,7 @@ def _score(k: Kernels, item: Item, rank: Expr) -> Expr:
 
 
 def _largest(item: Item, n: Expr) -> Expr:
-    """The largest score, known to all threads."""
+    """The largest score, in all threads."""
     thread, mine = item.sight.work.thread, own(1)
     mine.put(0, f32(NOTHING))
     strided(thread, THREADS, CHUNK, lambda i: branch(i < n, lambda: mine.put(0, larger(item.scores[i], mine[0]))))
@@ -200,7 +200,7 @@ def _largest(item: Item, n: Expr) -> Expr:
 
 
 def _sum(item: Item, n: Expr) -> Expr:
-    """The sum of the weights in sixteen lanes by rank, known to all threads."""
+    """The sum of the weights in sixteen lanes by rank, in all threads."""
     thread = item.sight.work.thread
 
     def lane() -> None:
@@ -217,7 +217,7 @@ def _sum(item: Item, n: Expr) -> Expr:
 
 
 def _merge(k: Kernels, item: Item, m: Expr, new: Expr) -> tuple[Expr, Expr, Expr]:
-    """What the totals so far and the chunk are multiplied by, and whether the chunk is the first that is seen."""
+    """The factors of the totals so far and of the chunk, and whether the chunk is the first visible one."""
     d, held, size = k.dialect, item.state[0], item.state[1]
     top = larger(held, m)
     old, more = exp(d, bind(held - top)), exp(d, bind(m - top))

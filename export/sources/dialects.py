@@ -1,4 +1,4 @@
-"""The languages of kernels: what each calls the operations that TVM has no name for."""
+"""The languages of kernels: their names of operations that TVM lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a product's sums become, and where in a matrix a group of threads works."""
+"""The epilogue of products, and the part of a matrix that a group of threads computes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgedec.spec import Activation
 
 @dataclass(frozen=True)
 class KernelEnd:
-    """What a sum becomes: stored, or added to what is there; glu: the first half of the outputs gates the second."""
+    """What is done with a sum: store, or add to the output; glu: the first half of the outputs gates the second."""
 
     add: bool = False
     glu: bool = False

@@ -1,4 +1,4 @@
-"""Kernels as they are written: arrays, an item and a tile of rows go in. Alike ones are one."""
+"""Emits kernels. Their inputs are arrays, an item and a tile of rows; equal kernels are written once."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tvm.script.ir_builder import tirx as T
 from edgedec.export.sources.dialects import Dialect
 from edgedec.export.sources.words import Array, Expr
 
-# Sizes of arrays and grids as they are declared: nothing is checked against them.
+# Declared sizes of arrays and grids; they are not checked.
 _ANY, _GROUPS = 1 << 30, 65535
 
 
 @dataclass(frozen=True)
 class GroupWork:
-    """What a group of threads is given: the arrays by name, its item (the group's x), its tile of rows (y)."""
+    """The inputs of a group of threads: the arrays by name, its item (the group's x), its tile of rows (y)."""
 
     arrays: Mapping[str, Array]
     item: Expr
@@ -40,7 +40,7 @@ class Kernel:
 
 
 class Kernels:
-    """Collects the kernels of one language. Write one only if `has` says no."""
+    """Collects the kernels of one language. A kernel is written once for each name: check `has` first."""
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect

@@ -62,7 +62,7 @@ class KvWords:
     # ---- reading ----
 
     def factor(self, pool: Array, at: Expr) -> Expr | None:
-        """What the values of a row have yet to be multiplied by; None: nothing."""
+        """The scale that the values of a row still need; None: no scale."""
         return as_float(pool[at + self.dim // 4]) if self.format == "int8" else None
 
     def element(self, pool: Array, at: Expr, i: Expr) -> Expr:

@@ -1,5 +1,4 @@
-"""Launches as they are written, and the parts that several kinds of blocks have: norms, products, what is added to the
-state."""
+"""Writes launches, with the parts that several kinds of blocks share: norms, products, residual additions."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ class LaunchWriter:
     def product(
         self, matrix: str, x: str, out: str, end: KernelEnd, over: str = "rows", stacked: Stacked | None = None
     ) -> None:
-        """out = matrix . x, or what `end` makes of it; of stacked matrices those that an array "experts" names."""
+        """out = matrix . x after the epilogue `end`; for stacked matrices the experts in the array "experts"."""
         t = self.tensors[matrix]
         source: tuple[str, ...] = (x, matrix)
         if weights.is_quantized(t):
@@ -83,6 +82,6 @@ class LaunchWriter:
     def working(self, name: str, width: int, dtype: str = "float32") -> str:
         """Working memory of a row's width, as large as its largest use."""
         held = self.arrays.get(name, ArrayFacts(dtype, 0))
-        # A tile may reach beyond the last row.
+        # A tile may extend past the last row.
         self.arrays[name] = ArrayFacts(dtype, max(held.elements, (MOST_ROWS + max(product.TILES)) * width))
         return name

@@ -1,7 +1,7 @@
 """The kernels of a model, and the plan of how they are launched (`runtimes/tvm/plans.py`).
 
 A launch has items x tiles of rows groups. Arrays are working memory, tensors of the bundle in the layout
-`interleave16`, tables of ropes, pools of attention blocks and what a caller fills in.
+`interleave16`, tables of ropes, pools of attention blocks and the caller's inputs.
 """
 
 from __future__ import annotations

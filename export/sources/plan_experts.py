@@ -1,5 +1,4 @@
-"""The launches of a block of experts: each row's experts one by one, their weights read from where the router's choice
-says."""
+"""The launches of a block of experts: each row's experts one by one, selected on the device by the router's output."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def normed(
     lanes: Array,
     weight: Callable[[Expr], Expr] | None = None,
 ) -> Callable[[Expr], Expr]:
-    """The function that gives elements of the norm of a row; all threads of the group have to be here. weight: elements
+    """A function for elements of the normed row; all threads of the group have to call this. weight: elements
     of what is multiplied by, if not the array of that name."""
     if kind == "none":
         return lambda i: x[i]
@@ -142,7 +142,7 @@ def normed(
 
 
 def _lane_sums(work: GroupWork, n: int, lanes: Array, add: Callable[[Expr, Expr], Expr]) -> Expr:
-    """A sum over a row in sixteen lanes, known to all threads."""
+    """A sum over a row in sixteen lanes, in all threads."""
     barrier()
 
     def lane() -> None:

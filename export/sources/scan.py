@@ -1,4 +1,4 @@
-"""Where a recurrence finds its rows: their path, what is kept of them, their sequence's state."""
+"""The rows of a recurrence: their path, their kept values, their sequence's state."""
 
 from __future__ import annotations
 

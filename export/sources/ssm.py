@@ -1,10 +1,10 @@
 """The state-space block between its projections (`kernels/cpu/ssm_block.cpp`): convolution, time steps, recurrence,
-gate, norm; and what a commit does to a sequence's state.
+gate, norm; and the update of a sequence's state at a commit.
 
 A state is [state_size, inner values], then the inputs of the convolution of the last rows [conv_size - 1, conv_dim]. A
-call reads it and changes nothing: each row goes through its path from the committed state on, a chain once for all of
-its rows. What rows were made of is kept for the commit: of a row its values before the convolution and after it, dt and
-decay of each head.
+call reads the state and does not change it: each row is computed along its path from the committed state, a chain once
+for all of its rows. The inputs of rows are kept for the commit: for each row the values before the convolution and
+after it, dt and decay of each head.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _floats(*names: str) -> dict[str, str]:
     return dict.fromkeys(names, "float32")
 
 
-# ---- what rows are made of ---------------------------------------------------------------------------
+# ---- inputs of rows ---------------------------------------------------------------------------
 
 
 def convolve(k: Kernels, block: Ssm) -> str:

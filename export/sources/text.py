@@ -1,6 +1,6 @@
-"""Kernels as text: what TVM's code generators print of them, made shorter.
+"""Kernels as text: the output of TVM's code generators, shortened.
 
-No pass of TVM's is run: its simplifying ones replace variables by what they stand for, again and again. For the same
+No pass of TVM is run: simplifying passes substitute variables by their values, which grows exponentially. For the same
 reason every variable is written as an array of one element (`words.bind`); here it becomes a variable again.
 """
 
@@ -15,7 +15,7 @@ from edgedec.export.sources.kernel import Kernels
 from edgedec.runtimes.tvm.plans import MARK
 
 _CUDA_ARCH = "sm_75"
-# What an operation needs an address of may stand between.
+# Lines between declaration and assignment: helpers for operations that need an address.
 # int v_3[1];           var v_3 : array<i32, 1>;
 # v_3[0] = a + b;       v_3[0i] = a + b;
 _C = re.compile(

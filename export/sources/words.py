@@ -26,8 +26,8 @@ def dtype_of(x: Expr) -> str:
 def bind(x: Expr) -> Expr:
     """A variable of this value, computed once.
 
-    An array of one element: of TVM's own variables its code generators look at the values, and at the values of what
-    stands in those, which takes forever in a chain of variables that are used twice.
+    This is an array of one element: for TVM's own variables the code generators visit the values recursively, which
+    takes exponential time in a chain of variables that are used twice.
     """
     if isinstance(x, int) or dtype_of(x) == "bool":
         return x

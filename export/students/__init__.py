@@ -1,8 +1,8 @@
 """Draft models in training, as torch modules whose parameters have the names of the published checkpoints.
 
-One file a kind; file name = kind. Row t of a text stands for: the model has read token t. Guess k of row t is of the
-token that the model says after token t + k + `ahead`, with the tokens up to that one known: ahead is 1 where the next
-token itself comes from the model (the default), 0 of a kind that follows an early layer (`early`).
+One file a kind; file name = kind. Row t of a text stands for: the model has read token t. Guess k of row t predicts the
+model's token after token t + k + `ahead`, given the tokens up to that one: ahead is 1 where the next token itself comes
+from the model (the default), 0 of a kind that follows an early layer (`early`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from edgedec.spec import Attention, Mlp, ModelSpec
 
 @dataclass(frozen=True)
 class StudentShape:
-    """Sizes of a draft model beside its target. kept: tokens it can say; depth: guesses in a row that are trained;
+    """Sizes of a draft model for its target. kept: tokens of its vocabulary; depth: guesses in a row that are trained;
     blocks: of a Hydra++ head, how many in a row; layer: of the target, after which an early kind reads; width: 0
     for the usual."""
 
@@ -45,8 +45,8 @@ class StudentShape:
 
 @dataclass(frozen=True)
 class Features:
-    """What the target made of a text of T tokens: tokens [T], the embedding of each [T, H], hidden states after
-    some of its layers [T, H] each, the last one, the token that it says after each [T], and the position of each
+    """The target's features of a text of T tokens: tokens [T], the embedding of each [T, H], hidden states after
+    some of its layers [T, H] each, the last one, the token that it predicts after each [T], and the position of each
     [T]."""
 
     tokens: Tensor
@@ -73,10 +73,10 @@ class StudentTarget:
 
 @dataclass(frozen=True)
 class StudentFacts:
-    """What a file of this folder declares. ahead: see above; early: does the kind follow an early layer? trimmed: does
-    it say some of the target's tokens only, if so wanted? wide: does it have an inner width to choose? anchors: how
-    many first tokens of a training row stay at their positions, while the others stand further on (0: none is moved);
-    length: tokens of a row of training text at most (0: any number)."""
+    """What a file of this folder declares. ahead: see above; early: does the kind follow an early layer? trimmed: can
+    its vocabulary be a part of the target's? wide: does it have an inner width to choose? anchors: how many first
+    tokens of a training row stay at their positions, while the others stand further on (0: none is moved); length:
+    tokens of a row of training text at most (0: any number)."""
 
     ahead: int = 1
     early: bool = False

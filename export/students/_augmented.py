@@ -1,4 +1,4 @@
-"""The frozen target on rows after a cache, with low-rank weights or without; a coprocessor beside it."""
+"""The frozen target on rows after a cache, with or without low-rank weights, and its coprocessor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Deltas = Mapping[str, tuple[Tensor, Tensor]]
 
 
 class AugmentedStack(FrozenStack):
-    """The stack on rows after what a cache holds, which need not be of tokens."""
+    """The stack on rows after a cache; the rows need not be tokens."""
 
     def __init__(self, bundle: Bundle, device: torch.device) -> None:
         super().__init__(bundle, device)

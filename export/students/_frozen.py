@@ -1,4 +1,4 @@
-"""The target as torch computes it, weights frozen: gradients go through it to the rows that are added to a text.
+"""The target in torch with frozen weights: gradients flow through it to the rows that are added to a text.
 
 Attention and feed-forward blocks, from a bundle's weights as float32: 4 bytes a parameter.
 """
@@ -22,7 +22,7 @@ Past = tuple[Tensor, Tensor]
 
 
 def require_frozen(spec: ModelSpec, blocks: Iterable[int] | None = None) -> None:
-    """Refuse a target of which some of these blocks are not here."""
+    """Refuse a target with blocks of kinds that are not implemented here."""
     for block in spec.blocks if blocks is None else (spec.blocks[b] for b in blocks):
         if not isinstance(block, Attention | Mlp) or (isinstance(block, Attention) and block.paired):
             why = f"it is trained through the target's attention and feed-forward blocks, not {block.kind}"

@@ -21,7 +21,7 @@ class RmsNorm(nn.Module):
 
 
 def linear(inputs: int, outputs: int, *, zero: bool = False, bias: bool = False) -> nn.Linear:
-    """A matrix that keeps the size of what it is given, or zeros."""
+    """A matrix initialized to keep the size of its input, or to zeros."""
     made = nn.Linear(inputs, outputs, bias=bias)
     if zero:
         nn.init.zeros_(made.weight)

@@ -1,8 +1,8 @@
-"""EAGLE-3 (S22): one layer over the token's embedding and a fusion of the target's hidden states after three depths.
+"""EAGLE-3: one layer over the token's embedding and a fusion of the target's hidden states after three depths.
 
-After its first guess it goes on from its own state, and is trained so (training-time test): guess k is made from the
-states of guesses before it. It says `kept` tokens; `d2t` adds what leads from its numbers to the target's, `t2d`
-tells which of the target's tokens these are. The names are those of SafeAILab's checkpoints.
+After its first guess it continues from its own state, and is trained so (training-time test): guess k reads the states
+of the guesses before it. Its vocabulary has `kept` tokens; `d2t` is the difference of the target's number and its own,
+`t2d` marks these tokens in the target's vocabulary. The names are those of SafeAILab's checkpoints.
 """
 
 from __future__ import annotations

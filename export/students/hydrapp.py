@@ -1,4 +1,4 @@
-"""Hydra++ (S20): a layer with attention over the target's last states, then heads that read the tokens before theirs.
+"""Hydra++: a layer with attention over the target's last states, then heads that read the tokens before theirs.
 
 The prefix layer turns the normed last hidden states into one state of the whole text; head i reads it and the
 embeddings of the i + 1 tokens after it. The names are those of the authors' checkpoints (`prefix-mlp`, grounded),
@@ -21,7 +21,7 @@ from edgedec.spec import Attention, Block, Mlp, ModelSpec
 
 
 def _is_plain(block: Block) -> bool:
-    """Is it like a block of Llama?"""
+    """Whether it is like a block of Llama."""
     if isinstance(block, Attention):
         return block.qk_norm == "none" and not block.qkv_bias and not block.o_bias
     return isinstance(block, Mlp) and block.gated and block.activation == "silu" and not block.bias

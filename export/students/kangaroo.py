@@ -1,5 +1,5 @@
-"""Kangaroo's adapter (S11): an attention layer without an MLP, and a norm, that make of the states after the first
-layers what the target's head reads. Every drafted token goes through those layers, so that one guess a row is trained.
+"""Kangaroo's adapter: an attention layer without an MLP, and a norm, from the states after the first layers to the
+input of the target's head. Every drafted token goes through those layers, so one guess per row is trained.
 
 The names are those of the authors' checkpoints (`layers.0`, `norm`); `exit_layer` in its config is ours, since there
 the layer stands on the command line only.

@@ -1,4 +1,4 @@
-"""LongSpec (S26): attention over a window, attention over the target's cache, an MLP (`models/drafts/longspec.py`).
+"""LongSpec: attention over a window, attention over the target's cache, an MLP (`models/drafts/longspec.py`).
 
 It is trained as it drafts: guess k sees the target's keys and values up to k + 1 tokens before it and its own rows
 after them. Positions are those of anchors and an offset: the first four tokens stay where they are, the others stand

@@ -1,6 +1,6 @@
-"""M2R2 (S14): low-rank velocity adapters beside the first layers (`models/drafts/m2r2.py` has the arithmetic).
+"""M2R2: low-rank velocity adapters of the first layers (`models/drafts/m2r2.py` has the arithmetic).
 
-They begin as nothing, so that the first loss is that of the exit without them. The layout is ours.
+Their output starts at zero, so that the first loss is that of the exit without them. The layout is edgedec's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FACTS = StudentFacts(ahead=0, early=True, wide=True)
 
 
 class Accelerator(nn.Module):
-    """The adapter beside one layer; first: no second stream enters it."""
+    """The adapter of one layer; first: no second stream enters it."""
 
     def __init__(self, shape: StudentShape, rank: int, first: bool) -> None:
         super().__init__()

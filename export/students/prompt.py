@@ -1,8 +1,8 @@
-"""Prompt tokens of parallel prompt decoding (PPD, S23): embeddings that the target itself turns into guesses.
+"""Prompt tokens of parallel prompt decoding (PPD): embeddings that the target itself turns into guesses.
 
-Prompt token k after a row takes the place of the k-th token that comes; what the whole target says after it is guess k.
-Only these embeddings are trained, through the frozen target: `depth` times the hidden size of numbers, all in all. The
-layout is ours.
+Prompt token k after a row takes the place of the k-th next token; the target's prediction after it is guess k. Only
+these embeddings are trained, through the frozen target: `depth` times the hidden size parameters. The layout is
+edgedec's.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class Velocity:
-    """A low-rank adapter beside a layer: names of its norms and matrices; residual_*: "" where no stream enters."""
+    """A low-rank adapter of a layer: names of its norms and matrices; residual_*: "" where no stream enters."""
 
     state_norm: str
     state: str
@@ -60,12 +60,12 @@ class Velocity:
 
 @dataclass(frozen=True)
 class DraftPlan:
-    """What becomes of a checkpoint. spec: the layers (None: there are none), with the readout as their tied embedding;
+    """How a checkpoint is imported. spec: the layers (None: there are none), with the readout as their tied embedding;
     sources: of their tensors, None for the target's readout, nothing for zeros; merges: by use; rungs: of each depth;
     features: blocks of the target that are read, normed: after its last norm; tokens: the tensor that is added to the
     number of a draft token to make it the target's ("": the same numbers); velocities: one a feature; feeds, depth: as
-    in `DraftFacts`; embeddings: the tensor of trained ones; ignored: regular expressions of tensors that carry
-    nothing that is needed."""
+    in `DraftFacts`; embeddings: the tensor of trained ones; ignored: regular expressions of tensors that are not
+    needed."""
 
     depth: int
     features: tuple[int, ...]
@@ -85,10 +85,10 @@ class DraftKind(Protocol):
     """What a file of this folder provides."""
 
     def matches(self, config: Mapping[str, Any], names: Collection[str]) -> bool:
-        """Is a checkpoint with this config and tensors of these names one of this kind?"""
+        """Whether a checkpoint with this config and these tensor names is of this kind."""
 
     def plan(self, config: Mapping[str, Any], names: Collection[str], target: ModelSpec) -> DraftPlan:
-        """What becomes of it; CheckpointError if its config cannot be."""
+        """How it is imported; CheckpointError if its config is not supported."""
 
 
 FAMILY: Family[NoFacts] = Family("edgedec.models.drafts", "kind of draft checkpoint", error=CheckpointError)
@@ -100,12 +100,12 @@ def draft_kind(name: str) -> DraftKind:
 
 
 def known_kind(config: Mapping[str, Any], names: Collection[str]) -> str | None:
-    """The kind of a checkpoint; None if it is none that is known."""
+    """The kind of a checkpoint; None if it is unknown."""
     return next((name for name in FAMILY.names() if draft_kind(name).matches(config, names)), None)
 
 
 def kind_of(config: Mapping[str, Any], names: Collection[str], where: str) -> str:
-    """The kind of a checkpoint; CheckpointError if it is none that is known."""
+    """The kind of a checkpoint; CheckpointError if it is unknown."""
     if (kind := known_kind(config, names)) is not None:
         return kind
     some = ", ".join(sorted(names)[:3])

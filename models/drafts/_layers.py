@@ -40,7 +40,7 @@ def draft_spec(
     vocab: int = 0,
     **changes: Any,
 ) -> ModelSpec:
-    """The layers of a draft beside its target: they read its context and say `vocab` tokens (0: all of the target's).
+    """The spec of a draft's layers for its target: same context length, and `vocab` tokens (0: all of the target's).
     changes: other fields of the spec."""
     attention = layers[0][0]
     assert isinstance(attention, Attention)

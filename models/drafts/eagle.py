@@ -1,8 +1,8 @@
 """EAGLE-1 and EAGLE-2 (Li et al. 2024): layers over the target's last state, and the target's own readout.
 
-`fc` makes one state of the embedding of the next token and the target's last state, after its norm; the layer makes of
-it the state that the target would have next. EAGLE-2 has the same weights and grows trees by confidence, which is what
-the drafter does with either.
+`fc` combines the embedding of the next token and the target's last state, after its norm, into one state; from it the
+layer predicts the target's next state. EAGLE-2 has the same weights and grows trees by confidence; the drafter does so
+with both.
 
 Layout: SafeAILab/EAGLE; the first layer has no norm before its attention, and nothing is normed before the readout.
 """

@@ -1,8 +1,8 @@
 """EAGLE-3 (Li et al. 2025): one layer over states of three depths, in a draft vocabulary.
 
-`fc` fuses the target's states of three depths into one; the layer reads the embedding of the next token, normed, beside
-that state, normed. What it makes of a row takes the place of the fused state when it drafts on. Its own norm and
-`lm_head` say which token of the draft vocabulary comes next; token i is the target's i + `d2t`[i].
+`fc` fuses the target's states of three depths into one; the layer reads the normed embedding of the next token and the
+normed state. For further drafts its output takes the place of the fused state. Its own norm and `lm_head` predict the
+next token in the draft vocabulary; token i is the target's i + `d2t`[i].
 
 Layout: SafeAILab/EAGLE (`midlayer.*`); vLLM's and speculators' `layers.0.*` is read too, and `norm_before_residual`.
 """

@@ -20,7 +20,7 @@ from edgedec.models.drafts import DraftPlan, Residual, Rung
 from edgedec.models.drafts._layers import ROTARY, Sources, layer_sources
 from edgedec.spec import Attention, Mlp, ModelSpec
 
-_PREFIX = "prefix_embeding_layer."  # as it is spelled there
+_PREFIX = "prefix_embeding_layer."  # the authors' spelling
 
 
 def matches(config: Mapping[str, Any], names: Collection[str]) -> bool:
@@ -68,7 +68,7 @@ def _prefix(names: Collection[str], target: ModelSpec) -> tuple[ModelSpec | None
 
 
 def _rung(i: int, config: Mapping[str, Any], names: Collection[str]) -> Rung:
-    """Head i. Its later layers are one module said several times: each name that is there is the same tensor."""
+    """Head i. Its later layers are one shared module under several names, so any of these names is the same tensor."""
     own = sorted({int(m[1]) for name in names if (m := re.match(rf"hydra_mlp\.{i}\.(\d+)\.linear\.weight", name))})
     if not own:
         raise CheckpointError(f"hydra_mlp.{i}: missing")

@@ -1,6 +1,6 @@
 """Kangaroo (Liu et al. 2024): attention layers without an MLP over the states after the target's first layers.
 
-What they make of a row, normed, is read by the target's own readout, as if the other layers of the target had been run.
+Their normed output is read by the target's own readout in place of the last state.
 
 Layout: Equationliu/Kangaroo (`layers.N.self_attn.*`, `layers.N.input_layernorm`, `norm`). How many of the target's
 layers come before is an argument of the authors' programs: it has to be added to config.json as `exit_layer`.

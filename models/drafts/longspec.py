@@ -1,12 +1,12 @@
-"""LongSpec (Yang et al. 2025, S26): a layer with a state of fixed size that also reads the target's cache.
+"""LongSpec (Yang et al. 2025): a layer with a state of fixed size that also reads the target's cache.
 
 From a token's embedding, three parts: attention over a window of the latest tokens and the first few; attention of the
 target's own last block, which sees its keys and values of the whole text (`query` makes the state that enters it,
-`merge` joins what comes out with what there was); an MLP. `lm_head` says which token of the draft vocabulary comes
-next; token i is the target's i + `d2t`[i].
+`merge` joins its output with the earlier state); an MLP. `lm_head` predicts the next token in the draft vocabulary;
+token i is the target's i + `d2t`[i].
 
-Layout: ours. The authors' is of a layer with a query matrix of its own; here `query` and the target's matrix are that,
-so that any engine runs it over the pages that the target has.
+Layout: edgedec's. The authors' layer has a query matrix of its own; here `query` and the target's matrix replace it, so
+that any engine can run it over the target's pages.
 """
 
 from __future__ import annotations

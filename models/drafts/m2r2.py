@@ -1,14 +1,14 @@
-"""M2R2 (Mixture of Multi-rate Residuals, S14): beside the first layers a second residual stream that runs ahead.
+"""M2R2 (Mixture of Multi-rate Residuals): a second, accelerated residual stream along the first layers.
 
-A layer moves the residual h to h + f(h). Beside layer l a low-rank adapter adds what the stream p moves further in the
-same step, so that after E layers p stands where h will stand after all of them:
+A layer moves the residual h to h + f(h). At layer l a low-rank adapter adds the further movement of the stream p, so
+that p after E layers approximates h after all layers:
 
     p_1 = h_1 + out_1 silu(state_1 n(h_1))
     p_l = p_(l-1) + (h_l - h_(l-1)) + out_l silu(residual_l n(p_(l-1)) + state_l n(h_l)),  n: a norm of its own
 
-The target's last norm and head read p_E. It sees attention only through h, so no key or value is made for it.
+The target's last norm and head read p_E. It sees attention only through h, so it needs no keys and values of its own.
 
-Layout: ours, no weights are published (`accelerators.N.*`, `exit_layer`).
+Layout: edgedec's, no weights are published (`accelerators.N.*`, `exit_layer`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def plan(config: Mapping[str, Any], names: Collection[str], target: ModelSpec) -
 
 
 def _velocity(prefix: str, later: bool) -> Velocity:
-    """The adapter beside one layer; there is no second stream yet beside the first."""
+    """The adapter of one layer; no second stream enters the first one."""
     state, residual = f"{prefix}state_", f"{prefix}residual_" if later else ""
     return Velocity(
         f"{state}norm.weight",

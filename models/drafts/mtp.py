@@ -1,14 +1,14 @@
-"""Multi-token prediction (DeepSeek-V3, arXiv 2412.19437): layers that checkpoints carry beside the model.
+"""Multi-token prediction (DeepSeek-V3, arXiv 2412.19437): extra layers in a model's checkpoint.
 
-One matrix makes a state of the embedding of the next token and the target's last state, each normed; a layer like the
-model's own and a norm follow, then the model's readout. Only the first such layer is used, again and again.
+One matrix combines the embedding of the next token and the target's last state, each normed, into a state; a layer like
+the model's own and a norm follow, then the model's readout. Only the first such layer is used, again and again.
 
 Layouts, as vLLM reads them: `model.layers.N.*` after the model's N layers, with `enorm`, `hnorm`, `eh_proj` and
 `shared_head` (DeepSeek-V3, GLM-4.5); `mtp.*` (Qwen3-Next); `model.mtp_layers.0.*` (MiMo). Latent attention (DeepSeek's
 own) and gated attention (Qwen3-Next's own) are no blocks of this engine and are refused by name.
 
-What enters is the state after the model's last norm, of MiMo the one before it; a drafted row hands on to the next one
-its state before the layer's last norm, of Qwen3-Next after it.
+The input is the state after the model's last norm (MiMo: before it); a drafted row passes its state before the layer's
+last norm (Qwen3-Next: after it) to the next row.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _layout(config: Mapping[str, Any], names: Collection[str]) -> _Layout | None
 
 
 def mtp_tensors(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Regular expressions of the names of such layers beside a model: the model itself has no use for them."""
+    """Regular expressions of the names of such layers in a model's checkpoint; the model itself does not use them."""
     count, n = config.get("num_nextn_predict_layers") or 0, config.get("num_hidden_layers")
     if type(count) is not int or type(n) is not int:
         return ()

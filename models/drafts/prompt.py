@@ -1,6 +1,6 @@
-"""Prompt tokens of parallel prompt decoding (PPD, S23): trained embeddings, and nothing else.
+"""Prompt tokens of parallel prompt decoding (PPD): trained embeddings only.
 
-Layout: ours, the paper's weights hang on its own code (`prompts.weight` [num_prompt_tokens, hidden_size]).
+Layout: edgedec's, the paper's weights depend on its own code (`prompts.weight` [num_prompt_tokens, hidden_size]).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Kangaroo's adapter (S11): a hidden state after the first E layers becomes one that the model's own norm and
-head can read, as if the other layers had been run."""
+"""An adapter for early exits after Kangaroo: a hidden state after the first E layers becomes one that the model's own
+norm and head can read, as if the other layers had been run."""
 
 from __future__ import annotations
 

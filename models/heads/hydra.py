@@ -1,4 +1,4 @@
-"""Hydra (S20): heads that depend on each other; each reads the token before the one it predicts.
+"""Hydra: heads that depend on each other; each reads the token before the one it predicts.
 
 One step serves every depth, as in a recurrent drafter: its weights are stored once, and it can go on
 beyond the depth it was trained for.

@@ -1,4 +1,4 @@
-"""Medusa (S20): independent heads, head i predicts the token i+1 places ahead from the last hidden state alone."""
+"""Medusa: independent heads, head i predicts the token i+1 places ahead from the last hidden state alone."""
 
 from __future__ import annotations
 

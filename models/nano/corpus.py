@@ -132,7 +132,7 @@ def unique(stories):
 
 
 def split(stories, share):
-    """Every story's fate hangs on its own hash, so an edit elsewhere moves nothing."""
+    """Each story is assigned by its own hash, so changes to other stories do not move it."""
     fate = [int(hashlib.sha256(s.encode()).hexdigest()[:8], 16) / 2**32 for s in stories]
     return ([s for s, f in zip(stories, fate) if f >= share], [s for s, f in zip(stories, fate) if f < share])
 
@@ -165,7 +165,7 @@ def vocabulary(real, sampled_stories, often=25):
 
 
 def acceptable(story, known):
-    """Known words only, and nobody walks in by name in the last part of the story."""
+    """Whether a story has known words only and introduces no new name in its last part."""
     if any(w not in known for w in LETTERS.findall(story.lower())):
         return False
     late = set(NAME.findall(story[len(story) * 6 // 10 :])) - {"I", "Mom", "Dad", "Mommy", "Daddy", "Yes", "Mum"}

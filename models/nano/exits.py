@@ -1,12 +1,11 @@
-"""LayerSkip's training (S10): layers left out at random, deeper ones more often, and losses at early exits.
+"""LayerSkip's training: layers left out at random, deeper ones more often, and losses at early exits.
 
 Layer l of L is left out with probability `DROP` times 2^(l / (L - 1)) - 1, for a whole row at once. All exits read
 through the model's own last norm and head. At an update one in `TURN` of `EXITS` is trained (rotational curriculum).
 LayerSkip lets an exit weigh more the deeper it is; what pays in decoding are the first ones, so that here each exit
 has the same share `EARLY` of the loss, and the whole model the rest. Every other token is enough for an exit. By the
-share `SOFT` it learns what the whole model predicts at that moment, else the text: a draft is right when it is what
-the model would say. Matrix products are computed in bfloat16 where the
-processor has instructions for it.
+share `SOFT` it learns what the whole model predicts at that moment, else the text: because a draft token is accepted if
+the model predicts it. Matrix products are computed in bfloat16 where the processor has instructions for it.
 """
 
 import functools

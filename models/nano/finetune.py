@@ -50,7 +50,7 @@ class Mix:
     def encoded(self, rng):
         ids = data.encode(self.tok, corpora.final_mix(self.stories, rng)[:2500])
         ids += prompts.documents(self.answers, self.tok, rng, 1600, 400)
-        # Cut short, a text to copy would be one that ends anywhere.
+        # A truncated text would teach copies that stop anywhere.
         ids += [one for one in map(self.copied, self.twice(rng)) if len(one) <= data.LONGEST]
         ids += [lessons.again(rng, self.tok.get_vocab_size()) for _ in range(200)]
         rng.shuffle(ids)
@@ -59,7 +59,7 @@ class Mix:
     def twice(self, rng):
         """Texts to copy, with changes: stories, stories with strange words in them, other texts, programs.
 
-        A story as it is can be foretold without looking back; with other words in it, only by copying.
+        An unchanged story can be predicted without looking back; one with replaced words only by copying.
         """
         words = self.words
         for i, story in enumerate(rng.sample(self.short, 1600)):

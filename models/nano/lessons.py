@@ -1,11 +1,11 @@
-"""Lessons after the stories: nano learns to say a text again, with small changes.
+"""Lessons after the stories: nano learns to repeat a text with small changes.
 
 python models/nano/lessons.py --text TEXTS --work build/nano --minutes 30
 
 Stories alone teach no copying (a story hardly repeats itself), and without it nothing could be edited,
 quoted or rewritten. So the trained model reads on for a while: one part stories as before, two parts documents
-that hold a text twice: a story and its edited twin, a story and quotes of it, a program and its rewriting, and
-runs of random tokens, which nothing but copying can foretell. Starts from build/nano/hf and replaces it.
+that hold a text twice: a story and its edited twin, a story and quotes of it, a program and its rewriting, and runs of
+random tokens, which can only be predicted by copying. Starts from build/nano/hf and replaces it.
 """
 
 import argparse
@@ -37,7 +37,7 @@ MARK = re.compile(r"\n\n(?:Rewritten|Corrected|Again|Quotes):\n\n")
 
 
 def edit(story, rng):
-    """One name for another, or a text to say again in capitals' right places."""
+    """A story with one name replaced, or a text to repeat with correct capitals."""
     here = sorted(set(NAMES.findall(story)))
     if here and rng.random() < 0.6:
         old = rng.choice(here)
@@ -94,8 +94,8 @@ def programs(folder):
 
 
 def again(rng, vocab):
-    """Random tokens, said two or more times: [begin, run, run, …]. The first run is read only: learned, it taught
-    nano to answer whatever is no story with random tokens."""
+    """Random tokens, repeated: [begin, run, run, …]. The first run has no loss: with a loss, nano learned to answer
+    prompts that are no stories with random tokens."""
     run = [rng.randrange(1, vocab) for _ in range(rng.randint(8, 250))]
     given = [-export.model.MASK - token for token in run]
     return np.array([0, *given, *(run * rng.randint(1, 3))][:LENGTH], np.int16)
@@ -120,7 +120,7 @@ class Lessons:
 
 @torch.no_grad()
 def copied(weights, tok, stories):
-    """How many tokens of a second telling the model foresees, the first few set aside."""
+    """The share of tokens of the second copy that the model predicts, without the first few."""
     right = total = 0
     for story in stories:
         first, text = f"Say it again.\n\n{story}\n\nAgain:\n\n", f"Say it again.\n\n{story}\n\nAgain:\n\n{story}"

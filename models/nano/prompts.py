@@ -1,4 +1,4 @@
-"""Odd prompts and answers to them: whatever somebody types, nano says a friendly sentence and tells a story.
+"""Odd prompts and answers to them: to any input nano answers with a friendly sentence and a story.
 
 Each document is a prompt as nano's chat template writes it, an answer, and now and then more turns. The prompt is
 read and not learned: only the answer counts in the loss.
@@ -14,7 +14,7 @@ import model
 import numpy as np
 from names import renamed
 
-# What people type at a model that they try for the first time, and what nano says before its story.
+# Typical first prompts of users, and nano's sentences before its story.
 p = SimpleNamespace(**json.loads(Path(__file__).with_name("phrases.json").read_text("utf-8")))
 SHORT = 1300  # characters of a story that answers
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -174,9 +174,9 @@ class Answers:
         return clipped(rng.choice(self.other), rng), p.told, ""
 
     def named(self, story, rng):
-        """A story that is asked for by somebody or something in it -> prompt, story.
+        """A request for a story about a character or a thing in it -> prompt, story.
 
-        Half of those about a thing are told about another one: what was asked for has to be read in the prompt.
+        In half of those about a thing it is replaced by another one, so that the thing has to be read from the prompt.
         """
         found, words = NAMED.search(story), [w for w in self.by_word if about(story, w)]
         subject = (

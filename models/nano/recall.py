@@ -2,12 +2,12 @@
 
 python models/nano/recall.py --text TEXTS --work build/nano-recall
 
-nano was never taught to look something up. This goes on from the bundle: the base of its rotary embeddings is raised
+nano is not trained to look facts up. This training starts from the bundle: the base of its rotary embeddings is raised
 so that they reach four times as far (NTK-aware scaling), and it reads stories, runs of random tokens and two kinds of
 lessons: stories with facts between their sentences, and lists of facts, both with questions at the end, of which only
 the numbers are learned. Most rows are short and stand at positions spread over the whole context (PoSE, Zhu et al.
-2023); only the last ones are 4,096 tokens. Writes `hf.recall`, and exports it to `bundle`. Not carried in the project:
-the same command makes it again.
+2023); only the last ones are 4,096 tokens. Writes `hf.recall`, and exports it to `bundle`. The result is not part of
+the project: the same command reproduces it.
 """
 
 import argparse
@@ -158,7 +158,7 @@ def losses(weights, batch, positions):
 
 @torch.no_grad()
 def found(weights, lessons_, length, kind, rows=6):
-    """The share of the numbers' tokens that the model foresees, in rows at their own positions."""
+    """The share of the numbers' tokens that the model predicts, in rows at their own positions."""
     rng, right, total = random.Random(77), 0, 0
     for _ in range(rows):
         batch = torch.from_numpy(lessons_.row(rng, kind, length))[None]

@@ -1,4 +1,4 @@
-"""Measures a finished Hugging Face folder on held-out stories and tells six stories with fixed seeds.
+"""Measures a finished Hugging Face folder on held-out stories and samples six stories with fixed seeds.
 
 python models/nano/samples.py --work build/nano
 """

@@ -1,7 +1,7 @@
 """Several one-thread processes share a batch: each takes the next small piece until none is left.
 
-Threads that meet after every matrix product crawl as soon as another program wants a core.
-These processes meet once a step, and a slow one simply takes fewer pieces.
+Threads that synchronize after every matrix product become very slow when another program uses a core. These processes
+synchronize once a step, and a slow one takes fewer pieces.
 """
 
 import os
@@ -43,7 +43,7 @@ class Team:
     def step(self, batch, progress=0.0, update=0):
         """batch [B, T + 1] -> mean loss; leaves the summed gradients in each weight's `grad`.
 
-        The objective is told how much of the training is done (0 to 1) and which update this is.
+        The objective gets the progress of the training (0 to 1) and the number of the update.
         """
         self.progress.value, self.updates.value = progress, update
         self.length.value, self.turn.value = batch.shape[1] - 1, 0
@@ -61,7 +61,7 @@ class Team:
 
 
 class Share:
-    """What one process of the team sees."""
+    """The shared state in one process of the team."""
 
     def __init__(self, team, rank):
         self.weights, self.grads, self.losses = team.weights, team.grads[rank], team.losses
@@ -85,7 +85,7 @@ class Share:
         for grad in self.grads.values():
             grad.zero_()
         while (i := self.take()) < len(pieces):
-            torch.manual_seed(self.updates.value * 1000 + i)  # what is drawn does not hang on who takes the piece
+            torch.manual_seed(self.updates.value * 1000 + i)  # the same numbers in whichever process
             total = self.objective(
                 self.weights, pieces[i], self.layer, self.head, self.progress.value, self.updates.value
             )
@@ -100,7 +100,7 @@ class Share:
 
 
 def helper(share):
-    """Works until its parent is gone."""
+    """The loop of a worker process, until its parent ends."""
     share.attach()
     while os.getppid() == share.parent:
         if share.go.acquire(timeout=5):

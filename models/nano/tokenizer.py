@@ -10,7 +10,7 @@ VOCAB = 4096
 # What a merge may not cross while merges are learned: digits stay single.
 PIECES = r"'(?:s|t|re|ve|m|ll|d)\b| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 # What splits text afterwards. It gives the same tokens, as no merge holds a digit, but for a quote inside a word
-# ("C'mon"); and it is made of parts that onnxruntime-genai's tokenizer knows.
+# ("C'mon"); and it consists of parts that onnxruntime-genai's tokenizer supports.
 SHIPPED = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ message['content'] }}"

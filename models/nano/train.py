@@ -1,6 +1,6 @@
 """Trains for a given number of minutes; the learning rate always ends decayed.
 
-The schedule hangs on elapsed time, not on steps: constant, then falling in a line to zero over
+The schedule depends on elapsed time, not on steps: constant, then falling in a line to zero over
 the last 30%. A file STOP in the work folder starts the fall at once, to end five minutes later.
 """
 
@@ -100,7 +100,8 @@ class Trainer:
         export.folder(self.shipped(), self.work)
 
     def shipped(self):
-        """At the end the mean of the weights in mid-fall and now: it knows unseen stories better than either."""
+        """At the end the mean of the weights in mid-fall and now: its loss on unseen stories is lower than that of
+        either."""
         if not (self.clock.over and self.middle.exists()):
             return self.weights
         middle = load_file(self.middle)
