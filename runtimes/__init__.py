@@ -1,4 +1,4 @@
-"""Runtimes: each file or folder runs a bundle's blocks in its own way; its name is its registry key.
+"""Runtimes: what runs the blocks of a bundle, on a CPU, a GPU or through another library.
 
 A file has `FACTS`, `unavailable_reason(bundle, device)` and `open(bundle, options)`.
 """

@@ -1,4 +1,4 @@
-"""Constraints: what the next token may be.
+"""Constraints: which tokens may come next.
 
 `json_schema`, `json_object`, `regex`, `grammar` and `choices` make them for a model; anything else with the methods
 of `Constraint` will do as well. Each kind is a file of `edgedec.constraints.kinds`.

@@ -1,6 +1,6 @@
-"""Drafters: each file proposes the tokens ahead in its own way; file name = registry key.
+"""Drafters: what proposes the tokens ahead, for the target to verify.
 
-Whatever a drafter proposes, the output stays what it would have been (`edgedec.decoding.verify`).
+One file a drafter. Drafts never change the text, or its distribution (`edgedec.decoding.verify`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cache policies: what a cache keeps of a text, and what of it is looked at. File name = `--cache NAME:option=value,…`.
+"""Cache policies: what a KV cache keeps of a text, and what a step reads of it.
 
 A policy is lossy: the text differs from that of the whole cache. But it does not depend on drafting, batching, forking
 or saving: a policy decides from committed rows, at lengths of the text that are independent of how the text is split

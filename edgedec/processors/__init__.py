@@ -1,4 +1,4 @@
-"""Logits processors by name: each file changes the logits before all else, at every node of a draft tree.
+"""Logits processors: they change the logits before a token is chosen, at every node of a draft tree.
 
 `edgedec.decoding.logits` describes what one does. One object belongs to one generation at a time: a server and a batch
 make new ones for every text.

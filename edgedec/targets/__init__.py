@@ -1,4 +1,4 @@
-"""Targets by file: each file here declares those of one runtime or program as `FACTS = Targets(...)`.
+"""Targets: machines and compilers that a bundle can run on, and how far each was tried.
 
 `edgedec targets` lists them, and docs/devices.md has a table of them.
 """

@@ -1,4 +1,4 @@
-"""Checkpoints whose weights are quantized already. One file a method; the file's name is the `quant_method` it reads.
+"""Readers of checkpoints whose weights are quantized already.
 
 A reader finds the modules that its method stored, and gives each as a matrix under the name that the float weight would
 have: its values as float32 and, where a bundle has a format for them, the integers as stored.

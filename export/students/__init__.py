@@ -1,4 +1,4 @@
-"""Draft models in training, as torch modules whose parameters have the names of the published checkpoints.
+"""Draft models in training: torch modules whose parameters have the names of the published checkpoints.
 
 One file a kind; file name = kind. Row t of a text stands for: the model has read token t. Guess k of row t predicts the
 model's token after token t + k + `ahead`, given the tokens up to that one: ahead is 1 where the next token itself comes

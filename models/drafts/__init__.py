@@ -1,4 +1,4 @@
-"""Published draft checkpoints: which tensors they hold, what they compute. One file a kind; file name = kind.
+"""Published draft checkpoints: which tensors they hold, and what they compute.
 
 A head with attention is a small stack of blocks (`ModelSpec`), whose input is a state and whose readout is a vocabulary
 of its own. What is dense around it is a `Merge` or a `Rung`.

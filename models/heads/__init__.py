@@ -1,4 +1,4 @@
-"""Draft heads: small networks on top of a model's hidden states. One file a kind; file name = kind.
+"""Draft heads: small networks on a model's hidden states, which `edgedec train-heads` trains.
 
 A file describes the arithmetic once, over `Ops`; training, the ONNX graph and the tests' oracle each have
 their own. A head's state is read through the model's own final norm and rows of its own head matrix.

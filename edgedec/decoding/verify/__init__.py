@@ -1,4 +1,4 @@
-"""Verification: which drafted rows of a tree stand, and what comes after them. Pure functions.
+"""Verification: which drafted rows of a tree are accepted, and the token after each.
 
 `walk` is exact for any draft. The plug-ins of this family are for drafts whose tokens were drawn from known
 distributions: they accept more tokens of such a draft. They keep the target's distribution exactly, by rejection
