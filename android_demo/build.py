@@ -34,7 +34,7 @@ TOOLS = ("java", "mvn", "keytool", "aapt2", "zipalign", "apksigner")
 
 
 class Failed(Exception):
-    """One line: what went wrong, and what to do."""
+    """An error in one line, with advice."""
 
 
 def run(*command: str | Path, cwd: Path = HERE) -> str:
@@ -91,7 +91,7 @@ def packed_bundle() -> None:
 
 
 def android_natives() -> None:
-    """Native libraries for Android, by ABI: ours with an NDK or zig, ONNX Runtime's out of its AAR."""
+    """Native libraries for Android, by ABI: edgedec's with an NDK or zig, ONNX Runtime's from its AAR."""
     ndk, aar = os.environ.get("ANDROID_NDK_HOME"), os.environ.get("EDGEDEC_ORT_AAR")
     shutil.rmtree(NATIVES, ignore_errors=True)
     if ndk:
@@ -172,7 +172,8 @@ def assets() -> Path:
 
 
 def dex() -> Path:
-    """classes.dex of the app, the library and what they need. Of ONNX Runtime the classes, which its natives need."""
+    """classes.dex of the app, the library and what they need. ONNX Runtime's classes are included because its natives
+    need them."""
     folder = TARGET / "dex"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -189,7 +190,7 @@ def dex() -> Path:
 
 
 def pack(base: Path, classes: Path, into: Path) -> None:
-    """One zip file: libraries uncompressed and at pages of 16 KiB, so that they are mapped where they lie."""
+    """One zip file: libraries uncompressed and aligned to pages of 16 KiB, so that they can be mapped in place."""
     with zipfile.ZipFile(base) as source, zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as out:
         for item in source.infolist():
             stored = item.filename == "resources.arsc"

@@ -4,11 +4,11 @@
   used comes out right with weights times sqrt(D / D') and epsilon times D / D'.
 - Query heads stay with their KV head; the pairs (i, i + pairs) of a rope move with their halves.
 - Layers after the source's add nothing. They stand at the end, and a drafter that skips layers can skip them without
-any loss, so its results are not representative here. - Token ids after the source's must never be chosen. The last
-hidden dim holds a constant, too small to change any norm, which only the final norm scales up: the head's rows
-of these ids have -1 there, those of real ids nothing (or, where the head is the embedding, that small constant, which
-adds the same to all of them). It has a quantization block of its own, so that the rounding of other weights does not
-change.
+  any loss, so its results are not representative here.
+- Token ids after the source's must never be chosen. The last hidden dim holds a constant, too small to change any
+  norm, which only the final norm scales up: the head's rows of these ids have -1 there, those of real ids 0 (or,
+  where the head is the embedding, that small constant, which adds the same to all of them). It has a quantization
+  block of its own, so that the rounding of other weights does not change.
 """
 
 from __future__ import annotations

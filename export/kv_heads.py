@@ -6,9 +6,9 @@ calibration text and folded into the weights. The result is an ordinary model wi
 * Values: of the group's v_1 ... v_t (t * d numbers) the d combinations c that keep most of what reaches the hidden
   state; W_v becomes that of c, W_o of each query head what brings its v back from c.
 * Keys rotate with the position, pair by pair, so only pairs with the same rotation may be combined. Pair j of the
-group's heads is t complex numbers, and any complex combination of them rotates as they do. So each pair keeps the one
-combination that explains most (rank one of t), weighted by the queries' mean square; W_q is multiplied by its
-conjugate. Dims without rotation are combined as values are.
+  group's heads is t complex numbers, and any complex combination of them rotates as they do. So each pair keeps the
+  one combination that explains most (rank one of t), weighted by the queries' mean square; W_q is multiplied by its
+  conjugate. Dims without rotation are combined as values are.
 
 Tokens are weighted by the attention paid to them: the first one, an attention sink, more than all others. Both
 are exact where the heads of a group already depend on each other. Which heads make a group is chosen by what is left of

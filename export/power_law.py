@@ -1,7 +1,7 @@
 """PLDR-LLM checkpoints as bundles: their energy-curvature tensors are inferred once, from one text.
 
 Gokden 2025 (arXiv:2502.13502): a network computes a tensor G per head from a layer's queries. In a trained model G
-hardly depends on the text; inferred once, it replaces the network and is cached besides keys and values. With Q the
+hardly depends on the text; inferred once, it replaces the network and is cached with keys and values. With Q the
 turned queries of a text [T, d] of a head, A = LN(Q^T Q) goes through residual units, A = LN(glu(...glu(A)) + A), and
 
     G = a (iswiglu(W A + b) + 1e-9)^pw + ba     element by element but for the products; iswiglu(x) = x silu(x)

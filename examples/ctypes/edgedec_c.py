@@ -2,7 +2,7 @@
 
     python examples/ctypes/edgedec_c.py models/nano/bundle "Once upon a time"
 
-The library is looked for in EDGEDEC_LIBRARY, else where the system finds it. The structures below are edgedec.h's.
+The library is loaded from EDGEDEC_LIBRARY, else by the system's search path. The structures below are edgedec.h's.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class GeneratedToken(ctypes.Structure):
 
     @property
     def piece(self) -> str:
-        """The text that this token makes certain."""
+        """The text that this token completes."""
         return ctypes.string_at(self.text, self.text_bytes).decode()
 
 
@@ -222,7 +222,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 
 class EdgedecFailure(Exception):
-    """What the library refused: `.status` is its name."""
+    """An error of the library; `.status` is its name."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

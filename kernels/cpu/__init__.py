@@ -1,6 +1,6 @@
 """The native CPU engine: C++ kernels (`kernels.h`), blocks and paged caches over them (`engine.h`, `cache.h`), and
-their C interface (`api.h`), mirrored here. It knows addresses and numbers only; `edgedec.runtimes.native` makes them of
-a bundle."""
+their C interface (`api.h`), mirrored here. Its arguments are addresses and numbers; `edgedec.runtimes.native` makes
+them from a bundle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NORMS = {"none": 0, "rms": 1, "layer": 2}
 QK_NORMS = {"none": 0, "head": 1, "full": 2}
 KINDS = {"attention": 1, "mlp": 2, "moe": 3, "ssm": 4}
 ROUTERS = {"softmax": 0, "softmax_topk": 1, "sigmoid": 2}
-# Why the library refuses a call.
+# Error messages by status code of the library.
 MEMORY, FULL, NO_FILE = -1, 6, 17
 ERRORS = {
     MEMORY: "not enough memory",
@@ -47,7 +47,7 @@ ERRORS = {
 
 
 class Engine:
-    """A model opened on a pool of threads. `keep`: what owns the memory that `model` points to."""
+    """A model opened on a thread pool. `keep`: the owner of the memory that `model` points to."""
 
     def __init__(self, model: ModelStruct, threads: int, isa: str | None, keep: Any) -> None:
         self._lib, self._model, self._keep, self._pid = library(), model, keep, os.getpid()
@@ -62,7 +62,7 @@ class Engine:
         return name.decode()
 
     def run(self, sequences: bytes, n: int) -> int:
-        """Runs n packed sequences: 0, or a number of ERRORS. The GIL is free meanwhile."""
+        """Runs n packed sequences: 0, or a number of ERRORS. Releases the GIL."""
         return int(self._run(self._engine, sequences, n))
 
     def trim(self) -> None:
@@ -70,7 +70,7 @@ class Engine:
         self._lib.ed_trim(self._engine)
 
     def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
-        # A forked process has the memory and none of the threads: waiting for their end would have none.
+        # A forked process inherits the memory but not the threads: joining them would block forever.
         if getattr(self, "_engine", None) and getpid() == self._pid:
             self._lib.ed_close(self._engine)
             self._engine = None
@@ -91,7 +91,7 @@ class CachePool:
         return int(self._lib.ed_cache_pool_pages(self.handle))
 
     def trim(self) -> None:
-        """Frees memory that was kept for pages to come."""
+        """Frees memory that is kept for later pages."""
         self._lib.ed_cache_pool_trim(self.handle)
 
     def new_cache(self, capacity: int) -> CacheHandle:
@@ -130,52 +130,52 @@ class CacheHandle:
         return int(self._lib.ed_cache_attach(self.address, n))
 
     def rollback(self) -> None:
-        # A suspended generation that the garbage collector ends may find its cache freed already.
+        # When the garbage collector ends a suspended generation, its cache may be freed already.
         if self.address:
             self._lib.ed_cache_rollback(self.address)
 
     def truncate(self, length: int) -> int:
-        """The new length."""
+        """Truncate the cache; returns the new length."""
         if not self.address:
             return length
         return int(self._lib.ed_cache_truncate(self.address, length))
 
     def drop(self, block: int, slots: int, n: int) -> int:
-        """The slots of an int64 array [n] at an address, ascending."""
+        """Drop the slots in an int64 array [n] at an address, ascending."""
         return int(self._lib.ed_cache_drop(self.address, block, slots, n))
 
     def drop_by_head(self, block: int, slots: int, n: int) -> int:
-        """The slots of an int64 array [kv_heads, n] at an address, ascending."""
+        """Drop the slots in an int64 array [kv_heads, n] at an address, ascending."""
         return int(self._lib.ed_cache_drop_by_head(self.address, block, slots, n))
 
     def merge(self, block: int, into: int, slots: int, weights: int, n: int) -> int:
-        """Of arrays at addresses: int64 [n], int64 [n], float32 [kv_heads, n]."""
+        """Merge slots, given arrays at addresses: int64 [n], int64 [n], float32 [kv_heads, n]."""
         return int(self._lib.ed_cache_merge(self.address, block, into, slots, weights, n))
 
     def keys(self, block: int, start: int, out: int) -> None:
-        """Of the slots from `start` on, into float32 [kv_heads, slots - start, head_dim] at an address."""
+        """Copy the keys of the slots from `start` on into float32 [kv_heads, slots - start, head_dim] at an address."""
         self._lib.ed_cache_keys(self.address, block, start, out)
 
     def offload(self, block: int, pages: int, n: int, folder: bytes) -> int:
-        """The pages of an int32 array [n] at an address."""
+        """Move the pages in an int32 array [n] at an address to files."""
         return int(self._lib.ed_cache_offload(self.address, block, pages, n, folder))
 
     def slots(self, block: int) -> int:
         return int(self._lib.ed_cache_slots(self.address, block))
 
     def positions(self, block: int, out: int) -> None:
-        """Into int64 [slots] at an address."""
+        """Copy the positions into int64 [slots] at an address."""
         self._lib.ed_cache_positions(self.address, block, out)
 
     def tokens(self, block: int, out: int) -> None:
         self._lib.ed_cache_tokens(self.address, block, out)
 
     def page_ids(self, out: int | None) -> int:
-        """Into int64 at an address; how many there are."""
+        """Copy the page numbers into int64 at an address; returns their count."""
         return int(self._lib.ed_cache_page_ids(self.address, out))
 
     def pages(self) -> tuple[int, int]:
-        """Pages held, and how many of them others hold too."""
+        """The number of pages held, and how many of them are shared."""
         held, shared = c_int64(), c_int64()
         self._lib.ed_cache_pages(self.address, ctypes.byref(held), ctypes.byref(shared))
         return held.value, shared.value
@@ -277,7 +277,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 @cache
 def library() -> ctypes.CDLL:
-    """The library with its functions' types; ImportError with the reason if there is none."""
+    """The library with its functions' types; ImportError with the reason if it cannot be loaded."""
     lib = _library()
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(lib, name)

@@ -4,7 +4,7 @@
 
 #define ED_ABI 12
 
-#if defined(ED_API)  // such as extern "C" only: in a library that has an interface of its own (kernels/lib)
+#if defined(ED_API)  // defined as extern "C" without export by a library with an interface of its own (kernels/lib)
 #elif defined(_WIN32)
 #define ED_API extern "C" __declspec(dllexport)
 #else
@@ -95,12 +95,12 @@ ED_API uint64_t ed_kv_row_bytes(int dim, int kv);
 ED_API ed_cache_pool* ed_cache_pool_new(const ed_model* model, int kv);
 ED_API void ed_cache_pool_free(ed_cache_pool* pool);  // its caches may live on
 ED_API int64_t ed_cache_pool_pages(const ed_cache_pool* pool);  // pages in use
-ED_API void ed_cache_pool_trim(ed_cache_pool* pool);  // frees memory that was kept for pages to come
+ED_API void ed_cache_pool_trim(ed_cache_pool* pool);  // frees memory that is kept for later pages
 
 ED_API ed_cache* ed_cache_new(ed_cache_pool* pool, int capacity);
 ED_API void ed_cache_free(ed_cache* cache);
 ED_API int ed_cache_length(const ed_cache* cache);
-// Another cache with the first `length` committed tokens, or fewer where recurrent blocks keep no such state.
+// A fork with the first `length` committed tokens, or fewer if recurrent blocks have no checkpoint there.
 ED_API ed_cache* ed_cache_fork(const ed_cache* cache, int length, int capacity);
 // Become a fork of `other`; the capacity stays.
 ED_API int ed_cache_adopt(ed_cache* cache, const ed_cache* other, int length);
@@ -112,14 +112,14 @@ ED_API int ed_cache_truncate(ed_cache* cache, int length);  // the new length
 ED_API int ed_cache_drop(ed_cache* cache, int block, const int64_t* slots, int n);
 // Of each kv head its own n slots [kv_heads, n]. Slot i is then of the latest token that a head has there.
 ED_API int ed_cache_drop_by_head(ed_cache* cache, int block, const int64_t* slots, int n);
-// Keys and values of `slots` are added, weighted [kv_heads, n], to those of the slots `into`, which keep 1 less these
-// weights of their own.
+// Adds keys and values of `slots`, weighted by [kv_heads, n], to those of the slots `into`, which are
+// weighted by 1 minus these weights.
 ED_API int ed_cache_merge(ed_cache* cache, int block, const int64_t* into, const int64_t* slots, const float* weights,
                           int n);
 // Of the slots from `from` on [kv_heads, slots - from, head_dim].
 ED_API void ed_cache_keys(const ed_cache* cache, int block, int from, float* out);
-// Puts full pages of a block, by their numbers, into files of a folder: the system takes them out of memory and reads
-// them when they are used. They go with the cache. Pages that other caches hold too stay.
+// Moves full pages of a block, by their numbers, to files of a folder: the system can drop them from memory
+// and reads them on use. They are deleted with the cache. Pages shared with other caches stay in memory.
 ED_API int ed_cache_offload(ed_cache* cache, int block, const int32_t* pages, int n, const char* folder);
 ED_API int ed_cache_slots(const ed_cache* cache, int block);
 ED_API void ed_cache_positions(const ed_cache* cache, int block, int64_t* out);
@@ -132,8 +132,8 @@ ED_API uint64_t ed_cache_bytes(const ed_cache* cache);  // of memory, shared pag
 ED_API uint64_t ed_cache_save_bytes(const ed_cache* cache);
 ED_API void ed_cache_save(const ed_cache* cache, uint8_t* out);
 ED_API int ed_cache_load(ed_cache* cache, const uint8_t* data, uint64_t size);
-// What another cache that has the first `from` tokens appends to have all of them; 0 bytes: it cannot (slots were dropped,
-// attached, named otherwise).
+// The data that another cache with the first `from` tokens appends to have all tokens; 0 bytes: not possible
+// (slots were dropped, attached or renamed).
 ED_API uint64_t ed_cache_rest_bytes(const ed_cache* cache, int from);
 ED_API void ed_cache_save_rest(const ed_cache* cache, int from, uint8_t* out);
 ED_API int ed_cache_append(ed_cache* cache, const uint8_t* data, uint64_t size);
@@ -158,7 +158,7 @@ struct ed_readout {
   const int32_t* ids;
 };
 
-// What rows see of the committed slots of an attention block, by kv head (edgedec/runtime/view.py). Lists of all heads
+// The committed slots of an attention block that rows see, by kv head (edgedec/runtime/view.py). Lists of all heads
 // lie one after another, ascending in each, up to `ends` [kv_heads]; null: none.
 struct ed_view {
   int32_t group;    // rows that share a selection; 0: all rows of the call
@@ -217,10 +217,10 @@ ED_API const char* ed_isas(void);
 ED_API ed_engine* ed_open(const ed_model* model, int threads, const char* isa);
 ED_API void ed_close(ed_engine* engine);
 ED_API const char* ed_engine_isa(const ed_engine* engine);
-// 0, or what is wrong with the call: see ERRORS in __init__.py. Calls from several threads take turns.
+// 0, or an error of the call: see ERRORS in __init__.py. Concurrent calls are serialized.
 ED_API int ed_run(ed_engine* engine, const ed_sequence* sequences, int n);
-// Frees the working memory, which grows to what the largest call needs; if a call runs, when it ends. The next call takes
-// what it needs.
+// Frees the working memory, which has the size of the largest call so far; during a call, at its end. The
+// next call allocates it again.
 ED_API void ed_trim(ed_engine* engine);
 
 // ---- sampling ----------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ ED_API const float* ed_sampler_row(const ed_sampler* sampler);
 
 // ---- drafting ----------------------------------------------------------------------------------
 
-// What a function of this part returns: 0, or why it could not.
+// Status codes of the functions in this part: 0, or the error.
 #define ED_DRAFT_MEMORY -1
 #define ED_DRAFT_REFUSED -2
 
@@ -258,16 +258,16 @@ struct ed_drafter_options {
   double rate, explore;
 };
 
-// Proposes tokens from what it has read and learned; says nothing of the text's bytes. Not for two threads at once;
+// Proposes tokens from its tables; drafts do not change the text. Not for two threads at once;
 // drafters that share tables count as one.
 struct ed_drafter;
 
 // Null: options that cannot be, or no memory.
 ED_API ed_drafter* ed_drafter_new(const ed_drafter_options* options);
 ED_API void ed_drafter_free(ed_drafter* drafter);
-// Another one that has learned as much and reads a text of its own; tables are copied where either writes.
+// A fork with the same tables for another text; tables are copied on write.
 ED_API ed_drafter* ed_drafter_fork(const ed_drafter* drafter);
-// From now on it learns and drafts with the tables of `owner`, of the same kind and k.
+// Shares the tables of `owner`, a drafter of the same kind and k, from now on.
 ED_API int ed_drafter_share(ed_drafter* drafter, ed_drafter* owner);
 // copy: tokens, edits, replacements so far; datastore: lookups, those that found something; else entries of table 0, 1.
 ED_API int64_t ed_drafter_figure(const ed_drafter* drafter, int what);
@@ -290,7 +290,7 @@ struct ed_verified {
   int32_t rows, root, top, accepted;
 };
 
-// How often guesses of each kind came true: [ED_DRAFT_KINDS] each. estimates: hits and the claim itself, as one.
+// How often guesses of each kind were accepted: [ED_DRAFT_KINDS] each. estimates: hits and the claim itself, as one.
 #define ED_DRAFT_KINDS 24
 struct ed_calibration {
   double *hits, *tests, *estimates;
@@ -299,7 +299,7 @@ struct ed_calibration {
 // One text: the trees of its drafters, merged. The drafters must outlive it.
 struct ed_drafting;
 
-// What `ed_drafting_propose` is given and fills.
+// Inputs and outputs of `ed_drafting_propose`.
 struct ed_proposal {
   const int32_t* more;              // [n_more]: what came to the text
   const ed_calibration* estimates;  // [drafters]
@@ -309,8 +309,9 @@ struct ed_proposal {
   uint32_t enabled;                 // drafters by bit
 };
 
-// What `ed_drafting_watch` is given and fills: what calls cost, and how many nodes of the tree would pay in a call of one
-// sequence (0: none). first: the least chance of the likeliest node; trust: what a chance counts for.
+// Inputs and outputs of `ed_drafting_watch`: costs of calls, and the number of nodes of the tree that would
+// pay in a call of one sequence (0: none). first: the least chance of the likeliest node; trust: a factor on
+// chances.
 struct ed_watch {
   const double* seconds;  // [most + 1], by rows
   double text, each;      // what the cached tokens add to the call, and to it for each further row
@@ -329,17 +330,17 @@ struct ed_draft_tree {
 // Null among `drafters`: its trees come by `ed_drafting_add`.
 ED_API ed_drafting* ed_drafting_new(ed_drafter* const* drafters, int n);
 ED_API void ed_drafting_free(ed_drafting* drafting);
-// Another text begins. What was learned about the model stays.
+// Starts another text. The tables about the model are kept.
 ED_API void ed_drafting_reset(ed_drafting* drafting);
-// How many tokens of the text it has read.
+// The number of tokens of the text read so far.
 ED_API int ed_drafting_read(const ed_drafting* drafting);
 // Reads the text and merges the trees of the drafters that are enabled.
 ED_API int ed_drafting_propose(ed_drafting* drafting, const ed_proposal* asked, ed_draft_tree* tree);
-// Reads the text, tests the tree that the last watch made by what came since, and makes the next one.
+// Reads the text, scores the tree of the last watch against the new tokens, and makes the next tree.
 ED_API int ed_drafting_watch(ed_drafting* drafting, const ed_proposal* asked, ed_watch* watch);
 // One drafter's tree alone, its claims in tree->p.
 ED_API int ed_drafting_propose_one(ed_drafting* drafting, int number, const ed_proposal* asked, ed_draft_tree* tree);
-// The drafters that are enabled learn of a call; seconds [drafters]: what each one took.
+// Updates the enabled drafters with a call; seconds [drafters]: what each one took.
 ED_API int ed_drafting_observe(ed_drafting* drafting, const ed_verified* seen, uint32_t enabled, double* seconds);
 
 // Merges one more tree, of any drafter: `places` [n] are the nodes of its tokens. claims null: unknown.
@@ -350,8 +351,8 @@ ED_API void ed_drafting_clear(ed_drafting* drafting);
 ED_API int ed_drafting_tree(ed_drafting* drafting, int chain, ed_draft_tree* tree);
 // Of the tree so far only these n nodes, parents among them: `tree` takes them ascending, parents numbered among them.
 ED_API int ed_drafting_cut(const ed_drafting* drafting, const int32_t* nodes, int n, ed_draft_tree* tree);
-// Updates the calibrations of the drafters (null: none) by every guess whose parent came true; path [n] takes the nodes
-// that came true. Returns how many.
+// Updates the calibrations of the drafters (null: none) by every guess whose parent was accepted; path [n]
+// takes the accepted nodes. Returns how many.
 ED_API int ed_drafting_test(ed_drafting* drafting, const int64_t* picked, int n, const ed_calibration* calibrations,
                             int32_t* path);
 
@@ -362,6 +363,6 @@ ED_API int ed_walk(const int64_t* tokens, const int64_t* parents, int rows, int 
 
 // ---- this host ---------------------------------------------------------------------------------
 
-// What this host can do: bytes read from memory, GB/s; int8 multiply-adds from registers, 10^9/s.
+// Peak rates of this host: bytes read from memory, GB/s; int8 multiply-adds from registers, 10^9/s.
 ED_API double ed_probe_read(uint64_t bytes, int threads);
 ED_API double ed_probe_int8(const char* isa, int threads);

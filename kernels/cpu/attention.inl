@@ -3,8 +3,8 @@
 // For one query and one chunk: scores = scale * (query . key), the dot product in 16 lanes and their
 // halves; the chunk's maximum; p = exp(score - maximum); the sum of p in 16 lanes by rank; the weighted
 // values one key after another. Queries are worked on in tiles that share the expanded keys, and a tile
-// spans all ranks that any of its queries sees. What a query does not see has p = 0 and adds nothing; the
-// sums are rid of -0, the one trace it could leave. So no result depends on the tile.
+// spans all ranks that any of its queries sees. Hidden keys have p = 0 and add nothing; -0 in the sums, their
+// only possible effect, is removed. So no result depends on the tile.
 #pragma once
 #include <cmath>
 
@@ -124,8 +124,8 @@ static Work begin_tile(const Attention& a, int head, int row0, int chunk, int q0
 
 // ---- bringing keys and values in -------------------------------------------------------------------
 
-// Rows become floats at block + key * key_step + piece * piece_step; `factor` is what an INT8 row has yet
-// to be multiplied by, times `scale`.
+// Rows become floats at block + key * key_step + piece * piece_step; `factor` is the remaining scale of an
+// INT8 row, times `scale`.
 template <int F>
 ED_IN void expand_rows(const Work& w, int dim, const Run& run, int n, int key_step, int piece_step, float scale) {
   const int64_t row_bytes = w.a.row_bytes;
@@ -188,7 +188,7 @@ static void score(const Work& w, Slots slots, Span span, int i0, int i1) {
 
 // ---- from scores to weights ------------------------------------------------------------------------
 
-// Sets what of a span a query does not see.
+// Sets the ranks of a span that a query does not see.
 ED_IN void hide(const Work& w, int query, Span span, float value) {
   const Sight& s = w.sights[query];
   float* x = w.scores(query);

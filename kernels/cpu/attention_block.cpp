@@ -137,8 +137,8 @@ void AttentionBlock::plan(const BlockCall& call) {
   engine_.need_scratch(s_.plan.scratch_bytes());
 }
 
-// Room for the weights of sequences whose attention sums are wanted, as far as there is some: sums of others score their
-// keys a second time, for the same bytes.
+// Assigns memory for the weights of sequences whose attention sums are requested, while there is room. Sums
+// without memory compute their scores a second time, with the same bytes as result.
 void AttentionBlock::keep_weights(const BlockCall& call) {
   std::vector<size_t>& at = s_.kept_at;
   at.assign(call.sequences.size(), 0);
@@ -250,7 +250,7 @@ void AttentionBlock::attend_together() {
       const Item& item = plan.together[i];
       const Common& common = plan.commons[plan.common_of[item.sequence]];
       Attention a = s_.views[item.sequence];
-      // As if all those rows came after the common chunks.
+      // Treats all those rows as if they came after the common chunks.
       a.kept = nullptr;
       a.rows = common.rows, a.length = common.chunks * CHUNK, a.first = 0, a.begin = a.end = a.path = nullptr;
       k_.attend(a, item.kv_head, item.row0, item.row1, item.chunk0, s_.parts.p + item.part, engine_.scratch(thread));

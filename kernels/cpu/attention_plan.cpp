@@ -15,7 +15,7 @@ constexpr int CHUNK_PAGES = CHUNK / PAGE_SLOTS;
 
 // Whole chunks that lie in the same pages for two sequences.
 int common_chunks(const Attention& a, const Attention& b) {
-  if (a.window || b.window || a.format != b.format) return 0;  // in a window, what a row sees of a chunk is its own affair
+  if (a.window || b.window || a.format != b.format) return 0;  // with a window, each row sees another part of a chunk
   const int most = std::min(a.length, b.length) / CHUNK * CHUNK_PAGES;
   int same = 0;
   while (same < most && a.pages[same] == b.pages[same]) same++;
@@ -35,7 +35,7 @@ int AttentionPlan::item_rows() const { return std::max(1, ITEM_QUERIES / group_)
 
 size_t AttentionPlan::scratch_bytes() const { return attention_scratch(dim_, item_rows() * group_); }
 
-// Whether the plan that was made is one for these views too; if not, notes what it is made for.
+// Whether the existing plan fits these views; if not, notes the views of the next plan.
 bool AttentionPlan::same(const BlockCall& call, const std::vector<Attention>& views) {
   const Attention& a = views[0];
   bool same = active_ == call.active && heads_ == a.heads && kv_heads_ == a.kv_heads && dim_ == a.dim;
@@ -63,8 +63,8 @@ void AttentionPlan::make(const BlockCall& call, const std::vector<Attention>& vi
   active_ = call.active;
 }
 
-// Neighbours that begin with the same pages attend to the whole chunks of these together, rows of all by chunk: keys
-// and values are brought in once for all of them.
+// Adjacent sequences with the same first pages attend to the whole chunks of these together, so that keys and
+// values are loaded once for all of their rows.
 void AttentionPlan::find_commons(const BlockCall& call, const std::vector<Attention>& views) {
   const int n = (int)views.size();
   commons.clear(), together.clear(), common_of.assign(n, -1);

@@ -29,7 +29,7 @@ int AttentionState::slots_of(int length) const {
   return (int)(std::lower_bound(tokens_.begin(), tokens_.begin() + slots_, length) - tokens_.begin());
 }
 
-// Makes slots from .. to - 1 writable, and keeps what lies before them.
+// Makes slots from .. to - 1 writable, and keeps the slots before them.
 void AttentionState::need_slots(int from, int to) {
   for (int page = from / PAGE_SLOTS; page * PAGE_SLOTS < to; page++) {
     if (page < (int)pages_.size()) own(page, std::max(from, slots_) - page * PAGE_SLOTS);
@@ -49,9 +49,9 @@ void AttentionState::own(int page, int used) {
   pool_->release(old);
 }
 
-// Makes the pages of slots first .. slots - 1 this state's own, for rows that are still to be moved there: of a page
-// that others hold, only the rows before `first` are copied. Returns the pages as they were; those that were replaced
-// are still held.
+// Makes the pages of slots first .. slots - 1 this state's own, for rows that are still to be moved there: of
+// a shared page, only the rows before `first` are copied. Returns the pages as they were; those that were
+// replaced are still held.
 std::vector<uint8_t*> AttentionState::own_targets(int first, int slots) {
   std::vector<uint8_t*> before = pages_;
   const int begin = first / PAGE_SLOTS, end = (slots + PAGE_SLOTS - 1) / PAGE_SLOTS;
@@ -113,7 +113,7 @@ void AttentionState::drop_bounds(int from, int to) {
   }
 }
 
-// After slots were forgotten: releases pages, and tables that say nothing.
+// After slots were dropped: releases pages, and tables that are the identity.
 void AttentionState::shrink() {
   drop_bounds(full_pages(), (int)bounds_.size());
   bounds_.resize(std::min<size_t>(full_pages(), bounds_.size()));
@@ -264,7 +264,7 @@ void AttentionState::keys(int from, float* out) const {
     for (int slot = from; slot < slots_; slot++, out += head_dim_) k.load_kv(row(head, slot), head_dim_, format_, out);
 }
 
-// Pages that others hold too stay where they are: they would be in both places.
+// Shared pages stay in memory: a copy in a file would only take more room.
 int AttentionState::offload(const int32_t* pages, int n, const char* folder) {
   for (int i = 0; i < n; i++)
     if (pages[i] < 0 || pages[i] >= full_pages()) return 14;

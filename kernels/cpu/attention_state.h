@@ -1,5 +1,5 @@
-// Keys and values of one attention block and one text, in pages [k and v][kv_heads][PAGE_SLOTS][row bytes]. A page that
-// another state holds too is copied before anything in it is written.
+// Keys and values of one attention block and one text, in pages [k and v][kv_heads][PAGE_SLOTS][row bytes]. A
+// page shared with another state is copied before a write.
 #pragma once
 #include <memory>
 #include <vector>
@@ -19,7 +19,7 @@ class AttentionState : public BlockState {
   size_t row_bytes() const { return row_bytes_; }
   uint8_t* const* page_table() const { return pages_.data(); }
   int n_pages() const { return (int)pages_.size(); }
-  // Bounds of the keys of full pages, made when they are first wanted: [kv_heads][2][width] of each page. Forks share
+  // Bounds of the keys of full pages, computed at first use: [kv_heads][2][width] of each page. Forks share
   // them. `bounds` of a page: null until `set_bounds`, which takes what `take_bounds` gave.
   int full_pages() const { return slots_ / PAGE_SLOTS; }
   const uint16_t* const* bounds_table();  // of full_pages() pages

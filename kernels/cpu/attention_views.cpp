@@ -73,7 +73,7 @@ void ViewedAttention::make_bounds() {
   };
   struct All : std::vector<Missing> {
     bool filled = false;
-    ~All() {  // without memory for all of them there are none
+    ~All() {  // without memory for all bounds, none are made
       for (Missing& m : *this)
         if (m.made) filled ? m.state->set_bounds(m.page, m.made) : m.state->release_bounds(m.made);
     }
@@ -124,7 +124,7 @@ void ViewedAttention::select(Sight& s) {
   list_slots(s);
 }
 
-// Of the pages that are left, the `count` that the sight's queries can score highest in.
+// Selects, from the remaining pages, the `count` with the highest bounds of the sight's scores.
 void ViewedAttention::select_pages(Sight& s, int count) {
   const Attention& a = whole(s);
   auto& state = *static_cast<AttentionState*>(call_->sequences[s.sequence].state);
@@ -156,7 +156,7 @@ void ViewedAttention::select_pages(Sight& s, int count) {
   s.left.erase(std::remove_if(s.left.begin(), s.left.end(), [&](int32_t page) { return s.seen[page]; }), s.left.end());
 }
 
-// The table of the pages that are seen, and of those of pending rows.
+// Makes the table of the visible pages, then of those of pending rows.
 void ViewedAttention::make_table(Sight& s) {
   const Attention& a = whole(s);
   const int pending = call_->sequences[s.sequence].pending.count, all = (int)s.seen.size();
@@ -287,7 +287,7 @@ void ViewedAttention::sum(ViewOf view_of, bool copies) {
 
 // ---- stripes ---------------------------------------------------------------------------------------
 
-// Adds to the slots that are seen one by one those whose score by the mean query is near the mean anchor.
+// Adds to the single slots those whose score by the mean query is near the mean anchor.
 void ViewedAttention::find_stripes() {
   struct Chunk {
     int sight, chunk;

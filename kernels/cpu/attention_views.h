@@ -1,10 +1,10 @@
 // Attention of rows that see some of a block's committed slots (edgedec/runtime/view.py), by kv head.
 //
-// What is seen in whole pages is a page table of its own, whose last page, the one not yet full, is the block's: pending
-// rows lie where they lie. So the kernels run as ever, on ranks among what is seen. Slots seen one by one are copied
-// side by side first; one that stands for a run of slots has their mean value, and the logarithm of their number added
-// to its score: the weight of all of them. Partial sums of the pages, then of these copies, are merged in order: a row's result depends on
-// what it sees, not on what shares its call.
+// The visible whole pages form a page table of their own, whose last, partial page is the block's own:
+// pending rows stay in place. The usual kernels run on ranks among the visible slots. Single slots are first
+// copied to contiguous memory; one that stands for a run of slots has their mean value, and the logarithm of
+// their number added to its score: the weight of all of them. Partial sums of the pages, then of these
+// copies, are merged in order: a row's result depends on the slots it sees, not on other rows of its call.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -20,8 +20,8 @@ class Engine;
 class ViewedAttention {
  public:
   explicit ViewedAttention(Engine& engine) : engine_(engine) {}
-  // Attends for the sequences of a call that have a view. whole: what each of them would see without it; keys and
-  // values are written.
+  // Attends for the sequences of a call that have a view. whole: the arguments of each without a view;
+  // keys and values are written already.
   void run(const BlockCall& call, const std::vector<Attention>& whole);
 
  private:

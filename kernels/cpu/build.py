@@ -25,7 +25,7 @@ from functools import partial as part_of
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# By its path: while edgedec is being installed there is no package yet.
+# Imported by path: during the installation of edgedec there is no package yet.
 _OBJECTS = runpy.run_path(str(HERE / "objects.py"))
 BuildFailed, report, run = _OBJECTS["BuildFailed"], _OBJECTS["report"], _OBJECTS["run"]
 ObjectCache, object_cache, replacing = _OBJECTS["ObjectCache"], _OBJECTS["object_cache"], _OBJECTS["replacing"]
@@ -50,7 +50,7 @@ class Unit:
 
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni")
-# GCC's own AVX-512 header reads what it calls undefined, and GCC warns of it.
+# GCC's own AVX-512 header reads values marked as undefined, and GCC warns of them.
 QUIET = ("-Wno-uninitialized", "-Wno-maybe-uninitialized", "-Wno-unknown-warning-option")
 UNITS = (
     Unit("scalar", gnu=("-O2",)),
@@ -62,13 +62,13 @@ UNITS = (
 )
 
 
-# The library of kernels/lib leaves out what nobody calls; with these its objects are the engine's.
+# The library of kernels/lib drops unused sections; with these flags it can share the engine's objects.
 SECTIONS = ("-fvisibility-inlines-hidden", "-ffunction-sections", "-fdata-sections")
 
 
 @dataclass(frozen=True)
 class Gnu:
-    """g++, clang++ and what answers to their options."""
+    """g++, clang++ and compilers with the same options."""
 
     command: tuple[str, ...]
     arch: str
@@ -77,7 +77,7 @@ class Gnu:
 
     @property
     def target(self) -> list[str]:
-        """Apple's compiler builds for whichever of its two architectures is asked for."""
+        """The options for the architecture: Apple's compiler can build for either of two."""
         return ["-arch", self.arch.replace("aarch64", "arm64")] if sys.platform == "darwin" else []
 
     @property
@@ -93,7 +93,7 @@ class Gnu:
         return [f"-fsanitize={self.sanitize}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g", "-O1"]
 
     def flags(self, unit: Unit) -> list[str]:
-        # x86 processors without AVX2 are of before 2013; ARM's without dotprod are many.
+        # x86 processors without AVX2 are from before 2013; ARM processors without dotprod are common.
         rare = unit.name == "scalar" and self.arch == "x86_64" and self.sanitize is None
         spelt: list[str] = _OBJECTS["spelt_for"](self.command, ("-Os",) if rare else unit.gnu)
         return spelt
@@ -130,7 +130,7 @@ class Msvc:
         return [*self.command, *common, *flags, *told, "/c", str(source), f"/Fo{into}"]
 
     def link(self, objects: Sequence[Path], into: Path, shared: bool) -> list[str]:
-        # The import library, which nobody wants, goes where the objects go.
+        # The import library, which is not needed, goes to the objects' folder.
         unwanted = f"/IMPLIB:{objects[0].with_name('unwanted.lib')}"
         how = ["/LD"] if shared else []
         return [*self.command, "/nologo", *how, *(str(o) for o in objects), f"/Fe{into}", "/link", unwanted]
@@ -155,7 +155,7 @@ def compiler(
 
 
 def _visual_studio(arch: str) -> Mapping[str, str] | None:
-    """The environment in which cl works, as its own command prompt has it; None without Visual Studio."""
+    """The environment for cl, from its command prompt's script; None without Visual Studio."""
     if shutil.which("cl"):
         return dict(os.environ)
     programs = os.environ.get("PROGRAMFILES(X86)", r"C:\Program Files (x86)")
@@ -194,14 +194,16 @@ def build(
         folder = scratch or Path(temporary)
         units = units_for(tool, sources, folder)
         defines = [unit.define for unit in units]
-        # Of an inline function that several objects hold, the linker keeps the first: the one any CPU can run.
+        # The linker keeps the first copy of an inline function that is in several objects: this has to be one that any
+        # CPU can run.
         parts = [(path, [f"-I{sources}"] if path in mains else []) for path in (*common_sources(sources), *mains)]
         parts += [(unit_source(sources, unit), tool.flags(unit)) for unit in units]
         objects = [folder / f"{at}-{path.stem}.o" for at, (path, _) in enumerate(parts)]
         commands = [tool.compile(path, o, flags, defines) for (path, flags), o in zip(parts, objects, strict=True)]
         kept = object_cache(tool.command, engine_headers(sources), tool.env)
         work = [(path, command, o) for (path, _), command, o in zip(parts, commands, objects, strict=True)]
-        # Instruction sets take longest: they come first, and of them the last, which has the most registers.
+        # Units of instruction sets take longest, so they come first, and the last one, with the most registers, before
+        # the others.
         named = [(path.name, part_of(kept.compile, path, command, o, tool.env)) for path, command, o in work[::-1]]
         _run_all(named, jobs or os.cpu_count(), "compiling the CPU engine" if progress else "")
         kept.trim()
@@ -215,7 +217,7 @@ def source_files(folder: Path = HERE) -> list[Path]:
 
 
 def engine_headers(folder: Path = HERE) -> list[Path]:
-    """What the engine's sources include."""
+    """The headers of the engine's sources."""
     return [path for path in source_files(folder) if path.suffix != ".cpp"]
 
 
@@ -231,7 +233,7 @@ def unit_source(folder: Path, unit: Unit) -> Path:
 
 
 def units_for(tool: Gnu | Msvc, sources: Path, scratch: Path) -> list[Unit]:
-    """Those for this architecture whose options the compiler knows; the others are left out and named."""
+    """The units for this architecture whose options the compiler supports; the others are left out and reported."""
     empty = scratch / "empty.cpp"
     empty.write_text("int nothing;\n")
     run(tool.compile(empty, scratch / "empty.o", [], []), tool.env)

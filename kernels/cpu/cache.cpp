@@ -73,7 +73,7 @@ Cache::Cache(std::shared_ptr<const CachePool> pool, int capacity) : pool_(std::m
     if (pool_->empty[i]) states_[i] = pool_->empty[i]->fork(0);
 }
 
-// The most tokens <= length that all blocks can go back to.
+// The most tokens <= length that all blocks can be truncated to.
 int Cache::checkpoint(int length) const {
   length = std::max(0, std::min(length, length_));
   for (int before = -1; before != length;) {
@@ -281,7 +281,7 @@ void Cache::save_rest(int from, uint8_t* out) const {
     if (state) out = state->save_rest(from, out);
 }
 
-// What does not fit leaves the cache as it was, where recurrent blocks can go back to that.
+// If the data does not fit, the cache is restored, provided that recurrent blocks have a checkpoint there.
 int Cache::append(const uint8_t* data, size_t size) {
   RestHeader header;
   if (size < sizeof header) return 15;

@@ -1,5 +1,5 @@
-// The state of a text: one BlockState for each block that keeps one. Attention keeps its rows in pages that several
-// caches may hold (attention_state.h); a recurrent block keeps what its file says.
+// The state of a text: one BlockState for each block that keeps one. Attention keeps its rows in pages that
+// caches may share (attention_state.h); for recurrent blocks see recurrent.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace edgedec {
 
 class PagePool;
 
-// The rows of a pending tree, as a call brings them: `count` of them, of which those from `first` on are computed.
+// The rows of a pending tree, as passed by a call: `count` of them, of which those from `first` on are computed.
 struct PendingRows {
   int first, count;
   const int64_t* positions;  // [count]
@@ -33,10 +33,10 @@ struct KeptRow {
   int64_t position;
 };
 
-// So many slots more than tokens a block may hold.
+// A block may hold this many more slots than tokens.
 constexpr int MOST_ATTACHED = 64;
 
-// What one block keeps of one text. The base class knows committed slots and pending rows; a kind stores them.
+// The state of one block for one text. The base class counts committed slots and pending rows; a kind stores them.
 // Pending row i (the i-th row of the call) comes after the start() slots that were committed when its tree began.
 class BlockState {
  public:
@@ -47,7 +47,7 @@ class BlockState {
   int64_t position(int row) const { return names_ ? names_->positions[row] : base_ + row; }
   int row_of(int64_t number) const;  // the pending row of a number; -1: not held
 
-  // Whether a call may write these rows: those before `first` are held, and no pending row is committed.
+  // Whether a call may write these rows: those before `first` are pending here, and no pending row is committed.
   bool accepts(const PendingRows& rows) const;
   // Before a call writes rows first .. count - 1: they replace the pending ones from `first` on. `names`: RowNames::of.
   void begin(const PendingRows& rows, const std::shared_ptr<const RowNames>& names);
@@ -65,14 +65,14 @@ class BlockState {
   virtual std::unique_ptr<BlockState> fork(int length) const = 0;
   virtual bool drop(const int64_t* /*slots*/, int /*n*/) { return false; }
   virtual bool drop_by_head(const int64_t* /*slots*/, int /*n*/) { return false; }
-  // Adds keys and values of `slots`, weighted [kv_heads, n], to those of the slots `into`, which keep 1 less these
-  // weights. False: slots that are not held, or on both sides.
+  // Adds keys and values of `slots`, weighted [kv_heads, n], to those of the slots `into`, which are weighted
+  // by 1 minus these weights. False: slots out of range, or on both sides.
   virtual bool merge(const int64_t* /*into*/, const int64_t* /*slots*/, const float* /*weights*/, int /*n*/) {
     return false;
   }
   // Of the committed slots from `from` on [kv_heads, slots - from, head_dim].
   virtual void keys(int /*from*/, float* /*out*/) const {}
-  // Puts full pages into files of a folder, and lets those that are there rest. 0, or why not.
+  // Moves full pages to files of a folder, and drops those in files from memory. 0, or an error.
   virtual int offload(const int32_t* /*pages*/, int n_pages, const char* /*folder*/) { return n_pages ? 14 : 0; }
   virtual void positions(int64_t* out) const = 0;
   virtual void tokens(int64_t* out) const = 0;
@@ -86,9 +86,10 @@ class BlockState {
   virtual void reserve(int /*rows*/) {}
   virtual size_t save_bytes() const = 0;
   virtual uint8_t* save(uint8_t* out) const = 0;  // the end of what it wrote
-  // Becomes what was saved; null if that cannot be, else the end of what it read. Nothing is pending then.
+  // Restores a saved state; null if it does not fit, else the end of the data read. Nothing is pending then.
   virtual const uint8_t* load(const uint8_t* from, const uint8_t* end) = 0;
-  // For a state whose slots are the tokens 0 .. slots() - 1: what `append` adds to another one that has those below `from`.
+  // For a state whose slots are the tokens 0 .. slots() - 1: the data that `append` adds to another one with
+  // the tokens below `from`.
   virtual bool contiguous() const { return true; }
   virtual size_t rest_bytes(int from) const = 0;
   virtual uint8_t* save_rest(int from, uint8_t* out) const = 0;
@@ -124,7 +125,7 @@ struct CachePool {
   uint64_t shape;  // state_shape() of the model
 };
 
-// A number that two models have in common if caches of one can be used with the other.
+// A number that is equal for models with interchangeable caches.
 uint64_t state_shape(const ed_model& model);
 
 class Cache {
@@ -139,8 +140,9 @@ class Cache {
 
   std::unique_ptr<Cache> fork(int length) const;
   void adopt(const Cache& other, int length);
-  // Before a call writes rows of these blocks, of which some keep a state. A tree is of all blocks: rows from 0 on begin
-  // another if rows of this one are committed; then all blocks forget what is left of this one.
+  // Before a call writes rows of these blocks, of which some keep a state. A tree belongs to all blocks: rows
+  // from 0 on start another tree if rows of this one are committed; then all blocks drop the rest of this
+  // one.
   void begin(const int32_t* blocks, int n_blocks, const PendingRows& rows, const std::shared_ptr<const RowNames>& names);
   bool committing() const { return tree_done_ >= 0; }  // rows of the pending tree are committed
   int commit(const int64_t* rows, int n);
@@ -158,7 +160,7 @@ class Cache {
   size_t save_bytes() const;
   void save(uint8_t* out) const;
   int load(const uint8_t* data, size_t size);
-  // What another cache that has the first `from` tokens appends to have all; 0 bytes: slots are not those of tokens.
+  // The data that another cache with the first `from` tokens appends to have all; 0 bytes: slots do not match tokens.
   size_t rest_bytes(int from) const;
   void save_rest(int from, uint8_t* out) const;
   int append(const uint8_t* data, size_t size);

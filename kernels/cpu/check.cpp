@@ -1,4 +1,4 @@
-// What is wrong with a call: the numbers of ERRORS in __init__.py.
+// Checks of calls; the numbers are those of ERRORS in __init__.py.
 #include <algorithm>
 
 #include "engine.h"

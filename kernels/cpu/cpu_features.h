@@ -1,4 +1,4 @@
-// Which of the units' instructions this CPU has, and the operating system lets us use.
+// Which of the units' instructions this CPU has and the operating system enables.
 #pragma once
 #include <cstdint>
 
@@ -25,7 +25,7 @@ struct CpuId {
   uint32_t eax, ebx, ecx, edx;
 };
 
-// All zero where the CPU does not know the leaf.
+// All zero if the CPU does not support the leaf.
 inline CpuId cpu_id(uint32_t leaf, uint32_t subleaf) {
 #ifdef _MSC_VER
   int r[4];
@@ -40,7 +40,7 @@ inline CpuId cpu_id(uint32_t leaf, uint32_t subleaf) {
 #endif
 }
 
-// Does the operating system save these registers? 6: ymm; 0xe6: zmm and the masks too.
+// Whether the operating system saves these registers. 6: ymm; 0xe6: zmm and the masks too.
 inline bool saves(uint32_t registers) {
   if (!(cpu_id(1, 0).ecx >> 27 & 1)) return false;
 #ifdef _MSC_VER

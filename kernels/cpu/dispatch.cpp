@@ -48,7 +48,7 @@ const Unit UNITS[] = {
 
 const Kernels* find(const char* name) {
   for (const Unit& unit : UNITS) {
-    // Asked first: a table of instructions that this CPU lacks must not even be touched.
+    // This check comes first: even reading the table of a unit may run instructions that this CPU lacks.
     if (!unit.runs()) continue;
     const Kernels* table = unit.table();
     if (!name || !std::strcmp(name, table->name)) return table;
@@ -58,7 +58,7 @@ const Kernels* find(const char* name) {
 
 }  // namespace
 
-// The best is found once: to ask what the CPU has takes long in a virtual machine, and every sampler wants it.
+// The best table is found once: CPU detection is slow in a virtual machine, and every sampler needs the table.
 const Kernels* choose(const char* name) {
   static const Kernels* const best = find(nullptr);
   return name && *name ? find(name) : best;

@@ -52,7 +52,7 @@ int Engine::run(const ed_sequence* sequences, int n) {
   return wrong;
 }
 
-// Nobody waits: where a call runs, it does this at its end.
+// This does not block: if a call runs, it frees the memory at its end.
 void Engine::trim() {
   trim_ = true;
   while (trim_ && turn_.try_lock()) {
@@ -61,7 +61,7 @@ void Engine::trim() {
   }
 }
 
-// Blocks are made anew: they hold no more than their working memory.
+// Blocks are made anew, because they hold nothing but working memory.
 void Engine::release() {
   auto shared = std::exchange(shared_, {});
   try {
@@ -101,7 +101,7 @@ void Engine::prepare(const ed_sequence* sequences, int n) {
   for (int i = 0; i < n; i++)
     if (sequences[i].rows) begin(planned_[count++], sequences[i]);
   planned_.resize(count);
-  // Those alike stay in order, by where they were asked for: a stable sort would take memory in every step.
+  // Equal ones stay in order by their index: a stable sort would allocate memory in every step.
   if (count > 1)
     std::sort(planned_.begin(), planned_.end(), [](const Planned& a, const Planned& b) {
       return std::tie(a.lead, a.asked) < std::tie(b.lead, b.asked);
@@ -274,7 +274,7 @@ QuantizedActivations Engine::quantize(const float* x, int rows, const Matrix& w)
   reserve(rows);
   const QuantizedActivations a = activations(w, x);
   if (!w.quantized()) return a;
-  // Few rows are cut, so that all threads have some; blocks with zero points stay whole.
+  // Few rows are split, so that all threads have work; blocks with zero points stay whole.
   const int whole = w.zeros ? w.block_steps() : 1, pieces = a.steps / whole;
   const int cuts = rows < 2 * pool_.size() ? std::min(pieces, 2 * pool_.size()) : 1;
   pool_.parallel_for(rows * cuts, grain(rows * cuts), [&](int begin, int end, int) {

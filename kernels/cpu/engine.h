@@ -18,7 +18,7 @@
 
 namespace edgedec {
 
-// Memory that grows, aligned to cache lines; what was in it is lost when it grows.
+// Growing memory, aligned to cache lines; its content is lost when it grows.
 template <class T>
 class Buffer {
  public:
@@ -37,7 +37,7 @@ class Buffer {
   size_t size_ = 0;
 };
 
-// The rows of a call that the head runs on, and where what it says of them goes.
+// The rows of a call that the head runs on, and the addresses of their outputs.
 struct HeadRow {
   const float* hidden;
   float* logits;  // null: not wanted
@@ -70,7 +70,8 @@ class Engine {
     if (!made) made = std::make_shared<T>();
     return *static_cast<T*>(made.get());
   }
-  // Pieces of n equal small tasks: some for each thread, as who is late is helped, but not each by itself.
+  // The grain for n equal small tasks: several pieces per thread, so that free threads help late ones, at
+  // little overhead.
   int grain(int n) const { return std::max(1, n / (6 * pool_.size())); }
   // Scratch of a thread: at least Matrix::scratch() of all matrices(), and `bytes` of the last need_scratch().
   uint8_t* scratch(int thread) const { return scratch_.p + thread * scratch_stride_; }
@@ -93,7 +94,7 @@ class Engine {
   void add_residual(const BlockCall& call, const ed_block& block, float* y);
   // Whether a sequence of the call has an adapter for matrix `which` (0: first, 1: last) of its block.
   bool adapted(const BlockCall& call, int which) const;
-  // y += scale * b (a x) for the rows whose sequence has an adapter there; x [rows, k], y [rows, n].
+  // y += scale * b (a x) for the rows of sequences with an adapter for this matrix; x [rows, k], y [rows, n].
   void adapt(const BlockCall& call, int which, const float* x, int k, float* y, int n);
 
  private:
@@ -168,7 +169,7 @@ class Engine {
   std::mutex turn_;
   std::atomic<bool> trim_{false};  // wanted, and not done yet
   const uint64_t shape_;  // of the caches
-  bool paired_ = false;   // whether a block reads embeddings beside the state
+  bool paired_ = false;   // whether a block reads embeddings besides the state
   std::unordered_map<std::type_index, std::shared_ptr<void>> shared_;
   std::vector<std::unique_ptr<Block>> made_;
   size_t widest_ = 0;  // of all matrices: bytes of a row made ready for them
@@ -184,7 +185,7 @@ class Engine {
   std::vector<HeadRow> head_rows_;
   int top_ = 0;           // of all head rows the most
   int draws_ = 0;         // head rows that a token is drawn from
-  bool logsums_ = false;  // whether any wants its logsum
+  bool logsums_ = false;  // whether any logsum is requested
 
   Buffer<float> hidden_, gather_, embeddings_, embeddings_gather_, normed_, post_, lora_, strip_, drawn_;
   std::vector<DrawScratch> draws_of_;  // threads

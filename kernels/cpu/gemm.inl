@@ -16,7 +16,7 @@ namespace ED_NS {
 
 using namespace edgedec;
 
-constexpr int AHEAD = 2048;  // bytes: how far in front weights are asked for
+constexpr int AHEAD = 2048;  // prefetch distance of weights, in bytes
 
 // Where V neighbouring native vectors of outputs have their weights and scales.
 template <int V>
@@ -41,7 +41,8 @@ ED_IN nf next_zeros(const uint8_t*& z, int shift) {
 
 // Where zero points go: of int4 into the integer sum of a step, of int8 beside the sums of a block, which may be a step.
 enum Zeros { NO_ZEROS, IN_STEP, BY_BLOCK, BY_STEP };
-// How those of int4 get into the sum, of tiles of many rows and of few: added to weight bytes, or as what the sum begins with.
+// How zero points of int4 are applied in tiles of many rows and of few: added to weight bytes, or as the
+// initial value of the sum.
 enum Begin { OFFSETS, ADDED, BEGUN };
 
 // f(0), ... f(N - 1), each with a constant: what is indexed by it stays in registers.
@@ -119,7 +120,7 @@ struct Sums {
   ED_METHOD void set(int m, int v, nf x) { KEPT ? (void)(kept[m][v] = x) : nstore(memory + (m * V + v) * W, x); }
 };
 
-// sums[m * V + v] = row m0 + m times vector v. A function of its own: inlined, its registers would be everyone's.
+// sums[m * V + v] = row m0 + m times vector v. Not inlined, because its registers would be shared with the caller's.
 template <int FORMAT, int STEP, int M, int V, int ZEROS>
 ED_APART void tile(const Strip<V>& at, int per_block, const QuantizedActivations& a, int m0, float* sums) {
   constexpr int LINES = FORMAT == INT4 ? STEP / 8 : STEP / 4;  // 64 bytes each
@@ -144,13 +145,14 @@ ED_APART void tile(const Strip<V>& at, int per_block, const QuantizedActivations
   each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { acc.set(m, v, nzero()); }); });
   if constexpr (ZEROS == BY_BLOCK)
     each<M>([&](auto m) ED_INLINED { each<V>([&](auto v) ED_INLINED { whole.set(m, v, nzero()); }); });
-  // Behind the last weights of this strip those of the next are asked for.
+  // After the last weights of this strip, those of the next one are prefetched.
   const int last = a.steps - AHEAD / (64 * LINES);
   size_t ahead = AHEAD;
   [[maybe_unused]] nf zero[V];
   [[maybe_unused]] ni int_zero[V];
   const auto begin_block = [&](auto v) ED_INLINED {
-    // The next strip's: too short a stretch for the processor to see it coming. Once a line where loads are what takes time.
+    // The next strip's weights: the run is too short for hardware prefetching. Once per cache line where
+    // loads are the bottleneck.
     if (M > 2 || ((uintptr_t)z[v] & 63) < (FORMAT == INT4 ? LANES / 2 : LANES)) nprefetch(z[v] + at.next_zero);
     if constexpr (HOW == ADDED) {
       int_zero[v] = nspread_zeros4(z[v], zero_shift(v)), z[v] += LANES / 2;
@@ -220,8 +222,8 @@ ED_IN void tiles_of(int m, const Strip<V>& at, int per_block, const QuantizedAct
   if constexpr (M > 1) tiles_of<FORMAT, STEP, V, ZEROS, M / 2>(m, at, per_block, a, m0, sums);
 }
 
-// m rows by a tile for so many. What is rare, a vector that is left over, blocks of 16, zero points of int8 in blocks of 32, has
-// few tiles: they take long to compile.
+// m rows by a tile for so many. Rare cases (a remaining vector, blocks of 16, zero points of int8 in blocks
+// of 32) have few tiles, because each takes long to compile.
 template <int FORMAT, int STEP, int V, int ZEROS = NO_ZEROS, int M = TILE_M>
 ED_IN void tile_of(int m, const Strip<V>& at, int per_block, const QuantizedActivations& a, int m0, float* sums) {
   if constexpr (V < TILE_V || STEP == 16 || ZEROS == BY_STEP) {

@@ -11,9 +11,10 @@ namespace edgedec {
 
 namespace {
 
-constexpr int HEAD_STRIP = 32;  // groups of the vocabulary between two looks for better ones
+constexpr int HEAD_STRIP = 32;  // groups of the vocabulary between two searches for better tokens
 constexpr int STRIP_WIDTH = HEAD_STRIP * LANES;
-// Rows of logits that tokens are drawn from at a time: of a vocabulary whose weights are soon read again, and of others.
+// Rows of logits that tokens are drawn from at a time: for a small vocabulary, whose weights are soon read
+// again, and for others.
 constexpr int DRAW_ROWS = 16, MANY_DRAW_ROWS = 64, SMALL_VOCAB = 1 << 14;
 
 // Of two the better: the larger logit; of equals the smaller token.
@@ -80,13 +81,14 @@ void Engine::head_of(const ed_sequence* sequences, int n, const ed_readout* read
   if (draws_) draw(0, rows);
 }
 
-// Is nothing wanted but a token of each row?
+// Whether only a token of each row is requested.
 bool Engine::only_draws() const {
   return draws_ == (int)head_rows_.size() && !top_ && !logsums_ &&
          std::none_of(head_rows_.begin(), head_rows_.end(), [](const HeadRow& row) { return row.logits; });
 }
 
-// Of a small vocabulary logits of so few rows at a time that they are still in the caches when tokens are drawn from them.
+// For a small vocabulary, so few rows of logits at a time that they are still in the caches when tokens are
+// drawn from them.
 void Engine::draw_in_parts(const Product& p) {
   const int most = std::min(p.rows, model_.vocab <= SMALL_VOCAB ? DRAW_ROWS : MANY_DRAW_ROWS);
   drawn_.need((size_t)most * model_.vocab);
@@ -119,7 +121,7 @@ void Engine::draw(int from, int n) {
       if (*s->drawn < 0) keep_row(*s->sampler, head_rows_[r].logits);
 }
 
-// The vocabulary strip by strip; its logits are there already if `made`.
+// Processes the vocabulary strip by strip; `made`: the logits are computed already.
 void Engine::strips(const Product& p, bool made) {
   const int rows = p.rows, n_strips = (p.w.groups() + HEAD_STRIP - 1) / HEAD_STRIP;
   const size_t best = (size_t)pool_.size() * rows * top_;
@@ -187,7 +189,7 @@ void Engine::merge_best(int r, const int32_t* ids) {
   }
 }
 
-// Strips in their order, whoever made them.
+// Strips are merged in order, whichever thread made them.
 void Engine::merge_sums(int r) {
   const int n = (matrix(model_.head).groups() + HEAD_STRIP - 1) / HEAD_STRIP;
   const StripSum* strips = sums_.p + (size_t)r * n;

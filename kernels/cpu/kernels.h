@@ -10,7 +10,7 @@
 //   b = fma(float(integer sum), activation scale, b), and ends with acc = fma(weight scale, b, acc);
 // - sums along a row run in 16 lanes, lane i taking elements i, i+16, ..., and then halves are added to
 //   halves: i + (i+8), 4, 2, 1.
-// Compiled with -ffp-contract=off: a fused multiply-add stands only where it is written.
+// Compiled with -ffp-contract=off: multiply-adds are fused only where the code says fma.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -90,7 +90,7 @@ struct Matrix {
     }
     return part;
   }
-  // What `product` needs to put two strips of two groups in the packed layout.
+  // Bytes that `product` needs for two strips of two groups in the packed layout.
   size_t scratch() const { return layout == ROWS && quantized() ? 4 * packed_bytes() : 0; }
   // Of a group in the packed layout: weights, scales, zero points.
   size_t packed_bytes() const {
@@ -113,7 +113,7 @@ struct QuantizedActivations {
   const float* x;
   int32_t steps, step;
 
-  // From row to row. No multiple of a page, lest rows side by side fall into the same lines of a cache.
+  // Bytes from row to row: not a multiple of a page, so that adjacent rows do not compete for the same cache lines.
   ED_METHOD static size_t row_bytes(const Matrix& w) {
     return w.quantized() ? w.steps() * record_bytes(w.step()) + 64 : 0;
   }
@@ -194,7 +194,7 @@ struct Attention {
 
 struct Kernels {
   const char* name;
-  // What `offset` takes off each weight of a matrix: what stands for zero there, as far as products do not take it off.
+  // The amount that `offset` subtracts from each weight of a matrix: the code of zero, unless products subtract it.
   int (*stands_for_zero)(const Matrix& w);
   // One row of n floats over its root mean square, times weight.
   void (*norm)(const float* x, const float* weight, int n, float eps, float* y);
@@ -229,7 +229,7 @@ struct Kernels {
   // sums[slot] += the attention that rows row0 to row1 of kv head h pay to each slot; `total` as for finish.
   void (*attention_sums)(const Attention& a, int h, int row0, int row1, const float* total, float* sums,
                          uint8_t* scratch);
-  // For `probe.cpp`: reads memory; and multiplies and adds from registers, saying how often it did.
+  // For `probe.cpp`: reads memory; multiplies and adds from registers and returns the number of multiply-adds.
   void (*probe_read)(const uint8_t* p, uint64_t bytes);
   int64_t (*probe_int8)(int64_t rounds);
   // y[i] = exp(x[i] - shift); y[i] = 1 / (1 + exp(-x[i])); y[i] = fma(scale, x[i], y[i]).

@@ -112,12 +112,12 @@ static void store_f16(const float* x, int dim, uint16_t* out) {
   if (dim % 2) out[dim] = 0;  // rows are whole words
 }
 
-// 1 / scale; 0 where that is nothing a float holds.
+// 1 / scale; 0 if that is not a finite float.
 ED_IN float inverse(float scale) { return scale >= FLT_MIN ? 1.0f / scale : 0.0f; }
 
 static void store_int8(const float* x, int dim, uint8_t* out) {
   vf top = vset(0.0f);
-  for (int i = 0; i < dim; i += 16) top = vmax(vabs(vload_n(x + i, dim - i)), top);  // a NaN is passed over
+  for (int i = 0; i < dim; i += 16) top = vmax(vabs(vload_n(x + i, dim - i)), top);  // NaN is ignored
   float scale = vtop(vmin(top, vset(FLT_MAX))) / 127.0f;
   if (scale < FLT_MIN) scale = 0.0f;
   const vf unit = vset(inverse(scale)), most = vset(127.0f);

@@ -1,4 +1,4 @@
-"""Find the compiled engine and load it; say in one line why not."""
+"""Find the compiled engine and load it, or give a one-line reason."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ AGAIN = "reinstall edgedec with a C++17 compiler"
 
 
 def path() -> Path:
-    """Where the library is looked for: beside this file, else, in a checkout that was not compiled, where edgedec is
-    installed."""
+    """The library's path: in this folder, else, for a checkout that was not compiled, in the installed edgedec."""
     own = Path(os.environ.get(OVERRIDE) or Path(__file__).with_name(LIBRARY))
     if own.is_file() or OVERRIDE in os.environ:
         return own
@@ -44,7 +43,7 @@ def isa() -> str:
 
 
 def isas() -> dict[str, bool]:
-    """The instruction sets that were compiled in, best first: can this CPU run them?"""
+    """The compiled instruction sets, best first, and whether this CPU can run them."""
     return {name.rstrip("+"): name.endswith("+") for name in _text(library().ed_isas()).split(",") if name}
 
 

@@ -15,7 +15,7 @@ namespace edgedec {
 
 namespace {
 
-// A file without a name; -1: none can be had.
+// An unnamed file; -1: not supported.
 int nameless(const char* folder) {
   std::string path = std::string(folder) + "/edgedec-pages-XXXXXX";
   const int file = mkstemp(path.data());
@@ -23,7 +23,7 @@ int nameless(const char* folder) {
   return file;
 }
 
-// Takes the room now: without it a write would end the process.
+// Allocates disk space now: on a full disk a later write would end the process.
 bool sized(int file, size_t bytes) {
 #if defined(__linux__)
   return posix_fallocate(file, 0, (off_t)bytes) == 0;

@@ -1,4 +1,4 @@
-// What a router needs of its scores, and the weighted sum of a row's experts.
+// Functions of router scores, and the weighted sum of a row's experts.
 #pragma once
 #include "kernels.h"
 #include "simd/wide.h"

@@ -1,8 +1,8 @@
 // The mixture-of-experts block: a router sends each row to a few of many gated MLPs.
 //
-// Rows are grouped by expert, so that the weights of an expert are read once for all its rows, and those of an expert
-// that no row chose are not read. A row that goes through an expert is a pair; pairs are ordered by expert, then row.
-// A row's experts are added up in the order in which it ranks them, the shared expert last.
+// Rows are grouped by expert, so that the weights of an expert are read once for all its rows, and those of
+// unused experts are not read. A row that goes through an expert is a pair; pairs are ordered by expert, then
+// row. A row's experts are added up in the order in which it ranks them, the shared expert last.
 #include <cstring>
 
 #include "engine.h"
@@ -43,7 +43,7 @@ void copy_row(const QuantizedActivations& from, size_t row, const QuantizedActiv
   else std::memcpy(const_cast<float*>(to.x) + at * w.k, from.x + row * w.k, w.k * sizeof(float));
 }
 
-// Whether rows made ready for one matrix are ready for the other.
+// Whether rows prepared for one matrix fit the other.
 bool same_activations(const Matrix& a, const Matrix& b) {
   if (!a.quantized() || !b.quantized()) return a.quantized() == b.quantized();
   return a.format == b.format && a.step() == b.step() && a.kpad() == b.kpad() && !a.zeros == !b.zeros &&
@@ -258,7 +258,7 @@ class MoeBlock : public Block {
     return to;
   }
 
-  // The normed rows as the shared expert's weights want them.
+  // The normed rows, prepared for the shared expert's weights.
   QuantizedActivations ready(int rows) {
     const Matrix& w = shared_gate_up_;
     QuantizedActivations to = s_.shared_in.rows(w);
@@ -310,7 +310,7 @@ class MoeBlock : public Block {
     return p;
   }
 
-  // What comes between the products: activations that are apart, and rows made ready for `down`.
+  // The step between the products: separate activations, and preparation of rows for `down`.
   void activate() {
     const Kernels& k = engine_.kernels();
     const auto rows = [](const Part& p) { return p.fused() && !p.down.quantized() ? 0 : p.rows; };

@@ -1,5 +1,4 @@
-"""What builds share: running compilers, objects of earlier builds by what they are made of, results that appear when
-they are whole.
+"""Shared parts of builds: running compilers, an object cache keyed by inputs, atomic replacement of results.
 
 Standard library only: `build.py` runs it by its path.
 """
@@ -19,7 +18,7 @@ Environment = Mapping[str, str] | None
 
 
 class BuildFailed(Exception):
-    """What went wrong in one line; `log` is all that the compiler said."""
+    """A build error in one line; `log` is the compiler's output."""
 
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)
@@ -27,7 +26,7 @@ class BuildFailed(Exception):
 
 
 def run(command: Sequence[str], env: Environment) -> bool:
-    """Run a compiler; whether it had nothing to say."""
+    """Run a compiler; returns whether it printed nothing."""
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, errors="replace")
     except OSError as error:
@@ -53,19 +52,19 @@ def report(name: str, work: Callable[[], Path]) -> int:
 
 
 class ObjectCache:
-    """Compiles what is not at hand yet. Objects whose compiler had nothing to say are kept in the cache folder by
-    source, `common` (headers and compiler) and command; "0" in EDGEDEC_OBJECT_CACHE: none are."""
+    """Compiles objects that are not cached. Objects without compiler output are kept in the cache folder by source,
+    `common` (headers and compiler) and command; "0" in EDGEDEC_OBJECT_CACHE disables it."""
 
     def __init__(self, common: bytes, run: Callable[[Sequence[str], Environment], bool], most: int = 600) -> None:
         self._common, self._run, self._most = hashlib.sha256(common).digest(), run, most
         self._folder = _cache_folder() / "objects" if os.environ.get("EDGEDEC_OBJECT_CACHE") != "0" else None
 
     def compile(self, source: Path, command: Sequence[str], into: Path, env: Environment) -> None:
-        """Run `command`, which makes `into` of `source`, unless its result is at hand."""
+        """Run `command`, which makes `into` from `source`, unless its result is cached."""
         if self._folder is None:
             self._run(command, env)
             return
-        # Paths of this build say nothing about the object.
+        # Paths of this build do not affect the object.
         words = [word for word in command if word not in (str(into), str(source)) and not word.startswith("/Fo")]
         key = hashlib.sha256(b"\0".join([self._common, source.read_bytes(), *(word.encode() for word in words)]))
         found = self._folder / f"{key.hexdigest()[:40]}.o"
@@ -100,7 +99,8 @@ def object_cache(command: Sequence[str], headers: Iterable[Path], env: Environme
 
 
 def compiler_version(command: Sequence[str], env: Environment) -> bytes:
-    """Which compiler this is: one that is replaced makes other objects. cl says so when it is called with nothing."""
+    """The compiler's version, because another compiler makes other objects. cl prints it when called without
+    arguments."""
     option = [] if Path(command[0]).stem.lower() == "cl" else ["--version"]
     try:
         done = subprocess.run(
@@ -108,11 +108,11 @@ def compiler_version(command: Sequence[str], env: Environment) -> bytes:
         )
         return done.stdout
     except OSError:
-        return b""  # the first compilation says why
+        return b""  # the first compilation reports the error
 
 
 def _cache_folder() -> Path:
-    """Where edgedec keeps what it can make again (`edgedec.storage.files.cache_folder`, which is not at hand here)."""
+    """edgedec's cache folder (as `edgedec.storage.files.cache_folder`, which cannot be imported here)."""
     own = os.environ.get("EDGEDEC_CACHE")
     if own:
         return Path(own)
@@ -121,7 +121,7 @@ def _cache_folder() -> Path:
 
 @contextmanager
 def replacing(out: Path) -> Iterator[Path]:
-    """A name beside `out` to write to; renamed at the end, removed on failure."""
+    """A temporary path in the folder of `out`; renamed at the end, removed on failure."""
     partial = out.with_name(f"{out.name}.partial-{os.getpid()}")
     try:
         yield partial
@@ -138,7 +138,7 @@ _ZIG = {
 
 
 def spelt_for(command: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """g++'s flags as this compiler spells them. What zig's command asks of every processor is asked of these too."""
+    """g++'s flags in this compiler's spelling. Features that zig's command requires of every processor are added."""
     if not any(Path(part).stem in ("zig", "ziglang") for part in command):
         return list(flags)
     asked = "".join(part.removeprefix("-mcpu=generic") for part in command if part.startswith("-mcpu=generic+"))

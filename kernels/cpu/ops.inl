@@ -1,4 +1,4 @@
-// What stands between the products: norms, quantizing, rope, activations, embedding rows.
+// Operations between the products: norms, quantizing, rope, activations, embedding rows.
 #pragma once
 #include <cfloat>
 #include <cmath>
@@ -15,7 +15,7 @@ static void norm(const float* x, const float* weight, int n, float eps, float* y
     vf a = vload_n(x + i, n - i);
     squares = vfma(a, a, squares);
   }
-  // What is not finite spoils its row: 1 / inf would make zeros of it, and no one would know.
+  // A value that is not finite makes its whole row NaN: 1 / inf would silently turn it into zeros.
   float mean = vsum(squares) / (float)n;
   vf scale = vset(mean <= FLT_MAX ? 1.0f / std::sqrt(mean + eps) : NAN);
   for (int i = 0; i < n; i += 16)
@@ -62,7 +62,7 @@ ED_IN void order16(int8_t* q) {
 #endif
 }
 
-// What `offset` takes off each weight as it is multiplied.
+// The amount that `offset` subtracts from each weight in products.
 static int stands_for_zero(const Matrix& w) {
   if (w.format == INT8) return OFFSET8;
   return ZERO_BYTES && w.zeros_in_steps() ? 15 : 8;  // so that bytes hold weights less their zero points

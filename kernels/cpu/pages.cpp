@@ -13,7 +13,7 @@ namespace edgedec {
 
 namespace {
 
-// Of a huge page, and its alignment. Sanitizers see what is written past a page only if it has memory of its own.
+// Of a huge page, and its alignment. Sanitizers detect writes past a page only if the page is a separate allocation.
 constexpr size_t HUGE_PAGE = 2u << 20;
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)  // as clang says it
@@ -25,7 +25,7 @@ constexpr size_t SLAB = 0;
 #else
 constexpr size_t SLAB = HUGE_PAGE;
 #endif
-// Of pages on disk: few files, each a mapping.
+// For pages on disk: few large files, because each is a mapping.
 constexpr size_t DISK_SLAB = 8 * HUGE_PAGE;
 
 uint8_t* slab_memory(size_t bytes) {

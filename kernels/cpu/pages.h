@@ -1,7 +1,7 @@
-// Pages of cached rows, counted by who holds them. A page that several hold is only read.
+// Reference-counted pages of cached rows. Shared pages are read-only.
 //
-// Pages are cut from slabs that may lie in huge pages of memory: a step of 16 sequences reads more pages of 4 KiB than
-// the processor knows addresses of.
+// Pages are cut from slabs that may lie in huge pages of memory: a step of 16 sequences reads more pages of 4
+// KiB than the TLB has entries for.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -26,7 +26,7 @@ class PagePool {
   static void rest(uint8_t* page);  // one on disk: it need not stay in memory
   static void hold(uint8_t* page) { head(page).holders.fetch_add(1, std::memory_order_relaxed); }
   void release(uint8_t* page);
-  void trim();  // frees the slabs of which nobody holds a page
+  void trim();  // frees the slabs without a page in use
   static int holders(const uint8_t* page) { return head(page).holders.load(std::memory_order_acquire); }
   int64_t live() const { return live_.load(std::memory_order_relaxed); }
 
@@ -43,7 +43,7 @@ class PagePool {
     std::atomic<int32_t> holders;
     Slab* slab;
   };
-  // Of pages of one size: those that nobody holds, and how many there are in all.
+  // Pages of one size: the free ones, and the number of all.
   struct Size {
     std::vector<uint8_t*> free;
     size_t made = 0;

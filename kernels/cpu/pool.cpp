@@ -12,14 +12,14 @@ namespace edgedec {
 
 namespace {
 
-// How long a thread stays awake without work: the program chooses a token and comes back. A thread that went
-// to sleep shortly before it was called stays awake for longer the next time, for to wake it takes as long as
-// a small model's call; one that slept long, for half as long. And how long the caller stays awake for the last
-// tasks of a phase, which are as good as done unless a thread lost its core.
+// Spin time of a thread without work, while the program picks a token before the next call. A thread that
+// went to sleep shortly before the next call spins longer next time, because waking it takes as long as a
+// call of a small model; one that slept long spins half as long. LAST: spin time of the caller at the end of
+// a phase, whose last tasks are almost done unless a thread lost its core.
 using std::chrono::microseconds;
 constexpr std::chrono::nanoseconds IDLE = microseconds(200), LONGEST_IDLE = microseconds(1200), LAST = microseconds(50);
-// A task that comes so much later than others take was in the hand of a thread without a core. What that
-// costs is a time slice, some milliseconds.
+// A task that is this late was held by a thread that lost its core, which costs a time slice, some
+// milliseconds.
 constexpr auto LATE = microseconds(300);
 constexpr std::chrono::milliseconds SHORTEST_ALONE(4), LONGEST_ALONE(400);
 
@@ -132,7 +132,7 @@ void ThreadPool::parallel_for(const Phase& phase) {
   if (mine && now - waiting > LATE + 3 * (waiting - began) / mine) lost_a_core(now);
 }
 
-// The more often in a row, the longer alone; one that stays away for long is forgotten.
+// Backoff: each loss in a row doubles the time alone; after a long time without a loss it starts over.
 void ThreadPool::lost_a_core(Clock::time_point now) {
   bool again = now - alone_until_ < 4 * alone_for_;
   alone_for_ = again ? std::min<Clock::duration>(2 * alone_for_, LONGEST_ALONE) : SHORTEST_ALONE;

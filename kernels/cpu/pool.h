@@ -1,7 +1,6 @@
-// A team of threads that help one caller. Work is cut into tasks that whoever is free takes; the caller
-// goes on when all tasks are done, not when all threads have come by. So a thread that another process
-// keeps off its core costs what it would have done, and holds up nobody who does it in its place. Only the
-// task in its hand has to be waited for; where that happens again and again, the caller works alone for a
+// A thread pool for one caller. Work is cut into tasks that free threads take; the caller continues when all
+// tasks are done, not when all threads have reported. A thread that loses its core to another process
+// therefore delays only the task that it holds. If that happens repeatedly, the caller works alone for a
 // while.
 #pragma once
 #include <atomic>
@@ -50,8 +49,8 @@ class ThreadPool {
 
   int size_;  // with the caller; fewer than asked for where the system makes no more
   // Which phase it is (upper half) and how many of its tasks are left to take (lower half). Taking one is
-  // one exchange of both: who succeeds has a task of the phase that `phase_` describes, for that phase
-  // cannot end before the task is done.
+  // one compare-and-exchange of both: on success the task belongs to the phase in `phase_`, because that
+  // phase cannot end before the task is done.
   alignas(64) std::atomic<uint64_t> ticket_{0};
   alignas(64) std::atomic<int> done_{0};
   alignas(64) Phase phase_{};
@@ -59,7 +58,7 @@ class ThreadPool {
   std::atomic<bool> caller_sleeps_{false}, stop_{false};
   std::mutex mutex_;
   std::condition_variable wake_, finished_;
-  // The caller's own: since when, and for how long, it works alone because a helper lost its core.
+  // Used by the caller only: until when, and for how long, it works alone because a helper lost its core.
   Clock::time_point alone_until_{};
   Clock::duration alone_for_{};
   std::vector<std::thread> threads_;

@@ -1,4 +1,4 @@
-// What this host can do at best, for benchmarks to stand beside.
+// Peak rates of this host, as a reference for benchmarks.
 #include <algorithm>
 #include <atomic>
 #include <chrono>

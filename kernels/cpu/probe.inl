@@ -23,7 +23,7 @@ static void probe_read(const uint8_t* p, uint64_t bytes) {
 
 // `rounds` times twelve int4 products of 4 W each; the multiply-adds done.
 static int64_t probe_int8(int64_t rounds) {
-  constexpr int SUMS = 12;  // as many as must be under way to keep two multipliers busy
+  constexpr int SUMS = 12;  // enough independent products to keep two multipliers busy
   alignas(64) uint8_t bytes[64 + 8] = {};
   for (int i = 0; i < 72; i++) bytes[i] = (uint8_t)(i % 7);
   auto w = nibbles(nbytes(bytes)).lo;

@@ -1,4 +1,4 @@
-"""What a build says while it compiles: how many of its files are done, for how long it has been at it, at which.
+"""Progress of a build: the number of finished files, the time so far, the current file.
 
 Standard library only: `build.py` runs it by its path.
 """
@@ -14,7 +14,8 @@ from typing import TextIO
 
 
 class BuildProgress:
-    """A line on a stream: drawn anew every second on a terminal, else one every five. Nothing if all is done soon."""
+    """A progress line on a stream: redrawn every second on a terminal, else one line every five seconds. Short builds
+    print nothing."""
 
     def __init__(self, what: str, total: int, stream: TextIO, every: float | None = None) -> None:
         self._what, self._total, self._stream = what, total, stream
@@ -58,7 +59,7 @@ class BuildProgress:
 def run_all(
     parts: Sequence[tuple[str, Callable[[], None]]], jobs: int | None, what: str, every: float | None = None
 ) -> None:
-    """Run named parts in threads, in order; on stderr how far `what` is, if it is named."""
+    """Run named parts in threads, in order; shows the progress of `what` on stderr, if given."""
     progress = BuildProgress(what, len(parts), sys.stderr, every)
     watch = threading.Thread(target=progress.watch, daemon=True)
     if what:

@@ -11,7 +11,7 @@ namespace edgedec {
 
 namespace {
 
-// The end of a commit of this many rows is worth going back to; so many of them are kept, and the empty state.
+// A commit of at least this many rows makes a checkpoint; so many checkpoints are kept, and the empty state.
 constexpr int WORTH = 16, KEPT = 4;
 constexpr size_t LARGE = 64;  // rows: memory for more is given back when few are needed
 
@@ -196,7 +196,7 @@ std::unique_ptr<BlockState> RecurrentState::fork(int length) const {
   return made;
 }
 
-// Which tokens a state is of is not kept.
+// The tokens of a state are not stored.
 void RecurrentState::positions(int64_t* out) const { std::iota(out, out + slots_, int64_t(0)); }
 void RecurrentState::tokens(int64_t* out) const { std::iota(out, out + slots_, int64_t(0)); }
 
@@ -243,7 +243,7 @@ const uint8_t* RecurrentState::load(const uint8_t* from, const uint8_t* end) {
   return from;
 }
 
-// The states that can be gone back to stay.
+// Earlier checkpoints stay.
 const uint8_t* RecurrentState::append(const uint8_t* from, const uint8_t* end, int /*tokens*/) {
   std::vector<Checkpoint> before = checkpoints_;
   from = load(from, end);

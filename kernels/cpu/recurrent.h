@@ -1,9 +1,10 @@
-// The state of a state-space block for one text: what is committed, the inputs of pending rows, and the few lengths
-// that truncation can go back to.
+// The state of a state-space block for one text: the committed state, the inputs of pending rows, and a few
+// checkpoints for truncation.
 //
-// A row's state is that of its parent with the row's inputs applied. Only one pending state is kept, that after the
-// last row which was run; any other is made again from the state before the tree, by the same operations. So a commit
-// of other rows keeps their inputs, and the next call applies them: it has threads, and the state in its cache.
+// A row's state is that of its parent with the row's inputs applied. Only one pending state is kept, that
+// after the last computed row; any other is recomputed from the state before the tree by the same operations.
+// A commit of other rows keeps their inputs, and the next call applies them, because it has threads and reads
+// the state anyway.
 #pragma once
 #include <memory>
 #include <vector>

@@ -1,6 +1,6 @@
-// Draws a token from a row of logits: penalties, temperature, top-k, top-p, min-p. What Python's
-// `edgedec.sampling.distributions` says, quicker: where a comparison lies within the rounding of its sums, no token is
-// drawn (-1) and Python decides, so that a seed means the same tokens on either way.
+// Draws a token from a row of logits: penalties, temperature, top-k, top-p, min-p. A faster version of
+// Python's `edgedec.sampling.distributions`: if a comparison is within the rounding of its sums, no token is
+// drawn (-1) and Python decides, so that a seed gives the same tokens either way.
 #include "sample.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 constexpr int UNDECIDED = -1;
 // Relative errors of sums: of float64 in another order, of float32 in lanes.
 constexpr double EXACT = 1e-9, LANES_ERROR = 4e-6;
-// A first shortlist has the tokens of at least this part of what top-p may drop.
+// The first shortlist has the tokens with at least this fraction of the mass that top-p may drop.
 constexpr double NEAR = 0.005;
 constexpr int BLOCK = 256, MAXIMA_STEP = 64;
 constexpr float LOWEST = std::numeric_limits<float>::lowest(), NOTHING = -std::numeric_limits<float>::infinity();
@@ -137,7 +137,7 @@ int Sampler::draw_in_place(float* logits, double u, DrawScratch& scratch) const 
   return drawn;
 }
 
-// The penalties of the text with `path` behind it.
+// Applies the penalties of the text followed by `path`.
 void Sampler::follow(float* scores, const int64_t* path, int n_path) {
   const size_t known = seen_.size();
   std::vector<size_t> counted;  // of the path, to be taken back
@@ -207,8 +207,8 @@ void Draw::collect(float least) {
   }
 }
 
-// The k best, and whatever equals the last of them. The k-th largest of the maxima of disjoint parts is a lower bound
-// that few scores reach.
+// Finds the k best, and all that equal the last of them. The k-th largest of the maxima of disjoint parts is
+// a lower bound that few scores reach.
 void Draw::collect_best(int k) {
   float bound = NOTHING;
   const auto larger = std::greater<float>();
@@ -257,8 +257,8 @@ bool Draw::take_nucleus_of_all() {
   return false;
 }
 
-// Keeps the likeliest of `found_` that hold top_p of `total`; false where that is not decided. closed: nothing else has
-// any weight.
+// Keeps the likeliest of `found_` that hold top_p of `total`; false where that is not decided. closed: no
+// other token has any weight.
 bool Draw::cut_nucleus(double total, double error, bool closed) {
   ranked_ = found_;
   std::sort(ranked_.begin(), ranked_.end(), likelier);

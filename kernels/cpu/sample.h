@@ -1,4 +1,4 @@
-// What the head does with the samplers of a call (sample.cpp).
+// The interface between the head and the samplers of a call (sample.cpp).
 #pragma once
 #include <utility>
 #include <vector>

@@ -72,7 +72,7 @@ void merge(ed_drafting& drafting, const ed_proposal& asked) {
   }
 }
 
-// The tree of the last watch is tested by what came to the text since.
+// Scores the tree of the last watch against the new tokens of the text.
 void test_watched(ed_drafting& drafting, const ed_calibration* calibrations) {
   const std::vector<int32_t>& ids = drafting.text.ids;
   if (drafting.watched < 0 || drafting.watched >= (int64_t)ids.size()) return;

@@ -34,7 +34,7 @@ class Copy final : public TableDrafter {
     int times, stayed;
   };
 
-  // Take up what came since the last call.
+  // Reads the new tokens since the last call.
   void follow(const std::vector<int32_t>& ids) {
     if (ids.size() < ids_.size()) reset();
     size_t read = ids_.size();
@@ -48,7 +48,7 @@ class Copy final : public TableDrafter {
     for (; read < ids_.size(); read++) step((int)read);
   }
 
-  // Token `i` has come: move the tracks, open new ones, index it.
+  // Reads token `i`: moves the tracks, opens new ones, indexes it.
   void step(int i) {
     const int32_t token = ids_[(size_t)i];
     std::vector<Track>& tracks = next_;
@@ -106,8 +106,8 @@ class Copy final : public TableDrafter {
     known.token = fresh;
   }
 
-  // Where the text may go on that has just left `lost`: its token was replaced, kept for later, or left out. After a
-  // short agreement it may as well have been chance.
+  // Places where a text that just left `lost` may continue: the token was replaced, inserted before, or left
+  // out. Not after a short agreement, which may be chance.
   void realign(int i, const Track& lost) {
     const int run = 2 + std::min(lost.run, RUN) / 2;
     const double trust = std::min(1.0, (double)lost.run / FIRM);
@@ -158,7 +158,7 @@ class Copy final : public TableDrafter {
     return run;
   }
 
-  // The chains of all tracks as one tree. What an earlier sibling claims is not left for a later one.
+  // The chains of all tracks as one tree. The claims of earlier siblings reduce those of later ones.
   void draft(int nodes, double least, DraftTree& draft) {
     tree_.clear(least);
     for (const Track& track : tracks_) {
@@ -183,7 +183,8 @@ class Copy final : public TableDrafter {
     while (loop && (int)ahead_.size() < most) ahead_.push_back(ahead_[ahead_.size() - (size_t)loop]);
   }
 
-  // A chain with replacements: where the source has been replaced, both words, continued after the likelier.
+  // A chain with replacements: at replaced words of the source both words are proposed, and the chain
+  // continues after the likelier.
   void chain(const Track& track) {
     int parent = -1, run = std::min(track.run, RUN);
     double doubt = track.doubt;

@@ -26,8 +26,8 @@ struct Place {
   int32_t next() const { return at ? tokens[at - 1] : END; }
 };
 
-// Tokens of documents, last first, and their places in the order of what stands there. A place that is none stands for
-// no tokens: the file was checked, but may have been written to since.
+// Tokens of documents, last first, and their places in the order of what stands there. An invalid place has
+// no tokens: the file was checked at opening, but may have been changed since.
 class Segment {
  public:
   Segment(const int32_t* tokens, const int32_t* order, int64_t n) : tokens_(tokens), order_(order), n_(n) {}
@@ -151,7 +151,7 @@ class Documents final : public TableDrafter {
   };
   using Grower = TreeGrower<Matches>;
 
-  // Where the documents have what the text ends with: the longest match, and half of it.
+  // Finds the end of the text in the documents: the longest match, and half of it.
   Matches look_up(const DraftText& text) {
     Query query;
     query.n = (int)std::min(text.ids.size(), (size_t)DEPTH);
@@ -209,7 +209,7 @@ class Documents final : public TableDrafter {
     return found;
   }
 
-  // What may follow: the longest matches first, shorter ones have what these leave.
+  // Likely next tokens: the longest matches first, shorter ones share the remaining probability.
   void follow(Matches matches, Grower::Followers& found) {
     double left = 1;
     for (int g = 0; g < matches.n; g++) {

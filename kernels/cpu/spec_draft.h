@@ -1,5 +1,5 @@
 // The table drafters in C++: what `copy`, `suffix`, `recycling`, `trigram`, `stand` and `datastore` of `edgedec/drafters`
-// propose, number for number. Those files say what each does and why; a property test holds the two together.
+// propose, number for number. Those files describe each drafter; a property test compares both implementations.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -34,17 +34,17 @@ class TableDrafter {
   virtual void observe(const ed_verified&) {}
   virtual void reset() = 0;
   virtual std::unique_ptr<TableDrafter> fork() const = 0;
-  // Figures for people, and the sizes of tables; what they mean is up to the drafter.
+  // Statistics and sizes of tables; their meaning depends on the drafter.
   virtual int64_t figure(int) const { return 0; }
   virtual int save(int, int64_t*, int32_t*, float*, int32_t*) const { return ED_DRAFT_REFUSED; }
   virtual int load(int, int, const int64_t*, const int32_t*, const float*, const int32_t*) { return ED_DRAFT_REFUSED; }
   // Documents to draft from: their tokens and suffix array, which outlive it and its forks.
   virtual bool index(const int32_t*, const int32_t*, int64_t) { return false; }
-  // Of `other`, a drafter of the same kind and k, from now on both use the tables.
+  // Shares the tables of `other`, a drafter of the same kind and k, from now on.
   virtual bool share(TableDrafter&) { return false; }
 };
 
-// Null where the options are not of a drafter.
+// Null if the options are not those of a drafter.
 std::unique_ptr<TableDrafter> make_copy(const ed_drafter_options&);
 std::unique_ptr<TableDrafter> make_suffix(const ed_drafter_options&);
 std::unique_ptr<TableDrafter> make_recycling(const ed_drafter_options&);
@@ -68,7 +68,7 @@ struct History {
   }
 };
 
-// The last `n` tokens before a draft, known even where nothing was proposed.
+// The last `n` tokens before a draft, available even if nothing was proposed.
 class DraftTail {
  public:
   explicit DraftTail(int n) : n_(n) {}
@@ -83,11 +83,11 @@ class DraftTail {
   std::vector<History> found_;
 };
 
-// The k best of each row from the root on and a softmax over their logits: ids, p [rows, k]. A row with a logit that is
-// not finite says nothing: its ids are -1. False: not so many were shown.
+// The k best of each row from the root on and a softmax over their logits: ids, p [rows, k]. A row with a
+// logit that is not finite has ids -1. False: the call returned fewer than k.
 bool best_of(const ed_verified& seen, int k, std::vector<int32_t>& ids, std::vector<float>& p);
 
-// Of the tokens that may follow, the first to take first: how likely each is, and how soon to take it.
+// Candidates for the next token in the order of expansion: their probabilities and priorities.
 struct RankedList {
   std::vector<int32_t> ids;
   std::vector<double> p, haste;

@@ -1,4 +1,4 @@
-// What the drafters share that count what came after a match: suffix and datastore.
+// Shared code of the drafters that count the continuations of a match: suffix and datastore.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 
 namespace edgedec {
 
-// How many occurrences the unforeseen weighs as much as, by the length of the match.
+// Pseudo-count of unseen continuations, by the length of the match.
 class Unforeseen {
  public:
   Unforeseen() {
@@ -21,7 +21,7 @@ class Unforeseen {
   std::vector<double> weights_;
 };
 
-// Grows a tree where it is likeliest: `edgedec.trees.grow.grow`.
+// Grows a tree by expanding the likeliest nodes first: `edgedec.trees.grow.grow`.
 template <class State>
 class TreeGrower {
  public:

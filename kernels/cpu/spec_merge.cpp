@@ -13,7 +13,7 @@ int kind_of(double claim) {
   return kind >= ED_DRAFT_KINDS ? ED_DRAFT_KINDS - 1 : kind > 0 ? (int)kind : 0;
 }
 
-// A guess of this kind was tested.
+// Counts a verified guess of this kind.
 void add_test(const ed_calibration& c, int kind, bool came_true) {
   double hits = c.hits[kind] + came_true, tests = c.tests[kind] + 1;
   if (tests > MEMORY) hits /= 2, tests /= 2;
@@ -76,7 +76,8 @@ const std::vector<int32_t>& TreeMerger::order(bool chain) {
   return order_;
 }
 
-// Drafted rows are to promise so many times the tokens that their time is worth (`edgedec.decoding.allocation`).
+// Small gains are mostly noise: drafted rows must gain 20% more than their time is worth
+// (`edgedec.decoding.allocation`).
 static constexpr double MARGIN = 1.2;
 
 int TreeMerger::paying(const ed_watch& watch) const {
@@ -122,7 +123,7 @@ void TreeMerger::count(int node, bool came_true, const ed_calibration* calibrati
 }
 
 int TreeMerger::test(const int64_t* picked, int n, const ed_calibration* calibrations, int32_t* path) const {
-  // After the last token picked nothing is known yet.
+  // Nothing is verified after the last picked token.
   int found = 0;
   for (int above = ROOT; found < n; found++) {
     const int right = child_of(above, (int32_t)picked[found]);

@@ -65,7 +65,7 @@ class Recycling final : public TableDrafter {
   }
 
  private:
-  // How likely each follows; where a logit is not finite the list ends.
+  // The probability of each; the list ends at a logit that is not finite.
   void show(int64_t token, const int32_t* ids, const float* logits) {
     p_.clear();
     double total = 0;

@@ -1,5 +1,5 @@
-// Rows of equal size in pages that copies share until one of them writes, and an index of keys over them: a copy of a
-// table of megabytes costs microseconds, and what it changes is its own.
+// Copy-on-write tables: rows of equal size in shared pages, and an index of keys over them. Copying a table
+// of megabytes takes microseconds.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -116,7 +116,7 @@ class RowIndex {
     while (entry(at) && this->key(entry(at) - 1) != key) at = next(at);
     if (!entry(at)) return;
     n_--;
-    // What stands behind moves up, unless its own chain begins behind the gap.
+    // Later entries move up, unless their own chain begins after the gap.
     for (size_t gap = at, on = next(gap);; on = next(on)) {
       const int32_t place = entry(on);
       if (!place) return set(gap, 0);

@@ -1,4 +1,4 @@
-// STAND, its greedy half: edgedec/drafters/stand.py. Drawn trees stay with Python.
+// The greedy part of STAND: edgedec/drafters/stand.py. Sampled trees are in Python only.
 #include <cmath>
 
 #include "spec_draft.h"
@@ -11,8 +11,8 @@ constexpr int CAP = 1 << 16, ORDER = 3, DEPTHS = 4;
 constexpr double RATE = 0.3, STRENGTH = 8, FORGET = 1024, MOST = 0.97;
 constexpr int64_t PRIME = ((int64_t)1 << 61) - 1;
 
-// What was claimed and what came true, by cell [draft drawn or not, depth, order, rank]; `scale`: what a claim there is
-// to be multiplied by.
+// Claimed and actual acceptance, by cell [draft sampled or not, depth, order, rank]; `scale`: the correction
+// factor of a claim.
 struct RankRecord {
   explicit RankRecord(int k) : k(k) {
     const size_t n = (size_t)2 * DEPTHS * ORDER * k;
@@ -65,7 +65,7 @@ class Stand final : public TableDrafter {
 
   int64_t figure(int) const override { return table_->size(); }
 
-  // Part 1: claimed and came, one after the other, in `p`.
+  // Part 1: claimed and actual values, one after the other, in `p`.
   int save(int part, int64_t* keys, int32_t* ids, float* p, int32_t* visits) const override {
     if (!part) return table_->save(keys, ids, p, visits), 0;
     for (double x : record_.claimed) *p++ = (float)x;
@@ -113,7 +113,7 @@ class Stand final : public TableDrafter {
     return -1;
   }
 
-  // Siblings, each scaled by its own record: at most one of them comes true, so their sum is at most 1.
+  // Siblings, each scaled by its own record: at most one of them is accepted, so their sum is at most 1.
   void followers(const History& at, RankedList& list) {
     int order;
     const int place = known(at, order);
@@ -132,7 +132,7 @@ class Stand final : public TableDrafter {
     for (const int i : order_) list.add(table_->ids(place)[i], claims_[i], claims_[i]);
   }
 
-  // What the table claimed to follow each accepted row, and what did; drafted or not.
+  // Records the table's claims after each accepted row and the actual token, drafted or not.
   void score(const ed_verified& seen, const std::vector<History>& histories) {
     for (int depth = 0; depth < seen.accepted; depth++) {
       int order;

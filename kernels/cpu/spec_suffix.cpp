@@ -8,7 +8,7 @@ namespace {
 constexpr int MOST = 64, LEVELS = 3, CROWD = 32;
 constexpr double LEAST = 0.04;
 
-// Every substring of a text is a path, and its state knows how often it came, up to MOST.
+// Every substring of a text is a path, and its state has its count, up to MOST.
 class Automaton {
  public:
   struct State {
@@ -145,7 +145,7 @@ class Suffix final : public TableDrafter {
   };
   using Grower = TreeGrower<Match>;
 
-  // What may follow, by the longest suffix that came before, then by shorter ones, as far as that leaves it open.
+  // Likely next tokens by the longest suffix seen before, then by shorter ones, which share the remaining probability.
   void follow(const Match& match, Grower::Followers& after) {
     int state = match.state, length = match.length;
     double left = 1;

@@ -13,7 +13,7 @@ void RankedTable::learn(const std::vector<int64_t>& keys, const std::vector<int>
     const int place = find(keys[i]);
     places_[i] = place >= 0 ? place : add(keys[i]);
   }
-  // All of a call's lines meet the table as it was before the call.
+  // All lines of a call are merged with the table's state before the call.
   for (size_t i = 0; i < n; i++) {
     const int visits = rate < 1 ? this->visits(places_[i]) : 0;
     before_[i] = visits;

@@ -1,5 +1,6 @@
-// The tables of the drafters that learn what the model predicts: `edgedec.drafters._tables.ranked.Table`, and that of
-// `recycling`, with the same numbers. Copies share their pages.
+// The tables of the drafters that learn from the model's predictions:
+// `edgedec.drafters._tables.ranked.Table`, and that of `recycling`, with the same numbers. Copies share their
+// pages.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -8,7 +9,7 @@
 
 namespace edgedec {
 
-// Key -> the k likeliest next tokens. Of `cap` keys the oldest makes room for a new one.
+// Key -> the k likeliest next tokens. At `cap` keys the oldest is evicted for a new one.
 class RankedTable {
  public:
   RankedTable(int k, int cap) : k_(k), cap_(cap), rows_(row_bytes(k), 5), index_(rows_) {}
@@ -54,8 +55,8 @@ class RankedTable {
   std::vector<std::pair<float, int32_t>> both_;
 };
 
-// Token -> the next tokens that the model gave last, and how likely each follows. Of more than `cap` tokens those shown
-// the longest time ago are forgotten, half of `cap` at once.
+// Token -> the next tokens that the model gave last, and how likely each follows. Over `cap` tokens, the
+// least recently updated ones are evicted, half of `cap` at once.
 class RecycledTable {
  public:
   static constexpr int CAP = 1 << 14;
@@ -73,9 +74,9 @@ class RecycledTable {
 
   // n tokens that may follow, the likeliest first.
   void show(int64_t token, int n, const int32_t* ids, const double* p);
-  // Forgets, if there are too many; after the rows of a call.
+  // Evicts tokens if there are too many; called after the rows of a call.
   void trim();
-  // The token shown the longest time ago first; ids -1 and p 0 after the last; [size] and [size, k].
+  // The least recently updated token first; ids -1 and p 0 after the last; [size] and [size, k].
   void save(int64_t* tokens, int32_t* ids, float* p) const;
   void load(int n, const int64_t* tokens, const int32_t* ids, const float* p);
 

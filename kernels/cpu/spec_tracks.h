@@ -1,4 +1,4 @@
-// What `copy` keeps in mind of the places that a text may follow, and the tree of what stands there next:
+// The places of `copy` that a text may follow, and the tree of their next tokens:
 // edgedec/drafters/_tables/tracks.py.
 #pragma once
 #include "spec_draft.h"
@@ -7,19 +7,19 @@ namespace edgedec {
 
 constexpr int RUN = 64, NGRAM_MOST = 8;
 
-// A place that the text may follow. at: where its next token stands; run: how many agreed; doubt: a factor on the claim
-// for its first token; old, fresh: the replacement it supposes (-1: none).
+// A place that the text may follow. at: the index of its next token; run: the number of tokens that agreed;
+// doubt: a factor on the claim for its first token; old, fresh: the replacement that it assumes (-1: none).
 struct Track {
   int at = 0, run = 0;
   double doubt = 1.0;
   int32_t old = -1, fresh = -1;
 };
 
-// How likely the next token of a place is, after so many that agreed.
+// The probability of a place's next token after so many that agreed.
 double claim_after(int run);
 inline double strength(const Track& track) { return claim_after(std::min(track.run, RUN)) * track.doubt; }
 
-// Where n-grams of a text ended last. What stands before a text counts as token 0.
+// The last positions of n-grams of a text. Positions before the text count as token 0.
 class EndIndex {
  public:
   EndIndex(const std::vector<int32_t>& ids, int ngram) : ids_(ids), ngram_(ngram) { clear(); }

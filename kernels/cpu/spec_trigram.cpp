@@ -76,7 +76,7 @@ class Trigram final : public TableDrafter {
   void clear(size_t room) { keys_.clear(), lines_.clear(), keys_.reserve(room), lines_.reserve(room); }
   void add(int64_t key, size_t line) { keys_.push_back(key), lines_.push_back((int)line); }
 
-  // What followed what in a prompt.
+  // The successors of tokens in a prompt.
   void read_text(const DraftText& text) {
     read_ = true;
     const size_t end = std::min(text.ids.size(), (size_t)std::max(text.prompt, 0));

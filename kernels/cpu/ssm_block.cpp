@@ -1,8 +1,9 @@
 // The state-space block of Mamba-2: projection, a short convolution, a recurrence along each row's own path in its
 // tree, a gated norm, projection.
 //
-// Branches of a tree share their beginnings: a row whose parent is the row before it goes on from that one's state, any
-// other has its path applied again (STree, arXiv:2505.14969). Heads are independent, so a head is one thread's.
+// Branches of a tree share their beginnings: a row whose parent is the row before it continues from that
+// row's state; for any other row its path is applied again (STree, arXiv:2505.14969). Heads are independent,
+// so each runs on one thread.
 #include "engine.h"
 #include "recurrent.h"
 
@@ -11,7 +12,7 @@ namespace edgedec {
 namespace {
 
 constexpr int CONV_CHANNELS = 512;  // of one task
-constexpr int LANE_GROUPS = 4;      // of one task, at most: what of a head's state stays in the fastest cache
+constexpr int LANE_GROUPS = 4;      // of one task, at most: the part of a head's state that fits in the fastest cache
 
 SsmShape shape_of(const ed_ssm& m) { return {m.heads, m.head_dim, m.state_size, m.groups, m.conv_size}; }
 

@@ -144,7 +144,7 @@ class DraftTreeStruct(_Struct):
 
 
 class SequenceRows(_Struct):
-    """One sequence of a call. Calls pack it (`pack_sequence`), which is quicker than setting fields."""
+    """One sequence of a call. Calls pack it (`pack_sequence`), which is faster than setting fields."""
 
     _fields_ = _fields(
         (c_int32, "rows first n_blocks logits_from top n_hidden"),

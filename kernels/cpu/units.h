@@ -1,4 +1,4 @@
-// The instruction sets there may be, best first for each machine.
+// All instruction sets, best first for each machine.
 #pragma once
 #include "kernels.h"
 

@@ -1,4 +1,4 @@
-// What kernels are given: structs of addresses, then of numbers, mirrored by kernels/device/structs.py.
+// The arguments of kernels: structs of addresses, then of numbers, mirrored by kernels/device/structs.py.
 #pragma once
 #include "arith.h"
 #include "device.h"
@@ -52,7 +52,7 @@ struct Recurrent {
   int64_t first, call_row;       // rows of the tree from `first` on are rows `call_row`.. of the call
 };
 
-// What rows row0 .. row0 + rows - 1 of the call see of a kv head's committed slots.
+// The committed slots of a kv head that rows row0 .. row0 + rows - 1 of the call see.
 struct ViewSight {
   int32_t sequence, row0, rows;
   int32_t first, last;      // pages below `first` and from `last` on are seen; and
@@ -76,7 +76,7 @@ struct ViewPlan {
   int32_t n_items, groups;
 };
 
-// What changes from call to call, in one piece of memory: kernels and their arguments stay.
+// The inputs of a call, in one piece of memory: kernels and their arguments do not change.
 struct Step {
   const int32_t *tokens;     // [rows]; -1 - i: row i of `given`
   const int32_t *positions;  // [rows]
@@ -99,7 +99,7 @@ struct Step {
   const int32_t *update_ends;  // [recurrent blocks * sequences]: the updates of one come after those of the one before
   const int32_t *taps;         // [rows, n_taps]: rows of the tree, oldest first; -1 - i: the i-th newest committed one
   int32_t rows, n_head, n_items, sequences, n_taps, reserved;
-  // After the numbers, which compiled libraries know the places of:
+  // After the numbers, whose places are fixed in compiled libraries:
   const int32_t *paid;  // [views, sequences, 4]: of attention sums where the sequence's slots begin (-1: not wanted), how
                         // many they are, computed rows
   const uint64_t *bounds;  // of each of `pages` where its bounds lie; 0: there are none

@@ -105,7 +105,7 @@ struct Item {
   DEVICE_METHOD int queries() const { return rows * group; }
 };
 
-// Brings in the keys or values of ranks rank0 .. as `row` sees them.
+// Loads the keys or values of ranks rank0 .. as `row` sees them.
 template <int FORMAT, class Seen>
 DEVICE void bring(const AttendArgs& a, const Item<Seen>& t, int row, int rank0, int n, bool values) {
   const int64_t run = (int64_t)PAGE_SLOTS * a.row_bytes, offset = a.offset + (t.head + (values ? a.kv_heads : 0)) * run;
@@ -185,7 +185,7 @@ DEVICE void over_tiles(const AttendArgs& a, const Item<Seen>& t, bool values) {
   barrier();
 }
 
-// Scores become weights: a query a warp. What comes of it: the largest score, the sum of exp.
+// Turns scores into weights: a query a warp. Results: the largest score, the sum of exp.
 template <class Seen>
 DEVICE void weigh(const AttendArgs& a, const Item<Seen>& t, float* parts) {
   const int lane = THREAD & 31;
@@ -241,7 +241,7 @@ DEVICE bool item_sees(const Item<Seen>& t) {
   return false;
 }
 
-// What a block works on, whatever it sees: rows of an item, a kv head, its part of shared memory.
+// The work of a block: rows of an item, a kv head, its part of shared memory.
 template <int FORMAT, class Seen>
 DEVICE void attend_rows(const AttendArgs& a, const Seen& sight, int row0, int rows, int chunk, uint8_t* memory) {
   Item<Seen> t;

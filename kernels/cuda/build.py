@@ -4,7 +4,7 @@
     python -m edgedec.kernels.cuda.build --arch sm_90 --out FOLDER
     python -m edgedec.kernels.cuda.build --emulation emulated.so --sanitize address
 
-NVRTC is needed here only (pip install nvidia-cuda-nvrtc): at run time there is the driver alone.
+NVRTC is needed here only (pip install nvidia-cuda-nvrtc): at run time the driver is enough.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from edgedec.kernels.cuda.nvrtc import compile_for
 from edgedec.kernels.cuda.sources import HERE, SOURCE, CudaBuildFailed, cache_folder, cubin_name, digest
 
-# The last one as PTX too: the driver compiles it for GPUs that came later.
+# The last one also as PTX: the driver compiles it for newer GPUs.
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 
 
@@ -39,7 +39,7 @@ def emulation(sanitize: str = "") -> Path:
 
 
 def _processor() -> str:
-    """Which instructions this machine has: a library for one of them may not run on another."""
+    """A key of this machine's instructions: a library for one processor may not run on another."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
@@ -79,7 +79,7 @@ def _run(command: list[str]) -> None:
 
 
 def build_cubins(out: Path, architectures: Sequence[str]) -> list[Path]:
-    """Compile the engine for these architectures into a folder, and note of which sources it is."""
+    """Compile the engine for these architectures into a folder, with a digest of the sources."""
     out.mkdir(parents=True, exist_ok=True)
     made = []
     for architecture in architectures:

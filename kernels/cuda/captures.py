@@ -1,7 +1,7 @@
-"""Streams of this process that are recorded, of whichever model: what is freed meanwhile is freed after that.
+"""Tracks stream recordings of this process, of any model: frees during a recording are deferred to its end.
 
-A garbage collection may come while launches are recorded, and find the memory of a model that nobody uses any more; the
-driver would refuse to free it, and to go on recording.
+A garbage collection during a recording may free the memory of an unused model; the driver would refuse that and abort
+the recording.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import RLock
 
-_lock = RLock()  # a collection may come in the middle of any of this too
+_lock = RLock()  # reentrant: a garbage collection may run inside these functions
 _running = 0
 _freed: list[Callable[[], None]] = []
 
 
 def begin() -> None:
-    """A stream is about to be recorded."""
+    """Note the start of a recording."""
     global _running
     with _lock:
         _running += 1
 
 
 def defer(free: Callable[[], None]) -> bool:
-    """Is something recorded, so that this is called later?"""
+    """Defer a call if a recording is active; returns whether it was deferred."""
     with _lock:
         if _running:
             _freed.append(free)
@@ -30,7 +30,7 @@ def defer(free: Callable[[], None]) -> bool:
 
 
 def end() -> None:
-    """It was recorded; if nothing else is, what waits is freed."""
+    """Note the end of a recording; after the last one, run the deferred calls."""
     global _running
     with _lock:
         _running -= 1

@@ -1,4 +1,4 @@
-// What a kernel may use of a GPU, by one set of names: CUDA's own, or those of the emulation on the CPU (emulate.h).
+// The GPU functions of kernels under one set of names, from CUDA or from the emulation on the CPU (emulate.h).
 //
 // Threads of a block are one-dimensional and whole warps; collectives are of whole warps. Every float operation is
 // written out and rounds once: a multiply-add is fused only where `fma_` stands (--fmad=false, -ffp-contract=off).
@@ -25,7 +25,7 @@ typedef long long int64_t;
 #define BLOCK_Z ((int)blockIdx.z)
 // One struct of arguments a kernel; at most `threads` threads a block.
 #define KERNEL(name, Args, threads) extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ Args a)
-// The block's shared memory, as many bytes as the launch says, 16-byte aligned.
+// The block's shared memory, of the launch's size, 16-byte aligned.
 #define SHARED(name) extern __shared__ __align__(16) uint8_t name[]
 #define UNROLL _Pragma("unroll")
 #define UNROLL_8 _Pragma("unroll 8")

@@ -22,8 +22,8 @@ from edgedec.kernels.device.interface import MOST_THREADS, DeviceError, Recorded
 CUBINS = "EDGEDEC_CUDA_CUBINS"  # another folder of cubins, for tests and checkouts
 _SHARED, _PROCESSORS, _CLOCK_KHZ, _BUS_BITS = 97, 16, 36, 37
 _DYNAMIC_SHARED = 8  # a function's attribute: the most dynamic shared memory it may be given
-_REGISTERS = 4  # another one: how many a thread takes
-_RELAXED = 2  # a way of recording: other threads may call functions that could wait for the GPU
+_REGISTERS = 4  # a function's attribute: registers of a thread
+_RELAXED = 2  # a capture mode: other threads may call functions that could wait for the GPU
 _FREELY_GIVEN = 48 << 10
 _PINNED = 1 << 22
 
@@ -92,7 +92,7 @@ class Gpu:
         self._shared: dict[str, int] = {}
 
     def without(self, parts: Collection[str]) -> Gpu:
-        """The GPU without tensor cores, or without products that make their rows ready themselves."""
+        """The GPU without tensor cores, or without fused preparation of rows."""
         other = copy(self)
         other.has_matrix, other.fused_bytes = "matrix" not in parts, 0 if "fused" in parts else self.fused_bytes
         return other
@@ -105,7 +105,7 @@ class Gpu:
         return found.value
 
     def free(self, address: int) -> None:
-        """A garbage collection may come while launches are recorded, which would not stand it."""
+        """Deferred during a recording, which a free would abort; the garbage collector may call this at any time."""
         if captures.defer(lambda: self.free(address)):
             return
         self._enter()
@@ -113,7 +113,7 @@ class Gpu:
         self._handles.gave()
 
     def free_bytes(self) -> int:
-        """As the driver tells, of all programs."""
+        """Free bytes from the driver, with all programs counted."""
         self._enter()
         free, whole = c_size_t(), c_size_t()
         check(self._lib.cuMemGetInfo_v2(byref(free), byref(whole)), "asking for free memory")
@@ -121,13 +121,14 @@ class Gpu:
 
     def write(self, address: int, array: NDArray[Any]) -> None:
         self._enter()
-        # What was copied before has left the pinned memory when the stream has come here.
+        # After this point in the stream, earlier copies no longer use the pinned memory.
         self.synchronize()
         source = c_void_p(array.ctypes.data)
         if array.nbytes <= _PINNED:
             ctypes.memmove(self._pinned.value or 0, array.ctypes.data, array.nbytes)
             source = self._pinned
-        # In this stream: without one a copy from pageable memory returns before it is done, and nothing waits for it.
+        # In this stream: a copy from pageable memory without a stream returns before it is done, and later launches do
+        # not wait for it.
         size = c_size_t(array.nbytes)
         check(self._lib.cuMemcpyHtoDAsync_v2(c_uint64(address), source, size, self._stream), "copying to the GPU")
         if array.nbytes > _PINNED:
@@ -167,7 +168,7 @@ class Gpu:
         graph = c_void_p()
         captures.begin()
         try:
-            # Relaxed: other threads may take memory meanwhile; what they free waits.
+            # Relaxed mode: other threads may allocate memory meanwhile; their frees are deferred.
             check(self._lib.cuStreamBeginCapture_v2(self._stream, _RELAXED), "recording launches")
             try:
                 launches()
@@ -180,7 +181,7 @@ class Gpu:
         return _Graph(self, graph)
 
     def prepare(self, kernel: str, shared: int) -> None:
-        """Load a kernel now: drivers do so when it is first used, and may wait for the GPU then."""
+        """Load a kernel now: drivers load it at first use and may wait for the GPU then."""
         self._enter()
         registers = c_int()
         code = self._lib.cuFuncGetAttribute(byref(registers), _REGISTERS, self._function(kernel, shared))
@@ -191,7 +192,7 @@ class Gpu:
         check(self._lib.cuStreamSynchronize(self._stream), "running kernels")
 
     def timed(self, work: Callable[[], None]) -> float:
-        """Seconds that the GPU took for what `work` launched."""
+        """GPU seconds of the launches of `work`."""
         self._enter()
         events = [c_void_p(), c_void_p()]
         for event in events:
@@ -228,6 +229,6 @@ class _Graph:
 
 
 def memory_rate(gpu: Gpu) -> float:
-    """Bytes a second that the GPU's memory is specified for (0: the driver does not say)."""
+    """Specified memory bandwidth of the GPU in bytes a second (0: unknown to the driver)."""
     khz, bits = attribute(_CLOCK_KHZ, gpu.number), attribute(_BUS_BITS, gpu.number)
     return 2e3 * khz * bits / 8

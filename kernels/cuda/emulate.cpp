@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-// Saves what the ABI wants kept, leaves the stack in *from, goes on at `to`.
+// Saves the registers that the ABI preserves, stores the stack in *from, continues at `to`.
 extern "C" void ed_switch(void** from, void* to);
 
 #if defined(__x86_64__)
@@ -93,7 +93,7 @@ namespace emulated {
 
 namespace {
 
-constexpr size_t STACK = 64 << 10, SHARED_BYTES = 227 << 10;  // shared: what an H100 lets a block have
+constexpr size_t STACK = 64 << 10, SHARED_BYTES = 227 << 10;  // shared: the limit of a block on an H100
 
 thread_local const Kernel* kernel;
 thread_local const void* arguments;
@@ -131,7 +131,7 @@ void make_threads() {
 void start_threads() {
   for (int i = 0; i < block.threads; i++) {
     Thread& t = block.all[i];
-    // Stacks at different places of a page, or all of them meet in a few lines of the cache.
+    // Stacks start at different offsets in a page, so that they do not compete for a few cache lines.
     t.stack_pointer = first_frame(t.stack + STACK - i * 448 % 16384, entry);
     t.done = t.waiting = false, t.met = t.checked = 0;
     t.slot[0].number = t.slot[1].number = 0;
@@ -288,7 +288,7 @@ ED_API void ed_cuda_free(void* p) { std::free(p); }
 ED_API void ed_cuda_order(int order) { emulated::order = order; }
 ED_API const char* ed_cuda_error(void) { return emulated::message.c_str(); }
 ED_API int ed_cuda_has(const char* name) { return emulated::kernels().count(name) ? 1 : 0; }
-// 0; or what is wrong, which ed_cuda_error says.
+// 0; or an error, with its message in ed_cuda_error.
 ED_API int ed_cuda_launch(const char* name, const unsigned* grid, unsigned threads, uint64_t shared, const void* arguments,
                           uint64_t size) {
   using namespace emulated;

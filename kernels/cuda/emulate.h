@@ -4,7 +4,7 @@
 // It reports a lane that misses a collective and a thread that misses a barrier, by kernel and line. Shared memory is
 // full of NaN when a block begins, and threads may run in the opposite order (`ed_cuda_order`): with both, a missing
 // barrier shows in the results. Memory is malloc's: built with -fsanitize=address, an access out of bounds is reported.
-// What it does not show: weak ordering between warps, and whatever depends on blocks that run at the same time.
+// It does not detect: weak ordering between warps, and whatever depends on blocks that run at the same time.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -36,7 +36,7 @@ namespace emulated {
 constexpr int MAX_THREADS = 1024;
 constexpr int WARP = 32;
 
-// What a lane brings to a collective.
+// A lane's values for a collective.
 struct Slot {
   uint32_t number;
   int line;
@@ -76,9 +76,9 @@ struct Export {
 // Ends the launch: one line of what is wrong, and where.
 [[noreturn]] void fail(const char* what, int line, int other);
 void wait_for_block(int line);
-// Brings two values to the warp's next collective; returns when every lane of the warp has.
+// Passes two values to the warp's next collective; returns when every lane of the warp has done so.
 void meet(const uint64_t value[2], int line);
-// What a lane brought to the collective that this one has just met in.
+// A lane's values in the collective that just completed.
 const Slot& brought(int lane, int line);
 
 inline int lane() { return block.current & (WARP - 1); }

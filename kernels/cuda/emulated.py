@@ -1,4 +1,4 @@
-"""The device that runs kernels on the CPU (`emulate.h`): for tests on machines without a GPU, and far from fast."""
+"""The device that runs kernels on the CPU (`emulate.h`): for tests on machines without a GPU; slow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Emulated(NotedLaunches):
         self._lib, self._reverse, self.launches = _library(library), reverse, 0
 
     def without(self, parts: Collection[str]) -> Emulated:
-        """The device without tensor cores, or without products that make their rows ready themselves."""
+        """The device without tensor cores, or without fused preparation of rows."""
         other = copy(self)
         other.has_matrix, other.fused_bytes = "matrix" not in parts, 0 if "fused" in parts else self.fused_bytes
         return other

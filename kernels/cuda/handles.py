@@ -1,5 +1,5 @@
-"""What the driver holds for an opened GPU: a context, the kernels, a stream, pinned memory. Given back when nobody uses
-the GPU any more, and all that was allocated or recorded with it has gone before."""
+"""Driver resources of an opened GPU: a context, the kernels, a stream, pinned memory. They are freed when the GPU is no
+longer used, after all its allocations and recordings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Handles:
         """image: the kernels; pinned: so many bytes of the host's memory."""
         self.lib, self._number = library.libcuda(), number
         self.context, self.module, self.stream, self.pinned = c_void_p(), c_void_p(), c_void_p(), c_void_p()
-        # A garbage collection may come in the middle of any of this.
+        # Reentrant, because a garbage collection may run inside these functions.
         self._lock, self._live, self._left = RLock(), 0, False
         try:
             check(self.lib.cuDevicePrimaryCtxRetain(byref(self.context), number), f"opening GPU {number}")
@@ -31,7 +31,7 @@ class Handles:
             raise
 
     def enter(self) -> None:
-        """The context belongs to a thread: a call may come from any."""
+        """Make the context current: it is per thread, and calls may come from any thread."""
         check(self.lib.cuCtxSetCurrent(self.context), "entering the context")
 
     def took(self) -> None:
@@ -44,7 +44,7 @@ class Handles:
         self._end()
 
     def leave(self) -> None:
-        """Nobody uses the GPU any more; a collection may end what lives there after this."""
+        """Mark the GPU as unused; a garbage collection may free its remaining memory later."""
         self._left = True
         self._end()
 
@@ -72,7 +72,7 @@ class Handles:
 
 
 class Use:
-    """Whoever holds this uses the GPU. When a program ends the driver gives everything back itself."""
+    """A reference to the GPU that keeps it open. At the end of the process the driver frees everything itself."""
 
     def __init__(self, handles: Handles) -> None:
         weakref.finalize(self, handles.leave).atexit = False

@@ -77,7 +77,7 @@ KERNEL(strips, BestArgs, 256) {
   for (int i = THREAD; i < min_(a.top, STRIP); i += THREADS) a.sorted[at * a.top + i] = keys[i];
 }
 
-// Of each row the best of all strips: a row a block. A thread keeps the place that it has come to in its strips.
+// Of each row the best of all strips: a row a block. A thread keeps its place in its strips.
 KERNEL(best_tokens, BestArgs, 256) {
   SHARED(memory);
   const int row = BLOCK_X, n_strips = (a.vocab + STRIP - 1) / STRIP, each = min_(a.top, STRIP);

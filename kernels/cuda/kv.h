@@ -96,7 +96,7 @@ DEVICE float kv_element(const uint8_t* row, int dim, int i) {
   return kv_int4(row, dim, i);
 }
 
-// What an element has yet to be multiplied by; 1 but for int8.
+// The remaining scale of an element; 1 except for int8.
 template <int FORMAT>
 DEVICE float kv_factor(const uint8_t* row, int dim) {
   return FORMAT == INT8 ? *reinterpret_cast<const float*>(row + kv_scale_at(dim, INT8)) : 1.0f;

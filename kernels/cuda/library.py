@@ -1,4 +1,4 @@
-"""The NVIDIA driver's library by ctypes: its errors, what it says of itself and of GPUs."""
+"""The NVIDIA driver's library by ctypes: errors, and facts of driver and GPUs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def libcuda() -> ctypes.CDLL:
 
 
 def check(code: int, what: str) -> None:
-    """DeviceError (MemoryError where that is what lacks) unless the code is that of success."""
+    """Raise DeviceError (MemoryError for a lack of memory) unless the code is success."""
     if not code:
         return
     said = _said(libcuda(), code)
@@ -50,7 +50,7 @@ def _said(lib: ctypes.CDLL, code: int) -> str:
 
 
 def attribute(which: int, device: int) -> int:
-    """A number that the driver knows of a GPU."""
+    """An attribute of a GPU."""
     value = c_int()
     check(libcuda().cuDeviceGetAttribute(byref(value), which, device), "reading an attribute")
     return value.value
@@ -62,7 +62,7 @@ def capability(device: int) -> tuple[int, int]:
 
 
 def too_old() -> str | None:
-    """Why the driver cannot load this engine's kernels, and what to do; None if it can."""
+    """Why the driver cannot load this engine's kernels, with advice; None if it can."""
     if _cuda_version() >= _OLDEST:
         return None
     kernels = "older than the kernels, which are of CUDA 13.0"
@@ -77,7 +77,7 @@ def _cuda_version() -> int:
 
 
 def driver_version() -> str:
-    """The driver's version: of CUDA, and where the system tells it, its own."""
+    """The driver's version: of CUDA and, if available, its own."""
     version = _cuda_version()
     try:
         own = _VERSION.search(Path("/proc/driver/nvidia/version").read_text("utf-8"))

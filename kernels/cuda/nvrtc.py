@@ -1,4 +1,4 @@
-"""NVIDIA's run-time compiler by ctypes: `engine.cu` to cubins and PTX, and what ptxas says of registers and spills."""
+"""NVIDIA's run-time compiler by ctypes: `engine.cu` to cubins and PTX, and ptxas' report of registers and spills."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _USED = re.compile(r"Used (\d+) registers")
 
 @dataclass(frozen=True)
 class KernelUse:
-    """What a kernel takes on one architecture: registers of a thread, bytes of stack, bytes spilled."""
+    """Resources of a kernel on one architecture: registers of a thread, bytes of stack, bytes spilled."""
 
     registers: int = 0
     stack: int = 0
@@ -48,7 +48,7 @@ def _library() -> ctypes.CDLL:
     if not found:
         raise CudaBuildFailed('no NVRTC: pip install "nvidia-cuda-nvrtc==13.0.88"')
     try:
-        # It does not find these beside itself.
+        # NVRTC does not search its own folder for these libraries.
         for builtins in found[-1].parent.glob("libnvrtc-builtins.so.*"):
             ctypes.CDLL(str(builtins))
         return ctypes.CDLL(str(found[-1]))
@@ -57,7 +57,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _folders() -> list[Path]:
-    """Where the wheel puts libraries: nvidia/cu13/lib, or nvidia/cuda_nvrtc/lib before 13."""
+    """The library folders of the wheel: nvidia/cu13/lib, or nvidia/cuda_nvrtc/lib before 13."""
     try:
         spec = importlib.util.find_spec("nvidia")
     except ValueError:
@@ -84,7 +84,7 @@ def compile_for(architecture: str, source: Path = SOURCE) -> Compiled:
 
 
 def uses(log: str) -> dict[str, KernelUse]:
-    """What ptxas -v said of each kernel."""
+    """The report of ptxas -v for each kernel."""
     found: dict[str, KernelUse] = {}
     name, stack, spills = "", 0, 0
     for line in log.splitlines():

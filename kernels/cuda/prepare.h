@@ -1,4 +1,4 @@
-// What stands before products: embedding rows, norms, rows quantized.
+// Operations before products: embedding rows, norms, quantization of rows.
 #pragma once
 #include "args.h"
 #include "arith.h"

@@ -135,7 +135,7 @@ DEVICE float group_product_of(const Weights& w, const Group& g, const Prepared& 
                         : group_product<FORMAT, 16, M>(w, g, a, rows, sums);
 }
 
-// What a sum becomes, and where it goes.
+// Applies the epilogue to a sum and stores it.
 DEVICE void put(const ProductArgs& a, int row, int output, float y, float gate) {
   const int half = a.w.n / 2;
   if (output >= (a.epilogue == GLU ? half : a.w.n)) return;
@@ -163,7 +163,7 @@ DEVICE Weights expert_weights(const ProductArgs& a, int row) {
   return w;
 }
 
-// Rows made ready by the block itself, in its shared memory; returns them, and moves `memory` behind them.
+// Rows made ready by the block itself, in its shared memory; returns them, and moves `memory` past them.
 template <int M>
 DEVICE Prepared prepare_here(const ProductArgs& a, const Weights& w, int row0, int rows, uint8_t*& memory) {
   Prepared made;

@@ -1,4 +1,4 @@
-// What is done to slots after attention: sums of what they were paid, rows moved to other slots.
+// Operations on slots after attention: attention sums, rows moved to other slots.
 #pragma once
 #include "attention.h"
 
@@ -61,7 +61,7 @@ KERNEL(attention_sums, SumsArgs, 128) {
       for (int row = from; row < min_(from + many, row0 + rows); row++) {
         const int rank = rank_for(sight, row, slot);
         if (rank < 0 || rank / CHUNK != chunk) continue;
-        // What positions hide has the weight 0; what ranks do is passed over.
+        // Keys hidden by position have the weight 0; those hidden by rank are skipped.
         if (t.window && sight.view->slots < 0 && !sight.sees(row, rank)) continue;
         sum = add_paid(t, row, t.step->part[row] + chunk, t.step->part_row[row], head, rank, sum);
       }

@@ -1,4 +1,4 @@
-"""The sources of the CUDA engine, and what is made of them."""
+"""The sources of the CUDA engine, and the names of their build results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SOURCE = HERE / "engine.cu"
 
 
 class CudaBuildFailed(Exception):
-    """What went wrong in one line."""
+    """A build error in one line."""
 
 
 def source_files() -> list[Path]:
@@ -20,7 +20,7 @@ def source_files() -> list[Path]:
 
 
 def digest() -> str:
-    """Of the sources: another one, another build."""
+    """A digest of the sources, the key of a build."""
     hashed = hashlib.sha256()
     for path in source_files():
         hashed.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -28,7 +28,7 @@ def digest() -> str:
 
 
 def stale(folder: Path) -> bool:
-    """Were a folder's kernels compiled of other sources than those here? Not where there are none."""
+    """Whether a folder's kernels were compiled from other sources than these; False without kernels."""
     noted = folder / "SOURCES"
     return SOURCE.is_file() and noted.is_file() and noted.read_text("utf-8").strip() != digest()
 
@@ -39,6 +39,6 @@ def cubin_name(architecture: str) -> str:
 
 
 def cache_folder() -> Path:
-    """Where edgedec keeps what it can make again (`edgedec.storage.files.cache_folder`, which is not at hand here)."""
+    """edgedec's cache folder (as `edgedec.storage.files.cache_folder`, which cannot be imported here)."""
     own = os.environ.get("EDGEDEC_CACHE")
     return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgedec"

@@ -30,7 +30,7 @@ KERNEL(page_bounds, BoundsArgs, 32) {
 
 // ---- which pages ---------------------------------------------------------------------------------------
 
-// One group of rows and kv head of a view, and where what is found out of it stands.
+// One group of rows and kv head of a view, and the addresses of its results.
 struct Place {
   const ViewPlan* plan;
   const ViewSight* sight;

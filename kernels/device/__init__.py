@@ -1,1 +1,1 @@
-"""A device as engines use it, and the structs that its kernels are given: for CUDA, OpenCL and compiled libraries."""
+"""The device interface of engines, and the argument structs of kernels: for CUDA, OpenCL and compiled libraries."""

@@ -1,4 +1,4 @@
-"""What an engine needs of a device: memory, copies, launches, and launches recorded once and run again."""
+"""The device interface of engines: memory, copies, launches, and recorded launches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 class DeviceError(OSError):
-    """What the device refused, in one line."""
+    """An error of a device, in one line."""
 
 
 class Recorded(Protocol):
@@ -26,8 +26,7 @@ Launch = tuple[str, tuple[int, int, int], int, int, bytes]
 
 
 class NotedLaunches:
-    """What a device is that records no graphs of its own: launches are noted, and made again one after another.
-    `_run` makes one."""
+    """Base of devices without recorded graphs: launches are noted and repeated one after another. `_run` makes one."""
 
     name = "device"
 
@@ -35,14 +34,14 @@ class NotedLaunches:
         self._noted: list[Launch] | None = None
 
     def prepare(self, kernel: str, shared: int) -> None:
-        """Kernels are ready."""
+        """Nothing to do: kernels are compiled already."""
 
     def free_bytes(self) -> int:
-        """No driver to ask."""
+        """0: unknown without a driver."""
         return 0
 
     def outside(self, what: str) -> None:
-        """DeviceError while launches are recorded, where a GPU would refuse this too."""
+        """Raise DeviceError during a recording, as a GPU does."""
         if self._noted is not None:
             raise DeviceError(f"{self.name}: {what} while launches are recorded")
 
@@ -76,8 +75,8 @@ class _Noted:
 class Device(Protocol):
     """One GPU, or the emulation of one. Launches and copies happen in their order.
 
-    has_matrix: has it kernels for products of many rows? fused_bytes: shared memory that a product may take to make its
-    rows ready itself; 0: it cannot. shared_bytes: shared memory that a block may take."""
+    has_matrix: has it kernels for products of many rows? fused_bytes: shared memory of a product with fused preparation
+    of rows; 0: not supported. shared_bytes: shared memory that a block may take."""
 
     name: str
     has_matrix: bool
@@ -90,13 +89,13 @@ class Device(Protocol):
         ...
 
     def allocate(self, size: int) -> int:
-        """The address of `size` new bytes, 256-byte aligned, not cleared."""
+        """The address of `size` new bytes, 256-byte aligned, uninitialized."""
         ...
 
     def free(self, address: int) -> None: ...
 
     def free_bytes(self) -> int:
-        """Bytes of memory that nobody has taken; 0 where the driver does not tell."""
+        """Bytes of free memory; 0 if unknown."""
         ...
 
     def write(self, address: int, array: NDArray[Any]) -> None:
@@ -116,12 +115,11 @@ class Device(Protocol):
         ...
 
     def prepare(self, kernel: str, shared: int) -> None:
-        """Make a kernel ready to be launched with so much shared memory of a block, for `record`."""
+        """Load a kernel for launches with this much shared memory per block, before `record`."""
         ...
 
     def record(self, launches: Callable[[], None]) -> Recorded:
-        """Record the launches that `launches` makes, without running them. It does nothing else: no memory is taken or
-        copied, nothing is waited for."""
+        """Record the launches that `launches` makes, without running them. It must not allocate, copy or wait."""
         ...
 
     def synchronize(self) -> None:
@@ -150,14 +148,14 @@ class Buffer:
 
 
 class Recycler:
-    """Memory of a few sizes that is taken and given back all the time: what is given back is kept for the next."""
+    """A free list for memory of a few sizes that is allocated and freed often."""
 
     def __init__(self, device: Device) -> None:
-        # All of it is held here: a garbage collection may end objects in any order.
+        # All memory is owned here, because a garbage collection may end objects in any order.
         self._device, self._held, self._free = device, list[Buffer](), dict[int, list[int]]()
 
     def take(self, size: int) -> Recycled:
-        """Memory of `size` bytes, not cleared."""
+        """Memory of `size` bytes, uninitialized."""
         free = self._free.setdefault(size, [])
         if not free:
             self._held.append(Buffer(self._device, size))
@@ -169,7 +167,7 @@ class Recycler:
 
 
 class Recycled:
-    """Memory that goes back to its recycler with the object. `at`: its address."""
+    """Memory that returns to its recycler with the object. `at`: its address."""
 
     def __init__(self, recycler: Recycler, address: int, size: int) -> None:
         self._recycler, self.at, self.size = recycler, address, size

@@ -73,7 +73,7 @@ class Norm:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Where rows made ready for a product lie."""
+    """The addresses of rows prepared for a product."""
 
     q: int = 0
     scale: int = 0
@@ -118,7 +118,7 @@ def prepare(
 
 @dataclass(frozen=True)
 class Product:
-    """The arguments of a product. fused: the block makes its rows ready itself."""
+    """The arguments of a product. fused: thread blocks prepare their rows themselves."""
 
     w: DeviceWeights
     out: int
@@ -156,7 +156,7 @@ def rope(
 
 @dataclass(frozen=True)
 class KeptWeights:
-    """The kv heads of an attention launch, and where the weights of theirs are kept; 0: nowhere."""
+    """The kv heads of an attention launch, and the address of their kept weights; 0: not kept."""
 
     head0: int = 0
     heads: int = 0
@@ -181,7 +181,7 @@ def attention_sums(attended: bytes, sums: int, width: int) -> bytes:
 
 @dataclass(frozen=True)
 class ViewMemory:
-    """What is found out of a view on the device, in the order of `ViewArgs`, and how wide its rows are; 0: nothing."""
+    """Working memory of a view on the device, in the order of `ViewArgs`, with row widths; 0: none."""
 
     seen: int
     pages: int

@@ -3,12 +3,13 @@
     pip install ziglang
     python kernels/lib/android.py [--out build/android] [arm64-v8a] [x86_64]
 
-The C++ library is zig's and lies inside. Of the C library zig has no headers, so those of musl are used: types and
-constants on 64-bit machines are Android's where this library uses them: threads, mutexes, conditions, files, mappings,
-core sets. What differs is in `android/bionic.c`. All that is taken from Android's own libc.so, libm.so, libdl.so is in
-`android/symbols.txt`: they have had every one since Android 10 at the latest. The register x18 belongs to the system.
+The C++ library is zig's and linked in. zig has no headers of Android's C library, so those of musl are used: on 64-bit
+machines its types and constants equal Android's where this library uses them: threads, mutexes, conditions, files,
+mappings, core sets. The differences are in `android/bionic.c`. `android/symbols.txt` lists all symbols used from
+Android's libc.so, libm.so, libdl.so, which have them since Android 10 or earlier. The register x18 is reserved for the
+system.
 
-With an NDK take `CMakeLists.txt` and its toolchain file (docs/c-library.md): that is what Android's makers support.
+With an NDK take `CMakeLists.txt` and its toolchain file (docs/c-library.md): that is the officially supported way.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ABIS = {
     "x86_64": (("-target", "x86_64-linux-musl", "-mcpu=x86_64_v2"), "x86_64"),
 }
 PAGE = ("-Wl,-z,max-page-size=16384",)
-# Android's linker looks for functions where a library says that it needs them; musl has them all in libc.so.
+# Android's linker searches only the libraries that a file names as needed; musl has all functions in libc.so.
 BESIDE = ("libm.so", "libdl.so")
 
 
@@ -58,7 +59,7 @@ def build(abi: str, folder: Path, jobs: int | None = None) -> Path:
 
 
 def build_jni(abi: str, folder: Path, source: Path, includes: Sequence[Path]) -> Path:
-    """A library of JNI functions over the libedgedec.so that lies in the ABI's folder."""
+    """A library of JNI functions over the libedgedec.so in the ABI's folder."""
     into = folder / abi
     flags = ["-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-s", *PAGE, *(f"-I{path}" for path in includes)]
     named = ["-Wl,-soname,libedgedec_jni.so", f"-L{into}", "-ledgedec"]
@@ -68,7 +69,7 @@ def build_jni(abi: str, folder: Path, source: Path, includes: Sequence[Path]) ->
 
 
 def _stubs(abi: str, folder: Path) -> list[str]:
-    """Libraries with Android's names, to be named as needed; inside is only what musl has no name of."""
+    """Stub libraries with Android's names for the linker; they define only the symbols that musl lacks."""
     made = []
     (folder / "stub.c").write_text("int* __errno(void) { return 0; }\n")
     for name in BESIDE:

@@ -1,4 +1,4 @@
-// The C interface: what a caller gives is checked, what goes wrong becomes a number and a message.
+// The C interface: checks arguments, and turns errors into a status and a message.
 #include <cstring>
 
 #include "adapter.h"
@@ -17,7 +17,7 @@ void need(const void* pointer, const char* what) {
   if (!pointer) throw Failure(EDGEDEC_USAGE, std::string(what) + ": is NULL");
 }
 
-// Fills a structure that begins with its size, as far as the caller's header knew it.
+// Fills a structure that begins with its size, up to the size in the caller's header.
 template <class T>
 void give(T* to, size_t size, T from) {
   need(to, "result");
@@ -44,7 +44,7 @@ int open(std::unique_ptr<Container> (*find)(const void*, uint64_t), const void* 
   });
 }
 
-// Work on a session that this thread has to itself.
+// Runs `work` with exclusive access to a session.
 template <class Work>
 int with(edgedec_session* session, Work work) {
   return guarded([&] {
@@ -258,7 +258,7 @@ int edgedec_step_many(edgedec_session* const* sessions, const int32_t* tokens, i
     constexpr int32_t FEW = 16;
     need(sessions, "sessions"), need(tokens, "tokens");
     if (n < 1 || n > 4096) throw Failure(EDGEDEC_USAGE, "n: must be from 1 to 4096 sessions");
-    struct Taken {  // is given back whatever happens
+    struct Taken {  // freed in any case
       ~Taken() {
         for (int32_t i = 0; i < begun; i++) each[i]->session.end_step(done);
         for (int32_t i = 0; i < used; i++) each[i]->session.busy.store(false, std::memory_order_release);

@@ -1,4 +1,4 @@
-// Named arrays in one file, checked by hash: what saved sessions and adapters are kept in (edgedec/storage/arrays.py).
+// Named arrays in one file, checked by hash: the format of saved sessions and adapters (edgedec/storage/arrays.py).
 #pragma once
 #include <map>
 #include <string>

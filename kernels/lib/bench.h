@@ -7,7 +7,7 @@
 static const int32_t PROMPT[] = {12, 375, 278, 259};
 enum { PROMPT_TOKENS = 4 };
 
-/* kB of memory held at most; 0 where the system does not say. getrusage() would have that of whoever started this. */
+/* kB of memory held at most; 0 where the system does not say. getrusage() may include the parent process's. */
 static long peak(void) {
   char line[256];
   long found = 0;

@@ -5,7 +5,7 @@
     python kernels/lib/build.py --out t.so --cxx aarch64-linux-gnu-g++ --arch aarch64
     python kernels/lib/build.py --out t --main fuzz.cpp         a program of fuzz.cpp and the library
 
-`CMakeLists.txt` does the same, and installs it. Objects that an install of edgedec has made are used again.
+`CMakeLists.txt` does the same, and installs it. Objects of an installed edgedec are reused.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-# By its path: no package is needed to build the library.
+# Imported by path: no package is needed to build the library.
 CPU: dict[str, Any] = runpy.run_path(str(HERE.parent / "cpu" / "build.py"))
 BuildFailed = CPU["BuildFailed"]
 VERSION = re.search(r'"(.+)"', (HERE.parents[1] / "edgedec" / "version.py").read_text("utf-8").splitlines()[-1])
-# What of the engine runs in every step.
+# The engine's sources that run in every step.
 FAST = ("attention_block", "attention_views", "cache", "engine", "head", "mlp_block", "pool", "sample")
 
 
@@ -74,12 +74,12 @@ def _engine(tool: Any, folder: Path) -> list[tuple[Any, ...]]:
 
 
 def _level(tool: Any, level: str) -> list[str]:
-    """How much is optimized."""
+    """The optimization level of a source."""
     return [] if tool.sanitize else [level]
 
 
 def _own(tool: Any, folder: Path, mains: Sequence[Path], llguidance: Path | None) -> list[tuple[Any, ...]]:
-    """The same of this folder's sources and of a program's."""
+    """The same for this folder's sources and those of a program."""
     cache = CPU["object_cache"](tool.command, [*sorted(HERE.rglob("*.h")), CPU["HERE"] / "api.h"], tool.env)
     assert VERSION is not None
     defines = ["EDGEDEC_BUILD", f'EDGEDEC_VERSION_TEXT="{VERSION[1]}"']

@@ -50,7 +50,7 @@ class Bundle {
   const Container& container() const { return *container_; }
   // The content of a file, which must have its hash.
   SharedBytes file(const std::string& name) const;
-  // What names the model: its manifest as it was exported, whatever was added to the bundle since.
+  // The model's identity: a hash of the manifest as exported, without later additions to the bundle.
   const std::string& origin() const { return manifest.origin.empty() ? digest : manifest.origin; }
 
   Manifest manifest;

@@ -19,9 +19,9 @@ namespace edgedec::lib {
 namespace {
 
 constexpr size_t LARGEST = 1 << 19;  // bytes of a schema or a grammar
-// An unusual character may cost a lexer more than the library allows for; better slow than failed.
+// An unusual character may exceed the library's default lexer limits; slow is better than failed.
 constexpr uint64_t FIRST_FUEL = 20'000'000, STEP_FUEL = 10'000'000;
-// JSON with at most one space between its tokens; what no grammar can hold is refused.
+// JSON with at most one space between its tokens; schema features that a grammar cannot express are refused.
 const char* const JSON_RULES = "\"x-guidance\": {\"whitespace_flexible\": true, \"whitespace_pattern\": \" \", "
                                "\"lenient\": false, \"coerce_one_of\": false}}";
 
@@ -43,7 +43,7 @@ size_t tokenize(const void* user, const uint8_t* bytes, size_t size, uint32_t* o
   return ids.size();
 }
 
-// A model's tokens as llguidance wants them.
+// A model's tokens in llguidance's form.
 class Vocabulary {
  public:
   explicit Vocabulary(const Model& model) {
@@ -75,7 +75,7 @@ std::shared_ptr<const Vocabulary> vocabulary_of(const Model& model) {
   return std::static_pointer_cast<const Vocabulary>(model.constraint_vocabulary);
 }
 
-// A schema with the rules of JSON said outright, so that nothing in it loosens them: of a key twice the last counts.
+// A schema with JSON_RULES at its end, which override its own settings: of equal keys the last counts.
 std::string with_rules(const std::string& schema) {
   const Json parsed = parse_json(schema, EDGEDEC_USAGE, "constraint");
   if (parsed.kind == Json::BOOLEAN && parsed.boolean) return std::string("{") + JSON_RULES;
@@ -129,7 +129,7 @@ class Grammar : public Constraint {
     return one_line(found ? found : "llguidance does not say why");
   }
 
-  // Brings the matcher to the end of `path`; false if it does not get there.
+  // Brings the matcher to the end of `path`; false if the path is not allowed.
   bool follow(const std::vector<int64_t>& path) {
     const size_t most = std::min(ahead_.size(), path.size());
     const size_t same = (size_t)(std::mismatch(path.begin(), path.begin() + (ptrdiff_t)most, ahead_.begin()).first - path.begin());

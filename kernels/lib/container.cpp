@@ -39,7 +39,7 @@ class Folder : public Container {
   SharedBytes open(const std::string& file) const override { return map_file(path(file)); }
 };
 
-// Part of other bytes, which it keeps.
+// A part of other bytes, which it keeps alive.
 class Part : public Bytes {
  public:
   Part(SharedBytes whole, uint64_t offset, uint64_t bytes) : whole_(std::move(whole)) {

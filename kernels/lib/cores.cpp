@@ -28,7 +28,7 @@ std::vector<int> own_cores() {
   return out;
 }
 
-// What the kernel says of a core's speed; 0: nothing.
+// A core's speed from the kernel; 0: unknown.
 long speed(int core) {
   for (const char* fact : {"cpu_capacity", "cpufreq/cpuinfo_max_freq"}) {
     const std::string path = "/sys/devices/system/cpu/cpu" + std::to_string(core) + "/" + fact;

@@ -3,7 +3,7 @@
     pip install ziglang
     python kernels/lib/cross.py [--out build/cross] [TARGET…]
 
-Without targets: all. Android is not among them: zig has no C++ library for it, its NDK does (docs/c-library.md).
+Without targets: all. Android is not among them: see `android.py` and docs/c-library.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SEVERAL = runpy.run_path(str(HERE / "several.py"))
 
 @dataclass(frozen=True)
 class CrossTarget:
-    """What zig calls a machine, its architecture here, and the library's name there."""
+    """zig's name of a machine, its architecture in edgedec, and the library's file name."""
 
     zig: str
     arch: str
@@ -53,7 +53,7 @@ def build(name: str, folder: Path, jobs: int | None = None) -> Path:
 
 
 def _no_demangler(target: CrossTarget, folder: Path) -> list[str]:
-    """The object that keeps a part of C++'s library out, where that library is inside."""
+    """An object that replaces the C++ demangler, where the C++ library is linked in."""
     if "macos" in target.zig:
         return []
     flags = ["-target", target.zig, "-O2", "-fPIC", "-fvisibility=hidden"]
@@ -64,7 +64,7 @@ def _no_demangler(target: CrossTarget, folder: Path) -> list[str]:
 
 
 def _import_library(dll: Path) -> None:
-    """What programs are linked with, beside the DLL: NAME.lib, and the NAME.def that it is made of."""
+    """The import library of the DLL: NAME.lib, and the NAME.def that it is made from."""
     for unnamed in dll.parent.glob("cpu-0-*.lib"):
         unnamed.unlink()  # zig's own, named after an object and of a temporary name
     code = re.sub(r"/\*.*?\*/", "", (HERE / "include" / "edgedec.h").read_text("utf-8"), flags=re.S)

@@ -12,7 +12,7 @@ namespace edgedec::lib {
 
 namespace {
 
-// numpy's sum: pairwise, so that the same numbers have the same sum.
+// numpy's pairwise summation, for identical sums.
 double sum(const double* x, size_t n) {
   if (n < 8) {
     double total = -0.0;
@@ -59,7 +59,7 @@ struct Kept {
   }
 };
 
-// Which tokens stay if the unlikeliest go while they hold at most 1 - mass.
+// The tokens that remain after dropping the unlikeliest with a total of at most 1 - mass.
 std::vector<char> nucleus(const std::vector<double>& p, const std::vector<float>& scores, double mass) {
   std::vector<size_t> order(p.size());
   std::iota(order.begin(), order.end(), 0);

@@ -1,5 +1,6 @@
-// The distribution of the next token, from all logits, in float64: what edgedec/sampling/distributions.py says. The
-// engine's sampler is quicker; this decides where a comparison lies within the rounding of its sums, and typical sampling.
+// The distribution of the next token, from all logits, in float64, as in edgedec/sampling/distributions.py.
+// The engine's sampler is faster; this one decides comparisons within the rounding of its sums, and does
+// typical sampling.
 #pragma once
 #include <cstdint>
 #include <unordered_map>

@@ -9,9 +9,9 @@ namespace edgedec::lib {
 
 namespace {
 
-constexpr int ROOM = 1024;  // nodes of a merged tree that are seen here
+constexpr int ROOM = 1024;  // the most nodes of a merged tree
 
-// What forward calls cost by their rows: a + b * (rows - 1), the latest calls counting most.
+// Cost of forward calls by rows: a + b * (rows - 1), with more weight on recent calls.
 class Costs {
  public:
   void add(int rows, double seconds) {
@@ -28,7 +28,7 @@ class Costs {
     int n = 0;
     double value = 0;
     void add(double x) {
-      // A call that the machine delayed says nothing of calls.
+      // Delayed calls are outliers and are not counted.
       if (n >= 3 && x > 4 * value) x = 4 * value;
       value += (x - value) / std::min(++n, 32);
     }
@@ -76,7 +76,8 @@ class Tables : public Drafting {
     draft.clear();
     proposed_ = false;
     calls_++;
-    // The cost of a call without a draft comes first; where drafts have not paid for long they are looked at now and then.
+    // The cost of a call without a draft is measured first; after a long time without a paying draft,
+    // drafting is tried only now and then.
     if (!fixed_ && (!costs_.plain_known() || (silent_ > QUIET && calls_ % SELDOM))) return;
     if (room < 1) return;
     const double began = now();
@@ -139,7 +140,7 @@ class Tables : public Drafting {
              chances_[0].data(), chances_[1].data(), ROOM, 0};
   }
 
-  // How many of the tree's nodes, the likeliest first, make the most tokens a second; none where none do.
+  // The number of nodes, the likeliest first, with the most expected tokens a second; 0 if drafting does not pay.
   int best_size(int n) const {
     if (!costs_.known()) return std::min(n, FIRST);  // to learn what rows cost
     double expected = 1, best = 1 / costs_.plain();
@@ -180,7 +181,7 @@ class Tables : public Drafting {
   ed_draft_tree tree_{};
 };
 
-// As the drafters of these names in Python begin.
+// Defaults of the drafters of these names in Python.
 ed_drafter_options options_of(const std::string& name, int32_t vocab) {
   const int32_t k = std::min(8, vocab);
   if (name == "copy") return {0, 1, 1, 1, 4, 32, 0, 0};

@@ -18,15 +18,16 @@ class Drafting {
  public:
   static constexpr int MOST = 64;  // drafted tokens of a call
   virtual ~Drafting() = default;
-  // What to draft after `ids`: at most `room` tokens.
+  // Drafts at most `room` tokens after `ids`.
   virtual void propose(const std::vector<int32_t>& ids, int prompt, int room, Draft& draft) = 0;
-  // What a call showed: its rows, of which `root` is the last known token and the later ones were drafted, the accepted ones
-  // (`path`, from the root on, which is 0) and the token after each; of each row from the root on the `top` best tokens.
+  // Learns from a call: its rows, of which `root` is the last known token and the later ones were drafted,
+  // the accepted ones (`path`, from the root on, which is 0) and the token after each; of each row from the
+  // root on the `top` best tokens.
   virtual void observe(const int64_t* tokens, const int64_t* parents, int rows, int root, const std::vector<int>& path,
                        const std::vector<int32_t>& picked, const int32_t* top_ids, const float* top_scores, int top,
                        double seconds) = 0;
   virtual void reset() = 0;     // another text
-  virtual int top() const = 0;  // how many of the best tokens it learns from
+  virtual int top() const = 0;  // number of best tokens that it needs from calls
   virtual std::unique_ptr<Drafting> fork() const = 0;
 };
 

@@ -17,10 +17,10 @@ class Failure : public std::exception {
   const std::string message;
 };
 
-// Sets what edgedec_last_error() says in this thread; returns `status`.
+// Sets edgedec_last_error() of this thread; returns `status`.
 int failed(int status, const char* message) noexcept;
 
-// What a function of the interface returns for `work`: EDGEDEC_OK, or what it threw.
+// The status of `work` for functions of the interface: EDGEDEC_OK, or that of its exception.
 template <class Work>
 int guarded(Work work) noexcept {
   try {

@@ -8,7 +8,7 @@
 
 namespace edgedec::lib {
 
-// Bytes that somebody owns: a mapped file, or memory of the program.
+// Bytes with an owner: a mapped file, or memory of the program.
 class Bytes {
  public:
   virtual ~Bytes() = default;
@@ -32,7 +32,7 @@ SharedBytes map_file(const std::string& path);
 SharedBytes map_descriptor(int fd, uint64_t offset, uint64_t size);
 SharedBytes bytes_of(const void* data, uint64_t size);
 
-// Writes the parts, one after another, to a temporary name beside `path`, which it then takes.
+// Writes the parts, one after another, to a temporary file in the same folder, then renames it to `path`.
 void write_whole(const std::string& path, std::initializer_list<std::string_view> parts);
 
 }  // namespace edgedec::lib

@@ -151,7 +151,7 @@ void Generation::done() {
 
 // ---- verification ----------------------------------------------------------------------------------
 
-// Follows what the model picks down the draft tree.
+// Follows the model's tokens down the draft tree.
 void Generation::verify() {
   path_.assign(1, 0), picked_.clear(), tokens_of_path_.clear();
   const int drafted = (int)draft_.tokens.size();
@@ -182,7 +182,7 @@ int32_t Generation::pick(int row, const std::vector<int64_t>& path) {
                           path, u);
 }
 
-// The logits of a row as the program and min_tokens change them; `shaped_` stays empty where neither does.
+// The logits of a row after the program's callback and min_tokens; `shaped_` stays empty if neither changes them.
 void Generation::shape(int row, const std::vector<int64_t>& path) {
   const size_t vocab = (size_t)session_.model().vocab();
   const bool early = (int64_t)path.size() < min_left_ && !ends_.empty();
@@ -252,7 +252,7 @@ void Generation::finish(int how) {
   flush_text();
 }
 
-// What was held back, as the text has ended.
+// Emits held-back text at the end.
 void Generation::flush_text() {
   if (!text_) return;
   std::string text;

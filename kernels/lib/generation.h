@@ -24,7 +24,7 @@ class Generation {
   bool next(ed_sequence& call);
   // The call ran.
   void done();
-  // Whatever happened: leaves the session as if just so much had been asked for.
+  // Ends the generation in any state; the session is left consistent with the tokens that were delivered.
   void end();
 
  private:
@@ -71,7 +71,7 @@ class Generation {
   std::vector<double> logprobs_;
 };
 
-// Runs them to their ends; statuses [n] and messages say how.
+// Runs them to their ends; fills statuses [n] and messages.
 void run_generations(const std::vector<Generation*>& all, std::vector<int>& statuses, std::vector<std::string>& messages);
 
 double seconds_now();

@@ -218,7 +218,7 @@ int64_t to_integer(const Json& value, const std::string& where, int status) {
 double to_number(const Json& value, const std::string& where, int status) {
   if (value.kind != Json::NUMBER) throw Failure(status, where + ": expected a number, found " + value.name());
   std::string text = value.text;
-  // strtod reads the point of the locale that the program has set.
+  // strtod uses the decimal point of the program's locale.
   const char* point = std::localeconv()->decimal_point;
   const size_t dot = text.find('.');
   if (dot != std::string::npos && point && *point) text.replace(dot, 1, point);

@@ -64,7 +64,7 @@ const std::vector<Json>& to_list(const Json& value, const std::string& where, in
 
 bool is_utf8(std::string_view text);
 void put_utf8(std::string& out, uint32_t code);
-// The character that begins at `at`, which moves behind it; of broken UTF-8 one byte, as 0xFFFFFFFF.
+// The character that begins at `at`, which moves past it; of broken UTF-8 one byte, as 0xFFFFFFFF.
 uint32_t next_utf8(std::string_view text, size_t& at);
 
 }  // namespace edgedec::lib

@@ -119,7 +119,7 @@ TextFacts read_text(const Json& value, const std::string& where) {
   return text;
 }
 
-// Names of files that heads, drafts and artifacts mention. What they hold is the business of who opens them.
+// Names of files that heads, drafts and artifacts mention. Their contents are checked at use.
 void read_others(Fields& f, const ModelSpec& spec, std::vector<std::string>& named) {
   const auto range = [&](const std::string& where, int64_t value, int64_t least, int64_t most) {
     if (value < least || value > most) corrupt(where + ": " + std::to_string(value) + " is out of range");

@@ -12,7 +12,7 @@ namespace edgedec::lib {
 
 namespace {
 
-// Below so many bytes of weights a thread, meeting the others costs more than it saves.
+// Below this many bytes of weights per thread, synchronization costs more than another thread saves.
 constexpr uint64_t BYTES_PER_THREAD = 2 << 20;
 
 const char* refusal(int code) {
@@ -35,7 +35,7 @@ const char* refusal(int code) {
 
 }  // namespace
 
-// What the caller's header knew of a structure that begins with its size.
+// Reads a structure that begins with its size, up to the size in the caller's header.
 void copy_options(void* to, size_t size, const void* from) {
   size_t known;
   std::memcpy(&known, from, sizeof known);
@@ -69,7 +69,7 @@ Model::Model(std::unique_ptr<Container> from, const edgedec_open_options& option
 
 Model::~Model() = default;
 
-// The threads of the engine are made by a thread that has the cores and the priority which they are to have.
+// The engine's threads inherit cores and priority from the thread that starts them.
 ed_engine* Model::start() const {
   ed_engine* made = nullptr;
   const char* isa = isa_name_.empty() ? nullptr : isa_name_.c_str();

@@ -19,7 +19,7 @@ struct CacheFree {
 };
 using CachePtr = std::unique_ptr<ed_cache, CacheFree>;
 
-// What an interface's structure of options says: the fields that the caller's header knew, the others by default.
+// Options from an interface structure: the fields of the caller's header, the others by default.
 template <class T>
 T given(const T* options, void (*init)(T*, size_t));
 
@@ -37,10 +37,10 @@ class Model {
   const char* isa() const { return ed_engine_isa(engine_.get()); }
   uint64_t row_bytes() const { return row_bytes_; }
 
-  // Of constraints: the tokens in a form of their own, made when first asked for.
+  // The tokens in the form of constraints, made at first use.
   mutable std::mutex constraint_lock;
   mutable std::shared_ptr<const void> constraint_vocabulary;
-  // The tokenizer, read when it is first asked for; throws Failure(EDGEDEC_TEXT).
+  // The tokenizer, read at first use; throws Failure(EDGEDEC_TEXT).
   const Tokenizer& tokenizer() const;
   const std::string& why_no_text() const;  // "": there is one
 
@@ -48,13 +48,13 @@ class Model {
   // Runs a call; throws Failure.
   void run(const ed_sequence* sequences, int n);
 
-  // Gives up working memory, prefixes and pages that nobody holds.
+  // Frees working memory, prefixes and unused pages.
   void trim();
   uint64_t cache_bytes() const;
   uint64_t limit() const { return options_.memory_limit; }
   bool keeps_prefixes() const { return options_.prefix_tokens > 0; }
-  // Makes the cache begin with what the kept texts have in common with `ids`, if that is more than `have` tokens; returns
-  // how many it holds then, or `have`.
+  // Prefix caching: makes the cache begin with the longest common prefix of `ids` and the kept texts, if that
+  // has more than `have` tokens; returns its length, or `have`.
   int find_prefix(ed_cache* cache, const std::vector<int32_t>& ids, int have);
   void keep_prefix(const ed_cache* cache, const std::vector<int32_t>& ids);
   void prefix_use(uint64_t& bytes, int32_t& count) const;

@@ -40,7 +40,7 @@ std::string literal_pattern(Fields& f, const std::string& where) {
 
 // ---- pre-tokenizers --------------------------------------------------------------------------------
 
-// Cuts every piece where `next` says: [begin, end) of a match at or after `at`; `keep_rest`: what lies between is a piece.
+// Splits every piece by `next`: [begin, end) of a match at or after `at`; `keep_rest`: what lies between is a piece.
 template <class Match>
 std::vector<Piece> cut(const std::vector<Piece>& pieces, bool keep_rest, Match match) {
   std::vector<Piece> out;
@@ -238,7 +238,7 @@ std::vector<AddedTokens::Part> AddedTokens::split(std::string_view text, bool sp
     size_t begin = at, end = at + found->content.size();
     at = end;
     if (found->special && !special) continue;
-    // Blanks beside it belong to it.
+    // It includes adjacent blanks.
     while (found->strips_left && begin > rest) {
       size_t before = begin - 1;
       while (before > rest && ((unsigned char)text[before] & 0xC0) == 0x80) before--;

@@ -1,4 +1,4 @@
-// What a tokenizer.json does to a text before its model: normalizers, pre-tokenizers, added tokens.
+// The steps of a tokenizer.json before its model: normalizers, pre-tokenizers, added tokens.
 #pragma once
 #include <functional>
 #include <memory>
@@ -16,7 +16,7 @@ uint32_t shown_byte(uint8_t byte);
 int hidden_byte(uint32_t shown);  // -1: none
 
 using Normalize = std::function<std::string(const std::string&)>;
-// Throws Failure(EDGEDEC_TEXT) for a part that is not known here; empty: nothing to do.
+// Throws Failure(EDGEDEC_TEXT) for an unsupported part; empty: nothing to do.
 Normalize read_normalizer(const Json* value, const std::string& where);
 
 // Pieces of a text; first: of pieces, whether it stands at the beginning of the whole text.

@@ -1,5 +1,5 @@
-// The random numbers of numpy.random.default_rng: PCG64 (XSL-RR 128/64) seeded by SeedSequence, so that a seed means the
-// same tokens as in Python.
+// The random numbers of numpy.random.default_rng: PCG64 (XSL-RR 128/64) seeded by SeedSequence, so that a
+// seed gives the same tokens as in Python.
 #pragma once
 #include <cstdint>
 #include <string>

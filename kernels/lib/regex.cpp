@@ -237,7 +237,7 @@ class RegexParser {
       if (peek() == '[' || (peek() == '&' && at_ + 1 < text_.size() && text_[at_ + 1] == '&')) fail("a class in a class");
       const Regex::Set one = peek() == '\\' ? escape() : Regex::Set{false, false, {{text_[at_], text_[at_++]}}, 0, 0, false, false};
       if (one.not_categories || one.not_spaces) {
-        // Bits cannot say "not these" beside others unless they are the only such part.
+        // A bit set cannot express "not these" together with other parts.
         if (set.not_categories || set.not_spaces) fail("two negated parts of a class");
       }
       std::vector<std::pair<uint32_t, uint32_t>> range = one.ranges;

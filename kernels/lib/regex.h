@@ -1,5 +1,5 @@
-// The regular expressions that pre-tokenizers are written in: alternatives, classes, categories, look-ahead, greedy
-// repetition of single characters. What else there is, is refused by name.
+// The subset of regular expressions used by pre-tokenizers: alternatives, classes, categories, look-ahead, greedy
+// repetition of single characters. Everything else is refused by name.
 #pragma once
 #include <cstdint>
 #include <memory>

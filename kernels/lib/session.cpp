@@ -42,7 +42,7 @@ int32_t Chooser::choose(const float* logits, const std::vector<int64_t>& path, d
   return token >= 0 ? token : decide(logits, path, u);
 }
 
-// Where the sampler does not decide.
+// Draws a token that the sampler does not decide.
 int32_t Chooser::decide(const float* logits, const std::vector<int64_t>& path, double u) const {
   std::vector<float> scores(logits, logits + vocab_);
   if (adjusts_) {
@@ -250,7 +250,7 @@ int32_t Session::sample(const Sampling& s) {
   return chooser_->choose(logits_.data(), {}, s.temperature > 0 ? rng.next() : 0.0);
 }
 
-// On a fork, so that nothing changes here.
+// On a fork, so that this session does not change.
 void Session::score(const int32_t* tokens, int32_t n, double* out) {
   check_tokens(tokens, n);
   if (ids_.empty()) throw Failure(EDGEDEC_USAGE, "nothing to score after: give the session at least one token");

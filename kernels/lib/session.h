@@ -33,7 +33,7 @@ class Chooser {
 
   const Sampling sampling_;
   const int32_t vocab_;
-  std::unique_ptr<ed_sampler, SamplerFree> sampler_;  // null: typical sampling, which it does not know
+  std::unique_ptr<ed_sampler, SamplerFree> sampler_;  // null: typical sampling, which it does not support
   std::vector<int32_t> ids_;                          // of penalties: the text
   size_t length_ = 0;
   int prompt_ = -1;
@@ -75,14 +75,14 @@ class Session {
   void rollback() { ed_cache_rollback(cache_.get()); }
   void keep_prefix();
 
-  // The rows of the next `count` pending tokens, as a call; `room`: rows that may be added behind.
+  // The rows of the next `count` pending tokens, as a call; `room`: rows that may be added after them.
   void rows(ed_sequence& call, int count, int room = 0);
   int64_t* row_tokens() { return tokens_.data(); }
   int64_t* row_positions() { return positions_.data(); }
 
   // Computes the text as it is; logits() are then of the token after it.
   void prefill(edgedec_progress progress, void* user);
-  // What a step of one token needs, and what it leaves: `done` after the call ran, else the token is taken back.
+  // A step of one token: `done` is set after the call; otherwise the token is removed again.
   void begin_step(int32_t token, ed_sequence& call);
   void end_step(bool done);
   int32_t sample(const Sampling& sampling);
@@ -109,7 +109,7 @@ class Session {
   std::unique_ptr<Drafting> drafting_;
 };
 
-// The session for as long as it lives; throws Failure(EDGEDEC_BUSY) if somebody else has it.
+// The session for as long as it lives; throws Failure(EDGEDEC_BUSY) if it is in use.
 class Use {
  public:
   explicit Use(Session& session);

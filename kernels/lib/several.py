@@ -1,4 +1,4 @@
-"""The command line of what compiles libedgedec for several targets one after another. Standard library only."""
+"""The command line of scripts that compile libedgedec for several targets. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Build = Callable[[str, Path, int | None], Path]
 
 
 def main(arguments: Sequence[str] | None, name: str, targets: Iterable[str], build: Build) -> int:
-    """The exit status: 0 if every target was built below the folder. `name` says who refuses."""
+    """The exit status: 0 if every target was built below the folder. `name`: the program's name in errors."""
     known = list(targets)
     parser = argparse.ArgumentParser(prog=name, description="Compile libedgedec for other machines by zig.")
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parents[2] / "build" / name)
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None, name: str, targets: Iterable[str], bui
 
 
 def _built(target: str, folder: Path, jobs: int | None, build: Build) -> bool:
-    """Whether a target was built; one that was not keeps no other from it."""
+    """Whether a target was built; a failure does not stop the others."""
     try:
         made = build(target, folder, jobs)
     except Exception as error:  # BuildFailed of build.py, which is no module

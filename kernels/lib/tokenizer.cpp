@@ -30,8 +30,8 @@ int byte_of(std::string_view piece) {
   return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
-// Broken UTF-8 becomes U+FFFD, one for each longest beginning of a character. `held`: what may still become one stays
-// there; null: nothing more comes.
+// Invalid UTF-8 becomes U+FFFD, one for each longest prefix of a character. `held`: an unfinished character
+// stays there; null: this is the end.
 std::string readable(std::string_view bytes, std::string* held) {
   std::string out;
   for (size_t at = 0; at < bytes.size();) {
@@ -82,7 +82,7 @@ class Bpe : public Tokenizer {
       AddedToken as_read = token;
       if (normalize_) as_read.content = normalize_(token.content);
       late_.add(as_read);
-      // Its name is what was normalized, and by that name it is not known to be special.
+      // Its content is normalized, and under that name it is not marked special.
       name(token.id, as_read.content, token.special && as_read.content == token.content);
     }
     pre_tokenize_ = read_pre_tokenizer(f.any("pre_tokenizer"), where + ": pre_tokenizer", shows_bytes_);
@@ -225,7 +225,7 @@ class Bpe : public Tokenizer {
       token.special = f.boolean("special", false), token.normalized = f.boolean("normalized", true);
       token.strips_left = f.boolean("lstrip", false), token.strips_right = f.boolean("rstrip", false);
       if (f.boolean("single_word", false)) unknown(where, "single_word");
-      // The marks around thoughts are text that is shown, whatever the file says of them.
+      // Markers of reasoning are shown as text, whatever their flag in the file.
       if (token.content == "<think>" || token.content == "</think>") token.special = false;
       name(token.id, token.content, token.special);
       if (token.normalized) late_list_.push_back(token);
@@ -275,7 +275,7 @@ class Bpe : public Tokenizer {
     }
   }
 
-  // The text of a token as the decoder's steps before Fuse make it.
+  // The text of a token after the decoder's steps before Fuse.
   std::string spaced(std::string_view spelt, bool first) const {
     std::string text(spelt);
     for (const auto& [from, to] : replaces_)
@@ -449,7 +449,7 @@ TextStream::TextStream(const Tokenizer& tokenizer, std::vector<std::string> stop
   }
 }
 
-// Text that just became certain, less what the prompt's own text already said of it.
+// Text that just became certain, without the part that belongs to the prompt.
 std::string TextStream::untold(std::string text) {
   if (text.empty()) return text;
   if (!told_.empty() && !text.compare(0, told_.size(), told_)) text.erase(0, told_.size());
@@ -467,7 +467,7 @@ std::string TextStream::settle() {
   return whole.size() > known.size() ? whole.substr(known.size()) : "";
 }
 
-// What this token makes certain.
+// The text that this token completes.
 std::string TextStream::read(int32_t token) {
   if (tokenizer_.hidden(token) || tokenizer_.piece(token).empty()) return "";
   if (tokenizer_.bytewise()) {

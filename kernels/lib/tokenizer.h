@@ -1,4 +1,4 @@
-// Text to tokens and back, as the tokenizer.json of a bundle says, and text piece by piece.
+// Text to tokens and back by a bundle's tokenizer.json, and streaming detokenization.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -11,9 +11,9 @@ namespace edgedec::lib {
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  // Throws Failure(EDGEDEC_TEXT) for a file that needs what is not known here.
+  // Throws Failure(EDGEDEC_TEXT) for a file that needs unsupported features.
   static std::shared_ptr<const Tokenizer> load(std::string_view json, const std::string& where);
-  // special: special tokens in the text are read as such; around: what the model wants around a text is added.
+  // special: special tokens in the text are read as such; around: adds the model's special tokens around a text.
   virtual std::vector<int32_t> encode(std::string_view text, bool special, bool around) const = 0;
   virtual std::string decode(const int32_t* ids, size_t n, bool special) const = 0;
   // A token's own spelling; "" for one without text.
@@ -27,7 +27,7 @@ class Tokenizer {
 class TextStream {
  public:
   TextStream(const Tokenizer& tokenizer, std::vector<std::string> stops, const std::vector<int32_t>& prompt);
-  // Adds what this token makes certain; whether a stop string was hit.
+  // Appends the text that this token completes; returns whether a stop string was hit.
   bool push(int32_t token, std::string& out);
   bool flush(std::string& out);
 

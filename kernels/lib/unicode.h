@@ -1,4 +1,4 @@
-// What is known of characters: categories, white space, NFC.
+// Properties of characters: categories, white space, NFC.
 #pragma once
 #include <cstdint>
 #include <string>

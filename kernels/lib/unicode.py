@@ -1,5 +1,5 @@
-"""Write unicode_tables.h: categories, white space and NFC as the `tokenizers` library has them, so that text becomes
-the same tokens. Run it again when that library knows a newer Unicode.
+"""Write unicode_tables.h: categories, white space and NFC as in the `tokenizers` library, so that texts give the same
+tokens. Run it again when that library supports a newer Unicode.
 
     python kernels/lib/unicode.py
 """
@@ -173,7 +173,7 @@ def combining() -> list[tuple[int, ...]]:
 
 
 def decompositions() -> dict[int, str]:
-    """What characters are made of, without Korean syllables, which are computed."""
+    """The decompositions of characters, without Korean syllables, which are computed."""
     nfd = normalizers.NFD().normalize_str
     return {point: nfd(chr(point)) for point in POINTS if point not in HANGUL and nfd(chr(point)) != chr(point)}
 
@@ -188,7 +188,7 @@ def placed(parts: dict[int, str]) -> tuple[list[tuple[int, int, int]], list[int]
 
 
 def compositions(parts: dict[int, str]) -> Iterator[tuple[int, int, int]]:
-    """Two characters and the one that they make."""
+    """Pairs of characters and their composition."""
     nfc = normalizers.NFC().normalize_str
     for point, text in parts.items():
         if len(text) > 1 and nfc(text) == chr(point):

@@ -1,4 +1,4 @@
-// Where the buffers lie that all memory is in, for devices without shared virtual memory (memory.py).
+// Writes the addresses of the buffers, for devices without shared virtual memory (memory.py).
 __kernel void find_arenas(int reserved, __local uchar* memory) {
   __global ulong* out = (__global ulong*)arena0;
   if (get_global_id(0)) return;

@@ -2,7 +2,7 @@
 //
 // OpenCL C 1.2. Every float operation rounds once: a multiply-add is fused only where `fma` stands. Addresses are shared
 // with the host (shared virtual memory) and come as 64-bit numbers, so that structs are those of kernels/cuda/args.h.
-// What lanes of a sum exchange goes through local memory, or (SUBGROUPS) through registers.
+// Lanes of a sum exchange values through local memory, or (SUBGROUPS) through registers.
 #pragma OPENCL FP_CONTRACT OFF
 
 #define THREAD ((int)get_local_id(0))
@@ -26,7 +26,7 @@ enum { STORE = 0, ADD = 1, GLU = 2, ACTIVATE = 3 };
 static inline float larger(float a, float b) { return a > b ? a : b; }
 static inline float smaller(float a, float b) { return a < b ? a : b; }
 
-// a / b to nearest. Drivers whose own division is not (EXACT_DIVISION says that it is) are helped by one remainder.
+// a / b to nearest. For drivers without exact division (no EXACT_DIVISION) one remainder corrects the result.
 static inline float divide(float a, float b) {
   const float q = a / b;
 #ifdef EXACT_DIVISION

@@ -102,7 +102,7 @@ typedef struct {
 
 static inline int item_queries(const Item* t) { return t->rows * t->group; }
 
-// Brings in the keys or values of ranks rank0 .. as `row` sees them.
+// Loads the keys or values of ranks rank0 .. as `row` sees them.
 static inline void bring(const AttendArgs* a, const Item* t, int row, int rank0, int n, bool values, int format) {
   const long run = (long)PAGE_SLOTS * a->row_bytes, offset = a->offset + (t->head + (values ? a->kv_heads : 0)) * run;
   const int words = a->row_bytes / 4;
@@ -160,7 +160,7 @@ static inline void over_tiles(const AttendArgs* a, const Item* t, bool values, i
     const bool shared = min(rank0 + a->keys, end) <= dense;
     for (int r = 0; r < (shared ? 1 : t->rows); r++) {
       const int most = shared ? end : min(end, rank_of_row(t->sight, t->row0 + r) + 1);
-      const int n = clamp(most - rank0, 0, a->keys);  // none is no reason to leave out barriers: drivers do not like it
+      const int n = clamp(most - rank0, 0, a->keys);  // 0 is no reason to skip barriers: drivers fail on that
       const int q0 = shared ? 0 : r * t->group, q1 = shared ? item_queries(t) : (r + 1) * t->group;
       bring(a, t, t->row0 + r, rank0, n, values, format);
       if (values) value_tile(a, t, rank0, n, q0, q1, format);
@@ -170,7 +170,7 @@ static inline void over_tiles(const AttendArgs* a, const Item* t, bool values, i
   BARRIER;
 }
 
-// Scores become weights, query after query. What comes of it: the largest score, the sum of exp.
+// Turns scores into weights, query after query. Results: the largest score, the sum of exp.
 static inline void weigh(const AttendArgs* a, const Item* t, int queries, __global float* parts, __local float* lanes) {
   for (int q = 0; q < queries; q++) {
     __local float* x = t->score + q * CHUNK;
@@ -209,7 +209,7 @@ static inline void keep_weights(const AttendArgs* a, const Item* t, int n) {
     if (t->base + i % CHUNK <= rank_of_row(t->sight, t->row0 + i / CHUNK / t->group)) to[i] = t->score[i];
 }
 
-// What a block works on, whatever it sees: rows of an item, a kv head, its part of local memory.
+// The work of a block: rows of an item, a kv head, its part of local memory.
 static inline void attend_rows(const AttendArgs* a, Sight sight, int row0, int rows, int chunk, __local uchar* memory,
                                __local float* lanes, int format) {
   const int queries = a->tile * (a->heads / a->kv_heads);

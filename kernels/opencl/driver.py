@@ -25,11 +25,12 @@ DEVICE = "EDGEDEC_OPENCL"  # which device: its number in the list of all, or a p
 _KERNEL_THREADS = 0x11B0
 _BINARY_SIZES, _BINARIES = 0x1165, 0x1166
 _DIGEST = 32
-# Bytes of local memory of a kernel's own, of which the host does not know: some lanes' floats, what drivers keep there.
+# Local memory reserved for kernels' own arrays and for drivers, which the host does not allocate.
 _OWN_LOCAL = 256
 # Whatever a kernel does in strides, it needs a thread a key of a tile.
 _LEAST_THREADS = 32
-# PoCL compiles a kernel when it is first launched and keeps it itself; asked for the program it compiles all of them.
+# PoCL compiles a kernel at its first launch and caches it itself; a request for the program binary would compile all
+# kernels.
 _OWN_CACHE = ("Portable Computing Language",)
 
 
@@ -89,7 +90,7 @@ class OpenclDevice(NotedLaunches):
         self._images = WeightImages(self._context, facts, self._memory)
 
     def _compiled(self) -> int:
-        """The program, without the fewest of its variants with which the driver's compiler refuses it."""
+        """The program with as many variants as the driver's compiler accepts."""
         whole = self._text if SHARED in self.variants else sources.with_arenas(self._text)
         extra = [part for part in self.variants if part in EXTRA]
         refused = list[DeviceError]()
@@ -107,7 +108,7 @@ class OpenclDevice(NotedLaunches):
     def _memory_of(self, facts: DeviceFacts) -> DeviceMemory:
         if SHARED in self.variants:
             return SharedMemory(self._context, self._queue, facts)
-        # Neither may hold the other: memory that is given up is given back at once.
+        # No reference cycle: memory must be freed as soon as it is dropped.
         made, lib, queue = self._kernel("find_arenas"), self._lib, self._queue
         return ArenaMemory(self._context, queue, facts, lambda handles: _find_arenas(lib, queue, made, handles))
 
@@ -123,12 +124,12 @@ class OpenclDevice(NotedLaunches):
         return max(most // 32, 1) * 32
 
     def summary(self) -> list[str]:
-        """What kernels use of the device, in lines for reports."""
+        """Device features used by kernels, in lines for reports."""
         uses = f"variants: {', '.join(self.variants).lower() or 'none'}"
         return [uses, self._images.summary()] if sources.IMAGES in self.variants else [uses]
 
     def without(self, parts: Collection[str]) -> OpenclDevice:
-        """The device with a program that does not use these of its variants."""
+        """The device with these variants disabled."""
         return OpenclDevice(self.facts, self._text, parts)
 
     def allocate(self, size: int) -> int:
@@ -159,7 +160,7 @@ class OpenclDevice(NotedLaunches):
         made, own = self._kernel(name), 1 + len(image)
         if shared > self.facts.local:
             raise DeviceError(f"{self.name}: {name} needs {shared} bytes of local memory, of {self.facts.local}")
-        # Products count on so many threads; others go through their work in strides of as many as there are.
+        # Products require this number of threads; other kernels work with any number, in strides.
         lib, need = self._lib, threads if kernel.startswith("product_") else min(threads, _LEAST_THREADS)
         if self._most[name] < need:
             most = self._most[name]
@@ -176,7 +177,7 @@ class OpenclDevice(NotedLaunches):
         self.launches += 1
 
     def _reader(self, kernel: str, arguments: bytes) -> tuple[str, tuple[int, ...]]:
-        """The kernel that reads the launch's weights: itself, or its like and the image that this one takes."""
+        """The kernel to launch: the named one, or its variant for images with the image argument."""
         return self._images.reader(kernel, arguments) if sources.IMAGES in self.variants else (kernel, ())
 
     def _kernel(self, name: str) -> int:
@@ -202,7 +203,7 @@ class OpenclDevice(NotedLaunches):
 
 
 def _find_arenas(lib: Any, queue: int, kernel: int, handles: Sequence[int]) -> None:
-    """Run the kernel that writes down where the buffers lie."""
+    """Run the kernel that writes the addresses of the buffers."""
     none, one = c_int32(), (c_size_t * 2)(1, 1)
     check(lib.clSetKernelArg(kernel, 0, 4, byref(none)), "arguments of find_arenas")
     check(lib.clSetKernelArg(kernel, 1, 16, None), "local memory of find_arenas")
@@ -213,7 +214,7 @@ def _find_arenas(lib: Any, queue: int, kernel: int, handles: Sequence[int]) -> N
 
 
 class _Compiler:
-    """The program for a device: the driver's compiler takes seconds, so what it made is kept in the cache folder."""
+    """The program for a device: the driver's compiler takes seconds, so its result is kept in the cache folder."""
 
     def __init__(self, context: int, facts: DeviceFacts, text: str, variants: Collection[str]) -> None:
         self._lib, self._context, self._facts, self._text = library(), context, facts, text
@@ -228,7 +229,7 @@ class _Compiler:
         return self._kept() or self._compiled()
 
     def _kept(self) -> int:
-        """From the cache; 0 if it is not there, is damaged (drivers do not look), or is not what the driver takes."""
+        """The cached program; 0 if it is missing, damaged (drivers do not check), or refused by the driver."""
         try:
             whole = self._file.read_bytes()
         except OSError:
@@ -260,7 +261,7 @@ class _Compiler:
         return code
 
     def _keep(self, program: int) -> None:
-        """A cache that cannot be written costs the next start some seconds."""
+        """Write the program to the cache; without a writable cache the next start compiles it again."""
         size = c_size_t()
         if self._lib.clGetProgramInfo(program, _BINARY_SIZES, 8, byref(size), None) or not size.value:
             return

@@ -8,7 +8,7 @@
 #undef HALF_AT
 #define THROUGH_IMAGE
 #define NAMED(name) name##_image
-// PoCL 3.1 falls over kernels that take an image and no pointer: the buffer that the image is of comes beside it.
+// PoCL 3.1 crashes on kernels with an image and no pointer, so the image's buffer is an argument, too.
 #define WEIGHTS_PARAM __read_only image1d_buffer_t weights,
 #define KERNEL_PARAMS WEIGHTS_PARAM __global const uchar *matrix,
 #define WEIGHTS weights,

@@ -74,7 +74,7 @@ __kernel void strips(BestArgs a, __local uchar* memory) {
   for (int i = a.top > 1 ? THREAD : STRIP; i < min(a.top, STRIP); i += THREADS) AT(ulong, a.sorted)[at * a.top + i] = keys[i];
 }
 
-// Of each row the best of all strips: a row a block. A thread keeps the place that it has come to in its strips.
+// Of each row the best of all strips: a row a block. A thread keeps its place in its strips.
 __kernel void best_tokens(BestArgs a, __local uchar* memory) {
   __local ulong all[256];
   const int row = BLOCK_X, n_strips = (a.vocab + STRIP - 1) / STRIP, each = min(a.top, STRIP);

@@ -1,8 +1,8 @@
-"""Weights read through images: what lies at a matrix's address, seen as a row of texels. No second copy: OpenCL 1.2
-makes such an image from a buffer.
+"""Weights read through images: a matrix as a row of texels. No second copy: OpenCL 1.2 makes such an image from a
+buffer.
 
-On GPUs whose textures have a cache of their own (Adreno) it is a second way to memory, beside the one that activations
-and pages take. Texels are integers, so kernels read the same bits.
+On GPUs with a separate texture cache (Adreno) this is a second path to memory, besides that of activations and pages.
+Texels are integers, so kernels read the same bits.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class WeightImages:
         return (READERS[kernel].kernel, made) if made[0] else (kernel, ())
 
     def forget(self, address: int) -> None:
-        """What lies there is given back."""
+        """Drop the image of a freed address."""
         for handle in self._made.pop(address, ()):
             if handle:
                 self._lib.clReleaseMemObject(handle)

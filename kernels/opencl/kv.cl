@@ -94,7 +94,7 @@ static inline float kv_element(__local const uchar* row, int dim, int i, int for
   const uint pair = ((__local const uint*)(row + kv_scale_at(dim, INT4)))[2 * g + in / 16];
   return fma((float)(row[16 * g + byte] >> 4 * high & 15), as_float(pair << 16), as_float(pair & 0xffff0000u));
 }
-// What an element has yet to be multiplied by; 1 but for int8.
+// The remaining scale of an element; 1 except for int8.
 static inline float kv_factor(__local const uchar* row, int dim, int format) {
   return format == INT8 ? *(__local const float*)(row + kv_scale_at(dim, INT8)) : 1.0f;
 }

@@ -1,4 +1,4 @@
-"""The OpenCL library of the system by ctypes: its functions, what it says of devices, its errors."""
+"""The OpenCL library of the system by ctypes: its functions, facts of devices, errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMES = {
 _LINUX = ("libOpenCL.so.1", "libOpenCL.so", "/vendor/lib64/libOpenCL.so", "/system/vendor/lib64/libOpenCL.so")
 _GPU, _ALL = 1 << 2, 0xFFFFFFFF
 _NO_DEVICE, _NO_PLATFORM = -1, -1001
-# Names of the codes that people meet; the others are numbers.
+# Names of common error codes; others are shown as numbers.
 _ERRORS = {
     -4: "out of device memory", -5: "out of resources", -6: "out of host memory", -11: "the program does not compile",
     -38: "not a buffer", -46: "no such kernel", -50: "a kernel's argument is wrong", -54: "the work-group is too large",
@@ -35,7 +35,7 @@ _COARSE, _ROUNDED_DIVISION = 1, 1 << 7
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What a driver says of a device. most: bytes of one piece of memory; exact_division: rounds as IEEE 754 says;
+    """A driver's facts of a device. most: bytes of one piece of memory; exact_division: rounds as IEEE 754 says;
     texels: of an image made from a buffer, at most (0: none); aligned: where parts of a buffer may begin, in bytes."""
 
     handle: int
@@ -55,7 +55,7 @@ class DeviceFacts:
     aligned: int
 
     def lacks(self) -> str | None:
-        """What this engine needs and the device has not, in one line."""
+        """The requirements of this engine that the device lacks, in one line."""
         if not self.full:
             return f"{self.name}: has the embedded profile of OpenCL only"
         return None
@@ -112,7 +112,7 @@ def _declared(lib: ctypes.CDLL) -> ctypes.CDLL:
 
 
 def _declare_shared(lib: ctypes.CDLL) -> ctypes.CDLL:
-    """What a library of OpenCL 1.2 does not have."""
+    """Declare the functions that an OpenCL 1.2 library lacks."""
     p, n, u = c_void_p, c_size_t, c_uint32
     lib.clSVMAlloc.argtypes, lib.clSVMAlloc.restype = [p, c_uint64, n, u], p
     lib.clSVMFree.argtypes, lib.clSVMFree.restype = [p, p], None
@@ -122,7 +122,7 @@ def _declare_shared(lib: ctypes.CDLL) -> ctypes.CDLL:
 
 
 def check(code: int, what: str) -> None:
-    """DeviceError (MemoryError where that is what lacks) unless the code is that of success."""
+    """Raise DeviceError (MemoryError for a lack of memory) unless the code is success."""
     if not code:
         return
     if code in (-4, -6, -61):
@@ -190,13 +190,13 @@ def _said(ask: Any, of: int, what: int) -> str:
 
 
 def _number(handle: int, what: int) -> int:
-    """0 where the driver does not know the question."""
+    """A numeric fact of a device; 0 if the driver does not support it."""
     value = c_uint64()
     return 0 if library().clGetDeviceInfo(handle, what, c_size_t(8), byref(value), None) else value.value
 
 
 def build_log(program: int, device: int) -> str:
-    """What the driver's compiler says."""
+    """The log of the driver's compiler."""
     size = c_size_t()
     library().clGetProgramBuildInfo(program, device, 0x1183, 0, None, byref(size))
     text = ctypes.create_string_buffer(max(size.value, 1))

@@ -1,8 +1,8 @@
 """Memory of an OpenCL device: shared with the host (OpenCL 2.0), or a few large buffers (OpenCL 1.2).
 
-Kernels find everything by addresses, which lie in structs and tables. In shared memory they are the host's. Of a buffer
-the device tells where it lies, by a kernel that writes the address down; addresses are counted from there. A driver may
-move buffers between kernels, though none is known to; so they are looked up again before results are read.
+Kernels find everything by addresses, which lie in structs and tables. In shared memory they are the host's. A kernel
+writes the device address of each buffer; addresses are computed from it. A driver may move buffers between kernels,
+though none is known to do so; the addresses are therefore checked again before results are read.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from edgedec.kernels.opencl.library import DeviceFacts, check, library
 _READ_WRITE, _USE_HOST, _SVM_POINTERS, _REGION = 1, 1 << 3, 0x11B6, 0x1220
 # The largest type that OpenCL has: alignment above it may be refused.
 _ALIGNED = 128
-# Buffers: so many at most, as kernels take them as arguments; the first is so large, each further one four times that.
+# The most buffers, which are kernel arguments, and the size of the first; each further one is four times as large.
 ARENAS, _FIRST, _GROWS = 4, 64 << 20, 4
-# What is handed out begins at multiples of this, or of what a device wants for parts of its buffers; the first bytes of
-# the first buffer are where all buffers lie.
+# Allocations begin at multiples of this, or of the device's alignment for sub-buffers; the first bytes of the first
+# buffer hold the addresses of all buffers.
 _GRAIN = 256
 
 
@@ -47,11 +47,11 @@ class DeviceMemory(Protocol):
     def copy(self, to: int, source: int, size: int) -> None: ...
 
     def part(self, address: int) -> tuple[int, int]:
-        """A new buffer object of what was allocated at an address, and its size; zeros if there can be none."""
+        """A new buffer object for the allocation at an address, and its size; zeros if that is not possible."""
         ...
 
     def tell(self, name: str, kernel: int, at: int) -> None:
-        """Let the driver know what memory a kernel may find; `at`: the number of its first argument for that."""
+        """Declare to the driver the memory that a kernel may access; `at`: the number of the first argument for it."""
         ...
 
 
@@ -98,7 +98,7 @@ class SharedMemory:
         return (made or 0, size) if not code.value else (0, 0)
 
     def tell(self, name: str, kernel: int, at: int) -> None:
-        """The driver has to know all memory that a kernel finds through addresses."""
+        """Declare all memory that a kernel may access through addresses."""
         if self._told.get(name) == self._changes or not self._held:
             return
         held = (c_void_p * len(self._held))(*self._held)
@@ -107,7 +107,7 @@ class SharedMemory:
 
 
 class Arena:
-    """A buffer of which pieces are handed out, at multiples of `grain`. `base`: its address on the device."""
+    """A buffer that is allocated in pieces, at multiples of `grain`. `base`: its address on the device."""
 
     def __init__(self, handle: int, size: int, reserved: int, grain: int = _GRAIN) -> None:
         self.handle, self.size, self.base, self._grain = handle, size, 0, grain
@@ -115,7 +115,7 @@ class Arena:
         self._taken = dict[int, int]()
 
     def take(self, size: int) -> int | None:
-        """Where a piece begins; None if there is no room."""
+        """The offset of a new piece; None if there is no room."""
         size = -(-size // self._grain) * self._grain
         for i, (start, stop) in enumerate(self._free):
             if stop - start >= size:
@@ -129,7 +129,7 @@ class Arena:
         return self._taken.get(start, start) - start
 
     def give_back(self, start: int) -> None:
-        """Free a piece, which joins what is free beside it."""
+        """Free a piece and merge it with adjacent free ones."""
         stop = self._taken.pop(start)
         insort(self._free, (start, stop))
         at = self._free.index((start, stop))
@@ -140,8 +140,8 @@ class Arena:
 
 
 class ArenaMemory:
-    """Memory in up to `ARENAS` buffers. `ask`: runs the kernel that writes down where the buffers lie, into the first;
-    it is given their handles."""
+    """Memory in up to `ARENAS` buffers. `ask`: runs the kernel that writes the buffers' addresses into the first one,
+    given their handles."""
 
     def __init__(self, context: int, queue: int, facts: DeviceFacts, ask: Callable[[list[int]], None]) -> None:
         self._lib, self._context, self._queue, self._facts = library(), context, queue, facts
@@ -155,7 +155,7 @@ class ArenaMemory:
 
     @property
     def handles(self) -> list[int]:
-        """Of all buffers, as kernels take them: 0 for those that are not there."""
+        """The handles of all buffers as kernel arguments: 0 for missing ones."""
         return [arena.handle for arena in self._arenas] + [0] * (ARENAS - len(self._arenas))
 
     def allocate(self, size: int) -> int:
@@ -227,7 +227,7 @@ class ArenaMemory:
         return made
 
     def _bases(self) -> list[int]:
-        """Where the buffers lie now."""
+        """The current addresses of the buffers."""
         self._ask(self.handles)
         found: np.ndarray[Any, np.dtype[np.uint64]] = np.zeros(ARENAS, np.uint64)
         code = self._lib.clEnqueueReadBuffer(
@@ -237,7 +237,7 @@ class ArenaMemory:
         return [int(base) for base in found]
 
     def _look_again(self) -> None:
-        """DeviceError if the buffers lie elsewhere than when the kernels were run."""
+        """Raise DeviceError if the buffers have moved since the kernels were run."""
         if not self._run:
             return
         self._run = False
@@ -251,7 +251,7 @@ class ArenaMemory:
             raise DeviceError(f"{self._facts.name}: its buffers have no addresses of their own")
 
     def _place(self, address: int) -> tuple[Arena, int]:
-        """The buffer that an address is in, and where in it."""
+        """The buffer of an address, and the offset in it."""
         found = sorted(self._arenas, key=lambda arena: arena.base)
         arena = found[bisect_right([arena.base for arena in found], address) - 1]
         return arena, address - arena.base

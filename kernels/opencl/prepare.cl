@@ -1,8 +1,8 @@
-// What stands before products: embedding rows, norms, rows quantized (kernels/cuda/prepare.h).
+// Operations before products: embedding rows, norms, quantization of rows (kernels/cuda/prepare.h).
 typedef struct { float mean, scale; } Stats;
 
-// Of one row, by all threads of the block, sixteen of which read it; `lanes` [16]. Barriers stand in no branch, here and
-// everywhere: compilers for CPUs copy what comes after a branch that has one.
+// Of one row, by all threads of the block, sixteen of which read it; `lanes` [16]. No barrier is inside a
+// branch, here and in all kernels: OpenCL compilers for CPUs duplicate the code after such a branch.
 static inline Stats row_stats(__global const float* x, Norm norm, int n, __local float* lanes) {
   Stats s = {0.0f, 1.0f};
   float sum = 0.0f, squares = 0.0f;

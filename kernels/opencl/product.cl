@@ -86,8 +86,8 @@ static inline int4 dot_step(const uint4* line, __global const uint* x, int sum, 
   return total;
 }
 
-// What a sum becomes, and where it goes; nowhere where there is no such output. (A branch around the call would do, but
-// PoCL 3.1 lets all threads through it.)
+// Applies the epilogue to a sum and stores it, if there is such an output. (A branch around the call would be
+// enough, but PoCL 3.1 lets all threads through it.)
 static inline void put(const ProductArgs* a, int row, int output, float y, float gate) {
   const int middle = a->w.n / 2;
   if (output >= (a->epilogue == GLU ? middle : a->w.n)) return;

@@ -1,4 +1,4 @@
-// What is done to slots after attention (kernels/cuda/slots.h): sums of what they were paid, rows moved to other slots.
+// Operations on slots after attention (kernels/cuda/slots.h): attention sums, rows moved to other slots.
 #define SUMS_SLOTS 128    // of a block
 #define SUMS_QUERIES 128  // of an item of the CPU engine, whose order sums are added up in
 
@@ -40,7 +40,7 @@ static inline float paid_to(const AttendArgs* a, Sight sight, int rows, int head
       for (int row = from; row < min(from + many, row0 + rows); row++) {
         const int rank = rank_for(sight, row, slot);
         if (rank < 0 || rank / CHUNK != chunk) continue;
-        // What positions hide has the weight 0; what ranks do is passed over.
+        // Keys hidden by position have the weight 0; those hidden by rank are skipped.
         if (a->window && sight.view->slots < 0 && !sees(sight, row, rank)) continue;
         const int part = AT(const int, sight.step->part)[row], place = AT(const int, sight.step->part_row)[row];
         sum = add_paid(a, row, part + chunk, place, head, rank, sum);

@@ -21,7 +21,7 @@ def _text(names: tuple[str, ...]) -> str:
     return "".join((HERE / f"{name}.cl").read_text("utf-8") for name in names)
 
 
-# How every kernel's arguments end, and what those of a program whose memory is in buffers have beside them.
+# The end of every kernel's argument list, and the arguments added for memory in buffers.
 _END = "__local uchar* memory)"
 _ARENAS = ", ".join(f"__global uchar* arena{i}" for i in range(4))
 

@@ -1,4 +1,4 @@
-"""Variants of the program: what of a device kernels use beyond OpenCL C 1.2, by the names that their source has."""
+"""Variants of the program: device features beyond OpenCL C 1.2, by their names in the source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHARED = "SHARED_MEMORY"
 
 
 class _Variant(NamedTuple):
-    """Of a program: the extensions and what else a device has to have for it, and whether it is then used unasked."""
+    """A variant's requirements (extensions and more), and whether it is used by default."""
 
     extensions: tuple[str, ...]
     fits: Callable[[DeviceFacts], bool]
@@ -34,7 +34,8 @@ def _never(facts: DeviceFacts) -> bool:
 
 
 def _is_adreno(facts: DeviceFacts) -> bool:
-    """Its textures have a cache of their own; that others gain by images is not known."""
+    """Whether it is an Adreno GPU, whose textures have a cache of their own; other GPUs are not known to gain from
+    images."""
     return "adreno" in f"{facts.platform} {facts.name}".lower()
 
 
@@ -43,13 +44,13 @@ EXTRA = {
     "HALF_DOT": _Variant(("cl_khr_fp16",), _always, _never),
     sources.IMAGES: _Variant((), lambda facts: facts.texels > 0, _is_adreno),
     "PACKED_DOT": _Variant(("cl_khr_integer_dot_product",), _always, _always),
-    # Sixteen threads have to be of one subgroup, which is sure only where a kernel can ask for its size.
+    # Sixteen threads have to be in one subgroup, which is certain only if a kernel can request its size.
     "SUBGROUPS": _Variant(("cl_khr_subgroup_shuffle", "cl_intel_required_subgroup_size"), _always, _always),
 }
 
 
 def asked() -> tuple[str, ...]:
-    """What EDGEDEC_OPENCL_VARIANTS says: variants, or variants after a "-"; DeviceError for others than there are."""
+    """The variants in EDGEDEC_OPENCL_VARIANTS, to use or, after a "-", not to use; DeviceError for unknown ones."""
     words = tuple(sorted(filter(None, os.environ.get(VARIANTS, "").upper().replace(" ", "").split(","))))
     unknown = [word.removeprefix("-") for word in words if word.removeprefix("-") not in EXTRA]
     if unknown:
@@ -58,7 +59,7 @@ def asked() -> tuple[str, ...]:
 
 
 def offered(facts: DeviceFacts) -> tuple[str, ...]:
-    """What kernels may use of a device, by the names that their source has for it."""
+    """The device's features that kernels may use, by their names in the source."""
     words = asked()
     extra = tuple(
         name
@@ -70,7 +71,7 @@ def offered(facts: DeviceFacts) -> tuple[str, ...]:
 
 
 def language(facts: DeviceFacts, variants: Collection[str]) -> str:
-    """What the program is compiled as: drivers of OpenCL 3.0 have functions of extensions in its own language only."""
+    """The language version to compile for: OpenCL 3.0 drivers offer extension functions in its own version only."""
     number = re.match(r"OpenCL (\d+)", facts.version)
     newer = number is not None and int(number[1]) >= 3
     return "CL3.0" if newer and any(part in EXTRA and EXTRA[part].extensions for part in variants) else "CL1.2"

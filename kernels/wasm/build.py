@@ -30,7 +30,7 @@ BuildFailed = CPU["BuildFailed"]
 FEATURES = "-mcpu=generic+simd128+bulk_memory+exception_handling+nontrapping_fptoint+sign_ext"
 FLAGS = ("-fwasm-exceptions", "-fno-sanitize=undefined", "-g0", "-fvisibility=hidden")
 UNITS = {"wasm": ("-msimd128",), "relaxed": ("-msimd128", "-mrelaxed-simd")}
-# Of the C++ library, what is built without exceptions where zig builds it.
+# The parts of the C++ library that zig builds without exceptions.
 RUNTIME = ("libcxxabi/src/cxa_exception.cpp", "libcxxabi/src/cxa_personality.cpp", "libunwind/src/Unwind-wasm.c")
 LINK = (
     "-mexec-model=reactor",
@@ -40,7 +40,7 @@ LINK = (
     "-Wl,-z,stack-size=1048576",
     "-Wl,--max-memory=4294901760",
 )
-# The first pages are those that runtimes/web/threads.js gives.
+# The initial pages equal those of runtimes/web/threads.js.
 SHARED = ("-Wl,--shared-memory", "-Wl,--import-memory", "-Wl,--initial-memory=33554432", "-Wl,--export=__stack_pointer")
 
 
@@ -57,7 +57,7 @@ class Module:
 
     @property
     def std(self) -> Path:
-        """What its C++ library lacks."""
+        """The missing parts of its C++ library."""
         return HERE / "threads" / "std" if self.threads else HERE / "std"
 
 
@@ -151,7 +151,7 @@ def _parts(home: Path, module: Module) -> Iterator[WasmSource]:
 
 
 def _runtime(home: Path, every: tuple[str, ...]) -> Iterator[WasmSource]:
-    """What C++ exceptions need."""
+    """The runtime support of C++ exceptions."""
     lib = home / "lib"
     folders = ("libcxxabi/include", "libcxx/include", "libcxxabi/src", "libcxx/src", "libunwind/include")
     shared = (*every, "-O2", "-DNDEBUG", "-w", "-D_LIBUNWIND_HIDE_SYMBOLS", "-D_LIBCXXABI_HAS_NO_THREADS")

@@ -1,4 +1,4 @@
-// Files of the host's, by name, in memory: a program in a browser has no others. Instead of kernels/lib/files.cpp.
+// In-memory files from the host, by name: a program in a browser has no other files. Instead of kernels/lib/files.cpp.
 #include "files.h"
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// How structures of edgedec.h lie in memory, read off the compiler.
+// Memory layouts of the structures in edgedec.h, from the compiler.
 #include <cstddef>
 #include <string>
 #include <type_traits>

@@ -1,4 +1,4 @@
-// llguidance, which is in another module: calls go by way of the host, which copies what they point to.
+// llguidance in another module: calls go through the host, which copies their data.
 #include "llguidance/llguidance.h"
 
 #include <cstring>
@@ -9,7 +9,7 @@
 
 #define HOST(name) extern "C" __attribute__((import_module("edgedec"), import_name(#name)))
 
-// Handles are addresses in the other module; 0 and negative numbers: it failed, and `constraint_why` says why.
+// Handles are addresses in the other module; 0 and negative numbers: it failed, with the message in `constraint_why`.
 HOST(constraint_vocabulary) uint32_t host_vocabulary(const char* json, size_t size, uint32_t n, const uint32_t* ends, size_t n_ends);
 HOST(constraint_matcher) uint32_t host_matcher(uint32_t vocabulary, const char* kind, const char* text, uint64_t first, uint64_t step);
 HOST(constraint_mask) int host_mask(uint32_t matcher, uint32_t* out, size_t words);
@@ -32,7 +32,7 @@ namespace {
 
 enum Question { IS_ERROR = 0, IS_STOPPED = 1, IS_ACCEPTING = 2, ROLL_BACK = 3, MAY_FOLLOW = 4, CONSUME = 5 };
 
-// One tokenizer calls back: that whose tokens are asked for.
+// The tokenizer of the current call: only one calls back at a time.
 LlgTokenizeFn tokenize;
 const void* tokenize_user;
 
@@ -91,5 +91,5 @@ bool llg_matcher_is_accepting(LlgMatcher* matcher) { return ask(matcher, IS_ACCE
 int llg_matcher_rollback(LlgMatcher* matcher, size_t n) { return ask(matcher, ROLL_BACK, n); }
 int llg_matcher_consume_token(LlgMatcher* matcher, uint32_t token) { return ask(matcher, CONSUME, token); }
 
-// As long as the caller asks for one.
+// Enough for the only caller, which passes one token.
 int llg_matcher_validate_tokens(LlgMatcher* matcher, const uint32_t* tokens, size_t) { return ask(matcher, MAY_FOLLOW, tokens[0]); }

@@ -1,4 +1,4 @@
-// Memory that says when there is no more: WASI's C++ library is built without exceptions, and would end the program.
+// An allocator that reports exhausted memory: WASI's C++ library is built without exceptions and would end the program.
 #include <cstdlib>
 #include <mutex>
 #include <new>

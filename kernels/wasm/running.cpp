@@ -1,4 +1,4 @@
-// Generations a forward call at a time, so that the host can do other things between.
+// Generations a forward call at a time, so that the host stays responsive between them.
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,7 +10,7 @@
 
 using namespace edgedec::lib;
 
-// Of the host: a token of generation `number`. Anything but 0 ends it.
+// Host function: a token of generation `number`. Anything but 0 ends it.
 extern "C" __attribute__((import_module("edgedec"), import_name("token"))) int host_token(int number, const edgedec_token* token);
 
 struct edgedec_running {

@@ -9,7 +9,7 @@
 
 const edgedec::Kernels* edgedec::kernels_relaxed() { return &ED_NS::TABLE; }
 
-// Whether multiply-adds round once here, and dot products are what they are said to be.
+// Whether multiply-adds round once here, and dot products are as specified.
 bool edgedec::relaxed_is_exact() {
   // (1 + 2^-12)^2 - 1 keeps its 2^-24 only if it is rounded once.
   volatile float near_one = 1.000244140625f, minus_one = -1.0f;

@@ -1,4 +1,4 @@
-/* What the WebAssembly build has besides edgedec.h: memory and files for a host that sees nothing but numbers, generations
+/* What the WebAssembly build has besides edgedec.h: memory and files for a host that can pass numbers only, generations
  * that run a forward call at a time, and the layout of structures. */
 #pragma once
 #include "edgedec.h"
@@ -10,14 +10,15 @@
 EDGEDEC_WASM uint8_t* edgedec_alloc(size_t bytes);
 EDGEDEC_WASM void edgedec_free(void* memory);
 
-/* Files in memory, which edgedec_open and the like find by their names. `memory` is of edgedec_alloc, and given away. */
+/* Files in memory, which edgedec_open and the like find by their names. `memory` is from edgedec_alloc and is
+   owned by the library afterwards. */
 EDGEDEC_WASM int edgedec_file_put(const char* path, uint8_t* memory, size_t size);
 EDGEDEC_WASM const uint8_t* edgedec_file_data(const char* path);
 EDGEDEC_WASM size_t edgedec_file_size(const char* path);
 EDGEDEC_WASM void edgedec_file_remove(const char* path);
 
-/* A generation that goes on only when it is told to; it holds its session until it is freed. Options and what they point to
- * must outlive it. Its tokens come to the imported function `edgedec.token`. */
+/* A generation that runs one forward call at a time; it holds its session until it is freed. Options and what
+ * they point to must outlive it. Its tokens come to the imported function `edgedec.token`. */
 typedef struct edgedec_running edgedec_running;
 EDGEDEC_WASM int edgedec_running_new(edgedec_session* session, const int32_t* prompt, int32_t n,
                                      const edgedec_generate_options* options, edgedec_result* result, int32_t number,

@@ -1,4 +1,4 @@
-"""VocabTrim (S27): what a trimmed readout costs, and how many guesses of an exit it loses.
+"""VocabTrim: what a trimmed readout costs, and how many guesses of an exit it loses.
 
     python tests/bench/trimmed_readout.py -m BUNDLE --layer 4 [--text FILE]
 

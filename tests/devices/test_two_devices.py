@@ -1,4 +1,4 @@
-"""Two engines for one text: the CPU's decodes what a GPU's read (`--device auto`), and drafts for it (PEARL, S31).
+"""Two engines for one text: the CPU's decodes what a GPU's read (`--device auto`), and drafts for it (PEARL).
 
 OpenCL is run by PoCL on the CPU and CUDA by its emulation: for results, not for speed, so costs are given.
 """

@@ -1,4 +1,4 @@
-"""PLDR-LLM (K19): a random checkpoint in the author's layout; logits are those of a torch module, cached and not."""
+"""PLDR-LLM: a random checkpoint in the author's layout; logits are those of a torch module, cached and not."""
 
 from __future__ import annotations
 

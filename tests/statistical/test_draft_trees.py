@@ -1,4 +1,4 @@
-"""Trees by joint probability against a chain and a fixed tree of as many nodes (EAGLE-2; DySpec, S42).
+"""Trees by joint probability against a chain and a fixed tree of as many nodes (EAGLE-2; DySpec).
 
 A drafter is calibrated: its p of a token is the target's. Then the tokens a tree brings are 1 + the sum of its paths'
 probabilities; that is also counted, by walking the target's own draws through the trees.

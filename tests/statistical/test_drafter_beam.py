@@ -1,4 +1,4 @@
-"""Stochastic beam search (S51): the distribution is kept, sequences are drawn without replacement, and more is accepted
+"""Stochastic beam search: the distribution is kept, sequences are drawn without replacement, and more is accepted
 than of trees of settled shape with as many nodes."""
 
 from __future__ import annotations

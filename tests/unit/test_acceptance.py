@@ -1,4 +1,4 @@
-"""The acceptance head (SpecDec++, S40): it learns, is kept, changes no text, and beats every fixed length."""
+"""The acceptance head (SpecDec++): it learns, is kept, changes no text, and beats every fixed length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgedec bench scaling` (S43): the law is found where it holds, and follows what is measured on a real model."""
+"""`edgedec bench scaling`: the law is found where it holds, and follows what is measured on a real model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Best of n with shared tables (S03): later trajectories of one prompt draft from what the earlier ones taught."""
+"""Best of n with shared tables: later trajectories of one prompt draft from the tables of the earlier ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Datastores: the file, its index against a plain search, the command, drafts, and pruning by a draft model (S05)."""
+"""Datastores: the file, its index against a plain search, the command, drafts, and pruning by a draft model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tree to sequence by a small model (S30): the very sequence that it drafts step by step, in fewer of its calls."""
+"""Tree to sequence by a small model: the very sequence that it drafts step by step, in fewer of its calls."""
 
 from __future__ import annotations
 

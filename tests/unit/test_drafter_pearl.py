@@ -1,4 +1,4 @@
-"""PEARL (S31): drafting while the target runs changes nothing but the time; it stops where it does not pay."""
+"""PEARL: drafting while the target runs changes nothing but the time; it stops where it does not pay."""
 
 from __future__ import annotations
 

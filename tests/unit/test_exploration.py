@@ -1,4 +1,4 @@
-"""ADED's exploration (S01): where the most frequent continuation changes, the other one has been looked at before."""
+"""ADED's exploration: if the most frequent continuation changes, the other one was tried before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Latent cache entries (K18): what the engines compute is what torch does; they compose as any cache policy does."""
+"""Latent cache entries: what the engines compute is what torch does; they compose as any cache policy does."""
 
 from __future__ import annotations
 

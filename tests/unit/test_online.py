@@ -1,4 +1,4 @@
-"""Online learning of a draft head (S29): acceptance rises after a shift, what makes it worse is taken back, what was
+"""Online learning of a draft head: acceptance rises after a shift, what makes it worse is taken back, what was
 learned is kept, and no text changes."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Layers skipped for a speed (S13, lossy): as fast as asked, and the text of exactly that smaller model."""
+"""Layers skipped for a speed (lossy): as fast as asked, and the text of exactly that smaller model."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_one_interrupted_call_changes_little() -> None:
 
 
 def test_the_exit_chosen_earns_what_the_best_fixed_one_does() -> None:
-    """DEL against every fixed exit and length, on exits of known rates that change half-way (S12)."""
+    """DEL against every fixed exit and length, on exits of known rates that change half-way."""
     rates = [
         np.array([0.2, 0.45, 0.6, 0.65, 0.7, 0.72, 0.74, 0.75]),
         np.array([0.55, 0.6, 0.62, 0.7, 0.9, 0.93, 0.95, 0.96]),

@@ -141,7 +141,7 @@ ED_IN acc8 begin8(int c) { return _mm256_set1_epi32(c); }
 ED_IN acc8 dot8(acc8 a, w8 w, ni x) { return _mm256_dpbusd_avx_epi32(a, w, x); }
 ED_IN ni end8(acc8 a, int) { return a; }
 #else
-constexpr bool ZERO_BYTES = false;  // sums of 16 bits hold nibbles, no more
+constexpr bool ZERO_BYTES = false;  // sums of 16 bits have room for nibbles only
 constexpr int OFFSET8 = 0;
 struct w8 {
   ni value, size;

@@ -11,8 +11,8 @@
 #define ED_OPAQUE(x) asm volatile("" : "+m"(x))
 #endif
 
-// What x86 has no instruction for is code of its own, and fast in builds that are small otherwise: sixteen calls of fma(),
-// or 64 products, copied to wherever they are used were a quarter of a library.
+// Operations without an x86 instruction are separate functions, to keep the library small: inlined sixteen
+// calls of fma(), or 64 products, took a quarter of it.
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__)
 #define ED_OUT static __attribute__((noinline, optimize("O3")))
 #elif defined(__GNUC__) && defined(__x86_64__)

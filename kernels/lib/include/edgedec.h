@@ -2,11 +2,12 @@
  *
  * - Strings are UTF-8 and end with 0; sizes are in bytes. What a function returns as `const char*` belongs to the library.
  * - Functions that can fail return EDGEDEC_OK or an error; edgedec_last_error() is then one line: what was wrong, where,
- *   what to do. Where they fail they change nothing, except as said.
+ *   what to do. A failed function changes nothing, except where documented.
  * - A model may be used by any number of threads. A session belongs to one thread at a time; only edgedec_cancel() may be
- *   called beside. Callbacks run on the thread that made the call, and must not use the session but where it is said.
+ *   called concurrently. Callbacks run on the thread that made the call, and must not use the session unless
+ *   documented.
  * - Structures of options and results begin with `size`. edgedec_..._init(&options, sizeof options) sets it and the
- *   defaults. A later library reads the fields that your header knew, and leaves those it did not know at their defaults.
+ *   defaults. A later library reads the fields of your header; newer fields keep their defaults.
  */
 #ifndef EDGEDEC_H
 #define EDGEDEC_H
@@ -53,7 +54,7 @@ typedef enum edgedec_status {
   EDGEDEC_TEXT = 9,        /* no tokenizer, or one that this library cannot read */
   EDGEDEC_MEMORY = 10,     /* out of memory, or of the memory limit */
   EDGEDEC_IO = 11,         /* a file that cannot be read or written */
-  EDGEDEC_CANCELLED = 12,  /* edgedec_cancel(), or a progress callback that said so */
+  EDGEDEC_CANCELLED = 12,  /* edgedec_cancel(), or a progress callback */
   EDGEDEC_BUSY = 13        /* the session is in use by another thread */
 } edgedec_status;
 
@@ -68,7 +69,7 @@ typedef struct edgedec_adapter edgedec_adapter;
 
 /* How far something is; 0: go on, else it ends with EDGEDEC_CANCELLED. */
 typedef int (*edgedec_progress)(void* user, uint64_t done, uint64_t total);
-/* Caches need `needed` bytes more than the limit allows. Free sessions that nobody needs, and return 1 to try again, or
+/* Caches need `needed` bytes more than the limit allows. Free unused sessions and return 1 to try again, or
  * return 0. May use other sessions than those of the call. */
 typedef int (*edgedec_pressure)(void* user, uint64_t needed);
 
@@ -99,7 +100,7 @@ EDGEDEC_API int edgedec_open_memory(const void* data, uint64_t size, const edged
 /* A packed bundle inside an open file, such as an uncompressed asset of an app. The descriptor may be closed afterwards. */
 EDGEDEC_API int edgedec_open_fd(int fd, uint64_t offset, uint64_t size, const edgedec_open_options* options,
                                 edgedec_model** out);
-/* The model goes when its last session and adapter do. NULL: nothing. */
+/* The model is freed with its last session and adapter. NULL: no effect. */
 EDGEDEC_API void edgedec_close(edgedec_model* model);
 
 typedef struct edgedec_model_info {
@@ -140,14 +141,14 @@ typedef struct edgedec_memory_use {
 } edgedec_memory_use;
 
 EDGEDEC_API int edgedec_memory(const edgedec_model* model, edgedec_memory_use* use, size_t size);
-/* Gives up what can be made again: idle prefixes, pages kept for caches to come,
- * the working memory of earlier calls. From any thread; waits for no call:
- * the working memory of a call that runs goes at its end. */
+/* Frees memory that can be rebuilt: idle prefixes, pages kept for later caches, the working memory of earlier
+ * calls. May be called from any thread and does not block: the working memory of a running call is freed at
+ * its end. */
 EDGEDEC_API int edgedec_trim(edgedec_model* model);
 
-/* What the weights of a LoRA adapter add: a file that `edgedec adapter` made for this model. */
+/* A LoRA adapter: a file that `edgedec adapter` made for this model. */
 EDGEDEC_API int edgedec_adapter_open(edgedec_model* model, const char* path, edgedec_adapter** out);
-EDGEDEC_API void edgedec_adapter_close(edgedec_adapter* adapter); /* goes when its last session does */
+EDGEDEC_API void edgedec_adapter_close(edgedec_adapter* adapter); /* freed with its last session */
 
 /* ---- sessions: one text and its cache ----------------------------------------------------------------------------- */
 
@@ -179,24 +180,25 @@ EDGEDEC_API int32_t edgedec_session_tokens(const edgedec_session* session, int32
 EDGEDEC_API int edgedec_session_seed(edgedec_session* session, uint64_t seed);
 /* Tokens are added to the text, as part of its prompt; the next call reads them. */
 EDGEDEC_API int edgedec_session_append(edgedec_session* session, const int32_t* tokens, int32_t n);
-/* The text becomes shorter. */
+/* Truncates the text. */
 EDGEDEC_API int edgedec_session_truncate(edgedec_session* session, int32_t length);
 
 /* From another thread: the call that runs on this session ends soon (after a forward call, or a piece of a prompt) with
- * EDGEDEC_CANCELLED, and leaves the text as far as it has come. Nothing if none runs. */
+ * EDGEDEC_CANCELLED, and keeps the text so far. No effect if no call runs. */
 EDGEDEC_API void edgedec_cancel(edgedec_session* session);
 
 /* ---- token by token ----------------------------------------------------------------------------------------------- */
 
-/* Makes `tokens` the text and computes it; what it shares with the text before is not computed again. tokens NULL: the text
- * as it is. edgedec_logits() is then of the token after it. */
+/* Makes `tokens` the text and computes it; a common prefix with the previous text is not computed again.
+ * tokens NULL: the text as it is. edgedec_logits() is then of the token after it. */
 EDGEDEC_API int edgedec_prefill(edgedec_session* session, const int32_t* tokens, int32_t n);
-/* Adds one token to the text and computes it. Allocates no memory but the pages of the cache. */
+/* Adds one token to the text and computes it. Allocates only pages of the cache. */
 EDGEDEC_API int edgedec_step(edgedec_session* session, int32_t token);
 /* The same for n sessions of one model in one forward call, which is faster than one after another. Either all of them
  * or none. */
 EDGEDEC_API int edgedec_step_many(edgedec_session* const* sessions, const int32_t* tokens, int32_t n);
-/* [vocab_size] of the token that follows, until the next call on the session; NULL if there are none. Yours to change. */
+/* [vocab_size] of the token that follows, until the next call on the session; NULL if there are none. May be
+ * modified. */
 EDGEDEC_API float* edgedec_logits(edgedec_session* session);
 
 typedef struct edgedec_sampling {
@@ -214,7 +216,7 @@ typedef struct edgedec_sampling {
 } edgedec_sampling;
 
 EDGEDEC_API void edgedec_sampling_init(edgedec_sampling* sampling, size_t size); /* greedy */
-/* What the makers of the model suggest. */
+/* The sampling settings suggested by the model. */
 EDGEDEC_API int edgedec_suggested_sampling(const edgedec_model* model, edgedec_sampling* sampling, size_t size);
 /* A token of the distribution of edgedec_logits(): one random number, none if greedy. */
 EDGEDEC_API int edgedec_sample(edgedec_session* session, const edgedec_sampling* sampling, int32_t* token);
@@ -226,7 +228,7 @@ EDGEDEC_API int edgedec_score(edgedec_session* session, const int32_t* tokens, i
 typedef struct edgedec_token {
   size_t size;
   int32_t id;      /* -1: only text, which was held back until the end */
-  int32_t drafted; /* 1: it was drafted, and found right */
+  int32_t drafted; /* 1: drafted and accepted */
   const char* text; /* what is certain by now: whole characters, nothing that may become a stop string; "" without text */
   size_t text_bytes;
   double logprob;             /* 0 unless asked for */
@@ -247,7 +249,7 @@ typedef enum edgedec_finish {
   EDGEDEC_STOP = 2,    /* a stop string */
   EDGEDEC_LENGTH = 3,  /* max_tokens */
   EDGEDEC_CONTEXT = 4, /* the context is full */
-  EDGEDEC_STOPPED = 5  /* the callback said so */
+  EDGEDEC_STOPPED = 5  /* stopped by the callback */
 } edgedec_finish;
 
 typedef struct edgedec_generate_options {
@@ -304,16 +306,16 @@ typedef struct edgedec_request {
   edgedec_result* result; /* or NULL */
 } edgedec_request;
 
-/* Runs them all to their ends. Returns EDGEDEC_OK unless it could not begin; how each ended is its `status`. */
+/* Runs them all to their ends. Returns EDGEDEC_OK unless it could not begin; each one's result is its `status`. */
 EDGEDEC_API int edgedec_generate_many(edgedec_request* requests, int32_t n);
 
 /* ---- text --------------------------------------------------------------------------------------------------------- */
 
 enum { EDGEDEC_AROUND = 1, EDGEDEC_SPECIAL = 2 };
 
-/* The tokens of a text of `bytes` bytes (-1: up to its 0). flags: EDGEDEC_AROUND adds what the model wants around a text,
- * such as its first token; EDGEDEC_SPECIAL reads special tokens that stand in the text. Returns how many there are, of
- * which `room` are written, or minus an edgedec_status. */
+/* The tokens of a text of `bytes` bytes (-1: up to its 0). flags: EDGEDEC_AROUND adds the model's special
+ * tokens around a text, such as its first token; EDGEDEC_SPECIAL reads special tokens that stand in the text.
+ * Returns how many there are, of which `room` are written, or minus an edgedec_status. */
 EDGEDEC_API int32_t edgedec_encode(const edgedec_model* model, const char* text, int64_t bytes, int32_t flags,
                                    int32_t* out, int32_t room);
 /* The text of n tokens, special tokens left out unless EDGEDEC_SPECIAL. Returns its bytes, of which `room` less one and a 0

@@ -1,5 +1,5 @@
-// What kernels/lib/constraint.cpp calls of llguidance's C interface, by a module of its own (src/lib.rs) that the host
-// connects with this one.
+// The part of llguidance's C interface that kernels/lib/constraint.cpp uses, implemented by a module of its
+// own (src/lib.rs) that the host connects with this one.
 #pragma once
 #include <cstddef>
 #include <cstdint>

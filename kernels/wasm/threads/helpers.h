@@ -1,5 +1,5 @@
-// Threads of a shared memory: workers of the host, each with an instance of this module, wait here for work. They are there
-// before the engine is opened, for a host makes none while it waits.
+// Threads of a shared memory: workers of the host, each with an instance of this module, wait here for work.
+// They are started before the engine is opened, because a host starts none while it waits.
 #pragma once
 #include <cstdint>
 
@@ -12,7 +12,8 @@ int helpers();  // how many there are
 int begin(void (*work)(void*), void* given);
 void finish(int helper);  // waits until it has
 
-// Waits while `*at` is `value`, and as long as it takes; stops the engine if a helper was lost, whom nobody could wait for.
+// Waits while `*at` is `value`, without a time limit; stops the engine if a helper was lost, because waiting
+// for it would never end.
 void wait(int32_t* at, int32_t value);
 void wake(int32_t* at, uint32_t most);
 

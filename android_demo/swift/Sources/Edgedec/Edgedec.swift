@@ -54,7 +54,7 @@ public final class Model: @unchecked Sendable {
 
     deinit { edgedec_close(handle) }
 
-    /// For a memory warning: gives up what can be made again.
+    /// For a memory warning: frees memory that can be rebuilt.
     public func trim() throws { try check(edgedec_trim(handle)) }
 
     public func session(drafts: String = "auto") throws -> Session { try Session(self, drafts: drafts) }

@@ -1,6 +1,6 @@
 package org.edgedec
 
-/** What this library throws. The message is one line: what was wrong, where, what to do. */
+/** The exceptions of this library. The message is one line: what was wrong, where, what to do. */
 open class EdgedecException(message: String, cause: Throwable? = null) : Exception(message, cause)
 
 /** There is no bundle or file at a path. */
@@ -12,7 +12,7 @@ class CorruptException(message: String, cause: Throwable? = null) : EdgedecExcep
 /** A bundle that reaches out of its folder. */
 class UnsafeException(message: String) : EdgedecException(message)
 
-/** What this build, this device or this engine cannot do. */
+/** An operation that this build, device or engine does not support. */
 class UnavailableException(message: String, cause: Throwable? = null) : EdgedecException(message, cause)
 
 /** An option out of range. */

@@ -18,7 +18,7 @@ class Model internal constructor(val bundle: Bundle, private val from: Engine, p
     val kv: String get() = opened.kv
     val device: String get() = opened.device
 
-    /** What the makers of the model suggest. */
+    /** The sampling settings suggested by the model. */
     val sampling: Sampling get() = bundle.manifest.text.sampling
 
     val tokenizer: Tokenizer by lazy {
@@ -42,7 +42,7 @@ class Model internal constructor(val bundle: Bundle, private val from: Engine, p
         Session(this, text).also { session -> synchronized(sessions) { sessions.add(session) } }
 
     /**
-     * What Android's `onTrimMemory` asks for: gives up what can be made again. Weights are mapped files, which the system
+     * For Android's `onTrimMemory`: frees memory that can be rebuilt. Weights are mapped files, which the system
      * drops by itself. Sessions stay as they are.
      */
     fun trim() = opened.trim()

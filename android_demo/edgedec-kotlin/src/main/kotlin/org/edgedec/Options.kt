@@ -29,7 +29,7 @@ data class Sampling @JvmOverloads constructor(
         check("logitBias", logitBias, logitBias.all { (id, b) -> id >= 0 && b < Float.POSITIVE_INFINITY }, "[-inf, inf)")
     }
 
-    /** Are logits changed before a token is chosen by them? */
+    /** Whether logits are changed before a token is chosen. */
     val adjusts: Boolean
         get() = logitBias.isNotEmpty() || repetitionPenalty != 1.0 || presencePenalty != 0.0 || frequencyPenalty != 0.0
 }
@@ -38,7 +38,7 @@ data class Sampling @JvmOverloads constructor(
 enum class Drafts(val drafters: String) {
     OFF("off"),
 
-    /** From the text itself: what followed the last tokens where they stood before. */
+    /** From the text itself: the continuation of an earlier occurrence of the last tokens. */
     COPY("copy"),
 
     /** All table drafters of the engine, as many tokens as pay (native engine; others: [COPY]). */
@@ -62,8 +62,8 @@ data class GenerateOptions @JvmOverloads constructor(
 }
 
 /**
- * How a bundle is opened. [engine]: "native", "ort", or null for the first that can. [threads] 0: as many as the engine
- * thinks best. [kv]: cache format, null for the bundle's first. [verify]: check every hash first.
+ * How a bundle is opened. [engine]: "native", "ort", or null for the first that can. [threads] 0: chosen by
+ * the engine. [kv]: cache format, null for the bundle's first. [verify]: check every hash first.
  */
 data class OpenOptions @JvmOverloads constructor(
     val engine: String? = null,
@@ -88,12 +88,12 @@ data class SessionOptions @JvmOverloads constructor(val context: Int = 0, val dr
 enum class Finish { EOS, STOP, LENGTH, CONTEXT, STOPPED }
 
 /**
- * One token. [text] is what it made certain: whole characters, nothing that may become a stop string. [id] -1: text that
- * was held back until the end. [drafted]: a drafter proposed it and the model agreed.
+ * One token. [text] is the text that it completes: whole characters, nothing that may become a stop string.
+ * [id] -1: text that was held back until the end. [drafted]: a drafter proposed it and the model agreed.
  */
 data class Token(val id: Int, val text: String, val drafted: Boolean)
 
-/** How the last generation went. Seconds are of the wall. */
+/** How the last generation went. Seconds are wall-clock time. */
 data class Stats(
     val finish: Finish,
     val prompt: Int,

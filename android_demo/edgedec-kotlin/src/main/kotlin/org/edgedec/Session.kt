@@ -29,8 +29,8 @@ fun interface TokenListener {
 }
 
 /**
- * One text and its cache. One generation at a time; [cancel] may be called from any thread. A prompt is the whole text: what
- * it shares with the text so far is not computed again.
+ * One text and its cache. One generation at a time; [cancel] may be called from any thread. A prompt is the
+ * whole text: a common prefix with the text so far is not computed again.
  */
 class Session internal constructor(val model: Model, private val text: EngineText) : AutoCloseable {
     private val lock = ReentrantLock()
@@ -75,7 +75,10 @@ class Session internal constructor(val model: Model, private val text: EngineTex
         }
     }
 
-    /** Sends to a flow, until nobody collects any more. [taken]: how many tokens were; a cancelled send may have arrived. */
+    /**
+     * Sends to a flow until its collector is gone. [taken]: the number of tokens collected; a cancelled send
+     * may have arrived.
+     */
     private class Sender(private val scope: ProducerScope<Token>, private val taken: AtomicInteger) : TokenListener, Watch {
         // As a child of the flow's job: else its cancellation would not reach a send that waits.
         override fun onToken(token: Token): Boolean = try {
@@ -90,7 +93,7 @@ class Session internal constructor(val model: Model, private val text: EngineTex
         override val count: Int get() = taken.get()
     }
 
-    /** Of a listener that may go away: whether it is still there, and how many tokens it took. */
+    /** A listener that may go away: whether it is still there, and how many tokens it took. */
     private interface Watch {
         val active: Boolean
         val count: Int
@@ -116,10 +119,10 @@ class Session internal constructor(val model: Model, private val text: EngineTex
 
         override fun prompt(done: Int, total: Int): Boolean = (listener as? Watch)?.active ?: true
 
-        /** What was held back, and how it ended. */
+        /** Delivers held-back text, and records how the generation ended. */
         fun finish(ended: Stats): Stats {
             if (refused) {
-                // The text is as if no more had been asked for than was taken.
+                // Tokens that were not collected are removed from the text.
                 if (listener is Watch) text.truncate(minOf(text.length, begun + listener.count))
                 return ended.copy(finish = Finish.STOPPED)
             }
@@ -135,13 +138,13 @@ class Session internal constructor(val model: Model, private val text: EngineTex
     /** An independent session with the same text. */
     fun fork(): Session = exclusively { model.adopt(text.fork()) }
 
-    /** Forgets the tokens from [length] on. */
+    /** Drops the tokens from [length] on. */
     fun truncate(length: Int) = exclusively { text.truncate(length) }
 
     /** Text and random state (and, of the native engine, the cache) to a file: whole or not at all. */
     fun save(file: File) = exclusively { text.save(file) }
 
-    /** Becomes the session that was saved. A file that does not fit changes nothing. */
+    /** Restores a saved session. A file that does not fit changes nothing. */
     fun load(file: File) = exclusively { text.load(file) }
 
     override fun close() {

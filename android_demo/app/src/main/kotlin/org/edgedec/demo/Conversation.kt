@@ -26,10 +26,10 @@ class Conversation(private val file: File) {
 
     fun messages(): List<Message> = turns.filter { it.text.isNotEmpty() }.map { Message(if (it.mine) "user" else "assistant", it.text) }
 
-    /** The whole text, of which a story is told on. */
+    /** The whole text, which a story continues. */
     fun text(): String = turns.joinToString("") { it.text }
 
-    /** Written under a temporary name, then renamed. */
+    /** Writes the file under a temporary name, then renames it. */
     fun save() {
         val all = JSONArray()
         for (turn in turns) {
@@ -45,7 +45,7 @@ class Conversation(private val file: File) {
         part.renameTo(file)
     }
 
-    /** What was saved; nothing if there is nothing, or it is damaged. */
+    /** The saved turns; none if there is no file, or it is damaged. */
     fun restore() {
         turns.clear()
         if (!file.isFile) return

@@ -8,7 +8,10 @@ import kotlinx.coroutines.withContext
 import org.edgedec.EdgedecException
 import org.edgedec.bundle.Progress
 
-/** Brings a bundle in a zip file, or in one of `edgedec pack`, into the app; every file is checked against its hash, and a notification shows how far. */
+/**
+ * Brings a bundle in a zip file, or in one of `edgedec pack`, into the app; every file is checked against
+ * its hash, and a notification shows the progress.
+ */
 class Imports(private val app: DemoApp) {
     private val notices = Notices(app)
 

@@ -16,7 +16,7 @@ import android.widget.Toast
 import kotlinx.coroutines.Job
 import kotlinx.coroutines.launch
 
-/** The one screen. Holds nothing: what it shows is the [Teller]'s, which outlives it. */
+/** The only screen. Its state is in [Teller], which outlives it. */
 class MainActivity : Activity() {
     private val app get() = application as DemoApp
     private val teller get() = app.teller

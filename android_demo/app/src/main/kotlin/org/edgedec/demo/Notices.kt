@@ -5,7 +5,7 @@ import android.app.NotificationChannel
 import android.app.NotificationManager
 import android.content.Context
 
-/** Notifications of what goes on in the background; nothing happens where they are not allowed. */
+/** Notifications of background work; without the permission nothing is shown. */
 class Notices(private val context: Context) {
     private val manager = requireNotNull(context.getSystemService(NotificationManager::class.java))
 

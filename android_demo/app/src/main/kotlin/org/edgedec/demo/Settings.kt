@@ -3,7 +3,7 @@ package org.edgedec.demo
 import android.content.Context
 import org.edgedec.OpenOptions
 
-/** What the user chose; kept between starts. [engine] "": the best there is; [threads] 0: automatic. */
+/** The user's settings, kept between starts. [engine] "": the best one available; [threads] 0: automatic. */
 data class Settings(val bundle: String = NANO, val engine: String = "", val threads: Int = 0, val drafts: Boolean = true, val chats: Boolean = false) {
     fun open() = OpenOptions(engine = engine.ifEmpty { null }, threads = threads)
 

@@ -8,8 +8,8 @@ import org.edgedec.Model
 import org.edgedec.text.Message
 
 /**
- * The summary of a text file: of each part that fits into the model's context, then of these together. Parts that are done
- * are lines of a file beside, so that a run that was cut off goes on where it was.
+ * The summary of a text file: of each part that fits into the model's context, then of these together.
+ * Finished parts are lines of a second file, so that an interrupted run can be resumed.
  */
 class Summary(private val model: Model, private val file: File, private val out: File) {
     private val done = File(file.path + ".parts")

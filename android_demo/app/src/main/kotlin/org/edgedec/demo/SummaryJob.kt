@@ -18,8 +18,8 @@ import org.edgedec.Edgedec
 import org.edgedec.EdgedecException
 
 /**
- * Summarises text files in the background, one after another, with JobScheduler (which WorkManager stands on). Every part that
- * is done is on disk: a job that the system stops, or a process that it kills, goes on where it was.
+ * Summarises text files in the background, one after another, with JobScheduler (which WorkManager stands
+ * on). Finished parts are on disk, so that a stopped job or a killed process can be resumed.
  */
 class SummaryJob : JobService() {
     private var running: Job? = null
@@ -43,7 +43,7 @@ class SummaryJob : JobService() {
         return true
     }
 
-    /** The system wants its processor back: true, go on later. */
+    /** The system stops the job: true reschedules it. */
     override fun onStopJob(parameters: JobParameters): Boolean {
         running?.cancel()
         return true

@@ -27,7 +27,7 @@ import org.edgedec.UnavailableException
 import org.edgedec.bundle.Importer
 import org.edgedec.bundle.Progress
 
-/** What the screen shows. [version] grows with every change. */
+/** The state of the screen. [version] grows with every change. */
 data class Shown(val status: Status, val busy: Boolean, val version: Long)
 
 sealed class Status {
@@ -45,9 +45,9 @@ sealed class Status {
 }
 
 /**
- * The model, the session and the conversation of the app. Lives as long as the process: an activity that is made anew finds
- * the generation still running. What must outlive the process is in files: the conversation and the session. Used on the
- * main thread; computing is done on [work].
+ * The model, the session and the conversation of the app. Lives as long as the process: a recreated activity
+ * finds the generation still running. State that outlives the process is in files: the conversation and the
+ * session. Used on the main thread; computing is done on [work].
  */
 class Teller(private val context: Context, private val scope: CoroutineScope, private val work: CoroutineDispatcher = Dispatchers.Default) {
     val bundles = Importer(File(context.filesDir, "bundles"))
@@ -68,7 +68,7 @@ class Teller(private val context: Context, private val scope: CoroutineScope, pr
     fun start() {
         conversation.restore()
         scope.launch {
-            withContext(work) { bundles.clean() } // what a process that was killed left
+            withContext(work) { bundles.clean() } // files left by a killed process
             guarded { open() }
         }
     }

@@ -9,7 +9,7 @@ import org.edgedec.EdgedecException
 import org.edgedec.NotFoundException
 import org.edgedec.UnsafeException
 
-/** Takes how many bytes are done of how many; false stops. */
+/** Receives the bytes done and the total; false stops. */
 fun interface Progress {
     fun at(done: Long, total: Long): Boolean
 }
@@ -18,7 +18,7 @@ fun interface Progress {
 class Bundle private constructor(val folder: File, val manifest: Manifest, val digest: String) {
     val name: String get() = manifest.name
 
-    /** What names the model: its manifest as it was exported, whatever was added to the bundle since. */
+    /** The model's identity: a hash of the manifest as exported, without later additions to the bundle. */
     val origin: String get() = manifest.origin.ifEmpty { digest }
 
     /** The path of a file that the manifest lists. */

@@ -12,7 +12,7 @@ import org.edgedec.EdgedecException
 
 /**
  * Copies bundles into a folder of the app: into a temporary folder first, every file against its size and sha256, then by one
- * rename. A bundle that is there is whole, however the copying ended.
+ * rename. A bundle in the folder is always complete, even after an interruption.
  */
 class Importer(private val into: File) {
     /** Opens a file of the source by name. */
@@ -24,7 +24,10 @@ class Importer(private val into: File) {
     /** The bundles that are there. */
     fun bundles(): List<File> = into.listFiles { file -> file.isDirectory && !file.name.startsWith(".") && File(file, Bundle.MANIFEST).isFile }.orEmpty().sortedBy { it.name }
 
-    /** Removes what broken imports left, and puts back a bundle that was just being replaced; call it when no import runs. */
+    /**
+     * Removes files of interrupted imports, and restores a bundle whose replacement was interrupted; call it
+     * when no import runs.
+     */
     fun clean() {
         for (file in into.listFiles { file -> file.name.startsWith(PART) }.orEmpty()) {
             val replaced = File(into, file.name.removePrefix(PART).removeSuffix(OLD))

@@ -17,7 +17,7 @@ import org.edgedec.UnsafeException
 
 data class FileFacts(val size: Long, val sha256: String)
 
-/** An attention block: what a cache of it holds, and what its rows see. [window] null: all. */
+/** An attention block: the sizes of its cache, and its window. [window] null: all. */
 data class Attention(val kvHeads: Int, val headDim: Int, val window: Int?, val sinks: Int)
 
 /** The text part: tokenizer file (null: tokens only), end tokens, chat template, suggested sampling. */
@@ -147,7 +147,7 @@ private class Reading(private val json: JsonObject, private val where: String) {
     private fun fail(field: String): Nothing = throw CorruptException("$where: $field is missing or malformed; export the bundle again")
 }
 
-/** Sampling settings as Python writes them; what is not there has its default. */
+/** Sampling settings as Python writes them; missing ones have their defaults. */
 internal fun readSampling(o: JsonObject): Sampling {
     fun real(name: String, otherwise: Double) = (o[name] as? JsonPrimitive)?.doubleOrNull ?: otherwise
     return Sampling(

@@ -1,8 +1,8 @@
 package org.edgedec.decoding
 
 /**
- * Prompt lookup (Saxena 2023): what followed the last tokens of a text where they stood before, the longest such run of
- * [LONGEST] down to [SHORTEST] tokens and its latest place.
+ * Prompt lookup (Saxena 2023): the continuation of the latest earlier occurrence of the last tokens, with the
+ * longest run of [LONGEST] down to [SHORTEST] tokens.
  */
 internal object CopyDraft {
     private const val LONGEST = 4
@@ -16,7 +16,7 @@ internal object CopyDraft {
         return IntArray(0)
     }
 
-    /** Where the last n tokens stand the last time before the end; -1: nowhere. */
+    /** The place of the latest earlier occurrence of the last n tokens; -1: none. */
     private fun latest(ids: List<Int>, n: Int): Int {
         val end = ids.size - n
         for (start in end - 1 downTo maxOf(0, end - WINDOW)) if ((0 until n).all { ids[start + it] == ids[end + it] }) return start

@@ -3,8 +3,8 @@ package org.edgedec.decoding
 import java.math.BigInteger
 
 /**
- * numpy's `default_rng(seed).random()`: PCG64 (O'Neill 2014, XSL-RR output) seeded through numpy's SeedSequence, so that a
- * seed means the same random numbers here and in Python.
+ * numpy's `default_rng(seed).random()`: PCG64 (O'Neill 2014, XSL-RR output) seeded through numpy's
+ * SeedSequence, so that a seed gives the same random numbers here and in Python.
  */
 class Pcg64 private constructor(private var state: BigInteger, private val increment: BigInteger) {
     constructor(seed: Long) : this(BigInteger.ZERO, BigInteger.ZERO, SeedSequence(seed).words(8))

@@ -42,7 +42,7 @@ object OrtEngine : Engine {
         }
     }
 
-    /** No more than the weights give work for: a product that is handed to another thread costs more than it saves below. */
+    /** At most as many threads as the weights justify: below this size another thread costs more than it saves. */
     private fun threads(bundle: Bundle): Int {
         val work = bundle.manifest.files["weights.bin"]?.size ?: 0
         return minOf(Runtime.getRuntime().availableProcessors(), maxOf(1, (work / BYTES_PER_THREAD).toInt()))

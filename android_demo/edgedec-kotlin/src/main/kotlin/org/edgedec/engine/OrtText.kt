@@ -50,7 +50,7 @@ internal class OrtForward(private val model: OrtModel) : AutoCloseable {
         }
     }
 
-    /** The hidden states that come out; keys and values are written to where they lie. */
+    /** The output hidden states; keys and values are written in place. */
     private fun run(session: OrtSession, inputs: Map<String, OnnxTensor>): FloatBuffer {
         val wanted = inputs.filterKeys { it in session.inputNames }
         val pinned: Map<String, OnnxValue> = cache.present

@@ -6,9 +6,10 @@ import org.edgedec.TextException
 data class Message(val role: String, val content: String)
 
 /**
- * A chat template: the strict subset of Jinja that models' templates use, with Hugging Face's names and filters. What it does
- * not know is an error with a line number, never ignored. Nothing outside of the values is reached; output and steps are
- * limited. (Jinja for the JVM is Jinjava, which needs a desktop's reflection and eleven megabytes.)
+ * A chat template: the strict subset of Jinja that models' templates use, with Hugging Face's names and
+ * filters. Unsupported features are errors with a line number, never ignored. Nothing outside of the values
+ * is reached; output and steps are limited. (Jinja for the JVM is Jinjava, which needs a desktop's reflection
+ * and eleven megabytes.)
  */
 class ChatTemplate(source: String) {
     private val body: List<Node> = guarded { TemplateParser(TemplateLexer(source).tokens()).template() }

@@ -1,8 +1,8 @@
 package org.edgedec.text
 
 /**
- * Text of tokens as they come: the pieces joined are `decode` of all tokens after the prompt. What later tokens may change is
- * held back: bytes of an unfinished character, and runs of byte tokens.
+ * Text of tokens as they come: the pieces joined are `decode` of all tokens after the prompt. Text that later
+ * tokens may change is held back: bytes of an unfinished character, and runs of byte tokens.
  */
 class Detokenizer @JvmOverloads constructor(private val tokenizer: Tokenizer, prompt: IntArray = IntArray(0)) {
     private val bytes = java.io.ByteArrayOutputStream()
@@ -23,7 +23,7 @@ class Detokenizer @JvmOverloads constructor(private val tokenizer: Tokenizer, pr
         }
     }
 
-    /** The text that this token makes certain. */
+    /** The text that this token completes. */
     fun push(token: Int): String = tokenizer.piece(token, false)?.let(::push) ?: ""
 
     /** The rest, as it reads if nothing more comes. */
@@ -65,7 +65,7 @@ class Detokenizer @JvmOverloads constructor(private val tokenizer: Tokenizer, pr
         return 0
     }
 
-    /** Can the two bytes at `at` begin a character? */
+    /** Whether the two bytes at `at` can begin a character. */
     private fun possible(all: ByteArray, at: Int): Boolean {
         if (at + 1 >= all.size) return true
         val second = all[at + 1].toInt() and 0xff

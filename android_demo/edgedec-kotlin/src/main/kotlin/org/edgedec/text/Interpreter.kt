@@ -12,7 +12,7 @@ internal fun interface Callable {
 
 private class Jump(val ends: Boolean) : RuntimeException(null, null, false, false)
 
-/** Renders nodes. Steps and output are limited: a template comes from strangers. */
+/** Renders nodes. Steps and output are limited, because templates are untrusted. */
 internal class Interpreter(values: Map<String, Any?>) {
     private val scopes = ArrayList<MutableMap<String, Any?>>().apply { add((GLOBALS + values).toMutableMap()) }
     private var out = StringBuilder()

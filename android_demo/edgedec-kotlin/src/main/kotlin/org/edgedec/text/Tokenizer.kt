@@ -16,7 +16,7 @@ import org.edgedec.TextException
 
 /**
  * A tokenizer.json whose model is BPE: byte-level vocabularies (GPT-2, Llama 3, Qwen, SmolLM) and SentencePiece's with byte
- * fallback (Llama 2, Mistral, Gemma, Phi-3). A part that it does not know is an error when it is opened, never skipped.
+ * fallback (Llama 2, Mistral, Gemma, Phi-3). An unsupported part is an error at opening, never skipped.
  * Written here because the maintained library for the JVM (DJL's) has natives for desktops only; a test compares the two.
  */
 class Tokenizer internal constructor(
