@@ -16,7 +16,7 @@ from edgedec.server.bodies import MOST_DEPTH, checked, depth
 from edgedec.server.errors import APIError
 from edgedec.server.shaping import of_format, shaping_of
 
-# Tokens of a completion unless the request says more: OpenAI's.
+# Default tokens of a completion, as OpenAI's.
 _DEFAULT_TOKENS = 16
 Prompt = str | tuple[int, ...]
 
