@@ -52,8 +52,7 @@ def run(job: BatchJob, opening: Opening, workers: int = 0, show: Show = lambda _
 
 @contextmanager
 def _cluster() -> Iterator[Any]:
-    """Ray, started and stopped here unless it runs already. Its output is redirected, because it prints retried calls
-    to stdout."""
+    """Ray, started and stopped here unless it runs already. Its prints of retried calls are discarded."""
     library = ray()
     began = not library.is_initialized()
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
@@ -156,8 +155,7 @@ def _generate(
 
 @contextmanager
 def _watched(library: Any, rows: _Ahead, queue: Any) -> Iterator[None]:
-    """The results. Chunks of a lost machine may wait in Ray for a new machine; if there is no progress, they are sent
-    again."""
+    """The results. Chunks of a lost machine may wait in Ray for a new one; without progress they are sent again."""
     over = Event()
 
     def watch() -> None:
